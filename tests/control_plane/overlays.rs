@@ -199,3 +199,62 @@ fn a_stage_restarts_a_workload_once_for_a_change() {
     fleet.writes_nothing(Fleet::applied);
     assert_eq!(mark(), first);
 }
+
+/// An older version let a bundle patch policies, and wrote no sort into the journal.
+#[test]
+fn an_overlay_on_a_policy_made_by_an_older_version_is_taken_back() {
+    let fleet = fleet("overlay-policy", "1m", "");
+    deploy(&fleet, &deployment("app"));
+    fleet.applied();
+    let policy = |fail: &str| {
+        let text = format!(
+            "\
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {{name: overlay-policy}}
+spec:
+  failurePolicy: {fail}
+  matchConstraints:
+    resourceRules:
+      - {{apiGroups: [example.org], apiVersions: [v1], operations: [CREATE], resources: [gears]}}
+  validations: [{{expression: 'true'}}]
+"
+        );
+        fleet.file("policy.yaml", &text)
+    };
+    fleet.kubectl(&["create", "-f", &policy("Fail")]);
+    fleet.kubectl(&[
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--field-manager=pleach-overlay",
+        "-f",
+        &policy("Ignore"),
+    ]);
+    let live = || {
+        fleet
+            .get(&["validatingadmissionpolicy", "overlay-policy"])
+            .unwrap()
+    };
+    let object = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/overlay-policy";
+    let id = format!("real {object} sha256:012345678");
+    let journal = json!({"format": 1, "oldestReader": 1, "attempt": null, "plan": null, "runs": {},
+        "overlays": {(id): {
+            "object": object,
+            "uid": live()["metadata"]["uid"],
+            "state": "on",
+            "set": {"spec": {"failurePolicy": "Ignore"}},
+            "original": {"spec": {"failurePolicy": "Fail"}},
+            "onFailure": {"keep": {"maxAge": null}},
+            "until": "verify",
+            "since": "2026-01-01T00:00:00Z",
+            "attempt": "v1",
+        }}});
+    let text = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"journal": journal.to_string()},
+        "metadata": {"name": "overlay-policy.web.journal", "namespace": "pleach-system"}});
+    let file = fleet.file("journal.yaml", &text.to_string());
+    fleet.kubectl(&["create", "-f", &file]);
+    fleet.applied();
+    assert_eq!(live()["spec"]["failurePolicy"], "Fail");
+    fleet.kubectl(&["delete", "validatingadmissionpolicy", "overlay-policy"]);
+}

@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::inventory::ReleaseName;
-use crate::object::{ObjectId, annotations, labels};
+use crate::object::{GroupKind, ObjectId, annotations, labels};
 use crate::order::Interception;
 
 pub use crate::repo::format::Operation;
@@ -42,6 +42,14 @@ pub const GROUP: &str = "admissionregistration.k8s.io";
 pub const POLICY: &str = "ValidatingAdmissionPolicy";
 /// The kind that puts it in force.
 pub const BINDING: &str = "ValidatingAdmissionPolicyBinding";
+
+/// Kinds of admission policies and of their bindings.
+const ADMISSION: [&str; 4] = [
+    POLICY,
+    BINDING,
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+];
 
 /// What every probe's name starts with; the gate's name follows.
 const PROBE: &str = "pleach-gate-probe-";
@@ -131,10 +139,14 @@ pub fn account(namespace: &str, name: &str) -> String {
     format!("system:serviceaccount:{namespace}:{name}")
 }
 
-/// Whether an object is a policy: of what a release changes for a while only
-/// its gates are.
+/// Whether an object is a policy.
 pub fn is_policy(id: &ObjectId) -> bool {
     id.is(GROUP, POLICY)
+}
+
+/// Whether a kind is an admission policy or a binding of one.
+pub fn is_admission(kind: &GroupKind) -> bool {
+    kind.group == GROUP && ADMISSION.contains(&kind.kind.as_str())
 }
 
 /// The policy behind the probe of a gate.

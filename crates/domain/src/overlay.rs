@@ -13,6 +13,7 @@
 //! assert_eq!(project(&patch, &live), json!({"spec": {"paused": null}}));
 //! ```
 
+mod content;
 mod owners;
 mod take_back;
 
@@ -23,10 +24,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::diff::ownership;
-use crate::gate::is_policy;
+use crate::gate::{Gate, is_policy};
 use crate::object::{Digest, FieldPath, ObjectId, PathSegment, canonical_json, managers};
 use crate::plan::NonSecret;
 
+pub use content::{OverlayContent, OverlayKind};
 pub use owners::{Held, give_back, held};
 pub use take_back::{Taken, take_back};
 
@@ -103,6 +105,9 @@ impl OnFailure {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Journaled {
+    /// Its sort. `None` in journals of format 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<OverlayKind>,
     /// What it changes.
     pub object: ObjectId,
     /// The incarnation of that object.
@@ -127,9 +132,34 @@ pub struct Journaled {
 }
 
 impl Journaled {
+    /// Returns its sort. In format 1 only a patch has values from before.
+    pub fn kind(&self) -> OverlayKind {
+        self.kind.unwrap_or_else(|| {
+            if !self.original.0.is_null() {
+                OverlayKind::Patch
+            } else if is_policy(&self.object) {
+                OverlayKind::Gate
+            } else {
+                OverlayKind::Binding
+            }
+        })
+    }
+
+    /// Whether it is a gate.
+    pub fn is_gate(&self) -> bool {
+        self.kind() == OverlayKind::Gate
+    }
+
+    /// Reads the gate. `None` if it is of another sort, or written in a way that
+    /// this version cannot read.
+    pub fn gate(&self) -> Option<Gate> {
+        let gate = self.is_gate().then(|| self.set.0.clone())?;
+        serde_json::from_value(gate).ok()
+    }
+
     /// Whether the object as a whole is there for a while only.
     pub fn is_made(&self) -> bool {
-        self.original.0.is_null() && !is_policy(&self.object)
+        self.kind() == OverlayKind::Binding
     }
 
     /// Whether it was not made yet, and what was written down as being there
@@ -241,6 +271,7 @@ mod tests {
         };
         let before = live(3, "kubectl");
         let mut journaled = Journaled {
+            kind: None,
             object: ObjectId::new("apps", "Deployment", Some("web"), "api"),
             uid: "u".to_owned(),
             state: State::Intended,
@@ -260,6 +291,30 @@ mod tests {
         assert!(!journaled.is_overtaken(&live(1, managers::OVERLAY)));
         journaled.state = State::On;
         assert!(!journaled.is_overtaken(&live(10, "kubectl")));
+    }
+
+    /// A patch of a policy stays a patch, whatever its text says.
+    #[test]
+    fn an_entry_of_an_older_version_is_a_gate_only_if_it_replaced_nothing() {
+        let gate = json!({"release": {"environment": "e", "release": "r"}, "name": "x",
+            "version": "v1", "closed": [], "operations": [], "exempt": [], "state": "s"});
+        let policy = ObjectId::new(crate::gate::GROUP, crate::gate::POLICY, None, "e.r.x");
+        let role = ObjectId::new("rbac.authorization.k8s.io", "RoleBinding", Some("web"), "b");
+        for (object, original, expected) in [
+            (&policy, json!({"name": null}), OverlayKind::Patch),
+            (&policy, Value::Null, OverlayKind::Gate),
+            (&role, Value::Null, OverlayKind::Binding),
+            (&role, json!({"subjects": []}), OverlayKind::Patch),
+        ] {
+            let text = json!({"object": object, "uid": "u", "state": "on", "set": gate,
+                "original": original, "onFailure": "undo", "until": "verify",
+                "since": "1970-01-01T00:00:00Z", "attempt": "v1"});
+            let journaled: Journaled = serde_json::from_value(text.clone()).unwrap();
+            assert_eq!(journaled.kind(), expected, "{object} {original}");
+            assert_eq!(OverlayContent::from(&journaled).kind(), expected);
+            assert_eq!(journaled.gate().is_some(), expected == OverlayKind::Gate);
+            assert_eq!(serde_json::to_value(&journaled).unwrap(), text);
+        }
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use pleach_domain::gate::is_policy;
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::{Op, Plan, StepId};
 
@@ -76,7 +75,7 @@ impl<'a> Progress<'a> {
         match outcome {
             Outcome::Done => match &step.op {
                 Op::Wait => {}
-                Op::Lift if is_policy(&step.object) => {
+                Op::Lift if self.plan.is_of_gate(step) => {
                     ui.status(format!("{}: lifted {}", step.stage, self.object(id)));
                 }
                 op => ui.status(format!("{}: {} {}", step.stage, past(op), self.object(id))),

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use pleach_domain::gate::is_policy;
 use pleach_domain::inventory::ReleaseName;
+use pleach_domain::overlay::OverlayKind;
 use pleach_domain::plan::{Action, Plan};
 use serde_json::{Value, json};
 
@@ -187,7 +187,7 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult, go_on: &str) {
         how_far(text, plan, result, cause, go_on);
     }
     for standing in &result.standing {
-        let (state, what) = if is_policy(&standing.object) {
+        let (state, what) = if standing.kind == OverlayKind::Gate {
             ("still closed", "gate")
         } else {
             ("still changed for a while", "overlay")

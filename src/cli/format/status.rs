@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use pleach_domain::age::age;
-use pleach_domain::gate::{Gate, is_policy, lifted_by};
+use pleach_domain::gate::lifted_by;
 use pleach_domain::inventory::{Attempt, Installed, ReleaseSummary, Suspension};
 use pleach_domain::overlay::{Journaled, OverlayId};
 use serde_json::{Value, json};
@@ -134,7 +134,7 @@ fn standing(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
     let overlays = release.journal.iter().flat_map(|journal| &journal.overlays);
     overlays
         .map(|(id, one)| {
-            if is_policy(&one.object) {
+            if one.is_gate() {
                 return closed(release, (id, one), now);
             }
             let what = if one.is_made() { "there" } else { "different" };
@@ -154,11 +154,11 @@ fn standing(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
 
 /// A gate that is closed: since when, by which attempt, how it is lifted.
 fn closed(release: &ReleaseSummary, (id, one): (&OverlayId, &Journaled), now: Timestamp) -> String {
-    let what = serde_json::from_value(one.set.0.clone()).map(|gate: Gate| gate.explain());
+    let what = one.gate().map(|gate| gate.explain());
     format!(
         "{}: {} is closed since {} (gate {id} of {}, until {}; {}); `pleach apply {}` goes on, or lifts it where git no longer wants it; `{}` lifts it now",
         release.target(),
-        what.unwrap_or_else(|_| one.object.to_string()),
+        what.unwrap_or_else(|| one.object.to_string()),
         age(one.since, now),
         one.attempt,
         one.until,

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::gate::{binding, is_policy};
+use pleach_domain::gate::binding;
 use pleach_domain::inventory::Store;
 use pleach_domain::object::{GroupKind, ObjectId, canonical_json};
 use pleach_domain::observe::{Escalation, Grants, MissingGrant, Observed};
 use pleach_domain::order::StageName;
+use pleach_domain::overlay::OverlayKind;
 use pleach_domain::plan::{Body, Desired, Op, Plan, Precondition, Step, Until};
 
 use super::paths::Paths;
@@ -215,7 +216,7 @@ async fn escalations(
 fn needed(plan: &Plan, paths: &Paths) -> Needed {
     let mut needed = Needed::default();
     for step in &plan.steps {
-        if is_policy(&step.object) {
+        if plan.is_of_gate(step) {
             needed.add_all(of_a_gate(step, paths));
             continue;
         }
@@ -296,9 +297,8 @@ fn beside(step: &Step) -> Vec<(&'static str, GroupKind, &'static str)> {
 
 /// Whether a step makes or takes away an object that is there for a while only.
 fn is_made(plan: &Plan, step: &Step) -> bool {
-    let mut overlays = plan.overlays.iter();
-    overlays
-        .any(|overlay| Some(&overlay.id) == step.overlay.as_ref() && overlay.original.0.is_null())
+    let overlay = plan.overlay_of(step);
+    overlay.is_some_and(|overlay| overlay.content.kind() == OverlayKind::Binding)
 }
 
 /// The rights that rewriting the objects of a definition needs: its name is

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pleach_domain::inventory::Inventory;
 use pleach_domain::object::ObjectId;
-use pleach_domain::overlay::OverlayId;
+use pleach_domain::overlay::{OverlayId, OverlayKind};
 use pleach_domain::plan::{Plan, StepId};
 use serde::Serialize;
 
@@ -59,6 +59,9 @@ impl Failure {
 pub struct Standing {
     /// Its name.
     pub overlay: OverlayId,
+    /// Its sort.
+    #[serde(skip)]
+    pub kind: OverlayKind,
     /// What it changes.
     pub object: ObjectId,
     /// When it is taken back.

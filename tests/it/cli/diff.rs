@@ -6,6 +6,7 @@ use std::process::Command;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use insta::assert_snapshot;
+use pleach_domain::overlay::OverlayContent;
 use pleach_domain::plan::view::Temporary;
 use pleach_domain::plan::{Course, NonSecret};
 use rstest::rstest;
@@ -416,8 +417,9 @@ fn what_was_not_there_before_has_no_original() {
             .unwrap(),
         course: Course::Made,
         until: "finish".to_owned(),
-        patch: NonSecret(json!({"spec": {}})),
-        original: NonSecret(Value::Null),
+        content: OverlayContent::Binding {
+            body: NonSecret(json!({"spec": {}})),
+        },
         on_failure: "it stays".to_owned(),
     };
     document["releases"][0]["overlays"] = json!([gate]);

@@ -12,9 +12,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::gate::{binding, is_policy};
+use crate::gate::binding;
 use crate::inventory::ReleaseName;
 use crate::object::{Digest, ObjectId, labels};
+use crate::overlay::OverlayKind;
 use crate::plan::{Op, Plan, Precondition, REGISTRATIONS, Step, leaving_service};
 
 /// Version of the format of a kept plan.
@@ -178,14 +179,14 @@ fn for_a_while(plan: &Plan) -> Vec<PlannedWrite> {
     let overlays = plan.overlays.iter();
     overlays
         .flat_map(|overlay| {
-            let makes = overlay.original.0.is_null();
-            let verbs = if makes {
-                vec![Verb::Create, Verb::Patch, Verb::Delete]
-            } else {
-                vec![Verb::Patch]
+            let verbs = match overlay.content.kind() {
+                OverlayKind::Gate | OverlayKind::Binding => {
+                    vec![Verb::Create, Verb::Patch, Verb::Delete]
+                }
+                OverlayKind::Patch => vec![Verb::Patch],
             };
             let id = &overlay.object;
-            let halves = is_policy(id).then(|| binding(id));
+            let halves = overlay.is_gate().then(|| binding(id));
             let all = std::iter::once(id.clone()).chain(halves);
             all.map(move |id| PlannedWrite::new(verbs.clone(), &id, true))
                 .collect::<Vec<_>>()

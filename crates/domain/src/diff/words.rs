@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::locate;
 use super::text::ObjectDiff;
-use crate::gate::{Gate, is_policy};
+use crate::gate::Gate;
 use crate::object::FieldPath;
-use crate::overlay;
+use crate::overlay::{self, OverlayContent};
 use crate::plain::plain;
 use crate::plan::view::{ReleaseDiff, Temporary};
 use crate::plan::{Action, Cause, Course};
@@ -22,29 +22,33 @@ pub fn meanwhile(temporary: &Temporary) -> Vec<String> {
         until,
         ..
     } = temporary;
-    if let Ok(gate) = serde_json::from_value::<Gate>(temporary.patch.0.clone())
-        && is_policy(object)
-    {
-        let closed = gate.explain();
-        return vec![match temporary.course {
-            Course::Made => format!("{closed} is closed until {until} (gate {overlay})"),
-            Course::Kept => {
-                format!("{closed} was left closed by a former run, until {until} (gate {overlay})")
-            }
-            Course::Dropped => {
-                format!("{closed} was left closed by a former run and is opened (gate {overlay})")
-            }
-        }];
-    }
-    if temporary.original.0.is_null() {
-        return vec![match temporary.course {
-            Course::Made => format!("{object} is there until {until} ({overlay})"),
-            Course::Kept => {
-                format!("{object} was left by a former run, until {until} ({overlay})")
-            }
-            Course::Dropped => format!("{object} was left by a former run and goes ({overlay})"),
-        }];
-    }
+    let (patch, original) = match &temporary.content {
+        OverlayContent::Patch { patch, original } => (patch, original),
+        OverlayContent::Gate(gate) => {
+            let closed = gate.as_ref().map(Gate::explain);
+            let closed = closed.unwrap_or_else(|| object.to_string());
+            return vec![match temporary.course {
+                Course::Made => format!("{closed} is closed until {until} (gate {overlay})"),
+                Course::Kept => format!(
+                    "{closed} was left closed by a former run, until {until} (gate {overlay})"
+                ),
+                Course::Dropped => format!(
+                    "{closed} was left closed by a former run and is opened (gate {overlay})"
+                ),
+            }];
+        }
+        OverlayContent::Binding { .. } => {
+            return vec![match temporary.course {
+                Course::Made => format!("{object} is there until {until} ({overlay})"),
+                Course::Kept => {
+                    format!("{object} was left by a former run, until {until} ({overlay})")
+                }
+                Course::Dropped => {
+                    format!("{object} was left by a former run and goes ({overlay})")
+                }
+            }];
+        }
+    };
     let headline = match temporary.course {
         Course::Made => format!("{object} is different until {until} (overlay {overlay})"),
         Course::Kept => format!(
@@ -60,16 +64,13 @@ pub fn meanwhile(temporary: &Temporary) -> Vec<String> {
         None | Some(Value::Null) => "nothing".to_owned(),
         Some(value) => value.to_string(),
     };
-    let fields = overlay::fields(&temporary.patch.0)
-        .into_iter()
-        .map(|field| {
-            let (original, patch) = (&temporary.original.0, &temporary.patch.0);
-            format!(
-                "  {field}: {} -> {}",
-                shown(original, &field),
-                shown(patch, &field)
-            )
-        });
+    let fields = overlay::fields(&patch.0).into_iter().map(|field| {
+        format!(
+            "  {field}: {} -> {}",
+            shown(&original.0, &field),
+            shown(&patch.0, &field)
+        )
+    });
     std::iter::once(headline).chain(fields).collect()
 }
 

@@ -12,7 +12,6 @@ use super::stuck::address;
 use super::{Code, Diagnosis, Holding, Observations};
 use crate::diff::locate::find;
 use crate::finding::Severity;
-use crate::gate::is_policy;
 use crate::inventory::{Journal, JournalError, ReleaseName};
 use crate::object::ObjectId;
 use crate::overlay::{Journaled, OverlayId, State, fields};
@@ -64,7 +63,7 @@ pub(super) fn overlays(observations: &Observations, found: &mut Vec<Diagnosis>) 
         };
         // A gate is told by itself: nothing that it is was different before.
         let overlays = standing.overlays.iter();
-        let overlays = overlays.filter(|(_, one)| !is_policy(&one.object));
+        let overlays = overlays.filter(|(_, one)| !one.is_gate());
         found.extend(overlays.map(|(id, one)| {
             let mut diagnosis = diagnosis(observations, standing, id, one);
             diagnosis.message = format!("{}, {}", diagnosis.message, why.words);

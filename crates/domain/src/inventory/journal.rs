@@ -14,7 +14,7 @@ use crate::object::{Digest, ObjectId, ServiceRef};
 use crate::overlay::{Journaled, OverlayId};
 
 /// Version of the journal's format.
-pub const JOURNAL_FORMAT: u32 = 1;
+pub const JOURNAL_FORMAT: u32 = 2;
 
 /// The oldest format whose readers understand what we write.
 const OLDEST_READER: u32 = 1;
@@ -144,7 +144,12 @@ impl Journal {
                 format: number("format"),
             });
         }
-        serde_json::from_value(value).map_err(failed)
+        let journal: Self = serde_json::from_value(value).map_err(failed)?;
+        Ok(Self {
+            format: JOURNAL_FORMAT,
+            oldest_reader: OLDEST_READER,
+            ..journal
+        })
     }
 
     /// The text that is kept.
@@ -178,7 +183,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::overlay::{OnFailure, State};
+    use crate::overlay::{OnFailure, OverlayKind, State};
 
     fn name() -> ReleaseName {
         ReleaseName {
@@ -194,10 +199,26 @@ mod tests {
         json!({"data": {"journal": text}})
     }
 
+    /// The same in format 2, in which entries have their sort.
+    fn second() -> String {
+        FIRST.replacen(r#""format":1"#, r#""format":2"#, 1)
+    }
+
     #[test]
-    fn the_first_format_is_read_and_written() {
+    fn the_second_format_says_what_an_entry_is() {
+        let text = second().replacen(r#"{"object":"#, r#"{"kind":"patch","object":"#, 1);
+        let journal = Journal::from_object(&object(&text), &name()).unwrap();
+        assert_eq!(journal.to_text(&name()).unwrap(), text);
+        let kinds = journal.overlays.values().map(|one| one.kind);
+        assert_eq!(kinds.collect::<Vec<_>>(), [Some(OverlayKind::Patch), None]);
+    }
+
+    #[test]
+    fn the_first_format_is_read_and_written_as_the_second() {
         let journal = Journal::from_object(&object(FIRST), &name()).unwrap();
-        assert_eq!(journal.to_text(&name()).unwrap(), FIRST);
+        assert_eq!(journal.to_text(&name()).unwrap(), second());
+        let mut kinds = journal.overlays.values().map(Journaled::kind);
+        assert!(kinds.all(|kind| kind == OverlayKind::Patch));
         let api = "Deployment.apps/web/api".parse().unwrap();
         let overlays: Vec<_> = journal.overlays_of(&api).collect();
         assert_eq!(overlays.len(), 1);
@@ -215,7 +236,8 @@ mod tests {
             name: "api".to_owned(),
         };
         assert_eq!(journal.unregistered, BTreeSet::from([api]));
-        assert_eq!(journal.to_text(&name()).unwrap(), text);
+        let written = text.replacen(r#""format":1"#, r#""format":2"#, 1);
+        assert_eq!(journal.to_text(&name()).unwrap(), written);
         let journal = Journal {
             unregistered: journal.unregistered,
             ..Journal::default()
@@ -227,7 +249,7 @@ mod tests {
     fn a_later_format_is_read_while_it_says_that_it_may_be() {
         let later = FIRST.replacen(r#""format":1"#, r#""format":7"#, 1);
         assert!(Journal::from_object(&object(&later), &name()).is_ok());
-        let newer = later.replacen(r#""oldestReader":1"#, r#""oldestReader":2"#, 1);
+        let newer = later.replacen(r#""oldestReader":1"#, r#""oldestReader":3"#, 1);
         let error = Journal::from_object(&object(&newer), &name()).unwrap_err();
         assert!(matches!(error, JournalError::Newer { format: 7, .. }));
     }

@@ -1,3 +1,5 @@
+mod overlays;
+
 use rstest::rstest;
 use semver::Version;
 

@@ -108,6 +108,7 @@ mod tests {
 
     fn journaled(patch: &Value, before: &Value) -> Journaled {
         Journaled {
+            kind: None,
             object: ObjectId::new("apps", "Deployment", Some("web"), "api"),
             uid: "u".to_owned(),
             state: State::On,

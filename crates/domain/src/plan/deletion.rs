@@ -369,7 +369,7 @@ impl Deletion {
         live: &Value,
     ) -> Option<Self> {
         let metadata = &live["metadata"];
-        let is_it = gate::is_policy(&journaled.object)
+        let is_it = journaled.is_gate()
             && metadata["name"] == journaled.object.name.as_str()
             && gate::is_of(live, release);
         is_it.then_some(Self {

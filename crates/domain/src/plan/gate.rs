@@ -16,7 +16,7 @@ use super::Grant;
 use super::draft::{Ctx, Draft};
 use super::edges::wait_for;
 use super::handover::{self, unregistered};
-use super::model::{Action, Course, EdgeReason, Need, NonSecret, Op, Overlay, Step, StepId, Until};
+use super::model::{Action, Course, EdgeReason, Need, Op, Overlay, Step, StepId, Until};
 use super::overlays::stops_pods;
 use super::verify::services;
 use crate::finding::{Finding, Kind};
@@ -24,7 +24,7 @@ use crate::gate::{Closed, Gate, Operation, account, probe};
 use crate::object::{ObjectId, ServiceRef};
 use crate::observe::Registration;
 use crate::order::StageName;
-use crate::overlay::{Journaled, OnFailure, OverlayId};
+use crate::overlay::{Journaled, OnFailure, OverlayContent, OverlayId};
 use crate::repo::{GateRule, RuntimeObject};
 pub(super) use exempt::{before_writes, run as exempt_us};
 
@@ -354,13 +354,7 @@ fn is_custom(group: &str) -> bool {
 
 /// What a gate of a former run closed.
 fn still_closed(journaled: &Journaled) -> Vec<Closed> {
-    closed_by(&journaled.set).unwrap_or_default()
-}
-
-/// What a gate closes, as it is written down; none of what is no gate.
-fn closed_by(written: &NonSecret) -> Option<Vec<Closed>> {
-    let gate: Option<Gate> = serde_json::from_value(written.0.clone()).ok();
-    gate.map(|gate| gate.closed)
+    journaled.gate().map(|gate| gate.closed).unwrap_or_default()
 }
 
 /// API groups behind which another server stands, which asks no policy of ours;
@@ -397,13 +391,10 @@ pub(super) fn close(
     journaled: Option<&Journaled>,
 ) -> (usize, StepId) {
     let policy = one.gate.id();
-    // Of types of our own this cannot fail.
-    let closed = serde_json::to_value(&one.gate).unwrap_or_default();
     draft.overlays.push(Overlay {
         id: one.id.clone(),
         object: policy.clone(),
-        patch: NonSecret(closed),
-        original: NonSecret(serde_json::Value::Null),
+        content: OverlayContent::Gate(Some(one.gate.clone())),
         course: if journaled.is_some() {
             Course::Kept
         } else {
@@ -458,7 +449,12 @@ pub(super) fn answered(ctx: &Ctx<'_>, draft: &mut Draft, lifts: &[StepId], after
             let is_stopped = |id: &ObjectId| {
                 let mut overlays = draft.overlays.iter();
                 overlays.any(|one| {
-                    one.object == *id && one.until > stage && stops_pods(id, &one.patch.0)
+                    one.object == *id
+                        && one.until > stage
+                        && one
+                            .content
+                            .patch()
+                            .is_some_and(|patch| stops_pods(id, patch))
                 })
             };
             let comes_later = |id: &&ObjectId| ctx.stage_of(id) > stage || is_stopped(id);
@@ -520,10 +516,10 @@ fn stood_for(ctx: &Ctx<'_>, draft: &Draft, lift: StepId) -> BTreeSet<ServiceRef>
     let id = draft.steps[lift.0].overlay.as_ref();
     let mut overlays = draft.overlays.iter();
     let overlay = overlays.find(|overlay| Some(&overlay.id) == id);
-    let Some(closed) = overlay.and_then(|overlay| closed_by(&overlay.patch)) else {
+    let Some(gate) = overlay.and_then(|overlay| overlay.content.gate()) else {
         return BTreeSet::new();
     };
-    let groups: BTreeSet<&String> = closed.iter().flat_map(|one| &one.groups).collect();
+    let groups: BTreeSet<&String> = gate.closed.iter().flat_map(|one| &one.groups).collect();
     let shipped = ctx.facts.values().filter(|facts| {
         let mut rules = facts.intercepts.iter();
         rules.any(|rule| rule.group == "*" || groups.contains(&rule.group))

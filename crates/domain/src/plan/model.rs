@@ -21,7 +21,7 @@ use crate::inventory::{Override, ReleaseName};
 use crate::object::{Digest, FieldPath, GroupKind, Gvk, ObjectId, ServiceRef};
 use crate::observe::DesiredDigest;
 use crate::order::StageName;
-use crate::overlay::{OnFailure, OverlayId};
+use crate::overlay::{OnFailure, OverlayContent, OverlayId, OverlayKind};
 use crate::repo::Count;
 
 /// An ordered, reviewed set of steps, and what it does to every object.
@@ -101,6 +101,17 @@ impl Plan {
     /// Whether something was planned and nothing of it can be done.
     pub fn is_stuck(&self) -> bool {
         !self.has_steps() && self.count(Action::Blocked) > 0
+    }
+
+    /// Returns the temporary change that a step makes or ends.
+    pub fn overlay_of(&self, step: &Step) -> Option<&Overlay> {
+        let id = step.overlay.as_ref()?;
+        self.overlays.iter().find(|overlay| overlay.id == *id)
+    }
+
+    /// Whether a step closes or lifts a gate.
+    pub fn is_of_gate(&self, step: &Step) -> bool {
+        self.overlay_of(step).is_some_and(Overlay::is_gate)
     }
 
     /// How many objects get which action.
@@ -458,10 +469,9 @@ pub struct Overlay {
     pub id: OverlayId,
     /// What it changes.
     pub object: ObjectId,
-    /// The change, as a merge patch.
-    pub patch: NonSecret,
-    /// What was there before, as a merge patch that brings it back.
-    pub original: NonSecret,
+    /// The change, and the values before it.
+    #[serde(flatten)]
+    pub content: OverlayContent,
     /// What this plan does about it.
     pub course: Course,
     /// The stage it begins with; none where a former run began it.
@@ -473,6 +483,13 @@ pub struct Overlay {
     pub undo: Vec<Op>,
     /// What becomes of it when the plan is not carried out to its end.
     pub on_failure: OnFailure,
+}
+
+impl Overlay {
+    /// Whether it is a gate.
+    pub fn is_gate(&self) -> bool {
+        self.content.kind() == OverlayKind::Gate
+    }
 }
 
 /// What a plan does about a temporary change.

@@ -21,11 +21,10 @@ use super::model::{
 };
 use super::verify::reached;
 use crate::finding::{Finding, Kind};
-use crate::gate::is_policy;
 use crate::inventory::Installed;
 use crate::object::ObjectId;
 use crate::order::StageName;
-use crate::overlay::{Journaled, OnFailure, OverlayId, project};
+use crate::overlay::{Journaled, OnFailure, OverlayContent, OverlayId, project};
 use between::Place;
 pub(super) use between::{ancestors, before_later, descendants};
 use rollout::Rollout;
@@ -344,8 +343,8 @@ fn drop_unwanted(
     for (id, journaled) in journaled.filter(|(_, journaled)| which(journaled)) {
         let live = ctx.observed.targets.get(&journaled.object);
         // Whether a gate is there is seen when it is closed or lifted.
-        let is_there = is_policy(&journaled.object)
-            || live.is_some_and(|live| live.meta().uid == journaled.uid);
+        let is_there =
+            journaled.is_gate() || live.is_some_and(|live| live.meta().uid == journaled.uid);
         if wanted.contains(id) && is_there {
             continue;
         }
@@ -359,8 +358,7 @@ fn drop_unwanted(
         draft.overlays.push(Overlay {
             id: id.clone(),
             object: journaled.object.clone(),
-            patch: journaled.set.clone(),
-            original: journaled.original.clone(),
+            content: journaled.into(),
             course: Course::Dropped,
             from: None,
             until: StageName::Preflight,
@@ -426,8 +424,10 @@ fn begin(
     draft.overlays.push(Overlay {
         id: one.id.clone(),
         object: object.clone(),
-        patch: one.patch.clone(),
-        original,
+        content: OverlayContent::Patch {
+            patch: one.patch.clone(),
+            original,
+        },
         course: if journaled.is_some() {
             Course::Kept
         } else {
@@ -506,19 +506,16 @@ pub(super) fn lift(
     set: Option<StepId>,
     stage: StageName,
 ) -> StepId {
+    let is_gate = draft.overlays[overlay].is_gate();
     let Overlay { id, object, .. } = draft.overlays[overlay].clone();
-    let what = if is_policy(&object) {
-        "gate"
-    } else {
-        "overlay"
-    };
+    let what = if is_gate { "gate" } else { "overlay" };
     let reason = match draft.overlays[overlay].course {
         Course::Dropped => format!("{what} {id} of a former run is not wanted any more"),
         Course::Made | Course::Kept => format!("{what} {id} ends"),
     };
     let step = draft.step(ctx, stage, object.clone(), Op::Lift, &reason);
     draft.at(step).overlay = Some(id);
-    if is_policy(&object) {
+    if is_gate {
         draft.at(step).until = Some(gate::probed(ctx, &object, false));
     }
     // Whether it is ready is ours to know of our own objects only.

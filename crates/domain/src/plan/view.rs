@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::model::{
-    Action, Cause, Change, Course, Desired, NonSecret, Overlay, Plan, Policy, StepId,
-};
+use super::model::{Action, Cause, Change, Course, Desired, Overlay, Plan, Policy, StepId};
 use super::takes_over;
 use crate::diff::masking::Masker;
 use crate::diff::ownership::{self, FieldSet};
@@ -17,6 +15,7 @@ use crate::finding::Finding;
 use crate::kinds::{Catalog, Schema};
 use crate::object::{FieldPath, Gvk, Manifest, ObjectId, Secrecy};
 use crate::observe::{Live, Observed, Prediction};
+use crate::overlay::OverlayContent;
 
 /// What a plan does to a release. This is the form that programs read; every
 /// other form is a view of it.
@@ -56,10 +55,9 @@ pub struct Temporary {
     pub course: Course,
     /// The stage it ends with.
     pub until: String,
-    /// The change, as a merge patch.
-    pub patch: NonSecret,
-    /// What was there before, as one that brings it back.
-    pub original: NonSecret,
+    /// The change, and the values before it.
+    #[serde(flatten)]
+    pub content: OverlayContent,
     /// What becomes of it when the plan is not carried out to its end.
     pub on_failure: String,
 }
@@ -71,8 +69,7 @@ impl Temporary {
             object: overlay.object.clone(),
             course: overlay.course,
             until: overlay.until.to_string(),
-            patch: overlay.patch.clone(),
-            original: overlay.original.clone(),
+            content: overlay.content.clone(),
             on_failure: overlay.on_failure.explain(),
         }
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pleach_domain::gate::{Gate, binding, is_of, is_policy};
+use pleach_domain::gate::{Gate, binding, is_of};
 use pleach_domain::object::{ObjectId, canonical_json, managers};
-use pleach_domain::overlay::{Journaled, OnFailure, OverlayId, State};
+use pleach_domain::overlay::{Journaled, OnFailure, OverlayId, OverlayKind, State};
 use pleach_domain::plan::{Deletion, NonSecret, Step};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -44,16 +44,18 @@ impl Operator<'_> {
         };
         let since = Timestamp::now();
         let id = &overlay.id;
+        let set = overlay.content.written();
         self.ledger
             .record(|journal| {
                 let journaled = journal
                     .overlays
                     .entry(id.clone())
                     .or_insert_with(|| Journaled {
+                        kind: Some(OverlayKind::Gate),
                         object: overlay.object.clone(),
                         uid: String::new(),
                         state: State::Intended,
-                        set: overlay.patch.clone(),
+                        set: set.clone(),
                         original: NonSecret(Value::Null),
                         owners: Vec::new(),
                         on_failure: overlay.on_failure.clone(),
@@ -61,7 +63,7 @@ impl Operator<'_> {
                         since,
                         attempt: self.ledger.version().to_owned(),
                     });
-                journaled.set = overlay.patch.clone();
+                journaled.set = set;
                 journaled.on_failure = overlay.on_failure.clone();
                 journaled.until = overlay.until.to_string();
                 journaled.since = since;
@@ -242,7 +244,7 @@ impl Tried {
 fn is_on_for_too_long(journaled: &Journaled, now: Timestamp) -> bool {
     match &journaled.on_failure {
         OnFailure::Keep { max_age: Some(age) } => {
-            is_policy(&journaled.object) && now.duration_since(journaled.since) > *age
+            journaled.is_gate() && now.duration_since(journaled.since) > *age
         }
         OnFailure::Keep { max_age: None } | OnFailure::Undo | OnFailure::UndoUnless { .. } => false,
     }

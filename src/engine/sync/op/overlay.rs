@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use pleach_domain::diff::{locate, ownership};
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::gate::{is_policy, lifted_by};
+use pleach_domain::gate::lifted_by;
 use pleach_domain::object::{FieldPath, ObjectId, annotations, managers};
 use pleach_domain::observe::{DesiredDigest, FieldConflict};
 use pleach_domain::overlay::{
-    Journaled, OnFailure, OverlayId, State, fields, give_back, held, project, take_back,
+    Journaled, OnFailure, OverlayContent, OverlayId, OverlayKind, State, fields, give_back, held,
+    project, take_back,
 };
 use pleach_domain::plan::{Body, NonSecret, Op, Overlay, Precondition, Step};
 use serde_json::{Value, json};
@@ -33,8 +34,8 @@ impl Operator<'_> {
         started: Instant,
     ) -> Result<(), Failure> {
         let overlay = self.overlay_of(step)?;
-        if overlay.original.0.is_null() {
-            return self.make(step, overlay, started).await;
+        if let OverlayContent::Binding { body } = &overlay.content {
+            return self.make(step, (overlay, body), started).await;
         }
         let (place, cluster) = self.place_of(step, started)?;
         let id = &step.object;
@@ -53,7 +54,7 @@ impl Operator<'_> {
             // An undo brings back what is there when it is made, not what was
             // there when it was first meant to be.
             if known.is_none_or(|known| known.is_overtaken(&live)) {
-                self.begin(overlay, &live, now.clone()).await?;
+                self.begin((overlay, patch), &live, now.clone()).await?;
             }
             let written = if now == patch.0 {
                 // Our own write, whose answer was lost.
@@ -83,15 +84,21 @@ impl Operator<'_> {
     }
 
     /// Writes down what is about to be changed, and what is there now.
-    async fn begin(&self, overlay: &Overlay, live: &Value, now: Value) -> Result<(), Failure> {
+    async fn begin(
+        &self,
+        (overlay, patch): (&Overlay, &NonSecret),
+        live: &Value,
+        now: Value,
+    ) -> Result<(), Failure> {
         let metadata = &live["metadata"];
         let journaled = Journaled {
+            kind: Some(OverlayKind::Patch),
             object: overlay.object.clone(),
             uid: metadata["uid"].as_str().unwrap_or_default().to_owned(),
             state: State::Intended,
-            set: overlay.patch.clone(),
+            set: patch.clone(),
             original: NonSecret(now),
-            owners: held(metadata, &fields(&overlay.patch.0)),
+            owners: held(metadata, &fields(&patch.0)),
             on_failure: overlay.on_failure.clone(),
             until: overlay.until.to_string(),
             since: Timestamp::now(),
@@ -118,11 +125,10 @@ impl Operator<'_> {
             // It was never made.
             return Ok(());
         };
-        if is_policy(&journaled.object) {
-            return self.open(step, (id, journaled), started).await;
-        }
-        if journaled.is_made() {
-            return self.unmake(step, (id, journaled), started).await;
+        match journaled.kind() {
+            OverlayKind::Gate => return self.open(step, (id, journaled), started).await,
+            OverlayKind::Binding => return self.unmake(step, (id, journaled), started).await,
+            OverlayKind::Patch => {}
         }
         let (place, cluster) = self.place_of(step, started)?;
         for attempt in 1.. {
@@ -333,6 +339,7 @@ impl Operator<'_> {
             }
             result.standing.push(Standing {
                 overlay: id.clone(),
+                kind: journaled.kind(),
                 object: journaled.object.clone(),
                 rule: rule(journaled),
                 trouble,
@@ -371,9 +378,8 @@ impl Operator<'_> {
     }
 
     pub(super) fn overlay_of(&self, step: &Step) -> Result<&Overlay, Failure> {
-        let mut overlays = self.plan.overlays.iter();
-        overlays
-            .find(|overlay| Some(&overlay.id) == step.overlay.as_ref())
+        self.plan
+            .overlay_of(step)
             .ok_or_else(|| Failure::new(FailureKind::Other, "the plan has no such overlay"))
     }
 
@@ -419,7 +425,7 @@ impl Operator<'_> {
 /// When it is taken back, and what does it at once where that can be done alone.
 fn rule(journaled: &Journaled) -> String {
     let rule = journaled.on_failure.explain();
-    if is_policy(&journaled.object) {
+    if journaled.is_gate() {
         return format!("{rule}; `{}` lifts it now", lifted_by(&journaled.object));
     }
     rule

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use jiff::Timestamp;
 use pleach_domain::object::{canonical_json, managers};
-use pleach_domain::overlay::{Journaled, OverlayId, State, is_as_made};
-use pleach_domain::plan::{Deletion, Overlay, Step};
+use pleach_domain::overlay::{Journaled, OverlayId, OverlayKind, State, is_as_made};
+use pleach_domain::plan::{Deletion, NonSecret, Overlay, Step};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ impl Operator<'_> {
     pub(super) async fn make(
         &self,
         step: &Step,
-        overlay: &Overlay,
+        (overlay, body): (&Overlay, &NonSecret),
         started: Instant,
     ) -> Result<(), Failure> {
         let (place, cluster) = self.place_of(step, started)?;
@@ -27,11 +27,12 @@ impl Operator<'_> {
         let known = self.ledger.journal().await;
         if !known.overlays.contains_key(&overlay.id) {
             let journaled = Journaled {
+                kind: Some(OverlayKind::Binding),
                 object: id.clone(),
                 uid: String::new(),
                 state: State::Intended,
-                set: overlay.patch.clone(),
-                original: overlay.original.clone(),
+                set: body.clone(),
+                original: NonSecret(Value::Null),
                 owners: Vec::new(),
                 on_failure: overlay.on_failure.clone(),
                 until: overlay.until.to_string(),
@@ -44,15 +45,15 @@ impl Operator<'_> {
                 .await
                 .map_err(|error| unrecorded(&error))?;
         }
-        let body = Bytes::from(canonical_json(&overlay.patch.0));
+        let sent = Bytes::from(canonical_json(&body.0));
         let options = ApplyOptions::new(managers::OVERLAY);
-        let live = match cluster.create(&place, id, body, &options).await {
+        let live = match cluster.create(&place, id, sent, &options).await {
             Ok(applied) => applied.value,
             // Our own write, whose answer was lost, or somebody else's object.
             Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
                 let read = cluster.get_id(&place, id).await;
                 let live = read.map_err(|error| failure(&error))?;
-                live.filter(|live| is_as_made(live, &overlay.patch.0))
+                live.filter(|live| is_as_made(live, &body.0))
                     .ok_or_else(|| {
                         Failure::new(
                             FailureKind::Conflict,

@@ -104,6 +104,7 @@ fn a_gate_on_record_is_nothing_that_was_different_before() {
         let mut standing = standing(Holding::Free, "on");
         for one in standing.overlays.values_mut() {
             one.object = gate.parse().unwrap();
+            one.original.0 = Value::Null;
         }
         assert_eq!(diagnoses(standing, has_release), []);
     }

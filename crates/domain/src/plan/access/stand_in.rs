@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::List;
 use crate::object::{Digest, ObjectId, canonical_json};
 use crate::order::StageName;
-use crate::overlay::{OnFailure, OverlayId};
+use crate::overlay::{OnFailure, OverlayContent, OverlayId};
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Action, Course, EdgeReason, Need, NonSecret, Op, Overlay, StepId};
 
@@ -46,8 +46,7 @@ pub(super) fn keep(ctx: &Ctx<'_>, draft: &mut Draft) {
             draft.overlays.push(Overlay {
                 id: id.clone(),
                 object: journaled.object.clone(),
-                patch: journaled.set.clone(),
-                original: journaled.original.clone(),
+                content: journaled.into(),
                 course: Course::Kept,
                 from: None,
                 until: StageName::Shrink,
@@ -107,8 +106,9 @@ fn make(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, object: &ObjectId, body
     draft.overlays.push(Overlay {
         id: overlay.clone(),
         object: object.clone(),
-        patch: NonSecret(body.clone()),
-        original: NonSecret(Value::Null),
+        content: OverlayContent::Binding {
+            body: NonSecret(body.clone()),
+        },
         course: Course::Made,
         from: Some(StageName::Access),
         until: StageName::Shrink,

@@ -27,6 +27,7 @@ fn what_stands_in_is_deleted_by_its_incarnation(
     let object = ObjectId::new("rbac.authorization.k8s.io", "RoleBinding", Some("web"), "b");
     let body = |role: &str| json!({"roleRef": {"name": role}});
     let mut journaled = Journaled {
+        kind: None,
         object: object.clone(),
         uid: made.to_owned(),
         state: State::On,
@@ -67,6 +68,7 @@ fn a_pod_is_exchanged_while_its_roll_out_is_held(
     let set = json!({"spec": {"updateStrategy": {"type": strategy}}});
     let id = OverlayId::new("agents", &object, &set);
     let journaled = Journaled {
+        kind: None,
         object,
         uid: "d".to_owned(),
         state,

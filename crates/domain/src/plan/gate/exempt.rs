@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use crate::finding::{Finding, Kind};
 use crate::gate::{Closed, Gate, is_policy};
 use crate::object::ObjectId;
-use crate::overlay::Journaled;
+use crate::overlay::{Journaled, OverlayContent};
 use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::{Course, EdgeReason, Need, NonSecret, Op, Step, StepId};
+use crate::plan::model::{Course, EdgeReason, Need, Op, Step, StepId};
 use crate::plan::overlays::{ancestors, descendants};
 
 /// How the names of service accounts begin: no person is one.
@@ -35,8 +35,7 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         let id = draft.steps[close.0].overlay.clone();
         for overlay in &mut draft.overlays {
             if Some(&overlay.id) == id.as_ref() {
-                // Of types of our own this cannot fail.
-                overlay.patch = NonSecret(serde_json::to_value(&gate).unwrap_or_default());
+                overlay.content = OverlayContent::Gate(Some(gate.clone()));
             }
         }
         draft.at(close).op = Op::Close { gate };
@@ -92,8 +91,7 @@ pub(in crate::plan) fn before_writes(
     journaled: &Journaled,
     step: StepId,
 ) {
-    let gate: Option<Gate> = serde_json::from_value(journaled.set.0.clone()).ok();
-    let Some(gate) = gate.filter(|_| is_policy(&journaled.object)) else {
+    let Some(gate) = journaled.gate() else {
         return;
     };
     if gate.exempts_us {

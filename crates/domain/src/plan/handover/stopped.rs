@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use super::{NAME, Place, has_pods, start_again, unregistered};
 use crate::finding::{Finding, Kind};
-use crate::gate::is_policy;
 use crate::inventory::Attempt;
 use crate::object::{ObjectId, ServiceRef};
 use crate::observe::{Listing, ListingKey};
@@ -49,7 +48,7 @@ fn closed<'a>(ctx: &Ctx<'a>) -> Option<&'a ObjectId> {
     }
     let observed = ctx.observed;
     let mut left = observed.journal.overlays.iter();
-    let gate = left.find(|(id, journaled)| id.name() == NAME && is_policy(&journaled.object));
+    let gate = left.find(|(id, journaled)| id.name() == NAME && journaled.is_gate());
     gate.map(|(_, journaled)| &journaled.object)
 }
 

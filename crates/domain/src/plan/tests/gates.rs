@@ -441,7 +441,7 @@ fn our_own_user_is_exempt_only_where_the_plan_writes_what_is_closed() {
         let plan = scene.plan();
         let (step, gate) = close(&plan);
         assert_eq!(gate.exempts_us, expected, "{name}: {:#?}", lines(&plan));
-        let written: Gate = serde_json::from_value(plan.overlays[0].patch.0.clone()).unwrap();
+        let written = plan.overlays[0].content.gate().unwrap();
         assert_eq!(written.exempts_us, expected, "{name}");
         let mut findings = plan.findings.iter();
         let said = findings.any(|one| one.code == "gate-exempts-us");

@@ -111,7 +111,7 @@ fn the_former_place_is_emptied_before_anything_takes_over() {
     ));
     let agent = plan.overlays.iter().find(|one| one.object.name == "agent");
     assert_eq!(
-        agent.unwrap().patch.0,
+        agent.unwrap().content.written().0,
         json!({"spec": {"template": {"spec": {"nodeSelector": {"pleach.dev/emptied": "true"}}}}})
     );
 }
@@ -372,7 +372,10 @@ fn what_a_former_run_emptied_stays_so_and_its_pods_are_looked_for() {
         .find(|one| one.object.name == "controller")
         .unwrap();
     assert_eq!(overlay.course, Course::Kept);
-    assert_eq!(overlay.original.0, json!({"spec": {"replicas": 1}}));
+    assert_eq!(
+        overlay.content.original().0,
+        json!({"spec": {"replicas": 1}})
+    );
     let emptied = find(&plan, "wait", |step| {
         matches!(step.until, Some(Until::Emptied { .. })) && step.object == overlay.object
     });

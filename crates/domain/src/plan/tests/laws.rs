@@ -1,5 +1,6 @@
 //! What holds of every plan, over random scenes.
 
+mod allow;
 mod temporary;
 mod world;
 

@@ -61,7 +61,7 @@ fn an_overlay_is_on_from_its_first_stage_to_its_last() {
     };
     assert_eq!(overlay.course, Course::Made);
     assert_eq!(
-        overlay.original.0,
+        overlay.content.original().0,
         json!({"spec": {"mode": "fast", "hold": null}})
     );
     assert_eq!(overlay.on_failure, OnFailure::Keep { max_age: None });
@@ -137,7 +137,10 @@ fn what_a_former_run_left_on_is_kept_while_it_is_wanted() {
     // It is not made again, and what was there before is what the journal says.
     assert_eq!(steps(&plan), ["workloads: apply api", "ungate: lift one"]);
     assert_eq!(plan.overlays[0].course, Course::Kept);
-    assert_eq!(plan.overlays[0].original.0["spec"]["mode"], "fast");
+    assert_eq!(
+        plan.overlays[0].content.original().0["spec"]["mode"],
+        "fast"
+    );
 }
 
 #[test]

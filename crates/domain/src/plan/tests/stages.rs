@@ -378,7 +378,7 @@ fn a_daemon_set_is_rolled_out_a_few_pods_first() {
     let patches: Vec<_> = plan
         .overlays
         .iter()
-        .map(|one| one.patch.0.clone())
+        .map(|one| one.content.written().0)
         .collect();
     assert_eq!(
         patches,

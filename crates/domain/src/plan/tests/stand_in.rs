@@ -7,7 +7,7 @@ use super::lines;
 use super::scene::Scene;
 use crate::object::FieldPath;
 use crate::observe::Prediction;
-use crate::overlay::{Journaled, OnFailure, OverlayId, State};
+use crate::overlay::{Journaled, OnFailure, OverlayId, OverlayKind, State};
 use crate::plan::{Course, NonSecret, Op, Plan};
 
 const BINDING: &str = "RoleBinding.rbac.authorization.k8s.io/web/api";
@@ -85,7 +85,7 @@ fn it_gives_the_accounts_what_they_had_and_nobody_else() {
     );
     assert_eq!(body["metadata"]["name"], step.object.name.as_str());
     assert_eq!(plan.overlays.len(), 1);
-    assert_eq!(plan.overlays[0].original, NonSecret(json!(null)));
+    assert_eq!(plan.overlays[0].content.kind(), OverlayKind::Binding);
     assert_eq!(
         plan.overlays[0].on_failure,
         OnFailure::Keep { max_age: None }
@@ -96,6 +96,7 @@ fn it_gives_the_accounts_what_they_had_and_nobody_else() {
 fn one_of_a_former_run_stays_until_the_end() {
     let former = "RoleBinding.rbac.authorization.k8s.io/web/api.former";
     let journaled = Journaled {
+        kind: None,
         object: former.parse().unwrap(),
         uid: format!("uid of {former}"),
         state: State::On,

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use crate::finding::{Finding, Kind};
-use crate::gate::{self, Gate};
+use crate::gate::Gate;
 use crate::inventory::Store;
 use crate::object::ObjectId;
-use crate::plan::{Action, Op, Plan};
+use crate::overlay::OverlayId;
+use crate::plan::{Action, Op, Plan, Step};
 use crate::repo::format::AllowList;
 use crate::repo::selector::{Pattern, well_known_group};
 
@@ -73,7 +74,7 @@ impl Allow {
             .iter()
             // What the steps of a release wait for in the end is no object at all.
             .filter(|step| !(step.object.is("pleach.dev", "Release") && step.op == Op::Wait))
-            .filter(|step| !self.is_gate_over_own(plan, &step.object))
+            .filter(|step| !self.is_gate_over_own(plan, step))
             .map(|step| &step.object);
         let mut refusals = self.refuse(wanted.chain(written));
         // What is copied is read with the rights of the loop.
@@ -88,13 +89,29 @@ impl Allow {
         refusals
     }
 
-    /// Whether an object is a gate of the plan that closes nothing but kinds which the
-    /// release defines, and may: it keeps users from objects that nobody answers for
-    /// yet, and from nothing of anybody else's.
-    fn is_gate_over_own(&self, plan: &Plan, object: &ObjectId) -> bool {
-        let mut gates = plan.overlays.iter();
-        let gate = gates.find(|one| one.object == *object && gate::is_policy(&one.object));
-        let gate = gate.and_then(|one| serde_json::from_value::<Gate>(one.patch.0.clone()).ok());
+    /// Whether a step closes or lifts a gate of the release that closes only kinds
+    /// which the release defines and may define.
+    ///
+    /// A patch of a policy is never one, whatever its text says.
+    fn is_gate_over_own(&self, plan: &Plan, step: &Step) -> bool {
+        let gate = match &step.op {
+            Op::Close { gate } => Some(gate),
+            Op::Lift => plan
+                .overlay_of(step)
+                .and_then(|overlay| overlay.content.gate()),
+            _ => None,
+        };
+        gate.is_some_and(|gate| {
+            let policy = gate.id();
+            gate.release == plan.release
+                && step.object == policy
+                && step.overlay == Some(OverlayId::of_gate(&gate.name, &policy))
+                && self.closes_own(plan, gate)
+        })
+    }
+
+    /// Whether a gate names kinds, all of which the release defines and may define.
+    fn closes_own(&self, plan: &Plan, gate: &Gate) -> bool {
         let defines = |group: &str, plural: &str| {
             let name = format!("{plural}.{group}");
             plan.changes.iter().any(|change| {
@@ -104,15 +121,15 @@ impl Allow {
                     && self.permits(id)
             })
         };
-        gate.is_some_and(|gate| {
-            gate.closed.iter().all(|closed| {
-                let groups = closed.groups.iter();
-                groups.into_iter().all(|group| {
-                    let mut plurals = closed.resources.iter();
-                    plurals.all(|plural| defines(group, plural))
-                })
+        !gate.closed.is_empty()
+            && gate.closed.iter().all(|closed| {
+                !closed.groups.is_empty()
+                    && !closed.resources.is_empty()
+                    && closed.groups.iter().all(|group| {
+                        let mut plurals = closed.resources.iter();
+                        plurals.all(|plural| defines(group, plural))
+                    })
             })
-        })
     }
 
     /// Refuses to keep state in a namespace that may not be written to.

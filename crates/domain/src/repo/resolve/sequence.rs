@@ -11,6 +11,8 @@ use serde_json::Value;
 
 use super::{Source, check_service, rules};
 use crate::finding::{Finding, Kind};
+use crate::gate;
+use crate::inventory::STATE_NAMESPACE;
 use crate::object::yaml::Node;
 use crate::object::{SecretField, annotations, labels};
 use crate::order::StageName;
@@ -191,6 +193,24 @@ fn check_target(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
             "{} holds records of pleach, which are not changed",
             target.kind
         );
+        findings.push(invalid(node, message));
+    }
+    if target
+        .group_kind()
+        .is_some_and(|kind| gate::is_admission(&kind))
+    {
+        let message = format!(
+            "{} decides what others may write, and is not changed for a while",
+            target.kind
+        );
+        findings.push(
+            invalid(node, message)
+                .hint("change its manifest; `gates` refuse writes while a change lasts"),
+        );
+    }
+    if target.namespace.as_deref() == Some(STATE_NAMESPACE) {
+        let message =
+            format!("namespace {STATE_NAMESPACE} holds state of pleach, which is not changed");
         findings.push(invalid(node, message));
     }
     check_service(target, node, findings);

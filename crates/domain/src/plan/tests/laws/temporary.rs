@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::finding::Finding;
-use crate::gate::{Gate, is_policy};
+use crate::gate::Gate;
 use crate::object::ObjectId;
 use crate::observe::Observed;
 use crate::order::StageName;
@@ -31,14 +31,13 @@ pub(super) fn check_overlays(
             let overlay = plan.overlays.iter().find(|one| one.id == *id).unwrap();
             assert_eq!(overlay.object, step.object);
             let is_target = observed.targets.contains_key(&step.object);
-            let is_gate = is_policy(&step.object);
-            assert!(is_target || is_gate || overlay.course == Course::Dropped);
+            assert!(is_target || overlay.is_gate() || overlay.course == Course::Dropped);
         }
     }
     check_guards(plan, observed, ancestors);
     for overlay in &plan.overlays {
         assert_eq!(overlay.undo, [Op::Lift]);
-        if is_policy(&overlay.object) {
+        if overlay.is_gate() {
             check_gate(plan, overlay, ancestors);
             continue;
         }

@@ -11,7 +11,7 @@ use crate::check::{Check, Looked};
 use crate::gate::{self, Closed, Operation};
 use crate::object::{GroupKind, Origin, managers};
 use crate::order::StageName;
-use crate::overlay::{Journaled, OnFailure, OverlayId, State, project};
+use crate::overlay::{Journaled, OnFailure, OverlayId, OverlayKind, State, project};
 use crate::plan::NonSecret;
 use crate::plan::tests::server;
 use crate::repo::format::{Gate, Overlay};
@@ -100,6 +100,7 @@ impl Scene {
             state: "pleach-system".to_owned(),
         };
         let journaled = Journaled {
+            kind: Some(OverlayKind::Gate),
             object: gate.id(),
             uid: "gate".to_owned(),
             state: State::On,
@@ -188,6 +189,7 @@ impl Scene {
         let object = id(key);
         let live = self.live.get_mut(&object).unwrap();
         let journaled = Journaled {
+            kind: Some(OverlayKind::Patch),
             object: object.clone(),
             uid: live["metadata"]["uid"].as_str().unwrap().to_owned(),
             state: State::On,

@@ -7,64 +7,37 @@ use super::*;
 use crate::gate::{Closed, Operation};
 use crate::inventory::ReleaseName;
 use crate::order::StageName;
-use crate::overlay::{OnFailure, OverlayId};
+use crate::overlay::{OnFailure, OverlayContent, OverlayId};
 use crate::plan::{Change, Course, NonSecret, Overlay, Step, StepId};
 
 fn hint(finding: &Finding) -> String {
     format!(" ({})", finding.hint.as_deref().unwrap_or_default())
 }
 
-#[rstest]
-#[case::what_it_defines("gears", true)]
-#[case::what_others_define("wheels", false)]
-#[case::all_of_a_group("*", false)]
-fn a_gate_is_closed_over_kinds_that_the_release_may_define(
-    #[case] plural: &str,
-    #[case] is_allowed: bool,
-) {
-    let allow = Allow::new(&AllowList {
-        cluster_scoped: Some(vec!["CustomResourceDefinition".to_owned()]),
-        ..AllowList::default()
-    });
+/// A plan of a release that defines `gears.example.org`, with a step on a policy.
+fn gated(gate: &Gate, content: OverlayContent, op: Op) -> Plan {
     let mut plan = copying("a", "b");
-    let gate = Gate {
-        release: plan.release.clone(),
-        name: "new-apis".to_owned(),
-        version: "v1.0.0".to_owned(),
-        closed: vec![Closed {
-            groups: vec!["example.org".to_owned()],
-            resources: vec![plural.to_owned()],
-        }],
-        operations: vec![Operation::Create],
-        exempt: Vec::new(),
-        exempts_us: false,
-        state: "pleach-system".to_owned(),
-    };
-    let definition = |name| {
-        let id = ObjectId::new(
+    plan.changes.push(Change {
+        object: ObjectId::new(
             "apiextensions.k8s.io",
             "CustomResourceDefinition",
             None,
-            name,
-        );
-        Change {
-            object: id,
-            action: Action::Create,
-            stage: None,
-            reason: String::new(),
-            cause: None,
-            require: Vec::new(),
-            digest: None,
-            unverified: None,
-            corrects: Vec::new(),
-        }
-    };
-    plan.changes.push(definition("gears.example.org"));
+            "gears.example.org",
+        ),
+        action: Action::Create,
+        stage: None,
+        reason: String::new(),
+        cause: None,
+        require: Vec::new(),
+        digest: None,
+        unverified: None,
+        corrects: Vec::new(),
+    });
+    let id = OverlayId::of_gate(&gate.name, &gate.id());
     plan.overlays.push(Overlay {
-        id: OverlayId::of_gate("new-apis", &gate.id()),
+        id: id.clone(),
         object: gate.id(),
-        patch: NonSecret(serde_json::to_value(&gate).unwrap()),
-        original: NonSecret(serde_json::Value::Null),
+        content,
         course: Course::Made,
         from: None,
         until: StageName::Ungate,
@@ -72,8 +45,82 @@ fn a_gate_is_closed_over_kinds_that_the_release_may_define(
         on_failure: OnFailure::Undo,
     });
     plan.steps[0].object = gate.id();
-    plan.steps[0].op = Op::Close { gate };
-    assert_eq!(allow.check(&plan).is_empty(), is_allowed);
+    plan.steps[0].op = op;
+    plan.steps[0].overlay = Some(id);
+    plan
+}
+
+fn closing(groups: &[&str], resources: &[&str]) -> Gate {
+    let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+    Gate {
+        release: copying("a", "b").release,
+        name: "new-apis".to_owned(),
+        version: "v1.0.0".to_owned(),
+        closed: vec![Closed {
+            groups: owned(groups),
+            resources: owned(resources),
+        }],
+        operations: vec![Operation::Create],
+        exempt: Vec::new(),
+        exempts_us: false,
+        state: "pleach-system".to_owned(),
+    }
+}
+
+#[test]
+fn a_gate_is_closed_over_kinds_that_the_release_may_define() {
+    let allow = Allow::new(&AllowList {
+        cluster_scoped: Some(vec!["CustomResourceDefinition".to_owned()]),
+        ..AllowList::default()
+    });
+    let own = closing(&["example.org"], &["gears"]);
+    let of_another = Gate {
+        release: ReleaseName {
+            environment: "dev".to_owned(),
+            release: "db".to_owned(),
+        },
+        ..own.clone()
+    };
+    let nothing = Gate {
+        closed: Vec::new(),
+        ..own.clone()
+    };
+    for (case, gate, is_allowed) in [
+        ("a kind that it defines", own.clone(), true),
+        (
+            "a kind of others",
+            closing(&["example.org"], &["wheels"]),
+            false,
+        ),
+        ("all of a group", closing(&["example.org"], &["*"]), false),
+        ("nothing", nothing, false),
+        ("no groups", closing(&[], &["gears"]), false),
+        ("no resources", closing(&["example.org"], &[]), false),
+        ("a gate of another release", of_another, false),
+    ] {
+        let content = || OverlayContent::Gate(Some(gate.clone()));
+        let closes = gated(&gate, content(), Op::Close { gate: gate.clone() });
+        assert_eq!(allow.check(&closes).is_empty(), is_allowed, "close {case}");
+        let lifts = gated(&gate, content(), Op::Lift);
+        assert_eq!(allow.check(&lifts).is_empty(), is_allowed, "lift {case}");
+        // The same text as a patch of the same policy.
+        let text = NonSecret(serde_json::to_value(&gate).unwrap());
+        let content = || OverlayContent::Patch {
+            patch: text.clone(),
+            original: NonSecret(serde_json::json!({"spec": {}})),
+        };
+        let patch = text.clone();
+        for op in [Op::Set { patch }, Op::Lift] {
+            let patched = gated(&gate, content(), op);
+            assert_eq!(allow.check(&patched).len(), 1, "patch {case}");
+        }
+        let mut other = gated(&gate, content(), Op::Close { gate: gate.clone() });
+        other.steps[0].object.name = "images".to_owned();
+        assert_eq!(allow.check(&other).len(), 1, "another policy, {case}");
+        let mut renamed = gated(&gate, content(), Op::Close { gate: gate.clone() });
+        renamed.steps[0].overlay = Some(OverlayId("new-apis".to_owned()));
+        assert_eq!(allow.check(&renamed).len(), 1, "another id, {case}");
+    }
 }
 
 #[test]
