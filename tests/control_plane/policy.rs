@@ -12,7 +12,7 @@ use crate::samples::{BUNDLE, config_map, deployment, gears_of, texts};
 use crate::shared;
 
 /// The rules of [`every_refusal_exits_7_and_nothing_is_written`].
-const TRIED: [&str; 21] = [
+const TRIED: [&str; 20] = [
     "denied",
     "wrong-cluster",
     "other-repository",
@@ -31,7 +31,6 @@ const TRIED: [&str; 21] = [
     "check-failed",
     "prune-cap",
     "not-adopted",
-    "foreign-apply-set",
     "immutable-field",
     "operator-cannot-grant",
 ];
@@ -332,13 +331,19 @@ fn not_adopted(environment: &'static str) -> Fleet {
     taken(environment, "")
 }
 
-fn foreign_apply_set(environment: &'static str) -> Fleet {
+#[test]
+fn an_object_of_another_set_is_a_conflict() {
+    let environment = "other-set";
     let label = "applyset.kubernetes.io/part-of: applyset-of-others-v1";
     let fleet = taken(environment, &format!(", labels: {{{label}}}"));
     // Leave to adopt is none for what another set has.
     fleet.edit_environment("timeout: 20s", "timeout: 20s, adopt: [kubectl-create]");
     fleet.commit();
-    fleet
+    let run = fleet.apply().ended_with(5);
+    run.says("it is part of another ApplySet (applyset-of-others-v1)")
+        .says("remove it from the other set, or from this release");
+    let theirs = fleet.get(&["configmap", "theirs", "-n", environment]);
+    assert_eq!(theirs.unwrap()["data"]["k"], "theirs");
 }
 
 fn immutable_field(environment: &'static str) -> Fleet {
@@ -442,11 +447,6 @@ subjects: [{{kind: ServiceAccount, name: operator}}]
 )]
 #[case("denied", denied, "have it allowed by those whose check it is")]
 #[case("not-adopted", not_adopted, "add `adopt: [")]
-#[case(
-    "foreign-apply-set",
-    foreign_apply_set,
-    "remove it from the other set, or from this release"
-)]
 #[case(
     "immutable-field",
     immutable_field,

@@ -143,6 +143,15 @@ pub(super) const CASES: &[Case] = &[
         |hand, name| hand.label(name, "applyset.kubernetes.io/part-of-"),
     ),
     case(
+        "set-label-changed",
+        ConfigMap,
+        drift(
+            &[r#".metadata.labels["applyset.kubernetes.io/part-of"]"#],
+            &["kubectl-label"],
+        ),
+        |hand, name| hand.label(name, "applyset.kubernetes.io/part-of=y"),
+    ),
+    case(
         "annotation-removed",
         ConfigMap,
         drift(&[".metadata.annotations"], &[]),

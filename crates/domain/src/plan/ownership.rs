@@ -29,11 +29,14 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
         // Handed over: its managers are those of the former release.
         return Claim::Adopt;
     }
-    if let Some(set) = live.part_of().filter(|set| *set != ctx.apply_set) {
+    let entry = ctx.observed.inventory.entries.get(id);
+    if let Some(set) = live.part_of().filter(|set| *set != ctx.apply_set)
+        && !is_relabelled(ctx, entry, live)
+    {
         return Claim::Refused(Box::new(of_another(ctx, live, set)));
     }
     let strangers = strangers(ctx, live);
-    if is_member(ctx.observed.inventory.entries.get(id), live, &strangers) {
+    if is_member(entry, live, &strangers) {
         return Claim::Ours;
     }
     if let Some(deployer) = deployer::marked(live) {
@@ -75,13 +78,27 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
     ))
 }
 
-/// An object of another set. That of a release is known by who applied it; that we
-/// did as well says nothing about whose it is now.
-fn of_another(ctx: &Ctx<'_>, live: &LiveMeta, set: &str) -> Finding {
+/// Whether a client only changed the label of a member: it is the object that this
+/// release applied, it still has our Apply entry, and no other release applied it.
+fn is_relabelled(ctx: &Ctx<'_>, entry: Option<&Entry>, live: &LiveMeta) -> bool {
+    let is_applied = entry.is_some_and(|entry| {
+        entry.state == EntryState::Applied && entry.uid.as_deref() == Some(&live.uid)
+    });
+    is_applied && live.fingerprint.is_some() && other_release(ctx, live).is_none()
+}
+
+/// Returns another release that applied the object, as `<environment>.<release>`.
+fn other_release<'a>(ctx: &Ctx<'_>, live: &'a LiveMeta) -> Option<&'a str> {
     let own = ctx.desired.name.to_string();
     let applied = live.managers.iter();
     let mut releases = applied.filter_map(|manager| manager.strip_prefix(managers::RELEASE));
-    let owner = releases.find(|name| *name != own);
+    releases.find(|name| *name != own)
+}
+
+/// An object of another set. That of a release is known by who applied it; that we
+/// did as well says nothing about whose it is now.
+fn of_another(ctx: &Ctx<'_>, live: &LiveMeta, set: &str) -> Finding {
+    let owner = other_release(ctx, live);
     let (message, hint) = match owner.and_then(|name| Some((name, name.split_once('.')?))) {
         Some((name, (environment, release))) => (
             format!("it is part of release {name}"),
@@ -104,7 +121,8 @@ fn of_another(ctx: &Ctx<'_>, live: &LiveMeta, set: &str) -> Finding {
             "remove it from the other set, or from this release".to_owned(),
         ),
     };
-    Finding::error(Kind::Policy, "foreign-apply-set", message).hint(hint)
+    // The other objects of the release do not depend on it.
+    Finding::error(Kind::Conflict, "foreign-apply-set", message).hint(hint)
 }
 
 /// An object with the marks of another deployer is taken over only when that

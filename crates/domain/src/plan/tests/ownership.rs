@@ -106,7 +106,10 @@ fn active() -> OwnerState {
     "foreign-apply-set", "it is part of release e.other",
     "to take it over, add to release r in environments/e.yaml: `movedFrom: {environment: e, release: other}`")]
 #[case::of_another_set_by_its_label_alone(
-    Scene::new().git(GIT).installed(GIT).with_live(KEY, |live| { live["metadata"]["labels"] = json!({labels::PART_OF: "other"}); }),
+    Scene::new().git(GIT).installed(GIT).with_live(KEY, |live| {
+        live["metadata"]["labels"] = json!({labels::PART_OF: "other"});
+        live["metadata"]["uid"] = json!("later");
+    }),
     "foreign-apply-set", "it is part of another ApplySet (other)",
     "remove it from the other set, or from this release; if nobody else has it, take its label applyset.kubernetes.io/part-of off")]
 #[case::of_flux(of_flux("kustomize").adopt("flux").owner(kustomization(), active()),
@@ -304,6 +307,47 @@ fn an_adoption_that_could_not_be_checked_is_still_one() {
 fn is_ours(#[case] scene: Scene, #[case] action: Action) {
     let plan = scene.plan();
     assert_eq!(plan.changes[0].action, action, "{:?}", changes(&plan));
+}
+
+/// A release with a second object that changes.
+fn relabelled() -> Scene {
+    let other = "ConfigMap/web/d: {data: {k: v}}";
+    let label = format!(
+        "{KEY}: {{metadata: {{labels: {{{}: other}}}}}}",
+        labels::PART_OF
+    );
+    Scene::new()
+        .installed(&format!("{GIT}\n{other}"))
+        .git(&format!("{GIT}\n{}", other.replace("k: v", "k: later")))
+        .edited("kubectl-label", &label)
+}
+
+#[test]
+fn a_foreign_label_on_a_member_is_drift() {
+    let plan = relabelled().plan();
+    assert!(plan.findings.is_empty(), "{:?}", plan.findings);
+    assert_eq!(plan.count(Action::Update), 2);
+    let drift = Cause::Drift {
+        managers: vec!["kubectl-label".to_owned()],
+    };
+    assert_eq!(plan.changes[0].cause, Some(drift));
+    assert!(
+        plan.steps
+            .iter()
+            .any(|step| step.object.to_string() == KEY && step.op.verb() == "apply")
+    );
+}
+
+#[rstest]
+#[case::made_again(relabelled().with_live(KEY, |live| live["metadata"]["uid"] = json!("later")))]
+#[case::applied_by_another_release(relabelled().edited("pleach/e.other", "ConfigMap/web/c: {data: {more: x}}"))]
+#[case::not_applied_by_us(relabelled().with_live(KEY, |live| live["metadata"]["managedFields"] = json!([])))]
+fn another_label_blocks_its_object_and_no_other(#[case] scene: Scene) {
+    let plan = scene.plan();
+    assert_eq!(plan.findings[0].code, "foreign-apply-set");
+    assert_eq!(plan.refusals().count(), 0);
+    assert_eq!(plan.count(Action::Blocked), 1);
+    assert_eq!(plan.count(Action::Update), 1);
 }
 
 #[test]
