@@ -12,7 +12,7 @@ use crate::samples::{BUNDLE, config_map, deployment, gears_of, texts};
 use crate::shared;
 
 /// The rules of [`every_refusal_exits_7_and_nothing_is_written`].
-const TRIED: [&str; 20] = [
+const TRIED: [&str; 21] = [
     "denied",
     "wrong-cluster",
     "other-repository",
@@ -31,6 +31,7 @@ const TRIED: [&str; 20] = [
     "check-failed",
     "prune-cap",
     "not-adopted",
+    "state-object",
     "immutable-field",
     "operator-cannot-grant",
 ];
@@ -346,6 +347,25 @@ fn an_object_of_another_set_is_a_conflict() {
     assert_eq!(theirs.unwrap()["data"]["k"], "theirs");
 }
 
+/// A bundle with the record of a release that another environment has.
+fn state_object(environment: &'static str) -> Fleet {
+    let fleet = settings(environment);
+    let file = fleet.file(
+        "record.yaml",
+        &format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: other.web, namespace: {environment}, labels: {{pleach.dev/release: x}}}}\ndata: {{k: theirs}}\n"
+        ),
+    );
+    fleet.kubectl(&["create", "-f", &file]);
+    fleet.write(
+        "manifests/web/v1.1.0/record.yaml",
+        &config_map("other.web", "ours"),
+    );
+    fleet.edit_environment("timeout: 20s", "timeout: 20s, adopt: [kubectl-create]");
+    fleet.commit();
+    fleet
+}
+
 fn immutable_field(environment: &'static str) -> Fleet {
     let first = deployment("shop");
     let second = first.replace("app: shop", "app: other");
@@ -447,6 +467,11 @@ subjects: [{{kind: ServiceAccount, name: operator}}]
 )]
 #[case("denied", denied, "have it allowed by those whose check it is")]
 #[case("not-adopted", not_adopted, "add `adopt: [")]
+#[case::state_of_another_release_is_not_adopted(
+    "state-object",
+    state_object,
+    "give the object another name"
+)]
 #[case(
     "immutable-field",
     immutable_field,

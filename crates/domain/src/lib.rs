@@ -11,7 +11,7 @@
 //! `CustomResourceDefinition` does to live objects, [`deployer`] who else may own an object, [`ignore`] which
 //! fields are left to others, [`overlay`] what is changed for a while only, [`gate`] what is closed
 //! meanwhile. [`object`] is what all of them speak of, [`inventory`] what outlives a run,
-//! [`readiness`] what "done" means, [`depends`] what comes before what, [`check`] what people say must hold, in [`cel`].
+//! [`state_objects`] what only pleach itself may write, [`readiness`] what "done" means, [`depends`] what comes before what, [`check`] what people say must hold, in [`cel`].
 //! [`preview`] says what a change in git does, [`audit`] whether what was planned is what was written.
 
 pub mod age;
@@ -40,4 +40,5 @@ pub mod preview;
 pub mod readiness;
 pub mod render;
 pub mod repo;
+pub mod state_objects;
 pub mod values;

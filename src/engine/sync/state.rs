@@ -52,8 +52,7 @@ pub use plans::last_plan;
 pub use salvage::Salvaged;
 pub(super) use shards::members;
 
-/// The Secret that holds the key of state beside it.
-pub(in crate::engine) const KEY_SECRET: &str = "pleach-digest-key";
+pub(in crate::engine) use pleach_domain::state_objects::KEY_SECRET;
 
 /// The record of one release, and how it is written.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// Every code, sorted by name. A test compares it with docs/lint.md.
-pub const CODES: [Code; 74] = [
+pub const CODES: [Code; 75] = [
     code(
         "annotation",
         "An annotation of pleach with a value that it cannot have, or that it does not know.",
@@ -178,6 +178,10 @@ pub const CODES: [Code; 74] = [
     code(
         "server-fields",
         "Fields that only the server writes; they are left out.",
+    ),
+    code(
+        "state-object",
+        "An object whose name is one of the state of pleach: the Secret `pleach-digest-key`, or a ConfigMap or Lease in a namespace that holds state, named `ENVIRONMENT.…`.",
     ),
     code(
         "template-failed",

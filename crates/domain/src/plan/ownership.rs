@@ -11,6 +11,7 @@ use crate::object::{
     Digest, FieldPath, Manifest, ObjectId, annotations, canonical_json, labels, managers,
 };
 use crate::observe::{Live, LiveMeta, Observed};
+use crate::state_objects;
 
 /// What may be done with an existing object.
 pub(super) enum Claim {
@@ -30,6 +31,9 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
         return Claim::Adopt;
     }
     let entry = ctx.observed.inventory.entries.get(id);
+    if state_objects::holds_state(id, live) && !is_still_applied(entry, live) {
+        return Claim::Refused(Box::new(state_objects::refusal()));
+    }
     if let Some(set) = live.part_of().filter(|set| *set != ctx.apply_set)
         && !is_relabelled(ctx, entry, live)
     {
@@ -78,13 +82,17 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
     ))
 }
 
-/// Whether a client only changed the label of a member: it is the object that this
-/// release applied, it still has our Apply entry, and no other release applied it.
-fn is_relabelled(ctx: &Ctx<'_>, entry: Option<&Entry>, live: &LiveMeta) -> bool {
+/// Whether it is the object that this release applied, and still has our Apply entry.
+fn is_still_applied(entry: Option<&Entry>, live: &LiveMeta) -> bool {
     let is_applied = entry.is_some_and(|entry| {
         entry.state == EntryState::Applied && entry.uid.as_deref() == Some(&live.uid)
     });
-    is_applied && live.fingerprint.is_some() && other_release(ctx, live).is_none()
+    is_applied && live.fingerprint.is_some()
+}
+
+/// Whether a client only changed the label of a member that no other release applied.
+fn is_relabelled(ctx: &Ctx<'_>, entry: Option<&Entry>, live: &LiveMeta) -> bool {
+    is_still_applied(entry, live) && other_release(ctx, live).is_none()
 }
 
 /// Returns another release that applied the object, as `<environment>.<release>`.

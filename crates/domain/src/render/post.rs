@@ -19,6 +19,7 @@ use crate::finding::{Finding, Kind};
 use crate::kinds::{History, Scope};
 use crate::object::{GroupKind, Gvk, Manifest, ObjectId, Origin, annotations, labels};
 use crate::repo::ResolvedRelease;
+use crate::state_objects::{self, is_named_as_state};
 use crate::values::SecretValues;
 
 /// What only the server writes into metadata.
@@ -439,6 +440,11 @@ impl Pass<'_> {
         let mut problems = text_maps(&value, &id, &place);
         let sequence = &self.work.release.sequence;
         problems.extend(reserved::check(&value, &id, &place, sequence));
+        let release = self.work.release;
+        if is_named_as_state(&id, &release.name.environment, &release.store) {
+            let finding = state_objects::refusal().at(place.field("/metadata/name"));
+            problems.push(finding.on(id.clone()));
+        }
         if id.is("", "Secret") {
             problems.extend(secret::fold(&mut value, &id, &place));
         }

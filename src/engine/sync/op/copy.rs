@@ -6,13 +6,15 @@ use bytes::Bytes;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{Entry, EntryState};
 use pleach_domain::object::{ObjectId, annotations, canonical_json, labels, managers};
+use pleach_domain::observe::LiveMeta;
 use pleach_domain::plan::Step;
+use pleach_domain::state_objects::holds_state;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::{Operator, failure};
 use crate::engine::sync::events::EventKind;
-use crate::engine::sync::report::Failure;
+use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{ApplyOptions, Class};
 
 impl Operator<'_> {
@@ -32,6 +34,11 @@ impl Operator<'_> {
             self.tell(step, format!("{from} does not exist, and is not copied"));
             return Ok(());
         };
+        let live = LiveMeta::read(&source["metadata"], managers::COPY);
+        if holds_state(from, &live) {
+            let message = format!("{from} holds state of pleach, and is not copied");
+            return Err(Failure::new(FailureKind::Policy, message));
+        }
         let body = Bytes::from(canonical_json(&copy_of(&source, to)));
         // What users keep is not known to be no secret.
         let options = ApplyOptions {

@@ -10,6 +10,7 @@ use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Action, Desired, EdgeReason, Need, Op, StepId};
 use crate::plan::overlays::Progress;
 use crate::repo::{CopyRule, MoveRule};
+use crate::state_objects::{self, holds_state, is_named_as_state};
 
 /// A `ConfigMap` that the cluster makes in every namespace.
 const ROOT_CA: &str = "kube-root-ca.crt";
@@ -52,6 +53,7 @@ impl CopyRule {
             && live.owners.is_empty()
             && !live.deleting
             && !live.annotations.contains_key(TOKEN_OF)
+            && !holds_state(id, live)
             && id.name != ROOT_CA
     }
 }
@@ -110,6 +112,14 @@ fn copy(ctx: &Ctx<'_>, draft: &mut Draft, rule: &MoveRule, from: ObjectId, to: O
     let is_copied = ctx.observed.inventory.entries.contains_key(&to);
     if is_copied || draft.action(&namespace) == Some(Action::Blocked) {
         return;
+    }
+    let Desired { name, store, .. } = ctx.desired;
+    for id in [&from, &to] {
+        if is_named_as_state(id, &name.environment, store) {
+            let finding = state_objects::refusal().at(rule.origin.clone());
+            draft.findings.push(finding.on(id.clone()));
+            return;
+        }
     }
     let reason = format!("from {from}, if there is one; what exists stays");
     let op = Op::Copy {

@@ -12,8 +12,9 @@ use crate::overlay::{OnFailure, OverlayId, fields};
 use crate::plan::changes::ready;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::handover::pods;
-use crate::plan::model::{Need, NonSecret, StepId, Until};
+use crate::plan::model::{Desired, Need, NonSecret, StepId, Until};
 use crate::repo::{OverlayRule, ScaleRule, Selector, StageRule};
+use crate::state_objects;
 
 /// When a temporary change ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +100,7 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
     for rule in &ctx.sequence.overlays {
         let before = all.len();
         for (object, live) in matching(ctx, &rule.target) {
-            if let Some(finding) = secret(ctx, rule, object, live) {
+            if let Some(finding) = refused(ctx, rule, object, live) {
                 draft.findings.push(finding);
             } else {
                 all.push(overlay(ctx, rule, object, live));
@@ -109,7 +110,7 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
             && !draft
                 .findings
                 .iter()
-                .any(|one| one.code == "overlay-of-secret")
+                .any(|one| one.place.as_ref() == Some(&rule.origin) && one.is_error())
         {
             let message = format!(
                 "overlay {}: there is no such {}",
@@ -149,6 +150,18 @@ pub(super) fn matching<'a>(ctx: &Ctx<'a>, selector: &Selector) -> Vec<(&'a Objec
                 && matcher.is_about(id, live.value())
         })
         .collect()
+}
+
+/// Why an object is not changed for a while.
+fn refused(ctx: &Ctx<'_>, rule: &OverlayRule, object: &ObjectId, live: &Live) -> Option<Finding> {
+    let Desired { name, store, .. } = ctx.desired;
+    let is_state = state_objects::holds_state(object, live.meta())
+        || state_objects::is_named_as_state(object, &name.environment, store);
+    if !is_state {
+        return secret(ctx, rule, object, live);
+    }
+    let refusal = state_objects::refusal().at(rule.origin.clone());
+    Some(refusal.on(object.clone()))
 }
 
 /// A field that may not be written down is not changed for a while.

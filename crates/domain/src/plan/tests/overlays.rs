@@ -42,6 +42,30 @@ fn upgrade() -> Scene {
 }
 
 #[test]
+fn state_is_not_changed_for_a_while() {
+    let record = "ConfigMap/shared/prod.db";
+    let overlay =
+        "{name: o, target: {kind: ConfigMap, namespace: shared, name: '*'}, patch: {data: {k: x}}}";
+    let scene = |label: &str| {
+        Scene::new()
+            .git("ConfigMap/web/a: {data: {k: v}}")
+            .live(&format!(
+                "{record}: {{data: {{k: v}}, metadata: {{labels: {{{label}: x}}}}}}"
+            ))
+            .overlay(overlay)
+    };
+    let plan = scene(crate::object::labels::RELEASE).plan();
+    let refusals: Vec<String> = plan.refusals().map(ToString::to_string).collect();
+    assert_eq!(refusals.len(), 1, "{refusals:?}");
+    assert!(
+        refusals[0].contains("it holds state of pleach"),
+        "{refusals:?}"
+    );
+    assert!(plan.overlays.is_empty());
+    assert_eq!(scene("a").plan().overlays.len(), 1);
+}
+
+#[test]
 fn an_overlay_is_on_from_its_first_stage_to_its_last() {
     let plan = upgrade()
         .installed("ConfigMap/web/old: {}")

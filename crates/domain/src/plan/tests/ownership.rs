@@ -309,6 +309,36 @@ fn is_ours(#[case] scene: Scene, #[case] action: Action) {
     assert_eq!(plan.changes[0].action, action, "{:?}", changes(&plan));
 }
 
+/// The record of another release, its shards, journal and lease, and the digest key.
+#[rstest]
+#[case::record("ConfigMap/web/prod.db", Some(labels::RELEASE), "kubectl")]
+#[case::journal("ConfigMap/web/prod.db.journal", Some(labels::JOURNAL), "kubectl")]
+#[case::last_plan("ConfigMap/web/prod.db.plan", Some(labels::PLAN), "kubectl")]
+#[case::written_by_pleach("ConfigMap/web/prod.db", None, "pleach-state")]
+#[case::lease("Lease.coordination.k8s.io/web/prod.db", None, "pleach-state")]
+#[case::digest_key("Secret/web/pleach-digest-key", None, "kubectl")]
+fn state_is_not_taken_over(#[case] key: &str, #[case] label: Option<&str>, #[case] manager: &str) {
+    let scene = Scene::new()
+        .git(&format!("{key}: {{data: {{k: v}}}}"))
+        .live(&format!("{key}: {{data: {{k: x}}, managers: [{manager}]}}"))
+        .with_live(key, |live| {
+            if let Some(label) = label {
+                live["metadata"]["labels"] = json!({label: "x"});
+            }
+        })
+        .adopt("kubectl");
+    let plan = scene.plan();
+    assert_eq!(plan.findings[0].code, "state-object");
+    assert_eq!(plan.refusals().count(), 1);
+    assert!(!plan.has_steps());
+    // The same object without these marks is taken over.
+    let other = "ConfigMap/web/prod.db";
+    let scene = Scene::new()
+        .git(&format!("{other}: {{data: {{k: v}}}}"))
+        .live(&format!("{other}: {{data: {{k: x}}, managers: [kubectl]}}"));
+    assert_eq!(scene.adopt("kubectl").plan().count(Action::Adopt), 1);
+}
+
 /// A release with a second object that changes.
 fn relabelled() -> Scene {
     let other = "ConfigMap/web/d: {data: {k: v}}";

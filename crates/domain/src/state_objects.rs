@@ -1,0 +1,143 @@
+//! Objects that hold state of pleach, which no release and no overlay may target.
+//!
+//! ```
+//! use pleach_domain::inventory::Store;
+//! use pleach_domain::state_objects::is_named_as_state;
+//! let id = |text: &str| text.parse().unwrap();
+//! let store = Store::ConfigMap { namespace: "team-a".to_owned() };
+//! assert!(is_named_as_state(&id("ConfigMap/team-a/prod.db"), "prod", &store));
+//! assert!(!is_named_as_state(&id("ConfigMap/team-a/settings"), "prod", &store));
+//! ```
+
+use crate::finding::{Finding, Kind};
+use crate::inventory::{STATE_NAMESPACE, Store};
+use crate::object::{GroupKind, ObjectId, labels, managers};
+use crate::observe::LiveMeta;
+
+/// Name of the Secret with the key of digests, and the start of similar names.
+pub const KEY_SECRET: &str = "pleach-digest-key";
+
+/// Labels of records, shards, journals and plans.
+const LABELS: [&str; 3] = [labels::RELEASE, labels::JOURNAL, labels::PLAN];
+
+/// Whether state is kept in objects of a kind.
+fn can_hold_state(kind: &GroupKind) -> bool {
+    kind.group == "pleach.dev"
+        || kind.is("", "ConfigMap")
+        || kind.is("", "Secret")
+        || kind.is("coordination.k8s.io", "Lease")
+}
+
+/// Whether the name of an object is one of state: the Secret with the key of digests,
+/// and in namespaces that hold state the names that begin with an environment.
+///
+/// `environment` and `store` are those of the release that has the object.
+pub fn is_named_as_state(id: &ObjectId, environment: &str, store: &Store) -> bool {
+    let kind = id.group_kind();
+    if !can_hold_state(&kind) {
+        return false;
+    }
+    if kind.is("", "Secret") {
+        return id.name.starts_with(KEY_SECRET);
+    }
+    let Some(namespace) = id.namespace.as_deref() else {
+        return true;
+    };
+    let of_environment = id.name.strip_prefix(environment);
+    let is_ours = of_environment.is_some_and(|rest| rest.starts_with('.'));
+    (namespace == STATE_NAMESPACE && id.name.contains('.'))
+        || (namespace == store.namespace() && is_ours)
+}
+
+/// Whether an existing object holds state, by its labels and its field managers.
+pub fn holds_state(id: &ObjectId, live: &LiveMeta) -> bool {
+    can_hold_state(&id.group_kind())
+        && (LABELS.iter().any(|label| live.labels.contains_key(*label))
+            || live
+                .managers
+                .iter()
+                .any(|manager| manager == managers::STATE)
+            || (id.is("", "Secret") && id.name.starts_with(KEY_SECRET)))
+}
+
+/// Returns the error for an object that holds state.
+pub fn refusal() -> Finding {
+    Finding::error(
+        Kind::Policy,
+        "state-object",
+        "it holds state of pleach, which no release and no overlay may target",
+    )
+    .hint("give the object another name or another namespace")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn names_of_state() {
+        let team = Store::ConfigMap {
+            namespace: "team-a".to_owned(),
+        };
+        for (id, in_release, in_team) in [
+            ("ConfigMap/pleach-system/prod.db", true, true),
+            ("ConfigMap/pleach-system/prod.db.journal", true, true),
+            (
+                "Lease.coordination.k8s.io/pleach-system/prod.db",
+                true,
+                true,
+            ),
+            ("ConfigMap/pleach-system/settings", false, false),
+            ("ConfigMap/team-a/prod.db", false, true),
+            ("Lease.coordination.k8s.io/team-a/prod.db", false, true),
+            ("ConfigMap/team-a/production", false, false),
+            ("ConfigMap/team-a/other.db", false, false),
+            ("ConfigMap/shared/prod.db", false, false),
+            ("Deployment.apps/team-a/prod.db", false, false),
+            ("Secret/any/pleach-digest-key", true, true),
+            ("Secret/any/prod.db", false, false),
+            ("Release.pleach.dev/prod.db", true, true),
+        ] {
+            let parsed = id.parse().unwrap();
+            let named = |store: &Store| is_named_as_state(&parsed, "prod", store);
+            assert_eq!(named(&Store::Release), in_release, "{id}");
+            assert_eq!(named(&team), in_team, "{id} of a team");
+        }
+    }
+
+    #[test]
+    fn state_is_known_by_its_labels_and_its_manager() {
+        for (id, label, manager, expected) in [
+            ("ConfigMap/shared/prod.db", Some(labels::RELEASE), "x", true),
+            ("ConfigMap/shared/prod.db", Some(labels::JOURNAL), "x", true),
+            ("ConfigMap/shared/prod.db", Some(labels::PLAN), "x", true),
+            ("ConfigMap/shared/prod.db", None, managers::STATE, true),
+            (
+                "Lease.coordination.k8s.io/x/prod.db",
+                None,
+                managers::STATE,
+                true,
+            ),
+            ("Secret/x/pleach-digest-key", None, "x", true),
+            ("ConfigMap/shared/prod.db", None, "pleach/prod.web", false),
+            (
+                "ConfigMap/shared/prod.db",
+                Some(labels::PART_OF),
+                "x",
+                false,
+            ),
+            ("Namespace/pleach-system", None, managers::STATE, false),
+        ] {
+            let label = label.map(|label| (label.to_owned(), "x".to_owned()));
+            let live = LiveMeta {
+                labels: BTreeMap::from_iter(label),
+                managers: vec![manager.to_owned()],
+                ..LiveMeta::default()
+            };
+            let found = holds_state(&id.parse().unwrap(), &live);
+            assert_eq!(found, expected, "{id} {manager}");
+        }
+    }
+}
