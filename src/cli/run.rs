@@ -230,7 +230,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
 async fn planned(ctx: &Context, args: &RunArgs) -> Result<Plan, CliError> {
     let key_namespace = key_namespace(ctx, args);
     match &args.config {
-        Some(path) => configured::from_file(ctx, path, key_namespace),
+        Some(path) => configured::from_file(ctx, path, args, key_namespace),
         None => named::from_arguments(ctx, args, key_namespace).await,
     }
 }

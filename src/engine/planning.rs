@@ -351,6 +351,7 @@ pub fn desired_among(
             brought: Brought::default(),
             block_uninstall: release.block_uninstall.clone(),
             protect: loaded.environment.protect.clone(),
+            sync: loaded.environment.sync.clone(),
             timeout: Some(release.timeout),
             restart_on_config_change: release.restart_on_config_change,
             source: None,

@@ -46,6 +46,7 @@ fn adapt(fleet: &Fleet, id: &str) -> String {
     );
     fleet.edit(path, "      secrets: [git]\n", "");
     fleet.edit(path, "6f0c2d5e-4a51-4c1c-9d3b-1f0a1c5f7b11", id);
+    fleet.edit(path, r#"namespaces: ["team-*"]"#, r#"namespaces: ["*"]"#);
     fleet.edit(path, "releases:\n", "sync: {interval: 1s}\nreleases:\n");
     fleet.read(path)
 }

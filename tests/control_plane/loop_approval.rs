@@ -85,6 +85,33 @@ fn a_plan_is_carried_out_when_its_effects_are_approved() {
     running.stopped();
 }
 
+#[test]
+fn approval_cannot_be_removed_without_approval() {
+    let fleet = fleet("loop-loosened", "{interval: 1h, approval: digest}");
+    let release = "release.pleach.dev/loop-loosened.web";
+    let running = fleet.runs();
+    fleet.until_condition("Stalled", "AwaitingApproval");
+    approve(&fleet, release, &effects(&fleet));
+    fleet.until_value("first");
+    fleet.until_not("Stalled");
+    // One commit removes the approval and changes a value.
+    fleet.edit_environment(", approval: digest", "");
+    fleet.push_value("first", "second");
+    running.pushed();
+    let said = fleet.until_condition("Stalled", "AwaitingApproval");
+    assert_eq!(fleet.value().as_deref(), Some("first"));
+    let (_, digest) = said.split_once("approval of ").unwrap();
+    let digest = digest.split_whitespace().next().unwrap();
+    approve(&fleet, release, digest.trim_end_matches(':'));
+    fleet.until_value("second");
+    fleet.until_not("Stalled");
+    // From then on nothing waits.
+    fleet.push_value("second", "third");
+    running.pushed();
+    fleet.until_value("third");
+    running.stopped();
+}
+
 /// The loop, which looks again and again.
 fn follows(fleet: &Fleet) -> Loop {
     let repo = fleet.repo.path().to_str().unwrap();

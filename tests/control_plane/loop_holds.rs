@@ -261,7 +261,7 @@ fn an_environment_on_two_branches_is_synced_from_neither() {
     let again = {
         let (id, kubeconfig) = (fleet.cluster_id(), crate::shared().kubeconfig().display());
         format!(
-            "      - {{name: loop-both, branch: main, cluster: {{id: {id}, kubeconfigFile: {kubeconfig}}}}}\n"
+            "      - {{name: loop-both, branch: main, cluster: {{id: {id}, kubeconfigFile: {kubeconfig}}}, allow: all}}\n"
         )
     };
     let config = fleet.configuration(&url, &again);

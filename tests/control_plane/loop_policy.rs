@@ -180,7 +180,7 @@ fn a_cluster_that_does_not_answer_holds_up_its_own_releases_only() {
         fleet.write(&format!("environments/{name}.yaml"), &text);
         writeln!(
             grants,
-            "      - name: {name}\n        branch: env/{name}\n        cluster: {{id: {id}, kubeconfigFile: {}}}",
+            "      - name: {name}\n        branch: env/{name}\n        cluster: {{id: {id}, kubeconfigFile: {}}}\n        allow: all",
             proxy.kubeconfig().display()
         )
         .unwrap();

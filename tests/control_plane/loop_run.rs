@@ -174,8 +174,13 @@ impl Fleet {
     pub(crate) fn configuration_text(&self, url: &str, lines: &str) -> String {
         let (name, id) = (self.environment, self.cluster_id());
         let kubeconfig = shared().kubeconfig().display();
+        let allow = if lines.starts_with("        allow:") {
+            ""
+        } else {
+            "        allow: all\n"
+        };
         format!(
-            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\nrepositories:\n  - name: fleet\n    url: {url}\n    environments:\n      - name: {name}\n        branch: env/{name}\n        cluster: {{id: {id}, kubeconfigFile: {kubeconfig}}}\n{lines}"
+            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\nrepositories:\n  - name: fleet\n    url: {url}\n    environments:\n      - name: {name}\n        branch: env/{name}\n        cluster: {{id: {id}, kubeconfigFile: {kubeconfig}}}\n{allow}{lines}"
         )
     }
 }

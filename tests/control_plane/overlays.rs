@@ -239,17 +239,17 @@ spec:
     let object = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/overlay-policy";
     let id = format!("real {object} sha256:012345678");
     let journal = json!({"format": 1, "oldestReader": 1, "attempt": null, "plan": null, "runs": {},
-        "overlays": {(id): {
-            "object": object,
-            "uid": live()["metadata"]["uid"],
-            "state": "on",
-            "set": {"spec": {"failurePolicy": "Ignore"}},
-            "original": {"spec": {"failurePolicy": "Fail"}},
-            "onFailure": {"keep": {"maxAge": null}},
-            "until": "verify",
-            "since": "2026-01-01T00:00:00Z",
-            "attempt": "v1",
-        }}});
+    "overlays": {(id): {
+        "object": object,
+        "uid": live()["metadata"]["uid"],
+        "state": "on",
+        "set": {"spec": {"failurePolicy": "Ignore"}},
+        "original": {"spec": {"failurePolicy": "Fail"}},
+        "onFailure": {"keep": {"maxAge": null}},
+        "until": "verify",
+        "since": "2026-01-01T00:00:00Z",
+        "attempt": "v1",
+    }}});
     let text = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"journal": journal.to_string()},
         "metadata": {"name": "overlay-policy.web.journal", "namespace": "pleach-system"}});
     let file = fleet.file("journal.yaml", &text.to_string());

@@ -275,7 +275,7 @@ fn it_may_change_its_own_roles_and_no_others() {
 fn kubeconfigs_in_secrets_are_read_one_by_one() {
     let repo = |secret: &str| {
         format!(
-            "      controller:\n        repositories:\n          - name: fleet\n            url: https://git.example.org/fleet.git\n            environments:\n              - match: env/*\n                cluster: {{{secret}id: 6f0c2d5e-4a51-4c1c-9d3b-1f0a1c5f7b11}}\n"
+            "      controller:\n        repositories:\n          - name: fleet\n            url: https://git.example.org/fleet.git\n            environments:\n              - match: env/*\n                cluster: {{{secret}id: 6f0c2d5e-4a51-4c1c-9d3b-1f0a1c5f7b11}}\n                allow: all\n"
         )
     };
     let example = fs::read_to_string(root().join("environments/pleach.yaml")).unwrap();

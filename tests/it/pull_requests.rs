@@ -110,7 +110,7 @@ impl Hosted {
         };
         let (token, secret) = (write("token", TOKEN), write("secret", SECRET));
         let text = format!(
-            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\nlisten: 127.0.0.1:0\nrepositories:\n  - name: fleet\n    url: {}\n    forge: {{kind: {kind}, url: \"{}\", tokenFile: {token}, webhookSecretFile: {secret}, {lines}}}\n    environments:\n      - match: env/*\n        cluster: {{id: c, kubeconfigFile: /nowhere}}\n",
+            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\nlisten: 127.0.0.1:0\nrepositories:\n  - name: fleet\n    url: {}\n    forge: {{kind: {kind}, url: \"{}\", tokenFile: {token}, webhookSecretFile: {secret}, {lines}}}\n    environments:\n      - match: env/*\n        cluster: {{id: c, kubeconfigFile: /nowhere}}\n        allow: all\n",
             self.git.url("example/fleet.git"),
             self.forge.api(),
         );

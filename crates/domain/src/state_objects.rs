@@ -14,8 +14,11 @@ use crate::inventory::{STATE_NAMESPACE, Store};
 use crate::object::{GroupKind, ObjectId, labels, managers};
 use crate::observe::LiveMeta;
 
-/// Name of the Secret with the key of digests, and the start of similar names.
+/// Name of the Secret that holds the key of state beside it.
 pub const KEY_SECRET: &str = "pleach-digest-key";
+
+/// Names of Secrets that hold keys of state.
+const KEYS: [&str; 2] = [KEY_SECRET, "pleach-state-key"];
 
 /// Labels of records, shards, journals and plans.
 const LABELS: [&str; 3] = [labels::RELEASE, labels::JOURNAL, labels::PLAN];
@@ -28,7 +31,7 @@ fn can_hold_state(kind: &GroupKind) -> bool {
         || kind.is("coordination.k8s.io", "Lease")
 }
 
-/// Whether the name of an object is one of state: the Secret with the key of digests,
+/// Whether the name of an object is one of state: a Secret with a key of state,
 /// and in namespaces that hold state the names that begin with an environment.
 ///
 /// `environment` and `store` are those of the release that has the object.
@@ -38,7 +41,7 @@ pub fn is_named_as_state(id: &ObjectId, environment: &str, store: &Store) -> boo
         return false;
     }
     if kind.is("", "Secret") {
-        return id.name.starts_with(KEY_SECRET);
+        return KEYS.contains(&id.name.as_str());
     }
     let Some(namespace) = id.namespace.as_deref() else {
         return true;
@@ -57,7 +60,7 @@ pub fn holds_state(id: &ObjectId, live: &LiveMeta) -> bool {
                 .managers
                 .iter()
                 .any(|manager| manager == managers::STATE)
-            || (id.is("", "Secret") && id.name.starts_with(KEY_SECRET)))
+            || (id.is("", "Secret") && KEYS.contains(&id.name.as_str())))
 }
 
 /// Returns the error for an object that holds state.
@@ -97,6 +100,7 @@ mod tests {
             ("ConfigMap/shared/prod.db", false, false),
             ("Deployment.apps/team-a/prod.db", false, false),
             ("Secret/any/pleach-digest-key", true, true),
+            ("Secret/pleach/pleach-state-key", true, true),
             ("Secret/any/prod.db", false, false),
             ("Release.pleach.dev/prod.db", true, true),
         ] {

@@ -1,15 +1,18 @@
 //! What a configuration file says is to be followed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleach_domain::object::ObjectId;
 use pleach_domain::observe::ClusterId;
-use pleach_domain::repo::controller::{self as config, ConnectionGrant, EnvironmentGrant};
+use pleach_domain::repo::controller::{
+    self as config, ConnectionGrant, EnvironmentGrant, Reserved,
+};
 
-use super::{Plan, program};
+use super::{Plan, RunArgs, own_release, program};
 use crate::cli::Context;
 use crate::cli::error::CliError;
 use crate::cli::session::{agent, keys};
@@ -29,6 +32,7 @@ const FORGE_PATIENCE: Duration = Duration::from_mins(1);
 pub(super) fn from_file(
     ctx: &Context,
     path: &Path,
+    args: &RunArgs,
     key_namespace: Option<String>,
 ) -> Result<Plan, CliError> {
     if ctx.names_repository() || ctx.settings.context.is_some() {
@@ -45,6 +49,12 @@ pub(super) fn from_file(
     own.kubeconfig.clone_from(&ctx.settings.kubeconfig);
     let keys = keys(&own, key_namespace);
     let own = OwnCluster::new(own);
+    let reserved = Reserved {
+        namespace: args.share_in.clone(),
+        secrets: kubeconfigs(&said),
+        own: own_release(args.own_release.clone())?,
+    };
+    let home = home(&said);
     let mut hooks = Vec::new();
     let mut forges = BTreeMap::new();
     let mut repositories = Vec::new();
@@ -75,7 +85,22 @@ pub(super) fn from_file(
         let telling = live.map(|(forge, _)| Arc::clone(forge));
         let grants = repository.environments.into_iter();
         let grants = grants
-            .map(|granted| Arc::new(grant(folder, (&own, &keys), &url, granted, telling.clone())))
+            .map(|granted| {
+                let is_here = home.as_ref() == Some(&granted.cluster_id);
+                let reserved = if is_here {
+                    reserved.clone()
+                } else {
+                    Reserved::default()
+                };
+                let forge = telling.clone();
+                Arc::new(grant(
+                    folder,
+                    (&own, &keys),
+                    &url,
+                    (granted, reserved),
+                    forge,
+                ))
+            })
             .collect();
         repositories.push(Repository {
             name: repository.name,
@@ -98,6 +123,7 @@ pub(super) fn from_file(
             },
         });
     }
+    warn_of_overlaps(&repositories);
     Ok(Plan {
         repositories,
         forges,
@@ -114,6 +140,51 @@ pub(super) fn from_file(
             })
             .collect(),
     })
+}
+
+/// Returns the id of the cluster that the controller runs in, if a grant tells.
+fn home(said: &config::Controller) -> Option<String> {
+    let mut grants = said.repositories.iter().flat_map(|one| &one.environments);
+    let here = grants.find(|grant| grant.connection == ConnectionGrant::InCluster)?;
+    Some(here.cluster_id.clone())
+}
+
+/// Returns the Secrets with kubeconfigs.
+fn kubeconfigs(said: &config::Controller) -> BTreeSet<ObjectId> {
+    let grants = said.repositories.iter().flat_map(|one| &one.environments);
+    grants
+        .filter_map(|grant| match &grant.connection {
+            ConnectionGrant::Secret {
+                namespace, name, ..
+            } => Some(ObjectId::new("", "Secret", Some(namespace), name)),
+            ConnectionGrant::InCluster | ConnectionGrant::Kubeconfig(_) => None,
+        })
+        .collect()
+}
+
+/// Warns of patterns that can match one environment: a branch of one repository could
+/// then stop the environment of another.
+fn warn_of_overlaps(repositories: &[Repository]) {
+    let grants: Vec<Vec<_>> = repositories
+        .iter()
+        .map(|repository| {
+            let grants = repository.grants.iter();
+            let cluster = |grant: &Grant| grant.cluster.as_ref().map(|id| id.0.clone());
+            grants
+                .map(|grant| (grant.branches.clone(), cluster(grant)))
+                .collect()
+        })
+        .collect();
+    for group in config::overlapping(&grants) {
+        let names: Vec<&str> = group
+            .iter()
+            .map(|(repository, _)| repositories[*repository].name.as_str())
+            .collect();
+        tracing::warn!(
+            repositories = names.join(", "),
+            "several patterns can match one environment of one cluster; name the environment to decide which branch holds it"
+        );
+    }
 }
 
 /// How a repository is read, with the files that are named beside the
@@ -155,7 +226,7 @@ fn grant(
     folder: &Path,
     (own, keys): (&OwnCluster, &Keys),
     url: &str,
-    granted: EnvironmentGrant,
+    (granted, reserved): (EnvironmentGrant, Reserved),
     forge: Option<Arc<Forge>>,
 ) -> Grant {
     let mut connection = Connection::new(agent(None));
@@ -187,6 +258,8 @@ fn grant(
         fallback: None,
         connection,
         allow: granted.allow,
+        minimum: granted.minimum,
+        reserved,
         forge,
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo;
-use pleach_domain::repo::controller::{self as config, Branches, check_url, is_unprotected};
+use pleach_domain::repo::controller::{
+    self as config, Branches, Minimum, Reserved, check_url, is_unprotected,
+};
 
 use super::{Plan, RunArgs};
 use crate::cli::Context;
@@ -71,6 +73,8 @@ pub(super) async fn from_arguments(
             fallback: args.cluster_id.clone().map(ClusterId),
             connection: connection.clone(),
             allow: None,
+            minimum: Minimum::default(),
+            reserved: Reserved::default(),
             forge: None,
         })
     });

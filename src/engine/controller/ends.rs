@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::telling::Leaving;
 use super::defect::guarded;
-use super::looked::{Looked, unplanned, until_open, window_closed};
+use super::looked::{Looked, policy, unplanned, until_open, window_closed};
 use super::read::Which;
 use super::requests::Requests;
 use super::run::{Done, LIMIT, Wanted, are_same_terms, carry_out, line};
@@ -87,7 +87,7 @@ impl Ends {
             let pause = if done {
                 let interval = pace::interval(sync.interval.try_into().unwrap_or(LIMIT));
                 // What may go only then goes when the windows open.
-                let closed = until_open(&wanted.loaded, Timestamp::now());
+                let closed = until_open(&sync.windows, Timestamp::now());
                 closed.map_or(interval, |closed| closed.min(interval))
             } else {
                 pace::after(failures)
@@ -141,14 +141,16 @@ impl Ends {
         let names: BTreeSet<ReleaseName> = leaving.iter().map(|(name, ..)| name.clone()).collect();
         self.leaving.retain(|name, _| names.contains(name));
         let now = Timestamp::now();
-        if !environment.sync.windows.are_open(now) {
-            // Only what somebody wants at any time.
-            let (may_go, wait): (Vec<_>, Vec<_>) = leaving
-                .into_iter()
-                .partition(|(name, ..)| is_at_any_time(&releases, name));
-            leaving = may_go;
-            let closed = window_closed(&wanted, &Orders::default(), now);
+        // Only what somebody wants at any time.
+        let windows = |record: &Installed| policy(&environment.sync, Some(record)).windows;
+        let (may_go, wait): (Vec<_>, Vec<_>) =
+            leaving.into_iter().partition(|(name, _, record)| {
+                windows(record).are_open(now) || is_at_any_time(&releases, name)
+            });
+        leaving = may_go;
+        if !wait.is_empty() {
             for (name, store, record) in &wait {
+                let closed = window_closed(&windows(record), &Orders::default(), now);
                 let former = (name, store, version(record));
                 let telling = Box::pin(self.tell(&wanted, former, &closed));
                 if stop.run_until_cancelled(telling).await.is_none() {
@@ -287,7 +289,9 @@ impl Ends {
             Err(error) => unplanned(&error, 1),
             Ok(planned) => {
                 let refusals = wanted.refusals(&planned);
-                let needs_approval = wanted.loaded.environment.sync.needs_approval;
+                let record = planned.observation.observed.installed.as_ref();
+                let sync = policy(&wanted.loaded.environment.sync, record);
+                let needs_approval = sync.needs_approval;
                 let lacks = if needs_approval && refusals.is_empty() {
                     let asking = Box::pin(approval::missing(wanted, &planned));
                     stop.run_until_cancelled(asking).await?

@@ -14,12 +14,12 @@ use pleach_domain::inventory::{
 };
 use pleach_domain::plan::{Action, Cause, Change, Op, Plan, Step, Taken};
 use pleach_domain::repo::format::Drift;
+use pleach_domain::repo::{SyncPolicy, Windows};
 
 use super::drift::Left;
 use super::run::{Wanted, line};
 use super::waiting::Awaited;
 use super::{End, NAMED};
-use crate::engine::load::Loaded;
 use crate::engine::planning::Planned;
 use crate::engine::sync::SyncError;
 use crate::engine::words;
@@ -110,12 +110,12 @@ impl Looked {
 }
 
 /// Says that it is not the time for what git wants.
-pub(super) fn window_closed(wanted: &Wanted, orders: &Orders, now: Timestamp) -> Looked {
+pub(super) fn window_closed(windows: &Windows, orders: &Orders, now: Timestamp) -> Looked {
     let looked = Looked::new(End::Waiting, CLOSED);
     Looked {
         // One that would go ahead all the same does not come here.
         request: orders.sync.clone(),
-        pause: until_open(&wanted.loaded, now),
+        pause: until_open(windows, now),
         ..looked.saying(ConditionKind::Waiting, WINDOW_CLOSED)
     }
 }
@@ -202,8 +202,7 @@ pub(super) fn unplanned(error: &SyncError, failures: u32) -> Looked {
 
 /// How long the windows of an environment stay closed; none where they are open, or
 /// never will be.
-pub(super) fn until_open(loaded: &Loaded, now: Timestamp) -> Option<Duration> {
-    let windows = &loaded.environment.sync.windows;
+pub(super) fn until_open(windows: &Windows, now: Timestamp) -> Option<Duration> {
     if windows.are_open(now) {
         return None;
     }
@@ -216,9 +215,18 @@ pub(super) fn until_open(loaded: &Loaded, now: Timestamp) -> Option<Duration> {
     Some(closed + Duration::from_secs(1))
 }
 
+/// Returns when and how a release is synced: as the environment file says, and as
+/// strictly as at the last deployment. The commit that loosens the policy is still
+/// under the former one.
+pub(super) fn policy(sync: &SyncPolicy, record: Option<&Installed>) -> SyncPolicy {
+    let Some(memory) = record.and_then(|record| record.memory.as_ref()) else {
+        return sync.clone();
+    };
+    sync.stricter(memory.approval, &Windows::recorded(&memory.windows))
+}
+
 /// Whether it is not the time for anything new.
-pub(super) fn is_closed(wanted: &Wanted, orders: &Orders, now: Timestamp) -> bool {
-    let windows = &wanted.loaded.environment.sync.windows;
+pub(super) fn is_closed(windows: &Windows, orders: &Orders, now: Timestamp) -> bool {
     let is_overridden = orders
         .sync
         .as_ref()

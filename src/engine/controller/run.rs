@@ -152,6 +152,7 @@ impl Wanted {
             refusals.extend(allow.check(&planned.plan));
             refusals.extend(allow.refuse_store(&planned.desired.store));
         }
+        refusals.extend(self.grant.reserved.check(&planned.plan));
         if self.cluster_id.is_none() && planned.is_new() {
             let id = &planned.observation.observed.cluster;
             refusals.push(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pleach_domain::inventory::{ReleaseName, Source};
 use pleach_domain::observe::ClusterId;
-use pleach_domain::repo::controller::{Allow, Branches};
+use pleach_domain::repo::controller::{Allow, Branches, Minimum, Reserved};
 
 use super::pull_requests::Previews;
 use super::replicas::Sharing;
@@ -60,8 +60,12 @@ pub struct Grant {
     pub fallback: Option<ClusterId>,
     /// The way to it.
     pub connection: Connection,
-    /// What may be written at all; anything where left out.
+    /// What may be written at all. `None` for no limits.
     pub allow: Option<Allow>,
+    /// The least strict policy of its environments.
+    pub minimum: Minimum,
+    /// The configuration of the controller there.
+    pub reserved: Reserved,
     /// Where previews of pull requests say what carrying them out does; none where
     /// no preview asks the cluster.
     pub forge: Option<Arc<Forge>>,

@@ -11,7 +11,9 @@ use pleach_domain::plan::{self, Brought, Consented, Desired, Policy, Removal, Te
 use pleach_domain::readiness::Rules;
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::format::remembered;
-use pleach_domain::repo::{self, FileTree, ResolvedRelease, Sequence, VersionPolicy};
+use pleach_domain::repo::{
+    self, FileTree, ResolvedRelease, Sequence, SyncPolicy, VersionPolicy, Windows,
+};
 
 use super::{Heirs, Planned, Planner, Predecessors};
 use crate::engine::load::{Loaded, is_unknown, pleach_version};
@@ -113,6 +115,8 @@ impl Gone {
                 brought: Brought::default(),
                 block_uninstall: memory.block_uninstall,
                 protect: memory.protect,
+                sync: SyncPolicy::default()
+                    .stricter(memory.approval, &Windows::recorded(&memory.windows)),
                 timeout: memory.timeout.map(remembered),
                 restart_on_config_change: false,
                 source: planner.source.cloned(),

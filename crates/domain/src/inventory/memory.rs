@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Inventory;
 use crate::order::StageName;
-use crate::repo::format::{BlockUninstall, ReadinessRule, remembered};
+use crate::repo::format::{BlockUninstall, ReadinessRule, Window, remembered};
 use crate::repo::{Protect, RuntimeObject, StageRule};
 
 /// What taking a release away needs to know of it when git no longer has its
@@ -33,6 +33,10 @@ pub struct Memory {
     pub depends_on: Vec<String>,
     /// Kinds that its environment protects beside the built-in ones.
     pub protect: Vec<Protect>,
+    /// Whether its plans waited for approval.
+    pub approval: bool,
+    /// The windows of its environment: all of these sets have to be open.
+    pub windows: Vec<Vec<Window>>,
     /// Deadline of each wait, in seconds.
     pub timeout: Option<i64>,
 }

@@ -5,6 +5,7 @@ use super::model::is_protected_kind;
 use crate::inventory::{Attempt, Entry};
 use crate::object::ObjectId;
 use crate::observe::Live;
+use crate::repo::Protect;
 
 /// What of an object is protected, in words, if anything is.
 pub(super) fn protected(ctx: &Ctx<'_>, id: &ObjectId, entry: Option<&Entry>) -> Option<String> {
@@ -18,7 +19,8 @@ pub(super) fn protected(ctx: &Ctx<'_>, id: &ObjectId, entry: Option<&Entry>) -> 
     let protected = entry.is_some_and(|entry| entry.protected)
         || is_protected_kind(&id.group_kind())
         || is_load_balancer
-        || ctx.policy.protect.iter().any(|protect| protect.matches(id));
+        || ctx.policy.protect.iter().any(|protect| protect.matches(id))
+        || recorded(ctx).any(|protect| protect.matches(id));
     protected.then(|| {
         if is_load_balancer {
             "load balancers".to_owned()
@@ -26,6 +28,14 @@ pub(super) fn protected(ctx: &Ctx<'_>, id: &ObjectId, entry: Option<&Entry>) -> 
             format!("objects of kind {}", id.kind)
         }
     })
+}
+
+/// Kinds that the environment protected when the release was applied. A commit that
+/// stops protecting a kind does not delete objects of it.
+fn recorded<'c>(ctx: &'c Ctx<'_>) -> impl Iterator<Item = &'c Protect> {
+    let record = ctx.observed.installed.as_ref();
+    let memory = record.and_then(|record| record.memory.as_ref());
+    memory.into_iter().flat_map(|memory| &memory.protect)
 }
 
 /// The version that is left.

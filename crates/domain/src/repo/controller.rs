@@ -7,6 +7,7 @@ mod claims;
 mod credentials;
 mod forge;
 mod notifications;
+mod reserved;
 mod ssh;
 
 use core::net::SocketAddr;
@@ -15,16 +16,19 @@ use std::collections::BTreeMap;
 use self::credentials::credentials;
 use super::MemoryTree;
 use super::decode::decode;
-use super::format::{self, ForgeKind};
+use super::format::{self, Approval, ForgeKind};
 use super::own::read_own;
+use super::window::Windows;
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::Node;
 
+pub use super::sync::Minimum;
 pub use allow::Allow;
-pub use claims::{Branches, Claim, ClaimKey, Claimant, Heads, claims};
+pub use claims::{Branches, Claim, ClaimKey, Claimant, Heads, claims, overlapping};
 pub use forge::{ForgeAddress, check_api};
 pub use notifications::{News, Notification};
+pub use reserved::Reserved;
 pub use ssh::SshAddress;
 
 /// The key of a Secret under which its kubeconfig is looked for.
@@ -134,8 +138,10 @@ pub struct EnvironmentGrant {
     pub connection: ConnectionGrant,
     /// The user that is impersonated.
     pub user: Option<String>,
-    /// What may be written at all; anything where left out.
+    /// What may be written at all. `None` for no limits.
     pub allow: Option<Allow>,
+    /// The least strict policy of its environments.
+    pub minimum: Minimum,
 }
 
 /// The way to a cluster.
@@ -207,8 +213,14 @@ pub fn read(file: &str, content: Vec<u8>) -> Result<Controller, Vec<Finding>> {
         let said: Option<format::Controller> = decode(&node, &mut findings);
         Some(resolve(said?, &node, &mut findings))
     });
-    // A bare `on` is read as true, and is what people wrote.
     for finding in &mut findings {
+        if finding.message.ends_with("`allow` is required") {
+            finding.hint = Some(
+                "say which namespaces and kinds its branches may write; `allow: all` sets no limit beside the permissions of the account"
+                    .to_owned(),
+            );
+        }
+        // A bare `on` is read as true, and is what people wrote.
         if finding.message.starts_with("`notifications[") {
             finding.message = finding.message.replacen("].true", "].on", 1);
         }
@@ -481,8 +493,34 @@ fn grant(
         cluster_id: said.cluster.id,
         connection: connection?,
         user,
-        allow: said.allow.map(|allow| Allow::new(&allow)),
+        allow: match said.allow {
+            format::Allow::All(_) => None,
+            format::Allow::Only(list) => Some(Allow::new(&list)),
+        },
+        minimum: minimum(said.minimum.unwrap_or_default(), node, findings),
     })
+}
+
+fn minimum(said: format::Minimum, grant: &Node, findings: &mut Vec<Finding>) -> Minimum {
+    let format::Minimum {
+        approval,
+        windows,
+        protect,
+    } = said;
+    let mut minimum = Minimum {
+        needs_approval: approval == Some(Approval::Digest),
+        windows: Windows::default(),
+        protect: protect.unwrap_or_default(),
+    };
+    let node = grant.get("minimum").and_then(|node| node.get("windows"));
+    let nodes = node.map_or(&[][..], Node::items);
+    for (window, node) in windows.iter().flatten().zip(nodes) {
+        if let Err(message) = minimum.windows.add(window) {
+            let message = format!("`minimum.windows`: {message}");
+            findings.push(error("invalid-value", message).at(node.origin()));
+        }
+    }
+    minimum
 }
 
 fn kubeconfig_of(

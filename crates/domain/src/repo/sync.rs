@@ -3,6 +3,8 @@
 use jiff::SignedDuration;
 
 use super::format::{Approval, Drift, Sync};
+use super::policy::Protect;
+use super::resolved::ResolvedEnvironment;
 use super::window::Windows;
 use crate::finding::{Finding, Kind};
 use crate::object::yaml::Node;
@@ -30,6 +32,48 @@ impl Default for SyncPolicy {
             drift: Drift::Correct,
             needs_approval: false,
             windows: Windows::default(),
+        }
+    }
+}
+
+impl SyncPolicy {
+    /// Returns the policy that is as strict as this one and asks for approval and
+    /// windows as well.
+    #[must_use]
+    pub fn stricter(&self, needs_approval: bool, windows: &Windows) -> Self {
+        Self {
+            interval: self.interval,
+            drift: self.drift,
+            needs_approval: self.needs_approval || needs_approval,
+            windows: self.windows.clone().and(windows),
+        }
+    }
+}
+
+/// The least strict policy of the environments of a grant.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Minimum {
+    /// Whether plans wait for approval.
+    pub needs_approval: bool,
+    /// When the controller may sync.
+    pub windows: Windows,
+    /// Kinds that are never deleted or recreated without consent.
+    pub protect: Vec<Protect>,
+}
+
+impl ResolvedEnvironment {
+    /// Makes the policy at least as strict as the minimum of its grant.
+    pub fn demand(&mut self, minimum: &Minimum) {
+        let Minimum {
+            needs_approval,
+            windows,
+            protect,
+        } = minimum;
+        self.sync = self.sync.stricter(*needs_approval, windows);
+        for one in protect {
+            if !self.protect.contains(one) {
+                self.protect.push(one.clone());
+            }
         }
     }
 }

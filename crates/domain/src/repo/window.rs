@@ -12,6 +12,10 @@ use super::format::Window;
 pub struct Windows {
     allow: Vec<Span>,
     deny: Vec<Span>,
+    /// As they were written.
+    said: Vec<Window>,
+    /// Windows that have to be open too.
+    also: Vec<Self>,
 }
 
 /// A span of time on some days of the week; it may last over midnight.
@@ -52,13 +56,45 @@ impl Windows {
             (None, Some(text)) => self.deny.push(Span::read(text, zone)?),
             _ => return Err("a window has either `allow` or `deny`".to_owned()),
         }
+        self.said.push(window.clone());
         Ok(())
+    }
+
+    /// Returns windows that are open when both are.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        if *other != Self::default() && *other != self {
+            self.also.push(other.clone());
+        }
+        self
+    }
+
+    /// Returns them as they were written, one list for each set of windows.
+    pub fn said(&self) -> Vec<Vec<Window>> {
+        let own = Some(self.said.clone()).filter(|said| !said.is_empty());
+        let also = self.also.iter().flat_map(Self::said);
+        own.into_iter().chain(also).collect()
+    }
+
+    /// Reads what [`Self::said`] returned. A window that this version cannot read is
+    /// left out.
+    pub fn recorded(sets: &[Vec<Window>]) -> Self {
+        sets.iter().fold(Self::default(), |all, set| {
+            let mut windows = Self::default();
+            for window in set {
+                // Another version wrote it.
+                drop(windows.add(window));
+            }
+            all.and(&windows)
+        })
     }
 
     /// Whether the loop may sync at a moment.
     pub fn are_open(&self, at: Timestamp) -> bool {
         let holds = |spans: &[Span]| spans.iter().any(|span| span.holds(at));
-        (self.allow.is_empty() || holds(&self.allow)) && !holds(&self.deny)
+        (self.allow.is_empty() || holds(&self.allow))
+            && !holds(&self.deny)
+            && self.also.iter().all(|windows| windows.are_open(at))
     }
 
     /// When the loop may sync next after a moment: the first minute of that. None
@@ -225,6 +261,26 @@ mod tests {
     #[case("Mon 08:00-08:00")]
     fn what_is_no_window_is_refused(#[case] text: &str) {
         assert!(windows(&[text], &[], None).is_err());
+    }
+
+    #[test]
+    fn two_sets_are_open_when_both_are() {
+        let day = windows(&["08:00-16:00"], &[], None).unwrap();
+        let monday = windows(&["Mon 00:00-24:00"], &["12:00-13:00"], None).unwrap();
+        let both = day.clone().and(&monday);
+        for (at, open) in [
+            ("2026-01-05T09:00:00Z", true),
+            ("2026-01-05T07:00:00Z", false),
+            ("2026-01-05T12:30:00Z", false),
+            ("2026-01-06T09:00:00Z", false),
+        ] {
+            assert_eq!(both.are_open(at.parse().unwrap()), open, "{at}");
+            let recorded = Windows::recorded(&both.said());
+            assert_eq!(recorded.are_open(at.parse().unwrap()), open, "{at}");
+        }
+        assert_eq!(day.clone().and(&Windows::default()), day);
+        assert_eq!(day.clone().and(&day), day);
+        assert_eq!(Windows::recorded(&[]), Windows::default());
     }
 
     #[test]

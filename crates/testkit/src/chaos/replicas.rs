@@ -247,7 +247,7 @@ impl Stage {
         let kubeconfig = self.plane.kubeconfig_for_user(&user, &["system:masters"])?;
         let config = self.home.path().join(format!("{user}.yaml"));
         let text = format!(
-            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\nrepositories:\n  - name: fleet\n    url: {}\n    environments:\n      - match: env/*\n        cluster: {{id: {}, kubeconfigFile: {}}}\n",
+            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\nrepositories:\n  - name: fleet\n    url: {}\n    environments:\n      - match: env/*\n        cluster: {{id: {}, kubeconfigFile: {}}}\n        allow: all\n",
             self.repo.path().display(),
             self.cluster,
             kubeconfig.display()

@@ -196,15 +196,19 @@ fn held_names(loaded: &Loaded) -> impl Iterator<Item = &str> {
     loaded.held.keys().map(String::as_str)
 }
 
-/// An environment, where it may be synced to the cluster that is meant.
+/// An environment, where it may be synced to the cluster that is meant. Its policy is at
+/// least as strict as the minimum of the grant.
 pub(in crate::engine::controller) fn for_cluster(
-    loaded: Loaded,
+    mut loaded: Loaded,
     grant: &Grant,
 ) -> Result<Loaded, Hold> {
     let named = loaded.environment.cluster.id.clone().map(ClusterId);
     match (&grant.cluster, named) {
         (Some(meant), Some(named)) if *meant != named => Err(wrong_cluster(meant, &named)),
-        _ => Ok(loaded),
+        _ => {
+            loaded.environment.demand(&grant.minimum);
+            Ok(loaded)
+        }
     }
 }
 

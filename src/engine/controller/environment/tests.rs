@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use pleach_domain::repo::controller::Branches;
+use pleach_domain::repo::controller::{Branches, Minimum, Reserved};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -56,6 +56,8 @@ fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
         fallback: None,
         connection: Connection::new("pleach/0.0.0"),
         allow: None,
+        minimum: Minimum::default(),
+        reserved: Reserved::default(),
         forge: None,
     };
     Assigned {

@@ -15,7 +15,7 @@ use crate::engine::controller::approval::Asked;
 use crate::engine::controller::drift::Left;
 use crate::engine::controller::looked::{
     Kept, Looked, OTHERWISE, blocked, drift, is_closed, is_left, is_new, is_of_another_commit,
-    is_reached, refused, reported, suspended, unplanned, was_there, window_closed,
+    is_reached, policy, refused, reported, suspended, unplanned, was_there, window_closed,
 };
 use crate::engine::controller::recollection::Recall;
 use crate::engine::controller::run::{Done, LIMIT, Wanted, carry_out};
@@ -104,13 +104,15 @@ impl Release {
             return Some(Err(Box::new(Looked::new(End::Waiting, OTHERWISE))));
         }
         let now = Timestamp::now();
-        if look.is_new && is_closed(wanted, orders, now) {
-            return Some(Err(Box::new(window_closed(wanted, orders, now))));
+        let record = planned.observation.observed.installed.as_ref();
+        let sync = policy(&wanted.loaded.environment.sync, record);
+        if look.is_new && is_closed(&sync.windows, orders, now) {
+            return Some(Err(Box::new(window_closed(&sync.windows, orders, now))));
         }
         if let Some(looked) = refused(wanted, &planned, orders) {
             return Some(Err(Box::new(looked)));
         }
-        if look.is_new && wanted.loaded.environment.sync.needs_approval {
+        if look.is_new && sync.needs_approval {
             planned = match Box::pin(self.approved(wanted, planned, look, stop)).await? {
                 Ok(planned) => planned,
                 Err(looked) => return Some(Err(looked)),

@@ -19,7 +19,7 @@ use crate::engine::sync::Claim as LeaseClaim;
 use crate::io::cluster::Connection;
 use crate::io::git::mirror::Mirror;
 use crate::io::git::remote::{Auth, Remote};
-use pleach_domain::repo::controller::Branches;
+use pleach_domain::repo::controller::{Branches, Minimum, Reserved};
 
 /// What a task has, and what is heard of it.
 fn shared() -> (Shared, mpsc::Receiver<LoopEvent>) {
@@ -61,6 +61,8 @@ fn repository(environments: &[&str]) -> Repository {
             fallback: None,
             connection: Connection::new("pleach/0.0.0"),
             allow: None,
+            minimum: Minimum::default(),
+            reserved: Reserved::default(),
             forge: None,
         })
     };

@@ -133,13 +133,22 @@ fn what_a_release_remembers_for_its_end_round_trips() {
         "readiness": [{"kind": "V", "group": "g", "current": "status.a", "stableFor": "PT10S"}],
         "dependsOn": ["base"],
         "protect": [{"kind": "*", "group": "g"}],
+        "approval": true,
+        "windows": [[{"allow": "Mon-Fri 08:00-16:00", "deny": null, "timeZone": null}]],
         "timeout": 90,
     });
     let read: Memory = serde_json::from_value(memory.clone()).unwrap();
     assert_eq!(serde_json::to_value(&read).unwrap(), memory);
+    // A record of a version before it had them.
+    let mut older = memory;
+    for field in ["approval", "windows"] {
+        older.as_object_mut().unwrap().shift_remove(field);
+    }
+    let read: Memory = serde_json::from_value(older).unwrap();
+    assert!(!read.approval && read.windows.is_empty());
     // Every field is written, or a merge patch would keep what is over.
     let empty = serde_json::to_value(Memory::default()).unwrap();
-    assert_eq!(empty.as_object().unwrap().len(), 8);
+    assert_eq!(empty.as_object().unwrap().len(), 10);
 }
 
 #[test]

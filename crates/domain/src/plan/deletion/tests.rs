@@ -146,6 +146,7 @@ fn a_member_is_deleted_by_a_mark_of_its_own(
 fn only_bindings_stand_in(#[case] group: &str, #[case] kind: &str, #[case] expected: bool) {
     let object = ObjectId::new(group, kind, Some("web"), "b");
     let journaled = Journaled {
+        kind: None,
         object: object.clone(),
         uid: "u".to_owned(),
         state: State::On,

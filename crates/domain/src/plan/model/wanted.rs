@@ -12,7 +12,9 @@ use crate::object::{Digest, DigestKey, Manifest, ObjectId};
 use crate::observe::{ClusterId, DesiredDigest};
 use crate::plan::Heir;
 use crate::repo::format::BlockUninstall;
-use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject, Sequence, VersionPolicy};
+use crate::repo::{
+    Consent, Protect, PrunePolicy, RuntimeObject, Sequence, SyncPolicy, VersionPolicy,
+};
 
 use super::Brought;
 
@@ -73,6 +75,8 @@ pub struct Terms {
     pub block_uninstall: Vec<BlockUninstall>,
     /// Kinds that its environment protects beside the built-in ones.
     pub protect: Vec<Protect>,
+    /// When and how the controller syncs its environment.
+    pub sync: SyncPolicy,
     /// Deadline of each wait.
     pub timeout: Option<SignedDuration>,
     /// Whether pods are replaced when what they read changes.
@@ -97,6 +101,8 @@ impl Desired {
             readiness: self.sequence.readiness.sources(),
             depends_on: self.depends_on().map(str::to_owned).collect(),
             protect: self.terms.protect.clone(),
+            approval: self.terms.sync.needs_approval,
+            windows: self.terms.sync.windows.said(),
             timeout: self.terms.timeout.map(|timeout| timeout.as_secs()),
         }
     }

@@ -9,7 +9,7 @@ use crate::inventory::{EntryState, Memory, RememberedStage};
 use crate::object::labels;
 use crate::observe::Listing;
 use crate::plan::{Action, Change, Grant, Op, Plan, Precondition, Propagation};
-use crate::repo::PruneMax;
+use crate::repo::{Protect, PruneMax};
 
 const OLD: &str = "ConfigMap/web/old: {}";
 const KEY: &str = "ConfigMap/web/old";
@@ -391,6 +391,33 @@ pub(super) fn staged() -> Scene {
             ..Memory::default()
         });
     })
+}
+
+/// The commit that stops protecting a kind does not delete objects of it.
+#[test]
+fn a_kind_that_was_protected_is_not_pruned_without_consent() {
+    let scene = |protect: Vec<Protect>| {
+        let installed = "ConfigMap/web/a: {}\nStatefulSet.apps/web/db: {}";
+        Scene::new()
+            .installed(installed)
+            .git("ConfigMap/web/a: {}")
+            .cluster(|observed| {
+                let record = observed.installed.get_or_insert_default();
+                record.memory = Some(Memory {
+                    protect,
+                    ..Memory::default()
+                });
+            })
+            .policy(|policy| policy.prune.max = PruneMax::Percent(100))
+    };
+    let sets = Protect {
+        group: Some("apps".to_owned()),
+        kind: "StatefulSet".to_owned(),
+    };
+    let plan = scene(vec![sets]).plan();
+    assert!(pruned(&plan).is_empty(), "{:?}", pruned(&plan));
+    assert!(plan.findings.iter().any(|one| one.code == "kept-protected"));
+    assert_eq!(pruned(&scene(Vec::new()).plan()).len(), 1);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::inventory::Store;
 use crate::object::ObjectId;
 use crate::overlay::OverlayId;
 use crate::plan::{Action, Op, Plan, Step};
-use crate::repo::format::AllowList;
+use crate::repo::format::{AllowList, ClusterScoped, NamedObjects};
 use crate::repo::selector::{Pattern, well_known_group};
 
 /// The namespaces and kinds that may be written to.
@@ -16,7 +16,50 @@ use crate::repo::selector::{Pattern, well_known_group};
 pub struct Allow {
     said: AllowList,
     namespaces: Vec<Pattern>,
-    cluster_scoped: Vec<(Option<String>, String)>,
+    cluster_scoped: Vec<Kinds>,
+}
+
+/// Objects of a kind without a namespace.
+#[derive(Debug, Clone)]
+struct Kinds {
+    group: Option<String>,
+    kind: String,
+    /// `None` for all of them.
+    names: Option<Vec<Pattern>>,
+}
+
+impl Kinds {
+    fn new(said: &ClusterScoped) -> Self {
+        let group_of = |kind: &str| well_known_group(kind).map(str::to_owned);
+        match said {
+            ClusterScoped::Kind(text) => {
+                let (kind, group) = match text.split_once('.') {
+                    Some((kind, group)) => (kind, Some(group.to_owned())),
+                    None => (text.as_str(), group_of(text)),
+                };
+                Self {
+                    group,
+                    kind: kind.to_owned(),
+                    names: None,
+                }
+            }
+            ClusterScoped::Named(NamedObjects { kind, group, names }) => Self {
+                group: group.clone().or_else(|| group_of(kind)),
+                kind: kind.clone(),
+                names: Some(names.iter().map(|name| Pattern::new(Some(name))).collect()),
+            },
+        }
+    }
+
+    /// Whether an object is one of them. A kind of an unknown group is in no group.
+    fn has(&self, id: &ObjectId) -> bool {
+        self.kind == id.kind
+            && self.group.as_ref() == Some(&id.group)
+            && self.names.as_ref().is_none_or(|names| {
+                let mut names = names.iter();
+                names.any(|name| name.matches(Some(&id.name)))
+            })
+    }
 }
 
 impl Allow {
@@ -27,12 +70,7 @@ impl Allow {
         Self {
             said: said.clone(),
             namespaces: namespaces.map(|name| Pattern::new(Some(name))).collect(),
-            cluster_scoped: kinds
-                .map(|kind| match kind.split_once('.') {
-                    Some((kind, group)) => (Some(group.to_owned()), kind.to_owned()),
-                    None => (well_known_group(kind).map(str::to_owned), kind.clone()),
-                })
-                .collect(),
+            cluster_scoped: kinds.map(Kinds::new).collect(),
         }
     }
 
@@ -46,11 +84,7 @@ impl Allow {
         if let Some(namespace) = &id.namespace {
             return self.permits_namespace(namespace);
         }
-        // A kind of an unknown group is meant in no group by accident.
-        let is_kind = |(group, kind): &(Option<String>, String)| {
-            *kind == id.kind && group.as_ref() == Some(&id.group)
-        };
-        self.cluster_scoped.iter().any(is_kind)
+        self.cluster_scoped.iter().any(|kinds| kinds.has(id))
             // A namespace of others is theirs also as an object.
             && (!id.is("", "Namespace") || self.permits_namespace(&id.name))
     }

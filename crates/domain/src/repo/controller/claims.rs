@@ -99,6 +99,9 @@ pub enum Claim {
 /// Decides which branch holds which environment. `grants` are those of every
 /// repository, with the cluster each is for.
 ///
+/// A grant that names the environment wins over a pattern. Between equals nobody holds
+/// the environment.
+///
 /// ```
 /// use pleach_domain::repo::controller::{Branches, Claim, Heads, claims};
 ///
@@ -146,6 +149,13 @@ pub fn claims(
     found
         .into_iter()
         .map(|(key, mut claimants)| {
+            let is_named = |one: &Claimant| {
+                let (branches, _) = &grants[one.repository][one.grant];
+                matches!(branches, Branches::One { .. })
+            };
+            if claimants.iter().any(is_named) {
+                claimants.retain(is_named);
+            }
             let claim = if claimants.len() == 1 {
                 Claim::Held(claimants.remove(0))
             } else {
@@ -154,6 +164,24 @@ pub fn claims(
             (key, claim)
         })
         .collect()
+}
+
+/// Returns the positions of grants whose patterns can match one environment on one
+/// cluster: repository and grant, two or more of each cluster.
+pub fn overlapping(grants: &[Vec<(Branches, Option<String>)>]) -> Vec<Vec<(usize, usize)>> {
+    let mut patterns: BTreeMap<&Option<String>, Vec<(usize, usize)>> = BTreeMap::new();
+    for (repository, grants) in grants.iter().enumerate() {
+        for (grant, (branches, cluster)) in grants.iter().enumerate() {
+            if matches!(branches, Branches::Pattern { .. }) {
+                patterns
+                    .entry(cluster)
+                    .or_default()
+                    .push((repository, grant));
+            }
+        }
+    }
+    let several = patterns.into_values().filter(|found| found.len() > 1);
+    several.collect()
 }
 
 #[cfg(test)]
@@ -221,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn two_branches_that_claim_an_environment_get_it_neither() {
+    fn two_grants_of_one_sort_that_claim_an_environment_get_it_neither() {
         let a = Some("a".to_owned());
         let grants = vec![
             vec![
@@ -236,13 +264,47 @@ mod tests {
         ];
         assert_eq!(
             shown(&grants, &heads),
-            [
-                "p@a=contested env/p main",
-                "q@a=contested env/q main",
-                "r@a=main",
-                "s@a=env/s"
-            ]
+            ["p@a=main", "q@a=main", "r@a=main", "s@a=env/s"]
         );
+        let twice = vec![
+            vec![(one("p", "main"), None), (one("p", "next"), None)],
+            vec![(Branches::pattern("env/*").unwrap(), None)],
+            vec![(Branches::pattern("deploy/*").unwrap(), None)],
+        ];
+        let heads = [
+            self::heads(&["main"]),
+            self::heads(&["env/p", "env/q"]),
+            self::heads(&["deploy/p", "deploy/q"]),
+        ];
+        assert_eq!(
+            shown(&twice, &heads),
+            ["p@=contested main next", "q@=contested env/q deploy/q"]
+        );
+    }
+
+    #[test]
+    fn a_pattern_does_not_contest_a_named_environment() {
+        let cluster = Some("a".to_owned());
+        let named = vec![(one("production", "main"), cluster.clone())];
+        let pattern = vec![(Branches::pattern("env/*").unwrap(), cluster)];
+        let heads = [heads(&["main"]), heads(&["env/production", "env/staging"])];
+        assert_eq!(
+            shown(&[named, pattern], &heads),
+            ["production@a=main", "staging@a=env/staging"]
+        );
+    }
+
+    #[test]
+    fn patterns_of_one_cluster_overlap() {
+        let pattern = |cluster: &str| {
+            (
+                Branches::pattern("env/*").unwrap(),
+                Some(cluster.to_owned()),
+            )
+        };
+        let named = (one("p", "main"), Some("a".to_owned()));
+        let grants = [vec![pattern("a"), named], vec![pattern("b"), pattern("a")]];
+        assert_eq!(overlapping(&grants), [vec![(0, 0), (1, 1)]]);
     }
 
     #[test]
@@ -254,10 +316,7 @@ mod tests {
         let mut heads = heads(&["main"]);
         heads.insert("env/p".to_owned(), None);
         heads.insert("env/q".to_owned(), None);
-        assert_eq!(
-            shown(&grants, &[heads]),
-            ["p@=contested env/p main", "q@=nothing on env/q"]
-        );
+        assert_eq!(shown(&grants, &[heads]), ["p@=main", "q@=nothing on env/q"]);
     }
 
     #[test]

@@ -23,8 +23,13 @@ fn hint(finding: &Finding) -> String {
 
 /// One repository; lines of it and of its environment are added.
 fn repository(url: &str, lines: &str, environment: &str) -> String {
+    let allow = if environment.contains("        allow:") {
+        ""
+    } else {
+        "        allow: all\n"
+    };
     format!(
-        "repositories:\n  - name: fleet\n    url: {url}\n{lines}    environments:\n      - match: env/*\n        cluster: {{inCluster: true, id: c1}}\n{environment}"
+        "repositories:\n  - name: fleet\n    url: {url}\n{lines}    environments:\n      - match: env/*\n        cluster: {{inCluster: true, id: c1}}\n{allow}{environment}"
     )
 }
 
@@ -35,7 +40,7 @@ fn what_is_said_is_read() {
         repository(
             "https://git.example.org/fleet.git",
             "    auth: {usernameFile: /s/user, passwordFile: /s/password}\n    forge: {kind: gitlab, webhookSecretFile: /s/hook}\n",
-            "        serviceAccount: pleach-system/deployer\n        allow: {namespaces: [team-a-*], clusterScoped: [Namespace]}\n      - {name: production, branch: main, cluster: {id: c2, kubeconfigFile: /s/kubeconfig}}\n",
+            "        serviceAccount: pleach-system/deployer\n        allow: {namespaces: [team-a-*], clusterScoped: [Namespace]}\n      - {name: production, branch: main, cluster: {id: c2, kubeconfigFile: /s/kubeconfig}, allow: all}\n",
         )
     ))
     .unwrap();
@@ -86,18 +91,18 @@ fn every_mistake_is_told_with_its_line() {
     let errors = check(&repository(
         "ftp://git.example.org/fleet",
         "",
-        "      - {name: a, cluster: {id: c1}}\n      - {match: main, cluster: {id: \"\", inCluster: true}, serviceAccount: deployer}\n",
+        "      - {name: a, cluster: {id: c1}, allow: all}\n      - {match: main, cluster: {id: \"\", inCluster: true}, serviceAccount: deployer, allow: all}\n",
     ))
     .unwrap_err();
     assert_eq!(
         errors,
         [
             "loop.yaml:5: `url`: expected https, http, ssh or the path of a folder",
-            "loop.yaml:9: `cluster`: one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret`",
-            "loop.yaml:9: either `match`, or `name` and `branch`",
-            "loop.yaml:10: `id`: the uid of the cluster's namespace kube-system",
-            "loop.yaml:10: `match`: `main` has to hold one `*`, which stands for the name of the environment",
-            "loop.yaml:10: `serviceAccount`: `deployer` is not `NAMESPACE/NAME`",
+            "loop.yaml:10: `cluster`: one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret`",
+            "loop.yaml:10: either `match`, or `name` and `branch`",
+            "loop.yaml:11: `id`: the uid of the cluster's namespace kube-system",
+            "loop.yaml:11: `match`: `main` has to hold one `*`, which stands for the name of the environment",
+            "loop.yaml:11: `serviceAccount`: `deployer` is not `NAMESPACE/NAME`",
         ]
     );
 }
@@ -105,7 +110,7 @@ fn every_mistake_is_told_with_its_line() {
 #[test]
 fn the_cluster_has_to_be_named() {
     let errors = check(
-        "repositories:\n  - name: fleet\n    url: /srv/fleet\n    environments: [{match: env/*, cluster: {inCluster: true}}]\n",
+        "repositories:\n  - name: fleet\n    url: /srv/fleet\n    environments: [{match: env/*, cluster: {inCluster: true}, allow: all}]\n",
     )
     .unwrap_err();
     assert_eq!(
@@ -314,7 +319,7 @@ fn http_needs_signatures() {
 
 #[test]
 fn keys_of_signatures_and_secrets_with_kubeconfigs_are_read() {
-    let environment = "      - match: x/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b}}\n      - match: y/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b, key: value}}\n";
+    let environment = "      - allow: all\n        match: x/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b}}\n      - allow: all\n        match: y/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b, key: value}}\n";
     let verify = "    verify: {keysFile: /s/keys}\n";
     let controller = check(&repository("https://x/y", verify, environment)).unwrap();
     let fleet = &controller.repositories[0];
@@ -326,13 +331,13 @@ fn keys_of_signatures_and_secrets_with_kubeconfigs_are_read() {
     };
     assert_eq!(fleet.environments[1].connection, secret("kubeconfig"));
     assert_eq!(fleet.environments[2].connection, secret("value"));
-    let environment = "      - match: x/*\n        cluster: {id: c, kubeconfigFile: /k, kubeconfigSecret: {namespace: a, name: b}}\n      - match: y/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a/b, name: c}}\n";
+    let environment = "      - allow: all\n        match: x/*\n        cluster: {id: c, kubeconfigFile: /k, kubeconfigSecret: {namespace: a, name: b}}\n      - allow: all\n        match: y/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a/b, name: c}}\n";
     let errors = check(&repository("https://x/y", "", environment)).unwrap_err();
     assert_eq!(
         errors,
         [
-            "loop.yaml:10: `cluster`: one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret`",
-            "loop.yaml:12: `namespace`: `a/b` is no name of an object",
+            "loop.yaml:12: `cluster`: one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret`",
+            "loop.yaml:15: `namespace`: `a/b` is no name of an object",
         ]
     );
 }
@@ -401,6 +406,65 @@ fn a_forge_is_found_by_the_repository_and_asked_with_a_token() {
             "kind: gitea, url: \"http://git.example.org/api/v1\", tokenFile: /s/token",
         ),
         "`forge`: tokens are sent over https only",
+    );
+}
+
+#[test]
+fn a_grant_without_allow_is_an_error() {
+    let grant = |allow: &str| {
+        check(&format!(
+            "repositories:\n  - name: fleet\n    url: /srv/fleet\n    environments:\n      - match: env/*\n        cluster: {{inCluster: true, id: c1}}\n{allow}"
+        ))
+    };
+    assert_eq!(
+        grant("").unwrap_err(),
+        [
+            "loop.yaml:7: `repositories[0].environments[0]`: `allow` is required (say which namespaces and kinds its branches may write; `allow: all` sets no limit beside the permissions of the account)"
+        ]
+    );
+    let everything = grant("        allow: all\n").unwrap();
+    assert!(everything.repositories[0].environments[0].allow.is_none());
+    assert!(
+        grant("        allow: {}\n").unwrap().repositories[0].environments[0]
+            .allow
+            .is_some()
+    );
+    let errors = grant("        allow: everything\n").unwrap_err();
+    assert!(
+        errors[0].contains("`all`, or a map with namespaces and clusterScoped"),
+        "{errors:?}"
+    );
+    let errors = grant("        allow: {clusterScoped: [{kind: ClusterRole}]}\n").unwrap_err();
+    assert!(errors[0].contains("`names` is required"), "{errors:?}");
+}
+
+#[test]
+fn a_grant_sets_the_least_strict_policy_of_its_environments() {
+    let read = |minimum: &str| {
+        check(&repository(
+            "/srv/fleet",
+            "",
+            &format!("        minimum: {minimum}\n"),
+        ))
+    };
+    let controller = read("{approval: digest, windows: [{allow: 'Mon-Fri 08:00-16:00'}], protect: [{kind: StatefulSet}]}").unwrap();
+    let minimum = &controller.repositories[0].environments[0].minimum;
+    assert!(minimum.needs_approval);
+    assert_eq!(minimum.protect.len(), 1);
+    assert!(
+        !minimum
+            .windows
+            .are_open("2026-01-10T09:00:00Z".parse().unwrap())
+    );
+    let errors = read("{windows: [{allow: soon}]}").unwrap_err();
+    assert!(
+        errors[0].contains("`minimum.windows`: `soon` is not a window"),
+        "{errors:?}"
+    );
+    let none = check(&repository("/srv/fleet", "", "")).unwrap();
+    assert_eq!(
+        none.repositories[0].environments[0].minimum,
+        Minimum::default()
     );
 }
 

@@ -1,7 +1,14 @@
 //! The configuration of the loop: what `pleach run --config FILE` reads.
 
+use std::fmt;
+
 use schemars::JsonSchema;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
+
+use super::environment::{Approval, Window};
+use crate::repo::policy::Protect;
 
 /// The loop's configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -142,8 +149,22 @@ pub struct EnvironmentGrant {
     pub cluster: ClusterGrant,
     /// The service account that is impersonated: `NAMESPACE/NAME`.
     pub service_account: Option<String>,
-    /// What may be written at all.
-    pub allow: Option<AllowList>,
+    /// What its branches may write: `all`, or namespaces and kinds.
+    pub allow: Allow,
+    /// The least strict `sync.approval`, `sync.windows` and `protect` of its environments.
+    pub minimum: Option<Minimum>,
+}
+
+/// The least strict policy of environments. An environment file can only be stricter.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Minimum {
+    /// Whether plans wait for approval.
+    pub approval: Option<Approval>,
+    /// Times of day.
+    pub windows: Option<Vec<Window>>,
+    /// Kinds that are never deleted or recreated without consent.
+    pub protect: Option<Vec<Protect>>,
 }
 
 /// The cluster that is meant, and the way to it.
@@ -172,14 +193,107 @@ pub struct KubeconfigSecret {
     pub key: Option<String>,
 }
 
+/// What the branches of a grant may write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Allow {
+    /// Everything that the account may write.
+    All(Everything),
+    /// These namespaces and kinds.
+    Only(AllowList),
+}
+
+/// The word for no limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Everything {
+    /// No limits.
+    All,
+}
+
+impl<'de> Deserialize<'de> for Allow {
+    // Not `untagged`: errors would not name the wrong field.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AllOrMap;
+
+        impl<'de> Visitor<'de> for AllOrMap {
+            type Value = Allow;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`all`, or a map with namespaces and clusterScoped")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Allow, E> {
+                if text == "all" {
+                    return Ok(Allow::All(Everything::All));
+                }
+                Err(E::invalid_value(Unexpected::Str(text), &self))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Allow, A::Error> {
+                AllowList::deserialize(MapAccessDeserializer::new(map)).map(Allow::Only)
+            }
+        }
+
+        deserializer.deserialize_any(AllOrMap)
+    }
+}
+
+/// Objects without a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum ClusterScoped {
+    /// All objects of a kind, such as `Namespace` or `Widget.example.org`.
+    Kind(String),
+    /// Some objects of a kind.
+    Named(NamedObjects),
+}
+
+/// Objects of a kind, by their names.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NamedObjects {
+    /// Kind.
+    pub kind: String,
+    /// API group.
+    pub group: Option<String>,
+    /// Names, such as `team-a-*`.
+    pub names: Vec<String>,
+}
+
+impl<'de> Deserialize<'de> for ClusterScoped {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextOrMap;
+
+        impl<'de> Visitor<'de> for TextOrMap {
+            type Value = ClusterScoped;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a kind, or a map with kind and names")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<ClusterScoped, E> {
+                Ok(ClusterScoped::Kind(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ClusterScoped, A::Error> {
+                NamedObjects::deserialize(MapAccessDeserializer::new(map)).map(ClusterScoped::Named)
+            }
+        }
+
+        deserializer.deserialize_any(TextOrMap)
+    }
+}
+
 /// What an environment may hold. Anything else is refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AllowList {
     /// Namespaces, such as `team-a-*`.
     pub namespaces: Option<Vec<String>>,
-    /// Kinds without a namespace, such as `Namespace` or `Widget.example.org`.
-    pub cluster_scoped: Option<Vec<String>>,
+    /// Kinds without a namespace, such as `Namespace` or `Widget.example.org`; or
+    /// some of their objects: `{kind, group, names}`.
+    pub cluster_scoped: Option<Vec<ClusterScoped>>,
 }
 
 /// Who is told of what.

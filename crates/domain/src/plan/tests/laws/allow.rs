@@ -13,7 +13,7 @@ use crate::overlay::OverlayId;
 use crate::plan::tests::scene::Scene;
 use crate::plan::{Action, Op, Plan, Step};
 use crate::repo::controller::Allow;
-use crate::repo::format::AllowList;
+use crate::repo::format::{AllowList, ClusterScoped};
 
 /// Patches of a policy: some read like a gate.
 fn patch(number: u8) -> serde_json::Value {
@@ -95,7 +95,7 @@ proptest! {
         patches in prop::collection::vec((any::<bool>(), 0..4_u8), 0..3),
         defines in any::<bool>(),
     ) {
-        let kinds = defines.then(|| vec!["CustomResourceDefinition".to_owned()]);
+        let kinds = defines.then(|| vec![ClusterScoped::Kind("CustomResourceDefinition".to_owned())]);
         let allow = Allow::new(&AllowList {
             namespaces: Some(vec!["web".to_owned()]),
             cluster_scoped: kinds,

@@ -70,7 +70,9 @@ fn closing(groups: &[&str], resources: &[&str]) -> Gate {
 #[test]
 fn a_gate_is_closed_over_kinds_that_the_release_may_define() {
     let allow = Allow::new(&AllowList {
-        cluster_scoped: Some(vec!["CustomResourceDefinition".to_owned()]),
+        cluster_scoped: Some(vec![ClusterScoped::Kind(
+            "CustomResourceDefinition".to_owned(),
+        )]),
         ..AllowList::default()
     });
     let own = closing(&["example.org"], &["gears"]);
@@ -186,6 +188,93 @@ fn what_is_copied_is_read_only_where_it_may_be_written(
         .map(|finding| format!("{}: {}", finding.object.unwrap(), finding.message))
         .collect();
     assert_eq!(said, expected);
+}
+
+#[test]
+fn objects_without_a_namespace_are_allowed_by_kind_and_name() {
+    let kind = |text: &str| ClusterScoped::Kind(text.to_owned());
+    let named = |kind: &str, group: Option<&str>, names: &[&str]| {
+        ClusterScoped::Named(NamedObjects {
+            kind: kind.to_owned(),
+            group: group.map(str::to_owned),
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+        })
+    };
+    let rbac = "rbac.authorization.k8s.io";
+    for (said, group, object, name, expected) in [
+        (kind("ClusterRole"), rbac, "ClusterRole", "any", true),
+        (
+            kind("ClusterRole"),
+            rbac,
+            "ClusterRoleBinding",
+            "any",
+            false,
+        ),
+        (
+            kind("Widget.example.org"),
+            "example.org",
+            "Widget",
+            "x",
+            true,
+        ),
+        (kind("Widget"), "example.org", "Widget", "x", false),
+        (
+            named("ClusterRole", None, &["a"]),
+            rbac,
+            "ClusterRole",
+            "a",
+            true,
+        ),
+        (
+            named("ClusterRole", None, &["a"]),
+            rbac,
+            "ClusterRole",
+            "ab",
+            false,
+        ),
+        (
+            named("ClusterRole", None, &["team-a-*"]),
+            rbac,
+            "ClusterRole",
+            "team-a-x",
+            true,
+        ),
+        (
+            named("ClusterRole", None, &[]),
+            rbac,
+            "ClusterRole",
+            "a",
+            false,
+        ),
+        (
+            named("Widget", Some("example.org"), &["x"]),
+            "example.org",
+            "Widget",
+            "x",
+            true,
+        ),
+        (
+            named("Widget", Some("example.org"), &["x"]),
+            "example.com",
+            "Widget",
+            "x",
+            false,
+        ),
+        (
+            named("Namespace", None, &["team-b"]),
+            "",
+            "Namespace",
+            "team-b",
+            false,
+        ),
+    ] {
+        let allow = Allow::new(&AllowList {
+            namespaces: Some(vec!["team-a".to_owned()]),
+            cluster_scoped: Some(vec![said.clone()]),
+        });
+        let id = ObjectId::new(group, object, None, name);
+        assert_eq!(allow.permits(&id), expected, "{said:?} {id}");
+    }
 }
 
 #[test]
