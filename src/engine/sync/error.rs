@@ -118,6 +118,14 @@ pub enum SyncError {
     /// there of it is unknown, not absent.
     #[error("the cluster has a definition of {0}, and does not say yet that it serves it")]
     Undiscovered(GroupKind),
+    /// It was given up: others wait for the same.
+    #[error("no plan of release {release} was made within {limit:?}")]
+    TooLong {
+        /// Environment and release.
+        release: String,
+        /// How long it was given.
+        limit: Duration,
+    },
     /// The operating system gave no random bytes for the digest key.
     #[error("failed to get random bytes from the operating system")]
     Random,
@@ -155,6 +163,7 @@ impl SyncError {
             | Self::Journal(JournalError::Parse { .. })
             | Self::Definition(_)
             | Self::Undiscovered(_)
+            | Self::TooLong { .. }
             | Self::Random => Kind::Cluster,
             Self::Contended { .. } | Self::Held { .. } | Self::LeaseLost { .. } => Kind::Conflict,
         }
@@ -186,7 +195,7 @@ impl SyncError {
                 "somebody changed the ConfigMap {}: what it says of temporary changes has to be taken back by hand before it is deleted",
                 Journal::name(name)
             )),
-            Self::Record { .. } | Self::Definition(_) | Self::Random => None,
+            Self::Record { .. } | Self::Definition(_) | Self::TooLong { .. } | Self::Random => None,
             Self::Undiscovered(_) => Some(
                 "an API server that was just started says so a little later: run the command again"
                     .to_owned(),

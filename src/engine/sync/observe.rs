@@ -14,10 +14,12 @@ mod identity;
 mod members;
 mod predict;
 mod quota;
+mod record;
 mod run_time;
 mod targets;
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
@@ -25,7 +27,9 @@ use pleach_domain::diff::pairing;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{EntryState, Store};
 use pleach_domain::object::{Gvk, Manifest, ObjectId, ServiceRef, annotations, labels};
-use pleach_domain::observe::{Backend, Known, Listing, Live, Observed, Reading, Served, triage};
+use pleach_domain::observe::{
+    Backend, Known, Listing, Live, LiveMeta, Observed, Reading, Served, triage,
+};
 use pleach_domain::order::registered_services;
 use pleach_domain::plan::{Desired, Policy, runs_once};
 
@@ -38,11 +42,14 @@ use members::{note_listing, unseen};
 
 pub use focus::observe_some;
 pub use identity::{cluster_id, is_cluster, recognize};
+pub use record::observe_record;
 
 /// Groups of the kinds that point at Services.
 const REGISTRATIONS: [&str; 2] = ["apiregistration.k8s.io", "admissionregistration.k8s.io"];
 /// Requests at a time.
 const CONCURRENCY: usize = 32;
+/// After so many requests in a row without an answer in time, nothing more is asked.
+const UNANSWERED: usize = 8;
 
 /// What was observed, and the record through which a sync goes on.
 #[derive(Debug)]
@@ -103,6 +110,7 @@ pub async fn observe(
     note_registrations(&mut observed, registrations)?;
     let reader = Reader {
         cluster,
+        silence: Silence::default(),
         paths: Paths::new(&observed.discovery, &desired.manifests),
         manager: desired.name.field_manager(),
         part_of: format!("{}={}", labels::PART_OF, desired.apply_set()),
@@ -198,6 +206,7 @@ fn readings(desired: &Desired, policy: &Policy, observed: &Observed) -> Vec<Read
 
 struct Reader<'a> {
     cluster: &'a Cluster,
+    silence: Silence,
     paths: Paths,
     manager: String,
     part_of: String,
@@ -221,31 +230,12 @@ impl Reader<'_> {
             .filter(|(id, entry)| entry.state == EntryState::Applied && !wanted.contains(id))
             .map(|(id, _)| id.clone())
             .collect();
-        for id in leaving.iter().filter(|id| observed.meta.contains_key(id)) {
-            let path = if id.is("", "Service") {
-                ResourcePath::namespaced("v1", "Service", "services")
-            } else if id.is("apps", "StatefulSet") {
-                ResourcePath::namespaced("apps/v1", "StatefulSet", "statefulsets")
-            } else {
-                continue;
-            };
-            if let Ok(Some(live)) = self.read(&path, id).await? {
-                observed.full.insert(id.clone(), live);
-            }
-        }
-        // A Job that runs once is not deleted while it runs.
-        for id in leaving.iter().filter(|id| id.is("batch", "Job")) {
-            let path = ResourcePath::namespaced("batch/v1", "Job", "jobs");
-            let once = observed
-                .meta
-                .get(id)
-                .and_then(|meta| meta.annotations.get(annotations::RUN));
-            if once.is_some()
-                && let Ok(Some(live)) = self.read(&path, id).await?
-            {
-                observed.full.insert(id.clone(), live);
-            }
-        }
+        let paths = leaving.iter().filter_map(|id| {
+            let meta = observed.meta.get(id)?;
+            Some((id.clone(), path_of_leaving(id, meta)?))
+        });
+        let read = self.read_those_there(paths.collect(), CONCURRENCY).await?;
+        observed.full.extend(read);
         self.read_former(&wanted, &leaving, observed).await?;
         self.read_definitions_left(desired, observed).await?;
         // A release without manifests goes as a whole: its pods may have left
@@ -267,15 +257,16 @@ impl Reader<'_> {
             .chain(definitions::converters(desired, observed))
             .chain(elsewhere(desired, &wanted))
             .collect();
-        let backends: Vec<(ServiceRef, Backend)> = stream::iter(services)
-            .filter_map(|service| async move {
+        let backends: Vec<Option<(ServiceRef, Backend)>> = stream::iter(services)
+            .map(|service| async move {
                 // One that cannot be read is not known to be dead.
                 let backend = self.cluster.backend(&service).await.ok()?;
                 Some((service, backend))
             })
+            .buffer_unordered(CONCURRENCY)
             .collect()
             .await;
-        observed.backends.extend(backends);
+        observed.backends.extend(backends.into_iter().flatten());
         Ok(())
     }
 }
@@ -333,6 +324,22 @@ impl Reader<'_> {
             }
         }
         Ok(found)
+    }
+}
+
+/// Where an object is read in full before it goes; none where nothing has to be known
+/// of it.
+fn path_of_leaving(id: &ObjectId, meta: &LiveMeta) -> Option<ResourcePath> {
+    let once = meta.annotations.contains_key(annotations::RUN);
+    match (id.group.as_str(), id.kind.as_str()) {
+        ("", "Service") => Some(ResourcePath::namespaced("v1", "Service", "services")),
+        ("apps", "StatefulSet") => {
+            let plural = "statefulsets";
+            Some(ResourcePath::namespaced("apps/v1", "StatefulSet", plural))
+        }
+        // A Job that runs once is not deleted while it runs.
+        ("batch", "Job") if once => Some(ResourcePath::namespaced("batch/v1", "Job", "jobs")),
+        _ => None,
     }
 }
 
@@ -411,11 +418,52 @@ fn ends_observation(error: &ClusterError) -> bool {
     })
 }
 
+/// How many requests in a row were not answered in time: a server that goes on like that
+/// is not asked about every object.
+#[derive(Debug, Default)]
+struct Silence(AtomicUsize);
+
+impl Silence {
+    fn is_broken(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes note of a request without an answer. Says whether there were enough of them.
+    fn is_kept(&self) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1 >= UNANSWERED
+    }
+
+    /// Takes note of a failure. Says whether it ends the observation.
+    fn ends(&self, error: &ClusterError) -> bool {
+        if error.class() == Some(&Class::Timeout) {
+            return self.is_kept();
+        }
+        self.is_broken();
+        ends_observation(error)
+    }
+}
+
 /// What a failed LIST means; a cluster that cannot be reached at all, or does
 /// not know us, ends the observation.
 fn failed_listing(error: ClusterError) -> Result<Listing, SyncError> {
     match error.api() {
         Some(api) if !ends_observation(&error) => Ok(api.listing()),
         _ => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_requests_in_a_row_without_an_answer_end_an_observation() {
+        let silence = Silence::default();
+        let ask = || (1..UNANSWERED).any(|_| silence.is_kept());
+        assert!(!ask());
+        // Any answer shows that the server answers.
+        silence.is_broken();
+        assert!(!ask());
+        assert!(silence.is_kept());
     }
 }

@@ -17,7 +17,7 @@ use pleach_domain::observe::{
 use pleach_domain::plan::{Desired, Policy, runs_once};
 
 use super::members::note_listing;
-use super::{CONCURRENCY, Observation, Reader, autoscalers, identity, namespaces};
+use super::{CONCURRENCY, Observation, Reader, Silence, autoscalers, identity, namespaces};
 use crate::engine::sync::error::SyncError;
 use crate::engine::sync::paths::Paths;
 use crate::engine::sync::state::State;
@@ -74,6 +74,7 @@ pub async fn observe_some(
     observed.focus = Some(some.clone());
     let reader = Reader {
         cluster,
+        silence: Silence::default(),
         paths: Paths::new(&observed.discovery, &desired.manifests),
         manager,
         part_of: format!("{}={}", labels::PART_OF, desired.apply_set()),

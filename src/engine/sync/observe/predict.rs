@@ -202,11 +202,17 @@ impl Reader<'_> {
             ..ApplyOptions::new(&self.manager)
         };
         let error = match self.cluster.apply(path, id, body.clone(), &options).await {
-            Ok(applied) if applied.created => return Ok(Prediction::Creates),
-            Ok(applied) => return Ok(Prediction::Answer(self.live(manifest, applied.value))),
+            Ok(applied) => {
+                self.silence.is_broken();
+                return Ok(if applied.created {
+                    Prediction::Creates
+                } else {
+                    Prediction::Answer(self.live(manifest, applied.value))
+                });
+            }
             Err(error) => error,
         };
-        if ends_observation(&error) {
+        if self.silence.ends(&error) {
             return Err(error.into());
         }
         match error.api().and_then(ApiError::prediction) {
@@ -217,7 +223,7 @@ impl Reader<'_> {
                 };
                 let (forced, error) = match self.cluster.apply(path, id, body, &options).await {
                     Ok(applied) => (Some(self.live(manifest, applied.value)), None),
-                    Err(error) if ends_observation(&error) => return Err(error.into()),
+                    Err(error) if self.silence.ends(&error) => return Err(error.into()),
                     Err(error) => (None, Some(error)),
                 };
                 let why = error.as_ref().and_then(ClusterError::api);
@@ -304,8 +310,11 @@ impl Reader<'_> {
         id: &ObjectId,
     ) -> Result<Result<Option<Live>, ApiRefusal>, SyncError> {
         match self.cluster.get_id(path, id).await {
-            Ok(value) => Ok(Ok(value.map(|value| Live::new(value, &self.manager)))),
-            Err(error) if ends_observation(&error) => Err(error.into()),
+            Ok(value) => {
+                self.silence.is_broken();
+                Ok(Ok(value.map(|value| Live::new(value, &self.manager))))
+            }
+            Err(error) if self.silence.ends(&error) => Err(error.into()),
             Err(error) => Ok(Err(refusal(&error))),
         }
     }
