@@ -92,7 +92,6 @@ pub struct TaskFailed(#[source] tokio::task::JoinError);
 #[derive(Debug, Clone)]
 struct Shared {
     listener: Listener,
-    pulse: Pulse,
     claim: LeaseClaim,
     watches: Watches,
     last: Last,
@@ -184,7 +183,6 @@ impl Controller {
         let (watches, asked) = Watches::new(self.setup.drift_watch);
         let shared = Shared {
             listener: self.listener.clone(),
-            pulse: self.pulse.clone(),
             claim: self.setup.claim,
             watches,
             last: Last::of(self.setup.own),

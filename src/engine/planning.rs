@@ -3,6 +3,7 @@
 
 mod end;
 mod heirs;
+mod making;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use pleach_domain::depends::{Dependency, Needed, Wanted, arrange};
 use pleach_domain::finding::{self, Finding};
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{ReleaseName, Source};
-use pleach_domain::object::ObjectId;
+use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::observe::{ClusterId, Discovery};
 use pleach_domain::plan::{self, Brought, Desired, Heir, Plan, Policy, Terms};
 use pleach_domain::render::Rendered;
@@ -20,13 +21,16 @@ use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
 use super::load::Loaded;
 use super::sync::{
     Neighbor, Observation, SyncError, look_around, look_at_checked, look_at_dependencies,
-    look_into_namespaces, observe, observe_some, place_of, recognize, review_access,
+    look_into_namespaces, observe, observe_record, observe_some, place_of, recognize,
+    review_access,
 };
 use crate::io::cluster::Cluster;
 use crate::io::git::Revision;
 
 pub use end::{Candidate, Gone, Subject, candidates, formers, gone, readable};
 pub use heirs::Heirs;
+
+use making::Making;
 
 /// When what a release depends on counts as ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +111,20 @@ impl Planner<'_> {
         let mut desired = self.desired(release, rendered);
         let cluster = self.cluster_for(&release.name);
         let policy = self.policy(release);
+        let refusals = self.refused_before(&desired);
+        if !refusals.is_empty() {
+            let mut observation = Box::pin(observe_record(&cluster, &mut desired)).await?;
+            if let Some(named) = self.cluster_id {
+                let observed = &mut observation.observed;
+                recognize(&cluster, &desired.store, observed, named).await?;
+            }
+            let plan = plan::refuse(&desired, &observation.observed, &policy, refusals);
+            return Ok(Planned {
+                desired,
+                observation,
+                plan,
+            });
+        }
         let mut observation = Box::pin(observe(&cluster, &mut desired, &policy)).await?;
         if self.is_first(release) {
             let declared = &self.loaded.environment.cluster;
@@ -123,33 +141,55 @@ impl Planner<'_> {
             let observed = &mut observation.observed;
             recognize(&cluster, &desired.store, observed, named).await?;
         }
-        let mut plan = plan::plan(&desired, &observation.observed, &policy);
-        if look_into_namespaces(&cluster, &mut observation.observed, &plan).await {
-            plan = plan::plan(&desired, &observation.observed, &policy);
+        let making = Making {
+            desired,
+            observation,
+            policy,
+            removal: None,
+        };
+        Box::pin(self.make(&cluster, making, may_look)).await
+    }
+
+    /// Makes the plan, and again where it asks for more that has to be known.
+    async fn make(
+        &self,
+        cluster: &Cluster,
+        making: Making,
+        may_look: bool,
+    ) -> Result<Planned, SyncError> {
+        let (mut making, mut plan) = making.plan().await?;
+        let observed = &mut making.observation.observed;
+        if look_into_namespaces(cluster, observed, &plan).await {
+            (making, plan) = making.plan().await?;
         }
-        if look_at_checked(&cluster, &desired, &mut observation.observed, &plan).await {
-            plan = plan::plan(&desired, &observation.observed, &policy);
+        let observed = &mut making.observation.observed;
+        if look_at_checked(cluster, &making.desired, observed, &plan).await {
+            (making, plan) = making.plan().await?;
         }
-        if self.options.review
-            && look_around(&cluster, &desired, &mut observation.observed, &plan).await
-        {
-            plan = plan::plan(&desired, &observation.observed, &policy);
+        let observed = &mut making.observation.observed;
+        if self.options.review && look_around(cluster, &making.desired, observed, &plan).await {
+            (making, plan) = making.plan().await?;
         }
         if self.options.review && may_look {
             let (loaded, predecessors) = (self.loaded, self.options.predecessors);
             let neighbor = |name: &str| neighbor(loaded, predecessors, name);
-            let observed = &mut observation.observed;
-            if look_at_dependencies(&cluster, &desired, observed, &plan, &neighbor).await? {
-                plan = plan::plan(&desired, observed, &policy);
+            let (desired, observed) = (&making.desired, &mut making.observation.observed);
+            if look_at_dependencies(cluster, desired, observed, &plan, &neighbor).await? {
+                (making, plan) = making.plan().await?;
             }
         }
         if self.options.review {
-            let observed = &mut observation.observed;
-            observed.access = review_access(&cluster, &desired, observed, &plan).await?;
+            let (desired, observed) = (&making.desired, &mut making.observation.observed);
+            observed.access = review_access(cluster, desired, observed, &plan).await?;
             if !observed.access.is_enough() || observed.access.user.is_some() {
-                plan = plan::plan(&desired, observed, &policy);
+                (making, plan) = making.plan().await?;
             }
         }
+        let Making {
+            desired,
+            observation,
+            ..
+        } = making;
         Ok(Planned {
             desired,
             observation,
@@ -176,12 +216,28 @@ impl Planner<'_> {
             let observed = &mut observation.observed;
             recognize(&cluster, &desired.store, observed, named).await?;
         }
-        let plan = plan::plan(&desired, &observation.observed, &policy);
-        Ok(Some(Planned {
+        let making = Making {
             desired,
             observation,
+            policy,
+            removal: None,
+        };
+        let (making, plan) = making.plan().await?;
+        Ok(Some(Planned {
+            desired: making.desired,
+            observation: making.observation,
             plan,
         }))
+    }
+
+    /// Refuses what needs no look at the objects to be refused, before anything is asked
+    /// about them.
+    fn refused_before(&self, desired: &Desired) -> Vec<Finding> {
+        let mut refusals: Vec<Finding> = desired.refuse_size().into_iter().collect();
+        if let Some(allow) = self.allow {
+            refusals.extend(allow.refuse(desired.manifests.iter().map(Manifest::id)));
+        }
+        refusals
     }
 
     /// Refuses what a release depends on that may not be looked at: before it is

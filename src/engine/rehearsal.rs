@@ -2,18 +2,24 @@
 //!
 //! Templates make much of little: a few words that are doubled again and again fill any
 //! memory. So an environment is first read by a process of its own, `pleach rehearse`,
-//! which is bounded in memory and time, and whose end harms nobody else.
+//! which is bounded in memory and time, and whose end harms nobody else. It plans the
+//! releases too, as if nothing of them was there.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleach_domain::kinds::KindTable;
+use pleach_domain::observe::{Base, Observed};
+use pleach_domain::plan::plan;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::load::read_all;
+use super::load::{Loaded, read_all};
+use super::planning::{Options, Predecessors, desired, policy};
 use super::worker;
 use crate::io::git::mirror::Place;
 use crate::io::git::{GitError, Revision};
@@ -39,12 +45,42 @@ pub fn carry_out(order: &str) -> Result<(), Invalid> {
     let order: Order = serde_json::from_str(order)?;
     let tree = order.place.tree(&order.commit)?;
     // What is wrong with it is found by who reads it next.
-    drop(read_all(
-        &tree,
-        Revision::Commit(order.commit),
-        &order.environment,
-    ));
+    let read = read_all(&tree, Revision::Commit(order.commit), &order.environment);
+    if let Ok(loaded) = read
+        && loaded.is_sound()
+    {
+        plan_all(&loaded);
+    }
     Ok(())
+}
+
+/// Plans all releases as if nothing of them was there: what breaks the planner down does
+/// so here, before the process of the loop plans them.
+fn plan_all(loaded: &Loaded) {
+    let kubernetes = loaded.environment.cluster.kubernetes.as_deref();
+    let (kinds, _) = KindTable::nearest(kubernetes);
+    let options = Options {
+        verify: false,
+        wait: true,
+        prune: true,
+        review: false,
+        predecessors: Predecessors::AtRevision,
+    };
+    for (release, rendered) in &loaded.rendered {
+        let desired = desired(loaded, release, rendered);
+        if desired.refuse_size().is_some() {
+            continue;
+        }
+        let nothing = Base {
+            release: None,
+            others: &[],
+            namespaces: &BTreeMap::new(),
+            kinds: &kinds,
+        };
+        let observed = Observed::from_rendered(nothing, &desired);
+        let policy = policy(&loaded.environment, release, None, options);
+        drop(plan(&desired, &observed, &policy));
+    }
 }
 
 /// Why nothing could be read.
@@ -62,7 +98,7 @@ pub enum Invalid {
 #[derive(Debug, thiserror::Error)]
 pub enum RehearsalError {
     /// Because of what it is.
-    #[error("rendering it takes more memory or time than it may: {0}")]
+    #[error("rendering and planning it takes more memory or time than it may: {0}")]
     Beyond(String),
     /// Another time it may be.
     #[error("it could not be tried whether it can be rendered: {0}")]
@@ -152,7 +188,7 @@ mod tests {
     )]
     #[case::ended(
         "echo out of memory >&2; kill -ABRT $$",
-        "rendering it takes more memory or time than it may: (signal: 6 (SIGABRT)): out of memory"
+        "rendering and planning it takes more memory or time than it may: (signal: 6 (SIGABRT)): out of memory"
     )]
     #[case::killed_by_others(
         "kill -KILL $$",

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use pleach_domain::inventory::{ConditionKind, Installed, Orders, ReleaseName, ReleaseSummary};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::telling::Leaving;
@@ -20,6 +20,7 @@ use super::requests::Requests;
 use super::run::{Done, LIMIT, Wanted, are_same_terms, carry_out, line};
 use super::{End, LoopEvent, Shared, approval, pace};
 use crate::engine::planning::{Candidate, Gone, Planned, candidates, gone, readable};
+use crate::engine::sync::SyncError;
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
 use crate::io::cluster::Class;
@@ -280,11 +281,14 @@ impl Ends {
         stop: &CancellationToken,
     ) -> Option<Looked> {
         let plans = wanted.planner(false);
-        let work = format!("to look at release {}", gone.name());
-        let work = self.shared.pulse.work(work, LIMIT);
-        let making = Box::pin(plans.plan_end(gone));
+        let making = timeout(LIMIT, Box::pin(plans.plan_end(gone)));
         let planned = stop.run_until_cancelled(making).await?;
-        drop(work);
+        let planned = planned.unwrap_or_else(|_| {
+            Err(SyncError::TooLong {
+                release: gone.name().to_string(),
+                limit: LIMIT,
+            })
+        });
         Some(match planned {
             Err(error) => unplanned(&error, 1),
             Ok(planned) => {

@@ -37,8 +37,6 @@ const CALMER: u32 = 2;
 const SHORTEST: Duration = Duration::from_secs(1);
 /// How long a preview may take as a whole, its turn not counted.
 const LIMIT: Duration = Duration::from_mins(15);
-/// How much longer until the loop is said to hang.
-const GRACE: Duration = Duration::from_mins(1);
 
 /// How pull requests of a repository are previewed.
 #[derive(Debug, Clone)]
@@ -133,7 +131,7 @@ impl PullRequests {
         shared: Shared,
     ) -> Self {
         Self {
-            work: Arc::new(Work::new((repository, previews), turns, shared.clone())),
+            work: Arc::new(Work::new((repository, previews), turns)),
             wake,
             stands,
             shared,
@@ -261,8 +259,6 @@ impl PullRequests {
                     None
                 };
                 let _turn = work.turns.acquire().await.ok()?;
-                let what = format!("to preview pull request {}", subject.number);
-                let _work = work.shared.pulse.work(what, LIMIT + GRACE);
                 let started = Instant::now();
                 let result = match timeout(LIMIT, Box::pin(work.preview(&subject))).await {
                     Ok(result) => result,

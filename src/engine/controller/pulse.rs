@@ -1,6 +1,5 @@
 //! Whether the loop goes on: what the probes ask.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,30 +11,16 @@ const BEAT: Duration = Duration::from_secs(1);
 /// How long it may miss that.
 const MISSED: Duration = Duration::from_mins(1);
 
-/// What is under way, and until when it has to be done. Clones are the same.
+/// When the loop last showed that it goes on. Clones are the same. Whatever takes long has
+/// a limit of its own: a slow cluster or repository is no reason to end the loop of all.
 #[derive(Debug, Clone, Default)]
 pub struct Pulse(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     beat: Option<Instant>,
-    work: BTreeMap<u64, (String, Instant)>,
-    next: u64,
     ready: bool,
     draining: bool,
-}
-
-/// Something that has to come to an end in time.
-#[derive(Debug)]
-pub struct Work {
-    pulse: Pulse,
-    id: u64,
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        self.pulse.lock().work.remove(&self.id);
-    }
 }
 
 impl Pulse {
@@ -50,18 +35,6 @@ impl Pulse {
             if stop.run_until_cancelled(sleep(BEAT)).await.is_none() {
                 return;
             }
-        }
-    }
-
-    /// Begins something that is done within a limit, unless the loop hangs.
-    pub(super) fn work(&self, what: String, limit: Duration) -> Work {
-        let mut state = self.lock();
-        let id = state.next;
-        state.next += 1;
-        state.work.insert(id, (what, Instant::now() + limit));
-        Work {
-            pulse: self.clone(),
-            id,
         }
     }
 
@@ -85,8 +58,7 @@ impl Pulse {
         {
             return Some(format!("no task had its turn for {:?}", now - beat));
         }
-        let overdue = state.work.values().find(|(_, until)| now > *until);
-        overdue.map(|(what, _)| format!("{what} does not come to an end"))
+        None
     }
 
     /// Whether every repository was asked once, and the loop does not end. What
@@ -100,20 +72,6 @@ impl Pulse {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn what_does_not_end_in_time_is_named() {
-        let pulse = Pulse::default();
-        let work = pulse.work("to fetch fleet".to_owned(), Duration::from_secs(5));
-        assert_eq!(pulse.hangs(), None);
-        tokio::time::advance(Duration::from_secs(6)).await;
-        assert_eq!(
-            pulse.hangs().as_deref(),
-            Some("to fetch fleet does not come to an end")
-        );
-        drop(work);
-        assert_eq!(pulse.hangs(), None);
-    }
 
     #[tokio::test(start_paused = true)]
     async fn a_loop_without_turns_hangs() {

@@ -74,30 +74,21 @@ pub(super) struct Which {
 
 impl Reading {
     /// Reads an environment at a commit, or says why it cannot be synced; not again
-    /// where it is as it was read from `known`. What `begin` gives is held while that is
-    /// under way, and not while it waits for its turn.
-    pub(super) async fn load<W>(
-        &self,
-        which: Which,
-        known: Option<Inputs>,
-        begin: impl Fn() -> W,
-    ) -> Read {
+    /// where it is as it was read from `known`.
+    pub(super) async fn load(&self, which: Which, known: Option<Inputs>) -> Read {
         let at = which.clone();
         let checking = spawn_blocking(move || -> Result<bool, Hold> {
             let tree = at.place.tree(&at.commit);
             let tree = tree.map_err(|error| Hold::new("InvalidRepository", words(&error)))?;
             Ok(known.is_some_and(|known| known.are_those_of(&tree)))
         });
-        let work = begin();
         match checking.await {
             Ok(Ok(true)) => return Read::Same,
             Ok(Ok(false)) => {}
             Ok(Err(hold)) => return Read::Not(hold),
             Err(_) => return which.broken(),
         }
-        drop(work);
         let _turn = self.rehearsals.turn().await;
-        let _work = begin();
         match self.rehearse(&which).await {
             Ok(()) => {}
             Err(error @ RehearsalError::Beyond(_)) => {

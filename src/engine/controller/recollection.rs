@@ -223,8 +223,6 @@ impl Recollection {
         // Somebody may have something newer to look at by now.
         asked.retain(|question| !question.answer.is_closed());
         let name = self.environment.clone();
-        let work = format!("to look up what environment {name} was");
-        let _work = self.shared.pulse.work(work, self.limit * 3);
         let search = Search {
             environment: name,
             branch: source.branch,

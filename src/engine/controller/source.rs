@@ -20,8 +20,6 @@ const LONGEST: Duration = Duration::from_mins(1);
 /// When a fetch that does not even keep its own limits is given up. The next one waits as long
 /// for its thread.
 const LIMIT: Duration = Duration::from_mins(7);
-/// How much longer until the loop is said to hang.
-const GRACE: Duration = Duration::from_mins(1);
 
 /// What is known of a repository.
 #[derive(Debug, Clone, Default)]
@@ -51,14 +49,11 @@ pub(super) async fn follow(
     let mut recall = Recall::new(&repository);
     let mut failures = 0;
     loop {
-        let work = format!("to fetch {}", repository.name);
-        let work = shared.pulse.work(work, LIMIT * 2 + GRACE);
         let (started, questions) = (Instant::now(), paces.questions());
         let fetching = fetch(&repository, &mut mirror, &mut blocking);
         let Some(fetched) = shared.stop.run_until_cancelled(fetching).await else {
             return;
         };
-        drop(work);
         match fetched {
             Ok(fetched) => {
                 failures = 0;
@@ -93,8 +88,6 @@ pub(super) async fn follow(
                 if sender.borrow().fetched.is_none() && recall.is_open() {
                     // What it says already is not held up by a cluster.
                     changed.notify_one();
-                    let work = format!("to look what was synced from {}", repository.name);
-                    let _work = shared.pulse.work(work, LIMIT + GRACE);
                     let looking = recall.look(&repository);
                     let Some(recalled) = shared.stop.run_until_cancelled(looking).await else {
                         return;

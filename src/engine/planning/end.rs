@@ -7,7 +7,7 @@ use pleach_domain::depends::{Dependency, Hindrance, arrange};
 use pleach_domain::finding::Finding;
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{Installed, ReleaseName, ReleaseSummary, Store};
-use pleach_domain::plan::{self, Brought, Consented, Desired, Policy, Removal, Terms};
+use pleach_domain::plan::{Brought, Consented, Desired, Policy, Removal, Terms};
 use pleach_domain::readiness::Rules;
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::format::remembered;
@@ -15,6 +15,7 @@ use pleach_domain::repo::{
     self, FileTree, ResolvedRelease, Sequence, SyncPolicy, VersionPolicy, Windows,
 };
 
+use super::making::Making;
 use super::{Heirs, Planned, Planner, Predecessors};
 use crate::engine::load::{Loaded, is_unknown, pleach_version};
 use crate::engine::sync::{
@@ -190,19 +191,27 @@ impl Planner<'_> {
             let dependants = self.dependants(&cluster, gone).await?;
             observed.hindrances = dependants;
         }
-        let mut plan = plan::remove(&desired, &gone.removal, observed, &policy);
+        let making = Making {
+            desired,
+            observation,
+            policy,
+            removal: Some(gone.removal.clone()),
+        };
+        let (mut making, mut plan) = making.plan().await?;
+        let observed = &mut making.observation.observed;
         if look_into_namespaces(&cluster, observed, &plan).await {
-            plan = plan::remove(&desired, &gone.removal, observed, &policy);
+            (making, plan) = making.plan().await?;
         }
         if self.options.review {
-            observed.access = review_access(&cluster, &desired, observed, &plan).await?;
+            let (desired, observed) = (&making.desired, &mut making.observation.observed);
+            observed.access = review_access(&cluster, desired, observed, &plan).await?;
             if !observed.access.is_enough() {
-                plan = plan::remove(&desired, &gone.removal, observed, &policy);
+                (making, plan) = making.plan().await?;
             }
         }
         Ok(Planned {
-            desired,
-            observation,
+            desired: making.desired,
+            observation: making.observation,
             plan,
         })
     }

@@ -15,7 +15,7 @@ use pleach_domain::observe::ClusterId;
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
-use super::{Environment, LIMIT};
+use super::Environment;
 use crate::engine::controller::assigned::Assigned;
 use crate::engine::controller::held::{Former, complete};
 use crate::engine::controller::recollection::{Question, Recalled};
@@ -170,8 +170,6 @@ impl Environment {
         assigned: &Assigned,
         source: &Source,
     ) -> Result<Vec<(String, String)>, String> {
-        let work = format!("to look up what environment {} was", self.key.environment);
-        let _work = self.shared.pulse.work(work, LIMIT);
         let loaded = self.loaded.as_ref();
         let context = loaded.and_then(|loaded| loaded.environment.cluster.context.clone());
         let connected = self.connect(&assigned.grant, context).await?;

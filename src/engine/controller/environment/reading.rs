@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_domain::observe::ClusterId;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{AGAIN, Environment, LIMIT};
 use crate::engine::controller::assigned::{Assigned, Assignment};
@@ -61,10 +61,7 @@ impl Environment {
             commit: commit.clone(),
             name: self.key.environment.clone(),
         };
-        let (pulse, environment) = (&self.shared.pulse, &self.key.environment);
-        let begin = || pulse.work(format!("to read environment {environment}"), LIMIT);
-        let reading = self.shared.reading.load(which, self.inputs.clone(), begin);
-        let Some(read) = self.shared.stop.run_until_cancelled(reading).await else {
+        let Some(read) = self.read_in_time(which).await else {
             return true;
         };
         self.tried = Some(commit.clone());
@@ -219,4 +216,17 @@ pub(super) fn wrong_cluster(meant: &ClusterId, named: &ClusterId) -> Hold {
             "the environment file names cluster {named}, and the loop may sync it to {meant} only"
         ),
     )
+}
+
+impl Environment {
+    /// Reads the environment at a commit within the limit; none at the end of the loop.
+    async fn read_in_time(&self, which: Which) -> Option<Read> {
+        let reading = self.shared.reading.load(which, self.inputs.clone());
+        let reading = timeout(LIMIT, reading);
+        let read = self.shared.stop.run_until_cancelled(reading).await?;
+        Some(read.unwrap_or_else(|_| {
+            let message = format!("it was not read within {LIMIT:?}");
+            Read::Not(Hold::new("Unread", message))
+        }))
+    }
 }

@@ -7,7 +7,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::engine::controller::drift::Watches;
-use crate::engine::controller::pulse::Pulse;
 use crate::engine::controller::read::Reading;
 use crate::engine::controller::sight::Sights;
 use crate::engine::controller::{Listener, last};
@@ -25,7 +24,6 @@ fn shared() -> Shared {
     let (watches, _) = Watches::new(false);
     Shared {
         listener: listener.clone(),
-        pulse: Pulse::default(),
         claim: Claim {
             who: "test".to_owned(),
             patience: Duration::ZERO,

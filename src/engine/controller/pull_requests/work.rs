@@ -7,7 +7,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::subject::{Depth, Subject};
 use super::{Previewed, Previews};
-use crate::engine::controller::{Grant, Repository, Shared};
+use crate::engine::controller::{Grant, Repository};
 use crate::engine::preview_process::fetch::{FetchFailure, fetch};
 use crate::engine::preview_process::{self, CONTEXT, Report, Request, Way, marker};
 use crate::engine::words;
@@ -49,14 +49,12 @@ pub(super) struct Work {
     pub(super) turns: Arc<Semaphore>,
     /// One at a time of those whose cluster did not answer.
     pub(super) again: Semaphore,
-    pub(super) shared: Shared,
 }
 
 impl Work {
     pub(super) fn new(
         (repository, previews): (&Repository, &Previews),
         turns: Arc<Semaphore>,
-        shared: Shared,
     ) -> Self {
         let mirror = ChangeMirror::new(repository.remote.clone());
         Self {
@@ -66,7 +64,6 @@ impl Work {
             mirror: Arc::new(Mutex::new(mirror)),
             turns,
             again: Semaphore::new(1),
-            shared,
         }
     }
 

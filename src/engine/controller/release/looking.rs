@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use pleach_domain::inventory::{Condition, ConditionKind, Orders};
 use pleach_domain::object::ObjectId;
 use pleach_domain::repo::format::Drift;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Release, VERIFY};
@@ -381,11 +381,12 @@ impl Release {
             return Some(Ok(None));
         }
         let (release, rendered) = wanted.release();
-        let work = format!("to look at release {}", release.name);
-        let _work = self.shared.pulse.work(work, LIMIT);
         let started = Instant::now();
         let planner = wanted.planner(false);
-        let planning = Box::pin(planner.plan_some(release, rendered, changed));
+        let planning = in_time(
+            wanted,
+            Box::pin(planner.plan_some(release, rendered, changed)),
+        );
         let planned = stop.run_until_cancelled(planning).await?;
         self.planned(wanted, started, planned.as_ref().err());
         Some(planned)
@@ -410,13 +411,11 @@ impl Release {
                 Ok(sight) => sight,
                 Err(error) => return (Err(error.into()), None),
             };
-            let work = format!("to look at release {}", release.name);
-            let _work = self.shared.pulse.work(work, LIMIT);
             let planner = Planner {
                 cluster: &sight.cluster,
                 ..planner
             };
-            let planned = Box::pin(planner.plan(release, rendered)).await;
+            let planned = in_time(wanted, Box::pin(planner.plan(release, rendered))).await;
             sight.heard(planned.as_ref().err().and_then(SyncError::of_cluster));
             (planned, Some(Ok(sight)))
         };
@@ -483,6 +482,20 @@ impl Release {
         }
         run.await
     }
+}
+
+/// Plans within the limit: beyond it the release failed, and others go on.
+async fn in_time<T>(
+    wanted: &Wanted,
+    planning: impl Future<Output = Result<T, SyncError>>,
+) -> Result<T, SyncError> {
+    let planned = timeout(LIMIT, planning).await;
+    planned.unwrap_or_else(|_| {
+        Err(SyncError::TooLong {
+            release: wanted.release().0.name.to_string(),
+            limit: LIMIT,
+        })
+    })
 }
 
 /// How a release is looked at.

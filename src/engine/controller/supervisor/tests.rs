@@ -8,7 +8,6 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::engine::controller::drift::Watches;
 use crate::engine::controller::last::Last;
-use crate::engine::controller::pulse::Pulse;
 use crate::engine::controller::read::Reading;
 use crate::engine::controller::recall::Recalled;
 use crate::engine::controller::sight::Sights;
@@ -28,7 +27,6 @@ fn shared() -> (Shared, mpsc::Receiver<LoopEvent>) {
     let (watches, _) = Watches::new(false);
     let shared = Shared {
         listener: listener.clone(),
-        pulse: Pulse::default(),
         claim: LeaseClaim {
             who: "test".to_owned(),
             patience: Duration::ZERO,
