@@ -16,6 +16,17 @@ const KEYS: [&str; 2] = ["--key-namespace", "forged-keys"];
 
 /// Seals a record again, as whoever has the key beside it can.
 pub(crate) fn reseal(fleet: &Fleet, store: &Store, release: &str, status: &mut Value) {
+    let (scope, key) = beside(fleet, store, release);
+    scope.seal_record(&key, status);
+}
+
+/// Returns the seal of the text of a journal.
+pub(crate) fn seal_of_journal(fleet: &Fleet, store: &Store, release: &str, text: &str) -> String {
+    let (scope, key) = beside(fleet, store, release);
+    scope.seal_journal(&key, text)
+}
+
+fn beside(fleet: &Fleet, store: &Store, release: &str) -> (Scope, StateKey) {
     let namespace = store.namespace();
     let secret = fleet
         .get(&["secret", "pleach-digest-key", "-n", namespace])
@@ -32,7 +43,7 @@ pub(crate) fn reseal(fleet: &Fleet, store: &Store, release: &str, status: &mut V
         Store::ConfigMap { namespace } => fleet.field(&["namespace", namespace], "{.metadata.uid}"),
     };
     let key = StateKey::beside(key, format!("{namespace}/pleach-digest-key"));
-    Scope::of(&id, store, &name).seal_record(&key, status);
+    (Scope::of(&id, store, &name), key)
 }
 
 /// What tenants can write: ConfigMaps, Secrets and Leases of their namespace.

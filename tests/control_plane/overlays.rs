@@ -1,9 +1,11 @@
 //! What is different while a change lasts: on a real server, with the owners of
 //! the fields, and with what is left when the change fails.
 
+use pleach_domain::inventory::Store;
 use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, owners};
+use crate::forged::seal_of_journal;
 use crate::samples::{BUNDLE, config_map, deployment};
 
 /// A release `web` in a namespace that exists, with what its bundle says.
@@ -250,7 +252,9 @@ spec:
         "since": "2026-01-01T00:00:00Z",
         "attempt": "v1",
     }}});
-    let text = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"journal": journal.to_string()},
+    let seal = seal_of_journal(&fleet, &Store::Release, "web", &journal.to_string());
+    let data = json!({"journal": journal.to_string(), "seal": seal});
+    let text = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data,
         "metadata": {"name": "overlay-policy.web.journal", "namespace": "pleach-system"}});
     let file = fleet.file("journal.yaml", &text.to_string());
     fleet.kubectl(&["create", "-f", &file]);
