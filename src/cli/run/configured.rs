@@ -131,15 +131,19 @@ pub(super) fn from_file(
         listen: said.listen,
         metrics: said.metrics,
         drift_watch: said.drift_watch,
-        told: said
-            .notifications
-            .into_iter()
-            .map(|notification| notifications::Target {
-                address: folder.join(&notification.url_file),
-                notification,
-            })
-            .collect(),
+        told: targets(said.notifications, folder),
     })
+}
+
+/// Returns the webhooks that are called, each with the file that holds its address.
+fn targets(notifications: Vec<config::Notification>, folder: &Path) -> Vec<notifications::Target> {
+    notifications
+        .into_iter()
+        .map(|notification| notifications::Target {
+            address: folder.join(&notification.url_file),
+            notification,
+        })
+        .collect()
 }
 
 /// Returns the id of the cluster that the controller runs in, if a grant tells.

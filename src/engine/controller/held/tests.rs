@@ -20,9 +20,10 @@ fn map(name: &str) -> String {
 /// own: name, more of its entry, and its file.
 fn commit(revision: &str, releases: &[(&str, &str, String)]) -> Loaded {
     let entries = releases.iter();
-    let entries: String = entries
+    let entries: Vec<String> = entries
         .map(|(name, more, _)| format!("- {{bundle: {name}, namespace: one{more}}}\n"))
         .collect();
+    let entries = entries.concat();
     let mut files = vec![
         (
             "pleach.yaml".to_owned(),

@@ -253,7 +253,7 @@ async fn who_asks_what_git_has_hears_of_a_fetch_that_began_afterwards() {
     let both = async { tokio::join!(fetching, playing) };
     let local = LocalSet::new();
     let ended = tokio::time::timeout(Duration::from_mins(1), local.run_until(both));
-    ended.await.unwrap();
+    Box::pin(ended).await.unwrap();
 }
 
 #[tokio::test]
