@@ -208,7 +208,7 @@ fn objects_of_another_release_are_refused_without_being_named() {
     fleet.edit_environment(&old("grabs"), &moved);
     fleet.commit();
     fleet
-        .writes_nothing(|fleet| fleet.apply().ended_with(7))
+        .writes_nothing(|fleet| fleet.apply().ended_with(5))
         .says("it is part of release grabs.old");
 }
 

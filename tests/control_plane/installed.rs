@@ -307,7 +307,12 @@ fn an_account_for_some_namespaces_stays_in_them() {
     let ci = nodes().kubeconfig_for_user(&user, &["system:serviceaccounts"]);
     fleet.through(ci.unwrap());
     fleet.edit("manifests/shop/v1.1.0/app.yaml", "welcome", "good evening");
-    let looked = fleet.run(&["diff", "some", "--exit-code"]);
+    // State in the namespace of a tenant is sealed with the key of the controller.
+    fleet
+        .run(&["diff", "some", "--exit-code"])
+        .ended_with(4)
+        .says("--key-namespace some-loop");
+    let looked = fleet.run(&["diff", "some", "--exit-code", "--key-namespace", "some-loop"]);
     looked.ended_with(10).says("1 to update");
 }
 
