@@ -208,8 +208,13 @@ fn objects_of_another_release_are_refused_without_being_named() {
     fleet.edit_environment(&old("grabs"), &moved);
     fleet.commit();
     fleet
-        .writes_nothing(|fleet| fleet.apply().ended_with(5))
-        .says("it is part of release grabs.old");
+        .apply()
+        .ended_with(5)
+        .says("it is part of release grabs.old")
+        .says("nothing of release grabs.new was written");
+    // The previous release only records that git no longer has it.
+    assert!(fleet.exists(&["-n", "grabs", "cm/c"]));
+    assert!(!fleet.exists(&["releases.pleach.dev", "grabs.new"]));
 }
 
 #[rstest]

@@ -312,7 +312,13 @@ fn an_account_for_some_namespaces_stays_in_them() {
         .run(&["diff", "some", "--exit-code"])
         .ended_with(4)
         .says("--key-namespace some-loop");
-    let looked = fleet.run(&["diff", "some", "--exit-code", "--key-namespace", "some-loop"]);
+    let looked = fleet.run(&[
+        "diff",
+        "some",
+        "--exit-code",
+        "--key-namespace",
+        "some-loop",
+    ]);
     looked.ended_with(10).says("1 to update");
 }
 

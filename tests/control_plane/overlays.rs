@@ -255,7 +255,8 @@ spec:
     let seal = seal_of_journal(&fleet, &Store::Release, "web", &journal.to_string());
     let data = json!({"journal": journal.to_string(), "seal": seal});
     let text = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data,
-        "metadata": {"name": "overlay-policy.web.journal", "namespace": "pleach-system"}});
+        "metadata": {"name": "overlay-policy.web.journal", "namespace": "pleach-system",
+            "labels": {"pleach.dev/release": "overlay-policy.web", "pleach.dev/journal": "true"}}});
     let file = fleet.file("journal.yaml", &text.to_string());
     fleet.kubectl(&["create", "-f", &file]);
     fleet.applied();

@@ -139,7 +139,7 @@ fn objects_of_other_sets_are_refused_even_where_adoption_is_allowed() {
         "applyset.kubernetes.io/part-of=applyset-other-v1",
     ]);
     fleet
-        .writes_nothing(|fleet| fleet.apply().ended_with(7))
+        .writes_nothing(|fleet| fleet.apply().ended_with(5))
         .says("it is part of another ApplySet (applyset-other-v1)");
 }
 

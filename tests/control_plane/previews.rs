@@ -227,8 +227,8 @@ fn differences_between_the_plan_and_the_log_are_told() {
         .says("the log does not hold its last run");
     fleet
         .run(&["status", "nothing", "--audit", &path])
-        .ended_with(1)
-        .says("there is no plan to compare with");
+        .ended_with(3)
+        .says("there is no environment nothing");
 }
 
 /// What is previewed, merged and applied, step by step.
