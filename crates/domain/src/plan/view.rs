@@ -293,11 +293,14 @@ impl<'a> Side<'a> {
     /// Of an object that goes nobody says any more which of its fields are
     /// secret: those that are in others of its kind.
     fn of_its_kind(&self, id: &ObjectId, manifest: Option<&Manifest>) -> Secrecy {
-        let like = self
-            .manifests
-            .values()
-            .filter(|other| manifest.is_none() && other.id().group_kind() == id.group_kind());
-        like.fold(Secrecy::of(id, &[]), |all, other| all.and(&other.secrecy()))
+        let own = Secrecy::of(id, &[]);
+        if manifest.is_some() {
+            return own;
+        }
+        let kind = id.group_kind();
+        let others = self.manifests.values();
+        let like = others.filter(|other| other.id().group_kind() == kind);
+        like.fold(own, |all, other| all.and(&other.secrecy()))
     }
 
     fn schema(&self, manifest: Option<&Manifest>, live: Option<&Live>) -> Option<Schema<'a>> {
