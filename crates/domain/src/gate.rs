@@ -370,7 +370,7 @@ mod tests {
         assert!(!condition.contains("ops"), "{condition}");
     }
 
-    /// What an older version wrote down of a gate does not say whom it exempts.
+    /// Gates in journals of older versions do not say whom they exempt.
     #[test]
     fn a_gate_of_an_older_version_is_read() {
         let mut written = serde_json::to_value(gate(&[("a.example.org", "*")])).unwrap();

@@ -78,7 +78,7 @@ struct Scene<'a> {
     catalog: Catalog<'a>,
     /// The file of the environment, with places.
     own: Option<Node>,
-    /// What the templates of each release read, in the order of the releases.
+    /// Code of the templates of each release, in the order of the releases.
     templates: Vec<Templates>,
 }
 

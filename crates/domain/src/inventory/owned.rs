@@ -39,7 +39,7 @@ impl OwnedBefore {
     }
 }
 
-/// What digests of an object's fields are made with.
+/// Key and object that the digests of fields are made with.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldKey<'a> {
     /// The object: the same value in two objects has two digests.

@@ -16,7 +16,7 @@ use crate::object::{Digest, DigestKey, ObjectId, canonical_json};
 /// Where a record keeps its seal.
 const SEAL: &str = "seal";
 
-/// What is written beside sealed content.
+/// A MAC as it is written beside the content that it seals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seal {
@@ -83,7 +83,7 @@ impl StateKey {
     }
 }
 
-/// What sealed content belongs to.
+/// The cluster and the object that sealed content belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scope {
     /// Id of the cluster.

@@ -221,12 +221,12 @@ mod tests {
         ));
     }
 
-    /// What a shard of format 2 holds, byte for byte: format 1 with digests of fields.
+    /// The bytes of a shard of format 2: format 1 with digests of fields.
     /// When this fails, raise `FORMAT`, leave this text as it is, and add one of the
     /// new format.
     const SECOND: &str = r#"{"format":2,"entries":[["ConfigMap/web/settings",{"state":"applied","apiVersion":"v1","uid":"u","resourceVersion":"7","generation":2,"desired":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","fingerprint":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","fields":"AAECAwQFBgc","stage":"config","protected":true,"adopted":true,"service":"web/api"}]]}"#;
 
-    /// What a shard of format 1 held, byte for byte.
+    /// The bytes of a shard of format 1.
     const FIRST: &str = r#"{"format":1,"entries":[["ConfigMap/web/settings",{"state":"applied","apiVersion":"v1","uid":"u","resourceVersion":"7","generation":2,"desired":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","fingerprint":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","stage":"config","protected":true,"adopted":true,"service":"web/api"}]]}"#;
 
     #[test]

@@ -22,7 +22,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
         ..
     } = draft;
     if let Some(refusal) = budget.refusal() {
-        // What there is of it leaves things out.
+        // The part that was made leaves steps out.
         changes.clear();
         steps.clear();
         overlays.clear();

@@ -20,7 +20,7 @@ const WORK: usize = 50_000_000;
 /// The code of the refusal.
 const CODE: &str = "plan-too-large";
 
-/// What is left for a plan. Clones share it.
+/// Budget that is left for a plan. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Budget(Rc<Left>);
 
