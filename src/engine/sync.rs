@@ -32,6 +32,7 @@ mod wait;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use jiff::Timestamp;
 use pleach_domain::inventory::{
     Attempt, Condition, Following, Installed, Inventory, Orders, RECONCILING, Store,
 };
@@ -319,9 +320,11 @@ impl Run<'_> {
         books: Books,
     ) -> Reached {
         let operator = self.operator(desired, observed, plan, books);
+        // Before the first step closes a gate: `select!` polls in random order.
+        let begun = Timestamp::now();
         let mut result = tokio::select! {
             result = scheduler::run(plan, &operator, self.events, CONCURRENCY, self.stop) => result,
-            never = operator.lift_expired() => match never {},
+            never = operator.lift_expired(begun) => match never {},
         };
         Box::pin(operator.settle(&mut result)).await;
         let inventory = operator

@@ -91,11 +91,10 @@ impl Operator<'_> {
         Ok(())
     }
 
-    /// Lifts, while the run goes on, what it closed for longer than it may be.
-    /// What a former run closed it closes again, or lifts by its plan. Does not
-    /// end by itself.
-    pub(in crate::engine::sync) async fn lift_expired(&self) -> Infallible {
-        let begun = Timestamp::now();
+    /// Lifts each gate that the run closed, once it is closed for longer than it
+    /// may be. `begun` is a time before the first step of the run: gates that a
+    /// former run closed are closed again or lifted by the plan. Never ends.
+    pub(in crate::engine::sync) async fn lift_expired(&self, begun: Timestamp) -> Infallible {
         let mut tried: BTreeMap<OverlayId, Tried> = BTreeMap::new();
         loop {
             let journal = self.ledger.journal().await;
