@@ -158,8 +158,7 @@ enum Command {
     Plan(plan::PlanArgs),
     Apply(apply::ApplyArgs),
     Preview(preview::PreviewArgs),
-    FetchChange(worker::FetchChangeArgs),
-    Rehearse(worker::RehearseArgs),
+    Worker(worker::WorkerArgs),
     Status(status::StatusArgs),
     History(history::HistoryArgs),
     Doctor(doctor::DoctorArgs),
@@ -226,8 +225,7 @@ impl Cli {
             Command::Init(_)
             | Command::Render(_)
             | Command::Lint(_)
-            | Command::FetchChange(_)
-            | Command::Rehearse(_)
+            | Command::Worker(_)
             | Command::Completion(_)
             | Command::Version(_) => false,
         }
@@ -270,8 +268,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Plan(args) => runtime::block_on(&cancel, plan::run(ui, &context, args)),
         Command::Apply(args) => runtime::block_on(&cancel, apply::run(ui, &context, args)),
         Command::Preview(args) => preview::run(ui, &context, &args),
-        Command::FetchChange(_) => worker::fetch_change(ui),
-        Command::Rehearse(_) => worker::rehearse(),
+        Command::Worker(args) => worker::run(ui, &args),
         Command::Status(args) => runtime::block_on(&cancel, status::run(ui, &context, args)),
         Command::History(args) => runtime::block_on(&cancel, history::run(ui, &context, args)),
         Command::Doctor(args) => runtime::block_on(&cancel, doctor::run(ui, &context, args)),

@@ -3,6 +3,7 @@
 //! The engine never prints. It emits [`sync::events::SyncEvent`]s; progress
 //! lines, logs and metrics are consumers of that one stream and unknown to it.
 
+pub mod bounded_render;
 pub mod controller;
 pub mod doctor;
 pub mod lease;
@@ -12,7 +13,6 @@ pub mod planning;
 pub mod preview;
 pub mod preview_process;
 pub mod recover;
-pub mod rehearsal;
 pub mod stop;
 pub mod sync;
 pub mod worker;

@@ -1,13 +1,13 @@
-//! Commands that a loop has carried out by processes of their own, which bound
-//! themselves first: nobody else calls them.
+//! Commands that a controller has executed by processes of its own, which bound
+//! themselves first: users do not call them.
 
-use std::io::Read as _;
+use std::io::{IsTerminal as _, Read as _, stdin};
 use std::time::Duration;
 
 use super::error::{CliError, Kind};
 use super::{Exit, Ui};
+use crate::engine::bounded_render;
 use crate::engine::preview_process::fetch;
-use crate::engine::rehearsal;
 use crate::io::bounds::{bound, defer};
 
 /// Time of processors for a fetch.
@@ -15,37 +15,49 @@ const FETCHING: Duration = Duration::from_mins(5);
 /// The longest order.
 const LONGEST: u64 = 1 << 20;
 
-/// Fetch a change that nobody has looked at yet, as it is said on standard input
+/// Work for the controller within bounds, as an order on standard input says
 #[derive(Debug, clap::Args)]
 #[command(hide = true)]
-pub(crate) struct FetchChangeArgs {}
+pub(crate) struct WorkerArgs {
+    #[command(subcommand)]
+    work: Work,
+}
 
-/// Render an environment, as it is said on standard input, and print nothing
-#[derive(Debug, clap::Args)]
-#[command(hide = true)]
-pub(crate) struct RehearseArgs {}
+/// The kinds of work.
+#[derive(Debug, clap::Subcommand)]
+enum Work {
+    /// Fetch a change of a pull request, and print its commits
+    FetchChange,
+    /// Render an environment, and print nothing
+    Render,
+}
 
-/// `pleach fetch-change`.
-pub(crate) fn fetch_change(ui: &mut Ui) -> Result<Exit, CliError> {
-    let order = order(FETCHING)?;
-    defer();
-    let answer = fetch::carry_out(&order).map_err(failed)?;
-    ui.print(&answer);
+/// `pleach worker`.
+pub(crate) fn run(ui: &mut Ui, args: &WorkerArgs) -> Result<Exit, CliError> {
+    if stdin().is_terminal() {
+        let words = "`pleach worker` reads an order of the controller from standard input, and that is a terminal";
+        return Err(CliError::usage(words));
+    }
+    match args.work {
+        Work::FetchChange => {
+            let order = order(FETCHING)?;
+            defer();
+            let answer = fetch::carry_out(&order).map_err(failed)?;
+            ui.print(&answer);
+        }
+        Work::Render => {
+            let order = order(bounded_render::COMPUTING)?;
+            bounded_render::carry_out(&order).map_err(failed)?;
+        }
+    }
     Ok(Exit::DONE)
 }
 
-/// `pleach rehearse`.
-pub(crate) fn rehearse() -> Result<Exit, CliError> {
-    let order = order(rehearsal::COMPUTING)?;
-    rehearsal::carry_out(&order).map_err(failed)?;
-    Ok(Exit::DONE)
-}
-
-/// What is to be done, within bounds from now on.
+/// Reads the order, within bounds from now on.
 fn order(time: Duration) -> Result<String, CliError> {
     bound(time).map_err(failed)?;
     let mut order = String::new();
-    let read = std::io::stdin().take(LONGEST).read_to_string(&mut order);
+    let read = stdin().take(LONGEST).read_to_string(&mut order);
     read.map_err(failed)?;
     Ok(order)
 }

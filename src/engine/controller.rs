@@ -67,7 +67,7 @@ use self::replicas::{Replica, Standing};
 use self::sight::Sights;
 use self::source::SourceState;
 use self::supervisor::Supervisor;
-use super::rehearsal::Rehearsals;
+use super::bounded_render::RenderSlots;
 use super::sync::Claim as LeaseClaim;
 
 /// How many objects a message names.
@@ -189,7 +189,7 @@ impl Controller {
             sights: Sights::new(self.listener.clone()),
             histories: Arc::new(Semaphore::new(1)),
             reading: Reading {
-                rehearsals: Rehearsals::by(self.setup.program),
+                slots: RenderSlots::by(self.setup.program),
                 stop: stop.clone(),
             },
             stop: stop.clone(),

@@ -9,8 +9,8 @@ use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use super::inputs::Inputs;
+use crate::engine::bounded_render::{BoundedRenderError, RenderSlots};
 use crate::engine::load::{Loaded, is_unknown, read_all, read_each};
-use crate::engine::rehearsal::{RehearsalError, Rehearsals};
 use crate::engine::words;
 use crate::io::git::Revision;
 use crate::io::git::mirror::Place;
@@ -59,7 +59,7 @@ pub(super) enum Read {
 /// Reads environments, in threads where that may block.
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
-    pub(super) rehearsals: Rehearsals,
+    pub(super) slots: RenderSlots,
     /// Ends what takes long.
     pub(super) stop: CancellationToken,
 }
@@ -88,14 +88,14 @@ impl Reading {
             Ok(Err(hold)) => return Read::Not(hold),
             Err(_) => return which.broken(),
         }
-        let _turn = self.rehearsals.turn().await;
-        match self.rehearse(&which).await {
+        let _turn = self.slots.turn().await;
+        match self.render(&which).await {
             Ok(()) => {}
-            Err(error @ RehearsalError::Beyond(_)) => {
+            Err(error @ BoundedRenderError::Beyond(_)) => {
                 let words = of_commit(&which.commit, &error);
                 return Read::Beyond(Hold::new("InvalidRepository", words));
             }
-            Err(error @ RehearsalError::Passing(_)) => {
+            Err(error @ BoundedRenderError::Passing(_)) => {
                 return Read::Not(Hold::new("Unread", of_commit(&which.commit, &error)));
             }
         }
@@ -120,10 +120,10 @@ impl Reading {
             Ok(tree) => tree,
             Err(error) => return invalid(words(&error)),
         };
-        match self.rehearse_here(which) {
+        match self.render_here(which) {
             Ok(()) => Ok(load_from(&tree, &which.commit, &which.name)),
-            Err(error @ RehearsalError::Beyond(_)) => invalid(error.to_string()),
-            Err(error @ RehearsalError::Passing(_)) => Err(error.to_string()),
+            Err(error @ BoundedRenderError::Beyond(_)) => invalid(error.to_string()),
+            Err(error @ BoundedRenderError::Passing(_)) => Err(error.to_string()),
         }
     }
 
@@ -131,28 +131,28 @@ impl Reading {
     /// Blocks.
     pub(super) fn other(&self, which: &Which) -> Option<Loaded> {
         let tree = which.place.tree(&which.commit).ok()?;
-        self.rehearse_here(which).ok()?;
+        self.render_here(which).ok()?;
         let revision = Revision::Commit(which.commit.clone());
         read_all(&tree, revision, &which.name).ok()
     }
 
-    fn rehearse_here(&self, which: &Which) -> Result<(), RehearsalError> {
+    fn render_here(&self, which: &Which) -> Result<(), BoundedRenderError> {
         Handle::current().block_on(async {
-            let waiting = self.stop.run_until_cancelled(self.rehearsals.turn());
+            let waiting = self.stop.run_until_cancelled(self.slots.turn());
             let _turn = waiting.await;
-            self.rehearse(which).await
+            self.render(which).await
         })
     }
 
-    async fn rehearse(&self, which: &Which) -> Result<(), RehearsalError> {
+    async fn render(&self, which: &Which) -> Result<(), BoundedRenderError> {
         let Which {
             place,
             commit,
             name,
         } = which;
-        let rehearsing = self.rehearsals.rehearse(place.clone(), commit, name);
-        let ended = self.stop.run_until_cancelled(rehearsing).await;
-        ended.unwrap_or_else(|| Err(RehearsalError::Passing("the loop ends".to_owned())))
+        let rendering = self.slots.render(place.clone(), commit, name);
+        let ended = self.stop.run_until_cancelled(rendering).await;
+        ended.unwrap_or_else(|| Err(BoundedRenderError::Passing("the loop ends".to_owned())))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Fetches changes that nobody has looked at yet.
 //!
 //! What a change unpacks to is known when it is unpacked. So it is fetched by a
-//! process of its own, `pleach fetch-change`, which is bounded in memory and time: a
+//! process of its own, `pleach worker fetch-change`, which is bounded in memory and time: a
 //! change that is too large for it ends that process, and nobody else.
 
 use std::ffi::OsString;
@@ -89,7 +89,7 @@ pub async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchFailu
     let scratch = scratch.map_err(|error| FetchFailure::Passing(words(&error)))?;
     let mut command = Command::new(program);
     command
-        .arg("fetch-change")
+        .args(["worker", "fetch-change"])
         .env_clear()
         .envs(
             VARIABLES
@@ -150,7 +150,7 @@ mod tests {
     async fn it_is_told_on_its_input_what_to_fetch() {
         let received = r#"{"received":{"base":"b","head":"h","bytes":1}}"#;
         let script = format!(
-            "test \"$*\" = fetch-change && grep -q '\"head\":\"refs/pull/1/head\"' && echo '{received}'"
+            "test \"$*\" = \"worker fetch-change\" && grep -q '\"head\":\"refs/pull/1/head\"' && echo '{received}'"
         );
         let received = run(&script).await.unwrap();
         assert!(

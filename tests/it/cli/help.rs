@@ -1,5 +1,9 @@
+use std::fs::{File, OpenOptions};
+use std::process::{Command, Stdio};
+
 use insta::assert_snapshot;
 use rstest::rstest;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::Folder;
 
@@ -30,8 +34,52 @@ fn help_of(#[case] name: &str, #[case] command: &[&str]) {
     let run = folder.run(&[command, &["--help"]].concat());
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
     assert_snapshot!(format!("help_{name}"), run.stdout);
-    // What is built later is not promised.
-    assert!(!run.stdout.contains("rehearse"));
+    // Commands that are built later, and those of the controller, are not announced.
+    for word in ["rehearse", "worker"] {
+        assert!(!run.stdout.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn nothing_announces_a_command_that_does_not_exist() {
+    let run = Folder::new().run(&["rehearse", "dev/web"]);
+    assert_eq!((run.code, run.stdout.as_str()), (2, ""));
+    assert!(
+        run.stderr.contains("unrecognized subcommand"),
+        "{}",
+        run.stderr
+    );
+    assert!(!include_str!("../../../README.md").contains("rehearse"));
+}
+
+#[rstest]
+#[case::render("render")]
+#[case::fetch("fetch-change")]
+fn a_worker_refuses_a_terminal(#[case] work: &str) {
+    let (_controller, terminal) = terminal();
+    let worker = Command::new(env!("CARGO_BIN_EXE_pleach"))
+        .args(["worker", work])
+        .stdin(Stdio::from(terminal))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&worker.stderr);
+    assert_eq!(worker.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("standard input, and that is a terminal"),
+        "{said}"
+    );
+    assert!(worker.stdout.is_empty());
+}
+
+/// A terminal that nobody types at: the end that controls it, and the end of programs.
+fn terminal() -> (impl Drop, File) {
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&controller).unwrap();
+    unlockpt(&controller).unwrap();
+    let path = ptsname(&controller, Vec::new()).unwrap();
+    let path = path.into_string().unwrap();
+    let terminal = OpenOptions::new().read(true).write(true).open(path);
+    (controller, terminal.unwrap())
 }
 
 #[test]

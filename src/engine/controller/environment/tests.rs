@@ -6,12 +6,12 @@ use pleach_domain::repo::controller::{Branches, Minimum, Reserved};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::engine::bounded_render::RenderSlots;
 use crate::engine::controller::drift::Watches;
 use crate::engine::controller::read::Reading;
 use crate::engine::controller::sight::Sights;
 use crate::engine::controller::{Listener, last};
 use crate::engine::lease::Peers;
-use crate::engine::rehearsal::Rehearsals;
 use crate::engine::sync::Claim;
 use crate::engine::worker::tests::program;
 use crate::io::cluster::Connection;
@@ -35,7 +35,7 @@ fn shared() -> Shared {
         sights: Sights::new(listener),
         histories: Arc::new(tokio::sync::Semaphore::new(1)),
         reading: Reading {
-            rehearsals: Rehearsals::by("/bin/true".into()),
+            slots: RenderSlots::by("/bin/true".into()),
             stop: CancellationToken::new(),
         },
         stop: CancellationToken::new(),
@@ -121,7 +121,7 @@ async fn what_is_not_synced_any_more_asks_for_nothing() {
 fn tried_by(assigned: &Assigned, script: &str) -> (TemporaryFolder, Environment) {
     let (folder, program) = program(script);
     let mut environment = environment(assigned);
-    environment.shared.reading.rehearsals = Rehearsals::by(program);
+    environment.shared.reading.slots = RenderSlots::by(program);
     (folder, environment)
 }
 

@@ -6,6 +6,7 @@ use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::engine::bounded_render::RenderSlots;
 use crate::engine::controller::drift::Watches;
 use crate::engine::controller::last::Last;
 use crate::engine::controller::read::Reading;
@@ -13,7 +14,6 @@ use crate::engine::controller::recall::Recalled;
 use crate::engine::controller::sight::Sights;
 use crate::engine::controller::{Grant, Listener, source};
 use crate::engine::lease::Peers;
-use crate::engine::rehearsal::Rehearsals;
 use crate::engine::sync::Claim as LeaseClaim;
 use crate::io::cluster::Connection;
 use crate::io::git::mirror::Mirror;
@@ -38,7 +38,7 @@ fn shared() -> (Shared, mpsc::Receiver<LoopEvent>) {
         sights: Sights::new(listener.clone()),
         histories: Arc::new(tokio::sync::Semaphore::new(1)),
         reading: Reading {
-            rehearsals: Rehearsals::by(PathBuf::from("/bin/true")),
+            slots: RenderSlots::by(PathBuf::from("/bin/true")),
             stop: CancellationToken::new(),
         },
         stop: CancellationToken::new(),

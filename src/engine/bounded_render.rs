@@ -1,7 +1,7 @@
 //! Whether an environment can be rendered within bounds.
 //!
 //! Templates make much of little: a few words that are doubled again and again fill any
-//! memory. So an environment is first read by a process of its own, `pleach rehearse`,
+//! memory. So an environment is first read by a process of its own, `pleach worker render`,
 //! which is bounded in memory and time, and whose end harms nobody else. It plans the
 //! releases too, as if nothing of them was there.
 
@@ -96,7 +96,7 @@ pub enum Invalid {
 
 /// Why an environment is not to be rendered.
 #[derive(Debug, thiserror::Error)]
-pub enum RehearsalError {
+pub enum BoundedRenderError {
     /// Because of what it is.
     #[error("rendering and planning it takes more memory or time than it may: {0}")]
     Beyond(String),
@@ -111,15 +111,15 @@ pub struct Turn {
     _place: Option<OwnedSemaphorePermit>,
 }
 
-/// Place for those who rehearse. Clones share it.
+/// Place for those who render. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Rehearsals {
+pub struct RenderSlots {
     /// pleach itself.
     program: PathBuf,
     places: Arc<Semaphore>,
 }
 
-impl Rehearsals {
+impl RenderSlots {
     /// By pleach, which lies there.
     pub fn by(program: PathBuf) -> Self {
         Self {
@@ -138,25 +138,25 @@ impl Rehearsals {
 
     /// Whether an environment can be rendered at a commit, of whom it is the turn.
     /// Dropped, it ends that.
-    pub async fn rehearse(
+    pub async fn render(
         &self,
         place: Place,
         commit: &str,
         environment: &str,
-    ) -> Result<(), RehearsalError> {
+    ) -> Result<(), BoundedRenderError> {
         let order = Order {
             place,
             commit: commit.to_owned(),
             environment: environment.to_owned(),
         };
-        let passing = |why: &dyn Display| RehearsalError::Passing(why.to_string());
+        let passing = |why: &dyn Display| BoundedRenderError::Passing(why.to_string());
         let order = serde_json::to_vec(&order).map_err(|error| passing(&error))?;
         let mut command = Command::new(&self.program);
-        command.arg("rehearse").env_clear();
+        command.args(["worker", "render"]).env_clear();
         match worker::run(&mut command, &order, (TIME, 0)).await {
             Ok(ended) if ended.status.success() => Ok(()),
             Ok(ended) if ended.was_ended() && !ended.was_killed() => {
-                Err(RehearsalError::Beyond(ended.words()))
+                Err(BoundedRenderError::Beyond(ended.words()))
             }
             Ok(ended) => Err(passing(&ended.words())),
             Err(error) => Err(passing(&error)),
@@ -172,18 +172,18 @@ mod tests {
     use super::*;
     use crate::engine::worker::tests::program;
 
-    /// Rehearses by a program of a few lines.
-    async fn tried(script: &str) -> Result<(), RehearsalError> {
+    /// Renders by a program of a few lines.
+    async fn tried(script: &str) -> Result<(), BoundedRenderError> {
         let (_folder, program) = program(script);
         let place = json!({"folder": "/srv/fleet", "prefix": ""});
         let place = serde_json::from_value(place).unwrap();
-        let rehearsals = Rehearsals::by(program);
-        rehearsals.rehearse(place, "c0ffee", "web").await
+        let slots = RenderSlots::by(program);
+        slots.render(place, "c0ffee", "web").await
     }
 
     #[rstest]
     #[case::it_can(
-        r#"test "$*" = rehearse && grep -q '"commit":"c0ffee","environment":"web"'"#,
+        r#"test "$*" = "worker render" && grep -q '"commit":"c0ffee","environment":"web"'"#,
         ""
     )]
     #[case::ended(
@@ -214,6 +214,6 @@ mod tests {
         // The clock jumps as soon as nothing else is to be done.
         let error = tried("exec /bin/sleep 600").await.unwrap_err();
         // Processors may be busy: that says nothing of it.
-        assert!(matches!(error, RehearsalError::Passing(_)), "{error}");
+        assert!(matches!(error, BoundedRenderError::Passing(_)), "{error}");
     }
 }
