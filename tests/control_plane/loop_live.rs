@@ -15,9 +15,9 @@ use crate::samples::config_map;
 use crate::shared;
 
 /// A fleet whose repository is on a forge, and applied.
-struct Hosted {
-    fleet: Fleet,
-    forge: FakeForge,
+pub(crate) struct Hosted {
+    pub(crate) fleet: Fleet,
+    pub(crate) forge: FakeForge,
     config: String,
     _git: GitServer,
     _root: TempDir,
@@ -25,7 +25,7 @@ struct Hosted {
 
 impl Hosted {
     #[expect(clippy::disallowed_methods, reason = "a folder of the test's own")]
-    fn new(environment: &'static str, sync: &str, lines: &str) -> Self {
+    pub(crate) fn new(environment: &'static str, sync: &str, lines: &str) -> Self {
         let fleet = fleet(environment, sync);
         fleet.applied();
         let root = tempfile::tempdir().unwrap();
@@ -49,12 +49,12 @@ impl Hosted {
         }
     }
 
-    fn runs(&self) -> Loop {
+    pub(crate) fn runs(&self) -> Loop {
         self.fleet.runs_with(&["--config", &self.config])
     }
 
     /// Commits the value to a pull request, beside the branch of the environment.
-    fn proposes(&self, number: u64, path: &str, text: &str, pull: Pull) -> String {
+    pub(crate) fn proposes(&self, number: u64, path: &str, text: &str, pull: Pull) -> String {
         self.fleet.write(path, text);
         let head = self.fleet.commit();
         let reference = format!("refs/pull/{number}/head");
@@ -88,7 +88,7 @@ impl Hosted {
 const VALUE: &str = "manifests/web/web.yaml";
 const STATED: &str = "<!-- pleach effects";
 
-fn fork(labels: &[&str]) -> Pull {
+pub(crate) fn fork(labels: &[&str]) -> Pull {
     Pull {
         is_fork: true,
         labels: labels.iter().map(|label| (*label).to_owned()).collect(),

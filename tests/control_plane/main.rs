@@ -50,6 +50,7 @@ mod loop_drift;
 mod loop_follows;
 mod loop_forge;
 mod loop_holds;
+mod loop_hostile;
 mod loop_keeps;
 mod loop_limits;
 mod loop_live;
