@@ -47,7 +47,8 @@ pub use contents::look_into_namespaces;
 pub use dependencies::{Neighbor, is_ready, look_at_dependants, look_at_dependencies, place_of};
 pub use error::SyncError;
 pub use observe::{
-    Observation, cluster_id, is_cluster, observe, observe_record, observe_some, recognize,
+    Observation, cluster_id, expected_objects, is_cluster, observe, observe_record, observe_some,
+    recognize,
 };
 pub use record::attempt;
 pub use removal::review_end;

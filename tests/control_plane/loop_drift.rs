@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use pleach_domain::inventory::{ShardRef, read_shards};
 use pleach_testkit::audit::Events;
 
 use crate::fleet::{Fleet, object_writes};
 use crate::loop_run::{Loop, fleet};
 use crate::rights::Team;
-use crate::samples::{config_map, deployment};
+use crate::samples::{BUNDLE, config_map, deployment};
 
 /// From the change until it is taken back.
 const AT_ONCE: Duration = Duration::from_secs(5);
@@ -247,5 +250,42 @@ fn who_has_rights_in_one_namespace_sees_what_changes_there() {
         since.elapsed()
     });
     assert!(tries.any(|took| took < AT_ONCE));
+    running.stopped();
+}
+
+/// The uid that the inventory of release web has of a `ConfigMap`.
+fn recorded(fleet: &Fleet, name: &str) -> Option<String> {
+    let release = format!("release.pleach.dev/{}.web", fleet.environment);
+    let release = fleet.get(&[&release])?;
+    let shards = release["status"]["record"]["shards"].clone();
+    let shards: Vec<ShardRef> = serde_json::from_value(shards).ok()?;
+    shards.iter().find_map(|shard| {
+        let live = fleet.get(&["configmap", &shard.name, "-n", "pleach-system"])?;
+        let bytes = STANDARD.decode(live["binaryData"]["entries"].as_str()?);
+        let inventory = read_shards(&[(shard.digest, bytes.ok()?)]).ok()?;
+        let mut entries = inventory.entries.into_iter();
+        let (_, entry) = entries.find(|(id, _)| id.is("", "ConfigMap") && id.name == name)?;
+        entry.uid
+    })
+}
+
+#[test]
+fn a_run_time_object_is_recorded_when_it_appears() {
+    let fleet = fleet("loop-made", "{interval: 1h}");
+    let made = "runtimeObjects: [{kind: ConfigMap, group: \"\", name: made, optional: true}]\n";
+    fleet.write("manifests/web/bundle.yaml", &format!("{BUNDLE}{made}"));
+    fleet.push("an object that pods make");
+    let running = fleet.runs();
+    fleet.until_ready();
+    let made = ["configmap", "made", "-n", fleet.environment];
+    // Also another one of the same name.
+    for _ in 0..2 {
+        fleet.kubectl(&[&["create"], &made[..]].concat());
+        let uid = fleet.field(&made, "{.metadata.uid}");
+        fleet.until("the record", |fleet| {
+            (recorded(fleet, "made").as_deref() == Some(&uid)).then_some(())
+        });
+        fleet.kubectl(&[&["delete"], &made[..]].concat());
+    }
     running.stopped();
 }

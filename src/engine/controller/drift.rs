@@ -36,6 +36,8 @@ pub(super) use self::mailbox::Left;
 
 /// When a watch that was forbidden is tried again.
 const FORBIDDEN: Duration = Duration::from_mins(10);
+/// Run-time objects of a release that are watched: the interval finds more.
+const EXPECTED: usize = 16;
 /// Changes within this time are looked at together.
 const GATHER: Duration = Duration::from_millis(50);
 
@@ -76,6 +78,15 @@ struct Inner {
 struct State {
     listeners: HashMap<ObjectId, Vec<Arc<Mailbox>>>,
     kinds: BTreeMap<GroupKind, Kind>,
+    expected: BTreeMap<ObjectId, Expected>,
+}
+
+/// A run-time object that releases declare.
+#[derive(Debug)]
+struct Expected {
+    path: ResourcePath,
+    /// How many releases declare it.
+    count: usize,
 }
 
 /// A kind of which somebody has members.
@@ -105,6 +116,7 @@ pub(super) struct Subscription {
     members: Members,
     mailbox: Arc<Mailbox>,
     ids: BTreeSet<ObjectId>,
+    expected: BTreeSet<ObjectId>,
 }
 
 /// Changes within a scope. With the rest of a list come the ids of its other parts.
@@ -179,6 +191,7 @@ impl Members {
             members: self.clone(),
             mailbox: Arc::new(Mailbox::new(manager)),
             ids: BTreeSet::new(),
+            expected: BTreeSet::new(),
         }
     }
 
@@ -193,7 +206,7 @@ impl Members {
             }
             let begun = {
                 let state = self.lock();
-                scopes.adjust(&state.kinds, Instant::now())
+                scopes.adjust(&state.kinds, &state.expected, Instant::now())
             };
             for (scope, ending) in begun {
                 changes.push(follow(&cluster, scope, ending));
@@ -252,7 +265,7 @@ impl Members {
             }
             // It begins anew by itself, with a list.
             Err(error) => {
-                if error.class() == Some(&Class::KindNotServed) {
+                if error.class() == Some(&Class::KindNotServed) && scope.name.is_none() {
                     self.note(scope, false);
                 }
                 tracing::debug!(%scope, error = %words(&error), "changes cannot be watched");
@@ -293,6 +306,10 @@ impl Members {
         let is_within = |id: &&ObjectId| {
             id.is(&kind.group, &kind.kind)
                 && (scope.namespace.is_none() || scope.namespace == id.namespace)
+                && match &scope.name {
+                    Some(name) => *name == id.name,
+                    None => !state.expected.contains_key(*id),
+                }
         };
         state.listeners.keys().filter(is_within).cloned().collect()
     }
@@ -310,6 +327,11 @@ impl Subscription {
     pub(super) fn begin(&mut self, ids: BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
         let mut state = self.members.lock();
         let mut is_other = false;
+        // What a manifest has is none of them any more.
+        for id in self.expected.extract_if(.., |id| ids.contains(id)) {
+            state.forget(&id, &self.mailbox);
+            is_other = true;
+        }
         for id in self.ids.difference(&ids) {
             state.remove(id, &self.mailbox);
             is_other = true;
@@ -319,6 +341,9 @@ impl Subscription {
             is_other = true;
         }
         drop(state);
+        if is_other {
+            self.mailbox.expect(&self.expected);
+        }
         self.ids = ids;
         let changed = self.mailbox.begin();
         if is_other {
@@ -347,6 +372,34 @@ impl Subscription {
         if is_new {
             self.members.0.changed.notify_one();
         }
+    }
+
+    /// Reports these run-time objects too when they appear: an object that is not
+    /// recorded with its uid is a change.
+    pub(super) fn expect(&mut self, objects: BTreeMap<ObjectId, ResourcePath>) {
+        let objects = objects.into_iter();
+        let objects = objects.filter(|(id, _)| !self.ids.contains(id));
+        let objects: BTreeMap<ObjectId, ResourcePath> = objects.take(EXPECTED).collect();
+        let ids: BTreeSet<ObjectId> = objects.keys().cloned().collect();
+        if ids == self.expected {
+            return;
+        }
+        let mut state = self.members.lock();
+        for id in &self.expected {
+            state.forget(id, &self.mailbox);
+        }
+        for (id, path) in objects {
+            state.expect(&id, path, &self.mailbox);
+        }
+        drop(state);
+        self.mailbox.expect(&ids);
+        self.expected = ids;
+        self.members.0.changed.notify_one();
+    }
+
+    /// Whether one of the objects is a run-time object.
+    pub(super) fn expects_any(&self, ids: &BTreeSet<ObjectId>) -> bool {
+        !self.expected.is_disjoint(ids)
     }
 
     /// Somebody has looked. Where the objects were left otherwise than before,
@@ -406,6 +459,9 @@ impl Drop for Subscription {
         for id in &self.ids {
             state.remove(id, &self.mailbox);
         }
+        for id in &self.expected {
+            state.forget(id, &self.mailbox);
+        }
         drop(state);
         self.members.0.changed.notify_one();
     }
@@ -419,13 +475,36 @@ impl State {
         *kind.members.entry(id.namespace.clone()).or_default() += 1;
     }
 
-    fn remove(&mut self, id: &ObjectId, mailbox: &Arc<Mailbox>) {
+    /// Adds a run-time object.
+    fn expect(&mut self, id: &ObjectId, path: ResourcePath, mailbox: &Arc<Mailbox>) {
+        let listeners = self.listeners.entry(id.clone()).or_default();
+        listeners.push(Arc::clone(mailbox));
+        let expected = self.expected.entry(id.clone());
+        expected.or_insert(Expected { path, count: 0 }).count += 1;
+    }
+
+    /// Removes a run-time object.
+    fn forget(&mut self, id: &ObjectId, mailbox: &Arc<Mailbox>) {
+        self.silence(id, mailbox);
+        if let Some(expected) = self.expected.get_mut(id) {
+            expected.count -= 1;
+            if expected.count == 0 {
+                self.expected.remove(id);
+            }
+        }
+    }
+
+    fn silence(&mut self, id: &ObjectId, mailbox: &Arc<Mailbox>) {
         if let Some(listeners) = self.listeners.get_mut(id) {
             listeners.retain(|one| !Arc::ptr_eq(one, mailbox));
             if listeners.is_empty() {
                 self.listeners.remove(id);
             }
         }
+    }
+
+    fn remove(&mut self, id: &ObjectId, mailbox: &Arc<Mailbox>) {
+        self.silence(id, mailbox);
         let Some(kind) = self.kinds.get_mut(&id.group_kind()) else {
             return;
         };
@@ -442,10 +521,15 @@ impl State {
 }
 
 fn follow(cluster: &Cluster, scope: Scope, ending: CancellationToken) -> Changes {
+    let field = scope
+        .name
+        .as_ref()
+        .map(|name| format!("metadata.name={name}"));
     let selector = Selector {
         namespace: scope.namespace.as_deref(),
-        labels: Some(labels::PART_OF),
-        ..Selector::default()
+        // Run-time objects carry no labels of ours.
+        labels: scope.name.is_none().then_some(labels::PART_OF),
+        fields: field.as_deref(),
     };
     let changes = cluster.follow_in_parts(&scope.path, &selector);
     let told = changes.scan(BTreeSet::new(), move |parts, change| {

@@ -43,6 +43,7 @@ use members::{note_listing, unseen};
 pub use focus::observe_some;
 pub use identity::{cluster_id, is_cluster, recognize};
 pub use record::observe_record;
+pub use run_time::expected_objects;
 
 /// Groups of the kinds that point at Services.
 const REGISTRATIONS: [&str; 2] = ["apiregistration.k8s.io", "admissionregistration.k8s.io"];

@@ -64,6 +64,12 @@ impl Left {
         ids.filter(|id| self.awaits(id)).cloned().collect()
     }
 
+    /// Whether this incarnation of a run-time object is recorded.
+    fn records(&self, id: &ObjectId, uid: &str) -> bool {
+        let entry = self.members.entries.get(id);
+        entry.is_some_and(|entry| entry.uid.as_deref() == Some(uid))
+    }
+
     /// Whether an object is as it was left. One that is nobody's member is.
     fn holds(&self, id: &ObjectId, live: Option<&LiveMeta>) -> bool {
         let entry = self.members.entries.get(id);
@@ -109,6 +115,8 @@ struct Heard {
     /// Everything counts.
     alert: bool,
     changed: BTreeSet<ObjectId>,
+    /// Run-time objects, with the uid that was reported last of each.
+    expected: BTreeMap<ObjectId, Option<String>>,
     /// Something was written to these, be it only what is said of them.
     stirred: BTreeSet<ObjectId>,
     /// When that was, of the first of them.
@@ -117,6 +125,9 @@ struct Heard {
 
 impl Heard {
     fn judge(&mut self, id: &ObjectId, live: Option<&LiveMeta>) {
+        if self.expected.contains_key(id) {
+            return self.judge_expected(id, live);
+        }
         let is_as_left = match &self.left {
             _ if self.alert => false,
             Some(left) => left.holds(id, live),
@@ -127,6 +138,27 @@ impl Heard {
             // Whoever changed it has changed it back.
             self.changed.remove(id);
         } else {
+            self.changed.insert(id.clone());
+        }
+    }
+
+    /// A run-time object that is not recorded is reported once, however often its
+    /// controller writes to it.
+    fn judge_expected(&mut self, id: &ObjectId, live: Option<&LiveMeta>) {
+        let Some(live) = live.filter(|live| !live.deleting) else {
+            self.changed.remove(id);
+            return;
+        };
+        let uid = Some(live.uid.as_str());
+        let Some(left) = &self.left else { return };
+        let reported = self
+            .expected
+            .get_mut(id)
+            .filter(|one| one.as_deref() != uid);
+        if let Some(reported) = reported
+            && !left.records(id, &live.uid)
+        {
+            *reported = Some(live.uid.clone());
             self.changed.insert(id.clone());
         }
     }
@@ -216,6 +248,15 @@ impl Mailbox {
         }
         if !heard.changed.is_empty() {
             self.news.notify_one();
+        }
+    }
+
+    /// Which run-time objects are expected from now on.
+    pub(super) fn expect(&self, ids: &BTreeSet<ObjectId>) {
+        let mut heard = self.lock();
+        heard.expected.retain(|id, _| ids.contains(id));
+        for id in ids {
+            heard.expected.entry(id.clone()).or_default();
         }
     }
 

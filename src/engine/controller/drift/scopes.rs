@@ -1,26 +1,33 @@
 //! Which watches are open: a kind in the whole cluster, or, where that is
-//! forbidden, in each namespace that members lie in.
+//! forbidden, in each namespace that members lie in. Run-time objects have a watch each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use pleach_domain::object::GroupKind;
+use pleach_domain::object::{GroupKind, ObjectId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Kind;
+use super::{Expected, Kind};
 use crate::io::cluster::ResourcePath;
 
-/// A kind, everywhere or in a namespace.
+/// A kind, everywhere or in a namespace, or one object of it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Scope {
     pub(super) path: ResourcePath,
     pub(super) namespace: Option<String>,
+    /// The object, where that is watched alone.
+    pub(super) name: Option<String>,
 }
 
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.path.group_kind())?;
+        let kind = self.path.group_kind();
+        if let Some(name) = &self.name {
+            write!(f, "{kind} {name}")?;
+        } else {
+            write!(f, "{kind}")?;
+        }
         match &self.namespace {
             Some(namespace) => write!(f, " in {namespace}"),
             None => Ok(()),
@@ -41,10 +48,11 @@ impl Scopes {
     pub(super) fn adjust(
         &mut self,
         kinds: &BTreeMap<GroupKind, Kind>,
+        expected: &BTreeMap<ObjectId, Expected>,
         now: Instant,
     ) -> Vec<(Scope, CancellationToken)> {
         self.closed.retain(|_, until| *until > now);
-        let wanted = self.wanted(kinds);
+        let wanted = self.wanted(kinds, expected);
         self.open.retain(|scope, ending| {
             let stays = wanted.contains(scope);
             if !stays {
@@ -76,13 +84,25 @@ impl Scopes {
         self.closed.values().min().copied()
     }
 
-    fn wanted(&self, kinds: &BTreeMap<GroupKind, Kind>) -> BTreeSet<Scope> {
-        let mut wanted = BTreeSet::new();
+    fn wanted(
+        &self,
+        kinds: &BTreeMap<GroupKind, Kind>,
+        expected: &BTreeMap<ObjectId, Expected>,
+    ) -> BTreeSet<Scope> {
+        let objects = expected.iter().map(|(id, expected)| Scope {
+            path: expected.path.clone(),
+            namespace: id.namespace.clone(),
+            name: Some(id.name.clone()),
+        });
+        let mut wanted: BTreeSet<Scope> = objects
+            .filter(|scope| !self.closed.contains_key(scope))
+            .collect();
         for kind in kinds.values() {
             let Some(path) = &kind.path else { continue };
             let scope = |namespace: Option<String>| Scope {
                 path: path.clone(),
                 namespace,
+                name: None,
             };
             let everywhere = scope(None);
             if !self.closed.contains_key(&everywhere) {
@@ -123,30 +143,55 @@ mod tests {
     async fn what_is_forbidden_everywhere_is_watched_where_members_are() {
         let mut scopes = Scopes::default();
         let now = Instant::now();
-        let begun = scopes.adjust(&kinds(&["a", "b"]), now);
+        let begun = scopes.adjust(&kinds(&["a", "b"]), &BTreeMap::new(), now);
         assert_eq!(shown(&begun), ["ConfigMap"]);
-        assert_eq!(shown(&scopes.adjust(&kinds(&["a"]), now)), [""; 0]);
+        assert_eq!(
+            shown(&scopes.adjust(&kinds(&["a"]), &BTreeMap::new(), now)),
+            [""; 0]
+        );
         let later = now + Duration::from_secs(5);
         scopes.close(begun[0].0.clone(), later);
         assert!(begun[0].1.is_cancelled());
-        let begun = scopes.adjust(&kinds(&["a", "b"]), now);
+        let begun = scopes.adjust(&kinds(&["a", "b"]), &BTreeMap::new(), now);
         assert_eq!(shown(&begun), ["ConfigMap in a", "ConfigMap in b"]);
         // One of them is forbidden too: the interval is left for it.
         scopes.close(begun[0].0.clone(), later);
-        assert_eq!(shown(&scopes.adjust(&kinds(&["a", "b"]), now)), [""; 0]);
+        assert_eq!(
+            shown(&scopes.adjust(&kinds(&["a", "b"]), &BTreeMap::new(), now)),
+            [""; 0]
+        );
         assert_eq!(scopes.retry_at(), Some(later));
         // Rights may come; then one watch does for all again.
-        let begun_again = scopes.adjust(&kinds(&["a", "b"]), later);
+        let begun_again = scopes.adjust(&kinds(&["a", "b"]), &BTreeMap::new(), later);
         assert_eq!(shown(&begun_again), ["ConfigMap"]);
         assert!(begun[1].1.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_time_object_has_a_watch_of_its_own() {
+        let mut scopes = Scopes::default();
+        let now = Instant::now();
+        let path = ResourcePath::namespaced("v1", "Secret", "secrets");
+        let id = path.id(Some("a"), "certs");
+        let expected = BTreeMap::from([(id, Expected { path, count: 1 })]);
+        let none = BTreeMap::new();
+        let begun = scopes.adjust(&none, &expected, now);
+        assert_eq!(shown(&begun), ["Secret certs in a"]);
+        assert_eq!(shown(&scopes.adjust(&none, &expected, now)), [""; 0]);
+        // Where it is forbidden, the interval finds the object.
+        scopes.close(begun[0].0.clone(), now + Duration::from_secs(5));
+        assert_eq!(shown(&scopes.adjust(&none, &expected, now)), [""; 0]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_kind_without_members_is_not_watched() {
         let mut scopes = Scopes::default();
         let now = Instant::now();
-        let begun = scopes.adjust(&kinds(&["a"]), now);
-        assert_eq!(shown(&scopes.adjust(&BTreeMap::new(), now)), [""; 0]);
+        let begun = scopes.adjust(&kinds(&["a"]), &BTreeMap::new(), now);
+        assert_eq!(
+            shown(&scopes.adjust(&BTreeMap::new(), &BTreeMap::new(), now)),
+            [""; 0]
+        );
         assert!(begun[0].1.is_cancelled());
     }
 }

@@ -13,6 +13,7 @@ fn scope(namespace: Option<&str>) -> Scope {
     Scope {
         path: ResourcePath::namespaced("v1", "ConfigMap", "configmaps"),
         namespace: namespace.map(str::to_owned),
+        name: None,
     }
 }
 
@@ -71,6 +72,7 @@ fn a_kind_is_watched_where_it_is_served_by_now() {
     let at = |version: &str| Scope {
         path: path(version),
         namespace: None,
+        name: None,
     };
     let watched = |version: &str| {
         subscription.watch([path(version)].into_iter());
@@ -201,4 +203,26 @@ fn connections_that_are_the_same_share_their_watches() {
     drop((first, again));
     assert!(known.on(made()).1);
     assert!(Watches::new(false).0.0.is_none());
+}
+
+#[test]
+fn a_run_time_object_is_no_member_of_a_list_by_label() {
+    let members = Members::default();
+    let mut subscription = subscribed(&members, &["a"]);
+    let path = scope(None).path;
+    subscription.expect([(id("made"), path.clone()), (id("a"), path)].into());
+    assert!(subscription.expects_any(&[id("made")].into()));
+    assert!(!subscription.expects_any(&[id("a")].into()));
+    assert_eq!(members.within(&scope(None)), [id("a")].into());
+    let alone = Scope {
+        name: Some("made".to_owned()),
+        ..scope(Some("web"))
+    };
+    assert_eq!(members.within(&alone), [id("made")].into());
+    // Git has it from now on.
+    subscription.begin([id("a"), id("made")].into());
+    assert_eq!(members.within(&scope(None)), [id("a"), id("made")].into());
+    drop(subscription);
+    let state = members.lock();
+    assert!(state.listeners.is_empty() && state.expected.is_empty());
 }

@@ -23,7 +23,7 @@ use crate::engine::controller::sight::is_silence;
 use crate::engine::controller::{End, LoopEvent, approval};
 use crate::engine::load::Loaded;
 use crate::engine::planning::{Planned, Planner};
-use crate::engine::sync::{SyncError, affirm, introduce};
+use crate::engine::sync::{SyncError, affirm, expected_objects, introduce};
 use crate::engine::words;
 use crate::io::cluster::ResourcePath;
 
@@ -41,7 +41,10 @@ impl Release {
     ) -> Option<Looked> {
         let verify = Instant::now() >= self.verify_at;
         let none = BTreeSet::new();
-        let changed = if verify { &none } else { changed };
+        let subscription = self.subscription.as_ref();
+        // A run-time object is found by a plan of all objects.
+        let is_made = subscription.is_some_and(|one| one.expects_any(changed));
+        let changed = if verify || is_made { &none } else { changed };
         self.was_reached = !self.is_elsewhere && self.has_reached(wanted);
         let planning = match self.plan_some(wanted, changed, stop).await? {
             Ok(None) => self.plan((wanted, wanted), verify, stop).await?,
@@ -358,10 +361,15 @@ impl Release {
         self.recall = None;
     }
 
-    /// Says where the kinds of the objects are served.
-    fn watch(&self, planned: &Planned) {
-        if let Some(subscription) = &self.subscription {
-            let discovery = &planned.observation.observed.discovery;
+    /// Says where the kinds of the objects are served, and which objects their workloads
+    /// make.
+    fn watch(&mut self, planned: &Planned) {
+        if let Some(subscription) = &mut self.subscription {
+            let observed = &planned.observation.observed;
+            let discovery = &observed.discovery;
+            if observed.focus.is_none() {
+                subscription.expect(expected_objects(&planned.desired, discovery));
+            }
             let manifests = planned.desired.manifests.iter();
             subscription.watch(
                 manifests.filter_map(|manifest| ResourcePath::of(discovery, &manifest.gvk())),

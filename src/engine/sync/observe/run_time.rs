@@ -2,12 +2,12 @@
 //! brought the pods has ended. They are read by the names and Services that the bundle
 //! declares.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _};
 use pleach_domain::inventory::{Entry, EntryState};
 use pleach_domain::object::{Manifest, ObjectId};
-use pleach_domain::observe::{LiveMeta, Observed};
+use pleach_domain::observe::{Discovery, LiveMeta, Observed};
 use pleach_domain::plan::Desired;
 use pleach_domain::repo::RuntimeObject;
 
@@ -26,27 +26,11 @@ impl Reader<'_> {
         let declared = declared(desired, observed);
         let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
         find_registrations(&declared, &wanted, observed);
-        let mut missing = Vec::new();
-        for object in &declared {
-            let (Some(kind), Some(name)) = (object.group_kind(), object.name.as_deref()) else {
-                continue;
-            };
-            let Some(path) = ResourcePath::preferred(&observed.discovery, &kind) else {
-                continue;
-            };
-            let recorded = observed.inventory.entries.keys();
-            let namespaces: BTreeSet<Option<&str>> = if path.namespaced {
-                let all = wanted.iter().copied().chain(recorded);
-                let all = all.filter_map(|id| id.namespace.as_deref());
-                all.map(Some).collect()
-            } else {
-                [None].into()
-            };
-            let ids = namespaces.into_iter().map(|one| path.id(one, name));
-            let ids = ids
-                .filter(|id| !wanted.contains(id) && !observed.inventory.entries.contains_key(id));
-            missing.extend(ids.map(|id| (id, path.clone())));
-        }
+        let recorded = &observed.inventory.entries;
+        let all = wanted.iter().copied().chain(recorded.keys());
+        let namespaces = all.filter_map(|id| id.namespace.as_deref()).collect();
+        let mut missing = named(&declared, &namespaces, &observed.discovery);
+        missing.retain(|id, _| !wanted.contains(id) && !recorded.contains_key(id));
         let read: Vec<(ObjectId, ResourcePath, Result<_, ClusterError>)> = stream::iter(missing)
             .map(|(id, path)| async move {
                 let value = self.cluster.get_id(&path, &id).await;
@@ -77,6 +61,43 @@ impl Reader<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns the declared objects that are matched by name, in the namespaces of the
+/// manifests, with the path of each. An object that is a manifest too is not among them.
+pub fn expected_objects(
+    desired: &Desired,
+    discovery: &Discovery,
+) -> BTreeMap<ObjectId, ResourcePath> {
+    let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+    let namespaces = wanted.iter().filter_map(|id| id.namespace.as_deref());
+    let mut expected = named(&desired.runtime_objects, &namespaces.collect(), discovery);
+    expected.retain(|id, _| !wanted.contains(id));
+    expected
+}
+
+/// Objects that are matched by name, in each of the namespaces where their kind has them.
+fn named(
+    declared: &[RuntimeObject],
+    namespaces: &BTreeSet<&str>,
+    discovery: &Discovery,
+) -> BTreeMap<ObjectId, ResourcePath> {
+    let mut named = BTreeMap::new();
+    for object in declared {
+        let (Some(kind), Some(name)) = (object.group_kind(), object.name.as_deref()) else {
+            continue;
+        };
+        let Some(path) = ResourcePath::preferred(discovery, &kind) else {
+            continue;
+        };
+        if path.namespaced {
+            let ids = namespaces.iter().map(|one| path.id(Some(one), name));
+            named.extend(ids.map(|id| (id, path.clone())));
+        } else {
+            named.insert(path.id(None, name), path);
+        }
+    }
+    named
 }
 
 /// What the bundle declares now, and what it did when it was applied last.
