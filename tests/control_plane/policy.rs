@@ -4,8 +4,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use pleach_domain::inventory::{ReleaseName, Store};
+use pleach_domain::object::labels;
 use pleach_testkit::faults::{Answer, Fault, FaultProxy, Rule};
 use rstest::rstest;
+use serde_json::json;
 
 use crate::fleet::Fleet;
 use crate::samples::{BUNDLE, config_map, deployment, gears_of, texts};
@@ -364,6 +367,39 @@ fn state_object(environment: &'static str) -> Fleet {
     fleet.edit_environment("timeout: 20s", "timeout: 20s, adopt: [kubectl-create]");
     fleet.commit();
     fleet
+}
+
+#[test]
+fn a_record_in_a_foreign_namespace_is_pointed_out() {
+    let fleet = Fleet::web("planted", &config_map("web", "v"));
+    for namespace in ["planted", "planted-x"] {
+        fleet.kubectl(&["create", "namespace", namespace]);
+    }
+    let name = ReleaseName {
+        environment: "planted".to_owned(),
+        release: "web".to_owned(),
+    };
+    let planted = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": name.to_string(),
+            "namespace": "planted-x",
+            "labels": {
+                "applyset.kubernetes.io/id": Store::Release.apply_set(&name),
+                labels::RELEASE: name.label(),
+            },
+        },
+        "data": {"status": json!({"record": {"format": 6, "repository": "planted"}}).to_string()},
+    });
+    let file = fleet.file("planted.json", &planted.to_string());
+    fleet.kubectl(&["create", "-f", &file]);
+    fleet
+        .run(&["plan", "planted"])
+        .ended_with(0)
+        .says("ConfigMap/planted-x/planted.web")
+        .says("is not sealed by pleach, so it does not count");
+    fleet.applied();
 }
 
 fn immutable_field(environment: &'static str) -> Fleet {

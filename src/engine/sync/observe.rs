@@ -91,9 +91,8 @@ pub async fn observe(
     if recorded.installed.is_none() {
         let release = Gvk::new("pleach.dev/v1alpha1", "Release");
         let is_defined = matches!(discovery.served(&release), Served::Current(_));
-        state
-            .ensure_only_record(&desired.repository, is_defined)
-            .await?;
+        let planted = state.ensure_only_record(&desired.repository, is_defined);
+        desired.findings.extend(Box::pin(planted).await?);
     }
     autoscalers::leave(desired, &autoscalers?, &recorded.inventory);
     let former = former::find(cluster, desired).await?;

@@ -6,16 +6,18 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{
     Installed, Inventory, RecordError, Store, carry_over, config_map_data, parent_object,
 };
-use pleach_domain::object::{canonical_json, labels, managers};
+use pleach_domain::object::{ObjectId, canonical_json, labels, managers};
 use serde_json::{Value, json};
 
 use super::{State, config_maps, is_contended};
 use crate::engine::sync::error::SyncError;
+use crate::engine::sync::observe::cluster_id;
 use crate::io::cluster::{
-    ApplyOptions, Class, ClusterError, Patch, PatchOptions, ResourcePath, Selector,
+    ApplyOptions, Class, ClusterError, Keys, Patch, PatchOptions, ResourcePath, Selector,
 };
 
 /// Where Release objects are.
@@ -58,12 +60,14 @@ impl State {
 
     /// Looks for a record of the same release in another store: members have
     /// the label of its ApplySet, so going on with a new record would lose them.
-    /// Asked on first use only; what may not be read is nobody's record of ours.
+    /// Asked on first use only; what may not be read is nobody's record of ours. A
+    /// `ConfigMap` that pleach did not write is only pointed out: clients with write
+    /// access to any namespace could stop the first installation.
     pub(in crate::engine::sync) async fn ensure_only_record(
         &self,
         repository: &str,
         is_defined: bool,
-    ) -> Result<(), SyncError> {
+    ) -> Result<Vec<Finding>, SyncError> {
         let label = format!(
             "applyset.kubernetes.io/id,{}={}",
             labels::RELEASE,
@@ -86,20 +90,47 @@ impl State {
             Err(error) => pass_over(error)?,
         }
         let name = self.name.to_string();
-        let other = found.iter().find(|value| {
-            value["metadata"]["name"] == name.as_str()
-                && Store::of(value) != self.store
-                // Others may use the same names in a namespace of theirs.
-                && Installed::from_object(value)
-                    .is_ok_and(|record| record.repository == repository)
-        });
-        match other {
-            None => Ok(()),
-            Some(other) => Err(SyncError::KeptElsewhere {
-                release: name,
-                found: Store::of(other),
-                wanted: self.store.clone(),
-            }),
+        let mut planted = Vec::new();
+        for value in &found {
+            let store = Store::of(value);
+            if value["metadata"]["name"] != name.as_str() || store == self.store {
+                continue;
+            }
+            // Other environments may use the same names in a namespace of theirs.
+            let record = Installed::from_object(value);
+            let record = record.ok().filter(|one| one.repository == repository);
+            let Some(record) = record else { continue };
+            if self.vouches_for(&store, &record).await? {
+                return Err(SyncError::KeptElsewhere {
+                    release: name,
+                    found: store,
+                    wanted: self.store.clone(),
+                });
+            }
+            planted.push(foreign_record(store.parent(&self.name)));
+        }
+        Ok(planted)
+    }
+
+    /// Whether pleach wrote a record of this release in another store.
+    async fn vouches_for(&self, store: &Store, record: &Installed) -> Result<bool, SyncError> {
+        if *store == Store::Release {
+            return Ok(true);
+        }
+        if *self.cluster.keys() == Keys::Unread {
+            return Ok(false);
+        }
+        // The id of a cluster depends on the store.
+        let verified = async {
+            let id = cluster_id(&self.cluster, store).await?;
+            Self::verified(&self.cluster, (&self.name, store), &id, record).await
+        };
+        match Box::pin(verified).await {
+            Ok(()) => Ok(true),
+            Err(SyncError::Unverified { .. }) => Ok(false),
+            // Without the key nothing vouches for it.
+            Err(SyncError::Cluster(error)) => pass_over(error).map(|()| false).map_err(Into::into),
+            Err(error) => Err(error),
         }
     }
 
@@ -222,6 +253,16 @@ fn holds(live: &Value, wanted: &Value) -> bool {
         Value::Object(fields) => fields.iter().all(|(key, value)| holds(&live[key], value)),
         other => live == other,
     }
+}
+
+fn foreign_record(id: ObjectId) -> Finding {
+    Finding::warning(
+        Kind::Cluster,
+        "foreign-record",
+        "it has the name of this release's record and is not sealed by pleach, so it does not count",
+    )
+    .on(id)
+    .hint("delete it; if the release is kept there, set `state` of the environment file to its namespace")
 }
 
 /// What we may not read cannot be told from what is not there.
