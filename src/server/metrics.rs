@@ -25,7 +25,7 @@ use labels::{
 };
 
 /// Names of all metrics; docs/loop.md has them too.
-pub const NAMES: [&str; 20] = [
+pub const NAMES: [&str; 21] = [
     "pleach_looks",
     "pleach_look_duration_seconds",
     "pleach_release_synced",
@@ -46,6 +46,7 @@ pub const NAMES: [&str; 20] = [
     "pleach_looks_waiting",
     "pleach_cluster_up",
     "pleach_release_degraded",
+    "pleach_release_contended_fields",
 ];
 
 type Time = Gauge<f64, AtomicU64>;
@@ -68,6 +69,7 @@ pub struct Metrics {
     drift: Family<ReleaseLabels, Counter>,
     drifted: Family<ReleaseLabels, Gauge>,
     degraded: Family<ReleaseLabels, Gauge>,
+    contended: Family<ReleaseLabels, Gauge>,
     looking: Gauge,
     led: Family<EnvironmentLabels, Gauge>,
     replicas: Gauge,
@@ -108,6 +110,7 @@ impl Default for Metrics {
             drift: Family::default(),
             drifted: Family::default(),
             degraded: Family::default(),
+            contended: Family::default(),
             looking: Gauge::default(),
             led: Family::default(),
             replicas: Gauge::default(),
@@ -122,6 +125,7 @@ impl Default for Metrics {
         };
         let mut registry = Registry::default();
         metrics.register(&mut registry);
+        metrics.register_sharing(&mut registry);
         metrics.registry = Mutex::new(registry);
         metrics
     }
@@ -199,6 +203,10 @@ impl Metrics {
             "How many releases are being looked at, with what is done about them",
             self.looking.clone(),
         );
+    }
+
+    /// Registers what is told of replicas, previews, clusters, and trouble of releases.
+    fn register_sharing(&self, r: &mut Registry) {
         r.register(
             NAMES[14],
             "Whether this replica syncs an environment",
@@ -228,6 +236,11 @@ impl Metrics {
             NAMES[19],
             "Whether something of a release was ready and is not any more",
             self.degraded.clone(),
+        );
+        r.register(
+            NAMES[20],
+            "Fields of a release that other clients keep writing to, and that are left alone",
+            self.contended.clone(),
         );
     }
 
@@ -289,6 +302,7 @@ impl Metrics {
                 release,
                 is_degraded,
             } => self.count_health(release, *is_degraded),
+            LoopEvent::Contended { release, fields } => self.count_contended(release, *fields),
             LoopEvent::Unconnected { environment, .. } => self.answered(environment, false),
             LoopEvent::Carried {
                 release,
@@ -313,13 +327,7 @@ impl Metrics {
                 repository,
                 previewed,
                 ..
-            } => {
-                let labels = PreviewLabels {
-                    repository: repository.clone(),
-                    result: previewed.word(),
-                };
-                self.previews.get_or_create(&labels).inc();
-            }
+            } => self.count_preview(repository, previewed.word()),
             LoopEvent::Untold { .. } | LoopEvent::News(_) => {}
             LoopEvent::Looked {
                 release,
@@ -333,6 +341,14 @@ impl Metrics {
                 self.count_look(release, (*end, kept), *took, revision);
             }
         }
+    }
+
+    fn count_preview(&self, repository: &str, result: &'static str) {
+        let labels = PreviewLabels {
+            repository: repository.to_owned(),
+            result,
+        };
+        self.previews.get_or_create(&labels).inc();
     }
 
     /// Counts a look at what is wanted, and at what was there before where that waits.
@@ -412,6 +428,7 @@ impl Metrics {
         self.seen.remove(labels);
         self.drifted.remove(labels);
         self.degraded.remove(labels);
+        self.contended.remove(labels);
     }
 
     fn took(&self, verb: &'static str, took: Duration) {

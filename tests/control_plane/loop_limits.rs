@@ -107,6 +107,13 @@ fn a_field_that_somebody_keeps_writing_to_is_left_alone_by_the_loop() {
     fleet.edit_by_hand("ann");
     let said = fleet.until_condition("Contended", "FieldsFoughtOver");
     assert_eq!(said, ".data.k of ConfigMap/loop-fought/web with ann");
+    let metric = "pleach_release_contended_fields{environment=\"loop-fought\",release=\"web\"}";
+    fleet.until(metric, |_| (running.number(metric) > 0.0).then_some(()));
+    let events = ["events", "-A", "--field-selector=reason=Contended"];
+    fleet.until("the Event", |fleet| {
+        let said = fleet.field(&events, "{.items[*].message}");
+        said.contains("ConfigMap/loop-fought/web").then_some(())
+    });
     let looks = || running.looks("loop-fought", "web", "unchanged");
     let ((), events) = fleet.watched(|fleet| {
         let seen = looks();

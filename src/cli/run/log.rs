@@ -146,6 +146,7 @@ fn log(event: &LoopEvent) {
         | LoopEvent::Looking { .. }
         | LoopEvent::Queued { .. }
         | LoopEvent::Health { .. }
+        | LoopEvent::Contended { .. }
         | LoopEvent::Planned { .. }
         | LoopEvent::Carried { .. } => {}
         LoopEvent::Changed { release, objects } => {

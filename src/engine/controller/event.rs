@@ -141,6 +141,13 @@ pub enum LoopEvent {
         /// Whether something is not.
         is_degraded: bool,
     },
+    /// Other clients keep writing to fields of a release, or do so no longer.
+    Contended {
+        /// Environment and release.
+        release: ReleaseName,
+        /// How many fields are left alone.
+        fields: usize,
+    },
     /// The state of a release changed: for those who are told.
     News(News),
     /// A release was looked at, and what came of it.
@@ -263,6 +270,7 @@ impl LoopEvent {
             | Self::News(_)
             | Self::Looked { .. }
             | Self::Previewed { .. }
+            | Self::Contended { .. }
             | Self::Untold { .. } => false,
         }
     }

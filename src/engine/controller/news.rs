@@ -33,6 +33,8 @@ pub(super) struct Told {
     hold: Option<Digest>,
     /// Whether it was told that something is not ready any more.
     is_degraded: bool,
+    /// Whether it was told that fields are contended.
+    is_contended: bool,
     left: u32,
     refilled: Instant,
 }
@@ -57,6 +59,7 @@ impl Told {
             kept: None,
             hold: None,
             is_degraded: false,
+            is_contended: false,
             left: BURST,
             refilled: Instant::now(),
         }
@@ -136,6 +139,28 @@ impl Told {
                 cause: None,
                 message: "everything is ready again".to_owned(),
             },
+        })
+    }
+
+    /// Reports fields that other clients keep writing to; none where that was reported
+    /// already and did not calm down since.
+    pub(super) fn of_contended(&mut self, fields: &[String]) -> Option<Item> {
+        if fields.is_empty() {
+            self.is_contended = false;
+            return None;
+        }
+        if self.is_contended || !self.may_tell(Instant::now()) {
+            return None;
+        }
+        self.is_contended = true;
+        let fields = fields.join("; ");
+        Some(Item {
+            reason: "Contended",
+            is_warning: true,
+            cause: Some(NotificationCause::Drifted),
+            message: line(&format!(
+                "drift is not corrected, other clients keep writing: {fields}"
+            )),
         })
     }
 
@@ -311,6 +336,20 @@ mod tests {
         assert!(told.of_hold(Some(&hold("def"))).is_some());
         told.free();
         assert!(told.of_hold(Some(&hold("def"))).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fight_over_fields_is_reported_once() {
+        let fields = [".data.k of ConfigMap/web/a with ann".to_owned()];
+        let mut told = Told::new();
+        assert!(told.of_contended(&[]).is_none());
+        let item = told.of_contended(&fields).unwrap();
+        assert_eq!((item.reason, item.is_warning), ("Contended", true));
+        assert!(item.message.ends_with(&fields[0]), "{}", item.message);
+        assert!(told.of_contended(&fields).is_none());
+        // It calmed down, and begins again.
+        assert!(told.of_contended(&[]).is_none());
+        assert!(told.of_contended(&fields).is_some());
     }
 
     #[tokio::test(start_paused = true)]

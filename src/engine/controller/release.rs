@@ -66,6 +66,8 @@ pub(super) struct Release {
     subscription: Option<Subscription>,
     /// Whether what was brought about stays ready.
     health: Health,
+    /// Fields that other clients keep writing to.
+    contended: Vec<String>,
     /// How often in a row somebody changed something and nothing was to be done.
     fruitless: u32,
     /// Whether what is wanted was brought about before the last look.
@@ -129,6 +131,7 @@ impl Release {
             verify_at: Instant::now() + VERIFY.mul_f64(pace::random()),
             subscription: None,
             health: Health::default(),
+            contended: Vec::new(),
             fruitless: 0,
             was_reached: false,
             news: Told::new(),

@@ -110,6 +110,14 @@ impl Metrics {
         degraded.set(i64::from(is_degraded));
     }
 
+    pub(super) fn count_contended(&self, release: &ReleaseName, fields: usize) {
+        if self.is_left(&release.environment) {
+            return;
+        }
+        let contended = self.contended.get_or_create(&ReleaseLabels::of(release));
+        contended.set(fields.try_into().unwrap_or(i64::MAX));
+    }
+
     /// Notes which releases of an environment are held while the others are synced.
     pub(super) fn hold_releases<'a>(
         &self,

@@ -67,6 +67,8 @@ impl Release {
         }
         let orders = planned.observation.orders();
         let now = Timestamp::now();
+        let record = planned.observation.observed.installed.as_ref();
+        self.contended = record.map_or_else(Vec::new, |record| record.contended(now));
         if let Some(suspension) = orders.suspended(now) {
             return Some(suspended(suspension, now));
         }

@@ -59,7 +59,20 @@ impl Release {
         if let Some(item) = item {
             self.hand_on(wanted, &item, &revision).await;
         }
+        self.spread_contended(wanted).await;
         self.spread_health(wanted).await;
+    }
+
+    /// Tells how many fields other clients keep writing to, and those who do not watch
+    /// it when that begins.
+    async fn spread_contended(&mut self, wanted: &Wanted) {
+        self.shared.listener.tell(LoopEvent::Contended {
+            release: wanted.release().0.name.clone(),
+            fields: self.contended.len(),
+        });
+        if let Some(item) = self.news.of_contended(&self.contended) {
+            self.hand_on(wanted, &item, &wanted.revision()).await;
+        }
     }
 
     /// Looks whether objects that were written to are ready, and says so, beside what
