@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _};
+use jiff::Timestamp;
 use pleach_domain::inventory::{Found, Installed, Rebuilt, ReleaseName, Store, rebuild};
 use pleach_domain::object::{GroupKind, Manifest, ObjectId, labels};
 use pleach_domain::observe::{Discovery, LiveMeta};
@@ -86,7 +87,8 @@ impl Examined {
                 record.bundle.clone_from(&desired.bundle);
                 let former = record.memory.take();
                 let memory = desired.memory();
-                record.memory = Some(memory.with_former_stages(former.as_ref(), inventory));
+                let memory = memory.with_former_stages(former.as_ref(), inventory);
+                record.memory = Some(memory.under_policy_of(former.as_ref(), Timestamp::now()));
             }
         };
         let work =

@@ -11,6 +11,7 @@ mod error;
 pub mod events;
 mod hub;
 mod ledger;
+pub mod novelty;
 mod observe;
 mod op;
 mod paths;
@@ -61,6 +62,7 @@ use super::stop::Stop;
 use crate::io::cluster::Cluster;
 use events::{EventKind, Events, Verb};
 use ledger::Ledger;
+use record::Under;
 use report::SyncResult;
 use state::State;
 
@@ -157,7 +159,8 @@ pub async fn introduce(desired: &Desired, observation: Observation) -> Result<()
     let change = |record: &mut Installed| {
         record.repository.clone_from(&desired.repository);
         record.bundle.clone_from(&desired.bundle);
-        record.memory = Some(desired.memory());
+        let nothing = Inventory::default();
+        record.memory = Some(record::memory(desired, record, &nothing, Under::Recorded));
     };
     let message = "nothing was applied yet";
     state
@@ -204,12 +207,18 @@ async fn begin(
         attempt: attempt(desired),
         was_ready: state.record().ready,
     };
+    // Drift is corrected under any policy: only what is new was admitted by the recorded one.
+    let under = if novelty::is_new(desired, Some(state.record()), plan) {
+        Under::Desired
+    } else {
+        Under::Recorded
+    };
     if plan.has_steps() {
         let change = |installed: &mut Installed| {
             installed.repository.clone_from(&desired.repository);
             installed.bundle.clone_from(&desired.bundle);
             installed.applying = Some(begun.attempt.clone());
-            installed.memory = Some(record::memory(desired, installed, superset));
+            installed.memory = Some(record::memory(desired, installed, superset, under));
             installed.removed = false;
             installed.ready = false;
         };

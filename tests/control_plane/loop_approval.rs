@@ -94,8 +94,13 @@ fn approval_cannot_be_removed_without_approval() {
     approve(&fleet, release, &effects(&fleet));
     fleet.until_value("first");
     fleet.until_not("Stalled");
-    // One commit removes the approval and changes a value.
+    // One commit removes the approval, and another one changes a value.
+    let unchanged = || running.looks("loop-loosened", "web", "unchanged");
+    let before = unchanged();
     fleet.edit_environment(", approval: digest", "");
+    fleet.push("no approval");
+    running.pushed();
+    fleet.until("a look", |_| (unchanged() > before).then_some(()));
     fleet.push_value("first", "second");
     running.pushed();
     let said = fleet.until_condition("Stalled", "AwaitingApproval");

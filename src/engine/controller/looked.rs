@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use pleach_domain::depends;
 use pleach_domain::finding::Finding;
 use pleach_domain::inventory::{
-    AttemptResult, Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Orders, Suspension,
-    SyncRequest, WINDOW_CLOSED,
+    Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Orders, Suspension, SyncRequest,
+    WINDOW_CLOSED,
 };
-use pleach_domain::plan::{Action, Cause, Change, Op, Plan, Step, Taken};
+use pleach_domain::plan::{Action, Cause, Plan, Taken};
 use pleach_domain::repo::format::Drift;
 use pleach_domain::repo::{SyncPolicy, Windows};
 
@@ -21,7 +21,7 @@ use super::run::{Wanted, line};
 use super::waiting::Awaited;
 use super::{End, NAMED};
 use crate::engine::planning::Planned;
-use crate::engine::sync::SyncError;
+use crate::engine::sync::{SyncError, novelty};
 use crate::engine::words;
 use crate::io::cluster::Class;
 
@@ -253,40 +253,20 @@ pub(super) fn is_of_another_commit(planned: &Planned) -> bool {
 /// Whether a plan brings anything that was not there before, or deletes what git
 /// does not want any more: not only drift is corrected, or that is tried again.
 pub(super) fn is_new(planned: &Planned) -> bool {
-    let is_of_git = |step: &Step| match &step.op {
-        Op::Delete(deletion) => deletion.because().is_of_git(),
-        _ => false,
-    };
-    let is_anew =
-        |change: &Change| change.action == Action::Recreate && change.cause == Some(Cause::Git);
-    !was_there(planned)
-        || planned.plan.steps.iter().any(is_of_git)
-        || planned.plan.changes.iter().any(is_anew)
+    let record = planned.observation.observed.installed.as_ref();
+    novelty::is_new(&planned.desired, record, &planned.plan)
 }
 
 /// Whether nothing else was begun since something was reached.
 pub(super) fn is_left(planned: &Planned) -> bool {
     let record: Option<&Installed> = planned.observation.observed.installed.as_ref();
-    record.is_some_and(is_undisturbed)
+    record.is_some_and(novelty::is_undisturbed)
 }
 
 /// Whether exactly this was there, and nothing else was begun since.
 pub(super) fn was_there(planned: &Planned) -> bool {
-    let record: Option<&Installed> = planned.observation.observed.installed.as_ref();
-    record.is_some_and(|one| !planned.desired.is_fresh(Some(one)) && is_undisturbed(one))
-}
-
-/// Whether no other revision was tried since the last one that was reached: the way
-/// back from one that failed is no correction.
-fn is_undisturbed(record: &Installed) -> bool {
-    let attempts = [&record.installed, &record.applying];
-    let is_of_it = |result: &AttemptResult| {
-        let mut attempts = attempts.into_iter().flatten();
-        attempts.any(|attempt| attempt.revision == result.revision)
-    };
-    let since = record.history.iter();
-    let mut since = since.take_while(|result| result.result != "deployed");
-    since.all(is_of_it)
+    let record = planned.observation.observed.installed.as_ref();
+    novelty::was_there(&planned.desired, record)
 }
 
 /// Whether somebody changed what git says: who owns a field is no value.
@@ -326,47 +306,7 @@ pub(super) fn drift(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::inventory::Attempt;
-    use pleach_domain::object::Digest;
-    use rstest::rstest;
-
     use super::*;
-
-    #[rstest]
-    #[case::deployed(&["deployed a"], true)]
-    #[case::corrected_in_vain(&["failed a", "interrupted a", "deployed a", "failed b"], true)]
-    #[case::at_a_commit_that_changes_nothing(&["failed c", "deployed a"], true)]
-    #[case::on_the_way_back(&["failed a", "failed b", "deployed a"], false)]
-    #[case::superseded(&["failed a", "superseded b", "deployed a"], false)]
-    fn the_way_back_is_no_correction(#[case] history: &[&str], #[case] expected: bool) {
-        let attempt = |revision: &str| {
-            Some(Attempt {
-                version: "v1".to_owned(),
-                revision: revision.to_owned(),
-                digest: Digest::of(b""),
-                at: Timestamp::UNIX_EPOCH,
-            })
-        };
-        let results = history.iter().map(|result| {
-            let (result, revision) = result.split_once(' ').unwrap();
-            AttemptResult {
-                version: "v1".to_owned(),
-                revision: revision.to_owned(),
-                result: result.to_owned(),
-                at: Timestamp::UNIX_EPOCH,
-                message: String::new(),
-                local: String::new(),
-                overridden: Vec::new(),
-            }
-        });
-        let record = Installed {
-            installed: attempt("a"),
-            applying: attempt("c"),
-            history: results.collect(),
-            ..Installed::default()
-        };
-        assert_eq!(is_undisturbed(&record), expected);
-    }
 
     #[test]
     fn what_does_not_pass_by_itself_is_said_of_the_release() {

@@ -73,7 +73,8 @@ fn is_current(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
     };
     is_said
         && !record.removed
-        && record.memory.as_ref() == Some(&memory(desired, record, &observed.inventory))
+        && record.memory.as_ref()
+            == Some(&memory(desired, record, &observed.inventory, Under::Recorded))
         && super::is_keyed(desired)
         // What was fought over and has calmed down is forgotten.
         && !record.clone().calm_down(observed.at)
@@ -96,11 +97,29 @@ fn is_noted(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
     found == observed.inventory
 }
 
+/// The policy that a record has from now on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Under {
+    /// That of git: a plan that brings something new was admitted.
+    Desired,
+    /// One that is at least as strict as the recorded one.
+    Recorded,
+}
+
 /// What the record keeps for the end of the release: what git says of it now,
 /// and where those of its members stood that git does not have any more.
-pub(super) fn memory(desired: &Desired, record: &Installed, inventory: &Inventory) -> Memory {
+pub(super) fn memory(
+    desired: &Desired,
+    record: &Installed,
+    inventory: &Inventory,
+    under: Under,
+) -> Memory {
     let former = record.memory.as_ref();
-    desired.memory().with_former_stages(former, inventory)
+    let memory = desired.memory().with_former_stages(former, inventory);
+    match under {
+        Under::Desired => memory,
+        Under::Recorded => memory.under_policy_of(former, Timestamp::now()),
+    }
 }
 
 /// The inventory before the first change: everything that is a member, and
@@ -493,7 +512,7 @@ pub(super) async fn finish(
         record.stage.clone_from(&ending.stage);
         record.ready = deployed;
         record.removed = false;
-        record.memory = Some(memory(desired, record, inventory));
+        record.memory = Some(memory(desired, record, inventory, Under::Recorded));
         let now = Timestamp::now();
         record.calm_down(now);
         for (object, taken) in corrected {

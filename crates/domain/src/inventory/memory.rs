@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::Inventory;
 use crate::order::StageName;
 use crate::repo::format::{BlockUninstall, ReadinessRule, Window, remembered};
-use crate::repo::{Protect, RuntimeObject, StageRule};
+use crate::repo::{Protect, RuntimeObject, StageRule, Windows};
+
+/// Sets of windows and protected kinds that are kept of former policies.
+const KEPT: usize = 16;
 
 /// What taking a release away needs to know of it when git no longer has its
 /// bundle, or its environment. Its size does not grow with the release.
@@ -87,6 +90,20 @@ impl Memory {
         self
     }
 
+    /// Returns the memory with a policy that is at least as strict as the recorded one:
+    /// no plan that brings anything new was admitted by that. Its windows do not count
+    /// any more once they are open.
+    #[must_use]
+    pub fn under_policy_of(mut self, former: Option<&Self>, now: Timestamp) -> Self {
+        let Some(former) = former else { return self };
+        self.approval |= former.approval;
+        keep(&mut self.protect, &former.protect);
+        if !Windows::recorded(&former.windows).are_open(now) {
+            keep(&mut self.windows, &former.windows);
+        }
+        self
+    }
+
     /// The remembered stages where they stood.
     pub fn placed(&self) -> impl Iterator<Item = (StageName, &RememberedStage)> {
         let stages = self.stages.iter().enumerate();
@@ -95,6 +112,17 @@ impl Memory {
             Some((StageName::declared(&stage.name, &after, order), stage))
         })
     }
+}
+
+/// Adds what is missing, up to a bound: commits that only change a policy may be many.
+fn keep<T: Clone + PartialEq>(known: &mut Vec<T>, former: &[T]) {
+    let missing: Vec<T> = former
+        .iter()
+        .filter(|one| !known.contains(one))
+        .take(KEPT)
+        .cloned()
+        .collect();
+    known.extend(missing);
 }
 
 #[cfg(test)]
@@ -162,5 +190,60 @@ mod tests {
         placed.sort();
         let names: Vec<&str> = placed.iter().map(StageName::as_str).collect();
         assert_eq!(names, ["stop", "workloads", "hooks", "registrations"]);
+    }
+
+    fn windows(text: &str) -> Vec<Window> {
+        let (allows, span) = text.split_once(' ').unwrap();
+        let span = Some(span.to_owned());
+        let (allow, deny) = match allows {
+            "allow" => (span, None),
+            _ => (None, span),
+        };
+        vec![Window {
+            allow,
+            deny,
+            time_zone: None,
+        }]
+    }
+
+    #[test]
+    fn a_policy_is_loosened_by_no_commit_that_changes_nothing_else() {
+        let protect = |kind: &str| Protect {
+            group: None,
+            kind: kind.to_owned(),
+        };
+        let (closed, other) = (windows("deny 00:00-24:00"), windows("allow 00:00-12:00"));
+        let strict = Memory {
+            approval: true,
+            windows: vec![closed.clone()],
+            protect: vec![protect("Secret")],
+            ..Memory::default()
+        };
+        let now = Timestamp::UNIX_EPOCH;
+        // Whatever the commits say, and however many there are.
+        let loose = Memory::default().under_policy_of(Some(&strict), now);
+        assert_eq!(loose, strict);
+        assert_eq!(Memory::default().under_policy_of(Some(&loose), now), strict);
+        let different = Memory {
+            windows: vec![other.clone()],
+            protect: vec![protect("ConfigMap")],
+            ..Memory::default()
+        };
+        let both = different.clone().under_policy_of(Some(&strict), now);
+        assert!(both.approval);
+        assert_eq!(both.windows, [other, closed]);
+        assert_eq!(both.protect, [protect("ConfigMap"), protect("Secret")]);
+        assert_eq!(different.clone().under_policy_of(Some(&both), now), both);
+        // Windows that are open let other windows take their place, and nothing else.
+        let open = Memory {
+            windows: vec![windows("allow 00:00-24:00")],
+            ..strict
+        };
+        let replaced = different.clone().under_policy_of(Some(&open), now);
+        assert_eq!(replaced.windows, different.windows);
+        assert!(replaced.approval);
+        // A stricter policy counts at once.
+        assert!(open.under_policy_of(Some(&different), now).approval);
+        assert_eq!(different.clone().under_policy_of(None, now), different);
     }
 }

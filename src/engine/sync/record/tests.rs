@@ -346,7 +346,7 @@ fn the_stage_of_a_member_is_recorded_and_a_former_one_remembered_while_it_is_use
     let mut record = deployed("abc");
     let remembered = record.memory.as_mut().unwrap();
     remembered.stages = vec![stage("agents"), stage("hooks")];
-    let kept = memory(&desired(), &record, &members);
+    let kept = memory(&desired(), &record, &members, Under::Recorded);
     assert_eq!(kept.stages, [stage("agents")]);
     // One that nobody uses is forgotten: that is something to write.
     assert!(writes(&desired(), &observed(record), &plan(&[])));

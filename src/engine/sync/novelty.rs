@@ -1,0 +1,82 @@
+//! Whether a plan brings anything new, or only what a record says that was there.
+
+use pleach_domain::inventory::{AttemptResult, Installed};
+use pleach_domain::plan::{Action, Cause, Change, Desired, Op, Plan, Step};
+
+/// Returns whether a plan brings anything that was not there before, or deletes what git
+/// does not want any more: not only drift is corrected, or that is tried again.
+pub fn is_new(desired: &Desired, record: Option<&Installed>, plan: &Plan) -> bool {
+    let is_of_git = |step: &Step| match &step.op {
+        Op::Delete(deletion) => deletion.because().is_of_git(),
+        _ => false,
+    };
+    let is_anew =
+        |change: &Change| change.action == Action::Recreate && change.cause == Some(Cause::Git);
+    !was_there(desired, record)
+        || plan.steps.iter().any(is_of_git)
+        || plan.changes.iter().any(is_anew)
+}
+
+/// Returns whether exactly this was there, and nothing else was begun since.
+pub fn was_there(desired: &Desired, record: Option<&Installed>) -> bool {
+    record.is_some_and(|one| !desired.is_fresh(Some(one)) && is_undisturbed(one))
+}
+
+/// Returns whether no other revision was tried since the last one that was reached: the
+/// way back from one that failed is no correction.
+pub fn is_undisturbed(record: &Installed) -> bool {
+    let attempts = [&record.installed, &record.applying];
+    let is_of_it = |result: &AttemptResult| {
+        let mut attempts = attempts.into_iter().flatten();
+        attempts.any(|attempt| attempt.revision == result.revision)
+    };
+    let since = record.history.iter();
+    let mut since = since.take_while(|result| result.result != "deployed");
+    since.all(is_of_it)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use pleach_domain::inventory::Attempt;
+    use pleach_domain::object::Digest;
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::deployed(&["deployed a"], true)]
+    #[case::corrected_in_vain(&["failed a", "interrupted a", "deployed a", "failed b"], true)]
+    #[case::at_a_commit_that_changes_nothing(&["failed c", "deployed a"], true)]
+    #[case::on_the_way_back(&["failed a", "failed b", "deployed a"], false)]
+    #[case::superseded(&["failed a", "superseded b", "deployed a"], false)]
+    fn the_way_back_is_no_correction(#[case] history: &[&str], #[case] expected: bool) {
+        let attempt = |revision: &str| {
+            Some(Attempt {
+                version: "v1".to_owned(),
+                revision: revision.to_owned(),
+                digest: Digest::of(b""),
+                at: Timestamp::UNIX_EPOCH,
+            })
+        };
+        let results = history.iter().map(|result| {
+            let (result, revision) = result.split_once(' ').unwrap();
+            AttemptResult {
+                version: "v1".to_owned(),
+                revision: revision.to_owned(),
+                result: result.to_owned(),
+                at: Timestamp::UNIX_EPOCH,
+                message: String::new(),
+                local: String::new(),
+                overridden: Vec::new(),
+            }
+        });
+        let record = Installed {
+            installed: attempt("a"),
+            applying: attempt("c"),
+            history: results.collect(),
+            ..Installed::default()
+        };
+        assert_eq!(is_undisturbed(&record), expected);
+    }
+}
