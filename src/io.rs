@@ -5,5 +5,6 @@ pub mod cluster;
 pub mod files;
 pub mod forge;
 pub mod git;
+pub mod sandbox;
 pub mod throwaway;
 pub mod webhook;

@@ -28,6 +28,7 @@ use crate::engine::preview::{
 use crate::engine::preview_process::{FORMAT, Report, Verdict, Way, marker};
 use crate::io::bounds::{bound, defer};
 use crate::io::cluster::{Cluster, Connection};
+use crate::io::sandbox::{Work, confine};
 
 /// Time of processors that a change may take which nobody has looked at yet.
 const TIME: Duration = Duration::from_mins(2);
@@ -129,6 +130,12 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
     if args.telling.untrusted {
         bound(TIME).map_err(|error| CliError::new(Kind::Failed, error))?;
         defer();
+        // The controller names a bare repository.
+        let work = match (&args.clusters, &ctx.settings.repo) {
+            (None, Some(folder)) => Work::Render { folder },
+            _ => Work::Cluster,
+        };
+        confine(work).map_err(|error| CliError::new(Kind::Failed, error))?;
     }
     let change = open(ctx, args)?;
     let key = mask::run_key()?;

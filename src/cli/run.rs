@@ -26,6 +26,7 @@ use crate::engine::sync::Claim;
 use crate::io::cluster::Connection;
 use crate::io::files;
 use crate::io::forge::Forge;
+use crate::io::sandbox;
 use crate::server::hooks::{self, Hook};
 use crate::server::metrics::Metrics;
 use crate::server::notifications::{self, Notifier};
@@ -134,6 +135,11 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     let mut plan = planned(ctx, &args).await?;
     if let Err(error) = files::remove_abandoned() {
         tracing::warn!(%error, "what former runs left behind cannot be removed");
+    }
+    if !sandbox::restricts_files() {
+        tracing::warn!(
+            "the kernel has no Landlock: a defect in the processes that fetch and render could read any file of the controller"
+        );
     }
     plan.listen = args.listen.or(plan.listen);
     plan.metrics = args.metrics_listen.or(plan.metrics);

@@ -23,6 +23,7 @@ use super::planning::{Options, Predecessors, desired, policy};
 use super::worker;
 use crate::io::git::mirror::Place;
 use crate::io::git::{GitError, Revision};
+use crate::io::sandbox::{self, SandboxError, Work};
 
 /// How many there are at once: an environment that takes long holds up few others.
 const PLACES: usize = 2;
@@ -40,9 +41,12 @@ struct Order {
     environment: String,
 }
 
-/// Reads what the text says, in this process, whatever comes of it.
+/// Reads what the text says, in this process, whatever comes of it. The process is
+/// [restricted](sandbox) to that from now on.
 pub fn carry_out(order: &str) -> Result<(), Invalid> {
     let order: Order = serde_json::from_str(order)?;
+    let folder = order.place.folder();
+    sandbox::confine(Work::Render { folder })?;
     let tree = order.place.tree(&order.commit)?;
     // What is wrong with it is found by who reads it next.
     let read = read_all(&tree, Revision::Commit(order.commit), &order.environment);
@@ -89,6 +93,9 @@ pub enum Invalid {
     /// Nobody knows what.
     #[error("it is not said what is to be read")]
     Order(#[from] serde_json::Error),
+    /// It would not be safe to read it.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
     /// It is not there.
     #[error(transparent)]
     Git(#[from] GitError),

@@ -8,6 +8,7 @@
 )]
 
 mod architecture;
+mod bounded;
 mod bundle;
 mod cli;
 mod cluster;

@@ -5,7 +5,7 @@
 //! download has a deadline and a largest size.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -302,6 +302,11 @@ impl Reader {
 }
 
 impl Place {
+    /// The bare repository.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The files of a commit.
     pub fn tree(&self, commit: &str) -> Result<GitTree, GitError> {
         let path = &self.folder;

@@ -1,0 +1,119 @@
+//! System calls that a restricted process may not make.
+
+use std::collections::BTreeMap;
+use std::env::consts::ARCH;
+
+use libc::{EPERM, c_long};
+use rustix::process::getpid;
+use seccompiler::{
+    BackendError, BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp,
+    SeccompCondition, SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads,
+};
+
+/// Calls that no work needs: they reach into other processes, or parts of the kernel in which
+/// defects are found again and again. `io_uring` also makes calls that no filter sees.
+const NEVER: [c_long; 37] = [
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_kcmp,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_setpriority,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_perf_event_open,
+    libc::SYS_bpf,
+    libc::SYS_userfaultfd,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_chroot,
+    libc::SYS_pivot_root,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_kexec_load,
+];
+/// Calls by which a process talks to servers, or starts programs and ends them.
+const CLIENTS: [c_long; 17] = [
+    libc::SYS_socket,
+    libc::SYS_socketpair,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_kill,
+    libc::SYS_tkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_pidfd_send_signal,
+];
+/// The same calls under the numbers of the x32 variant, which a filter by number misses.
+const X32: c_long = 0x4000_0000;
+/// Calls that only x32 has: variants of calls above, and harmless ones.
+const ONLY_X32: std::ops::RangeInclusive<c_long> = X32 + 512..=X32 + 547;
+
+/// Makes the calls fail with `EPERM`, in this process and all that it starts.
+pub(super) fn restrict(is_client: bool) -> Result<(), Error> {
+    apply_filter_all_threads(&program(is_client)?)
+}
+
+fn program(is_client: bool) -> Result<BpfProgram, BackendError> {
+    let mut refused: BTreeMap<c_long, Vec<SeccompRule>> = BTreeMap::new();
+    // No condition: whatever the arguments are.
+    refused.extend(NEVER.map(|call| (call, Vec::new())));
+    // Limits of this process, and no other one.
+    let of_others = unless(0)?;
+    refused.insert(libc::SYS_prlimit64, vec![of_others]);
+    if !is_client {
+        refused.extend(CLIENTS.map(|call| (call, Vec::new())));
+        // A process that gives up sends the signal to itself.
+        let id = getpid().as_raw_nonzero().get();
+        let to_others = unless(u64::from(id.unsigned_abs()))?;
+        refused.insert(libc::SYS_tgkill, vec![to_others]);
+    }
+    if ARCH == "x86_64" {
+        let same: Vec<_> = refused.keys().map(|call| call | X32).collect();
+        refused.extend(
+            same.into_iter()
+                .chain(ONLY_X32)
+                .map(|call| (call, Vec::new())),
+        );
+    }
+    let filter = SeccompFilter::new(
+        refused,
+        SeccompAction::Allow,
+        SeccompAction::Errno(EPERM.unsigned_abs()),
+        TargetArch::try_from(ARCH)?,
+    )?;
+    filter.try_into()
+}
+
+/// Applies where the first argument of a call is something else.
+fn unless(argument: u64) -> Result<SeccompRule, BackendError> {
+    let other = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, argument)?;
+    SeccompRule::new(vec![other])
+}
