@@ -1,6 +1,7 @@
 //! What a preview says of a cluster, and whether what was planned is what the
 //! audit log says was written.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use pleach_testkit::demo::copy_example;
@@ -117,6 +118,29 @@ fn the_head_is_shown_against_the_cluster_beside_the_base_and_nothing_is_written(
     let audited = fleet.audited();
     assert_eq!(audited["releases"][0]["effects"], live["effects"]);
     assert_eq!(audited["releases"][0]["written"], 3, "{audited:#}");
+}
+
+/// The author of a pull request who writes a guess elsewhere does not learn from
+/// equal numbers that it is right.
+#[test]
+fn a_right_guess_does_not_have_the_number_of_a_live_value() {
+    let fleet = fleet("guess");
+    let guess = format!(
+        "{}---\napiVersion: v1\nkind: Secret\nmetadata: {{name: guess}}\nstringData: {{k: {PLANTED}}}\n",
+        fleet.read(WEB)
+    );
+    fleet.write(WEB, &guess);
+    let shown = preview(&fleet, &[]).ended_with(0).stdout;
+    let numbers = |sign: &str| -> BTreeSet<&str> {
+        let start = format!("{sign}  k: \"<secret ");
+        let lines = shown.lines().filter_map(|line| line.strip_prefix(&start));
+        lines
+            .filter_map(|rest| rest.split([',', '>']).next())
+            .collect()
+    };
+    let (former, wanted) = (numbers("-"), numbers("+"));
+    assert!(!former.is_empty() && wanted.len() == 2, "{shown}");
+    assert!(former.is_disjoint(&wanted), "{shown}");
 }
 
 fn schema_errors(document: &Value) -> Vec<String> {

@@ -1,9 +1,11 @@
 //! Keeps secret values out of everything that is shown or written down.
 //!
-//! A value is replaced by `<secret N>`; equal values get the same number in the
-//! whole run, so a reviewer sees that a value changed and where it went, and
-//! nothing else: not its length, not its text. Values are told apart by a keyed
-//! digest whose key lives as long as the run.
+//! A value is replaced by `<secret N>`. Equal values of what is wanted get the same
+//! number in the whole run, so a reviewer sees that a value changed and where it
+//! goes, and nothing else: not its length, not its text. A value that was there
+//! before has a number of its own field: the author of a change must not find it by
+//! writing guesses elsewhere. Values are told apart by a keyed digest whose key
+//! lives as long as the run.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,17 +22,15 @@ use crate::object::{
 };
 use crate::values::SecretValues;
 
-/// Shorter texts are not looked for in messages: they would be found everywhere.
-const SHORTEST_IN_TEXT: usize = 4;
-
 /// Replaces secret values, and remembers them for as long as it lives.
 pub struct Masker {
     key: DigestKey,
+    /// Numbers of what is wanted.
     numbers: BTreeMap<Digest, usize>,
+    /// Numbers of what was there before, each with its field.
+    former: BTreeMap<Digest, usize>,
     /// How many numbers were given.
     count: usize,
-    /// What to look for in texts, and its number.
-    known: BTreeMap<String, usize>,
     /// Values that are secret wherever they are.
     guarded: SecretValues,
 }
@@ -43,14 +43,82 @@ impl fmt::Debug for Masker {
     }
 }
 
+/// The side of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    /// What was there before: in the cluster, or at the base.
+    Former,
+    /// What is wanted.
+    Wanted,
+}
+
+/// A field of an object on one side.
+#[derive(Debug)]
+struct Field {
+    side: Side,
+    /// The object and the keys, each with its length.
+    path: String,
+}
+
+impl Field {
+    fn root(side: Side, object: &Value) -> Self {
+        let mut field = Self {
+            side,
+            path: String::new(),
+        };
+        let version = object["apiVersion"].as_str().unwrap_or_default();
+        let group = version.split_once('/').map_or("", |(group, _)| group);
+        let metadata = &object["metadata"];
+        let names = [&object["kind"], &metadata["namespace"], &metadata["name"]];
+        let names = names.map(|name| name.as_str().unwrap_or_default());
+        for part in std::iter::once(group).chain(names) {
+            field.enter(part);
+        }
+        field
+    }
+
+    /// Goes down, and returns how to come back.
+    fn enter(&mut self, key: &str) -> usize {
+        let length = self.path.len();
+        // `stringData` becomes `data`. Writing to a String cannot fail.
+        let key = if key == "stringData" { "data" } else { key };
+        let _ = write!(self.path, "{}:{key}", key.len());
+        length
+    }
+
+    /// Items without a name are one field: their order may change.
+    fn enter_item(&mut self, item: &Value) -> usize {
+        let name = item.get("name").and_then(Value::as_str);
+        self.enter(&name.map_or_else(|| "[]".to_owned(), |name| format!("[{name}]")))
+    }
+
+    fn enter_segment(&mut self, segment: &PathSegment) -> usize {
+        match segment {
+            PathSegment::Key(key) => self.enter(key),
+            PathSegment::Select(keys) => {
+                let name = keys.iter().find_map(|(key, value)| match value {
+                    KeyValue::Text(name) if &**key == "name" => Some(format!("[{name}]")),
+                    _ => None,
+                });
+                self.enter(name.as_deref().unwrap_or("[]"))
+            }
+            PathSegment::Item(_) | PathSegment::Index(_) => self.enter("[]"),
+        }
+    }
+
+    fn leave(&mut self, length: usize) {
+        self.path.truncate(length);
+    }
+}
+
 impl Masker {
     /// Starts a run; the key must be random and never be stored.
     pub fn new(key: DigestKey) -> Self {
         Self {
             key,
             numbers: BTreeMap::new(),
+            former: BTreeMap::new(),
             count: 0,
-            known: BTreeMap::new(),
             guarded: SecretValues::default(),
         }
     }
@@ -66,10 +134,21 @@ impl Masker {
         !self.guarded.is_empty()
     }
 
-    /// Masks one object, or one side of a comparison.
+    /// Masks an object that is wanted, or that stands alone.
     #[must_use]
-    pub fn object(&mut self, mut object: Value, secrecy: &Secrecy) -> Value {
-        self.walk(&mut object, &secrecy.root(), None, None);
+    pub fn object(&mut self, object: Value, secrecy: &Secrecy) -> Value {
+        self.alone(Side::Wanted, object, secrecy)
+    }
+
+    /// Masks an object that was there before.
+    #[must_use]
+    pub fn former(&mut self, object: Value, secrecy: &Secrecy) -> Value {
+        self.alone(Side::Former, object, secrecy)
+    }
+
+    fn alone(&mut self, side: Side, mut object: Value, secrecy: &Secrecy) -> Value {
+        let mut field = Field::root(side, &object);
+        self.walk(&mut object, &mut field, &secrecy.root(), None, None);
         object
     }
 
@@ -80,8 +159,12 @@ impl Masker {
     #[must_use]
     pub fn pair(&mut self, old: &Value, new: &Value, secrecy: &Secrecy) -> (Value, Value) {
         let (mut old_masked, mut masked) = (old.clone(), new.clone());
-        self.walk(&mut old_masked, &secrecy.root(), None, Some(new));
-        self.walk(&mut masked, &secrecy.root(), Some(old), None);
+        let root = secrecy.root();
+        // Under another name it is still the same field.
+        let mut field = Field::root(Side::Former, new);
+        self.walk(&mut old_masked, &mut field, &root, None, Some(new));
+        field.side = Side::Wanted;
+        self.walk(&mut masked, &mut field, &root, Some(old), None);
         (old_masked, masked)
     }
 
@@ -91,6 +174,7 @@ impl Masker {
         for change in changes {
             let old = change.old.clone();
             let mut hidden = secrecy.root();
+            let mut field = Field::root(Side::Former, new);
             let mut like = Some(new);
             for segment in &change.path.0 {
                 let below = hidden.step(segment);
@@ -103,19 +187,25 @@ impl Masker {
                     below
                 };
                 like = next;
+                field.enter_segment(segment);
             }
             if let Some(value) = &mut change.old {
-                self.walk(value, &hidden, None, like);
+                self.walk(value, &mut field, &hidden, None, like);
             }
+            field.side = Side::Wanted;
             if let Some(value) = &mut change.new {
-                self.walk(value, &hidden, old.as_ref(), None);
+                self.walk(value, &mut field, &hidden, old.as_ref(), None);
             }
-            self.path(&mut change.path, secrecy);
+            let side = match &change.new {
+                None => Side::Former,
+                Some(_) => Side::Wanted,
+            };
+            self.path(&mut change.path, Field::root(side, new), secrecy);
         }
     }
 
     /// Keys of list items are values too.
-    fn path(&mut self, path: &mut FieldPath, secrecy: &Secrecy) {
+    fn path(&mut self, path: &mut FieldPath, mut field: Field, secrecy: &Secrecy) {
         let mut hidden = secrecy.root();
         for segment in &mut path.0 {
             let below = hidden.step(segment);
@@ -127,56 +217,35 @@ impl Masker {
             .into_iter()
             .any(|value| matches!(value, KeyValue::Text(text) if self.guarded.are_part_of(text)));
             hidden = below;
+            field.enter_segment(segment);
             if hidden.secret.is_some() || guarded {
-                self.segment(segment);
+                self.segment(segment, &mut field);
             }
         }
     }
 
-    fn segment(&mut self, segment: &mut PathSegment) {
-        let values: Vec<&mut KeyValue> = match segment {
-            PathSegment::Item(value) => vec![value],
-            PathSegment::Select(keys) => keys.iter_mut().map(|(_, value)| value).collect(),
+    fn segment(&mut self, segment: &mut PathSegment, field: &mut Field) {
+        let values: Vec<(Option<&str>, &mut KeyValue)> = match segment {
+            PathSegment::Item(value) => vec![(None, value)],
+            PathSegment::Select(keys) => keys
+                .iter_mut()
+                .map(|(key, value)| (Some(&**key), value))
+                .collect(),
             PathSegment::Key(_) | PathSegment::Index(_) => Vec::new(),
         };
-        for value in values {
-            let number = match &*value {
-                KeyValue::Text(text) => self.number(text),
-                KeyValue::Int(number) => self.number(&number.to_string()),
+        for (key, value) in values {
+            let text = match &*value {
+                KeyValue::Text(text) => text.clone(),
+                KeyValue::Int(number) => number.to_string(),
                 KeyValue::Bool(_) => continue,
             };
+            let back = key.map(|key| field.enter(key));
+            let number = self.number_in(field, &text, Coding::Plain);
+            if let Some(back) = back {
+                field.leave(back);
+            }
             *value = KeyValue::Text(format!("<secret {number}>"));
         }
-    }
-
-    /// Replaces every known secret in a text, such as a message of the server.
-    /// Values of less than four characters are not looked for.
-    #[must_use]
-    pub fn text(&self, text: &str) -> String {
-        let mut known: Vec<(&String, &usize)> = self.known.iter().collect();
-        // The longest first: one secret may be the beginning of another.
-        known.sort_by_key(|(secret, _)| std::cmp::Reverse(secret.len()));
-        let mut masked = String::with_capacity(text.len());
-        let mut rest = text;
-        while let Some(next) = rest.chars().next() {
-            let found = known
-                .iter()
-                .find_map(|(secret, number)| Some((rest.strip_prefix(secret.as_str())?, number)));
-            if let Some((after, number)) = found {
-                // Writing to a String cannot fail.
-                let _ = write!(masked, "<secret {number}>");
-                rest = after;
-            } else {
-                masked.push(next);
-                rest = &rest[next.len_utf8()..];
-            }
-        }
-        masked
-    }
-
-    /// Takes note of a secret value without masking anything.
-    pub fn learn(&mut self, secret: &str) {
-        self.number(secret);
     }
 
     /// `old` is what stood here before; `like` is the other side of what may
@@ -184,6 +253,7 @@ impl Masker {
     fn walk(
         &mut self,
         value: &mut Value,
+        field: &mut Field,
         hidden: &Hidden<'_>,
         old: Option<&Value>,
         like: Option<&Value>,
@@ -198,7 +268,9 @@ impl Masker {
                     if others.is_some() && like.is_none() && hidden.has_secret_neighbors() {
                         below = below.secret();
                     }
-                    self.walk(child, &below, old, like);
+                    let back = field.enter(key);
+                    self.walk(child, field, &below, old, like);
+                    field.leave(back);
                 }
             }
             Value::Array(items) => {
@@ -213,27 +285,26 @@ impl Masker {
                     if others.is_some() && like.is_none() && hidden.has_secret_neighbors() {
                         below = below.secret();
                     }
-                    self.walk(child, &below, old, like);
+                    let back = field.enter_item(child);
+                    self.walk(child, field, &below, old, like);
+                    field.leave(back);
                 }
             }
             Value::Null => {}
             scalar => {
                 if let Some(coding) = hidden.secret {
-                    self.scalar(scalar, old, coding);
+                    self.scalar(scalar, field, old, coding);
                 } else if self.guarded.are_part_of(&text_of(scalar)) {
-                    self.scalar(scalar, old, Coding::Plain);
+                    self.scalar(scalar, field, old, Coding::Plain);
                 }
             }
         }
     }
 
-    fn scalar(&mut self, value: &mut Value, old: Option<&Value>, coding: Coding) {
+    fn scalar(&mut self, value: &mut Value, field: &Field, old: Option<&Value>, coding: Coding) {
         let changed = old.is_some_and(|old| old != value);
         let text = text_of(value);
-        let number = match coding {
-            Coding::Plain => self.number(&text),
-            Coding::Base64 => self.encoded(&text),
-        };
+        let number = self.number_in(field, &text, coding);
         *value = Value::String(if changed {
             format!("<secret {number}, changed>")
         } else {
@@ -241,17 +312,34 @@ impl Masker {
         });
     }
 
+    /// The number of a value in a field. One that was there before has that of its
+    /// field, on both sides, and no other value has it.
+    fn number_in(&mut self, field: &Field, text: &str, coding: Coding) -> usize {
+        let decoded = match coding {
+            Coding::Base64 => from_base64(text),
+            Coding::Plain => None,
+        };
+        let bytes = decoded.as_deref().unwrap_or(text.as_bytes());
+        let head = format!("{}:{}", field.path.len(), field.path);
+        let digest = Digest::keyed(&self.key, &[head.as_bytes(), bytes].concat());
+        match (self.former.get(&digest), field.side, coding) {
+            (Some(number), _, _) => *number,
+            (None, Side::Former, _) => {
+                let number = self.next_number();
+                self.former.insert(digest, number);
+                number
+            }
+            (None, Side::Wanted, Coding::Plain) => self.number(text),
+            (None, Side::Wanted, Coding::Base64) => self.encoded(text),
+        }
+    }
+
     /// The number of what is encoded, so that `data` and `stringData` agree.
     fn encoded(&mut self, text: &str) -> usize {
         let Some(bytes) = from_base64(text) else {
             return self.number(text);
         };
-        let number = self.number_of(&bytes);
-        self.remember(text, number);
-        if let Ok(decoded) = String::from_utf8(bytes) {
-            self.remember(&decoded, number);
-        }
-        number
+        self.number_of(&bytes)
     }
 
     fn number(&mut self, text: &str) -> usize {
@@ -270,8 +358,6 @@ impl Masker {
             (None, None) => self.next_number(),
         };
         self.numbers.insert(digest, number);
-        self.remember(text, number);
-        self.remember(&encoded, number);
         number
     }
 
@@ -289,15 +375,6 @@ impl Masker {
         self.numbers.insert(digest, number);
         number
     }
-
-    fn remember(&mut self, text: &str, number: usize) {
-        // Also line by line: texts are shown in lines.
-        for part in std::iter::once(text.trim()).chain(text.lines().map(str::trim)) {
-            if part.chars().count() >= SHORTEST_IN_TEXT {
-                self.known.entry(part.to_owned()).or_insert(number);
-            }
-        }
-    }
 }
 
 fn text_of(value: &Value) -> Cow<'_, str> {
@@ -308,259 +385,4 @@ fn text_of(value: &Value) -> Cow<'_, str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    use super::super::fields::{Scope, compare};
-    use super::super::ownership::FieldSet;
-    use super::*;
-    use crate::object::{ObjectId, SecretField};
-
-    fn masker() -> Masker {
-        Masker::new(DigestKey::new(b"a key of the test".to_vec()))
-    }
-
-    fn secret_kind() -> Secrecy {
-        Secrecy::of(&ObjectId::new("", "Secret", Some("web"), "db"), &[])
-    }
-
-    fn secret(data: &Value) -> Value {
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db"}, "type": "Opaque", "data": data})
-    }
-
-    #[test]
-    fn equal_values_have_equal_numbers_wherever_they_are() {
-        let mut masker = masker();
-        let object = json!({"data": {"a": STANDARD.encode("hunter2"), "b": STANDARD.encode("other")},
-            "stringData": {"c": "hunter2"}, "type": "Opaque"});
-        assert_eq!(
-            masker.object(object.clone(), &secret_kind()),
-            json!({"data": {"a": "<secret 1>", "b": "<secret 2>"}, "stringData": {"c": "<secret 1>"}, "type": "Opaque"})
-        );
-        assert_eq!(
-            masker.object(
-                secret(&json!({"x": STANDARD.encode("other")})),
-                &secret_kind()
-            )["data"],
-            json!({"x": "<secret 2>"})
-        );
-    }
-
-    #[test]
-    fn line_breaks_in_base64_change_nothing() {
-        let mut masker = masker();
-        let object = secret(&json!({"a": "aHVudGVyMg==", "b": "aHVu\ndGVyMg==\n"}));
-        let masked = masker.object(object, &secret_kind());
-        assert_eq!(
-            masked["data"],
-            json!({"a": "<secret 1>", "b": "<secret 1>"})
-        );
-        let mut masker = self::masker();
-        let object = secret(&json!({"b": "aHVu\ndGVyMg==\n"}));
-        assert_eq!(
-            masker.object(object, &secret_kind())["data"]["b"],
-            "<secret 1>"
-        );
-        assert_eq!(masker.text("it is hunter2"), "it is <secret 1>");
-    }
-
-    #[test]
-    fn a_misspelled_field_of_a_secret_is_secret_too() {
-        let object = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}, "type": "Opaque",
-            "immutable": true, "stringDate": {"a": "hunter2"}});
-        let masked = masker().object(object.clone(), &secret_kind());
-        assert_eq!(masked["stringDate"], json!({"a": "<secret 1>"}));
-        assert_eq!(
-            (&masked["type"], &masked["immutable"], &masked["metadata"]),
-            (&json!("Opaque"), &json!(true), &object["metadata"])
-        );
-    }
-
-    #[test]
-    fn what_changes_in_place_says_so() {
-        let old = secret(&json!({"a": "MQ==", "b": "Mg==", "gone": "Mw=="}));
-        let new = secret(&json!({"a": "MQ==", "b": "Mw==", "moved": "Mw=="}));
-        let (old_masked, new_masked) = masker().pair(&old, &new, &secret_kind());
-        assert_eq!(
-            old_masked["data"],
-            json!({"a": "<secret 1>", "b": "<secret 2>", "gone": "<secret 3>"})
-        );
-        assert_eq!(
-            new_masked["data"],
-            json!({"a": "<secret 1>", "b": "<secret 3, changed>", "moved": "<secret 3>"})
-        );
-    }
-
-    #[test]
-    fn changes_of_fields_are_masked_at_any_depth() {
-        let mut masker = masker();
-        let old = secret(&json!({"a": "MQ=="}));
-        let new = secret(&json!({"a": "Mg=="}));
-        let mut changes = compare(&old, &new, &FieldSet::default(), Scope::All, None).changes;
-        let whole = FieldChange {
-            path: FieldPath::default().key("data"),
-            old: None,
-            new: Some(json!({"a": "Mg=="})),
-            reordered: false,
-            cause: None,
-        };
-        changes.push(whole);
-        masker.changes(&mut changes, &new, &secret_kind());
-        assert_eq!(changes[0].old, Some(json!("<secret 1>")));
-        assert_eq!(changes[0].new, Some(json!("<secret 2, changed>")));
-        assert_eq!(changes[1].new, Some(json!({"a": "<secret 2>"})));
-    }
-
-    #[test]
-    fn the_last_applied_annotation_is_masked_in_every_kind() {
-        let object = json!({"kind": "ConfigMap", "metadata": {"annotations": {
-            "kubectl.kubernetes.io/last-applied-configuration": "{\"data\":{}}", "team": "web"}}});
-        assert_eq!(
-            masker().object(object.clone(), &Secrecy::default())["metadata"]["annotations"],
-            json!({"kubectl.kubernetes.io/last-applied-configuration": "<secret 1>", "team": "web"})
-        );
-    }
-
-    #[test]
-    fn messages_lose_what_is_known() {
-        let mut masker = masker();
-        let object = secret(
-            &json!({"a": STANDARD.encode("hunter2-and-more"), "b": STANDARD.encode("hunter2")}),
-        );
-        assert_eq!(
-            masker.object(object.clone(), &secret_kind())["data"]["a"],
-            "<secret 1>"
-        );
-        assert_eq!(
-            masker.text(&format!(
-                "invalid value hunter2-and-more, hunter2 ({})",
-                STANDARD.encode("hunter2")
-            )),
-            "invalid value <secret 1>, <secret 2> (<secret 2>)"
-        );
-        masker.learn("line one\nline two");
-        assert_eq!(masker.text("+ line two"), "+ <secret 3>");
-        assert!(!format!("{masker:?}").contains("hunter2"));
-    }
-
-    #[test]
-    fn fields_of_other_kinds_are_masked_where_they_are_named() {
-        let fields: Vec<SecretField> = ["data.password", "spec.users[name=b].key"]
-            .iter()
-            .map(|text| text.parse().unwrap())
-            .collect();
-        let secrecy = Secrecy::of(&ObjectId::new("", "ConfigMap", Some("web"), "a"), &fields);
-        let object = |password: &str, key: &str| {
-            json!({"kind": "ConfigMap", "data": {"password": password, "user": "web"}, "spec": {"users": [
-            {"name": "a", "key": "open"}, {"name": "b", "key": key}]}})
-        };
-        let mut masker = masker();
-        let (old, new) = (object("one", "two"), object("three", "two"));
-        let (old_masked, new_masked) = masker.pair(&old, &new, &secrecy);
-        assert_eq!(old_masked, object("<secret 1>", "<secret 2>"));
-        assert_eq!(new_masked, object("<secret 3, changed>", "<secret 2>"));
-        let mut changes = compare(&old, &new, &FieldSet::default(), Scope::All, None).changes;
-        masker.changes(&mut changes, &new, &secrecy);
-        assert_eq!(changes.len(), 1);
-        assert_eq!(changes[0].new, Some(json!("<secret 3, changed>")));
-    }
-
-    #[test]
-    fn what_stood_beside_a_secret_and_is_gone_may_have_been_one() {
-        let fields: Vec<SecretField> = ["data.password", "env[name=NEW].value"]
-            .iter()
-            .map(|text| text.parse().unwrap())
-            .collect();
-        let secrecy = Secrecy::of(&ObjectId::new("", "ConfigMap", Some("web"), "a"), &fields);
-        let old = json!({"data": {"pass": "former", "user": "web"}, "env": [
-            {"name": "OLD", "value": "former"}, {"name": "X", "value": "open"}]});
-        let new = json!({"data": {"password": "now", "user": "web"}, "env": [
-            {"name": "NEW", "value": "now"}, {"name": "X", "value": "open"}]});
-        let mut masker = masker();
-        let (old_masked, new_masked) = masker.pair(&old, &new, &secrecy);
-        let mut changes = compare(&old, &new, &FieldSet::default(), Scope::All, None).changes;
-        masker.changes(&mut changes, &new, &secrecy);
-        let out = format!("{old_masked}{new_masked}{changes:?}");
-        assert!(!out.contains("former") && !out.contains("now"), "{out}");
-        assert!(out.contains("open") && out.contains("web"), "{out}");
-    }
-
-    #[test]
-    fn values_that_are_guarded_are_secret_everywhere() {
-        let values = SecretValues::of(&json!({"writeOnly": true}), &json!("hunter2-and-more"));
-        let mut masker = masker();
-        masker.guard(&values);
-        let object = json!({"a": "x hunter2-and-more", "b": STANDARD.encode("hunter2-and-more"), "c": "hunter2"});
-        assert_eq!(
-            masker.object(object.clone(), &Secrecy::default()),
-            json!({"a": "<secret 1>", "b": "<secret 2>", "c": "hunter2"})
-        );
-    }
-
-    #[test]
-    fn base64_of_a_value_has_its_number() {
-        for flip in [false, true] {
-            let mut masker = masker();
-            let mut texts = ["hunter2".to_owned(), STANDARD.encode("hunter2")];
-            if flip {
-                texts.reverse();
-            }
-            let numbers = texts.map(|text| masker.number(&text));
-            assert_eq!(numbers, [1, 1]);
-        }
-    }
-
-    const PLANTED: &str = "planted-5ecret";
-
-    /// An object with the planted value in some places, plain and encoded.
-    fn any_object() -> impl Strategy<Value = Value> {
-        let scalar = prop_oneof![
-            Just(json!(PLANTED)),
-            Just(json!(STANDARD.encode(PLANTED))),
-            Just(json!(format!("--password={PLANTED}"))),
-            "[a-c]".prop_map(Value::from),
-            (0..3).prop_map(Value::from),
-            Just(json!(null)),
-        ];
-        scalar.prop_recursive(3, 20, 3, |inner| {
-            prop_oneof![
-                proptest::collection::btree_map("[a-c]|name|env", inner.clone(), 0..4)
-                    .prop_map(|map| Value::Object(map.into_iter().collect())),
-                proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-                inner.prop_map(|item| json!({"env": [{"name": item}], "finalizers": [PLANTED]})),
-            ]
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn no_planted_value_gets_out(old in any_object(), new in any_object(), in_data in any::<bool>()) {
-            let (wrap, secrecy): (fn(&Value) -> Value, _) = if in_data {
-                (|value| json!({"kind": "Secret", "data": value, "stringData": {"x": value}}), secret_kind())
-            } else {
-                (|value| json!({"kind": "Widget", "metadata": {"annotations": {"a": value}}, "spec": value}), Secrecy::everything())
-            };
-            let (old, new) = (wrap(&old), wrap(&new));
-            let mut masker = masker();
-            let (old_masked, new_masked) = masker.pair(&old, &new, &secrecy);
-            let mut changes = compare(&old, &new, &FieldSet::default(), Scope::All, None).changes;
-            masker.changes(&mut changes, &new, &secrecy);
-            let mut out = format!("{old_masked}{new_masked}");
-            for change in &changes {
-                write!(out, "{} {:?} {:?}", change.path, change.old, change.new).unwrap();
-            }
-            prop_assert!(!out.contains(PLANTED), "{}", out);
-            prop_assert!(!out.contains(&STANDARD.encode(PLANTED)), "{}", out);
-        }
-
-        #[test]
-        fn texts_hide_what_was_learned(before in ".{0,8}", after in ".{0,8}", secret in "[a-zA-Z0-9+/]{4,20}") {
-            let mut masker = masker();
-            masker.learn(&secret);
-            prop_assert_eq!(masker.text(&secret), "<secret 1>");
-            let text = format!("{before}\n{secret}\n{after}");
-            prop_assert!(!masker.text(&text).replace("<secret 1>", "").contains(&secret));
-        }
-    }
-}
+mod tests;

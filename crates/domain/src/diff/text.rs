@@ -190,7 +190,7 @@ impl ObjectDiff {
                 diff.hunks = hunks("", &text(new), CONTEXT);
             }
             (Some(old), None) if view.full_deletes => {
-                let old = masker.object(old, sides.secrecy);
+                let old = masker.former(old, sides.secrecy);
                 diff.hunks = hunks(&text(old), "", CONTEXT);
             }
             (_, None) => {}

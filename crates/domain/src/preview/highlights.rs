@@ -98,7 +98,7 @@ pub(super) fn subjects(
             let secrecies = [manifest.map(Manifest::secrecy), live.map(Live::secrecy)];
             let secrecy = secrecies.into_iter().flatten().reduce(|a, b| a.and(&b))?;
             let before = live
-                .map(|live| masker.object(live.value().clone(), &secrecy))
+                .map(|live| masker.former(live.value().clone(), &secrecy))
                 .unwrap_or_default();
             let after = manifest
                 .filter(|_| object.action != Action::Delete)
