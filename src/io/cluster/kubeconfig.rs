@@ -102,6 +102,11 @@ impl KubeconfigSecret {
                 "it names a file ({what}), which would be one of the loop; put the data itself into it"
             )));
         }
+        if let Some(setting) = unprotected(&kubeconfig) {
+            return Err(self.failed(format!(
+                "it has {setting}, and somebody else could read the credentials or answer for the cluster; use https with `certificate-authority-data`"
+            )));
+        }
         Ok(kubeconfig)
     }
 
@@ -170,6 +175,29 @@ fn names_files(kubeconfig: &Kubeconfig) -> Option<&'static str> {
     of_users.chain(of_clusters).next()
 }
 
+/// A setting of a kubeconfig that leaves the connection unprotected, or sends it
+/// through somebody else.
+fn unprotected(kubeconfig: &Kubeconfig) -> Option<&'static str> {
+    let clusters = kubeconfig.clusters.iter();
+    let mut clusters = clusters.filter_map(|cluster| cluster.cluster.as_ref());
+    clusters.find_map(|cluster| {
+        let server = cluster.server.as_deref().unwrap_or("https://");
+        let settings = [
+            (
+                "`insecure-skip-tls-verify`",
+                cluster.insecure_skip_tls_verify == Some(true),
+            ),
+            ("`proxy-url`", cluster.proxy_url.is_some()),
+            (
+                "a `server` without https",
+                !server.to_ascii_lowercase().starts_with("https://"),
+            ),
+        ];
+        let mut set = settings.into_iter().filter(|(_, is_set)| *is_set);
+        set.next().map(|(name, _)| name)
+    })
+}
+
 /// What is wrong with a kubeconfig. The parser would quote the lines, and they
 /// may hold a token.
 pub(super) fn message(error: &KubeconfigError) -> String {
@@ -213,6 +241,40 @@ mod tests {
         assert_eq!(runs_programs(&kubeconfig(plugin, "")), Some("u"));
         let plugin = "auth-provider: {name: gcp, config: {}}";
         assert_eq!(runs_programs(&kubeconfig(plugin, "")), Some("u"));
+    }
+
+    #[test]
+    fn kubeconfigs_without_protection_are_seen() {
+        for (cluster, setting) in [
+            ("", None),
+            (", certificate-authority-data: YQ==", None),
+            (", insecure-skip-tls-verify: false", None),
+            (
+                ", insecure-skip-tls-verify: true",
+                Some("`insecure-skip-tls-verify`"),
+            ),
+            (
+                ", proxy-url: \"http://proxy.example.org\"",
+                Some("`proxy-url`"),
+            ),
+        ] {
+            assert_eq!(
+                unprotected(&kubeconfig("token: x", cluster)),
+                setting,
+                "{cluster}"
+            );
+        }
+        for (server, is_protected) in [
+            ("https://c.example.org", true),
+            ("HTTPS://c.example.org", true),
+            ("http://c.example.org", false),
+            ("c.example.org", false),
+        ] {
+            let mut kubeconfig = kubeconfig("token: x", "");
+            let cluster = kubeconfig.clusters[0].cluster.as_mut().unwrap();
+            cluster.server = Some(server.to_owned());
+            assert_eq!(unprotected(&kubeconfig).is_none(), is_protected, "{server}");
+        }
     }
 
     #[tokio::test]
