@@ -434,6 +434,24 @@ fn missing_tools(target: &str) -> (Option<i32>, String) {
     (output.status.code(), printed)
 }
 
+/// A tag can be moved to another image; a digest cannot.
+#[test]
+fn every_base_image_has_a_digest() {
+    let file = fs::read_to_string(root().join("Containerfile")).unwrap();
+    let images = file.lines().filter_map(|line| line.strip_prefix("FROM "));
+    let mut count = 0;
+    for image in images {
+        let name = image.split(' ').next().unwrap();
+        let digest = name.split_once("@sha256:").map(|(_, digest)| digest);
+        let is_digest = |digest: &str| {
+            digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+        };
+        assert!(digest.is_some_and(is_digest), "{image}");
+        count += 1;
+    }
+    assert_eq!(count, 3);
+}
+
 #[test]
 fn every_target_names_its_tools() {
     for (target, needs, needs_not) in [
