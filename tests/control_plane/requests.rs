@@ -1,10 +1,19 @@
 //! How many requests a few hundred objects take: each task costs what it has
 //! to do, and nothing per object that is as wanted.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use pleach_testkit::audit::AuditLog;
 use pleach_testkit::bench::report::{Sample, Task, Tool};
 use pleach_testkit::bench::{self, Options};
+use pleach_testkit::kubectl::Kubectl;
+use pleach_testkit::program::Program;
+use pleach_testkit::proof;
+use pleach_testkit::repository::TestRepo;
+
+use crate::shared;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_follow_what_changed() {
@@ -55,4 +64,84 @@ async fn requests_follow_what_changed() {
     let text = report.text();
     assert!(text.contains("300 mixed, 50 foreign\n"), "{text}");
     assert_eq!(report.json()["cases"].as_array().map(Vec::len), Some(4));
+}
+
+/// Objects that are ready as soon as they exist, and Deployments without pods, which
+/// their controller has to say first.
+fn objects(number: usize) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{number}}}\ndata: {{n: '{number}'}}\n---\n\
+         apiVersion: v1\nkind: Service\nmetadata: {{name: s{number}}}\n\
+         spec: {{ports: [{{port: 80}}]}}\n---\n\
+         apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d{number}}}\nspec:\n  replicas: 0\n  \
+         selector: {{matchLabels: {{app: d{number}}}}}\n  template:\n    \
+         metadata: {{labels: {{app: d{number}}}}}\n    \
+         spec: {{containers: [{{name: app, image: app}}]}}\n---\n"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_apply_that_waits_reads_no_object_by_name() {
+    const UNITS: usize = 100;
+    let kubectl = Kubectl::new(shared().kubectl(), shared().kubeconfig());
+    let id = proof::cluster_id(&kubectl).unwrap();
+    kubectl.run(&["create", "namespace", "requests"]).unwrap();
+    let environment = format!(
+        "apiVersion: pleach.dev/v1alpha1\nkind: Environment\ncluster: {{id: {id}}}\n\
+         releases: [{{bundle: app, namespace: requests}}]\n"
+    );
+    let objects: String = (0..UNITS).map(objects).collect();
+    let repo = TestRepo::new([
+        (
+            "pleach.yaml",
+            "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: requests\n",
+        ),
+        ("environments/requests.yaml", environment.as_str()),
+        (
+            "manifests/app/bundle.yaml",
+            "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
+        ),
+        ("manifests/app/app.yaml", objects.as_str()),
+    ])
+    .unwrap();
+    repo.commit("start").unwrap();
+    let kubeconfig = Kubeconfig::read_from(shared().kubeconfig()).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    let client = kube::Client::try_from(config.unwrap()).unwrap();
+    let log = AuditLog::new(shared().audit_log()).from_here().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_pleach"));
+    let pleach = Program::new(program, repo.path(), shared().kubeconfig());
+    let apply = pleach.run(&["apply", "requests", "--yes"]).await.unwrap();
+    apply.ended_with(0).unwrap();
+
+    let events = log.settled(&client).await.unwrap();
+    let events = events.filter(|event| event.user_agent.ends_with(" requests.app"));
+    let mut requests: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let named = |event: &&pleach_testkit::audit::Event| {
+        let object = event.object_ref.as_ref();
+        object.is_some_and(|object| {
+            object.namespace == "requests"
+                && object.resource != "namespaces"
+                && !object.name.is_empty()
+        })
+    };
+    for event in events.0.iter().filter(named) {
+        let verb = if event.is_dry_run() {
+            "dry run"
+        } else {
+            &*event.verb
+        };
+        let resource = event
+            .object_ref
+            .as_ref()
+            .map_or("", |object| &*object.resource);
+        *requests.entry((resource, verb)).or_default() += 1;
+    }
+    let kinds = ["configmaps", "deployments", "services"];
+    let expected: BTreeMap<(&str, &str), usize> = kinds
+        .into_iter()
+        .flat_map(|kind| [((kind, "dry run"), UNITS), ((kind, "patch"), UNITS)])
+        .collect();
+    assert_eq!(requests, expected);
 }

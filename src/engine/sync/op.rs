@@ -96,8 +96,7 @@ impl Executor for Operator<'_> {
             .begun
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .get(&step.id)
-            .cloned()
+            .remove(&step.id)
             .unwrap_or_else(|| (Instant::now(), Since::default()));
         if self
             .gone
@@ -278,7 +277,7 @@ impl Operator<'_> {
             uid: text("uid"),
             resource_version: text("resourceVersion"),
             generation: metadata["generation"].as_i64(),
-            restarts: BTreeMap::new(),
+            ..Since::default()
         };
         let mut inventory = self
             .inventory

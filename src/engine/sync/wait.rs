@@ -9,6 +9,7 @@ mod silence;
 mod symptoms;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -51,6 +52,8 @@ pub(super) struct Since {
     pub(super) generation: Option<i64>,
     /// How often its pods had been started again before, by their uid.
     pub(super) restarts: BTreeMap<String, i64>,
+    /// The object in the answer to our write; `None` where nothing waits for it.
+    pub(super) answer: Option<Arc<Value>>,
 }
 
 impl Since {

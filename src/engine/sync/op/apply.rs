@@ -1,7 +1,6 @@
 //! Server-side apply under the release's manager.
 
-use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +9,7 @@ use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{EntryState, FieldKey, OwnedFields};
 use pleach_domain::object::{FieldPath, Gvk, ObjectId, annotations, managers};
 use pleach_domain::observe::{DesiredDigest, FieldConflict};
-use pleach_domain::plan::{Body, Edge, EdgeReason, Need, Op, Precondition, Step};
+use pleach_domain::plan::{Body, Edge, EdgeReason, Need, Op, Precondition, Step, Until};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -218,7 +217,8 @@ impl Operator<'_> {
         applied: Applied,
         started: Instant,
     ) -> Result<(), Failure> {
-        let metadata = &applied.value["metadata"];
+        let answer = Arc::new(applied.value);
+        let metadata = &answer["metadata"];
         let foreign: Vec<String> = ownership::managers(metadata)
             .into_iter()
             .filter(|manager| *manager != self.manager)
@@ -231,7 +231,8 @@ impl Operator<'_> {
             uid: text(&metadata["uid"]).unwrap_or_default(),
             resource_version: text(&metadata["resourceVersion"]).unwrap_or_default(),
             generation: metadata["generation"].as_i64(),
-            restarts: BTreeMap::new(),
+            answer: matches!(step.until, Some(Until::Ready { .. })).then(|| Arc::clone(&answer)),
+            ..Since::default()
         };
         {
             let mut inventory = self
@@ -249,7 +250,7 @@ impl Operator<'_> {
             entry.resource_version = Some(since.resource_version.clone());
             entry.generation = since.generation;
             entry.fingerprint = ownership::fingerprint(metadata, &self.manager);
-            entry.fields = self.owned(&step.object, &applied.value, (&entry.fields, left));
+            entry.fields = self.owned(&step.object, &answer, (&entry.fields, left));
             entry.desired = match digest {
                 Some(DesiredDigest::Known(digest)) => Some(digest),
                 Some(DesiredDigest::Unkeyed) | None => None,

@@ -17,6 +17,9 @@ use crate::engine::sync::op;
 use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{Class, ResourcePath};
 
+/// How long a watch may take to show our write before the object is read by name.
+const UNSEEN: Duration = Duration::from_secs(1);
+
 /// State of an object, as a wait acts on it.
 enum Verdict {
     /// It is ready; silent: although its controller has written no status.
@@ -49,6 +52,14 @@ impl Waiter<'_> {
                 format!("{} is not served by the cluster", id.group_kind()),
             )
         })?;
+        if let Some(answer) = &since.answer
+            && stable_for.is_zero()
+            && self.is_ready_as_written(step, &path, answer).await
+        {
+            return Ok(Value::clone(answer));
+        }
+        // The answer shows that the object is there: the watch is about to show it too.
+        let unseen_until = since.answer.as_ref().map(|_| Instant::now() + UNSEEN);
         let mut seen = self.hub.follow(&path, id).ok_or_else(|| {
             Failure::new(FailureKind::Other, "the plan does not wait for this object")
         })?;
@@ -64,6 +75,10 @@ impl Waiter<'_> {
                 Seen::Present(value) if since.is_reached(&value) => Some(value),
                 Seen::Present(_) => {
                     progress.tell("the server has not seen the change yet".to_owned());
+                    None
+                }
+                Seen::Unselected if unseen_until.is_some_and(|until| Instant::now() < until) => {
+                    wake = wake.min(unseen_until.unwrap_or(wake));
                     None
                 }
                 Seen::Unselected => {
@@ -123,6 +138,14 @@ impl Waiter<'_> {
                 },
             }
         }
+    }
+
+    /// Whether the answer to our write shows a ready object, so that no request is
+    /// needed to find out.
+    async fn is_ready_as_written(&self, step: &Step, path: &ResourcePath, answer: &Value) -> bool {
+        let assessment = self.assess(answer);
+        assessment.readiness == Readiness::Current
+            && !(assessment.message.is_empty() && self.lacks_status(step, path, answer).await)
     }
 
     /// Judges an object for the wait: failures and a missing status get time.
