@@ -453,17 +453,4 @@ fn failed_listing(error: ClusterError) -> Result<Listing, SyncError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn several_requests_in_a_row_without_an_answer_end_an_observation() {
-        let silence = Silence::default();
-        let ask = || (1..UNANSWERED).any(|_| silence.is_kept());
-        assert!(!ask());
-        // Any answer shows that the server answers.
-        silence.is_broken();
-        assert!(!ask());
-        assert!(silence.is_kept());
-    }
-}
+mod tests;

@@ -1,35 +1,67 @@
 //! A server without sockets, for tests.
 
 use std::convert::Infallible;
+use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
+use tokio::sync::Barrier;
 
 use crate::io::cluster::{Cluster, Connection};
 
 /// A server that answers reads by their path, and says 404 of everything else.
 pub(super) fn serving(answer: impl Fn(&str) -> Option<Value> + Clone + Send + 'static) -> Cluster {
-    answering(move |path| match answer(path) {
+    answering(move |path| found(answer(path)))
+}
+
+/// A server that answers by the path: with a code, and with what comes along.
+pub(super) fn answering(answer: impl Fn(&str) -> (u16, Value) + Clone + Send + 'static) -> Cluster {
+    over(move |path| std::future::ready(answer(&path)))
+}
+
+/// A server like [`serving`] that answers no request before so many wait.
+pub(super) fn gathering(
+    requests: usize,
+    answer: impl Fn(&str) -> Option<Value> + Clone + Send + Sync + 'static,
+) -> Cluster {
+    let barrier = Arc::new(Barrier::new(requests));
+    over(move |path| {
+        let (barrier, answer) = (Arc::clone(&barrier), answer.clone());
+        async move {
+            barrier.wait().await;
+            found(answer(&path))
+        }
+    })
+}
+
+fn found(value: Option<Value>) -> (u16, Value) {
+    match value {
         Some(value) => (200, value),
         None => (
             404,
             json!({"kind": "Status", "code": 404, "reason": "NotFound",
                 "message": "the server could not find the requested resource"}),
         ),
-    })
+    }
 }
 
-/// A server that answers by the path: with a code, and with what comes along.
-pub(super) fn answering(answer: impl Fn(&str) -> (u16, Value) + Clone + Send + 'static) -> Cluster {
+fn over<F>(answer: impl Fn(String) -> F + Clone + Send + 'static) -> Cluster
+where
+    F: Future<Output = (u16, Value)> + Send + 'static,
+{
     let service = tower::service_fn(move |request: Request<Body>| {
-        let (code, value) = answer(request.uri().path());
-        let response = Response::builder()
-            .status(code)
-            .header("content-type", "application/json")
-            .body(Body::from(value.to_string().into_bytes()));
-        std::future::ready(Ok::<_, Infallible>(response.unwrap()))
+        let answered = answer(request.uri().path().to_owned());
+        async move {
+            let (code, value) = answered.await;
+            let response = Response::builder()
+                .status(code)
+                .header("content-type", "application/json")
+                .body(Body::from(value.to_string().into_bytes()));
+            Ok::<_, Infallible>(response.unwrap())
+        }
     });
     let connection = Connection {
         patience: Duration::ZERO,

@@ -1,0 +1,85 @@
+//! When an observation ends early, and how many requests it sends at once.
+
+use std::collections::BTreeMap;
+
+use pleach_domain::ignore::Ignored;
+use pleach_domain::inventory::{Entry, ReleaseName};
+use pleach_domain::observe::{ClusterId, Discovery};
+use pleach_domain::plan::Terms;
+use pleach_domain::repo::Sequence;
+use serde_json::json;
+
+use super::*;
+use crate::engine::sync::serving::gathering;
+
+#[test]
+fn several_requests_in_a_row_without_an_answer_end_an_observation() {
+    let silence = Silence::default();
+    let ask = || (1..UNANSWERED).any(|_| silence.is_kept());
+    assert!(!ask());
+    // Any answer shows that the server answers.
+    silence.is_broken();
+    assert!(!ask());
+    assert!(silence.is_kept());
+}
+
+/// A release that git gives no objects any more.
+fn emptied() -> Desired {
+    Desired {
+        name: ReleaseName {
+            environment: "dev".to_owned(),
+            release: "web".to_owned(),
+        },
+        store: Store::Release,
+        repository: "fleet".to_owned(),
+        bundle: "web".to_owned(),
+        version: "v1.0.0".to_owned(),
+        revision: "abc".to_owned(),
+        namespace: None,
+        create_namespace: false,
+        manifests: Vec::new(),
+        runtime_objects: Vec::new(),
+        digests: BTreeMap::new(),
+        ignored: Ignored::default(),
+        findings: Vec::new(),
+        terms: Terms::default(),
+        sequence: Sequence::default(),
+    }
+}
+
+/// The server answers no request before as many wait as may be sent at once. One
+/// request after another would end in time-outs.
+#[tokio::test(start_paused = true)]
+async fn leaving_objects_are_read_in_parallel() {
+    let cluster = gathering(CONCURRENCY, |path| {
+        let (_, name) = path.rsplit_once('/')?;
+        Some(json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": name, "namespace": "web", "uid": name}}))
+    });
+    let desired = emptied();
+    let discovery = Discovery::default();
+    let mut observed = Observed::of(
+        ClusterId("cluster".to_owned()),
+        "v1.36.0".to_owned(),
+        discovery,
+        Timestamp::UNIX_EPOCH,
+    );
+    for number in 0..2 * CONCURRENCY {
+        let id = ObjectId::new("", "Service", Some("web"), &format!("s{number}"));
+        let entry = Entry {
+            state: EntryState::Applied,
+            ..Entry::default()
+        };
+        observed.inventory.entries.insert(id.clone(), entry);
+        observed.meta.insert(id, LiveMeta::default());
+    }
+    let reader = Reader {
+        cluster: &cluster,
+        silence: Silence::default(),
+        paths: Paths::new(&observed.discovery, &desired.manifests),
+        manager: desired.name.field_manager(),
+        part_of: String::new(),
+    };
+    reader.read_leaving(&desired, &mut observed).await.unwrap();
+    assert_eq!(observed.full.len(), 2 * CONCURRENCY);
+}
