@@ -32,6 +32,7 @@ mod hide;
 mod identity;
 mod lines;
 mod message;
+mod parts;
 mod patch;
 mod post;
 mod reserved;

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::hide::Hiding;
 use super::identity::{Identity, Unnamed, article, identify, name_by_content};
+use super::parts::in_parts;
 use super::patch::{self, Target};
 use super::scope::{Kinds, Known};
 use super::source::{Place, Sources, Written};
@@ -34,9 +35,6 @@ const SERVER_METADATA: [&str; 6] = [
 
 /// What `app.kubernetes.io/managed-by` says where nothing else is said.
 const MANAGED_BY: &str = "pleach";
-
-/// How many objects of a file are worth a turn on another core.
-const PART: usize = 128;
 
 /// An object whose name and scope are known.
 struct Draft {
@@ -126,14 +124,7 @@ impl<'a> Work<'a> {
 
     /// Turns the objects of a file into manifests.
     pub(super) fn process(&self, objects: Vec<Written>, kinds: &Kinds<'_>) -> Outcome {
-        let mut parts = Vec::new();
-        let mut rest = objects;
-        while rest.len() > PART {
-            let after = rest.split_off(PART);
-            parts.push(std::mem::replace(&mut rest, after));
-        }
-        parts.push(rest);
-        parts
+        in_parts(objects)
             .into_par_iter()
             .map(|objects| self.process_part(objects, kinds))
             .collect::<Vec<Outcome>>()
