@@ -45,7 +45,8 @@ impl Moved {
 const SAME_STEM: f32 = 0.3;
 const ANY_NAME: f32 = 0.7;
 
-/// More objects of a kind and namespace than this are not compared with each other.
+/// More objects of a kind and namespace than this are not compared with each other,
+/// unless their names have the same stem. More than this of one stem are not either.
 const MOST: usize = 50;
 
 /// An object that goes or comes, with its content where that is known.
@@ -61,13 +62,13 @@ pub struct Side<'a> {
 pub fn pair(gone: &[Side<'_>], come: &[Side<'_>]) -> BTreeMap<ObjectId, Former> {
     let mut pairs = BTreeMap::new();
     let mut used: BTreeSet<&ObjectId> = BTreeSet::new();
+    let by_name = by_name(gone.iter().map(|old| old.id));
     for new in come {
-        let moved = gone
-            .iter()
-            .find(|old| is_move(old.id, new.id) && !used.contains(old.id));
+        let mut alike = by_name.get(&name(new.id)).into_iter().flatten().copied();
+        let moved = alike.find(|old| is_move(old, new.id) && !used.contains(old));
         if let Some(old) = moved {
-            used.insert(old.id);
-            pairs.insert(new.id.clone(), former(old.id, Moved::Move));
+            used.insert(old);
+            pairs.insert(new.id.clone(), former(old, Moved::Move));
         }
     }
     let mut left: BTreeMap<Place<'_>, Group<'_>> = BTreeMap::new();
@@ -88,9 +89,14 @@ pub fn pair(gone: &[Side<'_>], come: &[Side<'_>]) -> BTreeMap<ObjectId, Former> 
 /// The objects among those that go whose content is needed to pair them.
 pub fn candidates<'a>(gone: &[&'a ObjectId], come: &[&ObjectId]) -> Vec<&'a ObjectId> {
     let places: BTreeSet<Place<'_>> = come.iter().map(|id| place(id)).collect();
+    let by_name = by_name(come.iter().copied());
+    let moves = |old: &ObjectId| {
+        let mut alike = by_name.get(&name(old)).into_iter().flatten();
+        alike.any(|new| is_move(old, new))
+    };
     gone.iter()
         .copied()
-        .filter(|old| places.contains(&place(old)) || come.iter().any(|new| is_move(old, new)))
+        .filter(|old| places.contains(&place(old)) || moves(old))
         .collect()
 }
 
@@ -99,6 +105,21 @@ fn former(id: &ObjectId, how: Moved) -> Former {
         object: id.clone(),
         how,
     }
+}
+
+type Name<'a> = (&'a str, &'a str, &'a str);
+
+fn name(id: &ObjectId) -> Name<'_> {
+    (&id.group, &id.kind, &id.name)
+}
+
+/// Objects by their name in any namespace, in the order given.
+fn by_name<'a>(ids: impl Iterator<Item = &'a ObjectId>) -> BTreeMap<Name<'a>, Vec<&'a ObjectId>> {
+    let mut named: BTreeMap<Name<'a>, Vec<&'a ObjectId>> = BTreeMap::new();
+    for id in ids {
+        named.entry(name(id)).or_default().push(id);
+    }
+    named
 }
 
 fn is_move(old: &ObjectId, new: &ObjectId) -> bool {
@@ -125,27 +146,25 @@ struct Group<'a> {
 impl<'a> Group<'a> {
     /// The most alike first.
     fn renames(&self) -> Vec<(&'a ObjectId, &'a ObjectId)> {
-        let is_many = self.gone.len() > MOST || self.come.len() > MOST;
+        let compared = self.compared();
         let text = |side: &Side<'_>| side.value.and_then(content);
-        let gone: Vec<Option<String>> = self.gone.iter().map(text).collect();
-        let come: Vec<Option<String>> = self.come.iter().map(text).collect();
+        let mut texts: BTreeMap<&ObjectId, Option<String>> = BTreeMap::new();
+        for side in compared.iter().flat_map(|(old, new)| [old, new]) {
+            texts.entry(side.id).or_insert_with(|| text(side));
+        }
         let mut alike: Vec<(f32, &ObjectId, &ObjectId)> = Vec::new();
-        for (old, before) in self.gone.iter().zip(&gone) {
-            for (new, after) in self.come.iter().zip(&come) {
-                let same_stem = have_same_stem(&old.id.name, &new.id.name);
-                let (Some(before), Some(after)) = (before, after) else {
-                    continue;
-                };
-                if is_many && !same_stem {
-                    continue;
-                }
-                let ratio = TextDiff::from_lines(before.as_str(), after.as_str()).ratio();
-                let least = if same_stem { SAME_STEM } else { ANY_NAME };
-                if ratio >= least {
-                    // Of names with the same stem any likeness is the better one.
-                    let rank = if same_stem { ratio + 1.0 } else { ratio };
-                    alike.push((rank, old.id, new.id));
-                }
+        for (old, new) in compared {
+            let (Some(Some(before)), Some(Some(after))) = (texts.get(old.id), texts.get(new.id))
+            else {
+                continue;
+            };
+            let same_stem = have_same_stem(&old.id.name, &new.id.name);
+            let ratio = TextDiff::from_lines(before.as_str(), after.as_str()).ratio();
+            let least = if same_stem { SAME_STEM } else { ANY_NAME };
+            if ratio >= least {
+                // Of names with the same stem any likeness is the better one.
+                let rank = if same_stem { ratio + 1.0 } else { ratio };
+                alike.push((rank, old.id, new.id));
             }
         }
         alike.sort_by(|a, b| {
@@ -165,6 +184,38 @@ impl<'a> Group<'a> {
             .map(|(_, old, new)| (old, new))
             .collect()
     }
+
+    /// The pairs whose content is compared: of many objects only those whose names
+    /// have the same stem.
+    fn compared(&self) -> Vec<(Side<'a>, Side<'a>)> {
+        if self.gone.len() <= MOST && self.come.len() <= MOST {
+            return all_pairs(&self.gone, &self.come);
+        }
+        let mut stems: BTreeMap<&str, Self> = BTreeMap::new();
+        for old in &self.gone {
+            if let Some(stem) = stem(&old.id.name) {
+                stems.entry(stem).or_default().gone.push(*old);
+            }
+        }
+        for new in &self.come {
+            if let Some(known) = stem(&new.id.name).and_then(|stem| stems.get_mut(stem)) {
+                known.come.push(*new);
+            }
+        }
+        let few = |group: &Self| group.gone.len() <= MOST && group.come.len() <= MOST;
+        let groups = stems.into_values().filter(few);
+        groups
+            .flat_map(|group| all_pairs(&group.gone, &group.come))
+            .collect()
+    }
+}
+
+fn all_pairs<'a>(gone: &[Side<'a>], come: &[Side<'a>]) -> Vec<(Side<'a>, Side<'a>)> {
+    let pairs = |old: &Side<'a>| {
+        let old = *old;
+        come.iter().map(move |new| (old, *new)).collect::<Vec<_>>()
+    };
+    gone.iter().flat_map(pairs).collect()
 }
 
 /// What an object holds beside its name; none where that is nothing, so that
@@ -180,10 +231,13 @@ fn content(value: &Value) -> Option<String> {
 
 /// Whether two names only differ in a hash at their end.
 fn have_same_stem(a: &str, b: &str) -> bool {
-    match (a.rsplit_once('-'), b.rsplit_once('-')) {
-        (Some((a, one)), Some((b, other))) => a == b && is_hash(one) && is_hash(other),
-        _ => false,
-    }
+    stem(a).is_some() && stem(a) == stem(b)
+}
+
+/// A name without the hash at its end; `None` where it has none.
+fn stem(name: &str) -> Option<&str> {
+    let (stem, hash) = name.rsplit_once('-')?;
+    is_hash(hash).then_some(stem)
 }
 
 /// Five to 64 letters and digits, not all letters unless there are many.
@@ -301,6 +355,29 @@ mod tests {
             ),
             [] as [&str; 0]
         );
+    }
+
+    #[test]
+    fn of_many_only_the_same_stem_is_compared() {
+        let named = |prefix: &str, hash: &str| -> Vec<(String, Value)> {
+            let name = |n: usize| (format!("ConfigMap/w/{prefix}{n}-{hash}{n:05}"), lines(4, 0));
+            (0..=MOST).map(name).collect()
+        };
+        let pairs = |gone: &[(String, Value)], come: &[(String, Value)]| {
+            let borrow = |all: &[(String, Value)]| -> Vec<(ObjectId, Value)> {
+                let parse = |(id, data): &(String, Value)| (id.parse().unwrap(), data.clone());
+                all.iter().map(parse).collect()
+            };
+            let (gone, come) = (borrow(gone), borrow(come));
+            pair(&sides(&gone), &sides(&come)).len()
+        };
+        assert_eq!(pairs(&named("a", "1"), &named("a", "2")), MOST + 1);
+        assert_eq!(pairs(&named("a", "1"), &named("b", "2")), 0);
+        let one_stem = |hash: &str| -> Vec<(String, Value)> {
+            let name = |n: usize| (format!("ConfigMap/w/a-{hash}{n:05}"), lines(4, 0));
+            (0..=MOST).map(name).collect()
+        };
+        assert_eq!(pairs(&one_stem("1"), &one_stem("2")), 0);
     }
 
     #[rstest]

@@ -13,7 +13,7 @@ use crate::diff::pairing::{self, Former, Moved};
 use crate::diff::text::{self, Note, ObjectDiff, Sides, View};
 use crate::finding::Finding;
 use crate::kinds::{Catalog, Schema};
-use crate::object::{FieldPath, Gvk, Manifest, ObjectId, Secrecy};
+use crate::object::{FieldPath, GroupKind, Gvk, Manifest, ObjectId, Secrecy};
 use crate::observe::{Live, Observed, Prediction};
 use crate::overlay::OverlayContent;
 
@@ -120,6 +120,7 @@ impl Drawing<'_> {
                 .iter()
                 .map(|manifest| (manifest.id(), manifest))
                 .collect(),
+            secrecy_of_kinds: secrecy_of_kinds(self.desired),
             drawing: self,
             manager: self.desired.name.field_manager(),
         };
@@ -151,8 +152,24 @@ impl Drawing<'_> {
     }
 }
 
+/// What is secret in the objects of each kind together.
+fn secrecy_of_kinds(desired: &Desired) -> BTreeMap<GroupKind, Secrecy> {
+    let mut kinds: BTreeMap<GroupKind, Secrecy> = BTreeMap::new();
+    for manifest in &desired.manifests {
+        let secrecy = manifest.secrecy();
+        if !secrecy.hides_anything() {
+            continue;
+        }
+        let known = kinds.entry(manifest.id().group_kind()).or_default();
+        *known = std::mem::take(known).and(&secrecy);
+    }
+    kinds
+}
+
 struct Side<'a> {
     manifests: BTreeMap<&'a ObjectId, &'a Manifest>,
+    /// Fields that hold secrets in any desired object of a kind.
+    secrecy_of_kinds: BTreeMap<GroupKind, Secrecy>,
     drawing: Drawing<'a>,
     manager: String,
 }
@@ -190,14 +207,21 @@ impl<'a> Side<'a> {
             .collect();
         let mut former = pairing::pair(&gone, &come);
         // The same object under another group keeps its uid.
+        let mut left = observed.inventory.entries.iter();
+        if left.all(|(id, _)| self.manifests.contains_key(id)) {
+            return former;
+        }
+        let mut named: BTreeMap<(&str, &str), Vec<&ObjectId>> = BTreeMap::new();
+        for &id in self.manifests.keys() {
+            named.entry((&id.kind, &id.name)).or_default().push(id);
+        }
         for (old, entry) in &observed.inventory.entries {
             if self.manifests.contains_key(old) {
                 continue;
             }
-            let renamed = self.manifests.keys().find(|id| {
-                id.kind == old.kind
-                    && id.name == old.name
-                    && id.group != old.group
+            let mut alike = named.get(&(&*old.kind, &*old.name)).into_iter().flatten();
+            let renamed = alike.find(|id| {
+                id.group != old.group
                     && entry.uid.is_some()
                     && observed.live_meta(id).map(|live| &live.uid) == entry.uid.as_ref()
             });
@@ -206,7 +230,7 @@ impl<'a> Side<'a> {
                     object: old.clone(),
                     how: Moved::Rename,
                 };
-                former.insert((*id).clone(), one);
+                former.insert(ObjectId::clone(id), one);
             }
         }
         former
@@ -297,10 +321,10 @@ impl<'a> Side<'a> {
         if manifest.is_some() {
             return own;
         }
-        let kind = id.group_kind();
-        let others = self.manifests.values();
-        let like = others.filter(|other| other.id().group_kind() == kind);
-        like.fold(own, |all, other| all.and(&other.secrecy()))
+        match self.secrecy_of_kinds.get(&id.group_kind()) {
+            Some(others) => own.and(others),
+            None => own,
+        }
     }
 
     fn schema(&self, manifest: Option<&Manifest>, live: Option<&Live>) -> Option<Schema<'a>> {
