@@ -1,6 +1,6 @@
 //! What a sync writes down: before its first change, and at its end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use jiff::Timestamp;
 use pleach_domain::audit::LastPlan;
@@ -11,7 +11,9 @@ use pleach_domain::inventory::{
 use pleach_domain::object::{Manifest, ObjectId, ServiceRef};
 use pleach_domain::observe::{DesiredDigest, Observed};
 use pleach_domain::order::{StageName, defined_kinds, registered_services, stage_of};
-use pleach_domain::plan::{Action, Body, Desired, Op, Plan, Precondition, Taken, made_by_others};
+use pleach_domain::plan::{
+    Action, Body, Change, Desired, Op, Plan, Precondition, Taken, made_by_others,
+};
 use serde_json::Value;
 
 use super::error::SyncError;
@@ -197,12 +199,7 @@ fn note_stages(desired: &Desired, plan: &Plan, inventory: &mut Inventory) {
 /// gone leave it, unchanged ones are in it as they are now.
 pub(super) fn refreshed(desired: &Desired, observed: &Observed, plan: &Plan) -> Inventory {
     let mut inventory = observed.inventory.clone();
-    let known: BTreeMap<&ObjectId, Action> = plan
-        .changes
-        .iter()
-        .map(|change| (&change.object, change.action))
-        .collect();
-    let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+    let wanted: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     inventory.entries.retain(|id, entry| {
         if wanted.contains(id) {
             // A Job that ran and is gone by its own rule is nothing to look for.
@@ -237,9 +234,12 @@ pub(super) fn refreshed(desired: &Desired, observed: &Observed, plan: &Plan) -> 
             entry.uid = Some(live.uid.clone());
         }
     }
-    for (id, action) in known {
+    for Change {
+        object: id, action, ..
+    } in &plan.changes
+    {
         let is_read = wanted.contains(id) && observed.full.contains_key(id);
-        if action != Action::Unchanged || !is_read {
+        if *action != Action::Unchanged || !is_read {
             continue;
         }
         let Some(live) = observed.live_meta(id) else {

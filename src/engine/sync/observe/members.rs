@@ -1,7 +1,7 @@
 //! Which members and desired objects exist: metadata by kind, then by name what
 //! the lists do not have.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use futures::stream::{self, StreamExt as _};
 use pleach_domain::inventory::{EntryState, Installed};
@@ -76,7 +76,7 @@ impl Reader<'_> {
         let record = observed.installed.as_ref();
         let is_unrecorded = record.is_none_or(Installed::is_blank) && inventory.entries.is_empty();
         let apply_set = desired.apply_set();
-        let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+        let wanted: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
         observed.meta.retain(|id, meta| {
             wanted.contains(id)
                 || inventory.entries.contains_key(id)

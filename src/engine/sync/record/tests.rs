@@ -3,7 +3,7 @@
 use pleach_domain::inventory::{ReleaseName, RememberedStage};
 use pleach_domain::observe::{ClusterId, Discovery, Live};
 use pleach_domain::order::StageName;
-use pleach_domain::plan::{Change, Step, StepId, Terms};
+use pleach_domain::plan::{Step, StepId, Terms};
 use rstest::rstest;
 
 use super::super::report::{Failure, FailureKind};
