@@ -33,6 +33,13 @@ fn service(fields: &str) -> String {
     )
 }
 
+fn binding(fields: &str) -> String {
+    format!(
+        "apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\n\
+         metadata: {{name: lint, namespace: default}}\n{fields}\n"
+    )
+}
+
 fn errors(manifest: &str) -> Vec<String> {
     let tree = MemoryTree::new(
         [
@@ -101,6 +108,36 @@ fn refusal(manifest: &str) -> Option<String> {
 #[case::variable_without_name(deployment("env: [{value: a}]"))]
 #[case::service_port_twice(service("ports: [{port: 80, name: a}, {port: 80, name: b}]"))]
 #[case::finalizer_twice(config_map("").replace("namespace: default", "namespace: default, finalizers: [a.b/c, a.b/c]"))]
+#[case::no_selector(deployment("").replace("  selector: {matchLabels: {app: a}}\n", ""))]
+#[case::empty_selector(deployment("").replace("{matchLabels: {app: a}}", "{}"))]
+#[case::other_selector(deployment("").replace("{matchLabels: {app: a}}", "{matchLabels: {app: b}}"))]
+#[case::port_too_large(deployment("ports: [{containerPort: 80000}]"))]
+#[case::mount_without_name(deployment("volumeMounts: [{mountPath: /a}]"))]
+#[case::probe_without_port(deployment("livenessProbe: {httpGet: {path: /a}}"))]
+#[case::mode_in_decimal(
+    deployment("volumeMounts: [{name: a, mountPath: /a}]")
+        + "      volumes: [{name: a, configMap: {name: a, defaultMode: 644}}]\n"
+)]
+#[case::negative_replicas(deployment("").replace("spec:\n  selector", "spec:\n  replicas: -1\n  selector"))]
+#[case::target_port_too_large(service("ports: [{port: 80, targetPort: 80000}]"))]
+#[case::target_port_no_name(service("ports: [{port: 80, targetPort: A_b}]"))]
+#[case::binding_without_role(binding("subjects: [{kind: User, name: a}]"))]
+#[case::subject_without_name(binding(
+    "roleRef: {kind: ClusterRole, name: view}\nsubjects: [{kind: User}]"
+))]
+#[case::role_without_verbs(
+    "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: lint}\n\
+     rules: [{apiGroups: [''], resources: [pods]}]\n".to_owned()
+)]
+#[case::autoscaler_without_limit(
+    "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: lint, namespace: default}\n\
+     spec: {scaleTargetRef: {kind: Deployment, name: a}}\n".to_owned()
+)]
+#[case::definition_with_another_name(
+    "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: foo.lint.example.org}\n\
+     spec:\n  group: lint.example.org\n  scope: Namespaced\n  names: {kind: Foo, plural: foos, singular: foo}\n  \
+     versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]\n".to_owned()
+)]
 fn what_lint_refuses_the_server_refuses(#[case] manifest: String) {
     assert_ne!(errors(&manifest), Vec::<String>::new());
     assert!(
@@ -126,6 +163,20 @@ fn what_lint_refuses_the_server_refuses(#[case] manifest: String) {
 #[case::items_without_default_keys(service(
     "ports: [{port: 80, name: a}, {port: 80, name: b, protocol: UDP}]"
 ))]
+#[case::header_without_value(deployment(
+    "livenessProbe: {httpGet: {port: 1, httpHeaders: [{name: a}]}}"
+))]
+#[case::policy_for_all_pods(
+    "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: lint, namespace: default}\n\
+     spec: {policyTypes: [Ingress]}\n".to_owned()
+)]
+#[case::priority_without_value(
+    "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: lint}\n".to_owned()
+)]
+#[case::preference_for_any_node(
+    deployment("args: []")
+        + "      affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1}]}}\n"
+)]
 fn what_lint_lets_pass_the_server_takes(#[case] manifest: String) {
     assert_eq!(errors(&manifest), Vec::<String>::new());
     assert_eq!(refusal(&manifest), None, "{manifest}");

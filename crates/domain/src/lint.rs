@@ -9,11 +9,14 @@
 mod autoscalers;
 mod claims;
 mod codes;
+mod definitions;
 mod entries;
 mod fields;
+mod limits;
 mod namespaces;
 mod references;
 mod registrations;
+mod selectors;
 mod suspended;
 #[cfg(test)]
 mod tests;
@@ -30,7 +33,7 @@ use crate::kinds::{Catalog, Definitions, KindTable};
 use crate::object::yaml::{self, Node};
 use crate::object::{Manifest, ObjectId, Origin};
 use crate::order::Facts;
-use crate::render::{self, Sources};
+use crate::render::{self, Rendered, Sources, Spot};
 use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
 
 /// What is said of one environment.
@@ -54,14 +57,41 @@ struct Object<'a> {
     sources: &'a Sources,
 }
 
-impl Object<'_> {
+impl<'a> Object<'a> {
+    fn new(release: &'a ResolvedRelease, manifest: &'a Manifest, sources: &'a Sources) -> Self {
+        Self {
+            release,
+            manifest,
+            facts: Facts::of(manifest),
+            sources,
+        }
+    }
+
     fn id(&self) -> &ObjectId {
         self.manifest.id()
     }
 
+    /// Whether something else says that values are secret than the kind, which
+    /// can be seen in the file.
+    fn has_secrets(&self) -> bool {
+        !self.manifest.secret_fields().is_empty()
+    }
+
+    /// A place whose line can be shown: that of the object where the line may hold
+    /// a secret value. The line of a template holds none.
+    fn without_secrets(&self, spot: Spot) -> Spot {
+        if !self.has_secrets() || spot.column.is_none() {
+            return spot;
+        }
+        Spot {
+            origin: self.manifest.origin().clone(),
+            column: None,
+        }
+    }
+
     /// Puts a finding at a field of the object, named by a JSON pointer.
     fn at(&self, finding: Finding, pointer: &str) -> Finding {
-        let spot = self.sources.spot(self.manifest, pointer, None);
+        let spot = self.without_secrets(self.sources.spot(self.manifest, pointer, None));
         let finding = finding.at(spot.origin).on(self.id().clone());
         match spot.column {
             Some(column) => finding.column(column),
@@ -118,13 +148,15 @@ impl Scene<'_> {
 type Rule = fn(&Scene<'_>, &mut Vec<Finding>);
 
 /// In no particular order: what they find is sorted.
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 11] = [
     autoscalers::check,
+    definitions::check,
     entries::check,
     fields::check,
     namespaces::check,
     references::check,
     registrations::check,
+    selectors::check,
     suspended::check,
     values::check,
     versions::check,
@@ -153,12 +185,8 @@ pub fn environment(
         .iter()
         .zip(&inspected)
         .flat_map(|(release, (rendered, sources))| {
-            rendered.manifests.iter().map(move |manifest| Object {
-                release,
-                manifest,
-                facts: Facts::of(manifest),
-                sources,
-            })
+            let objects = rendered.manifests.iter();
+            objects.map(move |manifest| Object::new(release, manifest, sources))
         })
         .collect();
     let scene = Scene {
@@ -195,6 +223,66 @@ pub fn environment(
             .map(|manifest| (manifest.id().clone(), manifest.origin().clone()))
             .collect(),
     }
+}
+
+/// The rules whose errors the API server would answer with when it gets the object.
+const OF_SERVER: [Rule; 3] = [definitions::check, fields::check, selectors::check];
+
+/// Why the API server would refuse objects of some releases of an environment, by
+/// file and line; empty where nothing is known against them. `releases` come with
+/// what they were rendered to.
+pub fn refusals(
+    tree: &dyn FileTree,
+    environment: &ResolvedEnvironment,
+    releases: &[(&ResolvedRelease, &Rendered)],
+    catalog: Catalog<'_>,
+) -> Vec<Finding> {
+    let unknown = Sources::default();
+    if of_server(environment, releases, catalog, |_| &unknown).is_empty() {
+        return Vec::new();
+    }
+    // Places are known only of texts that are kept: those are rendered again.
+    let part = environment.with_only(|one| {
+        let mut releases = releases.iter();
+        releases.any(|(release, _)| release.name == one.name)
+    });
+    let inspected = render::inspect(tree, &part, catalog.table);
+    let sources = |release: &ResolvedRelease| {
+        let mut known = part.releases.iter().zip(&inspected);
+        let known = known.find(|(one, _)| one.name == release.name);
+        known.map_or(&unknown, |(_, (_, sources))| sources)
+    };
+    let mut found = of_server(environment, releases, catalog, sources);
+    finding::sort(&mut found);
+    found
+}
+
+fn of_server<'a>(
+    environment: &'a ResolvedEnvironment,
+    releases: &[(&'a ResolvedRelease, &'a Rendered)],
+    catalog: Catalog<'a>,
+    sources: impl Fn(&ResolvedRelease) -> &'a Sources,
+) -> Vec<Finding> {
+    let objects = releases.iter().flat_map(|(release, rendered)| {
+        let sources = sources(release);
+        let objects = rendered.manifests.iter();
+        objects.map(move |manifest| Object::new(release, manifest, sources))
+    });
+    let manifests = releases.iter().flat_map(|(_, one)| &one.manifests);
+    let scene = Scene {
+        environment,
+        objects: objects.collect(),
+        ids: manifests.map(Manifest::id).collect(),
+        catalog,
+        own: None,
+        templates: Vec::new(),
+    };
+    let mut found = Vec::new();
+    for rule in OF_SERVER {
+        rule(&scene, &mut found);
+    }
+    found.retain(Finding::is_error);
+    found
 }
 
 /// Reads the templates of a release and those that they import.

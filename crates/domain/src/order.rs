@@ -2,13 +2,15 @@
 
 mod facts;
 mod kinds;
+mod selector;
 mod stage;
 
 pub use facts::{
     Definition, Facts, Interception, Parameters, ReadinessDemand, SwitchedOn, configuration,
-    interceptions, pointed_at, registered_api, registered_services,
+    interceptions, pod_template, pointed_at, registered_api, registered_services,
 };
 pub use kinds::{
     DeletionClass, defined_kinds, deletion_class, is_builtin_group, kind_rank, sort, stage_of,
 };
+pub use selector::selects;
 pub use stage::{DeclaredStage, StageName};

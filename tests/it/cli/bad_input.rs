@@ -109,6 +109,10 @@ manifests/web/v1.0.0/web.yaml:6: error: a map cannot be a key (column 11)
     |           ^
   hint: only files whose name ends in .j2 are templates
 "),
+        case("a tag in another line of a broken file", WEB_FILE, format!("{WEB}  a: {{{{ x }}}}\n").replace("  theme: dark", "   theme: dark\n  light: a"), "\
+manifests/web/v1.0.0/web.yaml:7: error: while parsing a block mapping, did not find expected key (column 3)
+  7 |   light: a
+"),
         case("broken YAML of our own", DEV, "releases: [\n", "\
 environments/dev.yaml:1: error: unclosed bracket '['
   1 | releases: [

@@ -66,7 +66,7 @@ fn everything_is_said_once_with_its_place() {
         |   ^^^^^^^^
       object: Deployment.apps/web/web
       hint: did you mean `replicas`?
-    manifests/web/v1.0.0/web.yaml:10: note: the pods need ServiceAccount/web/web, which is in no manifest of the environment
+    manifests/web/v1.0.0/web.yaml:10: warning: the pods need ServiceAccount/web/web, which is in no manifest of the environment
       10 |       serviceAccountName: web
          |       ^^^^^^^^^^^^^^^^^^
       object: Deployment.apps/web/web
@@ -76,7 +76,7 @@ fn everything_is_said_once_with_its_place() {
       object: Deployment.apps/web/web
       hint: server-side apply refuses it; take one of them out
     --- stderr
-    3 errors in 2 environments
+    3 errors, 1 warning in 2 environments
     ");
 }
 
@@ -90,7 +90,7 @@ fn json_is_for_programs() {
     assert_eq!(report["environments"], serde_json::json!(["blue"]));
     assert_eq!(
         report["summary"],
-        serde_json::json!({"errors": 3, "warnings": 0, "notes": 1})
+        serde_json::json!({"errors": 3, "warnings": 1, "notes": 0})
     );
     let unknown = &report["findings"][1];
     assert_eq!(
@@ -216,9 +216,50 @@ fn the_repository_of_the_project_is_clean() {
     let root = env!("CARGO_MANIFEST_DIR");
     let run = folder.run(&["lint", "--repo", root, "-o", "json"]);
     let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    let findings = report["findings"].as_array().unwrap().iter();
+    let warnings: Vec<&Value> = findings
+        .filter(|finding| finding["severity"] == "warning")
+        .map(|finding| &finding["message"])
+        .collect();
+    // Users make the Secret with the credentials of their repository.
+    let secret = "the pods need Secret/pleach/git, which is in no manifest of the environment";
     assert_eq!(
-        (run.code, &report["summary"]["warnings"]),
-        (0, &0.into()),
+        (run.code, warnings),
+        (0, vec![&secret.into()]),
         "{report:#}"
     );
+}
+
+#[test]
+fn a_missing_reference_is_a_warning_at_its_line() {
+    let folder = folder();
+    folder.write(
+        "manifests/web/v1.0.0/web.yaml",
+        "\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: web}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: web
+subjects:
+  - {kind: ServiceAccount, name: web}
+",
+    );
+    folder.write("manifests/web/v1.0.0/secret.yaml.j2", "");
+    assert_snapshot!(folder.run(&["lint"]).shown(), @r"
+    exit: 0
+    --- stdout
+    manifests/web/v1.0.0/web.yaml:7: warning: the binding names Role.rbac.authorization.k8s.io/web/web, which is in no manifest of the environment
+      7 |   name: web
+        |   ^^^^
+      object: RoleBinding.rbac.authorization.k8s.io/web/web
+    manifests/web/v1.0.0/web.yaml:9: warning: the binding names ServiceAccount/web/web, which is in no manifest of the environment
+      9 |   - {kind: ServiceAccount, name: web}
+        |                            ^^^^
+      object: RoleBinding.rbac.authorization.k8s.io/web/web
+    --- stderr
+    2 warnings in 2 environments
+    ");
 }

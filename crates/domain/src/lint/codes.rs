@@ -14,7 +14,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 }
 
 /// Every code, sorted by name. A test compares it with docs/lint.md.
-pub const CODES: [Code; 75] = [
+pub const CODES: [Code; 78] = [
     code(
         "annotation",
         "An annotation of pleach with a value that it cannot have, or that it does not know.",
@@ -68,7 +68,7 @@ pub const CODES: [Code; 75] = [
     ),
     code(
         "invalid-value",
-        "A value that a field cannot have: of our own files, or of a kind whose schema lists what is allowed.",
+        "A value that a field cannot have: of our own files, or of a kind whose schema lists what is allowed. Also a number outside of the range of its field, such as a port.",
     ),
     code("invalid-yaml", "A file of our own is not YAML."),
     code(
@@ -87,7 +87,7 @@ pub const CODES: [Code; 75] = [
     code("lfs-pointer", "A pointer of git LFS instead of the file."),
     code(
         "missing-field",
-        "A field that is required: of our own files, by a definition, or to tell the items of a list apart.",
+        "A field that is required: of our own files, of a kind, or to tell the items of a list apart.",
     ),
     code("missing-file", "A file or folder that is not there."),
     code(
@@ -144,7 +144,7 @@ pub const CODES: [Code; 75] = [
     ),
     code(
         "reference-not-made",
-        "Pods need a ConfigMap, Secret, claim, class or ServiceAccount that no manifest has.",
+        "Pods need a ConfigMap, Secret, claim, class or ServiceAccount that no manifest has, or a binding names a role or ServiceAccount that none has.",
     ),
     code(
         "registration-without-service",
@@ -176,8 +176,20 @@ pub const CODES: [Code; 75] = [
         "A value that values.schema.json marks `writeOnly` is part of a name, where it cannot be hidden.",
     ),
     code(
+        "selector-mismatch",
+        "The selector of a workload is empty, or does not match the labels of its own template. The server refuses it.",
+    ),
+    code(
         "server-fields",
         "Fields that only the server writes; they are left out.",
+    ),
+    code(
+        "service-without-pods",
+        "The selector of a Service matches no pods of the environment in its namespace, and nothing there can be expected to make others.",
+    ),
+    code(
+        "service-without-port",
+        "`targetPort` of a Service is a name that no port of the selected pods has.",
     ),
     code(
         "state-object",
@@ -271,9 +283,11 @@ pub fn meaning(name: &str) -> Option<&'static str> {
 
 /// Those that say what is nowhere: not to be trusted while a file that may
 /// have it cannot be read.
-pub(super) const NEED_ALL_OBJECTS: [&str; 4] = [
+pub(super) const NEED_ALL_OBJECTS: [&str; 6] = [
     "namespace-not-made",
     "reference-not-made",
     "registration-without-service",
+    "service-without-pods",
+    "service-without-port",
     "unused-consent",
 ];

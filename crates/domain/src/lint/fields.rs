@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::{Object, Scene};
+use super::{Object, Scene, limits};
 use crate::finding::{Finding, Kind};
 use crate::kinds::{ListKind, Schema, Type};
 use crate::object::from_base64;
@@ -59,15 +59,19 @@ impl<'a> Walk<'a> {
             return;
         }
         match (schema.kind(), value) {
-            (Type::Object, Value::Object(_)) => self.object(schema, value),
+            (Type::Object, Value::Object(_)) => self.object(schema, value, &[]),
             (Type::List, Value::Array(items)) => self.list(schema, items),
             (Type::Any, _) => {}
-            (kind, value) if fits(kind, value) => self.choice(schema, value),
+            (kind, value) if fits(kind, value) => {
+                self.choice(schema, value);
+                self.limit(schema, value);
+            }
             (kind, value) => self.wrong_type(kind, value),
         }
     }
 
-    fn object(&mut self, schema: Schema<'a>, value: &'a Value) {
+    /// `keys` are fields that the list which the map is an item of asks for already.
+    fn object(&mut self, schema: Schema<'a>, value: &'a Value, keys: &[String]) {
         let Value::Object(entries) = value else {
             return;
         };
@@ -81,21 +85,58 @@ impl<'a> Walk<'a> {
             }
             self.path.pop();
         }
-        if self.custom {
-            for name in schema.required() {
-                // What has a default is filled in before it is looked for.
-                let absent = entries.get(name).is_none_or(Value::is_null)
-                    && schema.field(name).is_none_or(|f| f.default().is_none());
-                if absent {
-                    let path = self.shown();
-                    let of = if path.is_empty() { "the object" } else { &path };
-                    self.report(
-                        "missing-field",
-                        format!("{of} needs the field `{name}`"),
-                        None,
-                    );
-                }
+        for name in schema.required() {
+            let is_absent = entries.get(name).is_none_or(Value::is_null);
+            if is_absent && !keys.contains(name) && self.is_needed(schema, name) {
+                let path = self.shown();
+                let of = if path.is_empty() { "the object" } else { &path };
+                self.report(
+                    "missing-field",
+                    format!("{of} needs the field `{name}`"),
+                    None,
+                );
             }
+        }
+    }
+
+    /// Whether the server refuses the current map when it lacks a field.
+    fn is_needed(&self, schema: Schema<'a>, name: &str) -> bool {
+        let field = schema.field(name);
+        let default = field.and_then(Schema::default);
+        if self.custom {
+            // The server fills in the default before it checks.
+            return default.is_none();
+        }
+        let is_empty = |value: &Value| limits::is_zero(value);
+        default.is_none_or(is_empty)
+            && limits::is_needed(
+                &self.object.id().group_kind(),
+                self.last_key().unwrap_or_default(),
+                name,
+                field.map_or(Type::Any, Schema::kind),
+            )
+    }
+
+    /// The key of the current value, or that of the list that it is an item of.
+    fn last_key(&self) -> Option<&'a str> {
+        self.path.iter().rev().find_map(|step| match step {
+            Step::Key(key) => Some(*key),
+            Step::Index(_) => None,
+        })
+    }
+
+    /// Checks a scalar of a built-in kind against the limits of its field.
+    fn limit(&mut self, schema: Schema<'a>, value: &Value) {
+        let is_field = matches!(self.path.last(), Some(Step::Key(_)));
+        let is_number = matches!(schema.kind(), Type::Integer | Type::IntOrString);
+        if self.custom || !is_field || !is_number {
+            return;
+        }
+        let kind = self.object.id().group_kind();
+        let key = self.last_key().unwrap_or_default();
+        if let Some(expected) = limits::broken(&kind, key, value) {
+            let message = format!("`{}` is not {expected}", self.shown());
+            self.report("invalid-value", message, None);
         }
     }
 
@@ -153,7 +194,12 @@ impl<'a> Walk<'a> {
         if let Some(inner) = schema.items() {
             for (index, item) in items.iter().enumerate() {
                 self.path.push(Step::Index(index));
-                self.value(inner, item);
+                match (inner.kind(), schema.list()) {
+                    (Type::Object, ListKind::Map(keys)) if item.is_object() => {
+                        self.object(inner, item, keys);
+                    }
+                    _ => self.value(inner, item),
+                }
                 self.path.pop();
             }
         }
@@ -176,7 +222,7 @@ impl<'a> Walk<'a> {
             self.path.push(Step::Index(*earlier));
             let place = self.spot().origin;
             self.path.pop();
-            let said = said(item).filter(|_| !self.has_secrets());
+            let said = said(item).filter(|_| !self.object.has_secrets());
             let with = said.map_or_else(String::new, |said| format!(" with {said}"));
             let message = format!(
                 "`{}` has a second item{with}; the first is at {place}",
@@ -291,26 +337,13 @@ impl<'a> Walk<'a> {
     }
 
     fn report(&mut self, code: &str, message: String, hint: Option<String>) {
-        let mut spot = self.spot();
-        // The line is shown with the finding; that of a template holds no value.
-        if self.has_secrets() && spot.column.is_some() {
-            spot = Spot {
-                origin: self.object.manifest.origin().clone(),
-                column: None,
-            };
-        }
+        let spot = self.object.without_secrets(self.spot());
         let mut finding = Finding::error(Kind::Repository, code, message)
             .at(spot.origin)
             .on(self.object.id().clone());
         finding.column = spot.column;
         finding.hint = hint;
         self.findings.push(finding);
-    }
-
-    /// Whether something else says that values are secret than the kind, which
-    /// can be seen in the file.
-    fn has_secrets(&self) -> bool {
-        !self.object.manifest.secret_fields().is_empty()
     }
 
     /// Where the current value is written.

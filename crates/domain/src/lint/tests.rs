@@ -1,4 +1,6 @@
 mod overlays;
+mod references;
+mod server;
 
 use rstest::rstest;
 use semver::Version;
@@ -286,66 +288,6 @@ fn a_removed_version_says_when_and_what_instead() {
            Kubernetes 1.36: it was removed in 1.25 (PodDisruptionBudget is served as policy/v1)",
         ],
     );
-}
-
-#[test]
-fn namespaces_registrations_and_references_lead_somewhere() {
-    let linted = lint(&[(
-        "a.yaml",
-        "\
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: a, namespace: nowhere}
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: b, namespace: nowhere}
----
-apiVersion: apiregistration.k8s.io/v1
-kind: APIService
-metadata: {name: v1.example.org}
-spec:
-  group: example.org
-  version: v1
-  groupPriorityMinimum: 1
-  versionPriority: 1
-  service: {name: api, namespace: shop}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: p}
-spec:
-  serviceAccountName: runner
-  containers: [{name: a, image: a, envFrom: [{configMapRef: {name: settings}}]}]
-",
-    )]);
-    assert_eq!(
-        shown(&linted),
-        [
-            "a.yaml:3:21 namespace-not-made: namespace nowhere is in no manifest of the \
-             environment: it has to exist (add a Namespace, or a release whose `namespace` it is)",
-            "a.yaml:17:3 registration-without-service: Service shop/api, which it points at, is in \
-             no manifest of the environment (requests that it intercepts fail as long as that \
-             Service has no endpoints)",
-            "a.yaml:19 reference-not-made: the pods need ConfigMap/shop/settings, which is in no \
-             manifest of the environment",
-            "a.yaml:19 reference-not-made: the pods need ServiceAccount/shop/runner, which is in \
-             no manifest of the environment",
-        ]
-    );
-}
-
-#[test]
-fn what_may_be_in_a_broken_file_is_not_missing() {
-    let linted = lint(&[
-        (
-            "a.yaml",
-            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: nowhere}\n",
-        ),
-        ("b.yaml", "kind: Namespace: x\n"),
-    ]);
-    let codes: Vec<&str> = linted.findings.iter().map(|f| f.code.as_str()).collect();
-    assert_eq!(codes, ["yaml"]);
 }
 
 #[test]

@@ -270,7 +270,8 @@ fn service_ref(value: &Value) -> Option<ServiceRef> {
     })
 }
 
-fn pod_template<'a>(id: &ObjectId, value: &'a Value) -> Option<&'a Value> {
+/// The template of the pods that an object makes; a Pod is its own.
+pub fn pod_template<'a>(id: &ObjectId, value: &'a Value) -> Option<&'a Value> {
     match (id.group.as_str(), id.kind.as_str()) {
         ("apps", "Deployment" | "DaemonSet" | "StatefulSet" | "ReplicaSet")
         | ("", "ReplicationController")

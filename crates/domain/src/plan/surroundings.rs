@@ -10,7 +10,7 @@ use super::model::{Action, Op, Plan, Step};
 use crate::finding::{Finding, Kind};
 use crate::object::{Manifest, ObjectId};
 use crate::observe::Surroundings;
-use crate::order::StageName;
+use crate::order::{StageName, selects};
 
 /// How many names are given.
 const NAMED: usize = 5;
@@ -220,36 +220,4 @@ fn allows_none(spec: &Value, replicas: u64) -> bool {
         return most == 0;
     }
     part(&spec["minAvailable"]).is_some_and(|least| least >= replicas)
-}
-
-/// Whether a label selector names pods with these labels; an empty one names all.
-pub(super) fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
-    let Some(selector) = selector.as_object() else {
-        return false;
-    };
-    let exact = selector.get("matchLabels").and_then(Value::as_object);
-    let has = |key: &str, value: &Value| labels.get(key).map(String::as_str) == value.as_str();
-    let exact = exact
-        .into_iter()
-        .flatten()
-        .all(|(key, value)| has(key, value));
-    let terms = selector.get("matchExpressions").and_then(Value::as_array);
-    exact && terms.into_iter().flatten().all(|term| holds(term, labels))
-}
-
-fn holds(term: &Value, labels: &BTreeMap<String, String>) -> bool {
-    let label = labels.get(term["key"].as_str().unwrap_or_default());
-    let values = term["values"].as_array();
-    let is_among = |label: &String| {
-        let mut values = values.into_iter().flatten();
-        values.any(|value| value.as_str() == Some(label))
-    };
-    match term["operator"].as_str() {
-        Some("In") => label.is_some_and(is_among),
-        Some("NotIn") => !label.is_some_and(is_among),
-        Some("Exists") => label.is_some(),
-        Some("DoesNotExist") => label.is_none(),
-        // One that we do not know names nothing that we could speak of.
-        _ => false,
-    }
 }

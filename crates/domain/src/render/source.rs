@@ -377,7 +377,9 @@ fn yaml_finding(text: &Text, error: &YamlError) -> Finding {
     };
     let mut finding = Finding::error(Kind::Repository, "yaml", message).at(text.origin(error.line));
     finding.column = text.lines.is_none().then_some(error.column);
-    if text.lines.is_none() && ["{{", "{%"].iter().any(|tag| text.content.contains(tag)) {
+    let line = text.content.lines().nth(error.line.saturating_sub(1));
+    let has_tag = line.is_some_and(|line| ["{{", "{%"].iter().any(|tag| line.contains(tag)));
+    if text.lines.is_none() && has_tag {
         finding.hint("only files whose name ends in .j2 are templates")
     } else {
         finding

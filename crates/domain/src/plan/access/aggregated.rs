@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::RBAC;
 use crate::object::ObjectId;
+use crate::order::selects;
 use crate::plan::draft::Ctx;
 use crate::plan::handover::texts;
-use crate::plan::surroundings::selects;
 
 /// The roles of the release that the rules of each aggregated one come from, directly
 /// or by way of another aggregated one.

@@ -4,11 +4,11 @@
 
 use crate::finding::{Finding, Kind};
 use crate::object::{FieldPath, ObjectId};
+use crate::order::selects;
 use crate::plan::Propagation;
 use crate::plan::changes::refusal;
 use crate::plan::draft::Ctx;
 use crate::plan::edges::labels_until_now;
-use crate::plan::surroundings::selects;
 
 /// Whether the new one adopts the pods that are there.
 pub(super) fn adopts(ctx: &Ctx<'_>, id: &ObjectId) -> bool {

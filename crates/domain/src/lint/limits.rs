@@ -1,0 +1,136 @@
+//! Limits of built-in kinds that their `OpenAPI` documents do not state, or state
+//! otherwise than the server checks them.
+
+use serde_json::Value;
+
+use crate::kinds::Type;
+use crate::object::GroupKind;
+
+/// Numbers that are required and that the server refuses when they are zero. It
+/// takes the zero of any other number.
+const NOT_ZERO: [&str; 8] = [
+    "containerPort",
+    "groupPriorityMinimum",
+    "maxReplicas",
+    "maxSkew",
+    "periodSeconds",
+    "port",
+    "versionPriority",
+    "weight",
+];
+
+/// Fields that are required by the documents and may be empty, by the key of the
+/// map that has them.
+const MAY_BE_EMPTY: [(&str, &str); 8] = [
+    ("httpHeaders", "value"),
+    ("podFailurePolicy", "rules"),
+    (
+        "preferredDuringSchedulingIgnoredDuringExecution",
+        "preference",
+    ),
+    // Of a LimitRange.
+    ("spec", "limits"),
+    // Of a NetworkPolicy.
+    ("spec", "podSelector"),
+    // Of a StatefulSet.
+    ("spec", "serviceName"),
+    ("sysctls", "value"),
+    ("tokenRequests", "audience"),
+];
+
+/// Whether a value is the zero of its type: Kubernetes states it as the default of
+/// fields that have none.
+pub(super) fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(set) => !set,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    }
+}
+
+/// Whether the server refuses an object of a built-in kind that lacks a field which
+/// the documents require. `holder` is the key of the map that lacks it.
+pub(super) fn is_needed(kind: &GroupKind, holder: &str, field: &str, of: Type) -> bool {
+    // Their maps may be empty, or only programs write them.
+    let is_lenient = kind.group == "resource.k8s.io"
+        || matches!(kind.kind.as_str(), "CSIDriver" | "CSINode" | "Event")
+        || holder == "ownerReferences";
+    match of {
+        _ if is_lenient => false,
+        // Absent is false.
+        Type::Boolean => false,
+        Type::Integer | Type::Number => NOT_ZERO.contains(&field),
+        Type::Any
+        | Type::Object
+        | Type::List
+        | Type::String
+        | Type::IntOrString
+        | Type::Quantity
+        | Type::Bytes
+        | Type::Time => !MAY_BE_EMPTY.contains(&(holder, field)),
+    }
+}
+
+/// The limit that a value breaks, as the rest of "is not …".
+pub(super) fn broken(kind: &GroupKind, field: &str, value: &Value) -> Option<String> {
+    if let Value::String(text) = value {
+        let is_bad = field == "targetPort" && !text.is_empty() && !is_port_name(text);
+        return is_bad.then(|| {
+            "a port: 1 to 65535, or a name of at most 15 lower-case letters, digits and `-`"
+                .to_owned()
+        });
+    }
+    let (least, most) = range(kind, field)?;
+    let is_within = match (value.as_i64(), value.as_u64()) {
+        (Some(number), _) => (least..=most).contains(&number),
+        (None, Some(_)) => false,
+        (None, None) => return None,
+    };
+    (!is_within).then(|| match most {
+        i64::MAX => format!("{least} or more"),
+        _ => format!("between {least} and {most}"),
+    })
+}
+
+/// The least and the largest value of a number.
+fn range(kind: &GroupKind, field: &str) -> Option<(i64, i64)> {
+    if kind.is("discovery.k8s.io", "EndpointSlice") {
+        return None;
+    }
+    Some(match field {
+        "containerPort" | "endPort" | "port" => (1, 65_535),
+        // Zero is the same as nothing.
+        "healthCheckNodePort" | "hostPort" | "nodePort" | "number" | "targetPort" => (0, 65_535),
+        "defaultMode" | "mode" => (0, 0o777),
+        "weight" => (1, 100),
+        "maxReplicas" | "maxSkew" => (1, i64::MAX),
+        "groupPriorityMinimum" => (1, 20_000),
+        "versionPriority" => (1, 1_000),
+        "backoffLimit"
+        | "completions"
+        | "failureThreshold"
+        | "initialDelaySeconds"
+        | "minReadySeconds"
+        | "parallelism"
+        | "periodSeconds"
+        | "replicas"
+        | "successThreshold"
+        | "timeoutSeconds"
+        | "ttlSecondsAfterFinished" => (0, i64::MAX),
+        _ => return None,
+    })
+}
+
+/// Whether a text is a name that a port can have.
+fn is_port_name(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=15).contains(&text.len())
+        && text.bytes().all(is_allowed)
+        && text.bytes().any(|byte| byte.is_ascii_lowercase())
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+        && !text.contains("--")
+}
