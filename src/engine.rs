@@ -13,6 +13,7 @@ pub mod planning;
 pub mod preview;
 pub mod preview_process;
 pub mod recover;
+pub mod refusals;
 pub mod stop;
 pub mod sync;
 pub mod worker;

@@ -124,7 +124,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         prune: true,
         predecessors: Predecessors::ComeFirst,
     };
-    let session = Session::open(ui, ctx, &target, options, args.cluster_id.clone()).await?;
+    let session =
+        Session::open_to_apply(ui, ctx, &target, options, args.cluster_id.clone()).await?;
     let claim = args.local.claim(&args.lock);
     let mut outcome = Outcome::new("apply", args.output, claim);
     let mut reviewed = Vec::new();

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use pleach_domain::finding::Finding;
+use pleach_domain::kinds::KindTable;
 use pleach_domain::repo::{self, FileTree, ResolvedEnvironment};
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +17,7 @@ pub use crate::engine::load::Loaded;
 use crate::engine::load::{self, with_excerpts};
 pub(super) use crate::engine::load::{pleach_version, read_all};
 use crate::engine::preview::{End, Incomparable};
+use crate::engine::refusals;
 use crate::engine::stop::{Cause, Stop};
 use crate::io::files::{self, WorkingTree};
 use crate::io::git::{GitError, Revision, Source};
@@ -137,6 +139,29 @@ impl Context {
         })
     }
 
+    /// Refuses to go on with objects of a target that the API server would refuse.
+    pub(super) fn ensure_accepted(&self, target: &Target, loaded: &Loaded) -> Result<(), CliError> {
+        let folder = files::canonical(&self.folder()?).map_err(GitError::from)?;
+        let tree: Box<dyn FileTree> = match &self.settings.revision {
+            Some(revision) => Box::new(Source::open(&folder)?.tree(revision)?),
+            None => Box::new(WorkingTree::new(&folder)),
+        };
+        let found = refusals::of(&*tree, loaded, |_| true);
+        if found.is_empty() {
+            return Ok(());
+        }
+        let summary = findings::summary(&found);
+        let message = format!("{target} would be refused by the API server: {summary}");
+        let error = CliError::from_findings(message, found);
+        if loaded.environment.cluster.kubernetes.is_some() {
+            return Err(error);
+        }
+        let newest = KindTable::minors().last().unwrap_or_default();
+        Err(error.hint(format!(
+            "Kubernetes {newest} is assumed; a newer one is declared as `cluster.kubernetes` of the environment"
+        )))
+    }
+
     /// What the repository says of an environment, without rendering it; none
     /// where there is no repository: for commands that do without one.
     pub fn environment(&self, name: &str) -> Result<Option<ResolvedEnvironment>, CliError> {
@@ -185,7 +210,8 @@ impl Context {
         self.settings.repo.is_some() || self.settings.revision.is_some()
     }
 
-    fn folder(&self) -> Result<PathBuf, CliError> {
+    /// The folder of the repository.
+    pub(super) fn folder(&self) -> Result<PathBuf, CliError> {
         if let Some(folder) = self.find_folder()? {
             return Ok(folder);
         }

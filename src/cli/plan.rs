@@ -68,7 +68,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         prune: true,
         predecessors: Predecessors::ComeFirst,
     };
-    let session = Session::open(ui, ctx, &args.target, options, None).await?;
+    let session = Session::open_to_apply(ui, ctx, &args.target, options, None).await?;
     let mut exit = Exit::DONE;
     let mut plans = Vec::new();
     for subject in &session.subjects(ui, ctx, &args.target).await? {

@@ -344,6 +344,12 @@ async fn ask(
     }
 }
 
+/// Everything that was found, wherever, and what the API server would refuse.
+fn problems(found: &Preview) -> impl Iterator<Item = &Finding> {
+    let environments = found.environments.iter();
+    findings(found).chain(environments.flat_map(|environment| &environment.refusals))
+}
+
 /// Everything that was found, wherever.
 fn findings(found: &Preview) -> impl Iterator<Item = &Finding> {
     found.environments.iter().flat_map(|environment| {
@@ -361,7 +367,7 @@ fn findings(found: &Preview) -> impl Iterator<Item = &Finding> {
 /// What is to be thought of the change. That a cluster does not answer says
 /// nothing of it.
 fn verdict(found: &Preview) -> Verdict {
-    let errors = findings(found).filter(|finding| finding.is_error());
+    let errors = problems(found).filter(|finding| finding.is_error());
     let errors = errors.filter(|finding| finding.kind != FindingKind::Cluster);
     let exits = errors.map(|finding| Kind::from(finding.kind).exit());
     match exits.fold(Exit::DONE, Exit::and) {
@@ -381,7 +387,7 @@ fn is_unanswered(found: &Preview) -> bool {
 
 /// What errors mean for whoever asked.
 fn exit_of(found: &Preview) -> Exit {
-    findings(found)
+    problems(found)
         .filter(|finding| finding.is_error())
         .map(|finding| Kind::from(finding.kind).exit())
         .fold(Exit::DONE, Exit::and)

@@ -47,12 +47,32 @@ impl Session {
         options: Options,
         cluster_id: Option<String>,
     ) -> Result<Self, CliError> {
-        let loaded = match ctx.load(target) {
-            Ok(loaded) => loaded,
-            Err(error) => return Err(absent::suspended(ctx, target, error).await),
-        };
-        ui.findings(&loaded.findings);
+        let loaded = Self::load(ui, ctx, target).await?;
         Self::over(ctx, loaded, options, cluster_id).await
+    }
+
+    /// Opens a target that is to be applied: refuses objects that the API server would
+    /// refuse, before it gets a request.
+    pub(super) async fn open_to_apply(
+        ui: &mut Ui,
+        ctx: &Context,
+        target: &Target,
+        options: Options,
+        cluster_id: Option<String>,
+    ) -> Result<Self, CliError> {
+        let loaded = Self::load(ui, ctx, target).await?;
+        ctx.ensure_accepted(target, &loaded)?;
+        Self::over(ctx, loaded, options, cluster_id).await
+    }
+
+    async fn load(ui: &mut Ui, ctx: &Context, target: &Target) -> Result<Loaded, CliError> {
+        match ctx.load(target) {
+            Ok(loaded) => {
+                ui.findings(&loaded.findings);
+                Ok(loaded)
+            }
+            Err(error) => Err(absent::suspended(ctx, target, error).await),
+        }
     }
 
     /// Connects for an environment that was read.

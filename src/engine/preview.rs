@@ -14,7 +14,7 @@ use pleach_domain::diff::{fields, words};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::object::DigestKey;
 use pleach_domain::plan::view::Drawing;
-use pleach_domain::preview::words::{REMOVED, all_removed, all_unknown};
+use pleach_domain::preview::words::{REMOVED, all_refused, all_removed, all_unknown};
 use pleach_domain::preview::{EnvironmentPreview, Preview, ReleasePreview, Touched};
 use pleach_domain::repo::{self, ClusterRef, Record, RecordingTree, ResolvedEnvironment};
 
@@ -166,8 +166,10 @@ fn looked(mut preview: EnvironmentPreview, comparison: Comparison) -> Looked {
         head,
         before,
         mut masker,
+        refusals,
         ..
     } = comparison;
+    preview.refusals = refusals;
     preview.unchanged = unchanged.into_iter().map(|name| name.release).collect();
     for one in &releases {
         let drawing = Drawing {
@@ -208,7 +210,8 @@ pub fn add(preview: &mut Preview, environment: EnvironmentPreview) {
         [] => None,
         diffs => Some(words::summary(diffs.iter().copied())),
     };
-    let parts = known.into_iter().chain(all_removed(preview));
+    let parts = all_refused(preview).into_iter().chain(known);
+    let parts = parts.chain(all_removed(preview));
     let parts: Vec<String> = parts.chain(all_unknown(preview)).collect();
     preview.summary = if parts.is_empty() {
         NO_CHANGES.to_owned()

@@ -103,7 +103,7 @@ fn errors_in_the_repository_name_file_and_line() {
 }
 
 #[test]
-fn unknown_fields_of_objects_are_the_servers_word() {
+fn unknown_fields_of_objects_are_refused_before_the_server_is_asked() {
     let fleet = fleet("strict");
     fleet.kubectl(&["create", "namespace", "strict"]);
     fleet.edit(
@@ -112,9 +112,21 @@ fn unknown_fields_of_objects_are_the_servers_word() {
         "data: {k: v}\nimutable: true",
     );
     fleet.commit();
+    for command in ["plan", "apply"] {
+        let run = fleet.writes_nothing(|fleet| match command {
+            "plan" => fleet.run(&["plan", "strict"]).ended_with(3),
+            _ => fleet.apply().ended_with(3),
+        });
+        run.says("manifests/web/v1.0.0/plain.yaml:5")
+            .says("ConfigMap/strict/plain")
+            .says("`imutable` is no field of ConfigMap");
+    }
+    // A newer server may have the field: it decides.
+    let id = fleet.cluster_id();
+    fleet.edit_environment(&id, &format!("{id}, kubernetes: \"1.99\""));
+    fleet.commit();
     let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(3));
     run.says("manifests/web/v1.0.0/plain.yaml:1")
-        .says("ConfigMap/strict/plain")
         .says(".imutable: field not declared in schema");
 }
 

@@ -59,6 +59,10 @@ pub struct EnvironmentPreview {
     /// What there is to say about its files; errors mean that there is no more
     /// to know.
     pub findings: Vec<Finding>,
+    /// Why the API server would refuse objects of the head, as far as the files tell.
+    /// A warning where it is so at the base already.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<Finding>,
     /// What the head would do to the cluster, where that was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterPreview>,
@@ -72,13 +76,17 @@ impl EnvironmentPreview {
             releases: Vec::new(),
             unchanged: Vec::new(),
             findings: Vec::new(),
+            refusals: Vec::new(),
             cluster: None,
         }
     }
 
     /// Whether there is anything to show.
     pub fn is_quiet(&self) -> bool {
-        self.releases.is_empty() && self.findings.is_empty() && self.cluster.is_none()
+        self.releases.is_empty()
+            && self.findings.is_empty()
+            && self.refusals.is_empty()
+            && self.cluster.is_none()
     }
 
     /// What the head would do to a release in the cluster.

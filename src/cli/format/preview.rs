@@ -5,19 +5,35 @@ mod page;
 
 use std::fmt::Write as _;
 
+use pleach_domain::finding::Severity;
 use pleach_domain::preview::words::{
-    about, as_shown, binding, in_cluster, other_than, subjects, unknown, without_effect,
+    about, as_shown, binding, in_cluster, other_than, refused, subjects, unknown, without_effect,
 };
 use pleach_domain::preview::{Preview, ReleasePreview};
 
 use super::findings::plain;
-use super::{diff, style};
+use super::{diff, findings, style};
 
 pub(crate) use page::page;
 
 /// For a terminal: each release with its risks, its stages and what changes.
 pub(crate) fn text(preview: &Preview) -> String {
     let mut text = String::new();
+    for environment in &preview.environments {
+        if environment.refusals.is_empty() {
+            continue;
+        }
+        let what = refused(environment)
+            .unwrap_or_else(|| "the API server would refuse objects, as at the base".to_owned());
+        let _ = writeln!(
+            text,
+            "{}environment {}{:#}: {what}",
+            style::PLACE,
+            environment.environment,
+            style::PLACE
+        );
+        text.push_str(&findings::text(&environment.refusals, Severity::Note));
+    }
     for environment in &preview.environments {
         if let Some(why) = unknown(environment) {
             let _ = writeln!(

@@ -22,6 +22,7 @@ use super::few::{self, Aside};
 use crate::engine::load::{self, Loaded, is_unknown};
 use crate::engine::mask;
 use crate::engine::planning::{Heirs, Options, Predecessors, desired_among, policy};
+use crate::engine::refusals;
 use crate::io::git::Revision;
 
 /// How a preview is planned: as an apply would be.
@@ -45,6 +46,9 @@ pub struct Comparison {
     /// The releases that were not planned because both revisions want the same
     /// of them.
     pub unchanged: Vec<ReleaseName>,
+    /// Why the API server would refuse objects of the releases that were planned, at
+    /// the head. A warning where it is so at the base already.
+    pub refusals: Vec<Finding>,
     /// The head, as it was rendered.
     pub head: Loaded,
     /// The cluster that the base means; none where it lacks the environment.
@@ -233,6 +237,10 @@ pub fn revisions(
         key,
     };
     let (releases, unchanged) = sides.pair(touched.is_some());
+    let planned: BTreeSet<&ReleaseName> = releases.iter().map(|one| &one.desired.name).collect();
+    let refusals = refusals::since((&*base.tree, before.as_ref()), (tree, &head), |name| {
+        planned.contains(name)
+    });
     let before = before.as_ref();
     let before = before.map(|base| base.environment.cluster.clone());
     Ok(Comparison {
@@ -240,6 +248,7 @@ pub fn revisions(
         kinds,
         releases,
         unchanged,
+        refusals,
         head,
         before,
         masker,

@@ -263,3 +263,28 @@ subjects:
     2 warnings in 2 environments
     ");
 }
+
+#[test]
+fn plan_and_apply_refuse_before_the_cluster_gets_a_request() {
+    let folder = folder();
+    for arguments in [&["plan", "blue"][..], &["apply", "blue/web", "--yes"]] {
+        let run = folder.run(arguments);
+        assert_eq!((run.code, run.stdout.as_str()), (3, ""), "{}", run.shown());
+        for words in [
+            "manifests/web/v1.0.0/web.yaml:6: error: `spec.replicsa` is no field of Deployment",
+            "manifests/web/v1.0.0/secret.yaml.j2:4: error: `stringDat` is no field of Secret",
+            "would be refused by the API server: 3 errors",
+        ] {
+            assert!(run.stderr.contains(words), "{words}: {}", run.shown());
+        }
+        assert!(!run.stderr.contains("hunter2"), "{}", run.shown());
+    }
+    // The tables of another minor are no measure.
+    let blue = folder
+        .read("environments/blue.yaml")
+        .replace("1.36", "1.99");
+    folder.write("environments/blue.yaml", &blue);
+    let run = folder.run(&["plan", "blue"]);
+    assert!(!run.stderr.contains("would be refused"), "{}", run.shown());
+    assert_ne!(run.code, 0, "{}", run.shown());
+}

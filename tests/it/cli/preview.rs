@@ -287,3 +287,68 @@ fn a_definition_of_700_kb_leaves_room_for_the_rest() {
         }
     }
 }
+
+const DEPLOYMENT: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: app}}
+  template:
+    metadata: {labels: {app: app}}
+    spec: {containers: [{name: app, image: app}]}
+";
+
+#[test]
+fn refusals_are_said_first() {
+    let folder = fleet(&["dev"], DEPLOYMENT);
+    let broken = DEPLOYMENT.replace("replicas: 2", "replcas: 3");
+    folder.write("manifests/app/app.yaml", &broken);
+    for format in ["text", "markdown", "html"] {
+        let run = preview(&folder, &["-o", format]);
+        assert_eq!(run.code, 3, "{}", run.shown());
+        let place = |words: &str| {
+            let found = run.stdout.find(words);
+            found.unwrap_or_else(|| panic!("{words}: {}", run.shown()))
+        };
+        let first = place("would be refused");
+        assert!(first < place("1 to update"), "{}", run.shown());
+        assert!(first < place("replcas: 3"), "{}", run.shown());
+        assert!(run.stdout.contains("app.yaml:5"), "{}", run.shown());
+    }
+    let run = preview(&folder, &["-o", "json"]);
+    let document: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(errors(&document), Vec::<String>::new());
+    let refusal = &document["environments"][0]["refusals"][0];
+    assert_eq!(refusal["code"], "unknown-field", "{document:#}");
+    assert_eq!(refusal["severity"], "error");
+    // The same mistake at the base is not of this change.
+    commit(&folder);
+    folder.write(
+        "manifests/app/app.yaml",
+        &broken.replace("image: app", "image: app:2"),
+    );
+    let run = preview(&folder, &[]);
+    assert_eq!(run.code, 0, "{}", run.shown());
+    assert!(
+        run.stdout.contains(
+            "app.yaml:5: warning: `spec.replcas` is no field of Deployment (the same at the base)"
+        ),
+        "{}",
+        run.shown()
+    );
+    // Another one is.
+    folder.write(
+        "manifests/app/app.yaml",
+        &broken.replace("  template:", "  paused: 'true'\n  template:"),
+    );
+    let run = preview(&folder, &[]);
+    assert_eq!(run.code, 3, "{}", run.shown());
+    assert!(
+        run.stdout
+            .contains("environment dev: would be refused: 1 error, 1 warning"),
+        "{}",
+        run.shown()
+    );
+}

@@ -6,7 +6,9 @@ mod stated;
 
 use std::fmt::Write as _;
 
-use super::words::{about, as_shown, compared, in_cluster, other_than, unknown, without_effect};
+use super::words::{
+    about, as_shown, compared, in_cluster, other_than, refused, unknown, without_effect,
+};
 use super::{EnvironmentPreview, Preview, ReleasePreview, SubjectChange};
 use crate::diff::markdown::{escaped, meanwhile_list};
 use crate::diff::text::ObjectDiff;
@@ -160,7 +162,7 @@ struct Row {
 
 fn rows(environment: &EnvironmentPreview) -> Vec<Row> {
     let mut rows = Vec::new();
-    if let Some(why) = unknown(environment) {
+    for why in refused(environment).into_iter().chain(unknown(environment)) {
         rows.push(Row {
             name: escaped(&environment.environment),
             version: String::new(),
@@ -218,6 +220,10 @@ fn sections(environment: &EnvironmentPreview) -> Vec<Section<'_>> {
             });
         }
     };
+    say(
+        &format!("Refused by the API server in {name}"),
+        &environment.refusals,
+    );
     say(&format!("Environment {name}"), &environment.findings);
     if let Some(cluster) = &environment.cluster {
         say(&format!("The cluster of {name}"), &cluster.findings);

@@ -37,6 +37,24 @@ pub fn all_unknown(preview: &Preview) -> Option<String> {
     (!unknown.is_empty()).then(|| format!("cannot be previewed: {}", names(&unknown)))
 }
 
+/// That the API server would refuse objects of an environment; none where it is so
+/// at the base already.
+pub fn refused(environment: &EnvironmentPreview) -> Option<String> {
+    let errors = environment.refusals.iter().any(Finding::is_error);
+    errors.then(|| format!("would be refused: {}", summary(&environment.refusals)))
+}
+
+/// The environments of which the API server would refuse objects; none where there
+/// is no such.
+pub fn all_refused(preview: &Preview) -> Option<String> {
+    let environments = preview.environments.iter();
+    let refused: Vec<String> = environments
+        .filter(|one| refused(one).is_some())
+        .map(|one| one.environment.clone())
+        .collect();
+    (!refused.is_empty()).then(|| format!("would be refused: {}", names(&refused)))
+}
+
 /// Code of the finding that an environment has no file any more.
 pub const REMOVED: &str = "environment-gone";
 

@@ -6,7 +6,8 @@ use pleach_domain::diff::words::{meanwhile, remarks, title, versions};
 use pleach_domain::finding::Finding;
 use pleach_domain::plain::clipped;
 use pleach_domain::preview::words::{
-    about, as_shown, binding, compared, in_cluster, other_than, subjects, unknown, without_effect,
+    about, as_shown, binding, compared, in_cluster, other_than, refused, subjects, unknown,
+    without_effect,
 };
 use pleach_domain::preview::{Preview, ReleasePreview, worst_risk};
 
@@ -49,11 +50,11 @@ pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String,
                     live => in_the_cluster(one, None, &mut room),
                 }
             }));
-            let findings = environment.findings.iter();
+            let findings = environment.refusals.iter().chain(&environment.findings);
             let of_cluster = cluster.into_iter().flat_map(|cluster| &cluster.findings);
             context! {
                 name => &environment.environment,
-                problem => unknown(environment),
+                problem => refused(environment).or_else(|| unknown(environment)),
                 findings => findings.chain(of_cluster).map(finding).collect::<Vec<_>>(),
                 releases,
             }
@@ -62,7 +63,10 @@ pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String,
     let is_live = preview.environments.iter().any(|one| one.cluster.is_some());
     let has_rows = preview.environments.iter().any(|one| {
         let mut live = one.only_in_cluster();
-        unknown(one).is_some() || !one.releases.is_empty() || live.next().is_some()
+        refused(one).is_some()
+            || unknown(one).is_some()
+            || !one.releases.is_empty()
+            || live.next().is_some()
     });
     let mut engine = Environment::new();
     engine.add_template(NAME, include_str!("preview.html.j2"))?;

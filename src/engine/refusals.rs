@@ -1,0 +1,65 @@
+//! Errors that the API server would answer with, found in the files before it gets
+//! them.
+
+use pleach_domain::finding::{Finding, Severity};
+use pleach_domain::inventory::ReleaseName;
+use pleach_domain::kinds::{Catalog, Definitions, KindTable};
+use pleach_domain::lint;
+use pleach_domain::repo::FileTree;
+
+use super::load::{Loaded, with_excerpts};
+
+/// Finds the errors of some releases, by file and line. Empty where the declared
+/// Kubernetes is not built in: its server may accept more than the tables have.
+pub fn of(
+    tree: &dyn FileTree,
+    loaded: &Loaded,
+    is_meant: impl Fn(&ReleaseName) -> bool,
+) -> Vec<Finding> {
+    let declared = loaded.environment.cluster.kubernetes.as_deref();
+    let (table, note) = KindTable::nearest(declared);
+    if note.is_some() {
+        return Vec::new();
+    }
+    let definitions = Definitions::of(loaded.all().flat_map(|one| &one.manifests));
+    let catalog = Catalog {
+        table: &table,
+        definitions: &definitions,
+    };
+    let releases: Vec<_> = loaded
+        .rendered
+        .iter()
+        .filter(|(release, _)| is_meant(&release.name))
+        .map(|(release, rendered)| (release, rendered))
+        .collect();
+    let found = lint::refusals(tree, &loaded.environment, &releases, catalog);
+    with_excerpts(tree, found)
+}
+
+/// Finds the errors of some releases at a head. An error that the base has already
+/// is a warning and says so.
+pub(super) fn since(
+    (base, before): (&dyn FileTree, Option<&Loaded>),
+    (head, now): (&dyn FileTree, &Loaded),
+    is_meant: impl Fn(&ReleaseName) -> bool,
+) -> Vec<Finding> {
+    let mut found = of(head, now, &is_meant);
+    if found.is_empty() {
+        return found;
+    }
+    let former = before.map_or_else(Vec::new, |before| of(base, before, is_meant));
+    for finding in &mut found {
+        if former.iter().any(|former| is_same(former, finding)) {
+            finding.severity = Severity::Warning;
+            finding.message.push_str(" (the same at the base)");
+        }
+    }
+    found
+}
+
+/// Whether two findings are about the same, wherever it is written.
+fn is_same(a: &Finding, b: &Finding) -> bool {
+    // A second clause names another place of the file.
+    let clause = |message: &str| message.split(';').next().unwrap_or_default().to_owned();
+    a.code == b.code && a.object == b.object && clause(&a.message) == clause(&b.message)
+}
