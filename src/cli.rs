@@ -9,6 +9,7 @@ pub mod load;
 pub mod target;
 pub mod ui;
 
+mod add;
 mod apply;
 mod claim;
 mod completion;
@@ -152,6 +153,7 @@ struct GlobalArgs {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Init(init::InitArgs),
+    Add(add::AddArgs),
     Render(render::RenderArgs),
     Lint(lint::LintArgs),
     Diff(diff::DiffArgs),
@@ -223,6 +225,7 @@ impl Cli {
             | Command::Recover(_)
             | Command::Run(_) => true,
             Command::Init(_)
+            | Command::Add(_)
             | Command::Render(_)
             | Command::Lint(_)
             | Command::Worker(_)
@@ -262,6 +265,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
     let cancel = context.cancel.clone();
     match cli.command {
         Command::Init(args) => init::run(ui, &context, &args),
+        Command::Add(args) => add::run(ui, &context, &args),
         Command::Render(args) => render::run(ui, &context, &args),
         Command::Lint(args) => lint::run(ui, &context, &args),
         Command::Diff(args) => runtime::block_on(&cancel, diff::run(ui, &context, args)),

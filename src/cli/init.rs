@@ -1,6 +1,6 @@
 //! `pleach init`.
 
-mod wrap;
+pub(super) mod wrap;
 
 use std::path::{Path, PathBuf};
 
@@ -29,18 +29,28 @@ Examples:
   pleach init                          in this folder
   pleach init fleet                    in a new folder
   pleach init fleet --from app.yaml    around a file
-  pleach init fleet --from deploy      around the YAML files of a folder")]
+  pleach init fleet --from deploy      around the YAML files of a folder
+  helm template shop ./chart | pleach init fleet --from - --name shop")]
 pub(crate) struct InitArgs {
     /// Folder to write to [default: that of --repo, else this one]
     #[arg(value_name = "DIR")]
     folder: Option<PathBuf>,
 
-    /// YAML to wrap: a file, or a folder with files
+    /// YAML to wrap: a file, a folder with files, or `-` for the standard input
     ///
     /// The files are copied as they are, into a bundle that is called after
-    /// the file or folder.
+    /// the file or folder. Folders that are named as versions, such as v1.0.0,
+    /// become versions of the bundle.
     #[arg(long, value_name = "FILE-OR-DIR")]
     from: Option<PathBuf>,
+
+    /// Name of the bundle [default: that of the file or folder]
+    #[arg(long, value_name = "NAME", requires = "from")]
+    name: Option<String>,
+
+    /// Version of the bundle that the YAML becomes
+    #[arg(long, value_name = "VERSION", requires = "from")]
+    version: Option<String>,
 }
 
 pub(crate) fn run(ui: &mut Ui, context: &Context, args: &InitArgs) -> Result<Exit, CliError> {
@@ -51,7 +61,14 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &InitArgs) -> Result<Exi
         .unwrap_or_else(|| Path::new("."));
     let id = repository_id(folder)?;
     let files = match &args.from {
-        Some(from) => wrap::files(ui, &id, from)?,
+        Some(from) => {
+            let origin = wrap::Origin {
+                from,
+                name: args.name.as_deref(),
+                version: args.version.as_deref(),
+            };
+            wrap::files(ui, &id, &origin)?
+        }
         None => starter(&id),
     };
     ui.findings(&check(&files)?);
@@ -138,7 +155,7 @@ fn refused(error: FileError) -> CliError {
 }
 
 /// A path as a shell takes it.
-fn quoted(path: &str) -> String {
+pub(super) fn quoted(path: &str) -> String {
     let harmless = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '/' | '-');
     if path.chars().all(harmless) {
         path.to_owned()

@@ -1,5 +1,6 @@
 //! The program from outside: exit codes, stdout and stderr.
 
+mod add;
 mod bad_input;
 mod comment;
 mod completion;

@@ -1,13 +1,24 @@
-//! A repository around YAML that is there already.
+//! A bundle around YAML that is there already.
 
+use std::io::Read as _;
 use std::path::Path;
 
 use pleach_domain::repo::{FileTree as _, TreeError, TreeKind, semantic};
 
 use super::{Files, fill, label};
 use crate::cli::error::{CliError, Kind};
+use crate::cli::target::is_dns_label;
 use crate::cli::ui::Ui;
 use crate::io::files::{self, FileContent, WorkingTree};
+
+/// Stands for the standard input.
+const STANDARD_INPUT: &str = "-";
+
+/// Most bytes of the standard input.
+const LONGEST: u64 = 64 * 1024 * 1024;
+
+/// Name of a bundle that is read from the standard input.
+const UNNAMED: &str = "app";
 
 /// Files that other tools render, and how to have them rendered.
 const FOREIGN: [(&str, &str); 4] = [
@@ -17,22 +28,155 @@ const FOREIGN: [(&str, &str); 4] = [
     ("Chart.yaml", "helm template NAME DIR > app.yaml"),
 ];
 
-/// Collects the files of the repository around `from`.
-pub(super) fn files(ui: &mut Ui, id: &str, from: &Path) -> Result<Files, CliError> {
-    let from = files::canonical(from)?;
-    let is_folder = files::is_folder(&from)?;
-    let name = if is_folder {
-        from.file_name()
+/// YAML that becomes a bundle.
+pub(in crate::cli) struct Origin<'a> {
+    /// A file, a folder, or `-` for the standard input.
+    pub(in crate::cli) from: &'a Path,
+    /// Name of the bundle; that of the file or folder when left out.
+    pub(in crate::cli) name: Option<&'a str>,
+    /// The version that it becomes; that of the folder when left out.
+    pub(in crate::cli) version: Option<&'a str>,
+}
+
+/// A bundle around YAML.
+pub(in crate::cli) struct Wrapped {
+    /// Its name.
+    pub(in crate::cli) name: String,
+    /// Its newest version; none for a bundle without versions.
+    pub(in crate::cli) version: Option<String>,
+    /// Its files but bundle.yaml, by their paths in the repository.
+    pub(in crate::cli) files: Files,
+}
+
+impl Wrapped {
+    /// The path of its bundle.yaml.
+    pub(in crate::cli) fn bundle_file(&self) -> String {
+        format!("manifests/{}/bundle.yaml", self.name)
+    }
+
+    /// The text of its bundle.yaml.
+    pub(in crate::cli) fn bundle(&self) -> FileContent {
+        let text = match self.version {
+            Some(_) => include_str!("starter/from-versions.yaml"),
+            None => include_str!("starter/from-bundle.yaml"),
+        };
+        FileContent::new(fill(text, &[("name", &self.name)]))
+    }
+}
+
+/// Files that were found, by their paths in the bundle.
+struct Found {
+    name: String,
+    version: Option<String>,
+    files: Vec<(String, FileContent)>,
+}
+
+/// Collects the files of the repository around YAML.
+pub(super) fn files(ui: &mut Ui, id: &str, origin: &Origin<'_>) -> Result<Files, CliError> {
+    let wrapped = wrap(ui, origin)?;
+    let mut environment = include_str!("starter/from-dev.yaml").to_owned();
+    let mut names = vec![("id", id), ("name", wrapped.name.as_str())];
+    if let Some(version) = &wrapped.version {
+        let bundle = "    bundle: {{name}}\n";
+        environment =
+            environment.replace(bundle, &format!("{bundle}    version: {{{{version}}}}\n"));
+        names.push(("version", version));
+    }
+    let project = fill(include_str!("starter/pleach.yaml"), &names);
+    let mut files = Files::from([
+        ("pleach.yaml".to_owned(), FileContent::new(project)),
+        (
+            "environments/dev.yaml".to_owned(),
+            FileContent::new(fill(&environment, &names)),
+        ),
+        (wrapped.bundle_file(), wrapped.bundle()),
+    ]);
+    files.extend(wrapped.files);
+    Ok(files)
+}
+
+/// Collects the files of a bundle around YAML.
+pub(in crate::cli) fn wrap(ui: &mut Ui, origin: &Origin<'_>) -> Result<Wrapped, CliError> {
+    if let Some(name) = origin.name.filter(|name| !is_dns_label(name)) {
+        return Err(CliError::usage(format!("{name} is no name of a bundle"))
+            .hint("take lower-case letters, digits and `-`"));
+    }
+    if let Some(version) = origin.version.filter(|version| semantic(version).is_none()) {
+        return Err(
+            CliError::usage(format!("{version} is no version")).hint("take one such as v1.0.0")
+        );
+    }
+    let found = if origin.from == Path::new(STANDARD_INPUT) {
+        standard_input(origin)?
     } else {
-        from.file_stem()
+        from_files(ui, origin)?
     };
-    let name = name.unwrap_or_default().to_string_lossy();
-    let Some(name) = label(&name) else {
+    let mut wrapped = Wrapped {
+        name: found.name,
+        version: found.version,
+        files: Files::new(),
+    };
+    let reserved = wrapped.bundle_file();
+    for (path, content) in found.files {
+        let target = format!("manifests/{}/{path}", wrapped.name);
+        if target == reserved {
+            return Err(CliError::usage(format!(
+                "a bundle has a {path} of its own; rename that of {}",
+                origin.from.display()
+            )));
+        }
+        wrapped.files.insert(target, content);
+    }
+    Ok(wrapped)
+}
+
+fn standard_input(origin: &Origin<'_>) -> Result<Found, CliError> {
+    let mut text = Vec::new();
+    let read = std::io::stdin().take(LONGEST + 1).read_to_end(&mut text);
+    let length = read.map_err(|error| CliError::new(Kind::Failed, error))?;
+    if length as u64 > LONGEST {
+        return Err(CliError::usage(format!(
+            "the standard input has more than {LONGEST} bytes"
+        )));
+    }
+    if text.trim_ascii().is_empty() {
+        return Err(CliError::usage("the standard input is empty"));
+    }
+    let name = origin.name.unwrap_or(UNNAMED);
+    let path = within(origin.version, &format!("{name}.yaml"));
+    Ok(Found {
+        name: name.to_owned(),
+        version: origin.version.map(str::to_owned),
+        files: vec![(path, FileContent::new(text))],
+    })
+}
+
+fn from_files(ui: &mut Ui, origin: &Origin<'_>) -> Result<Found, CliError> {
+    let from = files::canonical(origin.from)?;
+    let is_folder = files::is_folder(&from)?;
+    let last = |path: &Path| {
+        path.file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+    };
+    let own = last(&from).unwrap_or_default();
+    let is_version = is_folder && semantic(&own).is_some();
+    let named = match (is_folder, is_version) {
+        (true, true) => from.parent().and_then(last),
+        (true, false) => Some(own.clone()),
+        (false, _) => from
+            .file_stem()
+            .map(|name| name.to_string_lossy().into_owned()),
+    };
+    let name = match origin.name {
+        Some(name) => Some(name.to_owned()),
+        None => label(&named.unwrap_or_default()),
+    };
+    let Some(name) = name else {
         return Err(CliError::usage(format!(
             "{} has no name that a bundle could have",
             from.display()
         ))
-        .hint("rename it: letters, digits and `-`"));
+        .hint("name the bundle with --name"));
     };
     let (root, mut paths) = match (is_folder, from.parent(), from.file_name()) {
         (false, Some(parent), Some(file)) => (parent, vec![file.to_string_lossy().into_owned()]),
@@ -48,55 +192,60 @@ pub(super) fn files(ui: &mut Ui, id: &str, from: &Path) -> Result<Files, CliErro
             from.display()
         )));
     }
-    refuse_versions(&from, &paths)?;
-    let mut wrapped = Files::new();
-    let names = [("id", id), ("name", name.as_str())];
-    for (path, text) in [
-        (
-            "pleach.yaml".to_owned(),
-            include_str!("starter/pleach.yaml"),
-        ),
-        (
-            "environments/dev.yaml".to_owned(),
-            include_str!("starter/from-dev.yaml"),
-        ),
-        (
-            format!("manifests/{name}/bundle.yaml"),
-            include_str!("starter/from-bundle.yaml"),
-        ),
-    ] {
-        wrapped.insert(path, FileContent::new(fill(text, &names)));
-    }
-    for path in paths {
+    let newest = newest_version(&from, &paths, origin.version)?;
+    // Folders that are versions already need no other.
+    let prefix = match (&newest, origin.version) {
+        (Some(_), _) => None,
+        (None, Some(version)) => Some(version.to_owned()),
+        (None, None) => is_version.then_some(own),
+    };
+    let files = paths.into_iter().map(|path| {
         let content = tree.read(&path).map_err(unreadable)?;
-        let target = format!("manifests/{name}/{path}");
-        if wrapped.insert(target, FileContent::new(content)).is_some() {
-            return Err(CliError::usage(format!(
-                "a bundle has a {path} of its own; rename that of {}",
-                from.display()
-            )));
-        }
-    }
-    Ok(wrapped)
+        Ok((within(prefix.as_deref(), &path), FileContent::new(content)))
+    });
+    Ok(Found {
+        name,
+        files: files.collect::<Result<_, CliError>>()?,
+        version: newest.or(prefix),
+    })
 }
 
-/// Refuses folders that are called as a version: they would make versions of the
-/// bundle, and what lies beside them would not be rendered.
-fn refuse_versions(from: &Path, paths: &[String]) -> Result<(), CliError> {
-    let mut folders = paths
-        .iter()
-        .filter_map(|path| Some(path.split_once('/')?.0));
-    let Some(version) = folders.find(|name| semantic(name).is_some()) else {
-        return Ok(());
+fn within(version: Option<&str>, path: &str) -> String {
+    version.map_or_else(|| path.to_owned(), |version| format!("{version}/{path}"))
+}
+
+/// The newest of the folders that are named as versions: they become versions of the
+/// bundle. Refuses files beside them, which would not be rendered.
+fn newest_version(
+    from: &Path,
+    paths: &[String],
+    asked: Option<&str>,
+) -> Result<Option<String>, CliError> {
+    let folder = |path: &String| path.split_once('/').map(|(folder, _)| folder.to_owned());
+    let versions = paths.iter().filter_map(folder);
+    let versions = versions.filter_map(|name| Some((semantic(&name)?, name)));
+    let Some((_, newest)) = versions.max() else {
+        return Ok(None);
     };
-    Err(CliError::usage(format!(
-        "{} has a folder {version}, which a bundle takes for one of its versions",
-        from.display()
-    ))
-    .hint(format!(
-        "rename it, or wrap only what is in it: --from {}",
-        from.join(version).display()
-    )))
+    let is_outside = |path: &&String| folder(path).is_none_or(|name| semantic(&name).is_none());
+    if let Some(outside) = paths.iter().find(is_outside) {
+        return Err(CliError::usage(format!(
+            "{} has versions such as {newest}, and {outside} is in none of them",
+            from.display()
+        ))
+        .hint(format!(
+            "move it into them, or wrap only one of them: --from {}",
+            from.join(&newest).display()
+        )));
+    }
+    if let Some(version) = asked {
+        return Err(CliError::usage(format!(
+            "{} has versions of its own, such as {newest}: {version} cannot be another name of them",
+            from.display()
+        ))
+        .hint("leave --version out"));
+    }
+    Ok(Some(newest))
 }
 
 /// Finds the YAML files of a folder, and says which other files stay behind.

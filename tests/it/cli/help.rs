@@ -10,6 +10,7 @@ use super::Folder;
 #[rstest]
 #[case("pleach", &[])]
 #[case("init", &["init"])]
+#[case("add", &["add"])]
 #[case("render", &["render"])]
 #[case("lint", &["lint"])]
 #[case("diff", &["diff"])]

@@ -190,13 +190,13 @@ fn what_other_tools_render_is_refused_with_a_way_out() {
 }
 
 #[test]
-fn a_folder_that_would_be_a_version_is_refused_with_a_way_out() {
+fn files_beside_versions_are_refused_with_a_way_out() {
     let folder = Folder::with(&[("deploy/1.0.0/a.yaml", APP), ("deploy/b.yaml", APP)]);
     let run = folder.run(&["init", "fleet", "--from", "deploy"]);
     assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
     for words in [
-        "error: HERE/deploy has a folder 1.0.0, which a bundle takes for one of its versions\n",
-        "hint: rename it, or wrap only what is in it: --from HERE/deploy/1.0.0\n",
+        "error: HERE/deploy has versions such as 1.0.0, and b.yaml is in none of them\n",
+        "hint: move it into them, or wrap only one of them: --from HERE/deploy/1.0.0\n",
     ] {
         assert!(run.stderr.contains(words), "{words}: {}", run.shown());
     }
@@ -216,4 +216,88 @@ fn there_must_be_something_to_wrap() {
         assert!(run.code == 2 || run.code == 1, "{}", run.stderr);
         assert!(run.stderr.contains(expected), "{}", run.stderr);
     }
+}
+
+#[test]
+fn the_bundle_can_be_named_and_get_a_version() {
+    let folder = Folder::with(&[("in.yaml", APP)]);
+    let run = folder.run(&[
+        "init",
+        "fleet",
+        "--from",
+        "in.yaml",
+        "--name",
+        "shop",
+        "--version",
+        "v1.2.0",
+    ]);
+    assert_eq!(run.code, 0, "{}", run.shown());
+    assert_eq!(folder.read("fleet/manifests/shop/v1.2.0/in.yaml"), APP);
+    let environment = folder.read("fleet/environments/dev.yaml");
+    assert!(
+        environment.contains("  - name: shop\n    bundle: shop\n    version: v1.2.0\n"),
+        "{environment}"
+    );
+    check_sound(&folder, "fleet");
+    for (option, value, words) in [
+        ("--name", "Shop", "Shop is no name of a bundle"),
+        ("--version", "spring", "spring is no version"),
+    ] {
+        let run = folder.run(&["init", "other", "--from", "in.yaml", option, value]);
+        assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.shown());
+        assert!(run.stderr.contains(words), "{words}: {}", run.shown());
+    }
+}
+
+#[test]
+fn version_folders_become_versions() {
+    let folder = Folder::with(&[("app/v1.2.0/a.yaml", APP), ("app/v1.10.0/a.yaml", APP)]);
+    let run = folder.run(&["init", "one", "--from", "app/v1.2.0"]);
+    assert_eq!(run.code, 0, "{}", run.shown());
+    assert!(run.stdout.contains("one/manifests/app/v1.2.0/a.yaml\n"));
+    check_sound(&folder, "one");
+
+    let run = folder.run(&["init", "all", "--from", "app"]);
+    assert_snapshot!(run.shown(), @r"
+    exit: 0
+    --- stdout
+    all/environments/dev.yaml
+    all/manifests/app/bundle.yaml
+    all/manifests/app/v1.10.0/a.yaml
+    all/manifests/app/v1.2.0/a.yaml
+    all/pleach.yaml
+    --- stderr
+    next: `pleach --repo all render dev` shows what it deploys, `pleach --repo all diff dev` what that would change
+    ");
+    assert!(
+        folder
+            .read("all/environments/dev.yaml")
+            .contains("    version: v1.10.0\n")
+    );
+    check_sound(&folder, "all");
+    let run = folder.run(&["init", "more", "--from", "app", "--version", "v2.0.0"]);
+    assert_eq!(run.code, 2, "{}", run.shown());
+    assert!(
+        run.stderr.contains("versions of its own"),
+        "{}",
+        run.shown()
+    );
+}
+
+#[test]
+fn standard_input_is_wrapped() {
+    let folder = Folder::new();
+    let init = |arguments: &[&str], input: &'static str| {
+        let mut command = folder.command(&[&["init", "--from", "-"], arguments].concat());
+        folder.finish(command.write_stdin(input))
+    };
+    let run = init(&["fleet"], APP);
+    assert_eq!(run.code, 0, "{}", run.shown());
+    assert_eq!(folder.read("fleet/manifests/app/app.yaml"), APP);
+    let run = init(&["other", "--name", "shop"], APP);
+    assert_eq!(run.code, 0, "{}", run.shown());
+    assert_eq!(folder.read("other/manifests/shop/shop.yaml"), APP);
+    let run = init(&["empty"], " \n");
+    assert_eq!(run.code, 2, "{}", run.shown());
+    assert!(run.stderr.contains("standard input is empty"));
 }

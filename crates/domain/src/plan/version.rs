@@ -158,10 +158,18 @@ fn check_upgrade(ctx: &Ctx<'_>, draft: &mut Draft, from: &str, state: &str) {
                 .join(", ")
         ),
     };
-    let default = if range.is_none() {
-        "; that is so for a bundle with definitions, APIServices or webhook configurations that does not say `upgradesFrom`"
-    } else {
-        ""
+    let default = match (range, semantic(from)) {
+        (None, Some(start)) => {
+            let least = if start.pre.is_empty() {
+                format!("{}.{}", start.major, start.minor)
+            } else {
+                start.to_string()
+            };
+            format!(
+                "; that is so for a bundle with definitions, APIServices or webhook configurations that does not say `upgradesFrom`: where it supports the step, add the line `upgradesFrom: \">={least}\"` to {folder}/bundle.yaml"
+            )
+        }
+        _ => String::new(),
     };
     draft.findings.push(
         Finding::error(

@@ -161,7 +161,10 @@ fn the_versions_to_go_through_are_named() {
         ),
         "{through}"
     );
+    let line = "add the line `upgradesFrom: \">=1.0\"` to manifests/web/bundle.yaml";
+    assert!(through.ends_with(line), "{through}");
     let nowhere = hint(&["v1.2.0", "v1.3.0"]);
+    assert!(nowhere.ends_with(line), "{nowhere}");
     assert!(
         nowhere.starts_with(
             "no way leads there from v1.0.0 through the versions of manifests/web: v1.2.0, v1.3.0;"

@@ -1,0 +1,247 @@
+//! `pleach add`.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use pleach_domain::finding::Finding;
+use pleach_domain::object::yaml;
+use pleach_domain::repo::edit::{self, Written};
+use pleach_domain::repo::{self, FileChanges, FileTree, PatchedTree, TreeKind, semantic};
+use serde_json::{Map, Value, json};
+
+use super::error::{CliError, Kind};
+use super::init::quoted;
+use super::init::wrap::{Origin, Wrapped, wrap};
+use super::load::{self, pleach_version};
+use super::{Context, Exit, Target, Ui};
+use crate::io::files::{self, FileContent, FileError, WorkingTree};
+use crate::io::git::Revision;
+
+/// Namespace of objects that name none, as with kubectl.
+const NAMESPACE: &str = "default";
+
+/// Add a bundle and a release of it
+///
+/// Copies YAML that is there already into a new bundle, and adds a release of it
+/// to an environment. With --version the YAML may also become another version of
+/// a bundle. Comments of the environment file stay. Nothing is overwritten, and
+/// nothing is written unless it renders.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach add blog --from blog.yaml --env dev                     a bundle without versions
+  pleach add blog --from blog.yaml --env dev --version v1.0.0    its first version, or another one
+  helm template blog ./chart | pleach add blog --from - --env dev")]
+pub(crate) struct AddArgs {
+    /// Name of the bundle and of the release
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// YAML to copy: a file, a folder with files, or `-` for the standard input
+    #[arg(long, value_name = "FILE-OR-DIR")]
+    from: PathBuf,
+
+    /// Environment that gets the release
+    #[arg(long, value_name = "ENV")]
+    env: String,
+
+    /// Version of the bundle that the YAML becomes
+    #[arg(long, value_name = "VERSION")]
+    version: Option<String>,
+}
+
+/// Changes of an environment file.
+enum Entry {
+    /// The release is there already, and stays as it is.
+    Present,
+    /// The file with the release.
+    Added(String),
+}
+
+pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &AddArgs) -> Result<Exit, CliError> {
+    if ctx.settings.revision.is_some() {
+        return Err(CliError::usage(
+            "add writes to the working tree: leave --revision out",
+        ));
+    }
+    let folder = ctx.folder()?;
+    let tree = WorkingTree::new(&files::canonical(&folder)?);
+    let origin = Origin {
+        from: &args.from,
+        name: Some(&args.name),
+        version: args.version.as_deref(),
+    };
+    let wrapped = wrap(ui, &origin)?;
+    let is_new = ensure_free(&tree, &wrapped)?;
+    let entry = entry(&tree, args, &wrapped, is_new)?;
+    let mut added = wrapped.files.clone();
+    if is_new {
+        added.insert(wrapped.bundle_file(), wrapped.bundle());
+    }
+    let environment = environment_file(&args.env);
+    let mut changes: FileChanges = added
+        .iter()
+        .map(|(path, content)| (path.clone(), Some(content.bytes().clone())))
+        .collect();
+    if let Entry::Added(text) = &entry {
+        changes.insert(environment.clone(), Some(Bytes::from(text.clone())));
+    }
+    ui.findings(&check(&PatchedTree::new(&tree, &changes), args)?);
+    files::add_files(&folder, &added).map_err(refused)?;
+    if let Entry::Added(text) = &entry {
+        files::write_atomic(&folder.join(&environment), &FileContent::new(text.clone()))?;
+    }
+    for path in added.keys() {
+        ui.print(path);
+    }
+    let place = format!("{}/{}", args.env, args.name);
+    let option = ctx
+        .settings
+        .repo
+        .as_deref()
+        .map_or_else(String::new, |repo: &Path| {
+            format!(" --repo {}", quoted(&repo.display().to_string()))
+        });
+    match entry {
+        Entry::Added(_) => ui.print(format_args!("{environment} (release {} added)", args.name)),
+        Entry::Present => ui.status(format_args!(
+            "release {place} stays as it is: its version is in {environment}"
+        )),
+    }
+    ui.status(format_args!(
+        "next: `pleach{option} diff {place}`, then `pleach{option} apply {place}`"
+    ));
+    Ok(Exit::DONE)
+}
+
+fn environment_file(name: &str) -> String {
+    format!("environments/{name}.yaml")
+}
+
+/// Whether the bundle is new. Refuses one that exists, unless it gets another version.
+fn ensure_free(tree: &dyn FileTree, wrapped: &Wrapped) -> Result<bool, CliError> {
+    let name = &wrapped.name;
+    let Ok(entries) = tree.list(&format!("manifests/{name}")) else {
+        return Ok(true);
+    };
+    if entries.is_empty() {
+        return Ok(true);
+    }
+    let versions: Vec<_> = entries
+        .iter()
+        .filter(|entry| entry.kind == TreeKind::Folder)
+        .filter_map(|entry| semantic(&entry.name))
+        .collect();
+    let Some(newest) = versions.into_iter().max() else {
+        return Err(exists(name).hint("it has no versions; take another name"));
+    };
+    if wrapped.version.is_none() {
+        let next = format!("v{}.{}.0", newest.major, newest.minor + 1);
+        return Err(exists(name).hint(format!("--version {next} adds a version folder to it")));
+    }
+    Ok(false)
+}
+
+fn exists(bundle: &str) -> CliError {
+    CliError::new(Kind::Failed, format!("bundle {bundle} exists already"))
+}
+
+/// The environment file with a release of the bundle.
+fn entry(
+    tree: &dyn FileTree,
+    args: &AddArgs,
+    wrapped: &Wrapped,
+    is_new: bool,
+) -> Result<Entry, CliError> {
+    let (name, environment) = (&wrapped.name, &args.env);
+    let known = repo::environments(tree);
+    if !known.contains(environment) {
+        let hint = match known.as_slice() {
+            [] => "it has none".to_owned(),
+            known => format!("there is {}", known.join(", ")),
+        };
+        let message = format!("the repository has no environment {environment}");
+        return Err(CliError::new(Kind::Repository, message).hint(hint));
+    }
+    let outline = repo::outline(tree, environment, &pleach_version())
+        .map_err(|findings| load::refused(&target(args, None), findings))?;
+    if outline.releases.contains_key(name) {
+        if is_new {
+            let message = format!("release {environment}/{name} exists already");
+            return Err(CliError::new(Kind::Failed, message)
+                .hint("take another name, or remove the release first"));
+        }
+        return Ok(Entry::Present);
+    }
+    let file = environment_file(environment);
+    let text = tree
+        .read(&file)
+        .map_err(|error| CliError::new(Kind::Failed, error))?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let nodes = yaml::parse_nodes(&file, &text).unwrap_or_default();
+    let releases = nodes.first().and_then(|node| node.get("releases"));
+    let release = release(wrapped);
+    let edited = if let Some(releases) = releases {
+        let path = ["releases".into(), releases.items().len().into()];
+        edit::set(&file, &text, &path, &release)
+    } else {
+        let list = Written {
+            value: json!([release.value]),
+            text: None,
+        };
+        edit::set(&file, &text, &["releases".into()], &list)
+    };
+    edited.map(Entry::Added).map_err(|error| {
+        let line = release.text.unwrap_or_default();
+        CliError::new(Kind::Repository, error).hint(format!("add the release yourself: {line}"))
+    })
+}
+
+/// The release, as people write it.
+fn release(wrapped: &Wrapped) -> Written {
+    let fields = [
+        ("name", Some(wrapped.name.as_str())),
+        ("bundle", Some(wrapped.name.as_str())),
+        ("version", wrapped.version.as_deref()),
+        ("namespace", Some(NAMESPACE)),
+    ];
+    let fields: Vec<(&str, &str)> = fields
+        .into_iter()
+        .filter_map(|(key, value)| Some((key, value?)))
+        .collect();
+    let texts: Vec<String> = fields
+        .iter()
+        .map(|(key, value)| format!("{key}: {}", yaml::emit(&Value::from(*value)).trim_end()))
+        .collect();
+    let value: Map<String, Value> = fields
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value.into()))
+        .collect();
+    Written {
+        value: value.into(),
+        text: Some(format!("{{{}}}", texts.join(", "))),
+    }
+}
+
+fn target(args: &AddArgs, release: Option<&str>) -> Target {
+    Target {
+        environment: args.env.clone(),
+        release: release.map(str::to_owned),
+    }
+}
+
+/// Renders the release as it would be written, and returns what there is to say.
+fn check(tree: &dyn FileTree, args: &AddArgs) -> Result<Vec<Finding>, CliError> {
+    let target = target(args, Some(&args.name));
+    let loaded = load::read(tree, Revision::None, &target)?.sound(&target)?;
+    Ok(loaded.findings)
+}
+
+fn refused(error: FileError) -> CliError {
+    match error {
+        FileError::Exists { .. } => {
+            CliError::new(Kind::Failed, error).hint("add overwrites nothing; take another version")
+        }
+        error => error.into(),
+    }
+}
