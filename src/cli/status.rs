@@ -11,23 +11,28 @@ mod audit;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::error::{CliError, Kind};
-use super::format::status::Wanted;
+use super::format::status::{Live, Wanted};
 use super::session::connect;
 use super::{Context, Exit, Target, Ui, format};
-use crate::engine::sync::is_cluster;
 use crate::engine::sync::state::{self, Search};
+use crate::engine::sync::{is_cluster, live};
 use crate::engine::words;
 use crate::io::cluster::{Class, Cluster, ClusterError};
 
 /// Show what is installed, and whether it is ready
 ///
-/// Reads what pleach recorded in the cluster: the releases with their versions,
-/// whether they are ready, and why not. Needs no repository and no right but to
-/// read the records. With an environment, and in a repository, it also says which
-/// releases are not installed, which ones git no longer has, and where another
-/// version is installed than git wants.
+/// Reads what pleach recorded in the cluster: the releases with their versions, whether
+/// they were ready, and why not. With an environment it also reads the live objects of its
+/// releases: which are missing or not ready, and which another actor changed since the last
+/// run. In a repository it says too which releases are not installed, which ones git no
+/// longer has, and where another version is installed than git wants.
+///
+/// Needs no repository, and writes nothing. Without an environment, or with --recorded, no
+/// right is needed but to read the records. Live objects need `get` and `list` of their
+/// kinds; what cannot be read is named.
 ///
 /// Records are looked for where the environment keeps them; without one, in the
 /// whole cluster as far as that is allowed.
@@ -39,8 +44,10 @@ use crate::io::cluster::{Class, Cluster, ClusterError};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  pleach status                     every release in the cluster
-  pleach status production          one environment, compared with git
+  pleach status                     every release in the cluster, as recorded
+  pleach status production          one environment: live objects, compared with git
+  pleach status production --recorded
+                                    as it was at the end of the last runs
   pleach status production --watch  again whenever something changes
   pleach status --state-namespace team-a
                                     what is recorded in that namespace
@@ -52,12 +59,20 @@ pub(crate) struct StatusArgs {
     #[arg(value_name = "ENV[/RELEASE]")]
     target: Option<Target>,
 
-    /// Show it again whenever a release changes, until interrupted
+    /// Show what was recorded at the last runs, and read no live objects
+    #[arg(long, conflicts_with = "all")]
+    recorded: bool,
+
+    /// List every object, not only those that are not ready or were changed
+    #[arg(long, requires = "target")]
+    all: bool,
+
+    /// Show it again whenever something changes, until interrupted
     #[arg(short, long)]
     watch: bool,
 
     /// Compare the last plan of each release with this audit log, JSON lines
-    #[arg(long, value_name = "FILE", conflicts_with = "watch")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "all"])]
     audit: Option<PathBuf>,
 
     #[command(flatten)]
@@ -155,12 +170,33 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
         let releases = view.select(found.releases);
         return audit::run(ui, &cluster, releases, path, view.args.output).await;
     }
-    let releases = view.look(&cluster, found.releases).await;
+    let seen = view.look(&cluster, found.releases).await;
+    ui.findings(seen.unread.as_slice());
     if !view.args.watch {
-        ui.print(view.show(&releases));
+        ui.print(view.show(&seen));
         return Ok(Exit::DONE);
     }
-    view.watch(ui, ctx, &cluster, releases).await
+    view.watch(ui, ctx, &cluster, seen).await
+}
+
+/// How often live objects are read again while they are watched.
+const LOOKS: Duration = Duration::from_secs(10);
+
+/// What was read of the releases.
+struct Seen {
+    releases: Vec<ReleaseSummary>,
+    /// The live state; none where it is not asked for, or could not be read.
+    live: Option<Live>,
+    /// Why it could not be read.
+    unread: Option<Finding>,
+}
+
+impl Seen {
+    /// Whether another look found the same.
+    fn is_same(&self, other: &Self) -> bool {
+        let live = |seen: &Self| seen.live.as_ref().map(|live| live.releases.clone());
+        self.releases == other.releases && live(self) == live(other)
+    }
 }
 
 /// Refuses a target that neither git nor the cluster has.
@@ -224,23 +260,45 @@ impl View {
         releases
     }
 
-    /// The same, with what their last runs left to do.
-    async fn look(&self, cluster: &Cluster, releases: Vec<ReleaseSummary>) -> Vec<ReleaseSummary> {
+    /// The same, with what their last runs left to do and the live state of their objects.
+    async fn look(&self, cluster: &Cluster, releases: Vec<ReleaseSummary>) -> Seen {
         let mut releases = self.select(releases);
         state::read_journals(cluster, &mut releases).await;
-        releases
+        let mut seen = Seen {
+            releases,
+            live: None,
+            unread: None,
+        };
+        if self.args.recorded || self.args.target.is_none() || seen.releases.is_empty() {
+            return seen;
+        }
+        match live(cluster, &seen.releases).await {
+            Ok(statuses) => {
+                let releases = seen.releases.iter().zip(statuses).map(|(release, status)| {
+                    let key = (release.name.clone(), release.store.clone());
+                    (key, status)
+                });
+                seen.live = Some(Live {
+                    at: Timestamp::now(),
+                    releases: releases.collect(),
+                    lists_all: self.args.all,
+                });
+            }
+            Err(error) => seen.unread = Some(unread(&error)),
+        }
+        seen
     }
 
-    fn show(&self, releases: &[ReleaseSummary]) -> String {
-        let (wanted, now) = (self.wanted.as_ref(), Timestamp::now());
+    fn show(&self, seen: &Seen) -> String {
+        let (wanted, live, now) = (self.wanted.as_ref(), seen.live.as_ref(), Timestamp::now());
+        let releases = &seen.releases;
+        let json = || format::status::json(releases, wanted, live, now);
         match self.args.output {
             StatusOutput::Text => {
-                format::status::text(releases, self.args.target.as_ref(), wanted, now)
+                format::status::text(releases, self.args.target.as_ref(), wanted, live, now)
             }
-            StatusOutput::Json if self.args.watch => {
-                format::status::json(releases, wanted, now).to_string()
-            }
-            StatusOutput::Json => format::json(&format::status::json(releases, wanted, now)),
+            StatusOutput::Json if self.args.watch => json().to_string(),
+            StatusOutput::Json => format::json(&json()),
         }
     }
 
@@ -250,24 +308,30 @@ impl View {
         ui: &mut Ui,
         ctx: &Context,
         cluster: &Cluster,
-        mut shown: Vec<ReleaseSummary>,
+        mut shown: Seen,
     ) -> Result<Exit, CliError> {
         ui.redraw(self.show(&shown));
         let changes = state::follow_releases(cluster, &self.search);
         tokio::pin!(changes);
+        let is_live = shown.live.is_some() || shown.unread.is_some();
         loop {
             let change = tokio::select! {
                 biased;
                 () = ctx.cancel.cancelled() => return Ok(Exit::INTERRUPTED),
                 change = changes.next() => change,
+                // Objects change without their record.
+                () = tokio::time::sleep(LOOKS), if is_live => Some(Ok(shown.releases.clone())),
             };
             match change {
                 Some(Ok(releases)) => {
-                    let releases = self.look(cluster, releases).await;
-                    if releases != shown {
-                        shown = releases;
-                        ui.redraw(self.show(&shown));
+                    let seen = self.look(cluster, releases).await;
+                    if seen.unread != shown.unread {
+                        ui.findings(seen.unread.as_slice());
                     }
+                    if !seen.is_same(&shown) {
+                        ui.redraw(self.show(&seen));
+                    }
+                    shown = seen;
                 }
                 // Nothing was ever installed: that may change.
                 Some(Err(error)) if error.class() == Some(&Class::KindNotServed) => {}
@@ -281,6 +345,20 @@ impl View {
             }
         }
     }
+}
+
+/// The record is shown without the live objects.
+fn unread(error: &ClusterError) -> Finding {
+    let mut finding = Finding::warning(
+        FindingKind::Cluster,
+        "live-unread",
+        format!(
+            "the live objects could not be read, READY is as recorded: {}",
+            words(error)
+        ),
+    );
+    finding.hint = error.hint();
+    finding
 }
 
 /// There may be more in a place that we may not look at.

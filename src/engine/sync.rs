@@ -11,6 +11,7 @@ mod error;
 pub mod events;
 mod hub;
 mod ledger;
+mod live;
 pub mod novelty;
 mod observe;
 mod op;
@@ -47,6 +48,7 @@ pub use checks::look_at_checked;
 pub use contents::look_into_namespaces;
 pub use dependencies::{Neighbor, is_ready, look_at_dependants, look_at_dependencies, place_of};
 pub use error::SyncError;
+pub use live::live;
 pub use observe::{
     Observation, cluster_id, expected_objects, is_cluster, observe, observe_record, observe_some,
     recognize,

@@ -12,7 +12,8 @@
 //! fields are left to others, [`overlay`] what is changed for a while only, [`gate`] what is closed
 //! meanwhile. [`object`] is what all of them speak of, [`inventory`] what outlives a run,
 //! [`state_objects`] what only pleach itself may write, [`readiness`] what "done" means, [`depends`] what comes before what, [`check`] what people say must hold, in [`cel`].
-//! [`preview`] says what a change in git does, [`audit`] whether what was planned is what was written.
+//! [`preview`] says what a change in git does, [`audit`] whether what was planned is what was written,
+//! [`status`] whether live objects are ready and as the last run left them.
 
 pub mod age;
 pub mod audit;
@@ -41,4 +42,5 @@ pub mod readiness;
 pub mod render;
 pub mod repo;
 pub mod state_objects;
+pub mod status;
 pub mod values;

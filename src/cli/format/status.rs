@@ -11,6 +11,10 @@ use super::style::{ERROR, WARNING};
 use super::table::{one_line, table};
 use crate::cli::Target;
 
+mod live;
+
+pub(crate) use live::Live;
+
 /// What git says of an environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
@@ -28,11 +32,13 @@ pub(crate) struct Wanted {
 /// The table of releases, what is wrong with those that are not ready, and
 /// where they differ from git.
 ///
-/// `target` is what was asked for, where that is not everything.
+/// `target` is what was asked for, where that is not everything. Without `live` the
+/// record alone is shown.
 pub(crate) fn text(
     releases: &[ReleaseSummary],
     target: Option<&Target>,
     wanted: Option<&Wanted>,
+    live: Option<&Live>,
     now: Timestamp,
 ) -> String {
     let mut lines = Vec::new();
@@ -42,7 +48,10 @@ pub(crate) fn text(
             None => "no releases are installed".to_owned(),
         });
     } else {
-        let rows: Vec<[String; 7]> = releases.iter().map(|release| row(release, now)).collect();
+        let rows: Vec<[String; 7]> = releases
+            .iter()
+            .map(|release| row(release, live, now))
+            .collect();
         let drawn = table(
             [
                 "RELEASE", "VERSION", "REVISION", "READY", "STAGE", "ENTRIES", "AGE",
@@ -81,6 +90,9 @@ pub(crate) fn text(
     for release in releases {
         lines.extend(standing(release, now).iter().map(|line| one_line(line)));
     }
+    for release in releases {
+        lines.extend(live.iter().flat_map(|live| live.lines(release, now)));
+    }
     for difference in wanted
         .map(|wanted| wanted.differences(releases))
         .unwrap_or_default()
@@ -93,8 +105,18 @@ pub(crate) fn text(
     lines.join("\n")
 }
 
-fn row(release: &ReleaseSummary, now: Timestamp) -> [String; 7] {
-    let ready = match release.ready {
+/// Whether a release is ready: as it was recorded, and as its objects are.
+fn is_ready(release: &ReleaseSummary, live: Option<&Live>) -> Option<bool> {
+    let live = live.and_then(|live| live.of(release));
+    match live.map(pleach_domain::status::LiveStatus::is_ready) {
+        Some(Some(false)) => Some(false),
+        Some(None) if release.ready == Some(true) => None,
+        Some(_) | None => release.ready,
+    }
+}
+
+fn row(release: &ReleaseSummary, live: Option<&Live>, now: Timestamp) -> [String; 7] {
+    let ready = match is_ready(release, live) {
         Some(true) => "True",
         Some(false) => "False",
         None => "Unknown",
@@ -309,10 +331,17 @@ impl Wanted {
 }
 
 /// The same for programs.
-pub(crate) fn json(releases: &[ReleaseSummary], wanted: Option<&Wanted>, now: Timestamp) -> Value {
+pub(crate) fn json(
+    releases: &[ReleaseSummary],
+    wanted: Option<&Wanted>,
+    live: Option<&Live>,
+    now: Timestamp,
+) -> Value {
+    let releases_shown = releases.iter();
+    let releases_shown = releases_shown.map(|release| one(release, wanted, live, now));
     let mut value = json!({
         "format": 1,
-        "releases": releases.iter().map(|release| one(release, wanted, now)).collect::<Vec<_>>(),
+        "releases": releases_shown.collect::<Vec<_>>(),
     });
     if let Some(wanted) = wanted {
         value["notInstalled"] = wanted
@@ -324,11 +353,16 @@ pub(crate) fn json(releases: &[ReleaseSummary], wanted: Option<&Wanted>, now: Ti
     value
 }
 
-fn one(release: &ReleaseSummary, wanted: Option<&Wanted>, now: Timestamp) -> Value {
+fn one(
+    release: &ReleaseSummary,
+    wanted: Option<&Wanted>,
+    live: Option<&Live>,
+    now: Timestamp,
+) -> Value {
     let mut value = json!({
         "environment": release.name.environment,
         "release": release.name.release,
-        "ready": release.ready,
+        "ready": is_ready(release, live),
         "reason": release.reason,
         "message": release.message,
         "since": release.since,
@@ -340,6 +374,9 @@ fn one(release: &ReleaseSummary, wanted: Option<&Wanted>, now: Timestamp) -> Val
             "sync": release.orders.sync,
         },
     });
+    value["live"] = live
+        .and_then(|live| Some(live::json(live.of(release)?, live.at)))
+        .unwrap_or_default();
     match &release.record {
         Ok(record) => {
             value["repository"] = json!(record.repository);

@@ -405,7 +405,7 @@ fn missing_namespaces(desired: &Desired, observed: &Observed) -> BTreeSet<String
 
 /// Whether a failure is of the connection or of who we are: then nothing else
 /// can be asked either. Everything else costs only what depends on it (I10).
-fn ends_observation(error: &ClusterError) -> bool {
+pub(super) fn ends_observation(error: &ClusterError) -> bool {
     error.api().is_none_or(|api| {
         matches!(
             api.class,

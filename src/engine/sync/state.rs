@@ -41,8 +41,8 @@ use super::ledger::Ledger;
 use crate::io::cluster::{Applied, ApplyOptions, Class, Cluster, ClusterError, ResourcePath};
 
 pub use all::{
-    Inventories, Records, Search, follow_changes, follow_releases, inventories, namesakes, release,
-    releases,
+    Inventories, Records, Search, follow_changes, follow_releases, inventories, inventories_of,
+    namesakes, release, releases,
 };
 pub use announce::{Announcement, announce};
 pub use conditions::{is_of, tell};

@@ -108,9 +108,10 @@ async fn without_a_repository_the_cluster_is_shown() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_a_repository_git_is_compared() {
-    let (run, _) = run(REPOSITORY, script, &["status", "prod"]).await;
-    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
-    let lines: Vec<&str> = run.stdout.lines().collect();
+    let (shown, paths) = run(REPOSITORY, script, &["status", "prod", "--recorded"]).await;
+    assert_eq!((shown.code, shown.stderr.as_str()), (0, ""));
+    assert!(!paths.contains(&"/apis".to_owned()), "{paths:?}");
+    let lines: Vec<&str> = shown.stdout.lines().collect();
     assert_eq!(
         lines[2..],
         [
@@ -121,8 +122,29 @@ async fn with_a_repository_git_is_compared() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn without_an_answer_about_live_objects_the_record_is_shown_with_a_warning() {
+    let (shown, _) = run(REPOSITORY, script, &["status", "prod"]).await;
+    assert_eq!(shown.code, 0, "{}", shown.stderr);
+    let warning = "warning: the live objects could not be read, READY is as recorded: ";
+    assert!(shown.stderr.starts_with(warning), "{}", shown.stderr);
+    assert!(shown.stdout.contains("  True "), "{}", shown.stdout);
+    let (shown, _) = run(REPOSITORY, script, &["status", "prod", "-o", "json"]).await;
+    let value: Value = serde_json::from_str(&shown.stdout).unwrap();
+    let release = &value["releases"][0];
+    assert_eq!(
+        (&release["ready"], &release["live"]),
+        (&json!(true), &json!(null))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_environment_that_git_does_not_have_is_shown_with_a_warning() {
-    let (shown, _) = run(REPOSITORY, script, &["status", "stage", "-o", "json"]).await;
+    let (shown, _) = run(
+        REPOSITORY,
+        script,
+        &["status", "stage", "-o", "json", "--recorded"],
+    )
+    .await;
     assert_eq!(shown.code, 0, "{}", shown.stderr);
     assert!(
         shown

@@ -1,3 +1,5 @@
+use pleach_domain::status::{Drift, LiveStatus, MemberStatus};
+
 use super::*;
 
 fn release(name: &str, status: &Value) -> ReleaseSummary {
@@ -54,7 +56,7 @@ fn now() -> Timestamp {
 }
 
 fn check(releases: &[ReleaseSummary], wanted: Option<&Wanted>) -> String {
-    let shown = text(releases, None, wanted, now());
+    let shown = text(releases, None, wanted, None, now());
     anstream::adapter::strip_str(&shown).to_string()
 }
 
@@ -82,17 +84,17 @@ fn without_git_nothing_is_compared() {
     assert_eq!(check(&[], None), "no releases are installed");
     let typo: Target = "pord/web".parse().unwrap();
     assert_eq!(
-        text(&[], Some(&typo), None, now()),
+        text(&[], Some(&typo), None, None, now()),
         "nothing of pord/web is installed"
     );
-    let value = json(&releases(), None, now());
+    let value = json(&releases(), None, None, now());
     assert_eq!(value.get("notInstalled"), None);
     assert_eq!(value["releases"][0].get("git"), None);
 }
 
 #[test]
 fn programs_get_the_same() {
-    let value = json(&releases(), Some(&wanted()), now());
+    let value = json(&releases(), Some(&wanted()), None, now());
     assert_eq!(
         value["notInstalled"],
         json!([{"release": "cache", "version": "v3"}])
@@ -142,7 +144,7 @@ fn what_people_said_stands_below_the_table() {
         ),
         "{shown}"
     );
-    let value = json(&[release(&spec)], None, now());
+    let value = json(&[release(&spec)], None, None, now());
     let orders = &value["releases"][0]["orders"];
     assert_eq!(orders["suspended"], true);
     assert_eq!(orders["suspend"]["by"], "ann@desk");
@@ -151,6 +153,92 @@ fn what_people_said_stands_below_the_table() {
     // One that is over is said no more.
     let over = json!({"suspend": {"until": "2026-07-01T10:04:59Z"}});
     assert!(!check(&[release(&over)], None).contains("suspended"));
-    let value = json(&[release(&over)], None, now());
+    let value = json(&[release(&over)], None, None, now());
     assert_eq!(value["releases"][0]["orders"]["suspended"], false);
+}
+
+/// The first release with live objects.
+fn live(unread: &[&str]) -> Live {
+    let member = |object: &str, message: &str, drift: Option<Drift>| MemberStatus {
+        object: object.parse().unwrap(),
+        is_ready: message.is_empty(),
+        message: message.to_owned(),
+        drift,
+    };
+    let drift = |manager: &str, fields: &[&str], is_recreated| {
+        Some(Drift {
+            manager: manager.to_owned(),
+            at: "2026-07-01T10:04:20Z".parse().ok(),
+            fields: fields.iter().map(|&field| field.to_owned()).collect(),
+            more: 2,
+            is_recreated,
+        })
+    };
+    let status = LiveStatus {
+        members: vec![
+            member("ConfigMap/shop/api", "", drift("ann", &[".data.a"], false)),
+            member("Deployment.apps/shop/api", "missing", None),
+            member(
+                "Deployment.apps/shop/search",
+                "0 of 3 replicas ready",
+                drift("kubectl", &[], true),
+            ),
+            member("Service/shop/api", "", None),
+        ],
+        unread: unread.iter().map(|&why| why.to_owned()).collect(),
+    };
+    let release = &releases()[0];
+    Live {
+        at: now(),
+        releases: [((release.name.clone(), release.store.clone()), status)].into(),
+        lists_all: false,
+    }
+}
+
+#[test]
+fn live_objects_stand_below_with_the_reason_and_who_changed_them() {
+    let mut live = live(&["failed to list Gear.example.org: no"]);
+    let shown = |live: &Live| {
+        let shown = text(&releases()[..1], None, None, Some(live), now());
+        anstream::adapter::strip_str(&shown).to_string()
+    };
+    insta::assert_snapshot!(shown(&live), @r"
+    RELEASE   VERSION  REVISION  READY  STAGE   ENTRIES  AGE
+    prod/api  v1       0123456   False  verify  12       5m
+      ~ ConfigMap/shop/api           changed by ann 40s ago: .data.a and 2 more
+      ✗ Deployment.apps/shop/api     missing
+      ✗ Deployment.apps/shop/search  0 of 3 replicas ready; created again by kubectl 40s ago
+      ? failed to list Gear.example.org: no
+    prod/api: NOT READY: 2 of 4 objects ready, 2 objects drifted (as of 2026-07-01T10:05:00Z)
+    ");
+    live.lists_all = true;
+    assert!(shown(&live).contains("  ✓ Service/shop/api\n"));
+}
+
+#[test]
+fn programs_get_the_live_objects_or_null() {
+    let live = live(&[]);
+    let value = json(&releases(), None, Some(&live), now());
+    let (first, second) = (&value["releases"][0], &value["releases"][1]);
+    assert_eq!(
+        (&first["ready"], &first["live"]["ready"]),
+        (&json!(false), &json!(false))
+    );
+    assert_eq!(first["live"]["at"], "2026-07-01T10:05:00Z");
+    assert_eq!(
+        first["live"]["objects"][0],
+        json!({"object": "ConfigMap/shop/api", "ready": true, "message": "", "drift": {
+            "manager": "ann", "at": "2026-07-01T10:04:20Z", "fields": [".data.a"], "recreated": false}})
+    );
+    assert_eq!(second["live"], Value::Null);
+}
+
+#[test]
+fn objects_that_could_not_be_read_leave_readiness_unknown() {
+    let mut live = live(&["no"]);
+    for status in live.releases.values_mut() {
+        status.members.retain(|member| member.is_ready);
+    }
+    let value = json(&releases(), None, Some(&live), now());
+    assert_eq!(value["releases"][0]["ready"], Value::Null);
 }

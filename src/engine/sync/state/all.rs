@@ -237,20 +237,63 @@ async fn read_all(cluster: &Cluster, search: &Search) -> Result<Inventories, Clu
     }
     let known = releases.into_iter().filter_map(|summary| {
         let shards = shards.get(summary.store.namespace())?;
-        let inventory = match &summary.record {
-            Err(why) => Err(why.clone()),
-            // What it had is not thereby nobody's.
-            Ok(installed) if installed.is_blank() => Err(BLANK.to_owned()),
-            Ok(installed) if installed.shards.is_empty() => Ok(Inventory::default()),
-            Ok(installed) => assemble(&summary.name, &summary.store, installed, shards)
-                .map_err(|error| crate::engine::words(&error)),
-        };
+        let inventory = inventory_of(&summary, shards);
         Some(KnownRelease { summary, inventory })
     });
     Ok(Inventories {
         releases: known.collect(),
         unseen,
     })
+}
+
+/// Puts the members of a release together from the shards in its namespace.
+fn inventory_of(summary: &ReleaseSummary, shards: &[Value]) -> Result<Inventory, String> {
+    match &summary.record {
+        Err(why) => Err(why.clone()),
+        // What it had is not thereby nobody's.
+        Ok(installed) if installed.is_blank() => Err(BLANK.to_owned()),
+        Ok(installed) if installed.shards.is_empty() => Ok(Inventory::default()),
+        Ok(installed) => assemble(&summary.name, &summary.store, installed, shards)
+            .map_err(|error| crate::engine::words(&error)),
+    }
+}
+
+/// Reads the members of releases, in their order, or why they cannot be read.
+pub async fn inventories_of(
+    cluster: &Cluster,
+    releases: &[ReleaseSummary],
+) -> Result<Vec<Result<Inventory, String>>, ClusterError> {
+    let mut names: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for release in releases {
+        let names = names.entry(release.store.namespace()).or_default();
+        names.insert(release.name.label());
+    }
+    let mut shards: BTreeMap<&str, Result<Vec<Value>, String>> = BTreeMap::new();
+    for (namespace, names) in names {
+        let names: Vec<String> = names.into_iter().collect();
+        let of_releases = format!("{} in ({})", labels::RELEASE, names.join(","));
+        let selector = Selector {
+            namespace: Some(namespace),
+            labels: Some(&of_releases),
+            ..Selector::default()
+        };
+        let listed = match cluster.list(&config_maps(), &selector).await {
+            Ok(list) => Ok(list.items),
+            Err(error) if error.class() == Some(&Class::Forbidden) => {
+                Err(crate::engine::words(&error))
+            }
+            Err(error) => return Err(error),
+        };
+        shards.insert(namespace, listed);
+    }
+    let inventories = releases
+        .iter()
+        .map(|release| match shards.get(release.store.namespace()) {
+            Some(Ok(shards)) => inventory_of(release, shards),
+            Some(Err(why)) => Err(why.clone()),
+            None => Ok(Inventory::default()),
+        });
+    Ok(inventories.collect())
 }
 
 #[expect(

@@ -1,0 +1,324 @@
+//! Live state of the members of releases, for a status. Nothing is written.
+//!
+//! One list per kind for all releases together: whole objects where readiness is in the
+//! status, metadata of the others. Members that no list has are read by name.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt as _};
+use pleach_domain::inventory::{Entry, EntryState, Inventory, ReleaseSummary};
+use pleach_domain::object::{ApiVersion, GroupKind, Gvk, ObjectId, labels};
+use pleach_domain::observe::Discovery;
+use pleach_domain::readiness::Rules;
+use pleach_domain::status::{LiveStatus, Member, MemberStatus};
+use serde_json::{Value, json};
+
+use super::observe::ends_observation;
+use super::reach::Reach;
+use super::state;
+use crate::engine::words;
+use crate::io::cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Retry, Selector};
+
+/// Requests at a time.
+const CONCURRENCY: usize = 32;
+/// How long each request is repeated: a user waits for the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A member of one of the releases.
+struct Known<'a> {
+    /// Position of its release.
+    release: usize,
+    id: &'a ObjectId,
+    entry: &'a Entry,
+    rules: &'a Rules,
+    manager: &'a str,
+}
+
+impl Known<'_> {
+    fn judge(&self, live: Option<&Value>) -> MemberStatus {
+        let member = Member {
+            id: self.id,
+            entry: self.entry,
+            rules: self.rules,
+            manager: self.manager,
+        };
+        member.judge(live)
+    }
+
+    /// The version that it was applied at, else the one that the server prefers.
+    fn path(&self, discovery: &Discovery) -> Option<ResourcePath> {
+        let recorded = (!self.entry.api_version.is_empty()).then(|| Gvk {
+            api_version: ApiVersion::parse(&self.entry.api_version),
+            kind: self.id.kind.clone(),
+        });
+        let recorded = recorded.and_then(|gvk| ResourcePath::of(discovery, &gvk));
+        recorded
+            .or_else(|| ResourcePath::preferred(discovery, &self.id.group_kind()))
+            .filter(|path| path.may_hold(self.id))
+    }
+}
+
+/// A kind whose objects are listed.
+struct Wanted {
+    path: ResourcePath,
+    namespaces: BTreeSet<String>,
+    /// Whether readiness needs the whole object.
+    depth: Depth,
+}
+
+/// Reads the live members of releases, in their order. The error says that the cluster does
+/// not answer; what else cannot be read is told per release.
+pub async fn live(
+    cluster: &Cluster,
+    releases: &[ReleaseSummary],
+) -> Result<Vec<LiveStatus>, ClusterError> {
+    let cluster = &cluster.clone().with_retry(Retry::within(PATIENCE));
+    let (inventories, discovery) =
+        futures::try_join!(state::inventories_of(cluster, releases), cluster.discover())?;
+    let mut found: Vec<LiveStatus> = releases.iter().map(|_| LiveStatus::default()).collect();
+    let rules: Vec<Rules> = releases.iter().map(rules_of).collect();
+    let managers: Vec<String> = releases
+        .iter()
+        .map(|release| release.name.field_manager())
+        .collect();
+    let mut members: HashMap<&ObjectId, Known<'_>> = HashMap::new();
+    for (release, inventory) in inventories.iter().enumerate() {
+        match inventory {
+            Ok(inventory) => members.extend(applied(inventory).map(|(id, entry)| {
+                let (rules, manager) = (&rules[release], managers[release].as_str());
+                let known = Known {
+                    release,
+                    id,
+                    entry,
+                    rules,
+                    manager,
+                };
+                (id, known)
+            })),
+            Err(why) => found[release].unread.push(why.clone()),
+        }
+    }
+    let reader = Reader {
+        cluster,
+        members: &members,
+        selector: selector(releases),
+    };
+    let (kinds, unserved) = reader.kinds(&discovery);
+    let mut judged = reader.list(&kinds).await?;
+    reader.read_missing(&kinds, &mut judged).await?;
+    for known in unserved {
+        let group = &known.id.group;
+        let answer = if discovery.is_stale(group) {
+            Err(format!(
+                "the server behind the group {group} does not answer"
+            ))
+        } else {
+            Ok(known.judge(None))
+        };
+        judged.insert(known.id.clone(), answer);
+    }
+    for (id, answer) in judged {
+        let Some(known) = members.get(&id) else {
+            continue;
+        };
+        let status = &mut found[known.release];
+        match answer {
+            Ok(member) => status.members.push(member),
+            Err(why) if status.unread.contains(&why) => {}
+            Err(why) => status.unread.push(why),
+        }
+    }
+    Ok(found)
+}
+
+/// Objects that a run applied. Others have no state of ours to be compared with.
+fn applied(inventory: &Inventory) -> impl Iterator<Item = (&ObjectId, &Entry)> {
+    let entries = inventory.entries.iter();
+    entries.filter(|(_, entry)| entry.state == EntryState::Applied)
+}
+
+/// The readiness rules that were recorded at the last run.
+fn rules_of(release: &ReleaseSummary) -> Rules {
+    let memory = release.record.as_ref().ok();
+    let memory = memory.and_then(|record| record.memory.as_ref());
+    memory
+        .and_then(|memory| Rules::read(&memory.readiness).ok())
+        .unwrap_or_default()
+}
+
+/// The label selector of the members of all releases.
+fn selector(releases: &[ReleaseSummary]) -> String {
+    let sets: BTreeSet<String> = releases.iter().map(ReleaseSummary::apply_set).collect();
+    let sets: Vec<String> = sets.into_iter().collect();
+    format!("{} in ({})", labels::PART_OF, sets.join(","))
+}
+
+/// State of each member that was read, or why it could not be read.
+type Judged = BTreeMap<ObjectId, Result<MemberStatus, String>>;
+
+struct Reader<'a> {
+    cluster: &'a Cluster,
+    members: &'a HashMap<&'a ObjectId, Known<'a>>,
+    selector: String,
+}
+
+impl<'a> Reader<'a> {
+    /// The kinds of the members with their namespaces, and the members of kinds that the
+    /// server does not serve.
+    fn kinds(&self, discovery: &Discovery) -> (BTreeMap<GroupKind, Wanted>, Vec<&'a Known<'a>>) {
+        let mut kinds: BTreeMap<GroupKind, Wanted> = BTreeMap::new();
+        let mut unserved = Vec::new();
+        for known in self.members.values() {
+            let Some(path) = known.path(discovery) else {
+                unserved.push(known);
+                continue;
+            };
+            let kind = known.id.group_kind();
+            let is_judged = known.rules.waits_for(&kind);
+            let wanted = kinds.entry(kind).or_insert_with(|| Wanted {
+                path,
+                namespaces: BTreeSet::new(),
+                depth: Depth::Metadata,
+            });
+            wanted.namespaces.extend(known.id.namespace.clone());
+            if is_judged {
+                wanted.depth = Depth::Full;
+            }
+        }
+        (kinds, unserved)
+    }
+
+    /// Lists the kinds; those that may not be listed in the whole cluster by namespace.
+    async fn list(&self, kinds: &BTreeMap<GroupKind, Wanted>) -> Result<Judged, ClusterError> {
+        let reach = Reach::default();
+        // A namespace is read by its name: few may list namespaces.
+        let listed = kinds.values().filter(|wanted| !is_by_name(&wanted.path));
+        let questions: Vec<(&Wanted, Option<String>)> = listed
+            .flat_map(|wanted| {
+                let scopes = reach.scopes(&wanted.path, &wanted.namespaces);
+                scopes.into_iter().map(move |scope| (wanted, scope))
+            })
+            .collect();
+        let mut judged = Judged::new();
+        let closed = self.list_all(questions, &mut judged).await?;
+        let questions: Vec<(&Wanted, Option<String>)> = closed
+            .into_iter()
+            .flat_map(|wanted| {
+                let namespaces = wanted.namespaces.iter();
+                namespaces.map(move |namespace| (wanted, Some(namespace.clone())))
+            })
+            .collect();
+        self.list_all(questions, &mut judged).await?;
+        Ok(judged)
+    }
+
+    /// Makes lists. Returns the namespaced kinds that may not be listed in the whole
+    /// cluster.
+    async fn list_all<'w>(
+        &self,
+        questions: Vec<(&'w Wanted, Option<String>)>,
+        judged: &mut Judged,
+    ) -> Result<Vec<&'w Wanted>, ClusterError> {
+        let lists: Vec<_> = stream::iter(questions)
+            .map(|(wanted, namespace)| async move {
+                let listed = self.list_kind(wanted, namespace.as_deref()).await;
+                (wanted, namespace, listed)
+            })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        let mut closed = Vec::new();
+        for (wanted, namespace, listed) in lists {
+            let error = match listed {
+                Ok(members) => {
+                    let members = members.into_iter();
+                    judged.extend(members.map(|one| (one.object.clone(), Ok(one))));
+                    continue;
+                }
+                Err(error) if ends_observation(&error) => return Err(error),
+                Err(error) => error,
+            };
+            let is_closed = error.class() == Some(&Class::Forbidden) && namespace.is_none();
+            if is_closed && wanted.path.namespaced {
+                closed.push(wanted);
+                continue;
+            }
+            let why = words(&error);
+            for id in self.of_kind(&wanted.path.group_kind()) {
+                if namespace.is_none() || id.namespace == namespace {
+                    judged.insert(id.clone(), Err(why.clone()));
+                }
+            }
+        }
+        Ok(closed)
+    }
+
+    async fn list_kind(
+        &self,
+        wanted: &Wanted,
+        namespace: Option<&str>,
+    ) -> Result<Vec<MemberStatus>, ClusterError> {
+        let path = &wanted.path;
+        let selector = Selector {
+            namespace,
+            labels: Some(&self.selector),
+            ..Selector::default()
+        };
+        let judge = |live: Value| {
+            let metadata = &live["metadata"];
+            let name = metadata["name"].as_str().unwrap_or_default();
+            let id = path.id(metadata["namespace"].as_str(), name);
+            Some(self.members.get(&id)?.judge(Some(&live)))
+        };
+        match wanted.depth {
+            Depth::Full => self.cluster.list_of(path, &selector, judge).await,
+            Depth::Metadata => {
+                let typed = |mut live: Value| {
+                    live["apiVersion"] = json!(path.api_version.to_string());
+                    live["kind"] = json!(path.kind);
+                    judge(live)
+                };
+                let depth = Depth::Metadata;
+                self.cluster.pick(path, &selector, depth, typed).await
+            }
+        }
+    }
+
+    /// Reads by name the members that no list has: one may have lost its label.
+    async fn read_missing(
+        &self,
+        kinds: &BTreeMap<GroupKind, Wanted>,
+        judged: &mut Judged,
+    ) -> Result<(), ClusterError> {
+        let missing: Vec<(&Known<'_>, &ResourcePath)> = self
+            .members
+            .values()
+            .filter(|known| !judged.contains_key(known.id))
+            .filter_map(|known| Some((known, &kinds.get(&known.id.group_kind())?.path)))
+            .collect();
+        let read: Vec<_> = stream::iter(missing)
+            .map(|(known, path)| async move { (known, self.cluster.get_id(path, known.id).await) })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        for (known, read) in read {
+            let answer = match read {
+                Ok(live) => Ok(known.judge(live.as_ref())),
+                Err(error) if ends_observation(&error) => return Err(error),
+                Err(error) => Err(words(&error)),
+            };
+            judged.insert(known.id.clone(), answer);
+        }
+        Ok(())
+    }
+
+    fn of_kind(&self, kind: &GroupKind) -> impl Iterator<Item = &'a ObjectId> {
+        let ids = self.members.keys().copied();
+        ids.filter(move |id| id.group_kind() == *kind)
+    }
+}
+
+fn is_by_name(path: &ResourcePath) -> bool {
+    path.group_kind().is("", "Namespace")
+}
