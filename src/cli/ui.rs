@@ -125,7 +125,10 @@ impl Ui {
     pub fn print(&mut self, line: impl Display) {
         let line = line.to_string();
         match &self.bar {
-            Some(bar) => bar.suspend(|| self.out.write_line(&line)),
+            Some(bar) => bar.suspend(|| {
+                self.out.write_line(&line);
+                self.out.flush_now();
+            }),
             None => self.out.write_line(&line),
         }
     }
@@ -248,6 +251,8 @@ impl Ui {
     /// Starts a bar of so many steps; nothing is drawn without a terminal.
     pub fn start_progress(&mut self, steps: usize) {
         self.end_progress();
+        // Text that is written later would tear the bar apart, and leave it there.
+        self.out.flush_now();
         if !self.animated {
             return;
         }
@@ -255,20 +260,24 @@ impl Ui {
         let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
         // The template is a constant; the default style is what is left if it
         // were wrong.
-        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed} {wide_msg}")
-        {
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed}{msg}") {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(250));
         self.bar = Some(bar);
     }
 
-    /// Moves the bar, and says beside it what is being waited for.
-    pub fn progress(&mut self, done: usize, message: &str) {
+    /// Moves the bar, and shows lines of plain text below it: each begins with a line break.
+    pub fn progress(&mut self, done: usize, below: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(done as u64);
-            bar.set_message(findings::plain(message));
+            bar.set_message(below.to_owned());
         }
+    }
+
+    /// Whether such lines are shown.
+    pub fn has_block(&self) -> bool {
+        self.bar.is_some()
     }
 
     /// Takes the bar away; lines that were said meanwhile stay.
@@ -291,11 +300,14 @@ impl Ui {
     }
 
     fn say(&mut self, line: &str) {
-        // Results that were printed before come first, should both be one file.
-        self.out.flush_now();
+        let mut write = || {
+            // Results that were printed before come first, should both be one file.
+            self.out.flush_now();
+            self.err.write_line(line);
+        };
         match &self.bar {
-            Some(bar) => bar.suspend(|| self.err.write_line(line)),
-            None => self.err.write_line(line),
+            Some(bar) => bar.suspend(write),
+            None => write(),
         }
     }
 }

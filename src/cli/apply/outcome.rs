@@ -138,7 +138,7 @@ impl Outcome {
         planned: Planned,
     ) -> Option<&'static str> {
         self.exit = self.exit.and(planned.blocks());
-        let (plan, result) = Box::pin(carry_out(ui, ctx, cluster, &self.claim, planned)).await;
+        let (plan, result) = Box::pin(carry_out(ui, ctx, cluster, self, planned)).await;
         let (result, error) = match result {
             Ok(result) => {
                 // What was done is reported all the same.
@@ -192,7 +192,7 @@ async fn carry_out(
     ui: &mut Ui,
     ctx: &Context,
     cluster: &Cluster,
-    claim: &Claim,
+    outcome: &Outcome,
     planned: Planned,
 ) -> (Plan, Result<SyncResult, SyncError>) {
     let Planned {
@@ -202,11 +202,13 @@ async fn carry_out(
     } = planned;
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let events = Events::new(desired.name.clone(), sender);
-    let mut progress = format::progress::Progress::new(ui, &plan);
+    // The report in words tells them in full.
+    let tells_failures = outcome.output == ApplyOutput::Json;
+    let mut progress = format::progress::Progress::new(ui, &plan, tells_failures);
     let result = {
         let run = Run {
             cluster,
-            claim,
+            claim: &outcome.claim,
             events: &events,
             stop: &ctx.stop(),
         };

@@ -237,6 +237,7 @@ fn log_sync(event: &SyncEvent) {
         }
         EventKind::Phase(_)
         | EventKind::Started(_)
+        | EventKind::Applied(_)
         | EventKind::Retrying(..)
         | EventKind::Done(..)
         | EventKind::Finished(_) => {}

@@ -54,6 +54,8 @@ pub enum EventKind {
     Queued(Holder),
     /// A step begins.
     Started(StepId),
+    /// The operation of a step is done; it may wait from now on.
+    Applied(StepId),
     /// A step waits; sent when what it waits for changes.
     Waiting(StepId, WaitState),
     /// A request is tried again.

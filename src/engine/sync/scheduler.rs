@@ -173,6 +173,7 @@ impl<'a, E: Executor> Run<'a, E> {
     }
 
     fn applied(&mut self, id: StepId) {
+        self.events.send(EventKind::Applied(id));
         let step = &self.plan.steps[id.0];
         if step.until.is_none() {
             return self.reach(id, Reached::Complete);

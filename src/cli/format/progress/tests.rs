@@ -1,0 +1,155 @@
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use pleach_domain::order::StageName;
+use pleach_domain::plan::Action;
+
+use super::*;
+use crate::cli::format::samples;
+use crate::cli::ui::Verbosity;
+use crate::engine::sync::report::{Failure, FailureKind};
+
+#[derive(Clone, Default)]
+struct Tape(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Tape {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Two definitions, then two ConfigMaps.
+fn plan() -> Plan {
+    let names = ["a", "b", "c", "d"];
+    let mut plan = samples::plan(&names.map(|name| (name, Action::Create)));
+    for step in &mut plan.steps[..2] {
+        step.stage = StageName::Definitions;
+    }
+    plan
+}
+
+/// The lines after all these events.
+fn lines(events: Vec<EventKind>) -> Vec<String> {
+    let (plan, err) = (plan(), Tape::default());
+    let mut ui = Ui::with_streams(Tape::default(), err.clone(), None, Verbosity::Normal);
+    let mut progress = Progress::new(&mut ui, &plan, false);
+    for kind in events {
+        let release = plan.release.clone();
+        progress.show(&mut ui, &SyncEvent { release, kind });
+    }
+    let text = String::from_utf8(err.0.lock().unwrap().clone()).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn started(id: usize) -> EventKind {
+    EventKind::Started(StepId(id))
+}
+
+fn applied(id: usize) -> EventKind {
+    EventKind::Applied(StepId(id))
+}
+
+fn waiting(id: usize, seconds: u64, message: &str) -> EventKind {
+    let state = WaitState {
+        object: "Deployment.apps/web/api".parse().unwrap(),
+        message: message.to_owned(),
+        since: Duration::from_secs(seconds),
+    };
+    EventKind::Waiting(StepId(id), state)
+}
+
+fn done(id: usize, outcome: Outcome) -> EventKind {
+    EventKind::Done(StepId(id), plan().steps[id].object.clone(), outcome)
+}
+
+#[test]
+fn stages_are_told_when_applied_in_their_order() {
+    let all = || (0..4).map(started);
+    // Both waits of the first stage end much later.
+    let mut events: Vec<EventKind> = all().collect();
+    events.extend([applied(2), applied(1), applied(3), applied(0)]);
+    assert_eq!(
+        lines(events),
+        [
+            "definitions: applied ConfigMap/web/b",
+            "definitions: applied ConfigMap/web/a",
+            "config: applied ConfigMap/web/c",
+            "config: applied ConfigMap/web/d",
+        ]
+    );
+    // A request that is repeated does not hold up others, nor does one that failed.
+    for end in [
+        EventKind::Retrying(StepId(0), "busy".to_owned()),
+        done(0, Outcome::Failed(Failure::new(FailureKind::Other, "no"))),
+    ] {
+        let mut events: Vec<EventKind> = all().collect();
+        events.extend([applied(1), applied(2), end]);
+        let lines = lines(events);
+        assert_eq!(lines.last().unwrap(), "config: applied ConfigMap/web/c");
+    }
+    // At the end nothing is left untold.
+    let mut events: Vec<EventKind> = all().collect();
+    events.extend([applied(3), EventKind::Phase(Verb::Report)]);
+    assert_eq!(lines(events), ["config: applied ConfigMap/web/d"]);
+}
+
+#[test]
+fn a_wait_has_a_line_when_its_reason_changes_and_now_and_then() {
+    let failure = Failure::new(FailureKind::NotReady, "not ready after 75 s: 1 of 2");
+    let events = vec![
+        waiting(0, 1, "0 of 2"),
+        waiting(0, 6, "0 of 2"),
+        waiting(0, 16, "0 of 2"),
+        waiting(0, 26, "1 of 2"),
+        waiting(0, 36, "1 of 2"),
+        waiting(0, 56, "1 of 2"),
+        waiting(0, 66, "1 of 2"),
+        // The report tells it, once.
+        done(0, Outcome::Failed(failure)),
+    ];
+    let wait = |rest: &str| format!("waiting for Deployment.apps/web/api: {rest}");
+    assert_eq!(
+        lines(events),
+        [
+            wait("0 of 2 (6 s)"),
+            wait("1 of 2 (26 s)"),
+            wait("1 of 2 (56 s)")
+        ]
+    );
+}
+
+#[test]
+fn the_block_shows_the_longest_waits_in_full() {
+    let plan = plan();
+    let mut ui = Ui::with_streams(Tape::default(), Tape::default(), None, Verbosity::Normal);
+    let mut progress = Progress::new(&mut ui, &plan, false);
+    for id in 0..4 {
+        let release = plan.release.clone();
+        let kind = waiting(id, 10 + id as u64, &"long ".repeat(40));
+        progress.show(&mut ui, &SyncEvent { release, kind });
+    }
+    let block = progress.block();
+    assert_eq!(block.lines().count(), 5);
+    assert!(
+        block.starts_with("\n  Deployment.apps/web/api: long long "),
+        "{block}"
+    );
+    assert!(block.lines().nth(1).unwrap().ends_with("(13 s)"), "{block}");
+    for id in 4..SHOWN + 3 {
+        let wait = Wait {
+            line: "x".to_owned(),
+            since: Duration::ZERO,
+            told: None,
+        };
+        progress.waiting.insert(StepId(id), wait);
+    }
+    assert!(
+        progress.block().ends_with("\n  … and 3 more"),
+        "{}",
+        progress.block()
+    );
+}
