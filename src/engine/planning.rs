@@ -409,6 +409,7 @@ pub fn desired_among(
             protect: loaded.environment.protect.clone(),
             sync: loaded.environment.sync.clone(),
             timeout: Some(release.timeout),
+            fail_fast: release.fail_fast,
             restart_on_config_change: release.restart_on_config_change,
             source: None,
         },

@@ -389,6 +389,11 @@ impl Run<'_> {
             places: Semaphore::new(CONCURRENCY),
             controllers: wait::Controllers::default(),
             statuses: wait::Statuses::default(),
+            can_go_back: observed
+                .installed
+                .as_ref()
+                .and_then(|record| record.installed.as_ref())
+                .is_some_and(|installed| installed.revision != desired.revision),
             operations: Mutex::default(),
             begun: Mutex::new(BTreeMap::new()),
         }

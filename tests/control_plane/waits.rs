@@ -150,3 +150,45 @@ fn the_waits_for_an_end_end() {
         .says("ConfigMap/wait-absent/ended: not gone after 3 s: it waits for example.org/ended")
         .says("the controller that set example.org/ended has to take it off");
 }
+
+#[test]
+fn a_wrong_image_is_told_once_with_the_way_back() {
+    let files = [deployment("app")];
+    let fleet = fleet("wait-image", "", &files);
+    fleet.edit_environment("timeout: 3s", "timeout: 10m, failFast: 1s");
+    fleet.commit();
+    fleet.applied();
+    fleet.edit("manifests/web/web.yaml", "replicas: 0", "replicas: 1");
+    fleet.edit("manifests/web/web.yaml", "app:1", "app:typo");
+    fleet.commit();
+    // There is no node: the test reports for the pod what a kubelet would.
+    let started = Instant::now();
+    let run = std::thread::scope(|scope| {
+        let kubelet = scope.spawn(|| {
+            let pod = fleet.until("a pod", |fleet| {
+                let pods = fleet.get(&["pods", "-n", "wait-image", "-l", "app=app"])?;
+                Some(pods["items"][0]["metadata"]["name"].as_str()?.to_owned())
+            });
+            let status = r#"{"status":{"phase":"Pending","containerStatuses":[{"name":"app","image":"app:typo","imageID":"","ready":false,"restartCount":0,"state":{"waiting":{"reason":"ErrImagePull","message":"app:typo: not found"}}}]}}"#;
+            let patch = ["patch", "pod", &pod, "-n", "wait-image"];
+            fleet.kubectl(&[&patch[..], &["--subresource=status", "--type=merge", "-p", status]].concat());
+        });
+        let run = fleet.apply().ended_with(6);
+        kubelet.join().unwrap();
+        run
+    });
+    assert!(started.elapsed() < Duration::from_mins(5));
+    let shown = run.shown();
+    for (text, count) in [
+        ("failed Deployment.apps/wait-image/app: not ready after ", 1),
+        ("not ready after ", 1),
+        (": container app: ErrImagePull: app:typo: not found\n", 1),
+        (
+            "hint: fix the image in git, or go back: pleach rollback wait-image/web && pleach apply wait-image/web\n",
+            1,
+        ),
+        ("timeout", 0),
+    ] {
+        assert_eq!(shown.matches(text).count(), count, "{text:?} in:\n{shown}");
+    }
+}

@@ -119,6 +119,7 @@ impl Gone {
                 sync: SyncPolicy::default()
                     .stricter(memory.approval, &Windows::recorded(&memory.windows)),
                 timeout: memory.timeout.map(remembered),
+                fail_fast: None,
                 restart_on_config_change: false,
                 source: planner.source.cloned(),
             },

@@ -70,6 +70,8 @@ pub(super) struct Operator<'a> {
     pub(super) controllers: Controllers,
     /// Definitions read for objects without a status, for all waits together.
     pub(super) statuses: Statuses,
+    /// Whether a verified version is installed that the release can go back to.
+    pub(super) can_go_back: bool,
     /// The places of the operations that are under way.
     pub(super) operations: Mutex<BTreeMap<StepId, Place>>,
     /// When each step began, and what its write gave back.
@@ -116,6 +118,7 @@ impl Executor for Operator<'_> {
             places: &self.places,
             controllers: &self.controllers,
             statuses: &self.statuses,
+            can_go_back: self.can_go_back,
         };
         let end = waiter.wait(step, until, &since, started).await;
         let seen = match &step.op {

@@ -2,6 +2,8 @@
 
 mod controllers;
 mod grace;
+mod hint;
+mod progress;
 mod ready;
 mod registered;
 mod rollout;
@@ -27,10 +29,11 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
 pub(super) use self::controllers::Controllers;
+use self::progress::Progress;
 pub(super) use self::silence::Statuses;
 use super::absent::confirmed_absent;
 use super::checks::{self, secrecy_of};
-use super::events::{EventKind, Events, WaitState};
+use super::events::{EventKind, Events};
 use super::hub::{Hub, describe};
 use super::paths::Paths;
 use super::report::{Failure, FailureKind};
@@ -94,6 +97,8 @@ pub(super) struct Waiter<'a> {
     pub(super) controllers: &'a Controllers,
     /// Definitions that were read for objects without a status.
     pub(super) statuses: &'a Statuses,
+    /// Whether a verified version is installed that the release can go back to.
+    pub(super) can_go_back: bool,
 }
 
 /// How a look at the cluster went.
@@ -266,7 +271,7 @@ impl Waiter<'_> {
             }
             let now = Instant::now();
             if now >= deadline {
-                return Err(progress.timed_out());
+                return Err(progress.timed_out(None));
             }
             // The last look is at the deadline, however long the pauses are by then.
             tokio::time::sleep(pause.min(deadline - now)).await;
@@ -509,66 +514,6 @@ impl Waiter<'_> {
         Ok(Look::NotYet(
             "the workloads have not made it yet".to_owned(),
         ))
-    }
-}
-
-/// Tells what a wait sees: every change, and a reminder while nothing changes.
-struct Progress<'a> {
-    events: &'a Events,
-    step: &'a Step,
-    started: Instant,
-    last: String,
-    told: Instant,
-    /// Whether an end is waited for.
-    ends: bool,
-    /// What to do when it does not come.
-    advice: Option<String>,
-}
-
-impl<'a> Progress<'a> {
-    fn new(waiter: &Waiter<'a>, step: &'a Step, started: Instant) -> Self {
-        Self {
-            events: waiter.events,
-            step,
-            started,
-            last: String::new(),
-            told: started,
-            ends: false,
-            advice: None,
-        }
-    }
-
-    fn tell(&mut self, message: String) {
-        if message == self.last && self.told.elapsed() < REMINDER {
-            return;
-        }
-        self.told = Instant::now();
-        self.events.send(EventKind::Waiting(
-            self.step.id,
-            WaitState {
-                object: self.step.object.clone(),
-                message: message.clone(),
-                since: self.started.elapsed(),
-            },
-        ));
-        self.last = message;
-    }
-
-    fn timed_out(&self) -> Failure {
-        let waited = self.started.elapsed().as_secs();
-        let last = if self.last.is_empty() {
-            "the server told nothing about it"
-        } else {
-            &self.last
-        };
-        let state = if self.ends { "gone" } else { "ready" };
-        Failure {
-            kind: FailureKind::NotReady,
-            message: format!("not {state} after {waited} s: {last}"),
-            hint: Some(self.advice.clone().unwrap_or_else(|| {
-                "the release's `timeout` in the environment file says how long to wait".to_owned()
-            })),
-        }
     }
 }
 

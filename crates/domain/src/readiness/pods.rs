@@ -7,6 +7,15 @@ use serde_json::Value;
 use super::Assessment;
 use super::conditions::{condition, one_line};
 
+/// Reasons of a waiting container that a change in git has to cure. Crash loops do not
+/// count: containers crash while what they need starts.
+const STUCK: &[&str] = &[
+    "CreateContainerConfigError",
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+];
+
 /// Reasons of a waiting container that are no trouble.
 const STARTING: &[&str] = &["", "ContainerCreating", "PodInitializing"];
 
@@ -60,6 +69,14 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
         .into_iter()
         .filter_map(|key| pod["status"][key].as_array())
         .flatten()
+}
+
+/// Returns the reason why a container of a pod cannot start before git changes, where the
+/// kubelet reports one of [`STUCK`].
+pub(super) fn stuck(pod: &Value) -> Option<&'static str> {
+    let reasons = containers(pod).filter_map(|one| one["state"]["waiting"]["reason"].as_str());
+    let mut stuck = reasons.filter_map(|reason| STUCK.iter().find(|known| **known == reason));
+    stuck.next().copied()
 }
 
 /// Says what keeps a pod from running that time alone hardly cures: a crash

@@ -16,6 +16,8 @@ pub struct PodState {
     uid: String,
     /// What keeps it from running, where its status says so.
     trouble: Option<String>,
+    /// The reason why a container cannot start before git changes.
+    stuck: Option<&'static str>,
     /// Whether it has not started yet.
     pending: bool,
     /// Whether it is on its way out.
@@ -37,6 +39,7 @@ impl PodState {
             name: text("name"),
             uid: text("uid"),
             trouble,
+            stuck: pods::stuck(pod),
             pending: phase.is_empty() || phase == "Pending",
             leaving: metadata["deletionTimestamp"].is_string(),
         }
@@ -76,6 +79,13 @@ pub fn of_pods(pods: &[PodState]) -> Option<String> {
         more => format!(" (and {more} more pods)"),
     };
     Some(format!("pod {}: {trouble}{more}", first.name))
+}
+
+/// The reason why a pod cannot start before git changes: an image that cannot be pulled, or
+/// a reference to what is not there.
+pub fn stuck(pods: &[PodState]) -> Option<&'static str> {
+    let mut pods = pods.iter().filter(|pod| !pod.leaving);
+    pods.find_map(|pod| pod.stuck)
 }
 
 /// The youngest pod that has not started, by its uid: events say why.
@@ -172,6 +182,23 @@ mod tests {
         assert_eq!(of_pods(&pods), None);
         assert_eq!(pending(&pods), Some("uid of c"));
         assert_eq!(pending(&[]), None);
+    }
+
+    #[rstest]
+    #[case("ErrImagePull", true)]
+    #[case("ImagePullBackOff", true)]
+    #[case("InvalidImageName", true)]
+    #[case("CreateContainerConfigError", true)]
+    #[case("CrashLoopBackOff", false)]
+    #[case("ContainerCreating", false)]
+    fn only_a_change_in_git_cures(#[case] reason: &str, #[case] expected: bool) {
+        let mut pods = vec![
+            pod("fine", "1", &json!({"phase": "Running"})),
+            pod("new", "2", &waiting(reason, "")),
+        ];
+        assert_eq!(stuck(&pods).is_some(), expected, "{reason}");
+        pods[1].leaving = true;
+        assert_eq!(stuck(&pods), None);
     }
 
     #[test]

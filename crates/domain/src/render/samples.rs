@@ -61,6 +61,7 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
         ignore: Vec::new(),
         adopt: Vec::new(),
         timeout: SignedDuration::from_mins(10),
+        fail_fast: None,
         secret_fields: Vec::new(),
         runtime_objects: Vec::new(),
         depends_on: Vec::new(),

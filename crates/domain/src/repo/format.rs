@@ -23,7 +23,7 @@ pub use environment::{
     Approval, Cluster, Dependency, DependencyObject, Drift, Environment, Ignore, MovedFrom,
     Release, Rollback, State, StateKind, Sync, Window,
 };
-pub use scalar::{AnyMap, KubernetesVersion, Range, Timeout, remembered};
+pub use scalar::{AnyMap, FailFast, KubernetesVersion, Range, Timeout, remembered};
 pub use schema::schemas;
 
 use schemars::JsonSchema;

@@ -34,6 +34,8 @@ pub use partly::{BrokenRelease, PartialEnvironment, resolve_partly};
 use partly::{Findings, read};
 use patches::patches;
 
+/// How long a pod may report that it cannot start, where a release does not say.
+const FAIL_FAST: SignedDuration = SignedDuration::from_mins(2);
 /// Deadline of each wait of a release that names none.
 const TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
@@ -353,6 +355,7 @@ impl Merged {
             ),
             adopt: release.adopt.clone().unwrap_or_default(),
             timeout: release.timeout.map_or(TIMEOUT, |timeout| timeout.0),
+            fail_fast: release.fail_fast.map_or(Some(FAIL_FAST), |limit| limit.0),
             runtime_objects,
             depends_on: depending::resolve(release, node, findings),
             moved_from,

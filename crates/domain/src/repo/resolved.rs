@@ -164,6 +164,8 @@ pub struct ResolvedRelease {
     pub adopt: Vec<String>,
     /// Deadline of each wait.
     pub timeout: SignedDuration,
+    /// How long a pod may report that it cannot start before its wait fails; `None`: never.
+    pub fail_fast: Option<SignedDuration>,
     /// Objects that the workloads make.
     pub runtime_objects: Vec<RuntimeObject>,
     /// What must be ready before it starts.

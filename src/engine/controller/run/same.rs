@@ -108,6 +108,7 @@ fn parts(release: &ResolvedRelease) -> impl PartialEq + '_ {
         ignore,
         adopt,
         timeout,
+        fail_fast,
         runtime_objects,
         depends_on,
         moved_from,
@@ -126,7 +127,10 @@ fn parts(release: &ResolvedRelease) -> impl PartialEq + '_ {
     let needed: Vec<&Needed> = depends_on.iter().map(|one| &one.needed).collect();
     (
         (name, store, bundle, version, namespace, create_namespace),
-        (restart_on_config_change, secret, ignored, adopt, timeout),
+        (
+            (restart_on_config_change, secret, ignored, adopt),
+            (timeout, fail_fast),
+        ),
         (runtime_objects, needed, moved_from, block_uninstall),
         (versions, sequence),
     )

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::grace::Grace;
 use super::symptoms::Symptoms;
-use super::{LONGEST, Progress, REMINDER, Since, Waiter};
+use super::{LONGEST, Progress, REMINDER, Since, Waiter, duration};
 use crate::engine::sync::hub::{Seen, describe};
 use crate::engine::sync::op;
 use crate::engine::sync::report::{Failure, FailureKind};
@@ -67,6 +67,7 @@ impl Waiter<'_> {
             || self.paths.is_registered(&path.api_version);
         let mut ready_since: Option<Instant> = None;
         let mut grace = Grace::new(Instant::now(), deadline);
+        let fail_fast = self.desired.terms.fail_fast.map(duration);
         let mut symptoms = Symptoms::new(self.cluster, self.places, id);
         loop {
             let now = seen.borrow_and_update().clone();
@@ -119,12 +120,21 @@ impl Waiter<'_> {
                     }
                     Verdict::Failed(message) => {
                         let message = symptoms.at_last(message, &value).await;
-                        return Err(Failure::new(FailureKind::NotReady, message));
+                        return Err(progress.failed(message, symptoms.stuck()));
                     }
                     Verdict::Waits => return Ok(Value::clone(&value)),
                     Verdict::NotYet { message, again } => {
                         ready_since = None;
-                        progress.tell(symptoms.beside(message, &value).await);
+                        let seen = symptoms.beside(message.clone(), &value).await;
+                        if symptoms.is_over(fail_fast) {
+                            // It may have been cured since the last look.
+                            let seen = symptoms.at_last(message.clone(), &value).await;
+                            if symptoms.is_over(fail_fast) {
+                                return Err(progress.gave_up(&seen, symptoms.stuck()));
+                            }
+                        }
+                        progress.tell_beside(&message, seen);
+                        wake = wake.min(symptoms.over_at(fail_fast).unwrap_or(wake));
                         wake = wake.min(symptoms.again()).min(again.unwrap_or(wake));
                     }
                 }
@@ -134,7 +144,7 @@ impl Waiter<'_> {
                     return Err(Failure::new(FailureKind::Other, "the watch ended"));
                 },
                 () = tokio::time::sleep_until(wake) => if Instant::now() >= deadline {
-                    return Err(progress.timed_out());
+                    return Err(progress.timed_out(symptoms.stuck()));
                 },
             }
         }

@@ -18,6 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest pause between two looks.
 const LONGEST: Duration = Duration::from_secs(10);
 
+/// The line of a look, and the reason of a pod that cannot start.
+type Found = (Option<String>, Option<&'static str>);
+
 /// What was seen of one object, and when it is looked for again.
 pub(super) struct Symptoms<'a> {
     cluster: &'a Cluster,
@@ -26,6 +29,8 @@ pub(super) struct Symptoms<'a> {
     next: Instant,
     pause: Duration,
     last: Option<String>,
+    /// Why a pod cannot start before git changes, and since when it reports that.
+    stuck: Option<(&'static str, Instant)>,
     /// We may not look, so it is not tried again.
     closed: bool,
 }
@@ -39,6 +44,7 @@ impl<'a> Symptoms<'a> {
             next: Instant::now() + FIRST,
             pause: FIRST,
             last: None,
+            stuck: None,
             closed: false,
         }
     }
@@ -49,6 +55,30 @@ impl<'a> Symptoms<'a> {
             return Instant::now() + LONGEST;
         }
         self.next
+    }
+
+    /// Returns why a pod cannot start before git changes, as the last look found.
+    pub(super) fn stuck(&self) -> Option<&'static str> {
+        self.stuck.map(|(reason, _)| reason)
+    }
+
+    /// Returns when the wait ends because a pod cannot start; `None` without a limit, or
+    /// while no pod reports that.
+    pub(super) fn over_at(&self, limit: Option<Duration>) -> Option<Instant> {
+        let (_, since) = self.stuck?;
+        Some(since + limit?)
+    }
+
+    /// Whether a pod has reported for longer than the limit that it cannot start.
+    pub(super) fn is_over(&self, limit: Option<Duration>) -> bool {
+        self.over_at(limit).is_some_and(|at| Instant::now() >= at)
+    }
+
+    /// Notes the reason of a pod that cannot start; the reasons alternate while the
+    /// kubelet tries again.
+    fn note(&mut self, reason: Option<&'static str>) {
+        let since = self.stuck.map_or_else(Instant::now, |(_, since)| since);
+        self.stuck = reason.map(|reason| (reason, since));
     }
 
     /// A message about the object, with what its pods and events say.
@@ -81,13 +111,17 @@ impl<'a> Symptoms<'a> {
         self.next = Instant::now() + self.pause;
         let _place = self.places.acquire().await;
         match tokio::time::timeout(PATIENCE, self.find(value)).await {
-            Ok(Ok(seen)) => self.last = seen,
+            Ok(Ok((seen, stuck))) => {
+                self.last = seen;
+                self.note(stuck);
+            }
             Ok(Err(error)) => self.closed = error.class() == Some(&Class::Forbidden),
             Err(_) => {}
         }
     }
 
-    async fn find(&self, value: &Value) -> Result<Option<String>, ClusterError> {
+    /// Reads what pods and events say, and why a pod cannot start.
+    async fn find(&self, value: &Value) -> Result<Found, ClusterError> {
         let mut asked = vec![
             value["metadata"]["uid"]
                 .as_str()
@@ -97,7 +131,7 @@ impl<'a> Symptoms<'a> {
         if let Some(labels) = symptoms::pod_selector(self.id, value) {
             let pods = self.pods(&labels).await?;
             if let Some(trouble) = symptoms::of_pods(&pods) {
-                return Ok(Some(trouble));
+                return Ok((Some(trouble), symptoms::stuck(&pods)));
             }
             asked.extend(symptoms::pending(&pods).map(str::to_owned));
         }
@@ -113,10 +147,10 @@ impl<'a> Symptoms<'a> {
             let path = ResourcePath::namespaced("v1", "Event", "events");
             let events = self.cluster.list(&path, &selector).await?.items;
             if let Some(warning) = symptoms::newest(&events) {
-                return Ok(Some(warning));
+                return Ok((Some(warning), None));
             }
         }
-        Ok(None)
+        Ok((None, None))
     }
 
     async fn pods(&self, labels: &str) -> Result<Vec<PodState>, ClusterError> {
@@ -128,5 +162,33 @@ impl<'a> Symptoms<'a> {
         };
         let read = |pod: Value| Some(PodState::of(&pod));
         self.cluster.pick(&path, &selector, Depth::Full, read).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::sync::serving::serving;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_cannot_start_ends_the_wait_after_the_limit() {
+        let (cluster, places) = (serving(|_| None), Semaphore::new(1));
+        let id: ObjectId = "Deployment.apps/shop/web".parse().unwrap();
+        let mut symptoms = Symptoms::new(&cluster, &places, &id);
+        let limit = Some(Duration::from_mins(2));
+        assert_eq!(symptoms.over_at(limit), None);
+        symptoms.note(Some("ErrImagePull"));
+        tokio::time::advance(Duration::from_secs(90)).await;
+        symptoms.note(Some("ImagePullBackOff"));
+        assert!(!symptoms.is_over(limit));
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert!(symptoms.is_over(limit));
+        assert_eq!(symptoms.stuck(), Some("ImagePullBackOff"));
+        // `never`.
+        assert!(!symptoms.is_over(None));
+        // A look that finds it cured begins the time again.
+        symptoms.note(None);
+        symptoms.note(Some("ErrImagePull"));
+        assert!(!symptoms.is_over(limit));
     }
 }

@@ -79,6 +79,8 @@ pub struct Terms {
     pub sync: SyncPolicy,
     /// Deadline of each wait.
     pub timeout: Option<SignedDuration>,
+    /// How long a pod may report that it cannot start before its wait fails; `None`: never.
+    pub fail_fast: Option<SignedDuration>,
     /// Whether pods are replaced when what they read changes.
     pub restart_on_config_change: bool,
     /// The branch that a loop follows for it; none at a desk.

@@ -9,7 +9,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::{AnyMap, KubernetesVersion, Patch, Timeout};
+use super::{AnyMap, FailFast, KubernetesVersion, Patch, Timeout};
 use crate::repo::policy::{Consent, Protect, PrunePolicy};
 
 /// An environment file.
@@ -84,6 +84,9 @@ pub struct Release {
     pub rollback: Option<Rollback>,
     /// Deadline of each wait.
     pub timeout: Option<Timeout>,
+    /// How long a pod may report that its image cannot be pulled, or that its container cannot
+    /// be configured, before the wait for it fails; or `never`.
+    pub fail_fast: Option<FailFast>,
     /// Whether pods are replaced when a `ConfigMap` or Secret of the release that
     /// they read changes; without it they are not.
     pub restart_on_config_change: Option<bool>,

@@ -67,6 +67,35 @@ impl Serialize for Timeout {
     }
 }
 
+/// How long a pod may report that it cannot start before its wait fails: a positive
+/// duration, or `never`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(with = "String")]
+pub struct FailFast(pub Option<SignedDuration>);
+
+impl TryFrom<String> for FailFast {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if text == "never" {
+            return Ok(Self(None));
+        }
+        let Timeout(duration) = Timeout::try_from(text)
+            .map_err(|error| error.replace("is not a duration", "is not `never` or a duration"))?;
+        Ok(Self(Some(duration)))
+    }
+}
+
+impl Serialize for FailFast {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Some(duration) => duration.serialize(serializer),
+            None => serializer.serialize_str("never"),
+        }
+    }
+}
+
 /// A version of Kubernetes, such as `1.36` or `1.36.2`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
@@ -140,6 +169,19 @@ mod tests {
     fn durations(#[case] text: &str, #[case] seconds: Option<i64>) {
         let timeout = Timeout::try_from(text.to_owned());
         assert_eq!(timeout.ok().map(|t| t.0.as_secs()), seconds);
+    }
+
+    #[rstest]
+    #[case("never", Ok(None))]
+    #[case("90s", Ok(Some(90)))]
+    #[case(
+        "soon",
+        Err("`soon` is not `never` or a duration such as `10m`, `90s` or `1h30m`")
+    )]
+    fn a_limit_may_be_never(#[case] text: &str, #[case] expected: Result<Option<i64>, &str>) {
+        let read = FailFast::try_from(text.to_owned());
+        let seconds = read.map(|limit| limit.0.map(|limit| limit.as_secs()));
+        assert_eq!(seconds, expected.map_err(str::to_owned));
     }
 
     #[rstest]

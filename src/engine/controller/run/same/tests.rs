@@ -93,6 +93,7 @@ fn every_term_of_a_release_counts() {
         ),
         ("adopt", "adopt: [kubectl]"),
         ("timeout", "timeout: 3m"),
+        ("failFast", "failFast: never"),
         ("dependsOn a release", "dependsOn: [db]"),
         (
             "dependsOn an object",
