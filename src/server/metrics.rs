@@ -328,7 +328,7 @@ impl Metrics {
                 previewed,
                 ..
             } => self.count_preview(repository, previewed.word()),
-            LoopEvent::Untold { .. } | LoopEvent::News(_) => {}
+            LoopEvent::Applying { .. } | LoopEvent::Untold { .. } | LoopEvent::News(_) => {}
             LoopEvent::Looked {
                 release,
                 end,

@@ -180,7 +180,10 @@ fn people_are_told_once_per_change_of_state() {
     };
     // It was out of order, and was called again.
     let bodies = webhook.until(&fleet, 1);
-    assert_eq!(said(&bodies[0]), "web deployed: ");
+    assert!(
+        said(&bodies[0]).contains(" created"),
+        "{bodies:?}"
+    );
 
     fleet.edit_by_hand("ann");
     let bodies = webhook.until(&fleet, 2);
@@ -210,7 +213,8 @@ fn people_are_told_once_per_change_of_state() {
     fleet.remove("manifests/web/bad.yaml");
     fleet.push_value("first", "second");
     let bodies = webhook.until(&fleet, 4);
-    assert_eq!(said(&bodies[3]), "web deployed: ");
+    assert!(said(&bodies[3]).starts_with("web deployed: "), "{bodies:?}");
+    assert!(said(&bodies[3]).contains("1 updated"), "{bodies:?}");
 
     // So is a commit that cannot be rendered, although what was good is kept.
     fleet.write("manifests/web/bad.yaml", "kind: [\n");
@@ -233,8 +237,28 @@ fn people_are_told_once_per_change_of_state() {
     // Who describes the release finds them.
     let described = fleet.kubectl(&["describe", "release.pleach.dev", "loop-heard.web"]);
     assert!(described.contains("DriftCorrected"), "{described}");
+    // The Event has the counts, and the log the course of the runs.
+    let field = "--field-selector=involvedObject.name=loop-heard.web,reason=Deployed";
+    let messages = "-o=jsonpath={range .items[*]}{.message}{'\\n'}{end}";
+    let counts = fleet.kubectl(&["get", "events", "-n", "default", field, messages]);
+    assert!(counts.contains(" created"), "{counts}");
     let run = running.stopped();
     assert!(!run.stderr.contains(path), "{}", run.stderr);
+    let logged = |message: &str, part: &str| {
+        let lines = run.stderr.lines();
+        let mut lines = lines.filter(|line| line.contains(&format!("\"{message}\"")));
+        assert!(
+            lines.any(|line| line.contains(part)),
+            "{message}: {}",
+            run.stderr
+        );
+    };
+    logged("applying", " to create");
+    logged("release synced", " created");
+    logged(
+        "drift corrected",
+        "ConfigMap/loop-heard/web: changed by ann",
+    );
 }
 
 #[test]

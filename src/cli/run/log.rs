@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
+use tokio::time::Instant;
 
 use crate::engine::controller::statuses::Statuses;
 use crate::engine::controller::{End, Heard, LoopEvent, Previewed};
-use crate::engine::sync::events::{EventKind, Outcome, SyncEvent};
+use crate::engine::sync::events::{EventKind, Outcome, SyncEvent, WaitState};
 use crate::server::metrics::Metrics;
 use crate::server::notifications::Notifier;
 #[cfg(feature = "otlp")]
@@ -23,22 +24,50 @@ pub(super) struct Listeners<'a> {
     pub(super) traces: Option<Traces>,
 }
 
+/// A wait of a run that ends before this is not logged.
+const SHORT: Duration = Duration::from_secs(5);
+/// Shortest time between two lines about the waits of one run.
+const CHANGES: Duration = Duration::from_secs(10);
+/// Time after which a wait is logged again although nothing changed.
+const REMINDER: Duration = Duration::from_mins(1);
+
 /// What releases wait for, as far as the log has it.
 #[derive(Debug, Default)]
-pub(super) struct Waits(BTreeMap<ReleaseName, (End, String)>);
+pub(super) struct Waits {
+    /// Before a run.
+    releases: BTreeMap<ReleaseName, (End, String)>,
+    /// In a run: the last line, and when it was written.
+    runs: BTreeMap<ReleaseName, (Instant, String)>,
+}
 
 impl Waits {
+    /// Whether a wait of a run is to be logged: when it changes, and once per minute.
+    fn is_due(&mut self, release: &ReleaseName, state: &WaitState, now: Instant) -> bool {
+        if state.since < SHORT {
+            return false;
+        }
+        let line = format!("{}: {}", state.object, state.message);
+        let is_due = self.runs.get(release).is_none_or(|(at, last)| {
+            let pause = if *last == line { REMINDER } else { CHANGES };
+            now >= *at + pause
+        });
+        if is_due {
+            self.runs.insert(release.clone(), (now, line));
+        }
+        is_due
+    }
+
     /// Whether a look says something that the log does not have yet.
     fn is_news(&mut self, release: &ReleaseName, end: End, message: &str) -> bool {
         match end {
             End::Waiting | End::Suspended => {
                 let now = (end, message.to_owned());
-                self.0.insert(release.clone(), now.clone()) != Some(now)
+                self.releases.insert(release.clone(), now.clone()) != Some(now)
             }
             // It was stopped, and goes on waiting.
             End::Superseded | End::Interrupted => false,
             _ => {
-                self.0.remove(release);
+                self.releases.remove(release);
                 false
             }
         }
@@ -60,7 +89,7 @@ impl Listeners<'_> {
                     if let Some(traces) = &mut self.traces {
                         traces.hear_sync(&event);
                     }
-                    log_sync(&event);
+                    log_sync(&event, &mut self.waits);
                 }
                 else => break,
             }
@@ -149,6 +178,14 @@ fn log(event: &LoopEvent) {
         | LoopEvent::Contended { .. }
         | LoopEvent::Planned { .. }
         | LoopEvent::Carried { .. } => {}
+        LoopEvent::Applying {
+            release,
+            revision,
+            changes,
+        } => {
+            let (environment, release) = (&release.environment, &release.release);
+            tracing::info!(%environment, %release, %revision, %changes, "applying");
+        }
         LoopEvent::Changed { release, objects } => {
             let environment = &release.environment;
             let release = &release.release;
@@ -160,33 +197,22 @@ fn log(event: &LoopEvent) {
             revision,
             end,
             message,
+            is_correction,
             kept,
             took,
         } => {
             if let Some(kept) = kept.as_ref().filter(|kept| kept.end != End::Unchanged) {
-                log_look(release, &kept.revision, kept.end, &kept.message, *took);
+                log_look(
+                    release,
+                    &kept.revision,
+                    (kept.end, true),
+                    &kept.message,
+                    *took,
+                );
             }
-            log_look(release, revision, *end, message, *took);
+            log_look(release, revision, (*end, *is_correction), message, *took);
         }
-        LoopEvent::Previewed {
-            repository,
-            number,
-            head,
-            previewed,
-            message,
-            took,
-        } => {
-            let took = took.as_secs_f64();
-            let result = previewed.word();
-            match previewed {
-                Previewed::Failed => {
-                    tracing::warn!(%repository, number, %head, result, took, error = %message, "pull request not previewed");
-                }
-                _ => {
-                    tracing::info!(%repository, number, %head, result, took, detail = %message, "pull request previewed");
-                }
-            }
-        }
+        LoopEvent::Previewed { .. } => log_preview(event),
         LoopEvent::Untold {
             repository,
             message,
@@ -194,7 +220,37 @@ fn log(event: &LoopEvent) {
     }
 }
 
-fn log_look(name: &ReleaseName, revision: &str, end: End, message: &str, took: Duration) {
+fn log_preview(event: &LoopEvent) {
+    let LoopEvent::Previewed {
+        repository,
+        number,
+        head,
+        previewed,
+        message,
+        took,
+    } = event
+    else {
+        return;
+    };
+    let took = took.as_secs_f64();
+    let result = previewed.word();
+    match previewed {
+        Previewed::Failed => {
+            tracing::warn!(%repository, number, %head, result, took, error = %message, "pull request not previewed");
+        }
+        _ => {
+            tracing::info!(%repository, number, %head, result, took, detail = %message, "pull request previewed");
+        }
+    }
+}
+
+fn log_look(
+    name: &ReleaseName,
+    revision: &str,
+    (end, is_correction): (End, bool),
+    message: &str,
+    took: Duration,
+) {
     let ReleaseName {
         environment,
         release,
@@ -204,8 +260,11 @@ fn log_look(name: &ReleaseName, revision: &str, end: End, message: &str, took: D
         End::Unchanged | End::Suspended | End::Waiting => {
             tracing::debug!(%environment, %release, %revision, result, took, detail = %message, "release looked at");
         }
+        End::Deployed if is_correction => {
+            tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "drift corrected");
+        }
         End::Deployed | End::Removed | End::Superseded | End::Interrupted => {
-            tracing::info!(%environment, %release, %revision, result, took, "release synced");
+            tracing::info!(%environment, %release, %revision, result, took, detail = %message, "release synced");
         }
         End::Unapproved => {
             tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "release not synced");
@@ -219,7 +278,7 @@ fn log_look(name: &ReleaseName, revision: &str, end: End, message: &str, took: D
     }
 }
 
-fn log_sync(event: &SyncEvent) {
+fn log_sync(event: &SyncEvent, waits: &mut Waits) {
     let environment = &event.release.environment;
     let release = &event.release.release;
     match &event.kind {
@@ -227,8 +286,14 @@ fn log_sync(event: &SyncEvent) {
             tracing::info!(%environment, %release, %holder, "somebody else applies the release");
         }
         EventKind::Waiting(_, state) => {
-            tracing::debug!(%environment, %release, object = %state.object, detail = %state.message, "waiting");
+            let (object, detail, seconds) = (&state.object, &state.message, state.since.as_secs());
+            if waits.is_due(&event.release, state, Instant::now()) {
+                tracing::info!(%environment, %release, %object, %detail, seconds, "waiting");
+            } else {
+                tracing::debug!(%environment, %release, %object, %detail, seconds, "waiting");
+            }
         }
+        EventKind::Finished(_) => drop(waits.runs.remove(&event.release)),
         EventKind::Done(_, object, Outcome::Failed(failure)) => {
             tracing::warn!(%environment, %release, %object, error = %failure.message, "step failed");
         }
@@ -239,14 +304,127 @@ fn log_sync(event: &SyncEvent) {
         | EventKind::Started(_)
         | EventKind::Applied(_)
         | EventKind::Retrying(..)
-        | EventKind::Done(..)
-        | EventKind::Finished(_) => {}
+        | EventKind::Done(..) => {}
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    use pleach_domain::plan::StepId;
+
     use super::*;
+    use crate::engine::sync::report::SyncResult;
+
+    #[derive(Clone, Default)]
+    struct Tape(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Tape {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn web() -> ReleaseName {
+        ReleaseName {
+            environment: "staging".to_owned(),
+            release: "web".to_owned(),
+        }
+    }
+
+    fn looked(message: &str, is_correction: bool) -> LoopEvent {
+        LoopEvent::Looked {
+            release: web(),
+            cluster: None,
+            revision: "9683080".to_owned(),
+            end: End::Deployed,
+            message: message.to_owned(),
+            is_correction,
+            kept: None,
+            took: Duration::from_secs(12),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_is_logged_from_its_start_to_its_result() {
+        let tape = Tape::default();
+        let writer = tape.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_writer(move || writer.clone())
+            .with_ansi(false)
+            .with_target(false)
+            .without_time()
+            .finish();
+        let guard = tracing::subscriber::set_default(subscriber);
+        let mut waits = Waits::default();
+        let waiting = |seconds, message: &str| SyncEvent {
+            release: web(),
+            kind: EventKind::Waiting(
+                StepId(0),
+                WaitState {
+                    object: "Deployment.apps/shop/search".parse().unwrap(),
+                    message: message.to_owned(),
+                    since: Duration::from_secs(seconds),
+                },
+            ),
+        };
+        log(&LoopEvent::Applying {
+            release: web(),
+            revision: "9683080".to_owned(),
+            changes: "2 to update, 1 to delete".to_owned(),
+        });
+        // Short waits are not logged; others when they change, and once per minute.
+        for (second, message) in [
+            (1, "0 of 3 replicas ready"),
+            (8, "1 of 3 replicas ready"),
+            (18, "1 of 3 replicas ready"),
+            (20, "2 of 3 replicas ready"),
+            (21, "1 of 3 replicas ready"),
+            (79, "2 of 3 replicas ready"),
+            (80, "2 of 3 replicas ready"),
+        ] {
+            log_sync(&waiting(second, message), &mut waits);
+            tokio::time::advance(Duration::from_secs(1)).await;
+            let next = match second {
+                1 => 6,
+                8 => 9,
+                21 => 57,
+                _ => 0,
+            };
+            tokio::time::advance(Duration::from_secs(next)).await;
+        }
+        let finished = EventKind::Finished(SyncResult::default());
+        log_sync(
+            &SyncEvent {
+                release: web(),
+                kind: finished,
+            },
+            &mut waits,
+        );
+        assert!(waits.runs.is_empty());
+        log(&looked("2 updated, 1 deleted", false));
+        log(&looked(
+            "Deployment.apps/shop/cart: changed by kubectl",
+            true,
+        ));
+        drop(guard);
+        let shown = String::from_utf8(tape.0.lock().unwrap().clone()).unwrap();
+        let lines: Vec<&str> = shown.lines().map(str::trim).collect();
+        insta::assert_snapshot!(lines.join("\n"), @r#"
+        INFO applying environment=staging release=web revision=9683080 changes=2 to update, 1 to delete
+        INFO waiting environment=staging release=web object=Deployment.apps/shop/search detail=1 of 3 replicas ready seconds=8
+        INFO waiting environment=staging release=web object=Deployment.apps/shop/search detail=2 of 3 replicas ready seconds=20
+        INFO waiting environment=staging release=web object=Deployment.apps/shop/search detail=2 of 3 replicas ready seconds=80
+        INFO release synced environment=staging release=web revision=9683080 result="deployed" took=12.0 detail=2 updated, 1 deleted
+        WARN drift corrected environment=staging release=web revision=9683080 result="deployed" took=12.0 detail=Deployment.apps/shop/cart: changed by kubectl
+        "#);
+    }
 
     #[test]
     fn what_a_release_waits_for_is_said_once_per_change() {

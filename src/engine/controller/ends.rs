@@ -268,6 +268,7 @@ impl Ends {
             revision: wanted.revision(),
             end: looked.end,
             message: looked.message.clone(),
+            is_correction: false,
             kept: None,
             took: started.elapsed(),
         });

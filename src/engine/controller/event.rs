@@ -117,6 +117,15 @@ pub enum LoopEvent {
         /// How long it took.
         took: Duration,
     },
+    /// A plan is about to be carried out.
+    Applying {
+        /// Environment and release.
+        release: ReleaseName,
+        /// The revision.
+        revision: String,
+        /// How many objects it creates, updates and deletes, in words.
+        changes: String,
+    },
     /// A plan was carried out, as far as that went.
     Carried {
         /// Environment and release.
@@ -160,8 +169,10 @@ pub enum LoopEvent {
         revision: String,
         /// What came of it.
         end: End,
-        /// One line: why, where there is something to say.
+        /// One line: why, where there is something to say; the counts of a deployment.
         message: String,
+        /// Whether it only corrected drift. The message names objects and managers then.
+        is_correction: bool,
         /// What came of the revision that was there before, where the wanted one
         /// waits.
         kept: Option<KeptUp>,
@@ -256,6 +267,7 @@ impl LoopEvent {
             Self::Looking { .. }
             | Self::Queued { .. }
             | Self::Planned { .. }
+            | Self::Applying { .. }
             | Self::Health { .. }
             | Self::Unaffected { .. } => true,
             Self::Fetched { .. }

@@ -36,6 +36,8 @@ pub(super) const OTHERWISE: &str =
 pub(super) struct Looked {
     pub(super) end: End,
     pub(super) message: String,
+    /// Whether it only corrected drift.
+    pub(super) is_correction: bool,
     /// What is to be said of it.
     pub(super) condition: Option<Condition>,
     /// A request that was taken up.
@@ -62,6 +64,7 @@ impl Looked {
         Self {
             end,
             message: message.into(),
+            is_correction: false,
             condition: None,
             request: None,
             pause: None,

@@ -390,6 +390,7 @@ impl Release {
             revision: wanted.revision(),
             end: looked.end,
             message: looked.message.clone(),
+            is_correction: looked.is_correction,
             kept,
             took,
         });

@@ -5,6 +5,7 @@ mod same;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleach_domain::diff::text;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{Condition, Inventory, Source};
 use pleach_domain::observe::ClusterId;
@@ -206,6 +207,13 @@ pub(super) async fn carry_out(
         events: &events,
         stop: &stop,
     };
+    if plan.has_steps() {
+        shared.listener.tell(LoopEvent::Applying {
+            release: plan.release.clone(),
+            revision: desired.revision.clone(),
+            changes: text::summary(plan.changes.iter().map(|change| change.action)),
+        });
+    }
     let running = sync::carry_out(&run, &mut desired, observation, &plan);
     let started = Instant::now();
     let result = Box::pin(running).await;
@@ -227,6 +235,7 @@ pub(super) async fn carry_out(
     Done {
         end,
         message,
+        is_correction: false,
         members,
     }
 }
@@ -236,6 +245,8 @@ pub(super) struct Done {
     pub(super) end: End,
     /// One line: why, where there is something to say.
     pub(super) message: String,
+    /// Whether it only corrected drift.
+    pub(super) is_correction: bool,
     /// The members as they were left.
     pub(super) members: Option<Arc<Inventory>>,
 }
@@ -256,10 +267,11 @@ fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> (End, String) {
             .or_else(|| blocked.map(|finding| line(std::slice::from_ref(finding))))
             .unwrap_or_default()
     };
+    let done = || text::summary_of_done(plan.changes.iter().map(|change| change.action));
     match result.ending {
-        "deployed" => (End::Deployed, String::new()),
+        "deployed" => (End::Deployed, done()),
         "unchanged" => (End::Unchanged, String::new()),
-        "uninstalled" => (End::Removed, String::new()),
+        "uninstalled" => (End::Removed, done()),
         "removed" => (
             End::Waiting,
             "git has it no more, and its end waits for consent".to_owned(),

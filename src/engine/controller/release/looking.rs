@@ -266,6 +266,7 @@ impl Release {
         let Done {
             end,
             message,
+            is_correction,
             members,
         } = Box::pin(self.carry_out(wanted, newest, planned)).await;
         let is_reached = matches!(end, End::Deployed | End::Unchanged);
@@ -282,6 +283,7 @@ impl Release {
         }
         self.reach(wanted, end);
         let mut looked = Looked::new(end, message);
+        looked.is_correction = is_correction;
         looked.left = left;
         if !matches!(end, End::Superseded | End::Interrupted) {
             looked.request = orders.sync;
@@ -457,10 +459,12 @@ impl Release {
         let newer = CancellationToken::new();
         // Who is told that drift was corrected wants to know which.
         let corrected = self.was_reached.then(|| drift(&planned.plan));
+        let corrected = corrected.filter(|corrected| !corrected.is_empty());
         let run = async {
             let run = carry_out(&self.shared, &cluster, planned, newer.clone());
             let mut done = Box::pin(run).await;
             if let (End::Deployed, Some(corrected)) = (done.end, corrected) {
+                done.is_correction = true;
                 done.message = corrected;
             }
             done

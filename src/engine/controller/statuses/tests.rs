@@ -26,6 +26,7 @@ fn looked(revision: &str, release: &str, end: End, message: &str) -> LoopEvent {
         revision: revision.to_owned(),
         end,
         message: message.to_owned(),
+        is_correction: false,
         kept: None,
         took: Duration::ZERO,
     }
