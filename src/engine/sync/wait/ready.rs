@@ -36,6 +36,15 @@ enum Verdict {
 }
 
 impl Waiter<'_> {
+    /// Where the kind of an object is served.
+    fn served(&self, id: &ObjectId) -> Result<ResourcePath, Failure> {
+        let kind = id.group_kind();
+        self.paths.of_kind(&kind).ok_or_else(|| {
+            let message = format!("{kind} is not served by the cluster");
+            Failure::new(FailureKind::Cluster, message)
+        })
+    }
+
     /// Waits by watch until the object is ready and stays so.
     pub(super) async fn wait_ready(
         &self,
@@ -46,12 +55,7 @@ impl Waiter<'_> {
         mut progress: Progress<'_>,
     ) -> Result<Value, Failure> {
         let id = &step.object;
-        let path = self.paths.of_kind(&id.group_kind()).ok_or_else(|| {
-            Failure::new(
-                FailureKind::Cluster,
-                format!("{} is not served by the cluster", id.group_kind()),
-            )
-        })?;
+        let path = self.served(id)?;
         if let Some(answer) = &since.answer
             && stable_for.is_zero()
             && self.is_ready_as_written(step, &path, answer).await
