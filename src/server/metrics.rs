@@ -496,6 +496,7 @@ mod tests {
             revision: text(revision),
             end,
             message: String::new(),
+            is_correction: false,
             kept: None,
             took: Duration::ZERO,
         }

@@ -378,6 +378,7 @@ fn every_metric() -> String {
             revision: text("a"),
             end: End::Deployed,
             message: text(""),
+            is_correction: false,
             kept: None,
             took,
         },

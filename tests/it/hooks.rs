@@ -280,6 +280,7 @@ async fn probes_and_metrics_answer() {
             revision: String::new(),
             end: End::Deployed,
             message: String::new(),
+            is_correction: false,
             kept: None,
             took: Duration::from_secs(2),
         },

@@ -151,6 +151,7 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
         revision: "0123abc".to_owned(),
         end: End::Failed,
         message: "Deployment/web: no".to_owned(),
+        is_correction: false,
         kept: None,
         took: Duration::from_secs(5),
     });
