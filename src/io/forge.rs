@@ -4,6 +4,7 @@
 //! Each product has a dialect of its own: where things are, and how they are
 //! written. What is sent when is the same for all of them.
 
+pub mod consent;
 mod dialect;
 mod gitea;
 mod github;
@@ -164,8 +165,12 @@ pub struct PullRequest {
     pub base_branch: String,
     /// Whether it comes from another repository.
     pub is_fork: bool,
+    /// Number of the account that opened it; none for one that is gone.
+    pub author: Option<u64>,
     /// Names of its labels.
     pub labels: Vec<String>,
+    /// When something last happened on it, in the words of the forge: only compared.
+    pub updated_at: Option<String>,
     /// The commits that it was merged as, if it was: a merge, or what its own
     /// commits became.
     pub merged_as: Vec<String>,
@@ -180,6 +185,8 @@ pub struct Comment {
     pub id: u64,
     /// Number of the account that wrote it; none for one that is gone.
     pub author: Option<u64>,
+    /// Name of that account, where the forge finds accounts by name.
+    pub login: Option<String>,
     /// Its text.
     pub body: String,
     /// When it was last changed, or written; none where the forge does not say so.
@@ -347,22 +354,37 @@ impl Forge {
         start: &str,
         most: usize,
     ) -> Result<Vec<Comment>, ForgeError> {
+        let is_ours = |comment: &Comment| {
+            comment.author == Some(account) && comment.body.trim_start().starts_with(start)
+        };
+        self.some_comments(number, is_ours, most).await
+    }
+
+    /// All comments on a pull request, the oldest first.
+    async fn comments(&self, number: u64) -> Result<Vec<Comment>, ForgeError> {
+        self.some_comments(number, |_| true, usize::MAX).await
+    }
+
+    /// The first comments that are looked for.
+    async fn some_comments(
+        &self,
+        number: u64,
+        is_wanted: impl Fn(&Comment) -> bool,
+        most: usize,
+    ) -> Result<Vec<Comment>, ForgeError> {
         let mut found = Vec::new();
         for page in 1..=PAGES {
             let path = self.dialect.comments(&self.project, number, page);
             let call = Call::get("list the comments", path);
             let answer = self.send(&call).await?;
             let comments = read(&call, self.dialect.read_comments(&answer.body))?;
-            let is_ours = |comment: &Comment| {
-                comment.author == Some(account) && comment.body.trim_start().starts_with(start)
-            };
-            found.extend(comments.into_iter().filter(is_ours));
+            found.extend(comments.into_iter().filter(&is_wanted));
             if !answer.more || found.len() >= most {
                 found.truncate(most);
                 return Ok(found);
             }
         }
-        // What is on the pages after these may be ours.
+        // One on the pages after these may be looked for.
         Err(ForgeError::TooLarge {
             what: "list the comments",
         })

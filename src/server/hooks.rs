@@ -144,9 +144,10 @@ fn is_push(event: &str) -> bool {
     pushes.iter().any(|what| event.starts_with(what))
 }
 
-/// Whether something became of a pull request: opened, pushed to, labeled, closed.
+/// Whether something became of a pull request: opened, pushed to, labeled, reviewed,
+/// commented on, closed.
 fn is_pull_request(event: &str) -> bool {
-    let requests = ["pull_request", "merge request"];
+    let requests = ["pull_request", "merge request", "issue_comment", "note"];
     requests.iter().any(|what| event.starts_with(what))
 }
 
@@ -159,6 +160,9 @@ mod tests {
     #[rstest]
     #[case::a_push("x-gitlab-event", "Push Hook", (true, false))]
     #[case::a_merge_request("x-gitlab-event", "Merge Request Hook", (false, true))]
+    #[case::a_note("x-gitlab-event", "Note Hook", (false, true))]
+    #[case::a_comment("x-gitea-event", "issue_comment", (false, true))]
+    #[case::a_review("x-github-event", "pull_request_review", (false, true))]
     #[case::of_the_instance("x-gitlab-event", "System Hook", (true, true))]
     #[case::a_branch("x-github-event", "delete", (true, false))]
     #[case::something_else("x-github-event", "star", (false, false))]

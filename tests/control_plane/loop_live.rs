@@ -97,56 +97,48 @@ pub(crate) fn fork(labels: &[&str]) -> Pull {
 }
 
 #[test]
-fn a_fork_is_compared_with_the_cluster_where_its_commit_was_labeled() {
+fn a_fork_is_compared_with_the_cluster_where_a_member_consents_to_its_commit() {
+    const MEMBER: u64 = 5;
     let hosted = Hosted::new("loop-live-forks", "{interval: 1h}", "");
+    hosted.forge.admit(MEMBER);
     let value = |value: &str| config_map("web", value);
-    let namespace = hosted.fleet.environment;
-    let head = hosted.proposes(8, VALUE, &value("second"), fork(&[]));
+    let head = hosted.proposes(8, VALUE, &value("second"), fork(&["ask the cluster"]));
     let running = hosted.runs();
     let said = hosted.until_says(8, "+  k: second");
     assert!(
         !said.contains(STATED) && !said.contains("In the cluster"),
         "{said}"
     );
+    assert!(said.contains("Not compared with the cluster"), "{said}");
 
-    // The label is for the commit that was seen without it.
-    let labeled = Pull {
-        head,
-        base_branch: format!("env/{namespace}"),
-        ..fork(&["ask the cluster"])
-    };
-    hosted.forge.put(8, labeled);
+    // A review consents to the commit that was seen.
+    hosted.forge.review(8, MEMBER, &head, "APPROVED");
     let said = hosted.fleet.writes_objects_nowhere(|_| {
-        running.happened("pull_request");
+        running.happened("pull_request_review");
         hosted.until_says(8, STATED)
     });
     assert!(said.contains("In the cluster"), "{said}");
 
-    // And for none that is pushed afterwards, whatever happens meanwhile.
+    // And to none that is pushed afterwards, whatever happens meanwhile.
     hosted.proposes(8, VALUE, &value("third"), fork(&["ask the cluster"]));
     running.happened("pull_request");
     let said = hosted.until_says(8, "+  k: third");
     assert!(!said.contains(STATED), "{said}");
-    assert!(said.contains("it does not count for it"), "{said}");
     running.stopped();
     let running = hosted.runs();
     let head = hosted.proposes(8, VALUE, &value("fourth"), fork(&["ask the cluster"]));
     running.happened("pull_request");
     let said = hosted.until_says(8, "+  k: fourth");
     assert!(!said.contains(STATED), "{said}");
-    // Taken off and set again.
-    let pull = |labels: &[&str]| Pull {
+    // A label consents too, with the commit in its name.
+    let pull = |label: &str| Pull {
         head: head.clone(),
-        base_branch: format!("env/{namespace}"),
-        ..fork(labels)
+        base_branch: format!("env/{}", hosted.fleet.environment),
+        ..fork(&[label])
     };
-    hosted.forge.put(8, pull(&[]));
-    running.happened("pull_request");
-    hosted.fleet.until("the label is gone", |_| {
-        let (_, text) = hosted.forge.notes(8).pop()?;
-        (!text.contains("does not count")).then_some(())
-    });
-    hosted.forge.put(8, pull(&["ask the cluster"]));
+    hosted
+        .forge
+        .put(8, pull(&format!("ask the cluster {}", &head[..32])));
     running.happened("pull_request");
     hosted.until_says(8, STATED);
     running.stopped();

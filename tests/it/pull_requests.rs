@@ -352,6 +352,111 @@ fn a_cluster_that_does_not_answer_is_asked_again_and_again() {
     assert_eq!(hosted.forge.wrong(), [""; 0]);
 }
 
+#[rstest]
+fn consent_is_for_one_commit(
+    #[values(ForgeKind::Github, ForgeKind::Gitlab, ForgeKind::Gitea)] kind: ForgeKind,
+) {
+    const STRANGER: u64 = 9;
+    const MEMBER: u64 = 5;
+    let hosted = Hosted::new(kind);
+    hosted.forge.admit(MEMBER);
+    hosted
+        .repo
+        .git(&["push", "--quiet", "origin", "HEAD:refs/heads/env/staging"])
+        .unwrap();
+    let open = |head: &str, labels: &[&str]| {
+        let pull = Pull {
+            head: head.to_owned(),
+            base_branch: "env/staging".to_owned(),
+            is_fork: true,
+            labels: labels.iter().map(|label| (*label).to_owned()).collect(),
+            ..Pull::default()
+        };
+        hosted.forge.put(7, pull);
+    };
+    let said = || hosted.forge.notes(7).into_iter().map(|(_, text)| text);
+    let ours = || said().find(|text| text.starts_with("<!-- pleach"));
+    let asks_for = |commit: &str| {
+        ours().is_some_and(|text| {
+            text.contains("Not compared with the cluster")
+                && text.contains(&format!("`pleach preview {commit}`"))
+        })
+    };
+    let until_asks_for = |commit: &str| {
+        until(
+            "a word on consent",
+            || asks_for(commit),
+            || format!("{:#?}", hosted.forge.notes(7)),
+        );
+    };
+    // There is no kubeconfig: it is not answered, but asked.
+    let until_asked = |value: &str| {
+        let is_so = || {
+            ours().is_some_and(|text| {
+                text.contains(&format!("+  k: {value}")) && !text.contains("Not compared")
+            })
+        };
+        until("a comparison", is_so, || {
+            format!("{:#?}", hosted.forge.notes(7))
+        });
+    };
+    let first = hosted.push(7, "manifests/web/web.yaml", &config_map("second"));
+    // The bare label counts for nothing.
+    open(&first, &["ask"]);
+    let running = hosted.runs_with("previews: true, live: true, forkLabel: ask");
+    until_asks_for(&first);
+
+    // Nor do the words of a stranger.
+    let looks = || {
+        let asked = hosted.forge.asked();
+        asked
+            .iter()
+            .filter(|one| one.ends_with("user-9/permission") || one.ends_with("members/all/9"))
+            .count()
+    };
+    hosted.forge.review(7, STRANGER, &first, "APPROVED");
+    hosted
+        .forge
+        .note(7, STRANGER, &format!("pleach preview {first}"));
+    running.happened(kind);
+    until(
+        "a look at the stranger",
+        || looks() > 1,
+        || format!("{:#?}", hosted.forge.asked()),
+    );
+
+    // The head is another one when a member consents to the first.
+    let second = hosted.push(7, "manifests/web/web.yaml", &config_map("third"));
+    open(&second, &["ask"]);
+    hosted.forge.review(7, MEMBER, &first, "APPROVED");
+    hosted
+        .forge
+        .note(7, MEMBER, &format!("pleach preview {first}"));
+    running.happened(kind);
+    until_asks_for(&second);
+    assert!(asks_for(&second));
+    // To this one he does, as the forge has it.
+    match kind {
+        ForgeKind::Gitlab => hosted
+            .forge
+            .note(7, MEMBER, &format!("pleach preview {second}")),
+        _ => hosted.forge.review(7, MEMBER, &second, "APPROVED"),
+    }
+    running.happened(kind);
+    until_asked("third");
+
+    // It is over with the next commit, for which a label may speak.
+    let third = hosted.push(7, "manifests/web/web.yaml", &config_map("fourth"));
+    open(&third, &["ask", &format!("ask {second}")]);
+    running.happened(kind);
+    until_asks_for(&third);
+    open(&third, &[&format!("ask {}", &third[..32])]);
+    running.happened(kind);
+    until_asked("fourth");
+    running.stop();
+    assert_eq!(hosted.forge.wrong(), [""; 0]);
+}
+
 #[test]
 fn what_is_not_in_git_yet_is_waited_for_and_what_is_closed_is_not() {
     let hosted = Hosted::new(ForgeKind::Github);

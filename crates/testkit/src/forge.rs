@@ -7,7 +7,7 @@
 mod github;
 mod gitlab;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
@@ -44,6 +44,8 @@ pub struct Pull {
     pub merged_as: Option<String>,
     /// Its labels.
     pub labels: Vec<String>,
+    /// Number of the account that opened it.
+    pub author: u64,
 }
 
 impl Pull {
@@ -51,6 +53,14 @@ impl Pull {
     fn came_as(&self, commit: &str) -> bool {
         self.head == commit || self.merged_as.as_deref() == Some(commit)
     }
+}
+
+/// A review of a pull request.
+#[derive(Debug, Clone)]
+struct Review {
+    author: u64,
+    commit: String,
+    state: String,
 }
 
 /// A request that arrived.
@@ -102,6 +112,11 @@ struct Inner {
     token: String,
     pulls: BTreeMap<u64, Pull>,
     notes: BTreeMap<u64, Vec<Note>>,
+    reviews: BTreeMap<u64, Vec<Review>>,
+    /// Accounts that may push.
+    members: BTreeSet<u64>,
+    /// How often something happened on a pull request.
+    updates: BTreeMap<u64, u64>,
     statuses: Vec<Known>,
     opened: Vec<Value>,
     seen: Vec<Seen>,
@@ -138,6 +153,9 @@ impl FakeForge {
             token: TOKEN.to_owned(),
             pulls: BTreeMap::new(),
             notes: BTreeMap::new(),
+            reviews: BTreeMap::new(),
+            members: BTreeSet::new(),
+            updates: BTreeMap::new(),
             statuses: Vec::new(),
             opened: Vec::new(),
             seen: Vec::new(),
@@ -180,7 +198,26 @@ impl FakeForge {
 
     /// Opens a pull request, or makes another one of it.
     pub fn put(&self, number: u64, pull: Pull) {
-        self.inner().pulls.insert(number, pull);
+        let mut inner = self.inner();
+        inner.pulls.insert(number, pull);
+        inner.is_updated(number);
+    }
+
+    /// Makes an account a member, which may push.
+    pub fn admit(&self, account: u64) {
+        self.inner().members.insert(account);
+    }
+
+    /// Reviews a commit of a pull request, with a state such as `APPROVED`.
+    pub fn review(&self, number: u64, author: u64, commit: &str, state: &str) {
+        let mut inner = self.inner();
+        let review = Review {
+            author,
+            commit: commit.to_owned(),
+            state: state.to_owned(),
+        };
+        inner.reviews.entry(number).or_default().push(review);
+        inner.is_updated(number);
     }
 
     /// Writes a comment as somebody.
@@ -338,7 +375,18 @@ impl Inner {
             changed_at: self.time_of(number),
         };
         self.notes.entry(number).or_default().push(note.clone());
+        self.is_updated(number);
         note
+    }
+
+    fn is_updated(&mut self, number: u64) {
+        *self.updates.entry(number).or_default() += 1;
+    }
+
+    /// When something last happened on a pull request: only compared.
+    fn updated_at(&self, number: u64) -> String {
+        let updates = self.updates.get(&number).copied().unwrap_or_default();
+        format!("2026-11-02T08:{:02}:{:02}Z", updates / 60, updates % 60)
     }
 
     fn act(&mut self, seen: &Seen) -> Option<Answer> {
@@ -353,6 +401,7 @@ impl Inner {
         let has = |notes: &Vec<Note>| notes.iter().any(|note| note.id == id);
         let (&number, _) = self.notes.iter().find(|(_, notes)| has(notes))?;
         let changed_at = self.time_of(number);
+        self.is_updated(number);
         let mut notes = self.notes.get_mut(&number)?.iter_mut();
         let note = notes.find(|note| note.id == id)?;
         body.clone_into(&mut note.body);

@@ -202,6 +202,7 @@ mod tests {
         let comment = Comment {
             id: 1,
             author: Some(42),
+            login: None,
             body: String::new(),
             changed_at: at(changed),
         };
@@ -211,7 +212,9 @@ mod tests {
             head: "abc".to_owned(),
             base_branch: "main".to_owned(),
             is_fork: false,
+            author: None,
             labels: Vec::new(),
+            updated_at: None,
             merged_as: vec!["abc".to_owned()],
             merged_at: at(merged),
         };

@@ -33,8 +33,9 @@ const POLL: Duration = Duration::from_mins(1);
 /// So many failures of others count where a cluster did not answer: it is not asked
 /// again within moments.
 const CALMER: u32 = 2;
-/// However often something wakes this.
-const SHORTEST: Duration = Duration::from_secs(1);
+/// However often something wakes this: each time costs a request, and anybody may
+/// comment on a pull request.
+const SHORTEST: Duration = Duration::from_secs(3);
 /// How long a preview may take as a whole, its turn not counted.
 const LIMIT: Duration = Duration::from_mins(15);
 
@@ -52,7 +53,8 @@ pub struct Previews {
 /// How previews ask clusters.
 #[derive(Debug, Clone)]
 pub struct Live {
-    /// The label that vouches for a commit of a fork.
+    /// How the names of labels begin that vouch for a commit of a fork. None where
+    /// nothing does.
     pub fork_label: Option<String>,
     /// Variables by which connections lead to clusters.
     pub variables: Vec<(OsString, OsString)>,
@@ -107,7 +109,15 @@ struct Open {
     unanswered: u32,
     /// When it is tried again.
     retry_at: Option<Instant>,
+    /// When something last happened on it, in the words of its forge.
+    updated_at: Option<String>,
+    /// How often it is still asked whether a member consented.
+    questions: u8,
 }
+
+/// How often it is asked for consent after something happened on a pull request. Two
+/// things may happen within the second that forges tell times by.
+const QUESTIONS: u8 = 2;
 
 /// What came of one try; none where it had been told before.
 type Ended = (Subject, Result<Option<Outcome>, String>, Duration);
@@ -218,7 +228,8 @@ impl PullRequests {
         let numbers: BTreeSet<u64> = pulls.iter().map(|pull| pull.number).collect();
         // Dropped, each ends what it has under way.
         self.open.retain(|number, _| numbers.contains(number));
-        for pull in pulls {
+        for mut pull in pulls {
+            let updated_at = pull.updated_at.take();
             let subject = Subject::of(pull, self.work.previews.live.as_ref());
             // Some forges know a pull request before its commits.
             if subject.head.is_empty() {
@@ -236,10 +247,22 @@ impl PullRequests {
                 failures: 0,
                 unanswered: 0,
                 retry_at: Some(Instant::now()),
+                updated_at: None,
+                questions: 0,
             });
-            if !open.runs && open.retry_at.is_some_and(|at| at <= Instant::now()) {
+            if open.subject.awaits_consent()
+                && (updated_at.is_none() || updated_at != open.updated_at)
+            {
+                open.updated_at = updated_at;
+                open.questions = QUESTIONS;
+            }
+            let is_due = open.retry_at.is_some_and(|at| at <= Instant::now());
+            // The pause after a failure comes first.
+            let is_asked = open.retry_at.is_none() && open.questions > 0;
+            if !open.runs && (is_due || is_asked) {
                 open.runs = true;
                 open.retry_at = None;
+                open.questions = open.questions.saturating_sub(1);
                 self.start(&open);
             }
             self.open.insert(number, open);
@@ -281,6 +304,10 @@ impl PullRequests {
             return;
         };
         open.runs = false;
+        if open.questions > 0 {
+            // Something happened on it meanwhile.
+            open.retry_at = Some(Instant::now() + SHORTEST);
+        }
         let (previewed, message) = match result {
             Ok(None) => return,
             Ok(Some(told)) => {

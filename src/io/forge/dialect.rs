@@ -5,6 +5,7 @@ use bytes::Bytes;
 use http::header::HeaderName;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+use super::consent::{Account, Review};
 use super::request::{Call, bearer};
 use super::{Comment, ForgeError, Opened, Proposal, PullRequest, Status};
 
@@ -53,6 +54,20 @@ pub(super) trait Dialect: std::fmt::Debug + Send + Sync {
     fn read_comments(&self, body: &Bytes) -> Read<Vec<Comment>>;
     fn create_comment(&self, project: &str, number: u64, body: &str) -> Call;
     fn update_comment(&self, project: &str, number: u64, id: u64, body: &str) -> Call;
+
+    /// Path of the reviews of a pull request, the oldest first; none where reviews
+    /// name no commit.
+    fn reviews(&self, _project: &str, _number: u64, _page: u32) -> Option<String> {
+        None
+    }
+    fn read_reviews(&self, _body: &Bytes) -> Read<Vec<Review>> {
+        Ok(Vec::new())
+    }
+
+    /// Path of the permissions of an account; none of an account without a name.
+    fn permission(&self, project: &str, account: &Account) -> Option<String>;
+    /// Whether the account may push.
+    fn read_permission(&self, body: &Bytes, account: &Account) -> Read<bool>;
 
     /// The newest first.
     fn statuses(&self, project: &str, commit: &str, page: u32) -> String;

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HeaderName};
 
+use super::consent::{Account, Review};
 use super::dialect::{Dialect, segment, segments};
 use super::github::{CommitStatus, Github, IssueComment, Pull, User};
 use super::request::Call;
@@ -81,6 +82,26 @@ impl Dialect for Gitea {
 
     fn update_comment(&self, project: &str, number: u64, id: u64, body: &str) -> Call {
         Github.update_comment(project, number, id, body)
+    }
+
+    fn reviews(&self, project: &str, number: u64, page: u32) -> Option<String> {
+        let project = segments(project);
+        Some(format!(
+            "/repos/{project}/pulls/{number}/reviews?limit=50&page={page}"
+        ))
+    }
+
+    fn read_reviews(&self, body: &Bytes) -> Result<Vec<Review>, serde_json::Error> {
+        Github.read_reviews(body)
+    }
+
+    /// It answers this to administrators of the repository only.
+    fn permission(&self, project: &str, account: &Account) -> Option<String> {
+        Github.permission(project, account)
+    }
+
+    fn read_permission(&self, body: &Bytes, account: &Account) -> Result<bool, serde_json::Error> {
+        Github.read_permission(body, account)
     }
 
     fn statuses(&self, project: &str, commit: &str, page: u32) -> String {

@@ -5,6 +5,7 @@ use http::Method;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::consent::{Account, Opinion, Review};
 use super::dialect::{Dialect, segment, segments};
 use super::request::Call;
 use super::{Comment, Opened, Proposal, PullRequest, State, Status, parse, time};
@@ -33,6 +34,7 @@ struct ViewerUser {
 pub(super) struct Pull {
     number: u64,
     state: String,
+    user: Option<User>,
     head: End,
     base: End,
     #[serde(default)]
@@ -40,6 +42,7 @@ pub(super) struct Pull {
     /// Null while it is open.
     merged_at: Option<String>,
     merge_commit_sha: Option<String>,
+    updated_at: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -74,6 +77,29 @@ pub(super) struct IssueComment {
 #[derive(Deserialize)]
 pub(super) struct User {
     pub(super) id: u64,
+    #[serde(default)]
+    pub(super) login: Option<String>,
+}
+
+/// What GitHub and Gitea say of a review.
+#[derive(Deserialize)]
+struct PullReview {
+    user: Option<User>,
+    state: String,
+    commit_id: Option<String>,
+    /// Of Gitea: whether the author may push.
+    #[serde(default)]
+    official: bool,
+    /// Of Gitea, where GitHub has a state.
+    #[serde(default)]
+    dismissed: bool,
+}
+
+/// What GitHub and Gitea say an account may do.
+#[derive(Deserialize)]
+struct Permission {
+    permission: String,
+    user: Option<User>,
 }
 
 /// What GitHub says of a state, and Gitea too but for the name of the state.
@@ -106,6 +132,8 @@ impl From<Pull> for PullRequest {
             is_fork: id(&pull.head).is_none() || id(&pull.head) != id(&pull.base),
             head: pull.head.sha,
             base_branch: pull.base.branch,
+            author: pull.user.map(|user| user.id),
+            updated_at: pull.updated_at,
             labels: pull.labels.into_iter().map(|label| label.name).collect(),
         }
     }
@@ -114,11 +142,42 @@ impl From<Pull> for PullRequest {
 impl From<IssueComment> for Comment {
     fn from(comment: IssueComment) -> Self {
         let changed_at = comment.updated_at.or(comment.created_at);
+        let (author, login) = match comment.user {
+            Some(user) => (Some(user.id), user.login),
+            None => (None, None),
+        };
         Self {
             changed_at: time(changed_at.as_ref()),
             id: comment.id,
-            author: comment.user.map(|user| user.id),
+            author,
+            login,
             body: comment.body.unwrap_or_default(),
+        }
+    }
+}
+
+impl From<PullReview> for Review {
+    fn from(review: PullReview) -> Self {
+        Self {
+            author: review.user.map(Account::from),
+            commit: review.commit_id.unwrap_or_default(),
+            opinion: match review.state.as_str() {
+                "APPROVED" if !review.dismissed => Opinion::Approves,
+                "APPROVED" | "CHANGES_REQUESTED" | "REQUEST_CHANGES" | "DISMISSED" => {
+                    Opinion::Objects
+                }
+                _ => Opinion::None,
+            },
+            is_official: review.official,
+        }
+    }
+}
+
+impl From<User> for Account {
+    fn from(user: User) -> Self {
+        Self {
+            id: user.id,
+            login: user.login,
         }
     }
 }
@@ -231,6 +290,31 @@ impl Dialect for Github {
             format!("/repos/{}/issues/comments/{id}", segments(project)),
             json!({"body": body}),
         )
+    }
+
+    fn reviews(&self, project: &str, number: u64, page: u32) -> Option<String> {
+        let project = segments(project);
+        Some(format!(
+            "/repos/{project}/pulls/{number}/reviews?per_page=100&page={page}"
+        ))
+    }
+
+    fn read_reviews(&self, body: &Bytes) -> Result<Vec<Review>, serde_json::Error> {
+        let reviews = parse::<Vec<PullReview>>(body)?;
+        Ok(reviews.into_iter().map(Review::from).collect())
+    }
+
+    fn permission(&self, project: &str, account: &Account) -> Option<String> {
+        let (project, login) = (segments(project), segment(account.login.as_deref()?));
+        Some(format!("/repos/{project}/collaborators/{login}/permission"))
+    }
+
+    fn read_permission(&self, body: &Bytes, account: &Account) -> Result<bool, serde_json::Error> {
+        let said = parse::<Permission>(body)?;
+        // Names of accounts change hands.
+        let is_it = said.user.is_some_and(|user| user.id == account.id);
+        let may_push = ["owner", "admin", "maintain", "write"].contains(&&*said.permission);
+        Ok(is_it && may_push)
     }
 
     fn statuses(&self, project: &str, commit: &str, page: u32) -> String {

@@ -6,6 +6,7 @@ use http::header::HeaderName;
 use serde::Deserialize;
 use serde_json::json;
 
+use super::consent::Account;
 use super::dialect::{Dialect, segment};
 use super::request::Call;
 use super::{Comment, ForgeError, Opened, Proposal, PullRequest, State, Status, parse, time};
@@ -32,7 +33,20 @@ struct MergeRequest {
     merge_commit_sha: Option<String>,
     squash_commit_sha: Option<String>,
     merged_at: Option<String>,
+    author: Option<User>,
+    updated_at: Option<String>,
 }
+
+/// A member of a project, or of a group above it.
+#[derive(Deserialize)]
+struct Member {
+    id: u64,
+    access_level: u32,
+    state: Option<String>,
+}
+
+/// The access level of those who may push: Developer.
+const DEVELOPER: u32 = 30;
 
 #[derive(Deserialize)]
 struct Note {
@@ -75,7 +89,9 @@ impl From<MergeRequest> for PullRequest {
             head: request.sha.unwrap_or_default(),
             base_branch: request.target_branch,
             is_fork: request.source_project_id != Some(request.target_project_id),
+            author: request.author.map(|user| user.id),
             labels: request.labels,
+            updated_at: request.updated_at,
         }
     }
 }
@@ -87,6 +103,7 @@ impl From<Note> for Comment {
             changed_at: time(changed_at.as_ref()),
             id: note.id,
             author: note.author.filter(|_| !note.system).map(|user| user.id),
+            login: None,
             body: note.body,
         }
     }
@@ -190,6 +207,18 @@ impl Dialect for Gitlab {
             ),
             json!({"body": body}),
         )
+    }
+
+    /// With those of the groups above the project. Approvals name no commit here.
+    fn permission(&self, project: &str, account: &Account) -> Option<String> {
+        let project = project_path(project);
+        Some(format!("{project}/members/all/{}", account.id))
+    }
+
+    fn read_permission(&self, body: &Bytes, account: &Account) -> Result<bool, serde_json::Error> {
+        let said = parse::<Member>(body)?;
+        let is_active = said.state.is_none_or(|state| state == "active");
+        Ok(said.id == account.id && is_active && said.access_level >= DEVELOPER)
     }
 
     /// One of each name: the newest.

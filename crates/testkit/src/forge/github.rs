@@ -4,7 +4,8 @@ use pleach_domain::repo::format::ForgeKind;
 use serde_json::{Value, json};
 
 use super::{
-    ACCOUNT, Answer, Inner, Known, MERGED_AT, Note, PROJECT, Pull, Seen, created, has, missing, ok,
+    ACCOUNT, Answer, Inner, Known, MERGED_AT, Note, PROJECT, Pull, Review, Seen, created, has,
+    missing, ok,
 };
 
 impl Inner {
@@ -28,12 +29,12 @@ impl Inner {
         match (seen.method.as_str(), parts.as_slice()) {
             ("GET", ["pulls"]) if has(query, "state", "open") => {
                 let pulls = self.pulls.iter().filter(|(_, pull)| !pull.is_closed);
-                let pulls = pulls.map(|(number, pull)| pull_json(*number, pull));
+                let pulls = pulls.map(|(number, pull)| self.pull_json(*number, pull));
                 self.pages(pulls.collect(), query, is_gitea)
             }
             ("GET", ["pulls", number]) => {
                 let number = number.parse().ok()?;
-                Some(ok(pull_json(number, self.pulls.get(&number)?)))
+                Some(ok(self.pull_json(number, self.pulls.get(&number)?)))
             }
             ("POST", ["pulls"]) => {
                 for key in ["title", "head", "base"] {
@@ -45,14 +46,14 @@ impl Inner {
             }
             ("GET", ["commits", commit, "pulls"]) if !is_gitea => {
                 let pulls = self.pulls.iter().filter(|(_, pull)| pull.came_as(commit));
-                let pulls = pulls.map(|(number, pull)| pull_json(*number, pull));
+                let pulls = pulls.map(|(number, pull)| self.pull_json(*number, pull));
                 Some(ok(pulls.collect()))
             }
             ("GET", ["commits", commit, "pull"]) if is_gitea => {
                 // It knows only those that were merged.
                 let mut pulls = self.pulls.iter();
                 match pulls.find(|(_, pull)| pull.merged_as.as_deref() == Some(*commit)) {
-                    Some((number, pull)) => Some(ok(pull_json(*number, pull))),
+                    Some((number, pull)) => Some(ok(self.pull_json(*number, pull))),
                     None => Some(missing("no such pull request")),
                 }
             }
@@ -105,31 +106,70 @@ impl Inner {
                 });
                 Some(created(json!({"id": 1})))
             }
+            _ => self.consent(&seen.method, &parts, query),
+        }
+    }
+
+    /// Reviews, and who may push.
+    fn consent(&self, method: &str, parts: &[&str], query: &str) -> Option<Answer> {
+        let is_gitea = self.kind == ForgeKind::Gitea;
+        match (method, parts) {
+            ("GET", ["pulls", number, "reviews"]) => {
+                let reviews = self.reviews.get(&number.parse().ok()?);
+                let reviews = reviews.into_iter().flatten();
+                let reviews = reviews.map(|review| {
+                    let Review { author, commit, state } = review;
+                    let mut said = json!({
+                        "user": {"id": author, "login": login(*author)}, "state": state, "commit_id": commit,
+                    });
+                    if is_gitea {
+                        said["official"] = json!(self.members.contains(author));
+                        said["dismissed"] = json!(false);
+                    }
+                    said
+                });
+                self.pages(reviews.collect(), query, is_gitea)
+            }
+            ("GET", ["collaborators", name, "permission"]) => {
+                let account: u64 = name.strip_prefix("user-")?.parse().ok()?;
+                let is_member = self.members.contains(&account);
+                let permission = if is_member { "write" } else { "read" };
+                Some(ok(
+                    json!({"permission": permission, "user": {"id": account, "login": name}}),
+                ))
+            }
             _ => None,
         }
     }
+
+    fn pull_json(&self, number: u64, pull: &Pull) -> Value {
+        let labels: Vec<Value> = pull
+            .labels
+            .iter()
+            .map(|name| json!({"name": name}))
+            .collect();
+        json!({
+            "number": number,
+            "user": {"id": pull.author, "login": login(pull.author)},
+            "updated_at": self.updated_at(number),
+            "state": if pull.is_closed { "closed" } else { "open" },
+            "title": "A change",
+            "head": {"sha": pull.head, "ref": "change", "repo": {"id": if pull.is_fork { 2 } else { 1 }}},
+            "base": {"sha": "0000", "ref": pull.base_branch, "repo": {"id": 1}},
+            "labels": labels,
+            "merged_at": pull.merged_as.as_ref().map(|_| MERGED_AT),
+            // While it is open: a merge that was tried.
+            "merge_commit_sha": pull.merged_as.as_deref().unwrap_or("0000"),
+        })
+    }
 }
 
-fn pull_json(number: u64, pull: &Pull) -> Value {
-    let labels: Vec<Value> = pull
-        .labels
-        .iter()
-        .map(|name| json!({"name": name}))
-        .collect();
-    json!({
-        "number": number,
-        "state": if pull.is_closed { "closed" } else { "open" },
-        "title": "A change",
-        "head": {"sha": pull.head, "ref": "change", "repo": {"id": if pull.is_fork { 2 } else { 1 }}},
-        "base": {"sha": "0000", "ref": pull.base_branch, "repo": {"id": 1}},
-        "labels": labels,
-        "merged_at": pull.merged_as.as_ref().map(|_| MERGED_AT),
-        // While it is open: a merge that was tried.
-        "merge_commit_sha": pull.merged_as.as_deref().unwrap_or("0000"),
-    })
+/// What an account is called.
+fn login(account: u64) -> String {
+    format!("user-{account}")
 }
 
 fn note_json(note: &Note) -> Value {
-    json!({"id": note.id, "user": {"id": note.author, "login": "somebody"}, "body": note.body,
+    json!({"id": note.id, "user": {"id": note.author, "login": login(note.author)}, "body": note.body,
         "created_at": "2026-11-02T08:00:00Z", "updated_at": note.changed_at})
 }

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::{
-    ACCOUNT, Answer, Inner, Known, MERGED_AT, Note, PROJECT, Pull, Seen, created, has, ok,
+    ACCOUNT, Answer, Inner, Known, MERGED_AT, Note, PROJECT, Pull, Seen, created, has, missing, ok,
 };
 
 impl Inner {
@@ -24,16 +24,16 @@ impl Inner {
         match (seen.method.as_str(), parts.as_slice()) {
             ("GET", ["merge_requests"]) if has(query, "state", "opened") => {
                 let pulls = self.pulls.iter().filter(|(_, pull)| !pull.is_closed);
-                let pulls = pulls.map(|(number, pull)| request_json(*number, pull));
+                let pulls = pulls.map(|(number, pull)| self.request_json(*number, pull));
                 self.pages(pulls.collect(), query, false)
             }
             ("GET", ["merge_requests", number]) => {
                 let number = number.parse().ok()?;
-                Some(ok(request_json(number, self.pulls.get(&number)?)))
+                Some(ok(self.request_json(number, self.pulls.get(&number)?)))
             }
             ("GET", ["repository", "commits", commit, "merge_requests"]) => {
                 let pulls = self.pulls.iter().filter(|(_, pull)| pull.came_as(commit));
-                let pulls = pulls.map(|(number, pull)| request_json(*number, pull));
+                let pulls = pulls.map(|(number, pull)| self.request_json(*number, pull));
                 Some(ok(pulls.collect()))
             }
             ("POST", ["merge_requests"]) => {
@@ -48,6 +48,15 @@ impl Inner {
                 let notes = self.notes.get(&number.parse().ok()?);
                 let notes = notes.into_iter().flatten().map(note_json).collect();
                 self.pages(notes, query, false)
+            }
+            ("GET", ["members", "all", account]) => {
+                let account: u64 = account.parse().ok()?;
+                if !self.members.contains(&account) {
+                    return Some(missing("404 Not found"));
+                }
+                Some(ok(
+                    json!({"id": account, "state": "active", "access_level": 30}),
+                ))
             }
             ("POST", ["merge_requests", number, "notes"]) => {
                 let note = self.add_note(number.parse().ok()?, ACCOUNT, body["body"].as_str()?);
@@ -98,24 +107,26 @@ impl Inner {
             _ => None,
         }
     }
-}
 
-fn request_json(number: u64, pull: &Pull) -> Value {
-    json!({
-        "id": number + 5000,
-        "iid": number,
-        "state": if pull.is_closed { "merged" } else { "opened" },
-        "title": "A change",
-        "sha": pull.head,
-        "source_branch": "change",
-        "target_branch": pull.base_branch,
-        "source_project_id": if pull.is_fork { 2 } else { 1 },
-        "target_project_id": 1,
-        "labels": pull.labels,
-        "merge_commit_sha": pull.merged_as,
-        "squash_commit_sha": null,
-        "merged_at": pull.merged_as.as_ref().map(|_| MERGED_AT),
-    })
+    fn request_json(&self, number: u64, pull: &Pull) -> Value {
+        json!({
+            "id": number + 5000,
+            "iid": number,
+            "state": if pull.is_closed { "merged" } else { "opened" },
+            "title": "A change",
+            "author": {"id": pull.author},
+            "updated_at": self.updated_at(number),
+            "sha": pull.head,
+            "source_branch": "change",
+            "target_branch": pull.base_branch,
+            "source_project_id": if pull.is_fork { 2 } else { 1 },
+            "target_project_id": 1,
+            "labels": pull.labels,
+            "merge_commit_sha": pull.merged_as,
+            "squash_commit_sha": null,
+            "merged_at": pull.merged_as.as_ref().map(|_| MERGED_AT),
+        })
+    }
 }
 
 fn note_json(note: &Note) -> Value {

@@ -15,9 +15,7 @@ use crate::io::forge::{ForgeError, State, Status, Told};
 use crate::io::git::change::{ChangeMirror, FetchedChange};
 
 /// The longest comment, in bytes; the lines that end it are added.
-const LONGEST: usize = 65_000;
-/// What is said where a label does not count.
-const STALE_LABEL: &str = "The label that has commits of forks compared with the cluster was there before this commit was looked at, so it does not count for it. Look at the commit, then take the label off, and set it again when this comment has changed.";
+const LONGEST: usize = 64_500;
 
 /// What was told of a commit.
 #[derive(Debug)]
@@ -77,8 +75,11 @@ impl Work {
         let told = self.told(subject, &marker).await.map_err(failed)?;
         let depth = if ways.is_empty() {
             Depth::Offline
+        } else if subject.awaits_consent() {
+            let consented = forge.is_consented(subject.number, &subject.head).await;
+            subject.depth(consented.map_err(failed)?)
         } else {
-            subject.depth(told.as_deref())
+            subject.depth(false)
         };
         let is_told = |depth: Depth| told.as_ref() == Some(&subject.last_line(depth));
         let is_judged = (is_told(depth) || is_told(Depth::Unanswered))
@@ -113,9 +114,9 @@ impl Work {
             Err(FetchFailure::Passing(why) | FetchFailure::Refused(why)) => return Err(why),
         };
         let mut comment = found.comment;
-        if depth == Depth::StaleLabel {
+        if depth == Depth::Unconsented {
             comment.push_str("\n\n");
-            comment.push_str(STALE_LABEL);
+            comment.push_str(&subject.how_to_consent(forge.has_reviews()));
         }
         let last_line = subject.last_line(match depth {
             Depth::Live if found.is_unanswered => Depth::Unanswered,
