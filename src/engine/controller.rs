@@ -61,6 +61,7 @@ use self::drift::Watches;
 use self::last::Last;
 use self::pace::Paces;
 use self::pull_requests::PullRequests;
+use self::pull_requests::work::slots::Slots;
 use self::pulse::Pulse;
 use self::read::Reading;
 use self::replicas::{Replica, Standing};
@@ -228,7 +229,7 @@ impl Controller {
             );
             membership.spawn_local(replica.run(leave.clone()));
         }
-        let turns = Arc::new(Semaphore::new(PREVIEWS));
+        let slots = Slots::new(PREVIEWS);
         let repositories = self.setup.repositories.iter();
         for (repository, wakes) in repositories.zip(&self.trigger.wakes) {
             let Some(previews) = &repository.previews else {
@@ -237,7 +238,7 @@ impl Controller {
             let pull_requests = PullRequests::new(
                 (repository, previews),
                 Arc::clone(&wakes.pull_requests),
-                (Arc::clone(&turns), stands.clone()),
+                (slots.clone(), stands.clone()),
                 shared.clone(),
             );
             tasks.spawn_local(pull_requests.run());

@@ -7,7 +7,7 @@
 //! nothing has to be kept.
 
 mod subject;
-mod work;
+pub(super) mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -15,12 +15,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::subject::Subject;
+use self::work::slots::Slots;
 use self::work::{Outcome, Work};
 use super::replicas::Standing;
 use super::{LoopEvent, Repository, Shared, pace};
@@ -137,11 +138,11 @@ impl PullRequests {
     pub(super) fn new(
         (repository, previews): (&Repository, &Previews),
         wake: Arc<Notify>,
-        (turns, stands): (Arc<Semaphore>, watch::Receiver<Standing>),
+        (slots, stands): (Slots, watch::Receiver<Standing>),
         shared: Shared,
     ) -> Self {
         Self {
-            work: Arc::new(Work::new((repository, previews), turns)),
+            work: Arc::new(Work::new((repository, previews), slots)),
             wake,
             stands,
             shared,
@@ -281,7 +282,7 @@ impl PullRequests {
                 } else {
                     None
                 };
-                let _turn = work.turns.acquire().await.ok()?;
+                let _permit = work.slots.acquire(&work.author(&subject)).await?;
                 let started = Instant::now();
                 let result = match timeout(LIMIT, Box::pin(work.preview(&subject))).await {
                     Ok(result) => result,

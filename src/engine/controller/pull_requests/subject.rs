@@ -17,6 +17,8 @@ pub(super) struct Subject {
     pub(super) number: u64,
     pub(super) head: String,
     pub(super) base_branch: String,
+    /// Who opened it, by the number of the account.
+    pub(super) author: Option<u64>,
     origin: Origin,
 }
 
@@ -69,6 +71,7 @@ impl Subject {
             number: pull.number,
             head: pull.head,
             base_branch: pull.base_branch,
+            author: pull.author,
             origin,
         }
     }

@@ -1,10 +1,13 @@
 //! One pull request: previewed, and told what came of it.
 
+pub(in crate::engine::controller) mod slots;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, Semaphore};
 
+use self::slots::{Author, Slots};
 use super::subject::{Depth, Subject};
 use super::{Previewed, Previews};
 use crate::engine::controller::{Grant, Repository};
@@ -44,24 +47,29 @@ pub(super) struct Work {
     /// Held while somebody fetches.
     mirror: Arc<Mutex<ChangeMirror>>,
     /// So that not all are previewed at once.
-    pub(super) turns: Arc<Semaphore>,
+    pub(super) slots: Slots,
     /// One at a time of those whose cluster did not answer.
     pub(super) again: Semaphore,
 }
 
 impl Work {
-    pub(super) fn new(
-        (repository, previews): (&Repository, &Previews),
-        turns: Arc<Semaphore>,
-    ) -> Self {
+    pub(super) fn new((repository, previews): (&Repository, &Previews), slots: Slots) -> Self {
         let mirror = ChangeMirror::new(repository.remote.clone());
         Self {
             repository: repository.name.clone(),
             grants: repository.grants.clone(),
             previews: previews.clone(),
             mirror: Arc::new(Mutex::new(mirror)),
-            turns,
+            slots,
             again: Semaphore::new(1),
+        }
+    }
+
+    /// Whose pull request it is.
+    pub(super) fn author(&self, subject: &Subject) -> Author {
+        Author {
+            repository: self.repository.clone(),
+            account: subject.author,
         }
     }
 

@@ -1,0 +1,167 @@
+//! Permits for previews, shared out by author: one who opens many pull requests
+//! waits for them, and others do not.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// Who opened a pull request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::engine::controller) struct Author {
+    /// Forges number accounts on their own.
+    pub(in crate::engine::controller) repository: String,
+    /// None of an account that is gone.
+    pub(in crate::engine::controller) account: Option<u64>,
+}
+
+/// A number of permits. Who waits gets one in turn by author, and those of one
+/// author in the order in which they came.
+#[derive(Debug, Clone)]
+pub(in crate::engine::controller) struct Slots(Arc<Mutex<Queue>>);
+
+#[derive(Debug)]
+struct Queue {
+    free: usize,
+    /// Authors in the order of their turns, each with at least one who waits.
+    waiting: VecDeque<(Author, VecDeque<oneshot::Sender<Permit>>)>,
+}
+
+/// A preview may be made as long as there is this.
+#[derive(Debug)]
+pub(in crate::engine::controller) struct Permit {
+    /// None once it was handed on.
+    slots: Option<Slots>,
+}
+
+impl Slots {
+    pub(in crate::engine::controller) fn new(permits: usize) -> Self {
+        Self(Arc::new(Mutex::new(Queue {
+            free: permits,
+            waiting: VecDeque::new(),
+        })))
+    }
+
+    /// Waits for a permit. None if there never will be one.
+    pub(in crate::engine::controller) async fn acquire(&self, author: &Author) -> Option<Permit> {
+        let waiting = {
+            let mut queue = self.lock();
+            if queue.free > 0 {
+                queue.free -= 1;
+                return Some(self.permit());
+            }
+            let (sender, receiver) = oneshot::channel();
+            match queue.waiting.iter_mut().find(|(one, _)| one == author) {
+                Some((_, waiting)) => waiting.push_back(sender),
+                None => queue.waiting.push_back((author.clone(), [sender].into())),
+            }
+            receiver
+        };
+        waiting.await.ok()
+    }
+
+    /// Hands a permit to the next one who still waits for it.
+    fn release(&self) {
+        while let Some(next) = self.next_or_free() {
+            match next.send(self.permit()) {
+                Ok(()) => return,
+                // Nobody waits there any more.
+                Err(mut permit) => permit.slots = None,
+            }
+        }
+    }
+
+    fn next_or_free(&self) -> Option<oneshot::Sender<Permit>> {
+        let mut queue = self.lock();
+        let Some((author, mut waiting)) = queue.waiting.pop_front() else {
+            queue.free += 1;
+            return None;
+        };
+        let next = waiting.pop_front();
+        if !waiting.is_empty() {
+            queue.waiting.push_back((author, waiting));
+        }
+        next
+    }
+
+    fn permit(&self) -> Permit {
+        Permit {
+            slots: Some(self.clone()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(slots) = self.slots.take() {
+            slots.release();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::mpsc;
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    fn author(account: u64) -> Author {
+        Author {
+            repository: "fleet".to_owned(),
+            account: Some(account),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn permits_are_shared_out_by_author() {
+        let slots = Slots::new(2);
+        let (sender, mut made) = mpsc::unbounded_channel();
+        // One author has six pull requests before two others have one and two.
+        let pulls = [(1, 6), (2, 1), (3, 2)];
+        let mut tasks = tokio::task::JoinSet::new();
+        for (account, count) in pulls {
+            for number in 0..count {
+                let (slots, sender) = (slots.clone(), sender.clone());
+                tasks.spawn(async move {
+                    let _permit = slots.acquire(&author(account)).await.unwrap();
+                    sender.send(format!("{account}.{number}")).unwrap();
+                    sleep(Duration::from_mins(1)).await;
+                });
+                // So that they come in this order.
+                tokio::task::yield_now().await;
+            }
+        }
+        drop(sender);
+        let mut order = Vec::new();
+        while let Some(one) = made.recv().await {
+            order.push(one);
+        }
+        assert_eq!(
+            order,
+            [
+                "1.0", "1.1", "1.2", "2.0", "3.0", "1.3", "3.1", "1.4", "1.5"
+            ]
+        );
+        assert_eq!(slots.lock().free, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_permit_that_nobody_waits_for_any_more_is_handed_on() {
+        let slots = Slots::new(1);
+        let held = slots.acquire(&author(1)).await.unwrap();
+        let soon = Duration::from_secs(1);
+        let given_up = timeout(soon, slots.acquire(&author(2))).await;
+        assert!(given_up.is_err());
+        drop(held);
+        let next = timeout(soon, slots.acquire(&author(3))).await;
+        drop(next.unwrap().unwrap());
+        assert_eq!(slots.lock().free, 1);
+    }
+}
