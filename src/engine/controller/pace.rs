@@ -46,6 +46,44 @@ pub(super) fn after(failures: u32) -> Duration {
     doubled.min(LONGEST).mul_f64(0.9 + random() * 0.2)
 }
 
+/// What makes the loop fetch a repository, as often as it may. However often a webhook
+/// is sent, also one that is sent again, the loop fetches once per period.
+#[derive(Debug)]
+pub(super) struct Triggered {
+    wake: Arc<Notify>,
+    is_woken: bool,
+}
+
+/// The shortest time from one fetch to the next one that a webhook asks for.
+const SPACING: Duration = Duration::from_secs(1);
+/// The longest one, after a fetch that took long.
+const LONGEST_SPACING: Duration = Duration::from_secs(30);
+
+impl Triggered {
+    pub(super) fn new(wake: Arc<Notify>) -> Self {
+        Self {
+            wake,
+            is_woken: false,
+        }
+    }
+
+    /// What was asked for before is answered by the fetch that begins now.
+    pub(super) fn is_answered(&mut self) {
+        self.is_woken = false;
+    }
+
+    /// Waits until somebody asks for a fetch and it is time for one, after the last
+    /// one that began and took so long. It may be dropped and called again meanwhile.
+    pub(super) async fn is_due(&mut self, (began, took): (Instant, Duration)) {
+        if !self.is_woken {
+            self.wake.notified().await;
+            self.is_woken = true;
+        }
+        let spacing = took.saturating_mul(3).clamp(SPACING, LONGEST_SPACING);
+        tokio::time::sleep_until(began + spacing).await;
+    }
+}
+
 /// How often the environments of a repository want it to be looked at, and whether
 /// one of them wants it at once.
 #[derive(Debug, Clone, Default)]
@@ -133,6 +171,47 @@ mod tests {
                 "{pause}"
             );
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_webhook_that_is_sent_again_and_again_costs_one_fetch_per_period() {
+        for (took, seconds) in [(0, 1), (1, 3), (60, 30)] {
+            let took = Duration::from_secs(took);
+            let wake = Arc::new(Notify::new());
+            let mut triggered = Triggered::new(Arc::clone(&wake));
+            let mut sending = tokio::task::JoinSet::new();
+            sending.spawn(async move {
+                loop {
+                    wake.notify_one();
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            });
+            let began = Instant::now();
+            let mut last = began;
+            for _ in 0..10 {
+                // Something else happens meanwhile, and nothing gets lost by that.
+                let moment = Duration::from_millis(100);
+                let early = tokio::time::timeout(moment, triggered.is_due((last, took)));
+                assert!(early.await.is_err());
+                triggered.is_due((last, took)).await;
+                triggered.is_answered();
+                last = Instant::now();
+            }
+            let passed = began.elapsed().as_secs_f64();
+            assert!((passed - 10.0 * f64::from(seconds)).abs() < 0.5, "{passed}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_webhook_after_a_while_is_answered_at_once() {
+        let began = Instant::now();
+        tokio::time::advance(Duration::from_mins(1)).await;
+        let wake = Arc::new(Notify::new());
+        let mut triggered = Triggered::new(Arc::clone(&wake));
+        wake.notify_one();
+        let asked = Instant::now();
+        triggered.is_due((began, Duration::from_secs(1))).await;
+        assert_eq!(asked.elapsed(), Duration::ZERO);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::blocking::Blocking;
-use super::pace::{self, Paces};
+use super::pace::{self, Paces, Triggered};
 use super::recall::{Recall, Recalled};
 use super::{LoopEvent, Repository, Shared};
 use crate::engine::words;
@@ -48,8 +48,10 @@ pub(super) async fn follow(
     let mut blocking = Blocking::default();
     let mut recall = Recall::new(&repository);
     let mut failures = 0;
+    let mut triggered = Triggered::new(wake);
     loop {
         let (started, questions) = (Instant::now(), paces.questions());
+        triggered.is_answered();
         let fetching = fetch(&repository, &mut mirror, &mut blocking);
         let Some(fetched) = shared.stop.run_until_cancelled(fetching).await else {
             return;
@@ -98,6 +100,7 @@ pub(super) async fn follow(
         }
         changed.notify_one();
         let asked = Instant::now();
+        let took = asked.saturating_duration_since(started);
         loop {
             let pause = if failures > 0 {
                 pace::after(failures)
@@ -105,7 +108,7 @@ pub(super) async fn follow(
                 pace::interval(paces.shortest().unwrap_or(LONGEST).min(LONGEST))
             };
             tokio::select! {
-                () = wake.notified() => break,
+                () = triggered.is_due((started, took)) => break,
                 () = paces.asked() => break,
                 () = sleep_until(asked + pause) => break,
                 // An environment that was just read may want it more often.
