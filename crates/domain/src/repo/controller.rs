@@ -503,11 +503,13 @@ fn grant(
 
 fn minimum(said: format::Minimum, grant: &Node, findings: &mut Vec<Finding>) -> Minimum {
     let format::Minimum {
+        interval,
         approval,
         windows,
         protect,
     } = said;
     let mut minimum = Minimum {
+        interval: interval.map(|interval| interval.0),
         needs_approval: approval == Some(Approval::Digest),
         windows: Windows::default(),
         protect: protect.unwrap_or_default(),

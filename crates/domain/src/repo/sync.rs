@@ -53,6 +53,8 @@ impl SyncPolicy {
 /// The least strict policy of the environments of a grant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Minimum {
+    /// The shortest interval; none where environments choose.
+    pub interval: Option<SignedDuration>,
     /// Whether plans wait for approval.
     pub needs_approval: bool,
     /// When the controller may sync.
@@ -65,11 +67,15 @@ impl ResolvedEnvironment {
     /// Makes the policy at least as strict as the minimum of its grant.
     pub fn demand(&mut self, minimum: &Minimum) {
         let Minimum {
+            interval,
             needs_approval,
             windows,
             protect,
         } = minimum;
         self.sync = self.sync.stricter(*needs_approval, windows);
+        if let Some(shortest) = interval {
+            self.sync.interval = self.sync.interval.max(*shortest);
+        }
         for one in protect {
             if !self.protect.contains(one) {
                 self.protect.push(one.clone());

@@ -1,3 +1,5 @@
+use jiff::SignedDuration;
+
 use super::*;
 use crate::object::ObjectId;
 use crate::repo::format::NotificationCause;
@@ -451,6 +453,10 @@ fn a_grant_sets_the_least_strict_policy_of_its_environments() {
     let minimum = &controller.repositories[0].environments[0].minimum;
     assert!(minimum.needs_approval);
     assert_eq!(minimum.protect.len(), 1);
+    assert_eq!(minimum.interval, None);
+    let paced = read("{interval: 1m}").unwrap();
+    let minimum_pace = &paced.repositories[0].environments[0].minimum;
+    assert_eq!(minimum_pace.interval, Some(SignedDuration::from_mins(1)));
     assert!(
         !minimum
             .windows

@@ -8,6 +8,7 @@ use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::environment::{Approval, Window};
+use super::scalar::Timeout;
 use crate::repo::policy::Protect;
 
 /// The loop's configuration file.
@@ -151,7 +152,8 @@ pub struct EnvironmentGrant {
     pub service_account: Option<String>,
     /// What its branches may write: `all`, or namespaces and kinds.
     pub allow: Allow,
-    /// The least strict `sync.approval`, `sync.windows` and `protect` of its environments.
+    /// The least strict `sync.interval`, `sync.approval`, `sync.windows` and `protect` of
+    /// its environments.
     pub minimum: Option<Minimum>,
 }
 
@@ -159,6 +161,8 @@ pub struct EnvironmentGrant {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Minimum {
+    /// The shortest interval.
+    pub interval: Option<Timeout>,
     /// Whether plans wait for approval.
     pub approval: Option<Approval>,
     /// Times of day.
