@@ -2,9 +2,11 @@
 //! probes on another. And whom the loop tells by itself: webhooks of others.
 //!
 //! Anybody may connect, so nobody may hold on to anything: connections are
-//! counted, and each of them ends, however slow its other side is.
+//! counted, each of them ends, however slow its other side is, and those without a
+//! request give way to others.
 
 mod bounds;
+mod crowd;
 pub mod hooks;
 pub mod metrics;
 pub mod notifications;
@@ -15,7 +17,6 @@ pub mod traces;
 
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -24,18 +25,20 @@ use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use self::crowd::{Admitted, Crowd};
+
 /// How long requests may take that are under way when the loop ends.
 const DRAIN: Duration = Duration::from_secs(5);
 /// The pause after a connection that could not be taken: the process may have
-/// no files left.
+/// no files left. Also until it is asked again whether one of many is idle.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often in a row that may happen before the listener is broken.
 const FAILURES: u32 = 600;
@@ -45,8 +48,10 @@ const HEAD: usize = 32 * 1024;
 /// What a connection may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// How many there are at once; others wait until one ends.
+    /// How many there are at once; others wait where each of these is in use.
     pub connections: usize,
+    /// How many of one address there are at once.
+    pub per_peer: usize,
     /// How long it may take until the head of a request is there, also of the
     /// next one.
     pub head: Duration,
@@ -60,6 +65,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 128,
+            // Whatever comes by way of a proxy has one address.
+            per_peer: 64,
             head: Duration::from_secs(10),
             request: Duration::from_secs(30),
             connection: Duration::from_mins(5),
@@ -122,28 +129,32 @@ impl Listening {
         } = self;
         let in_time = move |request: Request, next: Next| in_time(limits.request, request, next);
         let router = router.layer(from_fn(in_time));
-        let places = Arc::new(Semaphore::new(limits.connections));
+        let mut crowd = Crowd::default();
         let mut connections = JoinSet::new();
         let mut failures = 0;
         loop {
-            let coming = async {
-                // Whoever finds no place waits where the system keeps them.
-                let place = Arc::clone(&places).acquire_owned().await;
-                (place, listener.accept().await)
-            };
-            let (place, accepted) = tokio::select! {
+            let has_room = crowd.has_room(&limits);
+            let accepted = tokio::select! {
                 () = stop.cancelled() => break,
-                Some(_ended) = connections.join_next() => continue,
-                coming = coming => coming,
+                Some(ended) = connections.join_next() => {
+                    if let Ok(id) = ended {
+                        crowd.forget(id);
+                    }
+                    continue;
+                }
+                // New ones wait where the system keeps them.
+                () = sleep(PAUSE), if !has_room => continue,
+                accepted = listener.accept(), if has_room => accepted,
             };
             match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
                     failures = 0;
-                    let talk = talk(stream, router.clone(), limits, stop.clone());
-                    connections.spawn(async move {
-                        talk.await;
-                        drop(place);
-                    });
+                    let Some(admitted) = crowd.admit(peer.ip(), &limits) else {
+                        tracing::debug!(%address, %peer, "a peer has too many connections");
+                        continue;
+                    };
+                    let (router, stop) = (router.clone(), stop.clone());
+                    connections.spawn(talk(stream, router, (limits, admitted), stop));
                 }
                 Err(source) if failures >= FAILURES => {
                     return Err(ServerError::Serve { address, source });
@@ -163,22 +174,39 @@ impl Listening {
     }
 }
 
-/// Answers what comes over one connection.
-async fn talk(stream: TcpStream, router: Router, limits: Limits, stop: CancellationToken) {
+/// Answers what comes over one connection, and returns its number.
+async fn talk(
+    stream: TcpStream,
+    router: Router,
+    (limits, admitted): (Limits, Admitted),
+    stop: CancellationToken,
+) -> u64 {
+    let Admitted { id, requests, end } = admitted;
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |request| {
+        let (under_way, answering) = (requests.begin(), router.call(request));
+        async move {
+            let answer = answering.await;
+            drop(under_way);
+            answer
+        }
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_buf_size(HEAD)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     tokio::select! {
         // What is wrong with it is the other side's concern.
-        _ended = connection.as_mut() => return,
+        _ended = connection.as_mut() => return id,
+        () = end.cancelled() => return id,
         () = stop.cancelled() => {}
         () = sleep(limits.connection) => {}
     }
     connection.as_mut().graceful_shutdown();
     let _cut = timeout(limits.request, connection).await;
+    id
 }
 
 async fn in_time(limit: Duration, request: Request, next: Next) -> Response {

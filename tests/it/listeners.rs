@@ -63,6 +63,7 @@ impl Drop for Served {
 fn limits() -> Limits {
     Limits {
         connections: 4,
+        per_peer: 4,
         head: Duration::from_millis(300),
         request: Duration::from_millis(300),
         connection: Duration::from_millis(1500),
@@ -138,6 +139,32 @@ fn a_crowd_waits_and_is_answered() {
         .unwrap();
     assert!(rest(asking).starts_with("HTTP/1.1 200 "));
     drop(idle);
+}
+
+#[test]
+fn idle_strangers_do_not_lock_out_a_forge() {
+    // Nothing of this ends by itself while the test runs.
+    let long = Duration::from_mins(10);
+    for (connections, per_peer) in [(4, 4), (4, 2)] {
+        let served = Served::new(Limits {
+            connections,
+            per_peer,
+            head: long,
+            request: long,
+            connection: long,
+        });
+        let mut strangers: Vec<TcpStream> = (0..20).map(|_| served.connect()).collect();
+        for half in &mut strangers[10..] {
+            // It may be cut by now.
+            let _cut = half.write_all(b"POST / HTTP/1.1\r\nhost:");
+        }
+        let mut forge = served.connect();
+        let ask = ASK.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
+        forge.write_all(ask.as_bytes()).unwrap();
+        let answer = rest(forge);
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{per_peer}: {answer}");
+        drop(strangers);
+    }
 }
 
 #[test]

@@ -1,0 +1,168 @@
+//! Which connections are served, where more come than there is room for.
+//!
+//! A connection without a request gives way: to another one of its peer where the
+//! peer has as many as one may have, and to any where there is no room at all.
+//! So clients that connect and send nothing keep nobody else out.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio_util::sync::CancellationToken;
+
+use super::Limits;
+
+/// The connections that are served, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Crowd {
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Connection {
+    peer: IpAddr,
+    requests: Requests,
+    end: CancellationToken,
+}
+
+/// How many requests of a connection are under way.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Requests(Arc<AtomicUsize>);
+
+/// A request is under way as long as there is this.
+#[derive(Debug)]
+pub(super) struct UnderWay(Requests);
+
+/// A connection that is served.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    pub(super) id: u64,
+    pub(super) requests: Requests,
+    /// It gives way to another one.
+    pub(super) end: CancellationToken,
+}
+
+impl Requests {
+    pub(super) fn begin(&self) -> UnderWay {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        UnderWay(self.clone())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Crowd {
+    /// Whether another connection could be served, of a peer that has few.
+    pub(super) fn has_room(&self, limits: &Limits) -> bool {
+        self.connections.len() < limits.connections || self.oldest_idle(|_| true).is_some()
+    }
+
+    /// Takes a connection. None where its peer has too many that are in use, or all
+    /// others are.
+    pub(super) fn admit(&mut self, peer: IpAddr, limits: &Limits) -> Option<Admitted> {
+        let of_peer = |one: &Connection| one.peer == peer;
+        let count = self.connections.values().filter(|one| of_peer(one)).count();
+        if count >= limits.per_peer {
+            self.end(self.oldest_idle(of_peer)?);
+        } else if self.connections.len() >= limits.connections {
+            self.end(self.oldest_idle(|_| true)?);
+        }
+        let id = self.next;
+        self.next += 1;
+        let connection = Connection {
+            peer,
+            requests: Requests::default(),
+            end: CancellationToken::new(),
+        };
+        let admitted = Admitted {
+            id,
+            requests: connection.requests.clone(),
+            end: connection.end.clone(),
+        };
+        self.connections.insert(id, connection);
+        Some(admitted)
+    }
+
+    /// A connection has ended.
+    pub(super) fn forget(&mut self, id: u64) {
+        self.connections.remove(&id);
+    }
+
+    fn end(&mut self, id: u64) {
+        if let Some(connection) = self.connections.remove(&id) {
+            connection.end.cancel();
+        }
+    }
+
+    fn oldest_idle(&self, is_one: impl Fn(&Connection) -> bool) -> Option<u64> {
+        let mut idle = self.connections.iter();
+        let found = idle.find(|(_, one)| one.requests.is_idle() && is_one(one));
+        found.map(|(id, _)| *id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        connections: 3,
+        per_peer: 2,
+        head: std::time::Duration::ZERO,
+        request: std::time::Duration::ZERO,
+        connection: std::time::Duration::ZERO,
+    };
+
+    fn peer(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    #[test]
+    fn the_oldest_idle_connection_gives_way() {
+        let mut crowd = Crowd::default();
+        let mut admit = |last| crowd.admit(peer(last), &LIMITS);
+        let (first, second) = (admit(1).unwrap(), admit(1).unwrap());
+        let busy = first.requests.begin();
+        // Of the same peer, and not the one in use.
+        let third = admit(1).unwrap();
+        assert!(second.end.is_cancelled() && !first.end.is_cancelled());
+        let other = admit(2).unwrap();
+        // There is no room: any that is idle.
+        let next = admit(3).unwrap();
+        assert!(third.end.is_cancelled() && !other.end.is_cancelled());
+        let requests = [other.requests.begin(), next.requests.begin()];
+        assert!(!crowd.has_room(&LIMITS));
+        assert!(crowd.admit(peer(4), &LIMITS).is_none());
+        drop(busy);
+        assert!(crowd.has_room(&LIMITS));
+        assert!(crowd.admit(peer(4), &LIMITS).is_some());
+        assert!(first.end.is_cancelled());
+        drop(requests);
+        for id in [other.id, next.id] {
+            crowd.forget(id);
+        }
+        assert_eq!(crowd.connections.len(), 1);
+    }
+
+    #[test]
+    fn a_peer_has_no_more_than_its_part() {
+        let mut crowd = Crowd::default();
+        let admitted: Vec<Admitted> = (0..2)
+            .filter_map(|_| crowd.admit(peer(1), &LIMITS))
+            .collect();
+        let _requests: Vec<UnderWay> = admitted.iter().map(|one| one.requests.begin()).collect();
+        assert!(crowd.has_room(&LIMITS));
+        assert!(crowd.admit(peer(1), &LIMITS).is_none());
+        assert!(crowd.admit(peer(2), &LIMITS).is_some());
+    }
+}
