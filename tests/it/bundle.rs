@@ -296,6 +296,42 @@ fn kubeconfigs_in_secrets_are_read_one_by_one() {
 }
 
 #[test]
+fn an_environment_says_who_may_reach_the_listeners() {
+    for (value, port) in [("hooksFrom", "hooks"), ("metricsFrom", "metrics")] {
+        let repo = TestRepo::new([] as [(&str, &str); 0]).unwrap();
+        pleach_testkit::demo::copy_example(&root(), repo.path()).unwrap();
+        let path = "environments/pleach.yaml";
+        let text = fs::read_to_string(repo.path().join(path)).unwrap();
+        let is_other = |line: &&str| !line.trim_start().starts_with(value);
+        let without: Vec<&str> = text.lines().filter(is_other).collect();
+        repo.write(path, without.join("\n")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pleach"));
+        let output = command
+            .env_clear()
+            .current_dir(repo.path())
+            .args(["render", "pleach"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success(), "{value}");
+        assert!(
+            said.contains(&format!("`{value}`: who may reach")),
+            "{said}"
+        );
+
+        let objects = rendered("");
+        let policy = &of_kind(&objects, "NetworkPolicy")[0]["spec"];
+        let rules = policy["ingress"].as_array().unwrap();
+        let rule = rules.iter().find(|rule| rule["ports"][0]["port"] == port);
+        assert_eq!(
+            rule.unwrap()["from"].as_array().unwrap().len(),
+            1,
+            "{policy}"
+        );
+    }
+}
+
+#[test]
 fn pleach_installs_nothing_that_it_makes_by_itself() {
     let objects = rendered("");
     for object in &objects {
