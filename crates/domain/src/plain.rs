@@ -1,7 +1,7 @@
 //! Text of others, as it can be shown.
 
-/// Text of others without what would move the cursor, change colors, or be
-/// shown in another order than it is written in.
+/// Text of others without what would move the cursor, change colors, be shown in
+/// another order than it is written in, or not be shown at all.
 pub fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.trim_end().chars() {
@@ -16,7 +16,19 @@ pub fn plain(text: &str) -> String {
 
 /// Whether a terminal may do something else than show a character.
 pub fn steers(character: char) -> bool {
-    character.is_control() || turns(character)
+    character.is_control() || turns(character) || hides(character)
+}
+
+/// Whether a character has no width, or ends a line without being its end: two texts
+/// with it look alike, or one line looks like two.
+fn hides(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}' | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180e}' | '\u{200b}'..='\u{200d}' | '\u{2028}' | '\u{2029}'
+            | '\u{2060}'..='\u{2065}' | '\u{206a}'..='\u{206f}' | '\u{3164}' | '\u{feff}'
+            | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+    )
 }
 
 /// Whether what follows may be shown in another order than it is written in
@@ -50,6 +62,23 @@ mod tests {
             plain("\u{202e}x\u{85}y\u{2066}"),
             "\\u{202e}x\\u{85}y\\u{2066}"
         );
+    }
+
+    #[test]
+    fn what_has_no_width_or_separates_lines_is_written_out() {
+        for (text, expected) in [
+            ("a\u{200b}b", "a\\u{200b}b"),
+            ("a\u{200d}b", "a\\u{200d}b"),
+            ("\u{feff}a", "\\u{feff}a"),
+            ("a\u{2060}", "a\\u{2060}"),
+            ("a\u{ad}b", "a\\u{ad}b"),
+            ("a\u{2028}b\u{2029}c", "a\\u{2028}b\\u{2029}c"),
+            ("a\u{e0041}", "a\\u{e0041}"),
+            ("\u{3164}", "\\u{3164}"),
+            ("äöü ß — “quoted” 日本", "äöü ß — “quoted” 日本"),
+        ] {
+            assert_eq!(plain(text), expected);
+        }
     }
 
     #[test]
