@@ -6,6 +6,7 @@
 pub mod error;
 pub mod exit;
 pub mod load;
+mod log_lines;
 pub mod target;
 pub mod ui;
 
@@ -41,6 +42,7 @@ mod version;
 mod worker;
 
 use std::ffi::OsString;
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
@@ -297,7 +299,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
 fn start_logging(cli: &Cli) -> Result<(), CliError> {
     let global = &cli.global;
     let format = match &cli.command {
-        Command::Run(args) => Some(args.log_format()),
+        Command::Run(args) => Some(args.log_format(std::io::stderr().is_terminal())),
         _ => None,
     };
     let filter = match (&global.log, global.verbose) {
@@ -315,7 +317,7 @@ fn start_logging(cli: &Cli) -> Result<(), CliError> {
         .map_err(|error| CliError::usage(format!("invalid filter of log lines: {error}")))?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(|| log_lines::OneLine(std::io::stderr()))
         .with_ansi(ui::colors_on_stderr(global.color));
     let started = match format {
         Some(run::LogFormat::Json) => lines.json().flatten_event(true).try_init(),

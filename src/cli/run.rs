@@ -89,9 +89,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "ENV/RELEASE", env = "PLEACH_OWN_RELEASE")]
     own_release: Option<Target>,
 
-    /// Format of log lines
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    log_format: LogFormat,
+    /// Format of log lines [default: text on a terminal, else json]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<LogFormat>,
 }
 
 /// Formats of log lines.
@@ -104,8 +104,13 @@ pub(super) enum LogFormat {
 }
 
 impl RunArgs {
-    pub(super) fn log_format(&self) -> LogFormat {
-        self.log_format
+    pub(super) fn log_format(&self, is_terminal: bool) -> LogFormat {
+        let default = if is_terminal {
+            LogFormat::Text
+        } else {
+            LogFormat::Json
+        };
+        self.log_format.unwrap_or(default)
     }
 }
 

@@ -500,6 +500,10 @@ fn a_forge_in_trouble_is_asked_again() {
     let log = std::fs::read_to_string(hosted.root.path().join("log")).unwrap();
     assert!(log.contains("forge cannot be asked"), "{log}");
     assert!(!log.contains(TOKEN), "{log}");
+    // There is no terminal: each line is an object.
+    for line in log.lines() {
+        assert!(line.starts_with('{') && line.ends_with('}'), "{line}");
+    }
 }
 
 #[rstest]
