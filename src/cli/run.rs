@@ -4,7 +4,7 @@ mod configured;
 mod log;
 mod named;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -129,6 +129,8 @@ struct Plan {
     repositories: Vec<Repository>,
     /// Those that are told of commits, by the name of the repository.
     forges: BTreeMap<String, Arc<Forge>>,
+    /// Those of these that are told the words of clusters too.
+    quoting: BTreeSet<String>,
     hooks: Vec<Hook>,
     listen: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
@@ -173,7 +175,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         program: program()?,
     };
     let controller = Controller::new(setup, listener);
-    let (statuses, tellers) = Statuses::new(plan.forges);
+    let (statuses, tellers) = Statuses::new(plan.forges, plan.quoting);
     let metrics = Arc::new(Metrics::default());
     let mut listening = Vec::new();
     if let Some(address) = plan.listen {

@@ -52,7 +52,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
 
-pub use self::event::{End, Heard, KeptUp, Listener, LoopEvent};
+pub use self::event::{Claimed, End, Heard, KeptUp, Listener, LoopEvent};
 pub use self::pull_requests::{Live, Previewed, Previews};
 pub use self::replicas::Sharing;
 pub use self::setup::{Grant, Repository, Setup};

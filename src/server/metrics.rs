@@ -328,7 +328,10 @@ impl Metrics {
                 previewed,
                 ..
             } => self.count_preview(repository, previewed.word()),
-            LoopEvent::Applying { .. } | LoopEvent::Untold { .. } | LoopEvent::News(_) => {}
+            LoopEvent::Applying { .. }
+            | LoopEvent::Claimed { .. }
+            | LoopEvent::Untold { .. }
+            | LoopEvent::News(_) => {}
             LoopEvent::Looked {
                 release,
                 end,
@@ -497,6 +500,7 @@ mod tests {
             end,
             message: String::new(),
             is_correction: false,
+            about: String::new(),
             kept: None,
             took: Duration::ZERO,
         }

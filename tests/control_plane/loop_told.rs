@@ -180,10 +180,7 @@ fn people_are_told_once_per_change_of_state() {
     };
     // It was out of order, and was called again.
     let bodies = webhook.until(&fleet, 1);
-    assert!(
-        said(&bodies[0]).contains(" created"),
-        "{bodies:?}"
-    );
+    assert!(said(&bodies[0]).contains(" created"), "{bodies:?}");
 
     fleet.edit_by_hand("ann");
     let bodies = webhook.until(&fleet, 2);

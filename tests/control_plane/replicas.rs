@@ -1,10 +1,15 @@
 //! Several replicas of the loop share its environments, and follow each other.
 
+use std::fmt::Write as _;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use pleach_domain::repo::format::ForgeKind;
 use pleach_testkit::chaos::replicas::{Terms, play};
+use pleach_testkit::forge::{FakeForge, TOKEN};
+use pleach_testkit::git_server::GitServer;
 
 use crate::fleet::{Fleet, object_writes, settled};
 use crate::loop_run::{Loop, fleet};
@@ -248,6 +253,72 @@ fn a_replica_that_takes_no_part_syncs_nothing_until_it_does_again() {
     fleet.until_value("second");
     assert!(replica.leads("replica-out"));
     replica.stopped();
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "files of the test's own")]
+fn the_state_of_a_commit_is_that_of_all_clusters() {
+    let fleet = fleet("replica-states", "{interval: 1s}");
+    let names: Vec<String> = (0..4).map(|one| format!("replica-states-{one}")).collect();
+    let text = fleet.read(&fleet.environment_file());
+    for name in &names {
+        let text = text.replace("namespace: replica-states", &format!("namespace: {name}"));
+        fleet.write(&format!("environments/{name}.yaml"), &text);
+        fleet.kubectl(&["create", "namespace", name]);
+    }
+    let commit = fleet.commit();
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("example")).unwrap();
+    let repository = root.path().join("example/fleet.git");
+    symlink(fleet.repo.path().join(".git"), repository).unwrap();
+    let git = GitServer::start(root.path()).unwrap();
+    let forge = FakeForge::start(ForgeKind::Github).unwrap();
+    let (token, api) = (fleet.file("token", TOKEN), forge.api());
+    let url = git.url("example/fleet.git");
+    let url = format!("{url}\n    forge: {{kind: github, url: \"{api}\", tokenFile: {token}}}");
+    // Each environment is on two clusters, and the second one is not there yet.
+    let second = root.path().join("second");
+    let mut config = fleet.configuration_text(&url, "");
+    let grants = config.find("      - name:").unwrap();
+    config.truncate(grants);
+    let (id, first) = (fleet.cluster_id(), shared().kubeconfig());
+    for name in &names {
+        fleet.repo.git(&["branch", &format!("env/{name}")]).unwrap();
+        for (id, kubeconfig) in [(id.as_str(), first), ("another-one", second.as_path())] {
+            let kubeconfig = kubeconfig.display();
+            write!(
+                config,
+                "      - name: {name}\n        branch: env/{name}\n        cluster: {{id: {id}, kubeconfigFile: {kubeconfig}}}\n        allow: all\n"
+            )
+            .unwrap();
+        }
+    }
+    let config = fleet.file("states.yaml", &config);
+    let args = ["--config", &config, "--share-in", "replica-states"];
+    let (one, two) = (fleet.runs_with(&args), fleet.runs_with(&args));
+    fleet.until_there(&[&one, &two]);
+    for name in &names {
+        // It is on the first cluster, and was told to be.
+        fleet.until("a look after the first one", |_| {
+            let looks = |replica: &Loop| replica.looks(name, "web", "unchanged");
+            (looks(&one) + looks(&two) > 0.0).then_some(())
+        });
+    }
+    std::fs::copy(first, &second).unwrap();
+    let states = |name: &str| -> Vec<String> {
+        let said = forge.statuses(&commit).into_iter();
+        let of = said.filter(|(context, _, _)| *context == format!("pleach/{name}"));
+        of.map(|(_, state, _)| state).collect()
+    };
+    for name in &names {
+        fleet.until("the second cluster", |_| {
+            (states(name).last()? == "failure").then_some(())
+        });
+        assert_eq!(states(name), ["pending", "failure"], "{name}");
+    }
+    one.stopped();
+    two.stopped();
+    assert_eq!(forge.wrong(), [""; 0]);
 }
 
 #[test]

@@ -379,6 +379,7 @@ fn every_metric() -> String {
             end: End::Deployed,
             message: text(""),
             is_correction: false,
+            about: String::new(),
             kept: None,
             took,
         },

@@ -281,6 +281,7 @@ async fn probes_and_metrics_answer() {
             end: End::Deployed,
             message: String::new(),
             is_correction: false,
+            about: String::new(),
             kept: None,
             took: Duration::from_secs(2),
         },

@@ -152,6 +152,7 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
         end: End::Failed,
         message: "Deployment/web: no".to_owned(),
         is_correction: false,
+        about: String::new(),
         kept: None,
         took: Duration::from_secs(5),
     });

@@ -57,6 +57,7 @@ pub(super) fn from_file(
     let home = home(&said);
     let mut hooks = Vec::new();
     let mut forges = BTreeMap::new();
+    let quoting = quoting(&said);
     let mut repositories = Vec::new();
     for (position, repository) in said.repositories.into_iter().enumerate() {
         if let Some((forge, secret)) = &repository.webhook {
@@ -127,12 +128,23 @@ pub(super) fn from_file(
     Ok(Plan {
         repositories,
         forges,
+        quoting,
         hooks,
         listen: said.listen,
         metrics: said.metrics,
         drift_watch: said.drift_watch,
         told: targets(said.notifications, folder),
     })
+}
+
+/// Returns the names of the repositories whose states of commits quote clusters.
+fn quoting(said: &config::Controller) -> BTreeSet<String> {
+    let repositories = said.repositories.iter();
+    let quoting = repositories.filter(|repository| {
+        let forge = repository.forge.as_ref();
+        forge.is_some_and(|forge| forge.details)
+    });
+    quoting.map(|repository| repository.name.clone()).collect()
 }
 
 /// Returns the webhooks that are called, each with the file that holds its address.

@@ -142,6 +142,11 @@ fn log(event: &LoopEvent) {
         LoopEvent::Led { environment, leads } => {
             tracing::info!(%environment, leads, "environment led");
         }
+        LoopEvent::Claimed {
+            environment,
+            cluster,
+            by,
+        } => tracing::debug!(%environment, ?cluster, ?by, "environment claimed"),
         LoopEvent::Loaded {
             environment,
             revision,
@@ -198,6 +203,7 @@ fn log(event: &LoopEvent) {
             end,
             message,
             is_correction,
+            about: _,
             kept,
             took,
         } => {
@@ -345,6 +351,7 @@ mod tests {
             revision: "9683080".to_owned(),
             end: End::Deployed,
             message: message.to_owned(),
+            about: String::new(),
             is_correction,
             kept: None,
             took: Duration::from_secs(12),

@@ -1,7 +1,7 @@
 //! What the arguments name is to be followed: one repository, and the branches
 //! of it that hold environments.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pleach_domain::observe::ClusterId;
@@ -91,6 +91,7 @@ pub(super) async fn from_arguments(
             previews: None,
         }],
         forges: BTreeMap::new(),
+        quoting: BTreeSet::new(),
         hooks: hook.collect(),
         listen: None,
         metrics: None,

@@ -14,7 +14,7 @@ pub(super) async fn guarded<T>(work: impl Future<Output = T>) -> Result<T, Looke
     let work = AssertUnwindSafe(work).catch_unwind();
     work.await.map_err(|_| {
         let message = "pleach found a bug in itself while it worked on this release; it is tried again, and what it wrote to stderr says where";
-        Looked::new(End::Failed, message)
+        Looked::new(End::Failed, message).about("internal")
     })
 }
 

@@ -17,7 +17,7 @@ use super::defect::guarded;
 use super::looked::{Looked, policy, unplanned, until_open, window_closed};
 use super::read::Which;
 use super::requests::Requests;
-use super::run::{Done, LIMIT, Wanted, are_same_terms, carry_out, line};
+use super::run::{Done, LIMIT, Wanted, are_same_terms, carry_out, codes, line};
 use super::{End, LoopEvent, Shared, approval, pace};
 use crate::engine::planning::{Candidate, Gone, Planned, candidates, gone, readable};
 use crate::engine::sync::SyncError;
@@ -269,6 +269,7 @@ impl Ends {
             end: looked.end,
             message: looked.message.clone(),
             is_correction: false,
+            about: looked.about.clone(),
             kept: None,
             took: started.elapsed(),
         });
@@ -304,13 +305,14 @@ impl Ends {
                     None
                 };
                 if let Some(message) = lacks {
-                    let looked = Looked::new(End::Unapproved, message);
+                    let looked = Looked::new(End::Unapproved, message.clone()).about(message);
                     looked.saying(ConditionKind::Stalled, approval::AWAITING)
                 } else if refusals.is_empty() {
                     let done = Box::pin(self.carry_out(wanted, gone, planned)).await;
-                    Looked::new(done.end, done.message)
+                    Looked::new(done.end, done.message).about(done.about)
                 } else {
                     let looked = Looked::new(End::Refused, line(&refusals));
+                    let looked = looked.about(codes(&refusals));
                     looked.saying(ConditionKind::Stalled, "Refused")
                 }
             }

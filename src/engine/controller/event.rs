@@ -47,6 +47,16 @@ pub enum LoopEvent {
         /// Whether it is.
         leads: bool,
     },
+    /// An environment on a cluster has a branch that this replica syncs it from, or
+    /// no longer.
+    Claimed {
+        /// The environment.
+        environment: String,
+        /// The cluster that is meant, where the configuration names one.
+        cluster: Option<String>,
+        /// Who has it now.
+        by: Claimed,
+    },
     /// An environment was read at a new commit.
     Loaded {
         /// The repository.
@@ -173,6 +183,9 @@ pub enum LoopEvent {
         message: String,
         /// Whether it only corrected drift. The message names objects and managers then.
         is_correction: bool,
+        /// The same for the public, without words of a server or of users: codes and
+        /// objects. Empty where there is no more to say than what came of it.
+        about: String,
         /// What came of the revision that was there before, where the wanted one
         /// waits.
         kept: Option<KeptUp>,
@@ -201,6 +214,17 @@ pub enum LoopEvent {
         /// Why.
         message: String,
     },
+}
+
+/// Who syncs an environment on a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claimed {
+    /// This replica.
+    Ours,
+    /// Another replica, or another task of this one.
+    Elsewhere,
+    /// Nothing: no branch holds it, or several do.
+    Nobody,
 }
 
 /// What came of a revision that was there before, and is kept up.
@@ -274,6 +298,7 @@ impl LoopEvent {
             | Self::Unreachable { .. }
             | Self::Sharing { .. }
             | Self::Led { .. }
+            | Self::Claimed { .. }
             | Self::Loaded { .. }
             | Self::Held { .. }
             | Self::Unconnected { .. }

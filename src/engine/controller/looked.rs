@@ -17,7 +17,7 @@ use pleach_domain::repo::format::Drift;
 use pleach_domain::repo::{SyncPolicy, Windows};
 
 use super::drift::Left;
-use super::run::{Wanted, line};
+use super::run::{Wanted, code, codes, line};
 use super::waiting::Awaited;
 use super::{End, NAMED};
 use crate::engine::planning::Planned;
@@ -38,6 +38,8 @@ pub(super) struct Looked {
     pub(super) message: String,
     /// Whether it only corrected drift.
     pub(super) is_correction: bool,
+    /// The same for the public: codes and objects.
+    pub(super) about: String,
     /// What is to be said of it.
     pub(super) condition: Option<Condition>,
     /// A request that was taken up.
@@ -65,6 +67,7 @@ impl Looked {
             end,
             message: message.into(),
             is_correction: false,
+            about: String::new(),
             condition: None,
             request: None,
             pause: None,
@@ -102,6 +105,12 @@ impl Looked {
         said
     }
 
+    /// Says for the public what it is about.
+    pub(super) fn about(mut self, about: impl Into<String>) -> Self {
+        self.about = about.into();
+        self
+    }
+
     pub(super) fn saying(mut self, kind: ConditionKind, reason: &str) -> Self {
         self.condition = Some(Condition {
             kind,
@@ -114,7 +123,7 @@ impl Looked {
 
 /// Says that it is not the time for what git wants.
 pub(super) fn window_closed(windows: &Windows, orders: &Orders, now: Timestamp) -> Looked {
-    let looked = Looked::new(End::Waiting, CLOSED);
+    let looked = Looked::new(End::Waiting, CLOSED).about(CLOSED);
     Looked {
         // One that would go ahead all the same does not come here.
         request: orders.sync.clone(),
@@ -138,7 +147,7 @@ pub(super) fn refused(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Op
     let waits = |finding: &Finding| finding.code == depends::NOT_READY;
     if !refusals.is_empty() && refusals.iter().all(waits) {
         let awaited = Awaited::of(&planned.desired, &planned.observation.observed);
-        let looked = Looked::new(End::Waiting, line(&refusals));
+        let looked = Looked::new(End::Waiting, line(&refusals)).about(codes(&refusals));
         return Some(Looked {
             pause: awaited.pause,
             awaited: Some(awaited),
@@ -148,7 +157,7 @@ pub(super) fn refused(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Op
     if refusals.is_empty() {
         return None;
     }
-    let looked = Looked::new(End::Refused, line(&refusals));
+    let looked = Looked::new(End::Refused, line(&refusals)).about(codes(&refusals));
     Some(Looked {
         request: orders.sync.clone(),
         ..looked.saying(ConditionKind::Stalled, "Refused")
@@ -176,7 +185,7 @@ pub(super) fn blocked(plan: &Plan, orders: &Orders) -> Option<Looked> {
     }
     let errors = plan.findings.iter().filter(|finding| finding.is_error());
     let errors: Vec<Finding> = errors.cloned().collect();
-    let looked = Looked::new(End::Failed, line(&errors));
+    let looked = Looked::new(End::Failed, line(&errors)).about(codes(&errors));
     Some(Looked {
         request: orders.sync.clone(),
         ..looked.saying(ConditionKind::Stalled, "Blocked")
@@ -187,7 +196,7 @@ pub(super) fn blocked(plan: &Plan, orders: &Orders) -> Option<Looked> {
 /// was so before. What passes by itself is said to nobody, and nothing is said to
 /// a cluster that does not answer.
 pub(super) fn unplanned(error: &SyncError, failures: u32) -> Looked {
-    let looked = Looked::new(End::Failed, words(error));
+    let looked = Looked::new(End::Failed, words(error)).about(code(error.kind()));
     let may_pass = match error {
         SyncError::Cluster(error) => error.class() != Some(&Class::Forbidden),
         SyncError::Undiscovered(_)

@@ -391,6 +391,7 @@ impl Release {
             end: looked.end,
             message: looked.message.clone(),
             is_correction: looked.is_correction,
+            about: looked.about.clone(),
             kept,
             took,
         });

@@ -92,13 +92,13 @@ pub(super) enum Standing {
 }
 
 impl Standing {
-    /// Whether an environment is ours to sync.
+    /// Whether an environment is ours to sync: on all of its clusters, so that one
+    /// replica knows the state of a commit.
     pub(super) fn leads(&self, key: &ClaimKey) -> bool {
         match self {
             Self::Alone => true,
             Self::Among { own, replicas } => {
-                let cluster = key.cluster.as_deref().unwrap_or_default();
-                leader(replicas, &format!("{}\n{cluster}", key.environment)) == Some(own)
+                leader(replicas, &format!("{}\n", key.environment)) == Some(own)
             }
             Self::Out => false,
         }
@@ -315,6 +315,32 @@ async fn clear(cluster: &Cluster, namespace: &str, stale: Vec<String>) {
         };
         if let Ok(Err(error)) = timeout(TERMS.renew, clearing).await {
             tracing::debug!(lease = %id, error = %words(&error), "a lease stays");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_clusters_of_an_environment_are_led_by_one_replica() {
+        let names = ["a", "b", "c"];
+        let standing = |own: &str| Standing::Among {
+            own: own.to_owned(),
+            replicas: names.map(str::to_owned).to_vec(),
+        };
+        for number in 0..20 {
+            let key = |cluster: Option<&str>| ClaimKey {
+                environment: format!("team-{number}"),
+                cluster: cluster.map(str::to_owned),
+            };
+            let leaders = |key: &ClaimKey| names.map(|own| standing(own).leads(key));
+            let led = leaders(&key(None));
+            assert_eq!(led.iter().filter(|leads| **leads).count(), 1);
+            for cluster in ["east", "west", "north"] {
+                assert_eq!(leaders(&key(Some(cluster))), led, "{number} {cluster}");
+            }
         }
     }
 }

@@ -22,7 +22,7 @@ use super::{ACTIONS, End, Grant, LoopEvent, Shared};
 use crate::engine::load::Loaded;
 use crate::engine::planning::{Options, Planned, Planner, Predecessors};
 use crate::engine::stop::{Cause, Stop};
-use crate::engine::sync::report::SyncResult;
+use crate::engine::sync::report::{FailureKind, SyncResult};
 use crate::engine::sync::{self, Run, SyncError};
 use crate::engine::words;
 use crate::io::cluster::Cluster;
@@ -187,6 +187,38 @@ pub(super) fn line(findings: &[Finding]) -> String {
     format!("{text}; hint: {}", hint.join(" "))
 }
 
+/// Findings for the public: the object and the code of each.
+pub(super) fn codes(findings: &[Finding]) -> String {
+    let one = |finding: &Finding| match &finding.object {
+        Some(object) => format!("{object}: {}", finding.code),
+        None => finding.code.clone(),
+    };
+    let codes: Vec<String> = findings.iter().take(5).map(one).collect();
+    codes.join("; ")
+}
+
+/// Code of an error, for the public.
+pub(super) fn code(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Repository => "repository",
+        Kind::Cluster => "cluster",
+        Kind::Conflict => "conflict",
+        Kind::Policy => "policy",
+    }
+}
+
+/// Code of a step that failed, for the public.
+fn code_of_step(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::Cluster => "cluster",
+        FailureKind::Conflict => "conflict",
+        FailureKind::Policy => "policy",
+        FailureKind::NotReady => "not-ready",
+        FailureKind::Refused => "refused",
+        FailureKind::Other => "failed",
+    }
+}
+
 /// Carries a plan out. `newer` ends it at its next safe point.
 pub(super) async fn carry_out(
     shared: &Shared,
@@ -222,7 +254,11 @@ pub(super) async fn carry_out(
         .as_ref()
         .ok()
         .and_then(|result| result.members.clone());
-    let (end, message) = judge(&plan, result);
+    let Verdict {
+        end,
+        message,
+        about,
+    } = judge(&plan, result);
     if plan.has_steps() {
         let is_done = matches!(end, End::Deployed | End::Removed);
         let objects = ACTIONS.map(|action| (action, plan.count(action)));
@@ -236,6 +272,7 @@ pub(super) async fn carry_out(
         end,
         message,
         is_correction: false,
+        about,
         members,
     }
 }
@@ -247,44 +284,97 @@ pub(super) struct Done {
     pub(super) message: String,
     /// Whether it only corrected drift.
     pub(super) is_correction: bool,
+    /// The same for the public: codes and objects.
+    pub(super) about: String,
     /// The members as they were left.
     pub(super) members: Option<Arc<Inventory>>,
 }
 
-fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> (End, String) {
+/// What came of a run, in words.
+struct Verdict {
+    end: End,
+    message: String,
+    about: String,
+}
+
+impl Verdict {
+    /// One of which the words are our own.
+    fn new(end: End, message: &str) -> Self {
+        Self {
+            end,
+            message: message.to_owned(),
+            about: message.to_owned(),
+        }
+    }
+
+    fn failed(message: String, about: String) -> Self {
+        Self {
+            end: End::Failed,
+            message,
+            about,
+        }
+    }
+}
+
+fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> Verdict {
     let result = match result {
         Ok(result) => result,
-        Err(error) => return (End::Failed, words(&error)),
+        Err(error) => return Verdict::failed(words(&error), code(error.kind()).to_owned()),
     };
     let failure = || {
         let first = result.failures(plan).next();
         // It is tried again: hints of steps are for those who run commands.
-        let first = first.map(|(object, failure)| format!("{object}: {}", failure.message));
-        let unrecorded = result.unrecorded.as_deref().map(|error| words(error));
+        let first = first.map(|(object, failure)| {
+            let code = code_of_step(failure.kind);
+            let message = format!("{object}: {}", failure.message);
+            Verdict::failed(message, format!("{object}: {code}"))
+        });
+        let unrecorded = result.unrecorded.as_deref();
+        let unrecorded = unrecorded.map(|error| {
+            let about = code(error.kind()).to_owned();
+            Verdict::failed(words(error), about)
+        });
         let blocked = plan.findings.iter().find(|finding| finding.is_error());
+        let blocked = blocked.map(|finding| {
+            let finding = std::slice::from_ref(finding);
+            Verdict::failed(line(finding), codes(finding))
+        });
         first
             .or(unrecorded)
-            .or_else(|| blocked.map(|finding| line(std::slice::from_ref(finding))))
-            .unwrap_or_default()
+            .or(blocked)
+            .unwrap_or_else(|| Verdict::new(End::Failed, ""))
     };
     let done = || text::summary_of_done(plan.changes.iter().map(|change| change.action));
     match result.ending {
-        "deployed" => (End::Deployed, done()),
-        "unchanged" => (End::Unchanged, String::new()),
-        "uninstalled" => (End::Removed, done()),
-        "removed" => (
+        "deployed" => Verdict::new(End::Deployed, &done()),
+        "unchanged" => Verdict::new(End::Unchanged, ""),
+        "uninstalled" => Verdict::new(End::Removed, &done()),
+        "removed" => Verdict::new(
             End::Waiting,
-            "git has it no more, and its end waits for consent".to_owned(),
+            "git has it no more, and its end waits for consent",
         ),
-        "superseded" => (End::Superseded, String::new()),
-        "interrupted" => (End::Interrupted, String::new()),
-        _ => (End::Failed, failure()),
+        "superseded" => Verdict::new(End::Superseded, ""),
+        "interrupted" => Verdict::new(End::Interrupted, ""),
+        _ => failure(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use pleach_domain::object::ObjectId;
+
     use super::*;
+
+    #[test]
+    fn the_public_is_told_codes_and_objects() {
+        let object = ObjectId::new("apps", "Deployment", Some("web"), "api");
+        let refused = Finding::error(Kind::Cluster, "refused", "10.0.0.7 says no");
+        let named = refused.clone().on(object);
+        assert_eq!(
+            codes(&[named, refused]),
+            "Deployment.apps/web/api: refused; refused"
+        );
+    }
 
     #[test]
     fn what_is_refused_is_told_with_the_next_step() {

@@ -4,26 +4,20 @@
 //!
 //! It listens to what happens in the loop and keeps the newest state of each
 //! environment. Whatever is not told yet is told again and again; what became
-//! old meanwhile never is.
+//! old meanwhile never is. One replica leads an environment on all of its clusters,
+//! and only that one tells of it. What it knows of an environment on a cluster ends
+//! when it leads it no longer, or no branch holds it any more.
 
-use std::collections::BTreeMap;
+mod telling;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use pleach_domain::repo::controller::ClaimKey;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::sleep;
 
-use super::{End, LoopEvent, pace};
-use crate::engine::words;
-use crate::io::forge::{Forge, ForgeError, State, Status};
-
-/// How long what is not told yet has at the end of the loop.
-const FAREWELL: Duration = Duration::from_secs(5);
-/// When it is told again what a forge did not take from our token: somebody may
-/// have put a better one into its file.
-const OTHER_TOKEN: Duration = Duration::from_mins(5);
+use super::{Claimed, End, LoopEvent};
+use crate::io::forge::{Forge, State, Status};
 
 /// What is known of the environments of all repositories.
 #[derive(Debug)]
@@ -31,6 +25,12 @@ pub struct Statuses {
     /// By the name of the repository.
     teller: BTreeMap<String, watch::Sender<Wanted>>,
     environments: BTreeMap<ClaimKey, Environment>,
+    /// Those that this replica syncs.
+    claimed: BTreeSet<ClaimKey>,
+    /// Repositories whose states of commits quote clusters.
+    quoting: BTreeSet<String>,
+    /// How many claims ended so far.
+    ended: u64,
     /// How many commits were taken up so far.
     taken_up: u64,
 }
@@ -45,6 +45,9 @@ struct Said {
     status: Status,
     /// The commit before it, and how that ended.
     former: Option<(String, Status)>,
+    /// How many claims had ended before: another replica may have told something else
+    /// until then.
+    since: u64,
 }
 
 /// One environment at its newest commit.
@@ -71,8 +74,9 @@ struct Environment {
 pub struct Tellers(Vec<(Arc<Forge>, watch::Receiver<Wanted>)>);
 
 impl Statuses {
-    /// Of the repositories whose forges are told, by their names.
-    pub fn new(forges: BTreeMap<String, Arc<Forge>>) -> (Self, Tellers) {
+    /// Of the repositories whose forges are told, by their names. States of commits of
+    /// the `quoting` ones have words of servers too.
+    pub fn new(forges: BTreeMap<String, Arc<Forge>>, quoting: BTreeSet<String>) -> (Self, Tellers) {
         let mut tellers = Vec::new();
         let mut teller = BTreeMap::new();
         for (repository, forge) in forges {
@@ -83,6 +87,9 @@ impl Statuses {
         let statuses = Self {
             teller,
             environments: BTreeMap::new(),
+            claimed: BTreeSet::new(),
+            quoting,
+            ended: 0,
             taken_up: 0,
         };
         (statuses, Tellers(tellers))
@@ -91,6 +98,19 @@ impl Statuses {
     /// Takes notice of something that happened.
     pub fn hear(&mut self, event: &LoopEvent) {
         match event {
+            LoopEvent::Claimed {
+                environment,
+                cluster,
+                by,
+            } => {
+                let key = key(environment, cluster.as_ref());
+                if *by == Claimed::Ours {
+                    self.claimed.insert(key);
+                } else {
+                    self.claimed.remove(&key);
+                    self.end(&key, *by);
+                }
+            }
             LoopEvent::Loaded {
                 repository,
                 environment,
@@ -141,6 +161,7 @@ impl Statuses {
                 revision,
                 end,
                 message,
+                about,
                 ..
             } => {
                 let key = key(&release.environment, cluster.as_ref());
@@ -153,7 +174,8 @@ impl Statuses {
                 if matches!(end, End::Superseded | End::Interrupted) {
                     return;
                 }
-                let now = (*end, message.clone());
+                let quotes = self.quoting.contains(&known.repository);
+                let now = (*end, if quotes { message } else { about }.clone());
                 if let Some(looked) = known.releases.get_mut(&release.release) {
                     *looked = Some(now);
                 } else if matches!(end, End::Failed | End::Refused | End::Unapproved) {
@@ -190,6 +212,10 @@ impl Statuses {
     }
 
     fn follow(&mut self, key: &ClaimKey, now: Environment) {
+        if !self.claimed.contains(key) {
+            // It was read before the claim ended.
+            return;
+        }
         if let Some(known) = self.environments.get_mut(key)
             && known.is_same(&now)
         {
@@ -199,6 +225,41 @@ impl Statuses {
         }
         self.environments.insert(key.clone(), now);
         self.tell(key);
+    }
+
+    /// Forgets an environment on a cluster. The others decide about its commit from now
+    /// on; what waits for it alone is over where nobody will say more.
+    fn end(&mut self, key: &ClaimKey, by: Claimed) {
+        let Some(ended) = self.environments.remove(key) else {
+            return;
+        };
+        self.ended += 1;
+        let mut others = self.environments.iter();
+        let other = others.find(|(other, environment)| {
+            other.environment == key.environment && environment.repository == ended.repository
+        });
+        if let Some((other, _)) = other {
+            self.tell(other);
+            return;
+        }
+        let Some(teller) = self.teller.get(&ended.repository) else {
+            return;
+        };
+        let context = context(&key.environment);
+        teller.send_if_modified(|wanted| {
+            let pending = wanted
+                .get_mut(&context)
+                .filter(|said| said.status.state == State::Pending);
+            match pending {
+                Some(said) if by == Claimed::Nobody => {
+                    said.status.state = State::Error;
+                    "no branch holds the environment any more, or several do"
+                        .clone_into(&mut said.status.description);
+                }
+                _ => drop(wanted.remove(&context)),
+            }
+            true
+        });
     }
 
     /// Hands on what is to be said of an environment, where that is news.
@@ -243,6 +304,7 @@ impl Statuses {
                 commit: commit.clone(),
                 status: status.clone(),
                 former,
+                since: self.ended,
             };
             wanted.insert(status.context.clone(), said);
             true
@@ -274,9 +336,23 @@ fn status(environment: &str, commit: &str, everywhere: &[&Environment]) -> Statu
     });
     let (state, description) = worst.unwrap_or((State::Pending, String::new()));
     Status {
-        context: format!("pleach/{environment}"),
+        context: context(environment),
         state,
         description,
+    }
+}
+
+/// What states of an environment are about.
+fn context(environment: &str) -> String {
+    format!("pleach/{environment}")
+}
+
+/// What came of a release, with what there is to say of it.
+fn told(what: &str, message: &str) -> String {
+    if message.is_empty() {
+        what.to_owned()
+    } else {
+        format!("{what}: {message}")
     }
 }
 
@@ -322,7 +398,10 @@ impl Environment {
                 more => format!(" (and {more} more)"),
             };
             let word = end.word();
-            return (State::Failure, format!("{name} {word}{others}: {message}"));
+            return (
+                State::Failure,
+                told(&format!("{name} {word}{others}"), message),
+            );
         }
         let all = self.releases.len();
         let there = looked()
@@ -340,172 +419,11 @@ impl Environment {
         let held = looked()
             .find(|(_, (end, _))| matches!(end, End::Suspended | End::Waiting | End::Unapproved));
         let description = match held {
-            Some((name, (end, message))) => format!("{name} {}: {message}", end.word()),
+            Some((name, (end, message))) => told(&format!("{name} {}", end.word()), message),
             None => format!("{there} of {all} releases as git says"),
         };
         (State::Pending, description)
     }
-}
-
-impl Tellers {
-    /// Tells until the loop has ended, that is, until there are no news any more.
-    pub async fn run(self) {
-        let mut tasks = JoinSet::new();
-        for (forge, wanted) in self.0 {
-            tasks.spawn(tell_all(forge, wanted));
-        }
-        while let Some(ended) = tasks.join_next().await {
-            if let Err(error) = ended
-                && let Ok(panic) = error.try_into_panic()
-            {
-                std::panic::resume_unwind(panic);
-            }
-        }
-    }
-}
-
-/// Tells one forge whatever is news to it.
-async fn tell_all(forge: Arc<Forge>, mut wanted: watch::Receiver<Wanted>) {
-    let mut told = Told::default();
-    let mut failures = 0_u32;
-    let mut is_over = false;
-    loop {
-        let now = wanted.borrow_and_update().clone();
-        let mut loop_ends = wanted.clone();
-        let farewell = async {
-            while loop_ends.changed().await.is_ok() {}
-            sleep(FAREWELL).await;
-        };
-        let again = tokio::select! {
-            again = told.tell(&forge, &now) => again,
-            () = farewell => return,
-        };
-        if is_over {
-            return;
-        }
-        failures = match again {
-            Again::Soon => failures.saturating_add(1),
-            Again::Never | Again::Later => 0,
-        };
-        let retry = async {
-            match again {
-                Again::Never => std::future::pending().await,
-                Again::Later => sleep(OTHER_TOKEN).await,
-                Again::Soon => sleep(pace::after(failures)).await,
-            }
-        };
-        tokio::select! {
-            // What came last is told even at the end of the loop.
-            changed = wanted.changed() => is_over = changed.is_err(),
-            () = retry => {}
-        }
-    }
-}
-
-/// When something is told again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Again {
-    /// Nothing comes of it before there are news.
-    Never,
-    /// It takes somebody else to do something.
-    Later,
-    /// It may work by itself.
-    Soon,
-}
-
-impl Again {
-    /// After something that did not work.
-    fn after(error: &ForgeError) -> Self {
-        if error.is_passing() {
-            Self::Soon
-        } else if error.is_about_token() {
-            Self::Later
-        } else {
-            Self::Never
-        }
-    }
-}
-
-/// What a forge knows, by the context.
-#[derive(Debug, Default)]
-struct Told(BTreeMap<String, Known>);
-
-/// What a forge knows of a commit.
-#[derive(Debug)]
-struct Known {
-    commit: String,
-    /// What was wanted when it was last told.
-    wanted: Status,
-    /// What it says.
-    there: Status,
-}
-
-impl Told {
-    /// Tells what it does not know, and says when something is to be told again.
-    async fn tell(&mut self, forge: &Forge, wanted: &Wanted) -> Again {
-        let mut again = Again::Never;
-        for (context, said) in wanted {
-            let known = self.0.get(context);
-            if known.is_some_and(|known| {
-                known.commit == said.commit && is_same(&known.wanted, &said.status)
-            }) {
-                continue;
-            }
-            let there = match tell(forge, known, said).await {
-                Ok(there) => there,
-                Err(error) => {
-                    tracing::warn!(
-                        commit = %said.commit,
-                        %context,
-                        error = %words(&error),
-                        "the state of a commit could not be told"
-                    );
-                    let next = Again::after(&error);
-                    again = again.max(next);
-                    if next != Again::Never {
-                        continue;
-                    }
-                    said.status.clone()
-                }
-            };
-            let known = Known {
-                commit: said.commit.clone(),
-                wanted: said.status.clone(),
-                there,
-            };
-            self.0.insert(context.clone(), known);
-        }
-        again
-    }
-}
-
-/// Tells what is wanted of a commit, and returns what the forge says then.
-async fn tell(forge: &Forge, known: Option<&Known>, said: &Said) -> Result<Status, ForgeError> {
-    let context = &said.status.context;
-    match known {
-        Some(known) if known.commit == said.commit => {
-            if is_same(&known.there, &said.status) {
-                return Ok(known.there.clone());
-            }
-        }
-        former => {
-            if let Some(former) = former.filter(|former| former.there.state == State::Pending) {
-                let end = match &said.former {
-                    Some((commit, end)) if *commit == former.commit => end.clone(),
-                    _ => superseded(context, &said.commit),
-                };
-                forge.set_status(&former.commit, &end).await?;
-            }
-            // Before a restart it may have been said already, and more than that.
-            if let Some(there) = forge.status(&said.commit, context).await?
-                && (said.status.state == State::Pending || is_same(&there, &said.status))
-            {
-                return Ok(there);
-            }
-        }
-    }
-    forge.set_status(&said.commit, &said.status).await?;
-    Ok(said.status.clone())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::environment::Environment;
 use super::pace::Paces;
 use super::replicas::Standing;
 use super::source::SourceState;
-use super::{LoopEvent, Repository, Shared};
+use super::{Claimed, LoopEvent, Repository, Shared};
 use crate::io::git::mirror::Fetched;
 
 /// Hands branches to environments.
@@ -26,6 +26,8 @@ pub(super) struct Supervisor<'a> {
     /// Environments that this replica leads, and whose branch is gone: that is told,
     /// and nothing more is to be done.
     over: BTreeSet<ClaimKey>,
+    /// Environments that were told to be synced by this replica, from one branch each.
+    claimed: BTreeSet<ClaimKey>,
 }
 
 /// An environment that this replica leads.
@@ -45,6 +47,7 @@ impl<'a> Supervisor<'a> {
             environments: BTreeMap::new(),
             leaving: BTreeMap::new(),
             over: BTreeSet::new(),
+            claimed: BTreeSet::new(),
         }
     }
 
@@ -132,6 +135,33 @@ impl<'a> Supervisor<'a> {
                 sender.send_if_modified(|known| replace(known, assigned));
             }
         }
+        self.tell_claims(&claims);
+    }
+
+    /// Tells which environments this replica syncs, where that is another answer.
+    fn tell_claims(&mut self, claims: &BTreeMap<ClaimKey, Claim>) {
+        let has_branch = |key: &ClaimKey| matches!(claims.get(key), Some(Claim::Held(_)));
+        let keys = self.environments.keys();
+        let now: BTreeSet<ClaimKey> = keys.filter(|key| has_branch(key)).cloned().collect();
+        let tell = |key: &ClaimKey, by| {
+            self.shared.listener.tell(LoopEvent::Claimed {
+                environment: key.environment.clone(),
+                cluster: key.cluster.clone(),
+                by,
+            });
+        };
+        for key in self.claimed.difference(&now) {
+            let by = if has_branch(key) {
+                Claimed::Elsewhere
+            } else {
+                Claimed::Nobody
+            };
+            tell(key, by);
+        }
+        for key in now.difference(&self.claimed) {
+            tell(key, Claimed::Ours);
+        }
+        self.claimed = now;
     }
 
     /// Which branches hold which environments.

@@ -76,6 +76,8 @@ pub struct ForgeGrant {
     /// File with the token; none where the app asks that the repository is fetched
     /// as.
     pub token: Option<String>,
+    /// Whether states of commits have the words of clusters too.
+    pub details: bool,
     /// Whether pull requests get previews.
     pub previews: bool,
     /// Whether these compare with the cluster too; none where they do not.
@@ -356,6 +358,7 @@ fn forge_grant(
         };
         for (key, is_said) in [
             ("url", said.url.is_some()),
+            ("details", said.details == Some(true)),
             ("previews", said.previews == Some(true)),
             ("live", said.live == Some(true)),
         ] {
@@ -392,6 +395,7 @@ fn forge_grant(
         Ok(address) => Some(ForgeGrant {
             address,
             token: said.token_file.clone(),
+            details: said.details == Some(true),
             previews: said.previews == Some(true),
             live: is_live.then(|| LivePreviews {
                 fork_label: said.fork_label.clone(),

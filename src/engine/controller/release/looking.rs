@@ -18,7 +18,7 @@ use crate::engine::controller::looked::{
     is_reached, policy, refused, reported, suspended, unplanned, was_there, window_closed,
 };
 use crate::engine::controller::recollection::Recall;
-use crate::engine::controller::run::{Done, LIMIT, Wanted, carry_out};
+use crate::engine::controller::run::{Done, LIMIT, Wanted, carry_out, code};
 use crate::engine::controller::sight::is_silence;
 use crate::engine::controller::{End, LoopEvent, approval};
 use crate::engine::load::Loaded;
@@ -106,7 +106,8 @@ impl Release {
     ) -> Option<Result<Planned, Box<Looked>>> {
         // What was reached is kept as it is at any time, and without asking again.
         if look.is_new && wanted.is_remembered {
-            return Some(Err(Box::new(Looked::new(End::Waiting, OTHERWISE))));
+            let looked = Looked::new(End::Waiting, OTHERWISE).about(OTHERWISE);
+            return Some(Err(Box::new(looked)));
         }
         let now = Timestamp::now();
         let record = planned.observation.observed.installed.as_ref();
@@ -267,6 +268,7 @@ impl Release {
             end,
             message,
             is_correction,
+            about,
             members,
         } = Box::pin(self.carry_out(wanted, newest, planned)).await;
         let is_reached = matches!(end, End::Deployed | End::Unchanged);
@@ -282,7 +284,7 @@ impl Release {
             self.health.is_well();
         }
         self.reach(wanted, end);
-        let mut looked = Looked::new(end, message);
+        let mut looked = Looked::new(end, message).about(about);
         looked.is_correction = is_correction;
         looked.left = left;
         if !matches!(end, End::Superseded | End::Interrupted) {
@@ -299,7 +301,10 @@ impl Release {
         look: &Look,
         stop: &CancellationToken,
     ) -> Option<Result<Planned, Box<Looked>>> {
-        let failed = |error: SyncError| Box::new(Looked::new(End::Failed, words(&error)));
+        let failed = |error: SyncError| {
+            let looked = Looked::new(End::Failed, words(&error));
+            Box::new(looked.about(code(error.kind())))
+        };
         if planned.is_new() && planned.plan.has_steps() {
             // There is nothing yet that an approval could be written to.
             let introducing = Box::pin(introduce(&planned.desired, planned.observation));
@@ -333,7 +338,7 @@ impl Release {
             return Some(Ok(planned));
         };
         self.asked = Some(Asked::of(planned, message.clone()));
-        let looked = Looked::new(End::Unapproved, message);
+        let looked = Looked::new(End::Unapproved, message.clone()).about(message);
         let looked = looked.saying(ConditionKind::Stalled, approval::AWAITING);
         Some(Err(Box::new(looked)))
     }

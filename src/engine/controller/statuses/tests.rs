@@ -1,5 +1,7 @@
 //! What is told to forges, and when.
 
+use std::time::Duration;
+
 use pleach_domain::inventory::ReleaseName;
 
 use super::*;
@@ -25,10 +27,19 @@ fn looked(revision: &str, release: &str, end: End, message: &str) -> LoopEvent {
         cluster: None,
         revision: revision.to_owned(),
         end,
-        message: message.to_owned(),
+        message: format!("{message}, says 10.0.0.7"),
+        about: message.to_owned(),
         is_correction: false,
         kept: None,
         took: Duration::ZERO,
+    }
+}
+
+fn claimed(cluster: Option<&str>, by: Claimed) -> LoopEvent {
+    LoopEvent::Claimed {
+        environment: "staging".to_owned(),
+        cluster: cluster.map(str::to_owned),
+        by,
     }
 }
 
@@ -40,14 +51,23 @@ fn check(events: &[LoopEvent], expected: &[&str]) {
     let mut statuses = Statuses {
         teller: [("fleet".to_owned(), sender)].into(),
         environments: BTreeMap::new(),
+        claimed: BTreeSet::new(),
+        quoting: BTreeSet::new(),
+        ended: 0,
         taken_up: 0,
     };
+    for cluster in [None, Some("east"), Some("west")] {
+        statuses.hear(&claimed(cluster, Claimed::Ours));
+    }
     let mut news = Vec::new();
     for event in events {
         statuses.hear(event);
         if receiver.has_changed().unwrap() {
             let wanted = receiver.borrow_and_update();
-            let said = &wanted["pleach/staging"];
+            let Some(said) = wanted.get("pleach/staging") else {
+                news.push("nothing".to_owned());
+                continue;
+            };
             let former = said.former.as_ref();
             let former = former.map(|(commit, end)| format!(" ({commit} {:?})", end.state));
             news.push(format!(
@@ -60,27 +80,6 @@ fn check(events: &[LoopEvent], expected: &[&str]) {
         }
     }
     assert_eq!(news, expected);
-}
-
-#[test]
-fn what_the_token_may_not_do_is_told_again_with_a_better_one() {
-    let refused = |status| ForgeError::Refused {
-        what: "set a state",
-        status,
-        said: String::new(),
-    };
-    for (status, again) in [
-        (401, Again::Later),
-        (403, Again::Later),
-        (404, Again::Never),
-        (422, Again::Never),
-        (503, Again::Soon),
-    ] {
-        assert_eq!(Again::after(&refused(status)), again, "{status}");
-    }
-    let place = "a file".to_owned();
-    let empty = ForgeError::UnusableToken { place };
-    assert_eq!(Again::after(&empty), Again::Later);
 }
 
 #[test]
@@ -285,6 +284,93 @@ fn what_is_in_the_way_of_an_end_is_told_of_the_commit_that_wants_it() {
             "a Failure old refused: machines run",
             "a Success 1 release as git says",
             "a Pending older unapproved: nobody agreed",
+        ],
+    );
+}
+
+#[test]
+fn an_entry_ends_with_its_claim() {
+    let a = loaded("a", &["web"]);
+    // One of two clusters is not there any more: the other one decides.
+    for by in [Claimed::Nobody, Claimed::Elsewhere] {
+        check(
+            &[
+                on("east", a.clone()),
+                on("west", a.clone()),
+                on("east", looked("a", "web", End::Deployed, "")),
+                claimed(Some("west"), by),
+                // Read before that, and heard after it.
+                on("west", loaded("b", &["web"])),
+                on("west", looked("a", "web", End::Failed, "no")),
+                on("east", looked("a", "web", End::Failed, "no")),
+            ],
+            &[
+                "a Pending 0 of 1 releases as git says",
+                "a Success 1 release as git says",
+                "a Failure web failed: no",
+            ],
+        );
+    }
+}
+
+#[test]
+fn a_commit_does_not_wait_for_an_environment_without_a_branch() {
+    let a = loaded("a", &["web"]);
+    check(
+        &[a.clone(), claimed(None, Claimed::Nobody)],
+        &[
+            "a Pending 0 of 1 releases as git says",
+            "a Error no branch holds the environment any more, or several do",
+        ],
+    );
+    // The replica that leads it now tells the rest.
+    check(
+        &[
+            a.clone(),
+            claimed(None, Claimed::Elsewhere),
+            looked("a", "web", End::Failed, "no"),
+            claimed(None, Claimed::Ours),
+            a,
+        ],
+        &[
+            "a Pending 0 of 1 releases as git says",
+            "nothing",
+            "a Pending 0 of 1 releases as git says",
+        ],
+    );
+}
+
+#[test]
+fn server_text_is_not_told_by_default() {
+    for (quotes, expected) in [
+        (false, "web failed: Deployment/x: refused"),
+        (true, "web failed: Deployment/x: refused, says 10.0.0.7"),
+    ] {
+        let quoting = if quotes { &["fleet"][..] } else { &[] };
+        let quoting = quoting.iter().map(|name| (*name).to_owned()).collect();
+        let (sender, receiver) = watch::channel(Wanted::new());
+        let (mut statuses, _tellers) = Statuses::new(BTreeMap::new(), quoting);
+        statuses.teller.insert("fleet".to_owned(), sender);
+        statuses.hear(&claimed(None, Claimed::Ours));
+        statuses.hear(&loaded("a", &["web"]));
+        let failed = looked("a", "web", End::Failed, "Deployment/x: refused");
+        statuses.hear(&failed);
+        let said = receiver.borrow()["pleach/staging"]
+            .status
+            .description
+            .clone();
+        assert_eq!(said, expected);
+    }
+    // Nothing is told where nothing is known for the public.
+    let mut silent = looked("a", "web", End::Failed, "");
+    if let LoopEvent::Looked { message, .. } = &mut silent {
+        "10.0.0.7: no".clone_into(message);
+    }
+    check(
+        &[loaded("a", &["web"]), silent],
+        &[
+            "a Pending 0 of 1 releases as git says",
+            "a Failure web failed",
         ],
     );
 }

@@ -267,6 +267,7 @@ fn a_forge_is_asked_as_the_app_that_fetches() {
                 project: "example/fleet".to_owned(),
             },
             token: None,
+            details: false,
             previews: true,
             live: Some(LivePreviews { fork_label: None }),
         }
@@ -361,6 +362,7 @@ fn a_forge_is_found_by_the_repository_and_asked_with_a_token() {
                 project: "example/fleet".to_owned(),
             },
             token: Some("/s/token".to_owned()),
+            details: false,
             previews: true,
             live: None,
         })
