@@ -28,7 +28,7 @@ pub(crate) struct WorkerArgs {
 enum Work {
     /// Fetch a change of a pull request, and print its commits
     FetchChange,
-    /// Render an environment, and print nothing
+    /// Render an environment, and print its objects
     Render,
 }
 
@@ -47,7 +47,9 @@ pub(crate) fn run(ui: &mut Ui, args: &WorkerArgs) -> Result<Exit, CliError> {
         }
         Work::Render => {
             let order = order(bounded_render::COMPUTING)?;
-            bounded_render::carry_out(&order).map_err(failed)?;
+            // Output without colors loses the one control character that JSON leaves.
+            let mut print = |lines: &str| ui.print(lines.replace('\u{7f}', "\\u007f"));
+            bounded_render::execute(&order, &mut print).map_err(failed)?;
         }
     }
     Ok(Exit::DONE)

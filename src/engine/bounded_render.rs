@@ -1,12 +1,13 @@
-//! Whether an environment can be rendered within bounds.
+//! Renders environments within bounds.
 //!
 //! Templates make much of little: a few words that are doubled again and again fill any
-//! memory. So an environment is first read by a process of its own, `pleach worker render`,
+//! memory. So an environment is rendered by a process of its own, `pleach worker render`,
 //! which is bounded in memory and time, and whose end harms nobody else. It plans the
-//! releases too, as if nothing of them was there.
+//! releases too, as if nothing of them was there. Its [answer](Answer) is all that the
+//! controller takes from it: nothing is rendered again.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +15,14 @@ use std::time::Duration;
 use pleach_domain::kinds::KindTable;
 use pleach_domain::observe::{Base, Observed};
 use pleach_domain::plan::plan;
+use pleach_domain::render::Rendered;
+use pleach_domain::render::answer::{self, AnswerError};
+use pleach_domain::repo::{KeepingTree, Record, RecordingTree, ResolvedEnvironment};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::load::{Loaded, read_all};
+use super::load::{Loaded, loaded, render_all, resolve_partly};
 use super::planning::{Options, Predecessors, desired, policy};
 use super::worker;
 use crate::io::git::mirror::Place;
@@ -31,6 +35,8 @@ const PLACES: usize = 2;
 const TIME: Duration = Duration::from_mins(2);
 /// The time of processors that it has.
 pub const COMPUTING: Duration = Duration::from_mins(1);
+/// The longest answer, in bytes. The controller keeps as much in memory for a moment.
+const LONGEST_ANSWER: u64 = 128 << 20;
 
 /// What is to be read.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,20 +47,29 @@ struct Order {
     environment: String,
 }
 
-/// Reads what the text says, in this process, whatever comes of it. The process is
-/// [restricted](sandbox) to that from now on.
-pub fn carry_out(order: &str) -> Result<(), Invalid> {
+/// Renders what the order says, in this process, and prints the [answer](Answer) in pieces of
+/// whole lines. Where the environment itself has errors, nothing is printed: the controller
+/// finds them too, as it resolves the environment. The process is [restricted](sandbox) from
+/// now on.
+pub fn execute(order: &str, print: &mut dyn FnMut(&str)) -> Result<(), Invalid> {
     let order: Order = serde_json::from_str(order)?;
     let folder = order.place.folder();
     sandbox::confine(Work::Render { folder })?;
     let tree = order.place.tree(&order.commit)?;
-    // What is wrong with it is found by who reads it next.
-    let read = read_all(&tree, Revision::Commit(order.commit), &order.environment);
-    if let Ok(loaded) = read
-        && loaded.is_sound()
-    {
+    let recording = RecordingTree::new(&tree);
+    let kept = KeepingTree::new(&recording);
+    let Ok(partial) = resolve_partly(&kept, &order.environment) else {
+        return Ok(());
+    };
+    let environment = partial.environment;
+    let all = render_all(&kept, &environment);
+    let record = recording.record();
+    let loaded = loaded(&tree, Revision::Commit(order.commit), environment, all);
+    if loaded.is_sound() {
         plan_all(&loaded);
     }
+    let rendered = loaded.rendered.iter().map(|(_, rendered)| rendered);
+    answer::write(record, rendered, print)?;
     Ok(())
 }
 
@@ -90,8 +105,8 @@ fn plan_all(loaded: &Loaded) {
 /// Why nothing could be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Invalid {
-    /// Nobody knows what.
-    #[error("it is not said what is to be read")]
+    /// The order, or the answer, is no JSON.
+    #[error("failed to read the order or to write the answer")]
     Order(#[from] serde_json::Error),
     /// It would not be safe to read it.
     #[error(transparent)]
@@ -110,6 +125,28 @@ pub enum BoundedRenderError {
     /// Another time it may be.
     #[error("it could not be tried whether it can be rendered: {0}")]
     Passing(String),
+}
+
+/// The output of the process, which nobody has checked yet.
+pub struct Answer(Vec<u8>);
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the bytes: they hold Secrets.
+        f.debug_struct("Answer").finish_non_exhaustive()
+    }
+}
+
+impl Answer {
+    /// Checks the answer for an environment of the same commit. Returns the files that it
+    /// depends on, and what all releases render to, in the order of the environment.
+    pub fn read(
+        &self,
+        environment: &ResolvedEnvironment,
+    ) -> Result<(Record, Vec<Rendered>), AnswerError> {
+        let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
+        answer::read(&self.0, environment, &kinds)
+    }
 }
 
 /// A turn to read an environment, until this is dropped.
@@ -143,14 +180,13 @@ impl RenderSlots {
         }
     }
 
-    /// Whether an environment can be rendered at a commit, of whom it is the turn.
-    /// Dropped, it ends that.
+    /// Renders an environment at a commit, of whom it is the turn. Dropped, it ends that.
     pub async fn render(
         &self,
         place: Place,
         commit: &str,
         environment: &str,
-    ) -> Result<(), BoundedRenderError> {
+    ) -> Result<Answer, BoundedRenderError> {
         let order = Order {
             place,
             commit: commit.to_owned(),
@@ -160,8 +196,13 @@ impl RenderSlots {
         let order = serde_json::to_vec(&order).map_err(|error| passing(&error))?;
         let mut command = Command::new(&self.program);
         command.args(["worker", "render"]).env_clear();
-        match worker::run(&mut command, &order, (TIME, 0)).await {
-            Ok(ended) if ended.status.success() => Ok(()),
+        match worker::run(&mut command, &order, (TIME, LONGEST_ANSWER)).await {
+            Ok(ended) if ended.out.is_none() => {
+                let most = LONGEST_ANSWER >> 20;
+                let why = format!("its objects take more than {most} MiB");
+                Err(BoundedRenderError::Beyond(why))
+            }
+            Ok(ended) if ended.status.success() => Ok(Answer(ended.out.unwrap_or_default())),
             Ok(ended) if ended.was_ended() && !ended.was_killed() => {
                 Err(BoundedRenderError::Beyond(ended.words()))
             }
@@ -180,7 +221,7 @@ mod tests {
     use crate::engine::worker::tests::program;
 
     /// Renders by a program of a few lines.
-    async fn tried(script: &str) -> Result<(), BoundedRenderError> {
+    async fn tried(script: &str) -> Result<Answer, BoundedRenderError> {
         let (_folder, program) = program(script);
         let place = json!({"folder": "/srv/fleet", "prefix": ""});
         let place = serde_json::from_value(place).unwrap();
@@ -204,6 +245,10 @@ mod tests {
     #[case::is_no_larger_where_there_are_more_processors(
         "test \"$RAYON_NUM_THREADS\" = 2 || exit 7",
         ""
+    )]
+    #[case::prints_without_end(
+        "while :; do printf '%01000000d' 0; done",
+        "rendering and planning it takes more memory or time than it may: its objects take more than 128 MiB"
     )]
     #[case::broken(
         "echo no commit >&2; exit 1",

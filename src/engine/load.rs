@@ -29,7 +29,7 @@ pub struct Loaded {
     /// Releases that `movedFrom` names and that git says it has no more.
     pub given_up: BTreeSet<ReleaseName>,
     /// Releases that git has and that cannot be brought to this revision, by name. They are in
-    /// none of the lists above. Empty unless read by [`read_each`].
+    /// none of the lists above. Empty unless read by [`each_loaded`].
     pub held: BTreeMap<String, HeldRelease>,
     /// What the files are a revision of.
     pub revision: Revision,
@@ -248,29 +248,55 @@ pub fn read_all(
 ) -> Result<Loaded, Vec<Finding>> {
     let kept = KeepingTree::new(tree);
     let environment = resolve(&kept, environment)?;
-    let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
     // All of them, whatever is asked for: releases share kinds, and no two of
     // them may have the same object.
-    let all = render::render_environment(&kept, &environment, &kinds);
+    let all = render_all(&kept, &environment);
     Ok(loaded(tree, revision, environment, all))
 }
 
+/// Reads an environment with what it refers to, as far as its releases can be resolved. Fails
+/// where a file that all releases need has errors.
+pub fn resolve_partly(
+    tree: &dyn FileTree,
+    environment: &str,
+) -> Result<PartialEnvironment, Vec<Finding>> {
+    repo::resolve_partly(tree, environment, &pleach_version())
+        .map_err(|findings| with_excerpts(tree, findings))
+}
+
 /// Loads an environment, and holds releases that have errors; `refuse` says what else speaks
-/// against one. Fails where a file that all releases need has errors.
-pub fn read_each(
+/// against one. Renders in this process, without bounds.
+#[cfg(test)]
+pub(super) fn read_each(
     tree: &dyn FileTree,
     revision: Revision,
     environment: &str,
     refuse: &dyn Fn(&ResolvedRelease) -> Option<String>,
 ) -> Result<Loaded, Vec<Finding>> {
-    let kept = KeepingTree::new(tree);
+    let partial = resolve_partly(tree, environment)?;
+    let all = render_all(tree, &partial.environment);
+    Ok(each_loaded(tree, revision, partial, all, refuse))
+}
+
+/// Renders all releases of an environment, in its order.
+pub fn render_all(tree: &dyn FileTree, environment: &ResolvedEnvironment) -> Vec<Rendered> {
+    let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
+    render::render_environment(tree, environment, &kinds)
+}
+
+/// An environment with what its releases were rendered to, in its order. Holds releases that
+/// have errors; `refuse` says what else speaks against one.
+pub fn each_loaded(
+    tree: &dyn FileTree,
+    revision: Revision,
+    partial: PartialEnvironment,
+    mut all: Vec<Rendered>,
+    refuse: &dyn Fn(&ResolvedRelease) -> Option<String>,
+) -> Loaded {
     let PartialEnvironment {
         environment,
         broken,
-    } = repo::resolve_partly(&kept, environment, &pleach_version())
-        .map_err(|findings| with_excerpts(&kept, findings))?;
-    let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
-    let mut all = render::render_environment(&kept, &environment, &kinds);
+    } = partial;
     let mut held: BTreeMap<String, HeldRelease> = broken
         .into_iter()
         .map(|(name, broken)| {
@@ -304,7 +330,7 @@ pub fn read_each(
     }
     let mut loaded = loaded(tree, revision, environment, all);
     loaded.hold(held);
-    Ok(loaded)
+    loaded
 }
 
 fn errors(findings: &[Finding]) -> Vec<String> {

@@ -23,6 +23,7 @@
 //! }
 //! ```
 
+pub mod answer;
 mod engine;
 mod filters;
 mod formatter;

@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
-use pleach_domain::repo::{FileTree, RecordingTree, ResolvedRelease};
+use pleach_domain::render::answer::AnswerError;
+use pleach_domain::repo::{FileTree, KeepingTree, Record, RecordingTree, ResolvedRelease};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use super::inputs::Inputs;
-use crate::engine::bounded_render::{BoundedRenderError, RenderSlots};
-use crate::engine::load::{Loaded, is_unknown, read_all, read_each};
+use crate::engine::bounded_render::{Answer, BoundedRenderError, RenderSlots};
+use crate::engine::load::{Loaded, each_loaded, is_unknown, loaded, resolve, resolve_partly};
 use crate::engine::words;
 use crate::io::git::Revision;
 use crate::io::git::mirror::Place;
@@ -89,8 +90,8 @@ impl Reading {
             Err(_) => return which.broken(),
         }
         let _turn = self.slots.turn().await;
-        match self.render(&which).await {
-            Ok(()) => {}
+        let answer = match self.render(&which).await {
+            Ok(answer) => answer,
             Err(error @ BoundedRenderError::Beyond(_)) => {
                 let words = of_commit(&which.commit, &error);
                 return Read::Beyond(Hold::new("InvalidRepository", words));
@@ -98,7 +99,7 @@ impl Reading {
             Err(error @ BoundedRenderError::Passing(_)) => {
                 return Read::Not(Hold::new("Unread", of_commit(&which.commit, &error)));
             }
-        }
+        };
         let at = which.clone();
         let reading = spawn_blocking(move || {
             let tree = match at.place.tree(&at.commit) {
@@ -106,8 +107,13 @@ impl Reading {
                 Err(error) => return Read::Not(Hold::new("InvalidRepository", words(&error))),
             };
             let recording = RecordingTree::new(&tree);
-            let read = load_from(&recording, &at.commit, &at.name);
-            Read::From(Inputs::of(&tree, recording.record()), read.map(Box::new))
+            let (rendered_from, read) = match load_from(&recording, &at, &answer) {
+                Ok(read) => read,
+                Err(error) => return Read::Beyond(distrusted(&at.commit, &error)),
+            };
+            let mut record = recording.record();
+            record.extend(rendered_from);
+            Read::From(Inputs::of(&tree, record), read.map(Box::new))
         });
         reading.await.unwrap_or_else(|_| which.broken())
     }
@@ -121,7 +127,10 @@ impl Reading {
             Err(error) => return invalid(words(&error)),
         };
         match self.render_here(which) {
-            Ok(()) => Ok(load_from(&tree, &which.commit, &which.name)),
+            Ok(answer) => Ok(match load_from(&tree, which, &answer) {
+                Ok((_, read)) => read,
+                Err(error) => Err(distrusted(&which.commit, &error)),
+            }),
             Err(error @ BoundedRenderError::Beyond(_)) => invalid(error.to_string()),
             Err(error @ BoundedRenderError::Passing(_)) => Err(error.to_string()),
         }
@@ -131,12 +140,15 @@ impl Reading {
     /// Blocks.
     pub(super) fn other(&self, which: &Which) -> Option<Loaded> {
         let tree = which.place.tree(&which.commit).ok()?;
-        self.render_here(which).ok()?;
+        let answer = self.render_here(which).ok()?;
+        let kept = KeepingTree::new(&tree);
+        let environment = resolve(&kept, &which.name).ok()?;
+        let (_, rendered) = answer.read(&environment).ok()?;
         let revision = Revision::Commit(which.commit.clone());
-        read_all(&tree, revision, &which.name).ok()
+        Some(loaded(&kept, revision, environment, rendered))
     }
 
-    fn render_here(&self, which: &Which) -> Result<(), BoundedRenderError> {
+    fn render_here(&self, which: &Which) -> Result<Answer, BoundedRenderError> {
         Handle::current().block_on(async {
             let waiting = self.stop.run_until_cancelled(self.slots.turn());
             let _turn = waiting.await;
@@ -144,7 +156,7 @@ impl Reading {
         })
     }
 
-    async fn render(&self, which: &Which) -> Result<(), BoundedRenderError> {
+    async fn render(&self, which: &Which) -> Result<Answer, BoundedRenderError> {
         let Which {
             place,
             commit,
@@ -168,36 +180,60 @@ pub(super) fn of_commit(commit: &str, words: &dyn Display) -> String {
     format!("commit {}: {words}", commit.get(..7).unwrap_or(commit))
 }
 
-fn load_from(tree: &dyn FileTree, commit: &str, name: &str) -> Result<Loaded, Hold> {
+/// The hold of a commit whose rendering cannot be used.
+fn distrusted(commit: &str, error: &AnswerError) -> Hold {
+    let words = format!("the process that rendered it gave an answer that it cannot give: {error}");
+    Hold::new("Internal", of_commit(commit, &words))
+}
+
+/// An environment by its files and what a process rendered of them, with what that process
+/// read. The outer error is about the process.
+fn load_from(
+    tree: &dyn FileTree,
+    which: &Which,
+    answer: &Answer,
+) -> Result<(Record, Result<Loaded, Hold>), AnswerError> {
+    let Which {
+        place: _,
+        commit,
+        name,
+    } = which;
     let invalid =
         |reason: &str, errors: &[String]| Hold::new(reason, of_commit(commit, &errors.join("; ")));
     // One branch would take what another branch holds.
     let takes_over = |release: &ResolvedRelease| {
         let former = release.moved_from.as_ref()?;
         let (origin, release) = (&release.origin, &release.name.release);
-        (former.environment != name).then(|| {
+        (former.environment != *name).then(|| {
             format!("{origin}: release {release} takes over objects of another environment, which is done from the desk: `pleach apply {name}`")
         })
     };
-    let revision = Revision::Commit(commit.to_owned());
-    let loaded = read_each(tree, revision, name, &takes_over).map_err(|findings| {
-        let reason = if is_unknown(&findings) {
-            "EnvironmentMissing"
-        } else {
-            "InvalidRepository"
-        };
-        let errors = findings.iter().filter(|finding| finding.is_error());
-        let errors: Vec<String> = errors.map(ToString::to_string).collect();
-        invalid(reason, &errors)
-    })?;
+    let kept = KeepingTree::new(tree);
+    let partial = match resolve_partly(&kept, name) {
+        Ok(partial) => partial,
+        Err(findings) => {
+            let reason = if is_unknown(&findings) {
+                "EnvironmentMissing"
+            } else {
+                "InvalidRepository"
+            };
+            let errors = findings.iter().filter(|finding| finding.is_error());
+            let errors: Vec<String> = errors.map(ToString::to_string).collect();
+            return Ok((Record::default(), Err(invalid(reason, &errors))));
+        }
+    };
+    let (record, rendered) = answer.read(&partial.environment)?;
+    let revision = Revision::Commit(commit.clone());
+    let loaded = each_loaded(&kept, revision, partial, rendered, &takes_over);
     if loaded.rendered.is_empty() && !loaded.held.is_empty() {
         // Nothing of it can be synced.
         let reasons = loaded.held.values().flat_map(|held| held.reasons.clone());
         let reasons: BTreeSet<String> = reasons.collect();
-        return Err(invalid(
-            "InvalidRepository",
-            &reasons.into_iter().collect::<Vec<_>>(),
-        ));
+        let reasons: Vec<String> = reasons.into_iter().collect();
+        return Ok((record, Err(invalid("InvalidRepository", &reasons))));
     }
-    Ok(loaded)
+    Ok((record, Ok(loaded)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{FieldPath, KeyValue, ObjectId, PathSegment, annotations};
@@ -11,12 +12,14 @@ use super::{FieldPath, KeyValue, ObjectId, PathSegment, annotations};
 ///
 /// Items of lists are named by what they hold and never by their position: the
 /// same field must be found on both sides of a comparison.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct SecretField {
     steps: Vec<Step>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 enum Step {
     /// A key of a map.
     Key(String),

@@ -31,17 +31,11 @@ pub(super) fn check(
     place: &Place,
     sequence: &Sequence,
 ) -> Vec<Finding> {
-    let keys = |map: &str| {
-        value["metadata"][map]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
-    };
+    let keys = |map: &str| texts(value, map);
     let at = |map: &str, key: &str| place.field(&format!("/metadata/{map}/{}", escape(key)));
     let mut findings = Vec::new();
     for (key, _) in keys("labels") {
-        if key == labels::PART_OF || key.starts_with(PREFIX) {
+        if is_reserved_label(key) {
             findings.push(
                 Finding::error(
                     Kind::Repository,
@@ -69,6 +63,28 @@ pub(super) fn check(
         }
     }
     findings
+}
+
+/// Whether an object carries nothing that [`check`] refuses.
+pub(super) fn is_free(value: &Value, id: &ObjectId, sequence: &Sequence) -> bool {
+    let is_free = |key: &str, value: &str| {
+        !key.starts_with(PREFIX) || annotation(key, value, id, sequence).is_none()
+    };
+    texts(value, "labels").all(|(key, _)| !is_reserved_label(key))
+        && texts(value, "annotations").all(|(key, value)| is_free(key, value))
+}
+
+fn is_reserved_label(key: &str) -> bool {
+    key == labels::PART_OF || key.starts_with(PREFIX)
+}
+
+/// Entries of a map of the metadata that are texts.
+fn texts<'a>(value: &'a Value, map: &str) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+    value["metadata"][map]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
 }
 
 /// Code, message and hint of an annotation that may not be there.

@@ -47,9 +47,14 @@ impl<'a> Kinds<'a> {
     /// Adds the kinds that the definitions among some objects define.
     pub(super) fn define<'o>(&mut self, objects: impl IntoIterator<Item = &'o Written>) {
         for object in objects {
-            if let Some((kind, custom)) = definition(&object.value) {
-                self.custom.insert(kind, custom);
-            }
+            self.define_one(&object.value);
+        }
+    }
+
+    /// Adds the kind that an object defines, if it defines one.
+    pub(super) fn define_one(&mut self, object: &Value) {
+        if let Some((kind, custom)) = definition(object) {
+            self.custom.insert(kind, custom);
         }
     }
 

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::{FileTree, TreeEntry, TreeError, TreeKind};
 
@@ -15,7 +16,8 @@ pub struct RecordingTree<'a> {
 }
 
 /// What was asked of a tree.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Record {
     /// Files that were read.
     pub read: BTreeSet<String>,
@@ -23,6 +25,20 @@ pub struct Record {
     pub listed: BTreeSet<String>,
     /// Folders and names in them of which only was asked what they stand for.
     pub named: BTreeSet<(String, String)>,
+}
+
+impl Record {
+    /// Adds what else was asked.
+    pub fn extend(&mut self, other: Self) {
+        let Self {
+            read,
+            listed,
+            named,
+        } = other;
+        self.read.extend(read);
+        self.listed.extend(listed);
+        self.named.extend(named);
+    }
 }
 
 impl<'a> RecordingTree<'a> {
