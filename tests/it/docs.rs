@@ -372,6 +372,10 @@ fn every_metric() -> String {
             release: release.clone(),
             objects: 1,
         },
+        LoopEvent::Contended {
+            release: release.clone(),
+            fields: 1,
+        },
         LoopEvent::Looked {
             release,
             cluster: None,

@@ -274,6 +274,10 @@ async fn probes_and_metrics_answer() {
             message: String::new(),
             took: Duration::ZERO,
         },
+        LoopEvent::Contended {
+            release: release.clone(),
+            fields: 1,
+        },
         LoopEvent::Looked {
             release,
             cluster: None,
