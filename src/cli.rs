@@ -42,7 +42,6 @@ mod version;
 mod worker;
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
@@ -299,7 +298,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
 fn start_logging(cli: &Cli) -> Result<(), CliError> {
     let global = &cli.global;
     let format = match &cli.command {
-        Command::Run(args) => Some(args.log_format(std::io::stderr().is_terminal())),
+        Command::Run(args) => Some(args.log_format(ui::stderr_is_terminal())),
         _ => None,
     };
     let filter = match (&global.log, global.verbose) {
@@ -317,7 +316,7 @@ fn start_logging(cli: &Cli) -> Result<(), CliError> {
         .map_err(|error| CliError::usage(format!("invalid filter of log lines: {error}")))?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(|| log_lines::OneLine(std::io::stderr()))
+        .with_writer(|| log_lines::OneLine(ui::stderr()))
         .with_ansi(ui::colors_on_stderr(global.color));
     let started = match format {
         Some(run::LogFormat::Json) => lines.json().flatten_event(true).try_init(),

@@ -345,6 +345,16 @@ pub(super) fn write_panic(panic: &std::panic::PanicHookInfo<'_>) {
     ));
 }
 
+/// Where log lines go.
+pub(super) fn stderr() -> io::Stderr {
+    io::stderr()
+}
+
+/// Whether log lines go to a terminal.
+pub(super) fn stderr_is_terminal() -> bool {
+    io::stderr().is_terminal()
+}
+
 /// stdout could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to write the result")]

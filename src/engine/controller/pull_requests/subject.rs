@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(asking.depth(true), Depth::Live);
         for (has_reviews, expected) in [(true, 1), (false, 0)] {
             let said = asking.how_to_consent(has_reviews);
-            assert_eq!(said.matches("review").count(), expected, "{said}");
+            assert_eq!(said.matches("approving review").count(), expected, "{said}");
             assert!(said.contains(&format!("`pleach preview {HEAD}`")), "{said}");
             assert!(
                 said.contains(&format!("`ask {}`", &HEAD[..DIGITS])),
