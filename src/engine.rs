@@ -6,6 +6,7 @@
 pub mod bounded_render;
 pub mod controller;
 pub mod doctor;
+pub mod fetching;
 pub mod lease;
 pub mod load;
 pub mod mask;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use pleach_domain::inventory::ReleaseName;
+use pleach_domain::repo::controller::Disk;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -135,6 +136,7 @@ struct Plan {
     listen: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     drift_watch: bool,
+    disk: Disk,
     told: Vec<notifications::Target>,
 }
 
@@ -173,6 +175,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         sharing,
         own: own_release(args.own_release)?,
         program: program()?,
+        disk: plan.disk,
     };
     let controller = Controller::new(setup, listener);
     let (statuses, tellers) = Statuses::new(plan.forges, plan.quoting);

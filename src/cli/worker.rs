@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::error::{CliError, Kind};
 use super::{Exit, Ui};
-use crate::engine::bounded_render;
-use crate::engine::preview_process::fetch;
-use crate::io::bounds::{bound, defer};
+use crate::engine::{bounded_render, fetching};
+use crate::io::bounds::{bound, bound_files, defer};
+use crate::io::git::fetch::Fetch;
 
 /// Time of processors for a fetch.
 const FETCHING: Duration = Duration::from_mins(5);
@@ -26,8 +26,8 @@ pub(crate) struct WorkerArgs {
 /// The kinds of work.
 #[derive(Debug, clap::Subcommand)]
 enum Work {
-    /// Fetch a change of a pull request, and print its commits
-    FetchChange,
+    /// Fetch from a repository elsewhere
+    Fetch,
     /// Render an environment, and print its objects
     Render,
 }
@@ -39,10 +39,13 @@ pub(crate) fn run(ui: &mut Ui, args: &WorkerArgs) -> Result<Exit, CliError> {
         return Err(CliError::usage(words));
     }
     match args.work {
-        Work::FetchChange => {
-            let order = order(FETCHING)?;
-            defer();
-            let answer = fetch::carry_out(&order).map_err(failed)?;
+        Work::Fetch => {
+            let order: Fetch = serde_json::from_str(&order(FETCHING)?).map_err(failed)?;
+            bound_files(order.largest_file()).map_err(failed)?;
+            if order.is_background() {
+                defer();
+            }
+            let answer = fetching::execute(&order).map_err(failed)?;
             ui.print(&answer);
         }
         Work::Render => {

@@ -15,7 +15,6 @@
 
 mod approval;
 mod assigned;
-mod blocking;
 mod connected;
 mod defect;
 mod drift;
@@ -48,6 +47,7 @@ mod waiting;
 use std::sync::Arc;
 
 use pleach_domain::plan::Action;
+use pleach_domain::repo::controller::Disk;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
@@ -69,7 +69,9 @@ use self::sight::Sights;
 use self::source::SourceState;
 use self::supervisor::Supervisor;
 use super::bounded_render::RenderSlots;
+use super::fetching::Fetcher;
 use super::sync::Claim as LeaseClaim;
+use crate::io::git::budget::Budget;
 
 /// How many objects a message names.
 const NAMED: usize = 5;
@@ -100,7 +102,16 @@ struct Shared {
     /// Room for those who fetch the history of a branch.
     histories: Arc<Semaphore>,
     reading: Reading,
+    fetching: Fetching,
     stop: CancellationToken,
+}
+
+/// How branches and their histories are fetched.
+#[derive(Debug, Clone)]
+struct Fetching {
+    fetcher: Fetcher,
+    /// The disk space of the copies.
+    budget: Budget,
 }
 
 /// Makes the loop look at repositories at once.
@@ -182,6 +193,7 @@ impl Controller {
     async fn run_here(self, stop: CancellationToken) -> Result<(), TaskFailed> {
         let stop = stop.child_token();
         let (watches, asked) = Watches::new(self.setup.drift_watch);
+        let (fetching, changes) = fetching(&self.setup);
         let shared = Shared {
             listener: self.listener.clone(),
             claim: self.setup.claim,
@@ -193,6 +205,7 @@ impl Controller {
                 slots: RenderSlots::by(self.setup.program),
                 stop: stop.clone(),
             },
+            fetching,
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
@@ -236,7 +249,7 @@ impl Controller {
                 continue;
             };
             let pull_requests = PullRequests::new(
-                (repository, previews),
+                (repository, previews, changes),
                 Arc::clone(&wakes.pull_requests),
                 (slots.clone(), stands.clone()),
                 shared.clone(),
@@ -282,6 +295,33 @@ impl Controller {
     }
 }
 
+/// How branches are fetched, and the disk space for the changes of a repository.
+fn fetching(setup: &Setup) -> (Fetching, Disk) {
+    let previewed = setup.repositories.iter();
+    let previewed = previewed.filter(|one| one.previews.is_some()).count();
+    let (for_branches, for_changes) = shares(setup.disk.budget, previewed);
+    let fetching = Fetching {
+        fetcher: Fetcher::by(setup.program.clone()),
+        budget: Budget::of(for_branches),
+    };
+    let changes = Disk {
+        budget: for_changes,
+        fork_head: setup.disk.fork_head,
+    };
+    (fetching, changes)
+}
+
+/// Divides the disk budget: the bytes for all branches with their histories, and those for
+/// the changes of each repository whose pull requests are previewed. Nobody vouches for a
+/// change, so changes take nothing of the space of branches, or of another repository.
+fn shares(budget: u64, previewed: usize) -> (u64, u64) {
+    if previewed == 0 {
+        return (budget, 0);
+    }
+    let for_changes = budget / 2;
+    (budget - for_changes, for_changes / previewed as u64)
+}
+
 /// Waits until all tasks have ended. What is lost meanwhile is dropped where it
 /// stands.
 async fn drain(
@@ -315,6 +355,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn changes_take_no_disk_space_of_branches() {
+        for (previewed, expected) in [(0, (3000, 0)), (1, (1500, 1500)), (3, (1500, 500))] {
+            assert_eq!(shares(3000, previewed), expected, "{previewed}");
+        }
+    }
 
     #[tokio::test]
     async fn work_is_dropped_when_nobody_takes_part_for_it_any_more() {

@@ -1,12 +1,11 @@
 //! Previews of changes that nobody has looked at yet.
 //!
-//! A change can hold anything. It is [fetched](fetch), and then rendered and compared,
+//! A change can hold anything. It is [fetched](super::fetching), and then rendered and compared,
 //! by a process of its own each. The latter, `pleach preview`, is bounded in time,
 //! memory and output, knows no token of the forge, and can break down without harm to
 //! anybody else. What it prints is read here. Only where somebody vouches for the
 //! change is it told how clusters are reached.
 
-pub mod fetch;
 mod way;
 
 use std::collections::BTreeMap;

@@ -71,6 +71,18 @@ pub fn bound(time: Duration) -> io::Result<()> {
     Ok(())
 }
 
+/// No file that this process writes may become larger than this, in bytes. A write
+/// beyond that ends the process.
+pub fn bound_files(largest: u64) -> io::Result<()> {
+    let now = getrlimit(Resource::Fsize).maximum;
+    let largest = Some(now.map_or(largest, |now| now.min(largest)));
+    let limit = Rlimit {
+        current: largest,
+        maximum: largest,
+    };
+    Ok(setrlimit(Resource::Fsize, limit)?)
+}
+
 /// From now on this process works when others have nothing to do: nobody waits for it.
 pub fn defer() {
     let _asked = nice(POLITENESS);

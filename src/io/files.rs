@@ -9,14 +9,14 @@ mod working_tree;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use pleach_domain::repo::{FileTree as _, TreeEntry, TreeError, TreeKind};
 use tempfile::{Builder, NamedTempFile, TempDir};
 
-pub use temporary::{TemporaryFolder, remove_abandoned, temporary_folder};
+pub use temporary::{TemporaryFolder, remove_abandoned, temporary, temporary_folder};
 pub use working_tree::WorkingTree;
 
 /// The largest file that is read from a repository.
@@ -206,6 +206,45 @@ pub fn files_below(folder: &Path) -> Result<Vec<String>, FileError> {
     }
     files.sort();
     Ok(files)
+}
+
+/// Every file below a folder with its size in bytes, in no order. Links are not followed.
+#[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
+pub fn sizes_below(folder: &Path) -> Result<Vec<(PathBuf, u64)>, FileError> {
+    let mut sizes = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for name in names(&folder)? {
+            let path = folder.join(name);
+            let metadata = match std::fs::symlink_metadata(&path) {
+                Ok(metadata) => metadata,
+                Err(error) if is_absent(&error) => continue,
+                Err(error) => return Err(FileError::read(&path)(error)),
+            };
+            if metadata.is_dir() {
+                folders.push(path);
+            } else {
+                sizes.push((path, metadata.len()));
+            }
+        }
+    }
+    Ok(sizes)
+}
+
+/// The content of a small file that this user wrote into a folder of all users; none if
+/// there is no such file, or if it is not a file of this user of at most `longest` bytes.
+#[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
+pub fn read_own(path: &Path, longest: u64) -> Result<Option<Vec<u8>>, FileError> {
+    let is_own = match std::fs::symlink_metadata(path) {
+        Ok(data) => {
+            data.is_file()
+                && data.uid() == rustix::process::geteuid().as_raw()
+                && data.len() <= longest
+        }
+        Err(error) if is_absent(&error) => false,
+        Err(error) => return Err(FileError::read(path)(error)),
+    };
+    is_own.then(|| read(path)).transpose()
 }
 
 /// Writes a file in one step: the former content, or all of the new.

@@ -3,7 +3,9 @@
 //! [`mirror`] copies repositories that are elsewhere.
 
 pub mod app;
+pub mod budget;
 pub mod change;
+pub mod fetch;
 pub mod former;
 mod history;
 pub mod mirror;
@@ -11,6 +13,7 @@ mod program;
 pub mod remote;
 mod signature;
 mod ssh;
+mod too_large;
 mod tree;
 mod write;
 
@@ -445,16 +448,21 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     words
 }
 
-/// That a repository elsewhere could not be fetched: what was said may be words of its
-/// server, of any length.
-fn unfetched(url: &str, error: &git2::Error) -> GitError {
+/// The message of an error of a fetch, in one line. It may hold text of the server, of
+/// any length.
+fn said(error: &git2::Error) -> String {
     let said = without_credentials(error.message());
     let line = said
         .chars()
         .map(|char| if char.is_control() { ' ' } else { char });
+    line.take(LONGEST_WORDS).collect()
+}
+
+/// The error of a repository elsewhere that could not be fetched.
+fn unfetched(url: &str, error: &git2::Error) -> GitError {
     GitError::Fetch {
         url: without_credentials(url),
-        said: line.take(LONGEST_WORDS).collect(),
+        said: said(error),
     }
 }
 

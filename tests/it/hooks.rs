@@ -18,6 +18,7 @@ use pleach::server::metrics::Metrics;
 use pleach::server::probes;
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::Action;
+use pleach_domain::repo::controller::Disk;
 use pleach_domain::repo::format::ForgeKind;
 use rstest::rstest;
 use sha2::Sha256;
@@ -51,6 +52,7 @@ fn listeners(forge: Option<ForgeKind>) -> Listeners {
         sharing: None,
         own: None,
         program: "/bin/false".into(),
+        disk: Disk::default(),
     };
     let controller = Controller::new(setup, listener);
     let metrics = Arc::new(Metrics::default());

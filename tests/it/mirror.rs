@@ -1,18 +1,22 @@
 //! Copies of repositories that are elsewhere.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pleach::engine::fetching::Fetcher;
+use pleach::io::git::budget::Budget;
 use pleach::io::git::former::Former;
 use pleach::io::git::mirror::{Fetched, Limits, Mirror};
 use pleach::io::git::remote::{Auth, Remote};
 use pleach_domain::repo::FileTree as _;
 use pleach_testkit::git_server::GitServer;
-use pleach_testkit::repository::TestRepo;
+use pleach_testkit::repository::{TestRepo, noise};
+use tokio::sync::Semaphore;
 
 const ENVIRONMENTS: &str = "env/";
 
@@ -171,33 +175,21 @@ fn what_has_not_changed_is_not_downloaded_again() {
     assert_eq!(downloads(), first);
 }
 
-/// Text that hardly becomes smaller, of so many bytes.
-fn noise(seed: u64, bytes: usize) -> String {
-    let mut state = seed;
-    let mut text = String::with_capacity(bytes);
-    while text.len() < bytes {
-        // The generator of PCG.
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        write!(text, "{:08x}", state >> 32).unwrap();
-    }
-    text
+/// A mirror that downloads a mebibyte at once.
+fn small(url: &str, disk: u64) -> Mirror {
+    let limits = Limits {
+        download: 1 << 20,
+        ..Limits::of(Budget::of(disk))
+    };
+    Mirror::within(anonymous(url), limits)
 }
 
-/// A mirror that downloads a mebibyte at once.
-fn small(url: &str, received: usize) -> Mirror {
-    let remote = Remote {
+fn anonymous(url: &str) -> Remote {
+    Remote {
         url: url.to_owned(),
         auth: Auth::Anonymous,
         keys: None,
-    };
-    let limits = Limits {
-        download: 1 << 20,
-        downloads: 100,
-        received,
-    };
-    Mirror::within(remote, limits)
+    }
 }
 
 #[test]
@@ -209,7 +201,7 @@ fn a_branch_that_is_too_large_keeps_none_of_the_others_back() {
     repo.commit("large").unwrap();
     point(&repo, "env/large");
     let server = GitServer::start(repo.path()).unwrap();
-    let mut mirror = small(&server.url(".git"), usize::MAX);
+    let mut mirror = small(&server.url(".git"), 1 << 30);
     let error = fetch(&mut mirror).unwrap_err();
     assert!(error.contains("it is larger than 1 MiB"), "{error}");
     let fetched = fetch(&mut mirror).unwrap();
@@ -253,17 +245,12 @@ fn a_branch_that_is_too_large_does_not_make_the_mirror_anew_again_and_again() {
     repo.commit("large").unwrap();
     point(&repo, "env/large");
     let server = GitServer::start(repo.path()).unwrap();
-    let remote = Remote {
-        url: server.url(".git"),
-        auth: Auth::Anonymous,
-        keys: None,
-    };
     let limits = Limits {
         download: 1 << 20,
         downloads: 3,
-        received: usize::MAX,
+        ..Limits::of(Budget::of(1 << 30))
     };
-    let mut mirror = Mirror::within(remote, limits);
+    let mut mirror = Mirror::within(anonymous(&server.url(".git")), limits);
     fetch(&mut mirror).unwrap_err();
     let first = fetch(&mut mirror).unwrap();
     assert_eq!(first.heads.len(), 4);
@@ -280,7 +267,7 @@ fn what_downloads_leave_behind_is_bounded_in_bytes() {
     let repo = repository();
     point(&repo, "env/a");
     let server = GitServer::start(repo.path()).unwrap();
-    let mut mirror = small(&server.url(".git"), 600_000);
+    let mut mirror = small(&server.url(".git"), 3_000_000);
     let first = fetch(&mut mirror).unwrap();
     repo.write("noise", noise(1, 800_000)).unwrap();
     repo.commit("large").unwrap();
@@ -383,7 +370,98 @@ fn a_server_that_says_nothing_is_given_up() {
     // Connections are taken by the kernel, and nobody answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/fleet.git", silent.local_addr().unwrap());
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     assert!(fetch(&mut mirror(url, Auth::Anonymous)).is_err());
-    assert!(started.elapsed() < std::time::Duration::from_mins(1));
+    assert!(started.elapsed() < Duration::from_mins(1));
+}
+
+/// A server that takes every request and sends an answer that never ends: a byte per
+/// moment, so no silence is long enough to give it up.
+fn endless() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/fleet.git", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let head = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-git-upload-pack-advertisement\r\ntransfer-encoding: chunked\r\n\r\n";
+                let mut sent = stream.write_all(head);
+                while sent.is_ok() {
+                    // The first part of a line that says it is longer.
+                    sent = stream.write_all(b"1\r\nf\r\n");
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            });
+        }
+    });
+    url
+}
+
+/// Processes that fetch for this one and still run.
+fn fetching() -> usize {
+    let own = std::process::id().to_string();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let is_ours = |folder: &std::fs::DirEntry| {
+        let read = |name: &str| std::fs::read_to_string(folder.path().join(name));
+        let (Ok(stat), Ok(line)) = (read("stat"), read("cmdline")) else {
+            return false;
+        };
+        // After the name: the state, then the parent.
+        let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+        let (state, parent) = (fields.next(), fields.next());
+        state != Some("Z") && parent == Some(&own) && line.ends_with("worker\0fetch\0")
+    };
+    processes.filter(is_ours).count()
+}
+
+#[tokio::test]
+async fn a_silent_remote_holds_up_nobody_else() {
+    let fetcher = Fetcher::by(env!("CARGO_BIN_EXE_pleach").into());
+    let permits = Semaphore::new(1);
+    let budget = Budget::of(1 << 30);
+    let limits = Limits {
+        time: Duration::from_secs(1),
+        ..Limits::of(budget.clone())
+    };
+    let fetched = |url: String, limits: Limits| {
+        let fetcher = fetcher.clone();
+        let permits = &permits;
+        async move {
+            let _permit = permits.acquire().await.unwrap();
+            let calling = fetcher.run(move |carrier| {
+                let mut mirror = Mirror::within(anonymous(&url), limits);
+                let fetched = mirror.fetch_by(carrier, |branch| branch.starts_with(ENVIRONMENTS));
+                fetched.map_err(|error| error.to_string())
+            });
+            // It waits for the thread, which ends because the process does.
+            calling.await.unwrap()
+        }
+    };
+    let repo = repository();
+    point(&repo, "env/a");
+    let server = GitServer::start(repo.path()).unwrap();
+    let usual = Limits::of(budget.clone());
+    let (silent, other) = tokio::join!(
+        fetched(endless(), limits),
+        fetched(server.url(".git"), usual)
+    );
+    let error = silent.unwrap_err();
+    assert!(
+        error.contains("the server did not answer within"),
+        "{error}"
+    );
+    assert_eq!(shown(&other.unwrap()), ["env/a=first"]);
+    assert_eq!(fetching(), 0);
+    // A caller that loses interest leaves nothing behind either.
+    let long = Limits::of(budget.clone());
+    let called = tokio::time::timeout(Duration::from_millis(300), fetched(endless(), long)).await;
+    assert!(called.is_err());
+    let started = Instant::now();
+    while fetching() > 0 || budget.used() > 0 {
+        assert!(
+            started.elapsed() < Duration::from_mins(1),
+            "it is left behind"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }

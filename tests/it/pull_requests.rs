@@ -11,7 +11,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use pleach_domain::repo::format::ForgeKind;
 use pleach_testkit::forge::{ACCOUNT, FakeForge, Pull, TOKEN};
 use pleach_testkit::git_server::GitServer;
-use pleach_testkit::repository::TestRepo;
+use pleach_testkit::repository::{TestRepo, noise};
 use rstest::rstest;
 use sha2::Sha256;
 use tempfile::TempDir;
@@ -97,6 +97,11 @@ impl Hosted {
 
     /// Runs the loop on it, with other lines for the forge.
     fn runs_with(&self, lines: &str) -> Loop {
+        self.runs_within(lines, "{}")
+    }
+
+    /// Likewise, with limits of disk space.
+    fn runs_within(&self, lines: &str, disk: &str) -> Loop {
         let folder = self.root.path();
         let write = |name: &str, text: &str| {
             let path = folder.join(name);
@@ -110,7 +115,7 @@ impl Hosted {
         };
         let (token, secret) = (write("token", TOKEN), write("secret", SECRET));
         let text = format!(
-            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\nlisten: 127.0.0.1:0\nrepositories:\n  - name: fleet\n    url: {}\n    forge: {{kind: {kind}, url: \"{}\", tokenFile: {token}, webhookSecretFile: {secret}, {lines}}}\n    environments:\n      - match: env/*\n        cluster: {{id: c, kubeconfigFile: /nowhere}}\n        allow: all\n",
+            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\nlisten: 127.0.0.1:0\ndisk: {disk}\nrepositories:\n  - name: fleet\n    url: {}\n    forge: {{kind: {kind}, url: \"{}\", tokenFile: {token}, webhookSecretFile: {secret}, {lines}}}\n    environments:\n      - match: env/*\n        cluster: {{id: c, kubeconfigFile: /nowhere}}\n        allow: all\n",
             self.git.url("example/fleet.git"),
             self.forge.api(),
         );
@@ -157,9 +162,12 @@ struct Loop {
 impl Loop {
     fn start(config: &str, folder: &Path) -> Self {
         let log = std::fs::File::create(folder.join("log")).unwrap();
+        let temporary = folder.join("tmp");
+        std::fs::create_dir_all(&temporary).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_pleach"))
             .env_clear()
             .env("HOME", folder)
+            .env("TMPDIR", temporary)
             .args(["-v", "run", "--config", config])
             .stdout(Stdio::piped())
             .stderr(log)
@@ -608,4 +616,97 @@ fn a_change_that_unpacks_to_much_takes_no_memory_of_the_loop() {
     let peak = peak(&running.child);
     assert!(peak < LARGE >> 20, "{peak} MiB");
     running.stop();
+}
+
+#[test]
+fn heads_beyond_the_budget_are_fetched_once_and_named() {
+    const DISK: &str = "{budget: 8Mi, forkHead: 1Mi}";
+    let hosted = Hosted::new(ForgeKind::Github);
+    let open = |number: u64, head: &str, is_fork: bool| {
+        let pull = Pull {
+            head: head.to_owned(),
+            base_branch: "main".to_owned(),
+            is_fork,
+            ..Pull::default()
+        };
+        hosted.forge.put(number, pull);
+    };
+    let large = |number: u64, bytes: usize| {
+        let head = hosted.push(number, "noise", &noise(number, bytes));
+        let reset = ["reset", "--quiet", "--hard", "HEAD~1"];
+        hosted.repo.git(&reset).unwrap();
+        open(number, &head, number != 4);
+        head
+    };
+    // Three forks exceed the limit of a commit, and a branch exceeds the budget.
+    let size_of_a_fork = "it is larger than 1 MiB";
+    let heads = [
+        (1, large(1, 4 << 20), size_of_a_fork),
+        (2, large(2, 4 << 20), size_of_a_fork),
+        (3, large(3, 4 << 20), size_of_a_fork),
+        (
+            4,
+            large(4, 24 << 20),
+            "which is what the disk budget of the controller leaves",
+        ),
+    ];
+    let running = hosted.runs_within("previews: true", DISK);
+    for (number, head, why) in &heads {
+        hosted.until_state(head, "error");
+        let states = hosted.states(head);
+        assert_eq!(states.len(), 2, "{states:?}");
+        assert!(states[1].contains("pleach/preview error"), "{states:?}");
+        let notes = hosted.forge.notes(*number);
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].1.contains(why), "{}", notes[0].1);
+    }
+    let fine = hosted.push(5, "manifests/web/web.yaml", &config_map("second"));
+    open(5, &fine, true);
+    running.happened(ForgeKind::Github);
+    hosted.until_state(&fine, "success");
+    running.stop();
+    let log = std::fs::read_to_string(hosted.root.path().join("log")).unwrap();
+    for (_, head, _) in &heads {
+        let lines = log.lines().filter(|line| line.contains(&**head));
+        assert_eq!(lines.count(), 1, "{head}: {log}");
+    }
+    // Nothing of them stays on the disk.
+    let folder = hosted.root.path().join("tmp");
+    let size = Command::new("du").arg("-sk").arg(folder).output();
+    let size = String::from_utf8(size.unwrap().stdout).unwrap();
+    let kibibytes = size.split_whitespace().next().unwrap();
+    assert!(kibibytes.parse::<u32>().unwrap() < 1024, "{size}");
+    // Another pull request has one of the commits: no comment says yet that it is too large,
+    // and the controller was restarted.
+    let downloads = || {
+        let requests = hosted.git.requests();
+        let posts = requests.iter().filter(|one| one.starts_with("POST"));
+        posts.count()
+    };
+    let before = downloads();
+    for (number, head, _) in &heads {
+        open(number + 10, head, *number != 4);
+    }
+    let running = hosted.runs_within("previews: true", DISK);
+    for (number, _, why) in &heads {
+        let notes = || hosted.forge.notes(number + 10);
+        until("the comment", || !notes().is_empty(), || (*why).to_owned());
+        assert!(notes()[0].1.contains(why), "{}", notes()[0].1);
+    }
+    assert_eq!(downloads(), before);
+    // A larger limit counts.
+    running.stop();
+    let running = hosted.runs_within("previews: true", "{forkHead: 10Mi}");
+    let refspec = format!("{}:refs/pull/21/head", heads[0].1);
+    hosted
+        .repo
+        .git(&["push", "-q", "origin", &refspec])
+        .unwrap();
+    open(21, &heads[0].1, true);
+    running.happened(ForgeKind::Github);
+    let notes = || hosted.forge.notes(21);
+    until("the comment", || !notes().is_empty(), || "none".to_owned());
+    assert!(!notes()[0].1.contains("no preview"), "{}", notes()[0].1);
+    running.stop();
+    assert_eq!(hosted.forge.wrong(), [""; 0]);
 }

@@ -115,6 +115,23 @@ impl TestRepo {
     }
 }
 
+/// Text that compression hardly makes smaller, of at least so many bytes.
+pub fn noise(seed: u64, bytes: usize) -> String {
+    let mut state = seed;
+    let mut text = String::with_capacity(bytes + 8);
+    while text.len() < bytes {
+        // The generator of PCG.
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let digits = (32..64).step_by(4);
+        text.extend(digits.filter_map(|shift| {
+            char::from_digit(u32::from((state >> shift).to_le_bytes()[0] & 15), 16)
+        }));
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -133,6 +133,7 @@ pub(super) fn from_file(
         listen: said.listen,
         metrics: said.metrics,
         drift_watch: said.drift_watch,
+        disk: said.disk,
         told: targets(said.notifications, folder),
     })
 }

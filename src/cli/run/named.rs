@@ -96,6 +96,7 @@ pub(super) async fn from_arguments(
         listen: None,
         metrics: None,
         drift_watch: true,
+        disk: config::Disk::default(),
         told: Vec::new(),
     })
 }

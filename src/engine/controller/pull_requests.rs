@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleach_domain::repo::controller::Disk;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -136,13 +137,13 @@ pub(super) struct PullRequests {
 
 impl PullRequests {
     pub(super) fn new(
-        (repository, previews): (&Repository, &Previews),
+        (repository, previews, disk): (&Repository, &Previews, Disk),
         wake: Arc<Notify>,
         (slots, stands): (Slots, watch::Receiver<Standing>),
         shared: Shared,
     ) -> Self {
         Self {
-            work: Arc::new(Work::new((repository, previews), slots)),
+            work: Arc::new(Work::new((repository, previews, disk), slots)),
             wake,
             stands,
             shared,

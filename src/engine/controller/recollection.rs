@@ -15,12 +15,13 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::assigned::Assigned;
-use super::blocking::Blocking;
 use super::environment::for_cluster;
 use super::read::{Reading, Which};
 use super::{Grant, NAMED, Shared, pace};
 use crate::engine::load::Loaded;
 use crate::engine::words;
+use crate::io::git::budget::Budget;
+use crate::io::git::fetch::Carrier;
 use crate::io::git::former::Former;
 use crate::io::git::remote::Remote;
 
@@ -155,11 +156,10 @@ impl Recollection {
     pub(super) async fn run(mut self) {
         let stop = self.shared.stop.clone();
         let mut known: Option<Kept> = None;
-        let mut blocking = Blocking::default();
         let mut failures = 0;
         while let Some(asked) = stop.run_until_cancelled(self.asked(known.is_some())).await {
             let answering = match asked {
-                Asked::Questions(asked) => self.answer(asked, known.take(), &mut blocking),
+                Asked::Questions(asked) => self.answer(asked, known.take()),
                 Asked::Nothing => {
                     // It lies on a disk.
                     let known = known.take();
@@ -210,7 +210,6 @@ impl Recollection {
         &self,
         mut asked: Vec<Question>,
         known: Option<Kept>,
-        blocking: &mut Blocking,
     ) -> Result<Option<Kept>, String> {
         let assigned = self.assigned.borrow().clone();
         let Some(source) = assigned.grant.source(&self.environment) else {
@@ -229,10 +228,15 @@ impl Recollection {
             remote: assigned.remote,
             grant: assigned.grant,
             reading: self.shared.reading.clone(),
+            budget: self.shared.fetching.budget.clone(),
         };
-        // Whatever becomes of the call, others have room after this time.
-        let answering = blocking.run(self.limit, move || search.answer(asked, known));
-        let known = answering.await.map_err(|error| error.to_string())??;
+        // Dropped, this kills the process that fetches. Then the permit is free.
+        let fetcher = &self.shared.fetching.fetcher;
+        let answering = fetcher.run(move |carrier| search.answer(carrier, asked, known));
+        let Ok(answered) = timeout(self.limit, answering).await else {
+            return Err(format!("it did not answer within {:?}", self.limit));
+        };
+        let known = answered.map_err(|error| words(&error))??;
         Ok(known.map(|known| Kept { room, known }))
     }
 
@@ -263,11 +267,13 @@ struct Search {
     remote: Remote,
     grant: Arc<Grant>,
     reading: Reading,
+    budget: Budget,
 }
 
 impl Search {
     fn answer(
         &self,
+        carrier: &Carrier<'_>,
         mut asked: Vec<Question>,
         known: Option<Known>,
     ) -> Result<Option<Known>, String> {
@@ -291,7 +297,7 @@ impl Search {
             known => {
                 // The former copy goes before there is another one.
                 drop(known);
-                let known = self.fetch()?;
+                let known = self.fetch(carrier)?;
                 let commits = had(&known)?;
                 (known, commits)
             }
@@ -305,8 +311,8 @@ impl Search {
         Ok(Some(known))
     }
 
-    fn fetch(&self) -> Result<Known, String> {
-        let fetched = Former::fetch(&self.remote, &self.branch);
+    fn fetch(&self, carrier: &Carrier<'_>) -> Result<Known, String> {
+        let fetched = Former::fetch_by(carrier, &self.budget, &self.remote, &self.branch);
         Ok(Known {
             grant: Arc::clone(&self.grant),
             keys: self.remote.keys.clone(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pleach_domain::inventory::{ReleaseName, Source};
 use pleach_domain::observe::ClusterId;
-use pleach_domain::repo::controller::{Allow, Branches, Minimum, Reserved};
+use pleach_domain::repo::controller::{Allow, Branches, Disk, Minimum, Reserved};
 
 use super::pull_requests::Previews;
 use super::replicas::Sharing;
@@ -31,6 +31,8 @@ pub struct Setup {
     pub own: Option<ReleaseName>,
     /// pleach itself, for work that is done by a process of its own.
     pub program: PathBuf,
+    /// Disk space of copies of repositories.
+    pub disk: Disk,
 }
 
 /// A repository that is followed.

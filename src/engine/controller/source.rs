@@ -7,20 +7,15 @@ use pleach_domain::repo::controller::Branches;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::blocking::Blocking;
 use super::pace::{self, Paces, Triggered};
 use super::recall::{Recall, Recalled};
-use super::{LoopEvent, Repository, Shared};
+use super::{Fetching, LoopEvent, Repository, Shared};
 use crate::engine::words;
 use crate::io::git::GitError;
-use crate::io::git::mirror::{Fetched, Mirror};
+use crate::io::git::mirror::{Fetched, Limits, Mirror};
 
 /// How often a repository is asked at least.
 const LONGEST: Duration = Duration::from_mins(1);
-/// When a fetch that does not even keep its own limits is given up. The next one waits as long
-/// for its thread.
-const LIMIT: Duration = Duration::from_mins(7);
-
 /// What is known of a repository.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SourceState {
@@ -45,14 +40,13 @@ pub(super) async fn follow(
     shared: Shared,
 ) {
     let mut mirror = None;
-    let mut blocking = Blocking::default();
     let mut recall = Recall::new(&repository);
     let mut failures = 0;
     let mut triggered = Triggered::new(wake);
     loop {
         let (started, questions) = (Instant::now(), paces.questions());
         triggered.is_answered();
-        let fetching = fetch(&repository, &mut mirror, &mut blocking);
+        let fetching = fetch(&repository, &mut mirror, &shared.fetching);
         let Some(fetched) = shared.stop.run_until_cancelled(fetching).await else {
             return;
         };
@@ -119,27 +113,27 @@ pub(super) async fn follow(
     }
 }
 
-/// Fetches once. A mirror that does not come back is left alone. Once it did, the next fetch
-/// makes another one.
+/// Fetches once. The connections of the mirror end at their deadlines.
 async fn fetch(
     repository: &Repository,
     mirror: &mut Option<Mirror>,
-    blocking: &mut Blocking,
+    fetching: &Fetching,
 ) -> Result<Fetched, String> {
     let taken = mirror.take();
     let remote = repository.remote.clone();
+    let limits = Limits::of(fetching.budget.clone());
     let branches: Vec<Branches> = repository
         .grants
         .iter()
         .map(|grant| grant.branches.clone())
         .collect();
-    let fetching = blocking.run(LIMIT, move || {
-        let mut taken = taken.unwrap_or_else(|| Mirror::new(remote));
+    let calling = fetching.fetcher.run(move |carrier| {
+        let mut taken = taken.unwrap_or_else(|| Mirror::within(remote, limits));
         let is_wanted = |branch: &str| branches.iter().any(|one| one.environment(branch).is_some());
-        let fetched: Result<Fetched, GitError> = taken.fetch(is_wanted);
+        let fetched: Result<Fetched, GitError> = taken.fetch_by(carrier, is_wanted);
         (taken, fetched)
     });
-    let (back, fetched) = fetching.await.map_err(|error| error.to_string())?;
+    let (back, fetched) = calling.await.map_err(|error| words(&error))?;
     *mirror = Some(back);
     fetched.map_err(|error| words(&error))
 }

@@ -6,7 +6,7 @@
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tempfile::{Builder, TempDir};
@@ -30,6 +30,11 @@ impl TemporaryFolder {
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
+}
+
+/// The folder that temporary folders are made in.
+pub fn temporary() -> PathBuf {
+    std::env::temp_dir()
 }
 
 /// Makes a folder that is gone with the value.

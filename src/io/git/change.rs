@@ -2,65 +2,57 @@
 //! a branch and the commits of pull requests, with the history between them.
 //!
 //! Anybody may open a pull request, and a small download can unpack to anything.
-//! So what is to be fetched is only said here, for a process that is bounded and may
-//! break down.
+//! So each connection is an order for a process with limits, and each commit has a
+//! limit of its own. A commit that exceeds it is downloaded once.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use git2::{ErrorClass, Reference, Repository};
-use serde::{Deserialize, Serialize};
+use git2::Repository;
+use pleach_domain::repo::controller::Disk;
 
-use super::remote::{Credentials, LARGEST, Remote, Session, limit_silence, location};
+use super::budget::{Budget, SHORT, Store};
+use super::fetch::{Carrier, Download, Failure, Fetch, FetchError, Peer};
+use super::remote::{DEADLINE, LARGEST, Remote};
+use super::too_large::TooLarge;
 use super::{GitError, unfetched};
-use crate::io::files::{self, TemporaryFolder};
+use crate::io::files;
 
 /// Downloads leave packs behind, and nothing collects them: after so many of
 /// them the copy is made anew.
 const DOWNLOADS: u32 = 100;
-/// Likewise after so many bytes: a pull request may hold anything.
-const MOST: usize = 2 * LARGEST;
-
-/// What libgit2 calls packs that it is about to write.
-const UNFINISHED: &str = "pack_git2_";
 
 /// A copy of a repository, with whole histories.
 pub struct ChangeMirror {
     remote: Remote,
-    folder: Option<Arc<TemporaryFolder>>,
+    /// The disk space of the copy. Previous copies that are still read count too.
+    budget: Budget,
+    /// The most that is downloaded for a commit of a fork, in bytes.
+    fork_head: u64,
+    too_large: TooLarge,
+    store: Option<Arc<Store>>,
     downloads: u32,
-    received: usize,
 }
 
-/// A change that is to be fetched. It is handed to another process, with the
-/// credentials that this takes.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Fetch {
-    url: String,
-    credentials: Credentials,
-    folder: PathBuf,
-    /// The branch that the change is to be merged into.
-    branch: String,
+/// A change that is to be fetched.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// The branch that it is to be merged into.
+    pub branch: String,
     /// The reference of the change in the repository.
-    head: String,
-    /// What the change is called in the copy.
-    name: String,
-}
-
-/// What came of a fetch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Received {
-    base: String,
-    head: String,
-    bytes: usize,
+    pub reference: String,
+    /// Its newest commit, as the forge knows it.
+    pub head: String,
+    /// The name that it gets in the copy.
+    pub name: String,
+    /// Whether it comes from another repository.
+    pub is_fork: bool,
 }
 
 /// A change as it was fetched.
 #[derive(Debug, Clone)]
 pub struct FetchedChange {
-    folder: Arc<TemporaryFolder>,
+    store: Arc<Store>,
     /// The commit of the branch that it is to be merged into.
     pub base: String,
     /// The newest commit of the change.
@@ -70,141 +62,173 @@ pub struct FetchedChange {
 impl FetchedChange {
     /// The folder of the copy: a bare repository. It is there as long as this is.
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        self.store.path()
     }
 }
 
-impl ChangeMirror {
-    /// A copy that has nothing yet.
-    pub fn new(remote: Remote) -> Self {
-        Self {
-            remote,
-            folder: None,
-            downloads: 0,
-            received: 0,
-        }
-    }
-
-    /// What is to be fetched for a branch and what is to be merged into it: `head` is
-    /// its reference in the repository. In the copy both can be named: the branch as
-    /// it is called, the change by `name`. Blocks where a token is asked for.
-    pub fn begin(&mut self, branch: &str, head: &str, name: &str) -> Result<Fetch, GitError> {
-        if self.downloads >= DOWNLOADS || self.received >= MOST {
-            self.folder = None;
-        }
-        let folder = if let Some(folder) = &self.folder {
-            Arc::clone(folder)
-        } else {
-            let folder = Arc::new(files::temporary_folder()?);
-            (self.downloads, self.received) = (0, 0);
-            self.folder = Some(Arc::clone(&folder));
-            folder
-        };
-        let fetch = Fetch {
-            url: self.remote.url.clone(),
-            credentials: self.remote.auth.credentials()?,
-            folder: folder.path().to_owned(),
-            branch: branch.to_owned(),
-            head: head.to_owned(),
-            name: name.to_owned(),
-        };
-        // The one before may have been killed.
-        fetch.tidy_up()?;
-        self.downloads += 1;
-        Ok(fetch)
-    }
-
-    /// Notes what came of it.
-    pub fn end(&mut self, received: Received) -> Option<FetchedChange> {
-        self.received += received.bytes;
-        Some(FetchedChange {
-            folder: Arc::clone(self.folder.as_ref()?),
-            base: received.base,
-            head: received.head,
-        })
-    }
-
-    /// Notes that the credentials are refused. Blocks where a token is asked for.
-    pub fn refused(&self) {
-        self.remote.auth.refused();
-    }
-}
-
-/// Why a change could not be fetched.
+/// Why a change was not fetched.
 #[derive(Debug, thiserror::Error)]
-pub enum FetchError {
+pub enum ChangeError {
     /// It may work another time.
     #[error(transparent)]
     Passing(#[from] GitError),
-    /// The credentials are not taken.
-    #[error(transparent)]
-    Refused(GitError),
-    /// The change, or the branch with its history, is larger than what is fetched.
-    #[error(transparent)]
-    TooLarge(GitError),
+    /// The change, or the branch with its history, is larger than its limit.
+    #[error("{0}")]
+    TooLarge(String),
 }
 
-impl Fetch {
-    /// What the branch and the change are called in the copy.
-    fn references(&self) -> [String; 2] {
-        [
-            format!("refs/heads/{}", self.branch),
-            format!("refs/remotes/{}", self.name),
-        ]
+/// A failed download.
+struct Failed {
+    error: FetchError,
+    /// Whether the disk budget gave less than the usual limit.
+    is_short: bool,
+}
+
+/// A copy that a change is fetched into.
+struct Copy {
+    store: Arc<Store>,
+    /// Whether it was empty.
+    is_new: bool,
+}
+
+impl ChangeMirror {
+    /// A copy that has nothing yet, within this disk space.
+    pub fn new(remote: Remote, disk: Disk) -> Self {
+        Self {
+            too_large: TooLarge::of(&files::temporary(), &remote.url),
+            remote,
+            budget: Budget::of(disk.budget),
+            fork_head: disk.fork_head,
+            store: None,
+            downloads: 0,
+        }
     }
 
-    /// Removes what a fetch into the same copy left behind that was killed: a pack that
-    /// it wrote, and locks.
-    fn tidy_up(&self) -> Result<(), GitError> {
-        let packs = self.folder.join("objects/pack");
-        for name in files::names(&packs)? {
-            if name.to_string_lossy().starts_with(UNFINISHED) {
-                files::remove_file(&packs.join(name))?;
-            }
+    /// Fetches a branch and a change that is to be merged into it. In the copy both can be
+    /// named: the branch by its own name, the change by the name that it was given. Blocks.
+    pub fn fetch(
+        &mut self,
+        carrier: &Carrier<'_>,
+        change: &Change,
+    ) -> Result<FetchedChange, ChangeError> {
+        let most = if change.is_fork {
+            self.fork_head
+        } else {
+            LARGEST
+        };
+        let limit = most.min(self.budget.largest());
+        if let Some(reason) = self.too_large.reason(&change.head, limit) {
+            return Err(ChangeError::TooLarge(reason.to_owned()));
         }
-        for reference in self.references() {
-            // Of any other name nothing is fetched.
-            if Reference::is_valid_name(&reference) {
-                files::remove_file(&self.folder.join(format!("{reference}.lock")))?;
-            }
+        let (from, _) = self.remote.location()?;
+        let mut copy = self.copy()?;
+        let mut fetched = self.try_fetch((carrier, &from), (&copy, change), limit)?;
+        let is_short = |failed: &Failed| failed.is_short && !copy.is_new;
+        if fetched.as_ref().is_err_and(is_short) {
+            // Previous changes take the space.
+            drop(copy);
+            self.store = None;
+            copy = self.copy()?;
+            fetched = self.try_fetch((carrier, &from), (&copy, change), limit)?;
         }
-        Ok(())
+        fetched.map_err(|failed| self.failed(failed, &copy.store, (&change.head, limit)))
     }
 
-    /// Fetches. Blocks, and takes as much memory as the change wants.
-    pub fn carry_out(self) -> Result<Received, FetchError> {
-        limit_silence();
-        let failed = |source: git2::Error| unfetched(&self.url, &source);
-        // An empty folder becomes one, and one that is there stays as it is.
-        let repository = Repository::init_bare(&self.folder).map_err(failed)?;
-        let (url, _) = location(&self.url)?;
-        let mut remote = repository.remote_anonymous(&url).map_err(failed)?;
-        let [base_name, head_name] = self.references();
-        let wanted = [
-            format!("+{base_name}:{base_name}"),
-            format!("+{}:{head_name}", self.head),
-        ];
-        let session = Session::with(&self.url, self.credentials)?;
-        if let Err(error) = session.fetch(&mut remote, &wanted, false) {
-            let is_too_large =
-                error.class() == ErrorClass::NoMemory || remote.stats().received_bytes() > LARGEST;
-            let error = failed(error);
-            return Err(if is_too_large {
-                FetchError::TooLarge(error)
-            } else if session.is_refused() {
-                FetchError::Refused(error)
-            } else {
-                FetchError::Passing(error)
+    /// The copy that is there, or an empty one in its place.
+    fn copy(&mut self) -> Result<Copy, GitError> {
+        if self.downloads >= DOWNLOADS || self.store.as_ref().is_some_and(|one| one.is_worn()) {
+            self.store = None;
+        }
+        if let Some(store) = &self.store {
+            self.downloads += 1;
+            return Ok(Copy {
+                store: Arc::clone(store),
+                is_new: false,
             });
         }
-        let commit = |name: &str| {
-            let reference = repository.find_reference(name)?;
-            Ok(reference.peel_to_commit()?.id().to_string())
-        };
-        Ok(Received {
-            base: commit(&base_name).map_err(failed)?,
-            head: commit(&head_name).map_err(failed)?,
-            bytes: remote.stats().received_bytes(),
+        let store = Arc::new(Store::make(&self.budget)?);
+        self.downloads = 1;
+        self.store = Some(Arc::clone(&store));
+        Ok(Copy {
+            store,
+            is_new: true,
         })
+    }
+
+    fn try_fetch(
+        &self,
+        (carrier, from): (&Carrier<'_>, &str),
+        (copy, change): (&Copy, &Change),
+        limit: u64,
+    ) -> Result<Result<FetchedChange, Failed>, GitError> {
+        let Copy { store, is_new } = copy;
+        let base = format!("refs/heads/{}", change.branch);
+        let head = format!("refs/remotes/{}", change.name);
+        let largest = LARGEST.min(self.budget.largest());
+        let peer = self.remote.peer(from)?;
+        let fetched = self.download(carrier, (store, &peer), (&base, &base), largest)?;
+        if let Err(mut failed) = fetched {
+            failed.error.said = format!("branch {}: {}", change.branch, failed.error.said);
+            return Ok(Err(failed));
+        }
+        if *is_new {
+            store.note_complete();
+        }
+        let named = (&*change.reference, &*head);
+        if let Err(failed) = self.download(carrier, (store, &peer), named, limit)? {
+            return Ok(Err(failed));
+        }
+        let failed = |source: git2::Error| unfetched(&self.remote.url, &source);
+        let repository = Repository::open_bare(store.path()).map_err(failed)?;
+        let commit = |name: &str| repository.refname_to_id(name).map_err(failed);
+        Ok(Ok(FetchedChange {
+            base: commit(&base)?.to_string(),
+            head: commit(&head)?.to_string(),
+            store: Arc::clone(store),
+        }))
+    }
+
+    fn download(
+        &self,
+        carrier: &Carrier<'_>,
+        (store, peer): (&Store, &Peer),
+        (there, here): (&str, &str),
+        most: u64,
+    ) -> Result<Result<(), Failed>, GitError> {
+        let largest = store.promise(most);
+        let download = Download {
+            refspecs: vec![format!("+{there}:{here}")],
+            shallow: false,
+            largest,
+            time: DEADLINE,
+            background: true,
+        };
+        let order = Fetch::download(peer.clone(), store.path().to_owned(), download);
+        let received = self.remote.carry(carrier, &order);
+        store.settle()?;
+        Ok(received.map(drop).map_err(|error| Failed {
+            is_short: largest < most && error.failure == Failure::TooLarge,
+            error,
+        }))
+    }
+
+    /// The error of a change. Remembers a commit that no other try can fetch.
+    fn failed(&mut self, failed: Failed, store: &Store, (head, limit): (&str, u64)) -> ChangeError {
+        let Failed {
+            mut error,
+            is_short,
+        } = failed;
+        // Previous copies that are still read leave more space another time.
+        let is_final = error.failure == Failure::TooLarge && (!is_short || store.is_alone());
+        if is_short {
+            error.said.push_str(SHORT);
+        }
+        let error = error.of(&self.remote.url);
+        if !is_final {
+            return ChangeError::Passing(error);
+        }
+        let reason = error.to_string();
+        self.too_large.add(head, limit, &reason);
+        ChangeError::TooLarge(reason)
     }
 }

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use git2::{Repository, Sort};
 
+use super::budget::{Budget, Store};
+use super::fetch::{Carrier, Download, Fetch};
 use super::mirror::Reader;
-use super::remote::{LARGEST, Remote, Session, limit_silence};
+use super::remote::{DEADLINE, LARGEST, Remote};
 use super::signature::Signatures;
 use super::{GitError, unfetched};
-use crate::io::files;
 
 /// What the branch is called in the copy.
 const BRANCH: &str = "refs/pleach/former";
@@ -26,23 +27,39 @@ pub struct Former {
 
 impl Former {
     /// Fetches the history into a copy of its own, as the one that follows the branch
-    /// may know the newest commit only. Blocks.
+    /// may know the newest commit only. Blocks; this process talks to the server.
     pub fn fetch(remote: &Remote, branch: &str) -> Result<Self, GitError> {
-        limit_silence();
-        let failed = |source: git2::Error| unfetched(&remote.url, &source);
-        let (url, prefix) = remote.location()?;
-        let folder = Arc::new(files::temporary_folder()?);
-        let repository = Repository::init_bare(folder.path()).map_err(failed)?;
-        let mut from = repository.remote_anonymous(&url).map_err(failed)?;
-        let session = Session::open(remote, LARGEST)?;
-        let whole = format!("+refs/heads/{branch}:{BRANCH}");
-        session.fetch(&mut from, &[whole], false).map_err(failed)?;
+        Self::fetch_by(&Fetch::execute, &Budget::of(2 * LARGEST), remote, branch)
+    }
+
+    /// Likewise, within a disk budget. Blocks.
+    pub fn fetch_by(
+        carrier: &Carrier<'_>,
+        budget: &Budget,
+        remote: &Remote,
+        branch: &str,
+    ) -> Result<Self, GitError> {
+        let (from, prefix) = remote.location()?;
+        let store = Store::make(budget)?;
+        let download = Download {
+            refspecs: vec![format!("+refs/heads/{branch}:{BRANCH}")],
+            shallow: false,
+            largest: store.promise(LARGEST),
+            time: DEADLINE,
+            background: false,
+        };
+        let order = Fetch::download(remote.peer(&from)?, store.path().to_owned(), download);
+        let received = remote.carry(carrier, &order);
+        store.settle()?;
+        received.map_err(|error| error.of(&remote.url))?;
         // Nothing is fetched of a branch that is gone.
-        repository.refname_to_id(BRANCH).map_err(failed)?;
+        Repository::open_bare(store.path())
+            .and_then(|repository| repository.refname_to_id(BRANCH))
+            .map_err(|source| unfetched(&remote.url, &source))?;
         Ok(Self {
             signatures: remote.keys.clone().map(Signatures::new),
             reader: Reader {
-                folder,
+                store: Arc::new(store),
                 prefix: prefix.into(),
             },
         })
@@ -50,7 +67,7 @@ impl Former {
 
     /// Those of the commits that are named which the branch had, newest first. Blocks.
     pub fn had(&self, named: &BTreeSet<String>) -> Result<Vec<String>, GitError> {
-        let path = self.reader.folder.path();
+        let path = self.reader.store.path();
         let failed = |source| GitError::Open {
             path: path.to_owned(),
             source,
@@ -73,7 +90,7 @@ impl Former {
     /// error where nobody can tell now. Blocks.
     pub fn distrusts(&mut self, commit: &str) -> Result<Option<String>, GitError> {
         match &mut self.signatures {
-            Some(signatures) => signatures.distrusts(self.reader.folder.path(), commit),
+            Some(signatures) => signatures.distrusts(self.reader.store.path(), commit),
             None => Ok(None),
         }
     }

@@ -1,8 +1,8 @@
 //! Copies of repositories that are elsewhere: bare, shallow where the transport
 //! allows it, with no more than the branches that somebody wants.
 //!
-//! Calls block, and every one of them ends: the transport has time-outs, a
-//! download has a deadline and a largest size.
+//! Calls block, and every one of them ends: each connection has a deadline and a
+//! largest size. A [`Carrier`] executes them in another process, which is killed then.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,36 +13,39 @@ use git2::Repository;
 use pleach_domain::repo::controller::Transport;
 use serde::{Deserialize, Serialize};
 
-use super::remote::{LARGEST, Remote, Session, limit_silence};
+use super::budget::{Budget, SHORT, Store};
+use super::fetch::{Carrier, Download, Failure, Fetch, FetchError, Peer};
+use super::remote::{DEADLINE, LARGEST, Remote};
 use super::signature::Signatures;
 use super::{GitError, GitTree, unfetched};
-use crate::io::files::{self, TemporaryFolder};
 
-/// Matches nothing: a fetch of it asks what there is and downloads nothing.
-const NOTHING: &str = "+refs/pleach/nothing:refs/pleach/nothing";
 /// For how long branches are fetched one after the other at once.
 const IN_TURN: Duration = Duration::from_mins(1);
 /// When a commit is fetched again that took more than it may.
 const AGAIN: Duration = Duration::from_mins(30);
 
 /// What a mirror may take.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Limits {
     /// The most that is downloaded at once, in bytes.
-    pub download: usize,
+    pub download: u64,
+    /// How long a connection may take.
+    pub time: Duration,
     /// Downloads leave packs behind, and nothing collects them: after so many of them
     /// the mirror is made anew,
     pub downloads: u32,
-    /// and after so many bytes.
-    pub received: usize,
+    /// and earlier if these packs take much of what is free of the disk budget.
+    pub budget: Budget,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
+impl Limits {
+    /// The usual limits within a disk budget.
+    pub fn of(budget: Budget) -> Self {
         Self {
             download: LARGEST,
+            time: DEADLINE,
             downloads: 200,
-            received: 2 * LARGEST,
+            budget,
         }
     }
 }
@@ -54,7 +57,6 @@ pub struct Mirror {
     signatures: Option<Signatures>,
     reader: Option<Reader>,
     downloads: u32,
-    received: usize,
     /// Whether each branch is fetched by itself: one of them takes more than it may.
     in_turn: bool,
     /// The branches that do.
@@ -71,7 +73,7 @@ struct Beyond {
 /// Reads commits of a mirror, also while it is fetched or made anew.
 #[derive(Debug, Clone)]
 pub struct Reader {
-    pub(super) folder: Arc<TemporaryFolder>,
+    pub(super) store: Arc<Store>,
     /// Where the pleach repository lies within the git repository.
     pub(super) prefix: Arc<str>,
 }
@@ -103,97 +105,97 @@ pub struct Fetched {
 }
 
 impl Mirror {
-    /// A mirror that has nothing yet.
+    /// A mirror that has nothing yet, with a disk budget of its own.
     pub fn new(remote: Remote) -> Self {
-        Self::within(remote, Limits::default())
+        Self::within(remote, Limits::of(Budget::of(2 * LARGEST)))
     }
 
     /// Likewise, within these limits.
     pub fn within(remote: Remote, limits: Limits) -> Self {
-        limit_silence();
         Self {
             signatures: remote.keys.clone().map(Signatures::new),
             remote,
             limits,
             reader: None,
             downloads: 0,
-            received: 0,
             in_turn: false,
             beyond: BTreeMap::new(),
         }
     }
 
-    /// Follows the branches that are wanted, wherever they moved to.
+    /// Follows the branches that are wanted, wherever they moved to. This process talks
+    /// to the server.
     pub fn fetch(&mut self, is_wanted: impl Fn(&str) -> bool) -> Result<Fetched, GitError> {
+        self.fetch_by(&Fetch::execute, is_wanted)
+    }
+
+    /// Follows the branches that are wanted, wherever they moved to.
+    pub fn fetch_by(
+        &mut self,
+        carrier: &Carrier<'_>,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<Fetched, GitError> {
         // Somebody may have cleaned up where it lies.
-        let is_gone = |reader: &Reader| Repository::open_bare(reader.folder.path()).is_err();
-        let is_full =
-            self.downloads >= self.limits.downloads || self.received >= self.limits.received;
-        if is_full || self.reader.as_ref().is_some_and(is_gone) {
+        let is_gone = |reader: &Reader| Repository::open_bare(reader.store.path()).is_err();
+        let is_worn = |reader: &Reader| reader.store.is_worn();
+        if self.downloads >= self.limits.downloads
+            || self.reader.as_ref().is_some_and(is_gone)
+            || self.reader.as_ref().is_some_and(is_worn)
+        {
             self.reader = None;
         }
-        let (url, prefix) = self.remote.location()?;
-        let reader = match &self.reader {
-            Some(reader) => reader.clone(),
-            None => Reader {
-                folder: Arc::new(files::temporary_folder()?),
-                prefix: prefix.into(),
-            },
-        };
-        let remote = self.remote.clone();
-        let failed = |source: git2::Error| unfetched(&remote.url, &source);
-        let repository = if self.reader.is_none() {
-            (self.downloads, self.received) = (0, 0);
-            Repository::init_bare(reader.folder.path())
+        let (from, prefix) = self.remote.location()?;
+        let reader = if let Some(reader) = &self.reader {
+            reader.clone()
         } else {
-            Repository::open_bare(reader.folder.path())
-        }
-        .map_err(failed)?;
-        let mut from = repository.remote_anonymous(&url).map_err(failed)?;
-        let session = Session::open(&remote, self.limits.download)?;
-        session
-            .fetch(&mut from, &[NOTHING.to_owned()], false)
-            .map_err(failed)?;
-        let mut there: BTreeMap<String, String> = BTreeMap::new();
-        let mut branches = Vec::new();
-        for head in from.list().map_err(failed)? {
-            let Some(branch) = head.name().strip_prefix("refs/heads/") else {
-                continue;
-            };
-            branches.push(branch.to_owned());
-            if is_wanted(branch) {
-                there.insert(branch.to_owned(), head.oid().to_string());
+            self.downloads = 0;
+            Reader {
+                store: Arc::new(Store::make(&self.limits.budget)?),
+                prefix: prefix.into(),
             }
-        }
-        let default_branch = from.default_branch().ok().and_then(|name| {
-            let name = name.as_str().ok()?.strip_prefix("refs/heads/")?;
-            Some(name.to_owned())
-        });
+        };
+        let folder = reader.store.path();
+        let peer = self.remote.peer(&from)?;
+        let listing = Fetch::list(peer.clone(), folder.to_owned(), self.limits.time);
+        let listed = self.remote.carry(carrier, &listing);
+        let listed = listed.map_err(|error| error.of(&self.remote.url))?;
+        let there: BTreeMap<&String, &String> = listed
+            .branches
+            .iter()
+            .filter(|(branch, _)| is_wanted(branch))
+            .collect();
+        let failed = |source: git2::Error| unfetched(&self.remote.url, &source);
+        let repository = Repository::open_bare(folder).map_err(failed)?;
         let missing: BTreeMap<&str, &str> = there
             .iter()
-            .filter(|(branch, commit)| local(&repository, branch).as_ref() != Some(commit))
+            .filter(|(branch, commit)| local(&repository, branch).as_ref() != Some(**commit))
             .map(|(branch, commit)| (branch.as_str(), commit.as_str()))
             .collect();
-        let behind = self.download(&mut from, session, &missing)?;
-        if self.reader.is_none() {
+        let was_in_turn = self.in_turn;
+        let behind = self.download((carrier, peer), &reader.store, &missing)?;
+        if self.reader.is_none() || was_in_turn {
+            reader.store.note_complete();
             self.reader = Some(reader.clone());
         }
+        // Packs may have come in since it was opened.
+        let failed = |source: git2::Error| unfetched(&self.remote.url, &source);
+        let repository = Repository::open_bare(folder).map_err(failed)?;
         // What was there when it was downloaded may be newer than what was listed.
         let heads = there
             .into_keys()
             .filter_map(|branch| {
-                let commit = local(&repository, &branch)?;
-                Some((branch, commit))
+                let commit = local(&repository, branch)?;
+                Some((branch.clone(), commit))
             })
             .collect();
         let signatures = self.signatures.as_mut();
-        let distrusted = signatures.map(|one| one.distrusted(reader.folder.path(), &heads));
+        let distrusted = signatures.map(|one| one.distrusted(folder, &heads));
         Ok(Fetched {
             heads,
             distrusted: distrusted.unwrap_or_default(),
             behind,
-            branches,
-            default_branch,
+            branches: listed.branches.into_keys().collect(),
+            default_branch: listed.default_branch,
             reader,
         })
     }
@@ -203,12 +205,10 @@ impl Mirror {
     /// back. Gives those that are still missing, and why they are.
     fn download(
         &mut self,
-        from: &mut git2::Remote<'_>,
-        session: Session<'_>,
+        (carrier, peer): (&Carrier<'_>, Peer),
+        store: &Store,
         missing: &BTreeMap<&str, &str>,
     ) -> Result<BTreeMap<String, String>, GitError> {
-        let remote = self.remote.clone();
-        let failed = |source: git2::Error| unfetched(&remote.url, &source);
         self.beyond.retain(|branch, beyond| {
             missing.get(branch.as_str()) == Some(&beyond.commit.as_str())
                 && beyond.since.elapsed() < AGAIN
@@ -228,13 +228,17 @@ impl Mirror {
         }
         self.downloads += 1;
         if !self.in_turn && wanted.len() > 1 {
-            let fetched = self.receive(from, &session, &wanted);
+            let fetched = self.receive((carrier, peer), store, &wanted)?;
             // The next time by itself, and who waits for it hears why.
-            self.in_turn = fetched.is_err() && session.exceeded().is_some();
-            return fetched.map(|()| behind).map_err(failed);
+            self.in_turn = fetched.as_ref().is_err_and(FetchError::is_beyond);
+            return match fetched {
+                Ok(()) => Ok(behind),
+                Err(error) => Err(error.of(&self.remote.url)),
+            };
         }
-        // Its credentials may not be good for long: they are asked for again for the next.
-        let mut session = Some(session);
+        // Its credentials may not be good for long: they are read again for the next.
+        let from = peer.from.clone();
+        let mut peer = Some(peer);
         let mut is_postponed = false;
         let until = Instant::now() + IN_TURN;
         for branch in wanted {
@@ -244,15 +248,16 @@ impl Mirror {
                 is_postponed = true;
                 continue;
             }
-            let session = match session.take() {
-                Some(session) => session,
-                None => Session::open(&remote, self.limits.download)?,
+            let peer = match peer.take() {
+                Some(peer) => peer,
+                None => self.remote.peer(&from)?,
             };
-            let Err(error) = self.receive(from, &session, &[branch]) else {
+            let Err(error) = self.receive((carrier, peer), store, &[branch])? else {
                 continue;
             };
-            let error = failed(error);
-            if session.exceeded().is_none() {
+            let is_beyond = error.is_beyond();
+            let error = error.of(&self.remote.url);
+            if !is_beyond {
                 return Err(error);
             }
             let why = error.to_string();
@@ -270,19 +275,34 @@ impl Mirror {
     }
 
     fn receive(
-        &mut self,
-        from: &mut git2::Remote<'_>,
-        session: &Session<'_>,
+        &self,
+        (carrier, peer): (&Carrier<'_>, Peer),
+        store: &Store,
         branches: &[&str],
-    ) -> Result<(), git2::Error> {
-        let specs: Vec<String> = branches
+    ) -> Result<Result<(), FetchError>, GitError> {
+        let specs = branches
             .iter()
-            .map(|branch| format!("+refs/heads/{branch}:{}", reference(branch)))
-            .collect();
-        let shallow = Transport::of(&self.remote.url) != Some(Transport::Local);
-        let fetched = session.fetch(from, &specs, shallow);
-        self.received += from.stats().received_bytes();
-        fetched
+            .map(|branch| format!("+refs/heads/{branch}:{}", reference(branch)));
+        let largest = store.promise(self.limits.download);
+        let download = Download {
+            refspecs: specs.collect(),
+            shallow: Transport::of(&self.remote.url) != Some(Transport::Local),
+            largest,
+            time: self.limits.time,
+            background: false,
+        };
+        let order = Fetch::download(peer, store.path().to_owned(), download);
+        let received = self.remote.carry(carrier, &order);
+        store.settle()?;
+        Ok(match received {
+            Ok(_) => Ok(()),
+            Err(mut error) => {
+                if error.failure == Failure::TooLarge && largest < self.limits.download {
+                    error.said.push_str(SHORT);
+                }
+                Err(error)
+            }
+        })
     }
 }
 
@@ -295,7 +315,7 @@ impl Reader {
     /// Where the commits lie, as long as this is there.
     pub fn place(&self) -> Place {
         Place {
-            folder: self.folder.path().to_owned(),
+            folder: self.store.path().to_owned(),
             prefix: self.prefix.to_string(),
         }
     }
@@ -352,7 +372,7 @@ mod tests {
         });
         let first = mirror.fetch(|_| true).unwrap();
         #[expect(clippy::disallowed_methods, reason = "what only a test would do")]
-        std::fs::remove_dir_all(first.reader.folder.path()).unwrap();
+        std::fs::remove_dir_all(first.reader.store.path()).unwrap();
         assert!(first.reader.tree(&commit).is_err());
         let second = mirror.fetch(|_| true).unwrap();
         assert_eq!(second.heads["env/web"], commit);

@@ -17,6 +17,7 @@ use pleach_domain::repo::controller::Transport;
 use serde::{Deserialize, Serialize};
 
 use super::app::{self, GithubApp};
+use super::fetch::{Carrier, Failure, Fetch, FetchError, Peer, Received};
 use super::ssh::{self, Call};
 use super::{GitError, prefix};
 use crate::io::files;
@@ -25,10 +26,12 @@ use crate::io::files;
 const CONNECT: i32 = 10_000;
 /// How long it may be silent.
 const SILENCE: i32 = 15_000;
-/// How long a fetch may take as a whole.
-const DEADLINE: Duration = Duration::from_mins(5);
-/// The most that is downloaded at once.
-pub(super) const LARGEST: usize = 1 << 30;
+/// How long a download may take.
+pub(super) const DEADLINE: Duration = Duration::from_mins(5);
+/// The most that is downloaded at once, in bytes.
+pub(super) const LARGEST: u64 = 1 << 30;
+/// Bytes that an object takes in the index of a pack.
+const INDEXED: u64 = 36;
 /// Credentials, as the files that hold them: read for every fetch, so that they
 /// can be changed.
 #[derive(Debug, Clone)]
@@ -65,7 +68,28 @@ pub(super) enum Credentials {
     Anonymous,
     Basic { username: String, password: String },
     Header(String),
-    Ssh { key: PathBuf, known_hosts: PathBuf },
+    Ssh { key: Part, known_hosts: Part },
+}
+
+/// A file of credentials, and its content.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Part {
+    /// For messages.
+    pub(super) path: PathBuf,
+    pub(super) content: String,
+}
+
+impl Part {
+    fn read(path: &Path) -> Result<Self, GitError> {
+        let mut content = secret(path)?;
+        // A key without the end of its last line is none.
+        content.push('\n');
+        Ok(Self {
+            path: path.to_owned(),
+            content,
+        })
+    }
 }
 
 impl fmt::Debug for Credentials {
@@ -87,8 +111,8 @@ impl Auth {
                 Credentials::Header(format!("Authorization: Bearer {}", secret(token)?))
             }
             Self::Ssh { key, known_hosts } => Credentials::Ssh {
-                key: key.clone(),
-                known_hosts: known_hosts.clone(),
+                key: Part::read(key)?,
+                known_hosts: Part::read(known_hosts)?,
             },
             Self::GithubApp(app) => Credentials::Basic {
                 username: app::USER.to_owned(),
@@ -123,10 +147,34 @@ impl Remote {
     pub(super) fn location(&self) -> Result<(String, String), GitError> {
         location(&self.url)
     }
+
+    /// Reads the credentials for one connection.
+    pub(super) fn peer(&self, from: &str) -> Result<Peer, GitError> {
+        Ok(Peer {
+            url: self.url.clone(),
+            from: from.to_owned(),
+            credentials: self.auth.credentials()?,
+        })
+    }
+
+    /// Executes an order for this repository.
+    pub(super) fn carry(
+        &self,
+        carrier: &Carrier<'_>,
+        order: &Fetch,
+    ) -> Result<Received, FetchError> {
+        let received = carrier(order);
+        if let Err(error) = &received
+            && error.failure == Failure::Refused
+        {
+            self.auth.refused();
+        }
+        received
+    }
 }
 
 /// What is fetched from for a URL, and where the pleach repository lies in it.
-pub(super) fn location(url: &str) -> Result<(String, String), GitError> {
+fn location(url: &str) -> Result<(String, String), GitError> {
     match Transport::of(url) {
         Some(Transport::Local) => {}
         Some(Transport::Ssh) => return Ok((ssh::URL.to_owned(), String::new())),
@@ -140,40 +188,42 @@ pub(super) fn location(url: &str) -> Result<(String, String), GitError> {
     Ok((repository.path().to_string_lossy().into_owned(), prefix))
 }
 
-/// Credentials that were read, and what a fetch may take.
-pub(super) struct Session<'a> {
+/// The limit that a download exceeded, in words.
+#[derive(Debug, Clone)]
+pub(super) enum Exceeded {
+    Size(String),
+    Time(String),
+}
+
+/// Credentials that were read, and the limits of a fetch.
+pub(super) struct Session {
     basic: Option<(String, String)>,
     header: Option<String>,
     ssh: Option<Arc<Call>>,
-    /// Whose credentials these are, where somebody can be told that they are refused.
-    auth: Option<&'a Auth>,
-    /// Whether they are.
+    /// Whether the server refuses the credentials.
     is_refused: Cell<bool>,
+    time: Duration,
     deadline: Instant,
     /// The most that is downloaded, in bytes.
-    largest: usize,
-    /// Why a download was broken off.
-    exceeded: RefCell<Option<String>>,
+    largest: u64,
+    exceeded: RefCell<Option<Exceeded>>,
 }
 
-impl<'a> Session<'a> {
-    pub(super) fn open(remote: &'a Remote, largest: usize) -> Result<Self, GitError> {
-        let mut session = Self::with(&remote.url, remote.auth.credentials()?)?;
-        session.largest = largest;
-        session.auth = Some(&remote.auth);
-        Ok(session)
-    }
-
-    /// For a repository by its URL.
-    pub(super) fn with(url: &str, credentials: Credentials) -> Result<Self, GitError> {
+impl Session {
+    /// For a repository by its URL, with limits in bytes and time.
+    pub(super) fn open(
+        url: &str,
+        credentials: Credentials,
+        (largest, time): (u64, Duration),
+    ) -> Result<Self, FetchError> {
         let mut session = Self {
             basic: None,
             header: None,
             ssh: None,
-            auth: None,
             is_refused: Cell::new(false),
-            deadline: Instant::now() + DEADLINE,
-            largest: LARGEST,
+            time,
+            deadline: Instant::now() + time,
+            largest,
             exceeded: RefCell::default(),
         };
         match credentials {
@@ -183,7 +233,7 @@ impl<'a> Session<'a> {
             }
             Credentials::Header(header) => session.header = Some(header),
             Credentials::Ssh { key, known_hosts } => {
-                let call = Call::prepare(url, &key, &known_hosts, session.deadline)?;
+                let call = Call::prepare(url, [&key, &known_hosts], (session.deadline, time))?;
                 session.ssh = Some(call);
             }
         }
@@ -195,8 +245,8 @@ impl<'a> Session<'a> {
         self.is_refused.get()
     }
 
-    /// Why a download was broken off, where it took more than it may.
-    pub(super) fn exceeded(&self) -> Option<String> {
+    /// The limit that the download exceeded.
+    pub(super) fn exceeded(&self) -> Option<Exceeded> {
         self.exceeded.borrow().clone()
     }
 
@@ -220,15 +270,18 @@ impl<'a> Session<'a> {
             None => Err(git2::Error::from_str("it asks for credentials")),
         });
         callbacks.transfer_progress(|progress| {
-            let why = if progress.received_bytes() > self.largest {
-                Some(format!("it is larger than {} MiB", self.largest >> 20))
+            let index = INDEXED * progress.total_objects() as u64;
+            let exceeded = if progress.received_bytes() as u64 + index > self.largest {
+                let mebibytes = self.largest.div_ceil(1 << 20);
+                Some(Exceeded::Size(format!("it is larger than {mebibytes} MiB")))
             } else if Instant::now() > self.deadline {
-                Some(format!("it takes longer than {DEADLINE:?}"))
+                let words = format!("it takes longer than {:?}", self.time);
+                Some(Exceeded::Time(words))
             } else {
                 None
             };
-            let goes_on = why.is_none();
-            *self.exceeded.borrow_mut() = why;
+            let goes_on = exceeded.is_none();
+            *self.exceeded.borrow_mut() = exceeded;
             goes_on
         });
         let mut options = FetchOptions::new();
@@ -254,13 +307,13 @@ impl<'a> Session<'a> {
         drop(options);
         if refused.get() && fetched.is_err() {
             self.is_refused.set(true);
-            if let Some(auth) = self.auth {
-                auth.refused();
-            }
         }
         let complaint = self.ssh.as_ref().and_then(|call| call.complaint());
         // What broke it off says more than what libgit2 makes of that.
-        match (fetched, self.exceeded().or(complaint)) {
+        let exceeded = self.exceeded().map(|exceeded| match exceeded {
+            Exceeded::Size(words) | Exceeded::Time(words) => words,
+        });
+        match (fetched, exceeded.or(complaint)) {
             (Err(_), Some(why)) => Err(git2::Error::from_str(&why)),
             (fetched, _) => fetched,
         }

@@ -8,7 +8,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -19,7 +19,9 @@ use pleach_domain::repo::controller::SshAddress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::GitError;
+use super::fetch::FetchError;
 use super::program::{listen, one_line, program};
+use super::remote::Part;
 use crate::io::files::{self, FileContent, TemporaryFolder};
 
 /// How long the host may say nothing, once it was asked.
@@ -70,6 +72,8 @@ pub(super) struct Call {
     /// read, which those of a mounted Secret often are.
     folder: TemporaryFolder,
     deadline: Instant,
+    /// How long it may take, for messages.
+    time: Duration,
     /// What the program said on the last connection.
     said: Mutex<String>,
     /// Why the last connection was given up.
@@ -77,32 +81,25 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Reads the files, so that they can be changed from call to call.
+    /// For a repository by its URL. The key comes first, then the keys of hosts.
     pub(super) fn prepare(
         url: &str,
-        key: &Path,
-        known_hosts: &Path,
-        deadline: Instant,
-    ) -> Result<Arc<Self>, GitError> {
-        let address = SshAddress::parse(url).map_err(|said| GitError::Fetch {
-            url: super::without_credentials(url),
-            said,
-        })?;
-        let folder = files::temporary_folder()?;
-        for (from, to) in [(key, KEY), (known_hosts, KNOWN_HOSTS)] {
-            let mut content = files::read(from)?;
-            // A key without the end of its last line is none.
-            if !content.ends_with(b"\n") {
-                content.push(b'\n');
-            }
-            files::write_new(&folder.path().join(to), &FileContent::private(content))?;
+        [key, known_hosts]: [&Part; 2],
+        (deadline, time): (Instant, Duration),
+    ) -> Result<Arc<Self>, FetchError> {
+        let address = SshAddress::parse(url).map_err(FetchError::passing)?;
+        let folder = files::temporary_folder().map_err(GitError::from)?;
+        for (part, to) in [(key, KEY), (known_hosts, KNOWN_HOSTS)] {
+            let content = FileContent::private(part.content.clone());
+            files::write_new(&folder.path().join(to), &content).map_err(GitError::from)?;
         }
         Ok(Arc::new(Self {
             address,
-            key: key.to_owned(),
-            known_hosts: known_hosts.to_owned(),
+            key: key.path.clone(),
+            known_hosts: known_hosts.path.clone(),
             folder,
             deadline,
+            time,
             said: Mutex::default(),
             given_up: Mutex::default(),
         }))
@@ -290,7 +287,7 @@ impl Stream {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let why = if until == self.call.deadline {
-                    "it takes longer than five minutes".to_owned()
+                    format!("it takes longer than {:?}", self.call.time)
                 } else {
                     format!("the host said nothing for {SILENCE:?}")
                 };

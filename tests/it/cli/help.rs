@@ -55,7 +55,7 @@ fn nothing_announces_a_command_that_does_not_exist() {
 
 #[rstest]
 #[case::render("render")]
-#[case::fetch("fetch-change")]
+#[case::fetch("fetch")]
 fn a_worker_refuses_a_terminal(#[case] work: &str) {
     let (_controller, terminal) = terminal();
     let worker = Command::new(env!("CARGO_BIN_EXE_pleach"))

@@ -5,6 +5,7 @@
 mod allow;
 mod claims;
 mod credentials;
+mod disk;
 mod forge;
 mod notifications;
 mod reserved;
@@ -26,6 +27,7 @@ use crate::object::yaml::Node;
 pub use super::sync::Minimum;
 pub use allow::Allow;
 pub use claims::{Branches, Claim, ClaimKey, Claimant, Heads, claims, overlapping};
+pub use disk::Disk;
 pub use forge::{ForgeAddress, check_api};
 pub use notifications::{News, Notification};
 pub use reserved::Reserved;
@@ -43,6 +45,8 @@ pub struct Controller {
     pub metrics: Option<SocketAddr>,
     /// Whether changes of objects are watched.
     pub drift_watch: bool,
+    /// Disk space of copies of repositories.
+    pub disk: Disk,
     /// The repositories that are followed.
     pub repositories: Vec<WatchedRepository>,
     /// Who is told of what.
@@ -247,6 +251,7 @@ fn resolve(said: format::Controller, node: &Node, findings: &mut Vec<Finding>) -
     let metrics = said
         .metrics
         .and_then(|metrics| address(node.get("metrics").unwrap_or(node), &metrics.listen));
+    let disk = disk::resolve(said.disk, node, findings);
     let nodes = node.get("repositories").map_or(&[][..], Node::items);
     if nodes.is_empty() {
         let message = "`repositories`: there is nothing to follow";
@@ -271,6 +276,7 @@ fn resolve(said: format::Controller, node: &Node, findings: &mut Vec<Finding>) -
         listen,
         metrics,
         drift_watch: said.drift_watch.unwrap_or(true),
+        disk,
         repositories,
         notifications,
     }

@@ -15,9 +15,9 @@ pub use bundle::{
     Overlay, Patch, ReadinessRule, Rollout, Scale, SecretFields, Stage, StageReady, Verify,
 };
 pub use controller::{
-    Allow, AllowList, Auth, ClusterGrant, ClusterScoped, Controller, EnvironmentGrant, Everything,
-    Forge, ForgeKind, GithubApp, KubeconfigSecret, Metrics, Minimum, NamedObjects, Notification,
-    NotificationCause, NotificationWebhook, SignedCommits, WatchedRepository,
+    Allow, AllowList, Auth, ClusterGrant, ClusterScoped, Controller, Disk, EnvironmentGrant,
+    Everything, Forge, ForgeKind, GithubApp, KubeconfigSecret, Metrics, Minimum, NamedObjects,
+    Notification, NotificationCause, NotificationWebhook, SignedCommits, WatchedRepository,
 };
 pub use environment::{
     Approval, Cluster, Dependency, DependencyObject, Drift, Environment, Ignore, MovedFrom,

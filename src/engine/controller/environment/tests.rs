@@ -7,15 +7,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::engine::bounded_render::RenderSlots;
+use crate::engine::controller::Fetching;
 use crate::engine::controller::drift::Watches;
 use crate::engine::controller::read::Reading;
 use crate::engine::controller::sight::Sights;
 use crate::engine::controller::{Listener, last};
+use crate::engine::fetching::Fetcher;
 use crate::engine::lease::Peers;
 use crate::engine::sync::Claim;
 use crate::engine::worker::tests::program;
 use crate::io::cluster::Connection;
 use crate::io::files::{self, TemporaryFolder};
+use crate::io::git::budget::Budget;
 use crate::io::git::mirror::{Fetched, Mirror};
 use crate::io::git::remote::{Auth, Remote};
 
@@ -37,6 +40,10 @@ fn shared() -> Shared {
         reading: Reading {
             slots: RenderSlots::by("/bin/true".into()),
             stop: CancellationToken::new(),
+        },
+        fetching: Fetching {
+            fetcher: Fetcher::by("/bin/true".into()),
+            budget: Budget::of(1 << 30),
         },
         stop: CancellationToken::new(),
     }
@@ -216,8 +223,17 @@ async fn a_silent_remote_holds_up_nobody_else() {
         auth: Auth::Anonymous,
         keys: None,
     };
+    // In the place of `pleach worker fetch`.
+    let (_program, program) = program(
+        r#"order=$(cat)
+field() { printf %s "$order" | sed "s/.*\"$1\":\"\([^\"]*\)\".*/\1/"; }
+case $order in *http://*) exec sleep 1000 ;; esac
+git --git-dir "$(field folder)" fetch --quiet "$(field from)" +refs/heads/env/web:refs/pleach/former
+echo '{"Ok":{"branches":{},"defaultBranch":null}}'"#,
+    );
     // Clones share the room for one history.
-    let shared = shared();
+    let mut shared = shared();
+    shared.fetching.fetcher = Fetcher::by(program);
     let recollect = |remote: &Remote, limit| {
         let (sender, assigned) = watch::channel(assigned(remote, &fetched, &head));
         let (questions, asked) = mpsc::unbounded_channel();
@@ -253,6 +269,5 @@ async fn a_silent_remote_holds_up_nobody_else() {
         () = other => panic!("it ended"),
         () = answers => {}
     }
-    // The thread that still waits for an answer ends.
     drop(listener);
 }

@@ -76,6 +76,14 @@ impl Subject {
         }
     }
 
+    /// Whether it comes from another repository.
+    pub(super) fn is_fork(&self) -> bool {
+        match self.origin {
+            Origin::Own => false,
+            Origin::Fork | Origin::Asking { .. } => true,
+        }
+    }
+
     /// Whether reviews and comments decide how far it is looked at.
     pub(super) fn awaits_consent(&self) -> bool {
         matches!(

@@ -5,17 +5,19 @@ pub(in crate::engine::controller) mod slots;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use pleach_domain::repo::controller::Disk;
 use tokio::sync::{Mutex, Semaphore};
 
 use self::slots::{Author, Slots};
 use super::subject::{Depth, Subject};
 use super::{Previewed, Previews};
 use crate::engine::controller::{Grant, Repository};
-use crate::engine::preview_process::fetch::{FetchFailure, fetch};
+use crate::engine::fetching::Fetcher;
 use crate::engine::preview_process::{self, CONTEXT, Report, Request, Way, marker};
 use crate::engine::words;
 use crate::io::forge::{ForgeError, State, Status, Told};
-use crate::io::git::change::{ChangeMirror, FetchedChange};
+use crate::io::git::change::{Change, ChangeError, ChangeMirror, FetchedChange};
+use crate::io::git::fetch::Carrier;
 
 /// The longest comment, in bytes; the lines that end it are added.
 const LONGEST: usize = 64_500;
@@ -46,6 +48,7 @@ pub(super) struct Work {
     pub(super) previews: Previews,
     /// Held while somebody fetches.
     mirror: Arc<Mutex<ChangeMirror>>,
+    fetcher: Fetcher,
     /// So that not all are previewed at once.
     pub(super) slots: Slots,
     /// One at a time of those whose cluster did not answer.
@@ -53,13 +56,17 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn new((repository, previews): (&Repository, &Previews), slots: Slots) -> Self {
-        let mirror = ChangeMirror::new(repository.remote.clone());
+    pub(super) fn new(
+        (repository, previews, disk): (&Repository, &Previews, Disk),
+        slots: Slots,
+    ) -> Self {
+        let mirror = ChangeMirror::new(repository.remote.clone(), disk);
         Self {
             repository: repository.name.clone(),
             grants: repository.grants.clone(),
             previews: previews.clone(),
             mirror: Arc::new(Mutex::new(mirror)),
+            fetcher: Fetcher::by(previews.program.clone()),
             slots,
             again: Semaphore::new(1),
         }
@@ -106,7 +113,7 @@ impl Work {
         } else {
             forge.set_status(head, &pending).await
         };
-        let found = match self.fetch(subject).await {
+        let found = match self.fetch(subject).await? {
             Ok(fetched) if fetched.head != *head => {
                 // It is listed anew.
                 return Err(format!(
@@ -118,8 +125,8 @@ impl Work {
                 let about = (&*marker, &*environments, ways);
                 self.find(subject, about, &fetched).await?
             }
-            Err(error @ FetchFailure::TooLarge(_)) => given_up(&marker, &error),
-            Err(FetchFailure::Passing(why) | FetchFailure::Refused(why)) => return Err(why),
+            Err(error @ ChangeError::TooLarge(_)) => given_up(&marker, &error),
+            Err(error @ ChangeError::Passing(_)) => return Err(words(&error)),
         };
         let mut comment = found.comment;
         if depth == Depth::Unconsented {
@@ -231,33 +238,18 @@ impl Work {
         held.into_iter().map(str::to_owned).collect()
     }
 
-    async fn fetch(&self, subject: &Subject) -> Result<FetchedChange, FetchFailure> {
-        let passing = |why: String| FetchFailure::Passing(why);
+    async fn fetch(&self, subject: &Subject) -> Result<Result<FetchedChange, ChangeError>, String> {
         let mut mirror = Arc::clone(&self.mirror).lock_owned().await;
-        let branch = subject.base_branch.clone();
-        let reference = self.previews.forge.reference(subject.number);
-        let name = name(subject.number);
-        let beginning = tokio::task::spawn_blocking(move || {
-            let begun = mirror.begin(&branch, &reference, &name);
-            (begun, mirror)
-        });
-        let Ok((begun, mut mirror)) = beginning.await else {
-            return Err(passing("the fetch broke down; this is a bug".to_owned()));
+        let change = Change {
+            branch: subject.base_branch.clone(),
+            reference: self.previews.forge.reference(subject.number),
+            head: subject.head.clone(),
+            name: name(subject.number),
+            is_fork: subject.is_fork(),
         };
-        let order = begun.map_err(|error| passing(words(&error)))?;
-        match fetch(&self.previews.program, &order).await {
-            Ok(received) => {
-                let gone = || passing("the copy is gone".to_owned());
-                mirror.end(received).ok_or_else(gone)
-            }
-            Err(error) => {
-                if let FetchFailure::Refused(_) = &error {
-                    // Somebody may be asking for a token at this moment.
-                    drop(tokio::task::spawn_blocking(move || mirror.refused()));
-                }
-                Err(error)
-            }
-        }
+        let fetching = move |carrier: &Carrier<'_>| mirror.fetch(carrier, &change);
+        let fetched = self.fetcher.run(fetching).await;
+        fetched.map_err(|error| words(&error))
     }
 }
 

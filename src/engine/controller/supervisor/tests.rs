@@ -7,15 +7,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::engine::bounded_render::RenderSlots;
+use crate::engine::controller::Fetching;
 use crate::engine::controller::drift::Watches;
 use crate::engine::controller::last::Last;
 use crate::engine::controller::read::Reading;
 use crate::engine::controller::recall::Recalled;
 use crate::engine::controller::sight::Sights;
 use crate::engine::controller::{Grant, Listener, source};
+use crate::engine::fetching::Fetcher;
 use crate::engine::lease::Peers;
 use crate::engine::sync::Claim as LeaseClaim;
 use crate::io::cluster::Connection;
+use crate::io::git::budget::Budget;
 use crate::io::git::mirror::Mirror;
 use crate::io::git::remote::{Auth, Remote};
 use pleach_domain::repo::controller::{Branches, Minimum, Reserved};
@@ -40,6 +43,10 @@ fn shared() -> (Shared, mpsc::Receiver<LoopEvent>) {
         reading: Reading {
             slots: RenderSlots::by(PathBuf::from("/bin/true")),
             stop: CancellationToken::new(),
+        },
+        fetching: Fetching {
+            fetcher: Fetcher::by("/bin/true".into()),
+            budget: Budget::of(1 << 30),
         },
         stop: CancellationToken::new(),
     };

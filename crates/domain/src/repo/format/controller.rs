@@ -26,6 +26,8 @@ pub struct Controller {
     /// Whether changes of objects are watched, so that drift is seen when it happens
     /// and not at the interval; they are when left out.
     pub drift_watch: Option<bool>,
+    /// Disk space of copies of repositories.
+    pub disk: Option<Disk>,
     /// The repositories that are followed.
     pub repositories: Vec<WatchedRepository>,
     /// Who is told of what.
@@ -38,6 +40,16 @@ pub struct Controller {
 pub struct Metrics {
     /// Where they are served, such as `0.0.0.0:9090`.
     pub listen: String,
+}
+
+/// Disk space of copies of repositories, in amounts such as `3Gi`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Disk {
+    /// All copies together; `3Gi` when left out.
+    pub budget: Option<String>,
+    /// The most that is downloaded for a commit of a fork; `100Mi` when left out.
+    pub fork_head: Option<String>,
 }
 
 /// A repository that is followed.
