@@ -23,6 +23,7 @@ mod environment;
 mod event;
 mod health;
 mod held;
+mod holders;
 mod inputs;
 mod last;
 mod looked;

@@ -217,3 +217,47 @@ fn a_cluster_that_does_not_answer_holds_up_its_own_releases_only() {
     proxy.reset();
     running.stopped();
 }
+
+#[test]
+fn a_pattern_does_not_contest_a_named_environment() {
+    let fleet = fleet("loop-named", "{interval: 1s}");
+    let folder = tempfile::tempdir().unwrap();
+    let theirs = folder.path().to_str().unwrap();
+    fleet.edit("manifests/web/web.yaml", "k: first", "k: theirs");
+    let commit = fleet.commit();
+    let git = |args: &[&str]| drop(fleet.repo.git(args).unwrap());
+    git(&["clone", "--quiet", "--bare", ".", theirs]);
+    git(&["-C", theirs, "branch", "--force", "env/loop-named", &commit]);
+    git(&["reset", "--quiet", "--hard", "env/loop-named"]);
+
+    let url = fleet.repo.path().to_str().unwrap();
+    let text = fleet.configuration_text(url, "");
+    let named = "      - name: loop-named\n        branch: env/loop-named\n";
+    let pattern = "      - match: env/*\n";
+    let (head, own) = text.split_once("repositories:\n").unwrap();
+    let other = own.replace("name: fleet", "name: other");
+    let other = other.replace(url, theirs).replace(named, pattern);
+    let runs = |own: &str| {
+        let text = format!("{head}repositories:\n{other}{own}");
+        let config = fleet.file("two.yaml", &text);
+        let running = fleet.runs_with(&["--config", &config]);
+        fleet.until("all repositories", |_| {
+            (running.get("/readyz").0 == 200).then_some(())
+        });
+        running
+    };
+    let running = runs(own);
+    fleet.until_value("first");
+    fleet.push_value("first", "second");
+    fleet.until_value("second");
+    running.stopped();
+
+    // Between equals the repository keeps it that the record names.
+    let running = runs(&own.replace(named, pattern));
+    fleet.push_value("second", "third");
+    fleet.until_value("third");
+    fleet.until_not("Stalled");
+    let run = running.stopped();
+    let warning = "several patterns can match one environment";
+    assert!(run.stderr.contains(warning), "{}", run.stderr);
+}

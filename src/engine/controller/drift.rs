@@ -327,7 +327,7 @@ impl Subscription {
     pub(super) fn begin(&mut self, ids: BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
         let mut state = self.members.lock();
         let mut is_other = false;
-        // What a manifest has is none of them any more.
+        // An object of a manifest is none of them any more.
         for id in self.expected.extract_if(.., |id| ids.contains(id)) {
             state.forget(&id, &self.mailbox);
             is_other = true;

@@ -1,8 +1,10 @@
 //! What clusters know of a repository that cannot be reached: which environments
-//! were synced from which of its branches before.
+//! were synced from which of its branches before; and of an environment that several
+//! branches hold.
 
 use std::collections::BTreeSet;
 
+use pleach_domain::inventory::{ReleaseSummary, Source};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo::controller::Branches;
 
@@ -66,30 +68,63 @@ impl Recall {
     }
 }
 
+/// The branches that the records of an environment were synced from: those that pleach
+/// wrote, on the cluster of a grant.
+pub(super) async fn sources(grant: &Grant, environment: &str) -> Result<BTreeSet<Source>, String> {
+    let (cluster, releases) = records(grant).await?;
+    let mut found = BTreeSet::new();
+    for release in releases {
+        if release.name.environment != environment {
+            continue;
+        }
+        let Ok(record) = &release.record else {
+            continue;
+        };
+        let Some(source) = &record.source else {
+            continue;
+        };
+        if is_meant(grant, &cluster, &release).await
+            && state::is_genuine(&cluster, &release.name, &release.store, record).await
+        {
+            found.insert(source.clone());
+        }
+    }
+    Ok(found)
+}
+
 /// Environments with their branches.
 async fn look_at(grant: &Grant) -> Result<Vec<(String, String)>, String> {
+    let (cluster, releases) = records(grant).await?;
+    let mut found = Vec::new();
+    for release in releases {
+        let record = release.record.as_ref().ok();
+        let source = record.and_then(|record| record.source.clone());
+        let Some(source) = source.filter(|source| source.url == grant.url) else {
+            continue;
+        };
+        let environment = &release.name.environment;
+        let holds = grant.branches.environment(&source.branch) == Some(environment.as_str());
+        if holds && is_meant(grant, &cluster, &release).await {
+            found.push((environment.clone(), source.branch));
+        }
+    }
+    Ok(found)
+}
+
+async fn records(grant: &Grant) -> Result<(Cluster, Vec<ReleaseSummary>), String> {
     let mut connection = grant.connection.clone();
     connection.user_agent = agent(None);
     let cluster = Cluster::connect(&connection).await;
     let cluster = cluster.map_err(|error| words(&error))?;
     let records = state::releases(&cluster, &Search::Everywhere).await;
-    let mut found = Vec::new();
-    for release in records.map_err(|error| words(&error))?.releases {
-        let environment = release.name.environment;
-        let source = release.record.ok().and_then(|record| record.source);
-        let Some(source) = source.filter(|source| source.url == grant.url) else {
-            continue;
-        };
-        let holds = grant.branches.environment(&source.branch) == Some(environment.as_str());
-        let is_meant = match grant.cluster.as_ref().or(grant.fallback.as_ref()) {
-            Some(ClusterId(id)) if holds => {
-                is_cluster(&cluster, &release.store, id).await == Some(true)
-            }
-            _ => holds,
-        };
-        if is_meant {
-            found.push((environment, source.branch));
-        }
+    let releases = records.map_err(|error| words(&error))?.releases;
+    Ok((cluster, releases))
+}
+
+/// Whether a record is on the cluster of a grant, as far as that names one.
+async fn is_meant(grant: &Grant, cluster: &Cluster, release: &ReleaseSummary) -> bool {
+    match grant.cluster.as_ref().or(grant.fallback.as_ref()) {
+        Some(ClusterId(id)) => is_cluster(cluster, &release.store, id).await == Some(true),
+        None => true,
     }
-    Ok(found)
 }

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_domain::repo::controller::{Claim, ClaimKey, Claimant, Heads, claims};
+use pleach_domain::repo::controller::{Claim, ClaimKey, Claimant, Heads, claims, rivals};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::assigned::{Assigned, Assignment};
 use super::environment::Environment;
+use super::holders::{Holders, Lookup};
 use super::pace::Paces;
 use super::replicas::Standing;
 use super::source::SourceState;
@@ -28,6 +29,8 @@ pub(super) struct Supervisor<'a> {
     over: BTreeSet<ClaimKey>,
     /// Environments that were told to be synced by this replica, from one branch each.
     claimed: BTreeSet<ClaimKey>,
+    /// The branches that contested environments were synced from.
+    holders: Holders,
 }
 
 /// An environment that this replica leads.
@@ -48,6 +51,7 @@ impl<'a> Supervisor<'a> {
             leaving: BTreeMap::new(),
             over: BTreeSet::new(),
             claimed: BTreeSet::new(),
+            holders: Holders::default(),
         }
     }
 
@@ -63,8 +67,16 @@ impl<'a> Supervisor<'a> {
         let is_over = |_: &ClaimKey, led: &mut Led| led.task.is_finished();
         let over = self.environments.extract_if(.., is_over);
         self.over.extend(over.map(|(key, _)| key));
-        let claims = self.claims(states);
-        for (key, claim) in claims.iter().filter(|(key, _)| stand.leads(key)) {
+        let (mut claims, rivals) = self.claims(states);
+        let led = |key: &ClaimKey| stand.leads(key);
+        let lookup = Lookup {
+            repositories: self.repositories,
+            rivals: &rivals,
+            stop: &self.shared.stop,
+        };
+        let open = self.holders.settle(&mut claims, &lookup, led, tasks);
+        let is_led = |key: &ClaimKey| stand.leads(key) && !open.contains(key);
+        for (key, claim) in claims.iter().filter(|(key, _)| is_led(key)) {
             let (claimant, assignment, by) = match claim {
                 Claim::Held(claimant) => {
                     let state = &states[claimant.repository];
@@ -164,8 +176,12 @@ impl<'a> Supervisor<'a> {
         self.claimed = now;
     }
 
-    /// Which branches hold which environments.
-    fn claims(&self, states: &[SourceState]) -> BTreeMap<ClaimKey, Claim> {
+    /// Which branches hold which environments, and which branches of repositories that
+    /// were not reached yet may hold the same ones.
+    fn claims(
+        &self,
+        states: &[SourceState],
+    ) -> (BTreeMap<ClaimKey, Claim>, BTreeMap<ClaimKey, Vec<Claimant>>) {
         let grants: Vec<Vec<_>> = self
             .repositories
             .iter()
@@ -187,6 +203,8 @@ impl<'a> Supervisor<'a> {
             })
             .collect();
         let mut claims = claims(&grants, &heads);
+        let is_absent = |repository: usize| states[repository].fetched.is_none();
+        let rivals = rivals(&grants, &claims, is_absent);
         // Environments of patterns whose branches nobody could ask for yet.
         for (repository, state) in states.iter().enumerate() {
             for recalled in &state.recalled {
@@ -204,7 +222,7 @@ impl<'a> Supervisor<'a> {
                 claims.entry(key).or_insert(Claim::Held(claimant));
             }
         }
-        claims
+        (claims, rivals)
     }
 
     /// Lets go of what others lead. What is under way comes to its next safe

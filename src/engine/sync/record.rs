@@ -102,9 +102,9 @@ fn is_noted(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
 /// The policy that a record has from now on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Under {
-    /// That of git: a plan that brings something new was admitted.
+    /// The policy of git: a plan that brings something new was admitted.
     Desired,
-    /// One that is at least as strict as the recorded one.
+    /// A policy that is at least as strict as the recorded one.
     Recorded,
 }
 

@@ -47,6 +47,7 @@ pub use all::{
 pub use announce::{Announcement, announce};
 pub use conditions::{is_of, tell};
 pub use journals::read_journals;
+pub use keys::is_genuine;
 pub use orders::order;
 pub use plans::last_plan;
 pub use salvage::Salvaged;

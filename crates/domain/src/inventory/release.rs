@@ -129,7 +129,7 @@ pub struct Installed {
 }
 
 /// A branch of a repository that is elsewhere.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Source {
     /// URL of the repository. It holds no credentials.
     pub url: String,

@@ -26,7 +26,7 @@ use crate::object::yaml::Node;
 
 pub use super::sync::Minimum;
 pub use allow::Allow;
-pub use claims::{Branches, Claim, ClaimKey, Claimant, Heads, claims, overlapping};
+pub use claims::{Branches, Claim, ClaimKey, Claimant, Heads, claims, overlapping, rivals};
 pub use disk::Disk;
 pub use forge::{ForgeAddress, check_api};
 pub use notifications::{News, Notification};

@@ -21,6 +21,7 @@ use crate::io::cluster::Connection;
 use crate::io::git::budget::Budget;
 use crate::io::git::mirror::Mirror;
 use crate::io::git::remote::{Auth, Remote};
+use pleach_domain::inventory::Source;
 use pleach_domain::repo::controller::{Branches, Minimum, Reserved};
 
 /// What a task has, and what is heard of it.
@@ -314,6 +315,58 @@ async fn a_branch_whose_first_commit_is_not_here_is_not_taken_for_gone() {
         let assigned = web.assigned.borrow();
         assert!(matches!(assigned.what, Assignment::Unknown));
         assert_eq!(assigned.source.as_deref(), Some("it is larger than 1 MiB"));
+    };
+    LocalSet::new().run_until(playing).await;
+}
+
+#[tokio::test]
+async fn an_environment_is_not_started_before_its_records_are_read() {
+    let mut repositories = [of_a_pattern("a"), of_a_pattern("b")];
+    let grant = Arc::get_mut(&mut repositories[0].grants[0]).unwrap();
+    "/srv/absent".clone_into(&mut grant.url);
+    let (shared, mut heard) = shared();
+    let mut tasks = JoinSet::new();
+    let paces = vec![Paces::default(), Paces::default()];
+    let mut supervisor = Supervisor::new(&repositories, paces, shared);
+    let folder = tempfile::tempdir().unwrap();
+    git2::Repository::init_bare(folder.path()).unwrap();
+    let mut mirror = Mirror::new(Remote {
+        url: folder.path().display().to_string(),
+        auth: Auth::Anonymous,
+        keys: None,
+    });
+    let mut fetched = mirror.fetch(|_| true).unwrap();
+    let behind = ("env/web".to_owned(), "later".to_owned());
+    fetched.behind.extend([behind]);
+    let reached = SourceState {
+        fetched: Some(Arc::new(fetched)),
+        ..SourceState::default()
+    };
+    let states = [SourceState::default(), reached];
+    let key = ClaimKey {
+        environment: "web".to_owned(),
+        cluster: None,
+    };
+    let playing = async {
+        // The repository that was not reached may be the one that it was synced from.
+        supervisor.assign(&states, &Standing::Alone, &mut tasks);
+        assert_eq!(led(&mut heard), told(&[]));
+        let source = |url: &str| Source {
+            url: url.to_owned(),
+            branch: "env/web".to_owned(),
+        };
+        supervisor
+            .holders
+            .know(&key, [source("/srv/absent")].into());
+        supervisor.assign(&states, &Standing::Alone, &mut tasks);
+        assert_eq!(led(&mut heard), told(&[("web", true)]));
+        let of = |supervisor: &Supervisor<'_>| supervisor.environments[&key].repository;
+        assert_eq!(of(&supervisor), 0);
+        // Where both are there, the one keeps it that the records name.
+        let both = [states[1].clone(), states[1].clone()];
+        supervisor.assign(&both, &Standing::Alone, &mut tasks);
+        assert_eq!(led(&mut heard), told(&[]));
+        assert_eq!(of(&supervisor), 0);
     };
     LocalSet::new().run_until(playing).await;
 }

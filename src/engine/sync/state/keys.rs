@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{KEY_SECRET, State};
 use crate::engine::sync::error::SyncError;
+use crate::engine::sync::observe::cluster_id;
 use crate::io::cluster::{Cluster, KeyHome, Keys, make_key, read_key};
 
 impl State {
@@ -121,4 +122,18 @@ impl State {
             source,
         }
     }
+}
+
+/// Whether pleach wrote the record of a release; false where that cannot be found out.
+pub async fn is_genuine(
+    cluster: &Cluster,
+    name: &ReleaseName,
+    store: &Store,
+    record: &Installed,
+) -> bool {
+    let Ok(id) = cluster_id(cluster, store).await else {
+        return false;
+    };
+    let verified = State::verified(cluster, (name, store), &id, record).await;
+    verified.is_ok()
 }

@@ -96,11 +96,29 @@ pub enum Claim {
     Contested(Vec<Claimant>),
 }
 
+impl Claim {
+    /// Gives an environment that several branches hold to the one that it was synced from
+    /// before; to none of them where that is not exactly one.
+    #[must_use]
+    pub fn kept_by(self, is_holder: impl Fn(&Claimant) -> bool) -> Self {
+        match self {
+            Self::Contested(claimants) => {
+                let mut holders = claimants.iter().filter(|one| is_holder(one));
+                match (holders.next(), holders.next()) {
+                    (Some(holder), None) => Self::Held(holder.clone()),
+                    _ => Self::Contested(claimants),
+                }
+            }
+            Self::Held(_) => self,
+        }
+    }
+}
+
 /// Decides which branch holds which environment. `grants` are those of every
 /// repository, with the cluster each is for.
 ///
-/// A grant that names the environment wins over a pattern. Between equals nobody holds
-/// the environment.
+/// A grant that names the environment wins over a pattern. Between equals the
+/// environment is contested: see [`Claim::kept_by`].
 ///
 /// ```
 /// use pleach_domain::repo::controller::{Branches, Claim, Heads, claims};
@@ -164,6 +182,38 @@ pub fn claims(
             (key, claim)
         })
         .collect()
+}
+
+/// Returns the branches of absent repositories, with unknown commits, that would be equal
+/// claimants of environments that one branch holds by a pattern.
+pub fn rivals(
+    grants: &[Vec<(Branches, Option<String>)>],
+    claims: &BTreeMap<ClaimKey, Claim>,
+    is_absent: impl Fn(usize) -> bool,
+) -> BTreeMap<ClaimKey, Vec<Claimant>> {
+    let is_pattern = |branches: &Branches| matches!(branches, Branches::Pattern { .. });
+    let mut rivals: BTreeMap<ClaimKey, Vec<Claimant>> = BTreeMap::new();
+    for (key, claim) in claims {
+        let Claim::Held(holder) = claim else { continue };
+        if !is_pattern(&grants[holder.repository][holder.grant].0) {
+            continue;
+        }
+        let absent = grants.iter().enumerate();
+        for (repository, grants) in absent.filter(|(repository, _)| is_absent(*repository)) {
+            for (grant, (branches, cluster)) in grants.iter().enumerate() {
+                let branch = branches.branch(&key.environment);
+                if let Some(branch) = branch.filter(|_| *cluster == key.cluster) {
+                    rivals.entry(key.clone()).or_default().push(Claimant {
+                        repository,
+                        grant,
+                        branch,
+                        commit: None,
+                    });
+                }
+            }
+        }
+    }
+    rivals
 }
 
 /// Returns the positions of grants whose patterns can match one environment on one
@@ -292,6 +342,52 @@ mod tests {
             shown(&[named, pattern], &heads),
             ["production@a=main", "staging@a=env/staging"]
         );
+    }
+
+    #[test]
+    fn between_equals_the_present_holder_keeps_the_environment() {
+        let pattern = || vec![(Branches::pattern("env/*").unwrap(), None)];
+        let heads = [heads(&["env/p"]), heads(&["env/p"])];
+        let claims = claims(&[pattern(), pattern()], &heads);
+        let contested = claims.into_values().next().unwrap();
+        let held = |repositories: &[usize]| {
+            let kept = contested
+                .clone()
+                .kept_by(|one| repositories.contains(&one.repository));
+            match kept {
+                Claim::Held(claimant) => Some(claimant.repository),
+                Claim::Contested(_) => None,
+            }
+        };
+        assert_eq!(held(&[1]), Some(1));
+        assert_eq!(held(&[]), None);
+        assert_eq!(held(&[0, 1]), None);
+        let other = contested.clone().kept_by(|one| one.repository == 0);
+        assert_eq!(other.clone().kept_by(|one| one.repository == 1), other);
+    }
+
+    #[test]
+    fn an_absent_repository_may_hold_what_a_pattern_of_another_one_matches() {
+        let pattern = || vec![(Branches::pattern("env/*").unwrap(), None)];
+        let elsewhere = vec![(Branches::pattern("env/*").unwrap(), Some("b".to_owned()))];
+        let named = vec![(one("q", "main"), None)];
+        let grants = [pattern(), pattern(), elsewhere, named];
+        let heads = [
+            Heads::new(),
+            heads(&["env/p"]),
+            Heads::new(),
+            heads(&["main"]),
+        ];
+        let claims = claims(&grants, &heads);
+        let rivals = rivals(&grants, &claims, |repository| repository != 1);
+        let shown: Vec<(&str, usize)> = rivals
+            .iter()
+            .flat_map(|(key, rivals)| {
+                let rivals = rivals.iter();
+                rivals.map(|rival| (key.environment.as_str(), rival.repository))
+            })
+            .collect();
+        assert_eq!(shown, [("p", 0)]);
     }
 
     #[test]
