@@ -1,7 +1,9 @@
 //! Commands that a controller has executed by processes of its own, which bound
 //! themselves first: users do not call them.
 
+use std::env::{split_paths, temp_dir, var_os};
 use std::io::{IsTerminal as _, Read as _, stdin};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::error::{CliError, Kind};
@@ -45,6 +47,9 @@ pub(crate) fn run(ui: &mut Ui, args: &WorkerArgs) -> Result<Exit, CliError> {
             if order.is_background() {
                 defer();
             }
+            order
+                .confine(&client_files(), &temp_dir())
+                .map_err(failed)?;
             let answer = fetching::execute(&order).map_err(failed)?;
             ui.print(&answer);
         }
@@ -65,6 +70,18 @@ fn order(time: Duration) -> Result<String, CliError> {
     let read = stdin().take(LONGEST).read_to_string(&mut order);
     read.map_err(failed)?;
     Ok(order)
+}
+
+/// Files that variables lead a client to: certificates, and settings of git. libgit2 fails
+/// where such settings exist and cannot be read.
+#[expect(clippy::disallowed_methods, reason = "settings are read here")]
+fn client_files() -> Vec<PathBuf> {
+    let certificates = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter();
+    let certificates = certificates.filter_map(var_os);
+    let certificates = certificates.flat_map(|paths| split_paths(&paths).collect::<Vec<_>>());
+    let home = var_os("HOME").map(PathBuf::from).into_iter();
+    let settings = home.flat_map(|home| [".gitconfig", ".config/git"].map(|name| home.join(name)));
+    certificates.chain(settings).collect()
 }
 
 fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> CliError {

@@ -103,8 +103,7 @@ fn a_release_that_cannot_be_observed_costs_only_itself() {
 #[test]
 fn one_that_is_refused_keeps_the_others_and_they_are_named() {
     let fleet = pair("kept-back");
-    let service =
-        "apiVersion: v1\nkind: Service\nmetadata: {name: back}\nspec: {ports: [{port: 700000}]}\n";
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: back}\nspec: {ports: [{port: 80}], clusterIP: nowhere}\n";
     fleet.write("manifests/back/service.yaml", service);
     fleet.kubectl(&["create", "namespace", "kept-back"]);
     fleet.commit();

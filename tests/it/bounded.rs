@@ -6,13 +6,19 @@ use std::env::{current_exe, var};
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio, id};
 use std::ptr::null;
 
+use pleach::io::git::fetch::{Fetch, FetchError, Received};
+use pleach::io::git::mirror::Mirror;
+use pleach::io::git::remote::{Auth, Remote};
 use pleach::io::sandbox::{Work, confine, restricts_files};
+use pleach_testkit::git_server::GitServer;
 use pleach_testkit::repository::TestRepo;
+use pleach_testkit::ssh_server::SshServer;
 use rustix::process::{dumpable_behavior, getppid, test_kill_process};
 use serde_json::json;
 use tempfile::TempDir;
@@ -160,9 +166,11 @@ fn borrowing() -> (TestRepo, TempDir, String) {
 
 /// Runs the program with an order.
 fn worker(arguments: &[&str], order: &str) -> Output {
+    let scratch = tempfile::tempdir().unwrap();
     let mut worker = Command::new(env!("CARGO_BIN_EXE_pleach"))
         .args(arguments)
         .env_clear()
+        .env("TMPDIR", scratch.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -173,6 +181,52 @@ fn worker(arguments: &[&str], order: &str) -> Output {
     drop(stdin.write_all(order.as_bytes()));
     drop(stdin);
     worker.wait_with_output().unwrap()
+}
+
+/// Fetches all branches as the controller does, and returns how many there are.
+fn fetched(url: &str, auth: Auth) -> Result<usize, String> {
+    let carrier = |order: &Fetch| -> Result<Received, FetchError> {
+        let order = serde_json::to_string(order).unwrap();
+        let ended = worker(&["worker", "fetch"], &order);
+        let answer = serde_json::from_slice(&ended.stdout);
+        answer
+            .map_err(|error| format!("{error}: {ended:?}"))
+            .unwrap()
+    };
+    let remote = Remote {
+        url: url.to_owned(),
+        auth,
+        keys: None,
+    };
+    let fetched = Mirror::new(remote).fetch_by(&carrier, |_| true);
+    let fetched = fetched.map_err(|error| error.to_string())?;
+    Ok(fetched.heads.len())
+}
+
+#[test]
+fn a_fetch_reaches_its_own_repository() {
+    let (_repo, copies, _) = borrowing();
+    let path = |name: &str| copies.path().join(name);
+    for name in ["whole", "borrowing"] {
+        let url = path(name).display().to_string();
+        assert_eq!(fetched(&url, Auth::Anonymous), Ok(1), "{name}");
+    }
+    let server = GitServer::start(copies.path()).unwrap();
+    assert_eq!(fetched(&server.url("whole"), Auth::Anonymous), Ok(1));
+    let server = SshServer::start().unwrap();
+    fs::write(path("known_hosts"), server.known_hosts().unwrap()).unwrap();
+    let auth = Auth::Ssh {
+        key: server.key(),
+        known_hosts: path("known_hosts"),
+    };
+    assert_eq!(fetched(&server.url(&path("whole")), auth), Ok(1));
+    // A link leads elsewhere, as to a token.
+    fs::rename(path("whole/objects"), path("elsewhere")).unwrap();
+    symlink(path("elsewhere"), path("whole/objects")).unwrap();
+    if restricts_files() {
+        let url = path("whole").display().to_string();
+        fetched(&url, Auth::Anonymous).unwrap_err();
+    }
 }
 
 #[test]

@@ -108,12 +108,8 @@ impl Holders {
                     *claim = lookup.keep(key, claim, sources);
                     continue;
                 }
-                Some(Holder::Asked) => {
-                    open.insert(key.clone());
-                    continue;
-                }
                 Some(Holder::Retried) if is_contested => continue,
-                Some(Holder::Retried) => {
+                Some(Holder::Asked | Holder::Retried) => {
                     open.insert(key.clone());
                     continue;
                 }

@@ -5,7 +5,7 @@
 //! killed: a server that never answers costs no thread of the controller.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use git2::{ErrorClass, Repository};
@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::remote::{Credentials, Exceeded, Session, limit_silence};
 use super::{GitError, said, without_credentials};
+use crate::io::files;
+use crate::io::sandbox::{self, SandboxError, Work};
 
 /// Matches nothing: a fetch of it lists what there is and downloads nothing.
 const NOTHING: &str = "+refs/pleach/nothing:refs/pleach/nothing";
@@ -188,6 +190,18 @@ impl Fetch {
         self.largest.saturating_add(AHEAD)
     }
 
+    /// Restricts this process to what the order needs, for good: it may also read `read`, and
+    /// write to `scratch`.
+    pub fn confine(&self, read: &[PathBuf], scratch: &Path) -> Result<(), SandboxError> {
+        let mut read = read.to_vec();
+        read.extend(local_folders(Path::new(&self.from)));
+        let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
+        sandbox::confine(Work::Fetch {
+            read: &read,
+            write: &[&self.folder, scratch],
+        })
+    }
+
     /// Executes it in this process. Blocks, and takes as much memory as the pack needs.
     pub fn execute(&self) -> Result<Received, FetchError> {
         limit_silence();
@@ -237,4 +251,21 @@ impl Fetch {
             default_branch,
         })
     }
+}
+
+/// Folders of a repository on this machine, with those whose objects it borrows. None for the
+/// URL of another machine.
+fn local_folders(from: &Path) -> Vec<PathBuf> {
+    if !from.is_absolute() {
+        return Vec::new();
+    }
+    // Whatever cannot be opened here cannot be fetched from either, which is reported then.
+    let common = Repository::open(from).map(|repository| repository.commondir().to_owned());
+    let common = common.unwrap_or_else(|_| from.to_owned());
+    let objects = common.join("objects");
+    let mut folders = vec![from.to_owned(), common];
+    let borrowed = objects.join("info/alternates");
+    // Most repositories have no such file.
+    let _none = files::each_line(&borrowed, |line| folders.push(objects.join(line)));
+    folders
 }
