@@ -28,21 +28,21 @@ build: tools-build ## Build the pleach program
 fmt: ## Format the code
 	cargo fmt --all
 
+# Tests are built with all features, so that one build does; the last line is without any.
 lint: ## Check format and lints
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 	cargo clippy --test upstream -- -D warnings
 
 unit: ## Run all tests that need no control plane
-	cargo test --workspace --lib --bins --test it
-	cargo test --workspace --doc
-	cargo test --features otlp --test it traces::
+	cargo test --workspace --all-features --lib --bins --test it
+	cargo test --workspace --all-features --doc
 
 # Tests on the control plane wait for it most of the time: more run than there are cores.
 test: tools-test controlplane ## Check and test everything
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory unit
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --test control_plane
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --all-features --test control_plane
 
 # What is played: make chaos CHAOS="--seed 17"
 CHAOS ?=
@@ -59,7 +59,7 @@ sandbox: tools-sandbox controlplane build ## A throw-away control plane to try t
 test-upstream: tools-demo controlplane ## Test with manifests of upstream projects: make test-upstream DATA=folder
 	@[[ -n "$(DATA)" ]] || { echo "say where the manifests lie: make test-upstream DATA=folder" >&2; exit 2; }
 	@[[ -d "$(DATA)" ]] || { echo "DATA: there is no folder $(DATA)" >&2; exit 2; }
-	data=$$(cd -- "$(DATA)" && pwd) && PLEACH_UPSTREAM_DATA=$$data cargo test --test upstream
+	data=$$(cd -- "$(DATA)" && pwd) && PLEACH_UPSTREAM_DATA=$$data cargo test --all-features --test upstream
 
 schemas: tools-schemas controlplane ## Make the tables of kinds and docs/schemas again
 	cargo run -p pleach-testkit --bin pleach-schemas

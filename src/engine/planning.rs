@@ -12,17 +12,17 @@ use pleach_domain::finding::{self, Finding};
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{ReleaseName, Source};
 use pleach_domain::object::{Manifest, ObjectId};
-use pleach_domain::observe::{ClusterId, Discovery};
+use pleach_domain::observe::{ClusterId, Discovery, Observed};
 use pleach_domain::plan::{self, Brought, Desired, Heir, Plan, Policy, Terms};
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::controller::Allow;
 use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
+use tokio::join;
 
 use super::load::Loaded;
 use super::sync::{
-    Neighbor, Observation, SyncError, look_around, look_at_checked, look_at_dependencies,
-    look_into_namespaces, observe, observe_record, observe_some, place_of, recognize,
-    review_access,
+    Neighbor, Observation, SyncError, look_around, look_at_checked, look_at_dependencies, observe,
+    observe_record, observe_some, place_of, recognize, review_access,
 };
 use crate::io::cluster::Cluster;
 use crate::io::git::Revision;
@@ -30,7 +30,7 @@ use crate::io::git::Revision;
 pub use end::{Candidate, Gone, Subject, candidates, formers, gone, readable};
 pub use heirs::Heirs;
 
-use making::Making;
+use making::{Answers, Making, settle_namespaces};
 
 /// When what a release depends on counts as ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,50 +150,66 @@ impl Planner<'_> {
         Box::pin(self.make(&cluster, making, may_look)).await
     }
 
-    /// Makes the plan, and again where it asks for more that has to be known.
+    /// Makes the plan, and once more with answers where it leaves questions open.
     async fn make(
         &self,
         cluster: &Cluster,
         making: Making,
         may_look: bool,
     ) -> Result<Planned, SyncError> {
-        let (mut making, mut plan) = making.plan().await?;
-        let observed = &mut making.observation.observed;
-        if look_into_namespaces(cluster, observed, &plan).await {
+        let (mut making, mut plan) = Box::pin(settle_namespaces(cluster, making)).await?;
+        let (desired, observed) = (&making.desired, &making.observation.observed);
+        let answers = self.ask(cluster, desired, observed, &plan, may_look);
+        let answers = Box::pin(answers).await?;
+        let are_news = answers.are_news();
+        answers.tell(&mut making.observation.observed);
+        if are_news {
             (making, plan) = making.plan().await?;
         }
-        let observed = &mut making.observation.observed;
-        if look_at_checked(cluster, &making.desired, observed, &plan).await {
-            (making, plan) = making.plan().await?;
-        }
-        let observed = &mut making.observation.observed;
-        if self.options.review && look_around(cluster, &making.desired, observed, &plan).await {
-            (making, plan) = making.plan().await?;
-        }
-        if self.options.review && may_look {
-            let (loaded, predecessors) = (self.loaded, self.options.predecessors);
-            let neighbor = |name: &str| neighbor(loaded, predecessors, name);
-            let (desired, observed) = (&making.desired, &mut making.observation.observed);
-            if look_at_dependencies(cluster, desired, observed, &plan, &neighbor).await? {
-                (making, plan) = making.plan().await?;
-            }
-        }
-        if self.options.review {
-            let (desired, observed) = (&making.desired, &mut making.observation.observed);
-            observed.access = review_access(cluster, desired, observed, &plan).await?;
-            if !observed.access.is_enough() || observed.access.user.is_some() {
-                (making, plan) = making.plan().await?;
-            }
-        }
-        let Making {
-            desired,
-            observation,
-            ..
-        } = making;
         Ok(Planned {
-            desired,
-            observation,
+            desired: making.desired,
+            observation: making.observation,
             plan,
+        })
+    }
+
+    /// Asks the cluster for what the plan leaves open, all at the same time. No answer adds
+    /// a step.
+    async fn ask(
+        &self,
+        cluster: &Cluster,
+        desired: &Desired,
+        observed: &Observed,
+        plan: &Plan,
+        may_look: bool,
+    ) -> Result<Answers, SyncError> {
+        let checked = look_at_checked(cluster, desired, observed, plan);
+        if !self.options.review {
+            return Ok(Answers {
+                checked: checked.await,
+                ..Answers::default()
+            });
+        }
+        let (loaded, predecessors) = (self.loaded, self.options.predecessors);
+        let neighbor = |name: &str| neighbor(loaded, predecessors, name);
+        let hindrances = async {
+            if may_look {
+                look_at_dependencies(cluster, desired, observed, plan, &neighbor).await
+            } else {
+                Ok(Vec::new())
+            }
+        };
+        let (checked, surroundings, hindrances, access) = join!(
+            checked,
+            look_around(cluster, desired, observed, plan),
+            hindrances,
+            review_access(cluster, desired, observed, plan),
+        );
+        Ok(Answers {
+            checked,
+            surroundings,
+            hindrances: hindrances?,
+            access: access?,
         })
     }
 

@@ -17,6 +17,7 @@ use pleach_testkit::repository::TestRepo;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::reads::read;
 use crate::samples::BUNDLE;
 use crate::shared;
 
@@ -369,6 +370,8 @@ impl Fleet {
         let mut command = Command::new(self.plane.kubectl());
         command
             .env("HOME", self.home.path())
+            // It is one of many short programs at once.
+            .envs([("GOMAXPROCS", "1"), ("GOGC", "400")])
             .arg("--kubeconfig")
             .arg(self.plane.kubeconfig())
             .args(args);
@@ -378,6 +381,9 @@ impl Fleet {
     /// Reads an object; absent is `None`.
     #[track_caller]
     pub(crate) fn get(&self, args: &[&str]) -> Option<Value> {
+        if let Some(found) = read(self.plane.kubeconfig(), args) {
+            return (!found.is_null()).then_some(found);
+        }
         let get = [
             "get",
             "--ignore-not-found",

@@ -115,6 +115,15 @@ fn deployed(running: &Loop) -> usize {
     counts.map(|count| count.parse::<usize>().unwrap()).sum()
 }
 
+/// Says that something is over when it goes.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn hostile_neighbors_cost_only_their_own_releases() {
     let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
@@ -158,6 +167,8 @@ fn hostile_neighbors_cost_only_their_own_releases() {
 
     let over = AtomicBool::new(false);
     let (beside, slowest) = std::thread::scope(|scope| {
+        // Also where this ends by a panic: the scope waits for its threads.
+        let ending = Ending(&over);
         let probing = scope.spawn(|| {
             let mut slowest = Duration::ZERO;
             while !over.load(Ordering::Relaxed) {
@@ -181,9 +192,10 @@ fn hostile_neighbors_cost_only_their_own_releases() {
         fork_pushes(0);
         let refused = || running.looks("hostile-greedy", "greedy", "refused");
         let asked = || proxy.log().of_kind(Kind::DryRun).count();
-        fleet.until("all of them", |_| {
-            let is_told = !hosted.forge.notes(7).is_empty();
-            (is_told && refused() > 0.0 && asked() >= 10).then_some(())
+        fleet.until("the greedy one", |_| (refused() > 0.0).then_some(()));
+        fleet.until("the late one", |_| (asked() >= 10).then_some(()));
+        fleet.until("the fork", |_| {
+            (!hosted.forge.notes(7).is_empty()).then_some(())
         });
         let mut beside = Vec::new();
         for number in 1..=BESIDE {
@@ -193,7 +205,7 @@ fn hostile_neighbors_cost_only_their_own_releases() {
                 break;
             }
         }
-        over.store(true, Ordering::Relaxed);
+        drop(ending);
         (beside, probing.join().unwrap())
     });
     println!("calm: {calm:?}, beside hostile neighbors: {beside:?}, slowest probe: {slowest:?}");

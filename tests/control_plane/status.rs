@@ -137,34 +137,37 @@ fn an_applied_release_is_shown_and_followed() {
 #[test]
 fn a_deleted_object_is_not_ready() {
     let manifests = [config_map("web", "one"), deployment("api")].join("---\n");
-    let fleet = Fleet::web("live", &manifests);
+    let fleet = Fleet::web("live-now", &manifests);
     fleet.applied();
-    let (shown, events) = fleet.watched(|fleet| fleet.run(&["status", "live"]).ended_with(0));
-    shown.says("live/web: 3 objects ready (as of ");
+    let (shown, events) = fleet.watched(|fleet| fleet.run(&["status", "live-now"]).ended_with(0));
+    shown.says("live-now/web: 3 objects ready (as of ");
     assert_eq!(events.writes().to_string(), "");
 
     // Both are changed behind the back of pleach: the record does not know.
-    fleet.kubectl(&["delete", "deployment", "api", "-n", "live"]);
+    fleet.kubectl(&["delete", "deployment", "api", "-n", "live-now"]);
     fleet.edit_by_hand("ann");
-    let shown = fleet.run(&["status", "live"]).ended_with(0);
-    let shown = shown.says("live/web: NOT READY: 2 of 3 objects ready, 1 object drifted (as of ");
+    let shown = fleet.run(&["status", "live-now"]).ended_with(0);
+    let shown =
+        shown.says("live-now/web: NOT READY: 2 of 3 objects ready, 1 object drifted (as of ");
     for line in [
-        "✗ Deployment.apps/live/api  missing",
-        "~ ConfigMap/live/web        changed by ann ",
+        "✗ Deployment.apps/live-now/api  missing",
+        "~ ConfigMap/live-now/web        changed by ann ",
         ": .data.k",
         "  False ",
     ] {
         assert!(shown.stdout.contains(line), "{}", shown.stdout);
     }
-    let value = fleet.run(&["status", "live/web", "-o", "json"]).json();
+    let value = fleet.run(&["status", "live-now/web", "-o", "json"]).json();
     let release = &value["releases"][0];
     assert_eq!(release["ready"], false, "{release:#}");
     let objects = release["live"]["objects"].as_array().unwrap();
     let of = |id: &str| objects.iter().find(|one| one["object"] == id).unwrap();
-    assert_eq!(of("ConfigMap/live/web")["drift"]["manager"], "ann");
-    assert_eq!(of("Deployment.apps/live/api")["message"], "missing");
+    assert_eq!(of("ConfigMap/live-now/web")["drift"]["manager"], "ann");
+    assert_eq!(of("Deployment.apps/live-now/api")["message"], "missing");
 
-    let recorded = fleet.run(&["status", "live", "--recorded"]).ended_with(0);
+    let recorded = fleet
+        .run(&["status", "live-now", "--recorded"])
+        .ended_with(0);
     assert!(recorded.stdout.contains("  True "), "{}", recorded.stdout);
     assert!(!recorded.stdout.contains("missing"), "{}", recorded.stdout);
 }

@@ -15,12 +15,11 @@ use pleach_domain::repo::{
     self, FileTree, ResolvedRelease, Sequence, SyncPolicy, VersionPolicy, Windows,
 };
 
-use super::making::Making;
+use super::making::{Making, settle_namespaces};
 use super::{Heirs, Planned, Planner, Predecessors};
 use crate::engine::load::{Loaded, is_unknown, pleach_version};
 use crate::engine::sync::{
-    SyncError, look_at_dependants, look_into_namespaces, observe, recognize, review_access,
-    review_end,
+    SyncError, look_at_dependants, observe, recognize, review_access, review_end,
 };
 use crate::io::cluster::Cluster;
 
@@ -198,11 +197,7 @@ impl Planner<'_> {
             policy,
             removal: Some(gone.removal.clone()),
         };
-        let (mut making, mut plan) = making.plan().await?;
-        let observed = &mut making.observation.observed;
-        if look_into_namespaces(&cluster, observed, &plan).await {
-            (making, plan) = making.plan().await?;
-        }
+        let (mut making, mut plan) = Box::pin(settle_namespaces(&cluster, making)).await?;
         if self.options.review {
             let (desired, observed) = (&making.desired, &mut making.observation.observed);
             observed.access = review_access(&cluster, desired, observed, &plan).await?;

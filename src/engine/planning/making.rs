@@ -3,12 +3,16 @@
 use std::panic::resume_unwind;
 use std::time::Duration;
 
+use pleach_domain::check::Looked;
+use pleach_domain::depends::Hindrance;
+use pleach_domain::observe::{Grants, Observed, Surroundings};
 use pleach_domain::plan::{self, Desired, Plan, Policy, Removal};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::engine::sync::{Observation, SyncError};
+use crate::engine::sync::{Observation, SyncError, look_into_namespaces};
+use crate::io::cluster::Cluster;
 
 /// How many are made at the same time: each may use up the budget of a plan.
 static TURNS: Semaphore = Semaphore::const_new(2);
@@ -22,6 +26,54 @@ pub(super) struct Making {
     pub(super) policy: Policy,
     /// Set where the release goes as a whole.
     pub(super) removal: Option<Removal>,
+}
+
+/// What the cluster answered to the questions of a plan.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    /// What was looked at for checks, by their names.
+    pub(super) checked: Vec<(String, Looked)>,
+    pub(super) surroundings: Option<Surroundings>,
+    pub(super) hindrances: Vec<Hindrance>,
+    pub(super) access: Grants,
+}
+
+impl Answers {
+    /// Whether a plan is another one with them.
+    pub(super) fn are_news(&self) -> bool {
+        let Self {
+            checked,
+            surroundings,
+            hindrances,
+            access,
+        } = self;
+        let is_granted = access.is_enough() && access.user.is_none();
+        let is_clear = hindrances.is_empty() && is_granted;
+        !checked.is_empty() || surroundings.is_some() || !is_clear
+    }
+
+    pub(super) fn tell(self, observed: &mut Observed) {
+        observed.checked.extend(self.checked);
+        observed.surroundings = self.surroundings;
+        observed.hindrances.extend(self.hindrances);
+        observed.access = self.access;
+    }
+}
+
+/// Makes a plan that knows what lies in the namespaces that it deletes: what it needs
+/// otherwise depends on whether they go.
+pub(super) async fn settle_namespaces(
+    cluster: &Cluster,
+    making: Making,
+) -> Result<(Making, Plan), SyncError> {
+    let (mut making, plan) = making.plan().await?;
+    let observed = &mut making.observation.observed;
+    let contents = look_into_namespaces(cluster, observed, &plan).await;
+    if contents.is_empty() {
+        return Ok((making, plan));
+    }
+    observed.contents.extend(contents);
+    making.plan().await
 }
 
 impl Making {

@@ -12,18 +12,18 @@ use super::absent::confirmed_absent;
 use crate::io::cluster::{Class, Cluster, Depth, ResourcePath, Selector};
 
 /// Looks at the objects of the checks before a plan is carried out that changes
-/// the release. Says whether there are any: then the plan has to be made again.
+/// the release, by names of checks.
 pub async fn look_at_checked(
     cluster: &Cluster,
     desired: &Desired,
-    observed: &mut Observed,
+    observed: &Observed,
     plan: &Plan,
-) -> bool {
+) -> Vec<(String, Looked)> {
     if !plan.has_steps() || !desired.needs_checks(observed.installed.as_ref()) {
-        return false;
+        return Vec::new();
     }
     let discovery = &observed.discovery;
-    let checked: Vec<(String, Looked)> = stream::iter(&desired.sequence.checks)
+    stream::iter(&desired.sequence.checks)
         .map(|check| async move {
             let kind = check.kind();
             let is_stale = kind
@@ -43,9 +43,7 @@ pub async fn look_at_checked(
         })
         .buffered(CONCURRENCY)
         .collect()
-        .await;
-    observed.checked.extend(checked);
-    true
+        .await
 }
 
 /// What git says is secret of an object, beside what its kind says.

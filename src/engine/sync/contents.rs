@@ -13,20 +13,24 @@ use super::CONCURRENCY;
 use super::absent::confirmed_absent;
 use crate::io::cluster::{Class, Cluster, Depth, ResourcePath, Selector};
 
-/// Looks into the namespaces that a plan would delete. Says whether there were
-/// any: then the plan has to be made again.
-pub async fn look_into_namespaces(cluster: &Cluster, observed: &mut Observed, plan: &Plan) -> bool {
+/// Looks into the namespaces that a plan would delete.
+pub async fn look_into_namespaces(
+    cluster: &Cluster,
+    observed: &Observed,
+    plan: &Plan,
+) -> BTreeMap<String, Contents> {
     let namespaces: Vec<&str> = plan
         .steps
         .iter()
         .filter(|step| matches!(step.op, Op::Delete(_)) && step.object.is("", "Namespace"))
         .map(|step| step.object.name.as_str())
         .collect();
-    for namespace in &namespaces {
+    let mut found = BTreeMap::new();
+    for namespace in namespaces {
         let contents = look_into(cluster, &observed.discovery, namespace).await;
-        observed.contents.insert((*namespace).to_owned(), contents);
+        found.insert(namespace.to_owned(), contents);
     }
-    !namespaces.is_empty()
+    found
 }
 
 /// Lists everything in a namespace. A kind that cannot be listed may hide

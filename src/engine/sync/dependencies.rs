@@ -38,18 +38,18 @@ pub fn place_of(
 }
 
 /// Looks at what a release depends on before a plan is carried out that changes
-/// it. Says whether something is in the way: then the plan has to be made again.
+/// it. Gives what is in the way.
 ///
 /// `neighbor` knows the other releases of the environment by their names.
 pub async fn look_at_dependencies<'a>(
     cluster: &Cluster,
     desired: &Desired,
-    observed: &mut Observed,
+    observed: &Observed,
     plan: &Plan,
     neighbor: &(dyn Fn(&str) -> Neighbor<'a> + Sync),
-) -> Result<bool, SyncError> {
+) -> Result<Vec<Hindrance>, SyncError> {
     if !plan.has_steps() || !desired.needs_dependencies(observed.installed.as_ref()) {
-        return Ok(false);
+        return Ok(Vec::new());
     }
     let discovery = &observed.discovery;
     let looked: Vec<Result<Option<Hindrance>, SyncError>> =
@@ -75,10 +75,7 @@ pub async fn look_at_dependencies<'a>(
             .buffered(CONCURRENCY)
             .collect()
             .await;
-    for one in looked {
-        observed.hindrances.extend(one?);
-    }
-    Ok(!observed.hindrances.is_empty())
+    looked.into_iter().filter_map(Result::transpose).collect()
 }
 
 fn said(

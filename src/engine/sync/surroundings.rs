@@ -11,17 +11,16 @@ use serde_json::Value;
 use super::reach::Reach;
 use crate::io::cluster::{Cluster, Depth, ResourcePath, Selector};
 
-/// Looks at disruption budgets and nodes if a plan writes workloads. Says
-/// whether it did: then the plan has to be made again. What cannot be read is
+/// Looks at disruption budgets and nodes if a plan writes workloads. What cannot be read is
 /// not warned about, and stops nothing.
 pub async fn look_around(
     cluster: &Cluster,
     desired: &Desired,
-    observed: &mut Observed,
+    observed: &Observed,
     plan: &Plan,
-) -> bool {
+) -> Option<Surroundings> {
     if !plan.writes_workloads() {
-        return false;
+        return None;
     }
     let reach = Reach::of(observed);
     let mut found = Surroundings {
@@ -38,8 +37,7 @@ pub async fn look_around(
             found.count(nodes);
         }
     }
-    observed.surroundings = Some(found);
-    true
+    Some(found)
 }
 
 async fn budgets(cluster: &Cluster, desired: &Desired, reach: &Reach) -> Vec<Budget> {
