@@ -144,13 +144,15 @@ impl Allow {
         })
     }
 
-    /// Whether a gate names kinds, all of which the release defines and may define.
+    /// Whether a gate names kinds, all of which the release defines and may define. A
+    /// definition that the plan leaves alone or cannot apply may belong to another release.
     fn closes_own(&self, plan: &Plan, gate: &Gate) -> bool {
         let defines = |group: &str, plural: &str| {
             let name = format!("{plural}.{group}");
             plan.changes.iter().any(|change| {
                 let id = &change.object;
-                id.is("apiextensions.k8s.io", "CustomResourceDefinition")
+                !matches!(change.action, Action::Blocked | Action::Skip)
+                    && id.is("apiextensions.k8s.io", "CustomResourceDefinition")
                     && id.name == name
                     && self.permits(id)
             })

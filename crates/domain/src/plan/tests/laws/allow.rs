@@ -52,6 +52,7 @@ fn is_own_gate(plan: &Plan, step: &Step) -> bool {
         .changes
         .iter()
         .filter(|change| change.object.kind == "CustomResourceDefinition")
+        .filter(|change| !matches!(change.action, Action::Blocked | Action::Skip))
         .map(|change| change.object.name.clone())
         .collect();
     let mut closed = gate.closed.iter().flat_map(|closed| {

@@ -117,11 +117,36 @@ fn a_gate_is_closed_over_kinds_that_the_release_may_define() {
             assert_eq!(allow.check(&patched).len(), 1, "patch {case}");
         }
         let mut other = gated(&gate, content(), Op::Close { gate: gate.clone() });
-        other.steps[0].object.name = "images".to_owned();
+        let policy = &mut other.steps[0].object;
+        *policy = ObjectId::new(&policy.group, &policy.kind, None, "images");
         assert_eq!(allow.check(&other).len(), 1, "another policy, {case}");
         let mut renamed = gated(&gate, content(), Op::Close { gate: gate.clone() });
         renamed.steps[0].overlay = Some(OverlayId("new-apis".to_owned()));
         assert_eq!(allow.check(&renamed).len(), 1, "another id, {case}");
+    }
+}
+
+#[test]
+fn a_definition_that_the_release_does_not_apply_permits_no_gate() {
+    let allow = Allow::new(&AllowList {
+        cluster_scoped: Some(vec![ClusterScoped::Kind(
+            "CustomResourceDefinition".to_owned(),
+        )]),
+        ..AllowList::default()
+    });
+    let gate = closing(&["example.org"], &["gears"]);
+    for (action, refusals) in [
+        (Action::Create, 0),
+        (Action::Unchanged, 0),
+        // Another release has it.
+        (Action::Blocked, 1),
+        (Action::Skip, 1),
+    ] {
+        for op in [Op::Close { gate: gate.clone() }, Op::Lift] {
+            let mut plan = gated(&gate, OverlayContent::Gate(Some(gate.clone())), op);
+            plan.changes[0].action = action;
+            assert_eq!(allow.check(&plan).len(), refusals, "{action:?}");
+        }
     }
 }
 
