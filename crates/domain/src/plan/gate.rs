@@ -18,6 +18,7 @@ use super::edges::wait_for;
 use super::handover::{self, unregistered};
 use super::model::{Action, Course, EdgeReason, Need, Op, Overlay, Step, StepId, Until};
 use super::overlays::stops_pods;
+use super::superseded::taken_over;
 use super::verify::services;
 use crate::finding::{Finding, Kind};
 use crate::gate::{Closed, Gate, Operation, account, probe};
@@ -105,9 +106,10 @@ pub(super) fn wanted(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Wanted> {
     if !is_declared(NEW_KINDS) {
         all.extend(new_kinds(ctx, draft));
     }
-    if is_declared(handover::NAME) {
-        draft.findings.extend(too_late(ctx, draft));
-    } else {
+    let replaces_handover = is_declared(handover::NAME);
+    let findings = too_late(ctx, draft, replaces_handover);
+    draft.findings.extend(findings);
+    if !replaces_handover {
         all.extend(moving(ctx, draft, &aggregated));
     }
     all
@@ -133,17 +135,25 @@ fn deleted<'a>(ctx: &Ctx<'a>, draft: &Draft) -> Vec<(StepId, &'a Registration)> 
         .collect()
 }
 
-/// The interceptions that only a declared gate stands in for which is lifted before
-/// they are removed. Those that no gate covers were left open by the bundle.
-fn too_late(ctx: &Ctx<'_>, draft: &Draft) -> Vec<Finding> {
+/// Reports each interception whose registration is deleted after the declared gates that
+/// cover it were lifted. The bundle leaves an interception open that no gate covers.
+///
+/// The gate `handover` covers what the pods of a move registered, unless the bundle
+/// `replaces_handover`. A registration in git with the same interceptions is applied
+/// before the previous one is deleted, so no gate is needed.
+fn too_late(ctx: &Ctx<'_>, draft: &Draft, replaces_handover: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (step, registration) in deleted(ctx, draft) {
         let step = &draft.steps[step.0];
-        let is_handover = matches!(
-            &step.op,
-            Op::Delete(deletion) if matches!(deletion.because(), Grant::Registration { .. })
-        );
-        if !is_handover {
+        let Op::Delete(deletion) = &step.op else {
+            continue;
+        };
+        let grant = deletion.because();
+        let is_of_pods = matches!(grant, Grant::Registration { .. });
+        let is_superseded = matches!(grant, Grant::Superseded { .. });
+        let needs_gate = (is_of_pods && replaces_handover)
+            || (is_superseded && taken_over(ctx, registration).is_none());
+        if !needs_gate {
             continue;
         }
         for rule in &registration.intercepts {

@@ -181,6 +181,44 @@ fn what_it_denies_comes_after_it(#[case] scene: Scene) {
     assert!(widget.unwrap().unverified.is_some());
 }
 
+#[test]
+fn a_gate_that_is_lifted_before_it_goes_is_too_late() {
+    let dropped = format!("{}\n{SERVICE}", operator(2));
+    let replaced = format!("{dropped}\n{}", hook(NEW));
+    for (name, git, group, until, is_refused) in [
+        ("lifted before", &dropped, "example.org", "services", true),
+        (
+            "closed until then",
+            &dropped,
+            "example.org",
+            "ungate",
+            false,
+        ),
+        ("of another group", &dropped, "x.org", "services", false),
+        (
+            "replaced in git",
+            &replaced,
+            "example.org",
+            "services",
+            false,
+        ),
+        (
+            "replaced in full",
+            &renamed(),
+            "example.org",
+            "services",
+            false,
+        ),
+    ] {
+        let gate = format!("{{name: hold, groups: [{group}], until: {until}}}");
+        let plan = up(git).gate(&gate).plan();
+        let mut findings = plan.findings.iter();
+        let found = findings.find(|one| one.code == "gate-too-late");
+        assert_eq!(found.is_some(), is_refused, "{name}: {:?}", plan.findings);
+        assert!(found.is_none_or(crate::plan::is_refusal), "{name}");
+    }
+}
+
 /// A former run replaced the pods.
 #[test]
 fn after_a_run_that_was_stopped_it_goes_at_once() {

@@ -34,7 +34,7 @@ pub(super) fn check_overlays(
             assert!(is_target || overlay.is_gate() || overlay.course == Course::Dropped);
         }
     }
-    check_guards(plan, observed, ancestors);
+    check_guards(scene, plan, observed, ancestors);
     for overlay in &plan.overlays {
         assert_eq!(overlay.undo, [Op::Lift]);
         if overlay.is_gate() {
@@ -126,9 +126,9 @@ fn is_successor(scene: &Scene, old: &ObjectId, new: &ObjectId) -> bool {
 }
 
 /// A gate closes before any registration is deleted that it stands in for, and is lifted
-/// after that. What the pods of another place take over is closed all the while, or the
-/// plan is refused.
-fn check_guards(plan: &Plan, observed: &Observed, ancestors: &[BTreeSet<StepId>]) {
+/// after that; otherwise the plan is refused. A registration that another one in git may
+/// replace needs no gate.
+fn check_guards(scene: &Scene, plan: &Plan, observed: &Observed, ancestors: &[BTreeSet<StepId>]) {
     let closes: Vec<(&Step, &Gate)> = plan
         .steps
         .iter()
@@ -141,9 +141,13 @@ fn check_guards(plan: &Plan, observed: &Observed, ancestors: &[BTreeSet<StepId>]
         let Op::Delete(deletion) = &step.op else {
             continue;
         };
-        let is_handover = match deletion.because() {
+        let needs_gate = match deletion.because() {
             Grant::Registration { .. } => true,
-            Grant::Superseded { .. } | Grant::TakenOver { .. } => false,
+            Grant::Superseded { .. } => {
+                let mut manifests = scene.desired.manifests.iter();
+                !manifests.any(|one| one.id().kind == step.object.kind)
+            }
+            Grant::TakenOver { .. } => false,
             _ => continue,
         };
         let mut registrations = observed.registrations.iter();
@@ -177,7 +181,7 @@ fn check_guards(plan: &Plan, observed: &Observed, ancestors: &[BTreeSet<StepId>]
             let is_said =
                 |one: &Finding| ["gate-too-late", "not-guarded"].contains(&one.code.as_str());
             assert!(
-                !is_handover || !is_covered || is_guarded || plan.findings.iter().any(is_said),
+                !needs_gate || !is_covered || is_guarded || plan.findings.iter().any(is_said),
                 "{} is not guarded",
                 step.object
             );
