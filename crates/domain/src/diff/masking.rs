@@ -4,8 +4,9 @@
 //! number in the whole run, so a reviewer sees that a value changed and where it
 //! goes, and nothing else: not its length, not its text. A value that was there
 //! before has a number of its own field: the author of a change must not find it by
-//! writing guesses elsewhere. Values are told apart by a keyed digest whose key
-//! lives as long as the run.
+//! writing guesses elsewhere. An item of a list is a field by its name. Without a
+//! name, with the name of another item or with a secret name, it is a field by its
+//! position. Values are told apart by a keyed digest whose key lives as long as the run.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -86,26 +87,6 @@ impl Field {
         length
     }
 
-    /// Items without a name are one field: their order may change.
-    fn enter_item(&mut self, item: &Value) -> usize {
-        let name = item.get("name").and_then(Value::as_str);
-        self.enter(&name.map_or_else(|| "[]".to_owned(), |name| format!("[{name}]")))
-    }
-
-    fn enter_segment(&mut self, segment: &PathSegment) -> usize {
-        match segment {
-            PathSegment::Key(key) => self.enter(key),
-            PathSegment::Select(keys) => {
-                let name = keys.iter().find_map(|(key, value)| match value {
-                    KeyValue::Text(name) if &**key == "name" => Some(format!("[{name}]")),
-                    _ => None,
-                });
-                self.enter(name.as_deref().unwrap_or("[]"))
-            }
-            PathSegment::Item(_) | PathSegment::Index(_) => self.enter("[]"),
-        }
-    }
-
     fn leave(&mut self, length: usize) {
         self.path.truncate(length);
     }
@@ -177,6 +158,7 @@ impl Masker {
             let mut field = Field::root(Side::Former, new);
             let mut like = Some(new);
             for segment in &change.path.0 {
+                self.enter_segment(&mut field, segment, like, &hidden);
                 let below = hidden.step(segment);
                 let next = like.and_then(|like| locate::step(like, segment));
                 // Beside a secret, and gone: as in the whole object.
@@ -187,7 +169,6 @@ impl Masker {
                     below
                 };
                 like = next;
-                field.enter_segment(segment);
             }
             if let Some(value) = &mut change.old {
                 self.walk(value, &mut field, &hidden, None, like);
@@ -200,14 +181,18 @@ impl Masker {
                 None => Side::Former,
                 Some(_) => Side::Wanted,
             };
-            self.path(&mut change.path, Field::root(side, new), secrecy);
+            self.path(&mut change.path, side, new, secrecy);
         }
     }
 
     /// Keys of list items are values too.
-    fn path(&mut self, path: &mut FieldPath, mut field: Field, secrecy: &Secrecy) {
+    fn path(&mut self, path: &mut FieldPath, side: Side, new: &Value, secrecy: &Secrecy) {
+        let mut field = Field::root(side, new);
         let mut hidden = secrecy.root();
+        let mut like = Some(new);
         for segment in &mut path.0 {
+            self.enter_segment(&mut field, segment, like, &hidden);
+            like = like.and_then(|like| locate::step(like, segment));
             let below = hidden.step(segment);
             let guarded = match &*segment {
                 PathSegment::Item(value) => vec![value],
@@ -217,11 +202,72 @@ impl Masker {
             .into_iter()
             .any(|value| matches!(value, KeyValue::Text(text) if self.guarded.are_part_of(text)));
             hidden = below;
-            field.enter_segment(segment);
             if hidden.secret.is_some() || guarded {
                 self.segment(segment, &mut field);
             }
         }
+    }
+
+    /// Enters a step of a path below `parent`, a value of the new side. `None`: the new
+    /// side does not have the value.
+    fn enter_segment(
+        &self,
+        field: &mut Field,
+        segment: &PathSegment,
+        parent: Option<&Value>,
+        hidden: &Hidden<'_>,
+    ) {
+        if let PathSegment::Key(key) = segment {
+            field.enter(key);
+            return;
+        }
+        let items = parent.and_then(Value::as_array);
+        let key = items.and_then(|items| {
+            let index = locate::position(items, segment)?;
+            Some(self.key_of_item(items, index, hidden))
+        });
+        field.enter(&key.unwrap_or_else(|| key_of_removed(segment)));
+    }
+
+    /// Name of an item of a list. `None`: the item has no name, or the name itself is
+    /// secret.
+    fn name_of<'v>(&self, item: &'v Value, hidden: &Hidden<'_>) -> Option<&'v str> {
+        let name = item.get("name").and_then(Value::as_str)?;
+        let is_secret =
+            hidden.item(item).key("name").secret.is_some() || self.guarded.are_part_of(name);
+        (!is_secret).then_some(name)
+    }
+
+    /// Keys of the items of a list, in the order of the items.
+    fn keys_of_items(&self, items: &[Value], hidden: &Hidden<'_>) -> Vec<String> {
+        let names: Vec<Option<&str>> = items
+            .iter()
+            .map(|item| self.name_of(item, hidden))
+            .collect();
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for name in names.iter().flatten() {
+            *counts.entry(*name).or_default() += 1;
+        }
+        names
+            .into_iter()
+            .enumerate()
+            .map(|(index, name)| key_of(name.filter(|name| counts.get(name) == Some(&1)), index))
+            .collect()
+    }
+
+    /// Key of one item of a list, as in [`Self::keys_of_items`].
+    fn key_of_item(&self, items: &[Value], index: usize, hidden: &Hidden<'_>) -> String {
+        let name = items
+            .get(index)
+            .and_then(|item| self.name_of(item, hidden))
+            .filter(|name| {
+                let mut others = items
+                    .iter()
+                    .enumerate()
+                    .filter(|(other, _)| *other != index);
+                others.all(|(_, item)| self.name_of(item, hidden) != Some(*name))
+            });
+        key_of(name, index)
     }
 
     fn segment(&mut self, segment: &mut PathSegment, field: &mut Field) {
@@ -278,14 +324,15 @@ impl Masker {
                     .and_then(Value::as_array)
                     .filter(|old| old.len() == items.len());
                 let others = like.and_then(Value::as_array);
-                for (index, child) in items.iter_mut().enumerate() {
+                let keys = self.keys_of_items(items, hidden);
+                for (index, (child, key)) in items.iter_mut().zip(&keys).enumerate() {
                     let old = paired.and_then(|items| items.get(index));
                     let like = others.and_then(|others| hidden.counterpart(child, others));
                     let mut below = hidden.item(child);
                     if others.is_some() && like.is_none() && hidden.has_secret_neighbors() {
                         below = below.secret();
                     }
-                    let back = field.enter_item(child);
+                    let back = field.enter(key);
                     self.walk(child, field, &below, old, like);
                     field.leave(back);
                 }
@@ -374,6 +421,30 @@ impl Masker {
         let number = self.next_number();
         self.numbers.insert(digest, number);
         number
+    }
+}
+
+/// Key of an item in the path of a field: the name that only this item has, or else the
+/// position. A guess at another position must not get the number of a value.
+fn key_of(unique_name: Option<&str>, index: usize) -> String {
+    match unique_name {
+        Some(name) => format!("[{name}]"),
+        None => format!("[]{index}"),
+    }
+}
+
+/// Key of an item that the new side does not have.
+fn key_of_removed(segment: &PathSegment) -> String {
+    match segment {
+        PathSegment::Select(keys) => {
+            let name = keys.iter().find_map(|(key, value)| match value {
+                KeyValue::Text(name) if key == "name" => Some(format!("[{name}]")),
+                KeyValue::Bool(_) | KeyValue::Int(_) | KeyValue::Text(_) => None,
+            });
+            name.unwrap_or_else(|| "[]removed".to_owned())
+        }
+        PathSegment::Index(index) => format!("[]{index}"),
+        PathSegment::Key(_) | PathSegment::Item(_) => "[]removed".to_owned(),
     }
 }
 

@@ -159,6 +159,64 @@ fn a_guess_in_another_item_has_another_number() {
 }
 
 #[test]
+fn a_guess_in_an_item_without_a_name_of_its_own_has_another_number() {
+    let (pin, other) = (
+        json!({"name": "PIN", "value": "4711"}),
+        json!({"name": "PIN", "value": "0000"}),
+    );
+    let (named, wrong) = (json!({"name": "4711"}), json!({"name": "0000"}));
+    for (case, field, below, old, new) in [
+        (
+            "no name",
+            "list[*]",
+            "",
+            json!(["4711"]),
+            json!(["0000", "4711"]),
+        ),
+        (
+            "one name",
+            "list[*].value",
+            "value",
+            json!([pin]),
+            json!([other, pin]),
+        ),
+        (
+            "secret name",
+            "list[*]",
+            "name",
+            json!([named]),
+            json!([wrong, named]),
+        ),
+    ] {
+        let fields: Vec<SecretField> = vec![field.parse().unwrap()];
+        let secrecy = Secrecy::of(&ObjectId::new("", "ConfigMap", Some("web"), "a"), &fields);
+        let number = |item: &Value| match below {
+            "" => item.clone(),
+            below => item[below].clone(),
+        };
+        let (old, new) = (json!({"list": old}), json!({"list": new}));
+        let mut masker = masker();
+        let (before, after) = masker.pair(&old, &new, &secrecy);
+        let live = number(&before["list"][0]);
+        assert_eq!(live, "<secret 1>", "{case}");
+        assert_ne!(number(&after["list"][1]), live, "{case}");
+        let mut changes = vec![FieldChange {
+            path: FieldPath::default().key("list").join(PathSegment::Index(1)),
+            old: None,
+            new: Some(new["list"][1].clone()),
+            reordered: false,
+            cause: None,
+        }];
+        masker.changes(&mut changes, &new, &secrecy);
+        let changed = number(changes[0].new.as_ref().unwrap());
+        assert_eq!(changed, number(&after["list"][1]), "{case}");
+        // At the same position it is the same field.
+        let (before, after) = masker.pair(&old, &old, &secrecy);
+        assert_eq!(before, after, "{case}");
+    }
+}
+
+#[test]
 fn changes_of_fields_are_masked_at_any_depth() {
     let mut masker = masker();
     let old = secret(&json!({"a": "MQ=="}));
