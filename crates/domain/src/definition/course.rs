@@ -117,8 +117,13 @@ pub fn rewritten_before<'r>(
 
 /// What git wants, with versions that stay for now as they are in the cluster,
 /// and with the webhook that converts them.
+///
+/// A definition that was never established, and cannot be because of its bundle, has no
+/// objects: its webhook is not kept. Any other conversion that does not work is kept, as
+/// stored objects would be read without it.
 pub fn keeping(mut wanted: Value, live: &Value, kept: &[&MigrationRule]) -> Value {
-    if !kept.is_empty() {
+    let never_worked = is_unestablished(live) && has_invalid_bundle(live);
+    if !kept.is_empty() && !never_worked {
         wanted = converting(wanted, live);
     }
     let kept: Vec<Value> = kept
@@ -219,17 +224,28 @@ pub fn is_conversion_broken(live: &Value, backend: Option<&Backend>) -> bool {
     if !converts(live) {
         return false;
     }
+    is_unestablished(live)
+        || has_invalid_bundle(live)
+        || backend.is_some_and(|backend| backend.lack(false).is_some())
+}
+
+/// Whether the server has not established a definition. One that was established stays
+/// so until it is deleted.
+fn is_unestablished(live: &Value) -> bool {
     let mut conditions = live["status"]["conditions"]
         .as_array()
         .into_iter()
         .flatten();
-    let is_refused = conditions.any(|one| one["type"] == "Established" && one["status"] == "False");
+    conditions.any(|one| one["type"] == "Established" && one["status"] == "False")
+}
+
+/// Whether the bundle of a conversion has no certificate.
+fn has_invalid_bundle(live: &Value) -> bool {
     let bundle = live["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"].as_str();
-    let is_invalid = bundle.is_some_and(|bundle| {
+    bundle.is_some_and(|bundle| {
         let text = from_base64(bundle).and_then(|bytes| String::from_utf8(bytes).ok());
         text.is_none_or(|text| !text.contains(CERTIFICATE))
-    });
-    is_refused || is_invalid || backend.is_some_and(|backend| backend.lack(false).is_some())
+    })
 }
 
 /// Whether everything that is wanted is there; the server defaults the rest.
@@ -441,6 +457,27 @@ mod tests {
             assert_eq!(is_broken, expected, "{name}");
             live["spec"]["conversion"] = json!({"strategy": "None"});
             assert!(!is_conversion_broken(&live, backend.as_ref()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_conversion_that_never_worked_is_not_kept_with_a_version() {
+        let pem = STANDARD.encode("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n");
+        let wanted = definition(&["v2"], "v2");
+        let rules = [rule("v1", "v2")];
+        for (name, established, bundle, is_kept) in [
+            ("it works", "True", pem.as_str(), true),
+            ("its bundle broke", "True", "Cg==", true),
+            ("not established yet", "False", pem.as_str(), true),
+            ("it never worked", "False", "Cg==", false),
+        ] {
+            let mut live = webhook(definition(&["v2", "v1"], "v2"), "a");
+            live["status"]["conditions"] = json!([{"type": "Established", "status": established}]);
+            live["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"] = json!(bundle);
+            let kept = kept(&wanted, &live, &rules);
+            let first = keeping(wanted.clone(), &live, &kept);
+            assert_eq!(shown(&first), ["*v2", "v1"], "{name}");
+            assert_eq!(converts(&first), is_kept, "{name}");
         }
     }
 

@@ -1,12 +1,14 @@
 //! Fields that were ours alone, and that another manager took while git changed the
 //! object.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::changes::{change, codes, operations};
-use super::scene::Scene;
+use super::scene::{MANAGER, Scene};
+use super::server::entry;
 use crate::inventory::OwnedFields;
 use crate::object::FieldPath;
+use crate::observe::{Live, Prediction};
 use crate::plan::{Action, Cause, Op, Plan};
 
 const WEB: &str = "Deployment.apps/web/d";
@@ -77,7 +79,7 @@ fn a_field_that_another_manager_had_first_is_a_conflict() {
         .with_live(WEB, |live| {
             let fields = json!({"f:spec": {"f:replicas": {}}});
             let entries = live["metadata"]["managedFields"].as_array_mut().unwrap();
-            entries.push(super::server::entry("scaler", "Update", &fields));
+            entries.push(entry("scaler", "Update", &fields));
         })
         .recorded(WEB)
         .edited("scaler", &format!("{WEB}: {{spec: {{replicas: 1}}}}"))
@@ -86,16 +88,18 @@ fn a_field_that_another_manager_had_first_is_a_conflict() {
     assert_eq!(change(&plan, WEB).reason, "scaler holds .spec.replicas");
 }
 
+/// The fields that a plan takes back from other managers.
+fn taken(plan: &Plan) -> Option<Value> {
+    let mut steps = plan.steps.iter();
+    steps.find_map(|step| match &step.op {
+        Op::Own(own) => Some(own.take_back.to_json()),
+        _ => None,
+    })
+}
+
 /// A field that was ours, was taken, and is desired again becomes ours alone.
 #[test]
 fn a_hot_fix_that_git_takes_over_is_taken_back_from_its_manager() {
-    let taken = |plan: &Plan| {
-        let mut steps = plan.steps.iter();
-        steps.find_map(|step| match &step.op {
-            Op::Own(own) => Some(own.take_back.to_json()),
-            _ => None,
-        })
-    };
     let debug = format!("{WEB}: {{spec: {{level: debug}}}}");
     let scene = edited_and_changed(&debug, &web(3, "a", "debug"));
     let plan = scene.plan();
@@ -106,6 +110,55 @@ fn a_hot_fix_that_git_takes_over_is_taken_back_from_its_manager() {
     let git = web(3, "a", "info").replace("level", "paused: true, level");
     let plan = edited_and_changed(&added, &git).plan();
     assert_eq!(taken(&plan), None);
+}
+
+/// The server keeps one owner for an atomic list, and one for each field of an item of
+/// an associative list.
+#[test]
+fn a_hot_fix_of_a_list_that_git_takes_over_is_taken_back_from_its_manager() {
+    const LEVEL: &str = r#"k:{"name":"LEVEL"}"#;
+    const MODE: &str = r#"k:{"name":"MODE"}"#;
+
+    let args = |level: &str| format!("{WEB}: {{spec: {{args: [run, {level}]}}}}");
+    let plan = Scene::new()
+        .installed(&args("info"))
+        .edited("kubectl", &args("debug"))
+        .git(&args("debug"))
+        .plan();
+    assert_eq!(taken(&plan), Some(json!({"f:spec": {"f:args": {}}})));
+    assert_eq!(operations(&plan, WEB), ["patch", "apply"]);
+
+    let env = |level: &str| {
+        format!(
+            "{WEB}: {{spec: {{env: [{{name: LEVEL, value: {level}}}, {{name: MODE, value: a}}]}}}}"
+        )
+    };
+    let item = || json!({".": {}, "f:name": {}, "f:value": {}});
+    let ours = |level: Value| {
+        let fields = json!({"f:spec": {"f:env": {LEVEL: level, MODE: item()}}});
+        entry(MANAGER, "Apply", &fields)
+    };
+    let fix = json!({"f:spec": {"f:env": {LEVEL: {"f:value": {}}}}});
+    let theirs = entry("kubectl", "Update", &fix);
+    let scene = Scene::new()
+        .installed(&env("info"))
+        .with_live(WEB, |live| {
+            live["metadata"]["managedFields"] = json!([ours(item())]);
+        })
+        .recorded(WEB)
+        .with_live(WEB, |live| {
+            live["spec"]["env"][0]["value"] = json!("debug");
+            live["metadata"]["resourceVersion"] = json!("2");
+            let rest = json!({".": {}, "f:name": {}});
+            live["metadata"]["managedFields"] = json!([ours(rest), theirs]);
+        })
+        .git(&env("debug"));
+    let mut after = scene.look(WEB).clone();
+    after["metadata"]["managedFields"] = json!([ours(item()), theirs]);
+    let answer = Prediction::Answer(Live::new(after, MANAGER));
+    let plan = scene.predict(WEB, answer).plan();
+    assert_eq!(taken(&plan), Some(fix));
+    assert_eq!(operations(&plan, WEB), ["patch", "apply"]);
 }
 
 /// A field that is fought over is left alone, also while git changes another one.
