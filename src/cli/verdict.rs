@@ -7,6 +7,10 @@ use pleach_domain::plan::{Action, Plan, is_refusal};
 use super::Exit;
 use super::error::{CliError, Kind};
 
+/// Codes of errors which say that a server or an API did not answer, where their kind
+/// is [`finding::Kind::Cluster`]: `refused` then means 429 or 502 to 504.
+const UNANSWERED: [&str; 4] = ["api-stale", "conversion-failed", "not-read", "refused"];
+
 /// Judges a plan.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Verdict<'a>(pub(super) &'a Plan);
@@ -24,8 +28,8 @@ impl Verdict<'_> {
 
     /// Refuses to write a part of a release while objects of it are blocked.
     ///
-    /// A run that was `begun` goes on beside an API that does not answer: the rest of
-    /// that run may be what makes it answer again.
+    /// A run that was `begun` continues if every error means that a server or an API did
+    /// not answer: the rest of that run may make it answer again.
     pub(super) fn ensure_whole(self, begun: bool) -> Result<(), CliError> {
         let blocked: Vec<String> = self
             .0
@@ -34,12 +38,10 @@ impl Verdict<'_> {
             .filter(|change| change.action == Action::Blocked)
             .map(|change| change.object.to_string())
             .collect();
-        let is_blocked_by = |kind: finding::Kind| {
-            let mut findings = self.0.findings.iter();
-            findings.any(|one| one.kind == kind && one.is_error() && !is_refusal(one))
-        };
-        let by_cluster = is_blocked_by(finding::Kind::Cluster);
-        let goes_on = begun && by_cluster && !is_blocked_by(finding::Kind::Conflict);
+        let findings = self.0.findings.iter();
+        let errors: Vec<&Finding> = findings.filter(|one| one.is_error()).collect();
+        let by_cluster = errors.iter().any(|one| one.kind == finding::Kind::Cluster);
+        let goes_on = begun && by_cluster && errors.iter().all(|one| is_unanswered(one));
         if blocked.is_empty() || goes_on {
             return Ok(());
         }
@@ -92,6 +94,11 @@ impl Verdict<'_> {
     }
 }
 
+/// Whether an error means that a server or an API did not answer.
+fn is_unanswered(error: &Finding) -> bool {
+    error.kind == finding::Kind::Cluster && UNANSWERED.contains(&error.code.as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use pleach_domain::finding::Kind;
@@ -103,42 +110,64 @@ mod tests {
     fn nothing_of_a_release_is_written_while_objects_are_blocked() {
         let mut plan = samples::plan(&[("a", Action::Update), ("b", Action::Blocked)]);
         let object = plan.changes[1].object.clone();
-        let blocked = |kind: Kind| Finding::error(kind, "why", "no").on(object.clone());
+        let blocked =
+            |(kind, code): (Kind, &str)| Finding::error(kind, code, "no").on(object.clone());
         let exit =
             |plan: &Plan, begun: bool| Verdict(plan).ensure_whole(begun).map_err(|e| e.exit());
-        for (name, kinds, begun, expected) in [
-            (
-                "a conflict",
-                &[Kind::Conflict][..],
-                false,
-                Err(Exit::CONFLICT),
-            ),
+        let conflict = (Kind::Conflict, "field-conflict");
+        let stale = (Kind::Cluster, "api-stale");
+        let refused = (Kind::Cluster, "refused");
+        for (name, errors, begun, expected) in [
+            ("a conflict", &[conflict][..], false, Err(Exit::CONFLICT)),
             (
                 "a conflict in a run that was begun",
-                &[Kind::Conflict],
+                &[conflict],
                 true,
                 Err(Exit::CONFLICT),
             ),
             (
                 "an API that does not answer",
-                &[Kind::Cluster],
+                &[stale],
                 false,
                 Err(Exit::CLUSTER),
             ),
             (
                 "the same in a run that was begun",
-                &[Kind::Cluster],
+                &[
+                    stale,
+                    refused,
+                    (Kind::Cluster, "conversion-failed"),
+                    (Kind::Cluster, "not-read"),
+                ],
                 true,
                 Ok(()),
             ),
             (
-                "both",
-                &[Kind::Cluster, Kind::Conflict],
+                "an API that does not answer, and a conflict",
+                &[stale, conflict],
+                true,
+                Err(Exit::CLUSTER),
+            ),
+            (
+                "an API that does not answer, and an admission check",
+                &[stale, (Kind::Policy, "denied")],
+                true,
+                Err(Exit::CLUSTER),
+            ),
+            (
+                "an API that does not answer, and an invalid object",
+                &[stale, (Kind::Repository, "refused")],
+                true,
+                Err(Exit::CLUSTER),
+            ),
+            (
+                "a missing permission in a run that was begun",
+                &[(Kind::Cluster, "forbidden")],
                 true,
                 Err(Exit::CLUSTER),
             ),
         ] {
-            plan.findings = kinds.iter().map(|kind| blocked(*kind)).collect();
+            plan.findings = errors.iter().copied().map(blocked).collect();
             assert_eq!(exit(&plan, begun), expected, "{name}");
         }
         let error = Verdict(&plan).ensure_whole(false).unwrap_err();
