@@ -200,6 +200,15 @@ pub struct Lease {
     renewals: JoinSet<()>,
 }
 
+/// Sleeps before the next request, unless the run is stopped.
+async fn pause(stop: &Stop, duration: Duration) -> Result<(), LeaseError> {
+    tokio::select! {
+        biased;
+        cause = stop.wait() => Err(LeaseError::Stopped(cause)),
+        () = tokio::time::sleep(duration) => Ok(()),
+    }
+}
+
 impl Lease {
     /// Gets a Lease, waiting for its holder for as long as `patience` says.
     /// `identity` must be unique to this attempt. `waiting` is told whenever
@@ -215,6 +224,7 @@ impl Lease {
         let give_up = Instant::now() + patience.limit;
         let mut told: Option<Holder> = None;
         let mut races = 0;
+        let mut vanished = 0;
         let is_over = || Instant::now() + terms.retry > give_up;
         loop {
             // Nobody has it, as a rule: then this is the only request.
@@ -226,13 +236,22 @@ impl Lease {
                 }
                 // It was tried for so long that it may count as lost already.
                 Ok(_) => {}
-                Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {}
+                Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
+                    // Deleted between the two requests, as a rule once.
+                    if vanished > 1 {
+                        if is_over() {
+                            return Err(error.into());
+                        }
+                        pause(patience.stop, terms.retry).await?;
+                    }
+                }
                 Err(error) => return Err(error.into()),
             }
             // Until it is gone.
             loop {
                 let attempted = Instant::now();
                 let Some(live) = cluster.get_id(&leases(), id).await? else {
+                    vanished += 1;
                     break;
                 };
                 let spec = &live["spec"];
@@ -277,11 +296,7 @@ impl Lease {
                     }
                 }
                 // Between two requests, so that none is left behind.
-                tokio::select! {
-                    biased;
-                    cause = patience.stop.wait() => return Err(LeaseError::Stopped(cause)),
-                    () = tokio::time::sleep(terms.retry) => {}
-                }
+                pause(patience.stop, terms.retry).await?;
             }
         }
     }

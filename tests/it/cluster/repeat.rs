@@ -223,6 +223,27 @@ async fn a_lease_that_always_conflicts_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lease_that_exists_and_is_not_found_is_given_up() {
+    const EXISTS: &str =
+        r#"{"kind":"Status","status":"Failure","reason":"AlreadyExists","code":409}"#;
+    const ABSENT: &str = r#"{"kind":"Status","status":"Failure","reason":"NotFound","code":404}"#;
+    let (cluster, times) = cluster(|attempt| {
+        assert!(attempt < 1000, "there is no pause");
+        match attempt % 2 {
+            0 => (409, None, EXISTS),
+            _ => (404, None, ABSENT),
+        }
+    });
+    let error = acquire(&cluster, &Stop::never()).await.unwrap_err();
+    assert!(matches!(error, LeaseError::Cluster(_)), "{error}");
+    let last = *times.lock().unwrap().last().unwrap();
+    assert!(
+        last > Duration::from_secs(50) && last <= Duration::from_mins(1),
+        "{last:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_loses_each_race_for_a_lease_can_be_stopped() {
     let (cluster, _) = cluster(contended);
     let token = CancellationToken::new();
