@@ -15,7 +15,7 @@ use super::{Context, Exit, Target, Ui};
 use crate::engine::lease::Holder;
 use crate::engine::load::beside;
 use crate::engine::sync::clear_lease;
-use crate::engine::sync::state::{self, Search};
+use crate::engine::sync::state::{self, Records, Search};
 use crate::engine::words;
 use crate::io::cluster::Cluster;
 
@@ -172,7 +172,7 @@ async fn plan(
     name: &ReleaseName,
 ) -> Result<Option<Result<Planned, CliError>>, CliError> {
     let found = state::namesakes(cluster, name, &search(session, args)).await?;
-    let Some(summary) = only_one(args, found)? else {
+    let Some(summary) = only_one(&args.target, found)? else {
         return Ok(None);
     };
     let record = summary
@@ -194,16 +194,26 @@ fn search(session: &Session, args: &UninstallArgs) -> Search {
     }
 }
 
-/// The record of the release. Several of one name are not chosen from: they may be of
-/// different repositories.
-fn only_one(
-    args: &UninstallArgs,
-    mut found: Vec<ReleaseSummary>,
-) -> Result<Option<ReleaseSummary>, CliError> {
-    if found.len() < 2 {
-        return Ok(found.pop());
+/// Returns the record of the release. `None`: the release is not installed. Several records
+/// of one name, or places that cannot be read, are an error: the records may be of different
+/// repositories.
+fn only_one(target: &Target, found: Records) -> Result<Option<ReleaseSummary>, CliError> {
+    const HINT: &str = "choose one with --state-namespace: the namespace of its ConfigMap, or pleach-system for a Release";
+    let Records {
+        mut releases,
+        unseen,
+    } = found;
+    if releases.len() < 2 {
+        let Some(error) = unseen else {
+            return Ok(releases.pop());
+        };
+        let message = format!(
+            "there may be other records that are called {target}: {}",
+            words(&error)
+        );
+        return Err(CliError::new(Kind::Policy, message).hint(HINT));
     }
-    let places: Vec<String> = found
+    let places: Vec<String> = releases
         .iter()
         .map(|release| match &release.record {
             Ok(record) if !record.repository.is_empty() => {
@@ -213,13 +223,11 @@ fn only_one(
         })
         .collect();
     let message = format!(
-        "{} records are called {}: {}",
-        found.len(),
-        args.target,
+        "{} records are called {target}: {}",
+        releases.len(),
         places.join(", ")
     );
-    Err(CliError::new(Kind::Policy, message)
-        .hint("choose one with --state-namespace: the namespace of its ConfigMap, or pleach-system for a Release"))
+    Err(CliError::new(Kind::Policy, message).hint(HINT))
 }
 
 /// Nothing of a release that is not there stays behind: a run that was killed
@@ -282,5 +290,37 @@ fn incomplete(plan: &Plan) -> Exit {
         Exit::CLUSTER
     } else {
         Exit::DONE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::io::cluster::ClusterError;
+
+    #[test]
+    fn a_record_beside_which_there_may_be_others_is_not_taken() {
+        let target: Target = "prod/web".parse().unwrap();
+        let record = || ReleaseSummary::read(&json!({"metadata": {"name": "prod.web"}})).unwrap();
+        for releases in [Vec::new(), vec![record()]] {
+            let unseen = ClusterError::NoCluster {
+                message: "closed".to_owned(),
+            };
+            let found = Records {
+                releases,
+                unseen: Some(unseen),
+            };
+            let error = only_one(&target, found).unwrap_err();
+            assert_eq!(error.kind(), Kind::Policy);
+            let hints = error.hints().join(" ");
+            assert!(hints.contains("--state-namespace"), "{hints}");
+        }
+        let found = Records {
+            releases: vec![record()],
+            unseen: None,
+        };
+        assert_eq!(only_one(&target, found).unwrap(), Some(record()));
     }
 }

@@ -1,6 +1,8 @@
 //! Reading one object, and lists in pages.
 
-use pleach::io::cluster::{Class, ResourcePath, Selector};
+use pleach::engine::sync::state::{Search, namesakes, release};
+use pleach::io::cluster::{Class, ClusterError, ResourcePath, Selector};
+use pleach_domain::inventory::ReleaseName;
 use pleach_domain::object::ObjectId;
 use pleach_domain::observe::Listing;
 use serde_json::{Value, json};
@@ -28,6 +30,38 @@ fn page(items: &[Value], token: &str, left: Option<u64>) -> Answer {
 
 fn names(items: &[(ObjectId, pleach_domain::observe::LiveMeta)]) -> Vec<String> {
     items.iter().map(|(id, _)| id.to_string()).collect()
+}
+
+#[tokio::test]
+async fn records_of_a_name_say_what_could_not_be_read() {
+    let name = ReleaseName {
+        environment: "prod".to_owned(),
+        release: "web".to_owned(),
+    };
+    for closed in ["/configmaps", "/prod.web"] {
+        let server = Scripted::start(move |seen: &Seen| {
+            let record = json!({"metadata": {"name": "prod.web"}});
+            if seen.path.ends_with(closed) {
+                Answer::status(403, "Forbidden", "no")
+            } else if seen.path.ends_with("/configmaps") {
+                Answer::ok(json!({"kind": "ConfigMapList", "apiVersion": "v1",
+                    "metadata": {"resourceVersion": "42"}, "items": [record]}))
+            } else {
+                Answer::ok(record)
+            }
+        })
+        .await;
+        let cluster = server.cluster().await;
+        let found = namesakes(&cluster, &name, &Search::Everywhere)
+            .await
+            .unwrap();
+        assert_eq!(found.releases.len(), 1, "{closed}");
+        let class = found.unseen.as_ref().and_then(ClusterError::class);
+        assert_eq!(class, Some(&Class::Forbidden), "{closed}");
+        // A command that only reads shows the record that it found.
+        let shown = release(&cluster, &name, &Search::Everywhere).await.unwrap();
+        assert_eq!(shown.len(), 1, "{closed}");
+    }
 }
 
 #[tokio::test]

@@ -130,15 +130,16 @@ pub async fn release(
     name: &ReleaseName,
     search: &Search,
 ) -> Result<Vec<ReleaseSummary>, ClusterError> {
-    find(cluster, name, search, false).await
+    let found = find(cluster, name, search, false).await?;
+    Ok(found.releases)
 }
 
-/// All records of one name: that of a Release first, then those in ConfigMaps.
+/// Finds all records of one name: that of a Release first, then those in ConfigMaps.
 pub async fn namesakes(
     cluster: &Cluster,
     name: &ReleaseName,
     search: &Search,
-) -> Result<Vec<ReleaseSummary>, ClusterError> {
+) -> Result<Records, ClusterError> {
     find(cluster, name, search, true).await
 }
 
@@ -148,13 +149,14 @@ async fn find(
     name: &ReleaseName,
     search: &Search,
     is_exhaustive: bool,
-) -> Result<Vec<ReleaseSummary>, ClusterError> {
+) -> Result<Records, ClusterError> {
     let stores = match search {
         Search::Everywhere => Store::Release,
         Search::In(store) => store.clone(),
     };
     let parent = stores.parent(name);
     let mut found: Vec<ReleaseSummary> = Vec::new();
+    let mut unlisted = None;
     let closed = match cluster.get_id(&path(&stores), &parent).await {
         Ok(Some(value)) => {
             found.extend(ReleaseSummary::read(&value));
@@ -176,14 +178,17 @@ async fn find(
                 let maps = list.items.iter().filter_map(ReleaseSummary::read);
                 found.extend(maps.filter(|release| release.name == *name));
             }
-            Err(error)
-                if matches!(error.class(), Some(Class::Forbidden | Class::KindNotServed)) => {}
+            Err(error) if error.class() == Some(&Class::KindNotServed) => {}
+            Err(error) if error.class() == Some(&Class::Forbidden) => unlisted = Some(error),
             Err(error) => return Err(error),
         }
     }
     match closed {
         Some(error) if found.is_empty() => Err(error),
-        _ => Ok(found),
+        closed => Ok(Records {
+            releases: found,
+            unseen: closed.or(unlisted),
+        }),
     }
 }
 
