@@ -3,7 +3,9 @@
 use std::error::Error as _;
 use std::time::{Duration, Instant};
 
-use pleach::io::cluster::{Class, Cluster, ClusterError, Connection};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use pleach::io::cluster::{Class, Cluster, ClusterError, Connection, KubeconfigSecret, OwnCluster};
 use pleach_domain::finding::Kind;
 use rstest::rstest;
 use serde_json::json;
@@ -119,6 +121,39 @@ async fn a_broken_kubeconfig_is_not_quoted(#[case] config: &str, #[case] expecte
     let text = format!("{} {error:?}", text(&error));
     assert!(text.contains(expected), "{text}");
     assert!(!text.contains("hunter2"), "{text}");
+}
+
+#[tokio::test]
+async fn an_unprotected_kubeconfig_in_a_secret_is_refused() {
+    // Nothing listens on port 1.
+    let cluster = "server: \"https://127.0.0.1:1\"";
+    let text_of_secret = kubeconfig("https://127.0.0.1:1", "{}");
+    assert!(text_of_secret.contains(cluster));
+    let skips = format!("insecure-skip-tls-verify: true, {cluster}");
+    let data = STANDARD.encode(text_of_secret.replace(cluster, &skips));
+    let server = Scripted::start(move |seen| match &*seen.path {
+        "/version" => version(),
+        _ => Answer::ok(json!({"apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": "away", "namespace": "pleach"}, "data": {"config": data}})),
+    })
+    .await;
+    let connection = Connection {
+        secret: Some(KubeconfigSecret {
+            own: OwnCluster::new(server.connection()),
+            namespace: "pleach".to_owned(),
+            name: "away".to_owned(),
+            key: "config".to_owned(),
+        }),
+        patience: Duration::ZERO,
+        ..Connection::new("pleach/0.0.0")
+    };
+    let error = Cluster::connect(&connection).await.unwrap_err();
+    let text = text(&error);
+    assert!(text.contains("`insecure-skip-tls-verify`"), "{text}");
+    assert!(
+        matches!(error, ClusterError::KubeconfigSecret { .. }),
+        "{text}"
+    );
 }
 
 #[tokio::test]
