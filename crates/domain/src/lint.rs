@@ -53,7 +53,7 @@ pub struct Linted {
 struct Object<'a> {
     release: &'a ResolvedRelease,
     manifest: &'a Manifest,
-    facts: Facts,
+    facts: &'a Facts,
     sources: &'a Sources,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Object<'a> {
         Self {
             release,
             manifest,
-            facts: Facts::of(manifest),
+            facts: manifest.facts(),
             sources,
         }
     }

@@ -1,11 +1,10 @@
 //! In which order things happen: stages, kinds, and what one object needs of another.
 
-mod facts;
 mod kinds;
 mod selector;
 mod stage;
 
-pub use facts::{
+pub use crate::object::{
     Definition, Facts, Interception, Parameters, ReadinessDemand, SwitchedOn, configuration,
     interceptions, pod_template, pointed_at, registered_api, registered_services,
 };

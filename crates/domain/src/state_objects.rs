@@ -55,7 +55,7 @@ pub fn is_named_as_state(id: &ObjectId, environment: &str, store: &Store) -> boo
 /// Whether an existing object holds state, by its labels and its field managers.
 pub fn holds_state(id: &ObjectId, live: &LiveMeta) -> bool {
     can_hold_state(&id.group_kind())
-        && (LABELS.iter().any(|label| live.labels.contains_key(*label))
+        && (LABELS.iter().any(|label| live.labels.contains_key(label))
             || live
                 .managers
                 .iter()
@@ -75,8 +75,6 @@ pub fn refusal() -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
     #[test]
@@ -136,7 +134,7 @@ mod tests {
         ] {
             let label = label.map(|label| (label.to_owned(), "x".to_owned()));
             let live = LiveMeta {
-                labels: BTreeMap::from_iter(label),
+                labels: label.into_iter().collect(),
                 managers: vec![manager.to_owned()],
                 ..LiveMeta::default()
             };

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 use pleach_domain::audit::LastPlan;
 use pleach_domain::diff::ownership::status_came_last;
@@ -16,6 +17,7 @@ use pleach_domain::plan::{
 };
 use serde_json::Value;
 
+use super::CONCURRENCY;
 use super::error::SyncError;
 use super::events::Outcome;
 use super::paths::Paths;
@@ -23,7 +25,7 @@ use super::remainder::Remainder;
 use super::report::SyncResult;
 use super::returned;
 use super::state::State;
-use crate::io::cluster::{Cluster, ResourcePath, Selector};
+use crate::io::cluster::{Cluster, ClusterError, ResourcePath, Selector};
 
 /// The attempt that begins now.
 pub fn attempt(desired: &Desired) -> Attempt {
@@ -86,6 +88,9 @@ fn is_current(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
 /// Whether the inventory says already what was found out. That the status of an
 /// object moved is worth no write: as soon as it moves again the note is void.
 fn is_noted(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
+    if is_fresh(desired, observed, plan) {
+        return true;
+    }
     let mut found = refreshed(desired, observed, plan);
     for (id, entry) in &mut found.entries {
         let moves = observed
@@ -177,7 +182,6 @@ pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> I
 /// Records in which stages the bundle has its objects applied: they go in the
 /// reverse order, be it without the bundle.
 fn note_stages(desired: &Desired, plan: &Plan, inventory: &mut Inventory) {
-    let is_own = |stage: &str| !stage.is_empty() && StageName::standard(stage).is_none();
     let mut defined = None;
     for id in desired.manifests.iter().map(Manifest::id) {
         let Some(entry) = inventory.entries.get_mut(id) else {
@@ -195,9 +199,49 @@ fn note_stages(desired: &Desired, plan: &Plan, inventory: &mut Inventory) {
     }
 }
 
+/// Whether a bundle declares the stage.
+fn is_own(stage: &str) -> bool {
+    !stage.is_empty() && StageName::standard(stage).is_none()
+}
+
+/// Whether [`refreshed`] would return the inventory as it is: live objects confirm all
+/// entries, and none of them was read in full. A scan, which copies nothing.
+fn is_fresh(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
+    let entries = &observed.inventory.entries;
+    let is_confirmed = |(id, entry): (&ObjectId, &Entry)| {
+        let live = observed.live_meta(id);
+        entry.state != EntryState::Intended
+            && live.is_some_and(|live| entry.uid.as_deref() == Some(&live.uid))
+    };
+    let is_read = |change: &Change| {
+        change.action == Action::Unchanged && observed.full.contains_key(&change.object)
+    };
+    let is_placed = |id: &ObjectId| {
+        entries
+            .get(id)
+            .is_none_or(|entry| match plan.assigned.get(id) {
+                Some(stage) => entry.stage == stage.as_str(),
+                None => !is_own(&entry.stage),
+            })
+    };
+    observed.found.is_empty()
+        && entries.iter().all(is_confirmed)
+        && !plan.changes.iter().any(is_read)
+        && desired.manifests.iter().map(Manifest::id).all(is_placed)
+}
+
+/// The same as [`refreshed`], without a copy where nothing changed.
+pub(super) fn into_refreshed(desired: &Desired, observed: Observed, plan: &Plan) -> Inventory {
+    if is_fresh(desired, &observed, plan) {
+        observed.inventory
+    } else {
+        refreshed(desired, &observed, plan)
+    }
+}
+
 /// The inventory after what was found out while observing: members that are
 /// gone leave it, unchanged ones are in it as they are now.
-pub(super) fn refreshed(desired: &Desired, observed: &Observed, plan: &Plan) -> Inventory {
+fn refreshed(desired: &Desired, observed: &Observed, plan: &Plan) -> Inventory {
     let mut inventory = observed.inventory.clone();
     let wanted: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     inventory.entries.retain(|id, entry| {
@@ -342,8 +386,16 @@ async fn record_named(
     } else {
         [None].into()
     };
-    for namespace in namespaces {
-        if let Some(value) = cluster.get(path, namespace, name).await? {
+    let read: Vec<(Option<&str>, Option<Value>)> = stream::iter(namespaces)
+        .map(|namespace| async move {
+            let value = cluster.get(path, namespace, name).await?;
+            Ok::<_, ClusterError>((namespace, value))
+        })
+        .buffered(CONCURRENCY)
+        .try_collect()
+        .await?;
+    for (namespace, value) in read {
+        if let Some(value) = value {
             remember(inventory, path.id(namespace, name), &value, path, None);
         }
     }

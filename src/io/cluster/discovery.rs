@@ -10,7 +10,6 @@ use kube::core::discovery::v2::{
 use pleach_domain::object::ApiVersion;
 use pleach_domain::observe::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::classify::Verb;
 use super::path::root;
@@ -61,8 +60,8 @@ impl Cluster {
         let mut call = Call::read(Verb::Get, url.to_owned(), About::default());
         call.accept = ACCEPT_AGGREGATED_DISCOVERY_V2;
         let reply = self.send(call).await?;
-        let value: Value = reply.json()?;
-        match value["kind"].as_str() {
+        let Typed { kind } = reply.json()?;
+        match kind.as_deref() {
             Some("APIGroupDiscoveryList") => Ok(Document::Aggregated(reply.json()?)),
             Some("APIVersions") => {
                 let legacy: LegacyVersions = reply.json()?;
@@ -151,6 +150,12 @@ fn is_stale(error: &ApiError) -> bool {
 enum Document {
     Aggregated(APIGroupDiscoveryList),
     Names(Vec<(String, Vec<String>)>),
+}
+
+/// The kind of a document; the rest is skipped while parsing.
+#[derive(Deserialize)]
+struct Typed {
+    kind: Option<String>,
 }
 
 #[derive(Deserialize)]

@@ -67,6 +67,33 @@ async fn force_dry_run_and_subresource_are_said() {
     );
 }
 
+/// A plan needs no more of such an answer than that the object would be new.
+#[tokio::test]
+async fn the_answer_to_a_dry_run_that_creates_is_not_parsed() {
+    let server = Scripted::start(|seen| {
+        if seen.path.ends_with("/new") {
+            Answer::Text(201, "{")
+        } else {
+            Answer::ok(json!({"kind": "ConfigMap", "data": {"k": "n"}}))
+        }
+    })
+    .await;
+    let (cluster, options) = (server.cluster().await, ApplyOptions::new("m"));
+    let dry_run = async |name: &str| {
+        let id = config_map(name);
+        let kind = config_maps();
+        let asked = cluster.dry_run(&kind, &id, BODY.into(), &options);
+        asked.await.unwrap()
+    };
+    assert_eq!(dry_run("new").await, None);
+    assert_eq!(dry_run("old").await.unwrap()["data"]["k"], "n");
+    let seen = &server.seen()[0];
+    assert_eq!(
+        seen.query,
+        "fieldManager=m&fieldValidation=Strict&dryRun=All"
+    );
+}
+
 #[tokio::test]
 async fn warnings_are_kept() {
     let server = Scripted::start(|_| {

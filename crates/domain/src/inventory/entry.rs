@@ -122,7 +122,7 @@ mod tests {
         let label = BTreeMap::from([(labels::PART_OF.to_owned(), "set".to_owned())]);
         let live = |labels: &BTreeMap<String, String>, fingerprint: Option<Digest>| LiveMeta {
             uid: "u".to_owned(),
-            labels: labels.clone(),
+            labels: labels.clone().into_iter().collect(),
             fingerprint,
             ..LiveMeta::default()
         };

@@ -17,9 +17,10 @@ use crate::object::{Digest, DigestKey, FieldPath, ObjectId, canonical_json};
 /// probability of one to four billion.
 type Short = [u8; 4];
 
-/// Digests of the fields of one object, by those of their paths.
+/// Digests of the fields of one object, by those of their paths. Sorted by path, without
+/// doubles: a map would take several times the memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OwnedFields(BTreeMap<Short, Short>);
+pub struct OwnedFields(Box<[(Short, Short)]>);
 
 /// The fields of an object that were ours alone after the last apply, of those that
 /// the next one would own.
@@ -75,25 +76,30 @@ impl OwnedFields {
         let others = held_by_others(metadata, manager);
         let leaves = applied_by(metadata, manager).leaves().into_iter();
         let alone = leaves.filter(|path| !others.touches(path));
-        Self(
-            alone
-                .filter_map(|path| {
-                    let value = locate::find(object, &path)?;
-                    Some((key.path(&path), key.value(&path, value)))
-                })
-                .collect(),
-        )
+        let pairs = alone.filter_map(|path| {
+            let value = locate::find(object, &path)?;
+            Some((key.path(&path), key.value(&path, value)))
+        });
+        Self::of_pairs(pairs)
+    }
+
+    /// The last of several pairs with the same path counts.
+    fn of_pairs(pairs: impl IntoIterator<Item = (Short, Short)>) -> Self {
+        let pairs: BTreeMap<Short, Short> = pairs.into_iter().collect();
+        Self(pairs.into_iter().collect())
+    }
+
+    fn get(&self, path: Short) -> Option<Short> {
+        let found = self.0.binary_search_by_key(&path, |(path, _)| *path).ok();
+        found.map(|index| self.0[index].1)
     }
 
     /// Keeps what was recorded of these fields: an apply left them as they were.
     #[must_use]
-    pub fn keeping(mut self, former: &Self, left: &[FieldPath], key: FieldKey<'_>) -> Self {
-        for path in left.iter().map(|path| key.path(path)) {
-            if let Some(value) = former.0.get(&path) {
-                self.0.insert(path, *value);
-            }
-        }
-        self
+    pub fn keeping(self, former: &Self, left: &[FieldPath], key: FieldKey<'_>) -> Self {
+        let left = left.iter().map(|path| key.path(path));
+        let kept = left.filter_map(|path| Some((path, former.get(path)?)));
+        Self::of_pairs(self.0.iter().copied().chain(kept))
     }
 
     /// The fields of `manager` in an object, such as the answer to a dry run, that
@@ -101,11 +107,11 @@ impl OwnedFields {
     pub fn recognize(&self, object: &Value, manager: &str, key: FieldKey<'_>) -> OwnedBefore {
         let mut before = OwnedBefore::default();
         for path in applied_by(&object["metadata"], manager).leaves() {
-            let Some(recorded) = self.0.get(&key.path(&path)) else {
+            let Some(recorded) = self.get(key.path(&path)) else {
                 continue;
             };
             let value = locate::find(object, &path);
-            if value.is_some_and(|value| key.value(&path, value) == *recorded) {
+            if value.is_some_and(|value| key.value(&path, value) == recorded) {
                 before.unchanged.insert(path.clone());
             }
             before.fields.insert(path);
@@ -138,7 +144,12 @@ impl<'de> Deserialize<'de> for OwnedFields {
             return Err(de::Error::custom("digests of fields are cut off"));
         }
         let pair = |&[a, b, c, d, e, f, g, h]: &[u8; 8]| ([a, b, c, d], [e, f, g, h]);
-        Ok(Self(pairs.iter().map(pair).collect()))
+        let pairs: Vec<(Short, Short)> = pairs.iter().map(pair).collect();
+        if pairs.is_sorted_by(|one, next| one.0 < next.0) {
+            Ok(Self(pairs.into_boxed_slice()))
+        } else {
+            Ok(Self::of_pairs(pairs))
+        }
     }
 }
 
@@ -218,6 +229,14 @@ mod tests {
         let text = serde_json::to_string(&fields).unwrap();
         assert_eq!(text, r#""AAECAwQFBgc""#);
         assert_eq!(serde_json::from_str::<OwnedFields>(&text).unwrap(), fields);
+        // Pairs out of order, and a path that comes twice: the last one counts.
+        let fields: OwnedFields =
+            serde_json::from_str(r#""AQEBAQICAgIAAAAAAwMDAwEBAQEEBAQE""#).unwrap();
+        assert_eq!(
+            fields,
+            OwnedFields([([0; 4], [3; 4]), ([1; 4], [4; 4])].into())
+        );
+        assert_eq!(fields.get([1; 4]), Some([4; 4]));
         for wrong in [r#""AAECAw""#, r#""!""#, "7"] {
             assert!(
                 serde_json::from_str::<OwnedFields>(wrong).is_err(),

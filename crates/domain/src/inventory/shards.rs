@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::{Entry, Inventory};
@@ -131,27 +132,42 @@ fn pack(content: &Content) -> Vec<u8> {
 
 /// Reads shards back; `expected` are the digests that the Release committed.
 pub fn read_shards(shards: &[(Digest, Vec<u8>)]) -> Result<Inventory, ShardError> {
-    let mut inventory = Inventory::default();
-    for (index, (expected, bytes)) in shards.iter().enumerate() {
-        if Digest::of(bytes) != *expected {
-            return Err(ShardError::Digest { index });
-        }
-        let mut json = Vec::new();
-        GzDecoder::new(bytes.as_slice())
-            .take(UNPACKED_LIMIT)
-            .read_to_end(&mut json)
-            .map_err(|source| ShardError::Unpack { index, source })?;
-        let content: Content =
-            serde_json::from_slice(&json).map_err(|source| ShardError::Parse { index, source })?;
-        if content.format > FORMAT {
-            return Err(ShardError::Newer {
-                index,
-                format: content.format,
-            });
-        }
-        inventory.entries.extend(content.entries);
+    let parts: Vec<Result<Vec<(ObjectId, Entry)>, ShardError>> = shards
+        .par_iter()
+        .enumerate()
+        .map(|(index, (expected, bytes))| read_shard(index, *expected, bytes))
+        .collect();
+    let mut entries = Vec::new();
+    for part in parts {
+        entries.extend(part?);
     }
-    Ok(inventory)
+    Ok(Inventory {
+        entries: entries.into_iter().collect(),
+    })
+}
+
+fn read_shard(
+    index: usize,
+    expected: Digest,
+    bytes: &[u8],
+) -> Result<Vec<(ObjectId, Entry)>, ShardError> {
+    if Digest::of(bytes) != expected {
+        return Err(ShardError::Digest { index });
+    }
+    let mut json = Vec::new();
+    GzDecoder::new(bytes)
+        .take(UNPACKED_LIMIT)
+        .read_to_end(&mut json)
+        .map_err(|source| ShardError::Unpack { index, source })?;
+    let content: Content =
+        serde_json::from_slice(&json).map_err(|source| ShardError::Parse { index, source })?;
+    if content.format > FORMAT {
+        return Err(ShardError::Newer {
+            index,
+            format: content.format,
+        });
+    }
+    Ok(content.entries)
 }
 
 #[cfg(test)]

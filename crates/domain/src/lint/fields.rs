@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use rayon::prelude::*;
 use serde_json::Value;
 
 use super::{Object, Scene, limits};
 use crate::finding::{Finding, Kind};
-use crate::kinds::{ListKind, Schema, Type};
+use crate::kinds::{Catalog, ListKind, Schema, Type};
 use crate::object::from_base64;
 use crate::render::Spot;
 use crate::repo::nearest;
@@ -17,22 +18,32 @@ use crate::repo::nearest;
 const LISTED: usize = 12;
 
 pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
-    for object in &scene.objects {
-        let gvk = object.manifest.gvk();
-        let Some(schema) = scene.catalog.schema(&gvk) else {
-            continue;
-        };
-        let value = object.manifest.value();
-        let mut walk = Walk {
-            object,
-            root: schema,
-            whole: &value,
-            custom: scene.catalog.definitions.schema(&gvk).is_some(),
-            path: Vec::new(),
-            findings,
-        };
-        walk.value(schema, &value);
-    }
+    let catalog = scene.catalog;
+    let found: Vec<Vec<Finding>> = scene
+        .objects
+        .par_iter()
+        .map(|object| of_object(catalog, object))
+        .collect();
+    findings.extend(found.into_iter().flatten());
+}
+
+fn of_object(catalog: Catalog<'_>, object: &Object<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let gvk = object.manifest.gvk();
+    let Some(schema) = catalog.schema(&gvk) else {
+        return findings;
+    };
+    let value = object.manifest.value();
+    let mut walk = Walk {
+        object,
+        root: schema,
+        whole: &value,
+        custom: catalog.definitions.schema(&gvk).is_some(),
+        path: Vec::new(),
+        findings: &mut findings,
+    };
+    walk.value(schema, &value);
+    findings
 }
 
 /// A step from a value to one within it.

@@ -10,7 +10,7 @@ use crate::object::ObjectId;
 
 pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     for object in &scene.objects {
-        let facts = &object.facts;
+        let facts = object.facts;
         let of_pods = facts.pod_references.iter().chain(&facts.service_account);
         report(scene, object, "the pods need", of_pods, findings);
         let of_binding = facts.role.iter().chain(&facts.subjects);

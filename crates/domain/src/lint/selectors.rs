@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rayon::prelude::*;
 use serde_json::Value;
 
 use super::{Object, Scene};
@@ -25,9 +26,19 @@ const OF_CONTROLLERS: [&str; 11] = [
 ];
 
 pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
-    let pods: Vec<Pods<'_>> = scene.objects.iter().filter_map(Pods::of).collect();
+    let workloads: Vec<(Option<Pods<'_>>, Option<Finding>)> = scene
+        .objects
+        .par_iter()
+        .filter(|object| object.facts.pod_labels.is_some())
+        .map(|object| {
+            let value = object.manifest.value();
+            (Pods::of(object, &value), mismatch(object, &value))
+        })
+        .collect();
+    let (pods, mismatches): (Vec<_>, Vec<_>) = workloads.into_iter().unzip();
+    findings.extend(mismatches.into_iter().flatten());
+    let pods: Vec<Pods<'_>> = pods.into_iter().flatten().collect();
     for object in &scene.objects {
-        findings.extend(mismatch(object));
         if object.facts.selector.is_some() {
             service(scene, object, &pods, findings);
         }
@@ -35,7 +46,7 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
 }
 
 /// The selector of a workload that the server refuses.
-fn mismatch(object: &Object<'_>) -> Option<Finding> {
+fn mismatch(object: &Object<'_>, value: &Value) -> Option<Finding> {
     let id = object.id();
     let is_plain = id.is("", "ReplicationController");
     let is_workload = is_plain
@@ -43,7 +54,6 @@ fn mismatch(object: &Object<'_>) -> Option<Finding> {
             .iter()
             .any(|kind| id.is("apps", kind));
     let labels = object.facts.pod_labels.as_ref().filter(|_| is_workload)?;
-    let value = object.manifest.value();
     // A missing one is another finding, and is filled in for plain ones.
     let selector = value["spec"]["selector"].as_object()?;
     let (is_empty, is_match) = if is_plain {
@@ -81,10 +91,9 @@ struct Pods<'a> {
 }
 
 impl<'a> Pods<'a> {
-    fn of(object: &'a Object<'_>) -> Option<Self> {
+    fn of(object: &'a Object<'_>, value: &Value) -> Option<Self> {
         let labels = object.facts.pod_labels.as_ref()?;
-        let value = object.manifest.value();
-        let spec = &pod_template(object.id(), &value)?["spec"];
+        let spec = &pod_template(object.id(), value)?["spec"];
         let ports = ["containers", "initContainers"]
             .iter()
             .filter_map(|key| spec[*key].as_array())

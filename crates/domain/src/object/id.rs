@@ -1,7 +1,11 @@
 //! Names of kinds and objects.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, de};
 
@@ -116,8 +120,18 @@ impl fmt::Display for Gvk {
 /// assert_eq!(id.to_string(), "Deployment.apps/web/frontend");
 /// # Ok::<(), pleach_domain::object::ParseIdError>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectId {
+///
+/// A clone shares the text of the original. Ids are sorted by group, kind, namespace and
+/// name.
+#[derive(Clone)]
+pub struct ObjectId(Arc<IdFields>);
+
+/// The parts of an [`ObjectId`].
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IdFields {
+    /// The parts in one text, so that most comparisons take one look at memory. Two
+    /// different ids may have the same text: a part may hold the separator.
+    key: Box<str>,
     /// API group; empty for the core group.
     pub group: String,
     /// Kind in camel case.
@@ -131,12 +145,21 @@ pub struct ObjectId {
 impl ObjectId {
     /// Names an object.
     pub fn new(group: &str, kind: &str, namespace: Option<&str>, name: &str) -> Self {
-        Self {
+        let (mark, space) = namespace.map_or(("", ""), |namespace| ("\u{1}", namespace));
+        let key = format!("{group}\0{kind}\0{mark}{space}\0{name}");
+        Self(Arc::new(IdFields {
+            key: key.into(),
             group: group.to_owned(),
             kind: kind.to_owned(),
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
-        }
+        }))
+    }
+
+    /// The same kind and name in another namespace.
+    #[must_use]
+    pub fn in_namespace(&self, namespace: &str) -> Self {
+        Self::new(&self.group, &self.kind, Some(namespace), &self.name)
     }
 
     /// The kind of the object.
@@ -147,6 +170,49 @@ impl ObjectId {
     /// Whether the object is of `kind` in `group`.
     pub fn is(&self, group: &str, kind: &str) -> bool {
         self.group == group && self.kind == kind
+    }
+}
+
+impl Deref for ObjectId {
+    type Target = IdFields;
+
+    fn deref(&self) -> &IdFields {
+        &self.0
+    }
+}
+
+impl PartialEq for ObjectId {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Eq for ObjectId {}
+
+impl PartialOrd for ObjectId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ObjectId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) {
+            return Ordering::Equal;
+        }
+        self.0.cmp(&other.0)
+    }
+}
+
+impl Hash for ObjectId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.key.hash(state);
+    }
+}
+
+impl fmt::Debug for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectId({self})")
     }
 }
 
@@ -275,6 +341,43 @@ mod tests {
     fn text_form_round_trips(#[case] text: &str, #[case] id: ObjectId) {
         assert_eq!(text.parse::<ObjectId>().unwrap(), id);
         assert_eq!(id.to_string(), text);
+    }
+
+    #[test]
+    fn ids_are_sorted_by_their_parts() {
+        let parts = |id: &ObjectId| {
+            (
+                id.group.clone(),
+                id.kind.clone(),
+                id.namespace.clone(),
+                id.name.clone(),
+            )
+        };
+        let texts = ["", "a", "a-b", "ab", "b", "a\0b"];
+        let mut ids = Vec::new();
+        for kind in texts {
+            for namespace in [None, Some(""), Some("a"), Some("a-b"), Some("\u{1}")] {
+                for name in texts {
+                    ids.push(ObjectId::new("g", kind, namespace, name));
+                }
+            }
+        }
+        for one in &ids {
+            for other in &ids {
+                let is_plain = [one, other]
+                    .iter()
+                    .all(|id| !id.kind.contains('\0') && !id.name.contains('\0'));
+                if is_plain {
+                    assert_eq!(
+                        one.cmp(other),
+                        parts(one).cmp(&parts(other)),
+                        "{one} {other}"
+                    );
+                }
+                assert_eq!(one == other, parts(one) == parts(other), "{one} {other}");
+                assert_eq!(one == other, one.cmp(other).is_eq(), "{one} {other}");
+            }
+        }
     }
 
     #[rstest]

@@ -1,12 +1,13 @@
 //! Rendered objects as bytes.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ApiVersion, Digest, Gvk, ObjectId, Secrecy, SecretField, canonical_json};
+use super::{ApiVersion, Digest, Facts, Gvk, ObjectId, Secrecy, SecretField, canonical_json};
 
 /// Labels that pleach reads and writes.
 pub mod labels {
@@ -131,6 +132,7 @@ pub struct Manifest {
     json: Bytes,
     secret: bool,
     secret_fields: Vec<SecretField>,
+    facts: Arc<Facts>,
 }
 
 impl Manifest {
@@ -146,6 +148,7 @@ impl Manifest {
         let json = canonical_json(value);
         let secret = secret || id.is("", "Secret");
         Self {
+            facts: Facts::shared(&id, value),
             digest: Digest::of(&json),
             json: Bytes::from(json),
             id,
@@ -223,6 +226,11 @@ impl Manifest {
             return Secrecy::everything();
         }
         secrecy
+    }
+
+    /// What the object says about others.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     /// The canonical bytes.

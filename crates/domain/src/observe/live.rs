@@ -1,11 +1,11 @@
 //! Live objects, and what their metadata tells.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::TextMap;
 use crate::deployer::Marked;
 use crate::diff::masking::Masker;
 use crate::diff::ownership;
@@ -28,10 +28,10 @@ pub struct LiveMeta {
     /// What a deletion waits for.
     pub finalizers: Vec<String>,
     /// All labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: TextMap,
     /// All annotations; the value of last-applied-configuration is emptied, it
     /// may hold secrets.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: TextMap,
     /// Managers of main-resource fields, ours too, without doubles.
     pub managers: Vec<String>,
     /// Whether somebody else made it, and we applied it later.
@@ -47,7 +47,7 @@ impl LiveMeta {
     /// Reads the `metadata` of an object; `manager` is our field manager.
     pub fn read(metadata: &Value, manager: &str) -> Self {
         let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
-        let map = |key: &str| -> BTreeMap<String, String> {
+        let map = |key: &str| -> TextMap {
             metadata[key]
                 .as_object()
                 .into_iter()

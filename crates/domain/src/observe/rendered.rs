@@ -23,7 +23,7 @@ use crate::object::{
     ApiVersion, Digest, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations, labels,
 };
 use crate::observe::DesiredDigest;
-use crate::order::{Facts, pointed_at};
+use crate::order::pointed_at;
 use crate::plan::{Desired, runs_once};
 use crate::repo::RuntimeObject;
 
@@ -152,11 +152,11 @@ fn serve<'a>(observed: &mut Observed, sides: impl Iterator<Item = &'a Desired>, 
             if !id.is("apiextensions.k8s.io", DEFINITION) {
                 continue;
             }
-            if let Some(definition) = Facts::of(manifest).defines {
+            if let Some(definition) = &manifest.facts().defines {
                 let scope = manifest.value()["spec"]["scope"] == "Namespaced";
-                listed.insert(definition.kind);
-                for gvk in definition.served {
-                    served.insert(gvk, (definition.plural.clone(), scope));
+                listed.insert(definition.kind.clone());
+                for gvk in &definition.served {
+                    served.insert(gvk.clone(), (definition.plural.clone(), scope));
                 }
             }
         }

@@ -57,6 +57,19 @@ impl Node {
 }
 
 impl Surroundings {
+    /// Returns whether a plan has nothing to point out here: it is the same as with nothing
+    /// around its workloads.
+    pub fn is_clear(&self) -> bool {
+        // Their number only goes with the names of some.
+        let Self {
+            budgets,
+            nodes: _,
+            not_ready,
+            cordoned,
+        } = self;
+        budgets.is_empty() && not_ready.is_empty() && cordoned.is_empty()
+    }
+
     /// Takes what was read of the nodes.
     pub fn count(&mut self, nodes: Vec<Node>) {
         self.nodes = Some(nodes.len());

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde::Deserialize;
 
-use super::{DesiredDigest, LiveMeta};
+use super::{DesiredDigest, LiveMeta, TextMap};
 use crate::ignore::Ignored;
 use crate::inventory::{Entry, EntryState, Inventory};
 use crate::object::{Manifest, ObjectId, annotations};
@@ -102,17 +102,31 @@ pub fn is_unchanged(
         && has_our_metadata(manifest, live)
 }
 
+/// The part of a manifest that [`has_our_metadata`] compares; the rest is skipped while
+/// parsing.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Labeled {
+    metadata: LabeledMetadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct LabeledMetadata {
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+}
+
 /// Whether the labels and annotations of the manifest are on the live object.
 fn has_our_metadata(manifest: &Manifest, live: &LiveMeta) -> bool {
-    let value = manifest.value();
-    let holds = |key: &str, on: &BTreeMap<String, String>| {
-        value["metadata"][key]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .all(|(name, wanted)| on.get(name).map(String::as_str) == Value::as_str(wanted))
+    let Ok(Labeled { metadata }) = serde_json::from_slice(manifest.json()) else {
+        return false;
     };
-    holds("labels", &live.labels) && holds("annotations", &live.annotations)
+    let holds = |wanted: Option<BTreeMap<String, String>>, on: &TextMap| {
+        let mut wanted = wanted.into_iter().flatten();
+        wanted.all(|(name, value)| on.get(&name) == Some(&value))
+    };
+    holds(metadata.labels, &live.labels) && holds(metadata.annotations, &live.annotations)
 }
 
 #[cfg(test)]
@@ -153,8 +167,10 @@ mod tests {
             generation: Some(2),
             fingerprint,
             has_managed_fields: true,
-            labels: BTreeMap::from([("app".to_owned(), "api".to_owned())]),
-            annotations: BTreeMap::from([(annotations::DESIRED.to_owned(), digest.to_string())]),
+            labels: [("app".to_owned(), "api".to_owned())].into_iter().collect(),
+            annotations: [(annotations::DESIRED.to_owned(), digest.to_string())]
+                .into_iter()
+                .collect(),
             ..LiveMeta::default()
         };
         (entry, live)

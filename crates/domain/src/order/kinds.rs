@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use rayon::slice::ParallelSliceMut as _;
 
 use super::StageName;
-use super::facts::registered_api;
-use crate::object::{GroupKind, Manifest, ObjectId};
+use crate::object::{GroupKind, Manifest, ObjectId, registered_api};
 
 /// Kinds with a place of their own, in the order in which they are applied.
 /// Kinds that are not here come last in their stage, by name.

@@ -103,10 +103,7 @@ impl Desired {
             let come = wanted
                 .iter()
                 .filter(move |id| id.namespace.as_deref() == to);
-            come.map(|id| ObjectId {
-                namespace: Some(rule.from.clone()),
-                ..(*id).clone()
-            })
+            come.map(|id| id.in_namespace(&rule.from))
         });
         leaving
             .chain(unknown)

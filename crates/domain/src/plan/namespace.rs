@@ -88,7 +88,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
 
 /// Refuses what lies in a namespace that is not there and that nobody makes.
 pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let implied = implied(ctx).map(|id| id.name);
+    let implied = implied(ctx).map(|id| id.name.clone());
     let mut told = BTreeSet::new();
     for (&id, manifest) in &ctx.manifests {
         let Some(Prediction::Unverified(Unverified::NamespaceMissing(name))) =

@@ -15,7 +15,7 @@ use crate::finding::{Finding, Kind};
 use crate::inventory::{Journal, Outcome};
 use crate::object::{Digest, Manifest, ObjectId, annotations, canonical_json};
 use crate::observe::{DesiredDigest, Live, LiveMeta, Prediction};
-use crate::order::{Facts, StageName};
+use crate::order::StageName;
 use crate::readiness::{Readiness, assess};
 
 /// Whether a manifest is a Job that runs once.
@@ -44,7 +44,7 @@ impl Desired {
         };
         let mut inputs = vec![known(id)?];
         inputs.extend(self.verified(manifest).map(Some));
-        let mut read = Facts::of(manifest).pod_references;
+        let mut read = manifest.facts().pod_references.clone();
         read.retain(|id| id.is("", "ConfigMap") || id.is("", "Secret"));
         read.sort();
         read.dedup();

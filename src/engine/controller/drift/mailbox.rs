@@ -8,7 +8,7 @@ use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{EntryState, Inventory};
 use pleach_domain::object::ObjectId;
 use pleach_domain::observe::{DesiredDigest, LiveMeta, is_unchanged};
-use pleach_domain::order::{Facts, ReadinessDemand};
+use pleach_domain::order::ReadinessDemand;
 use pleach_domain::plan::runs_once;
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -55,7 +55,7 @@ impl Left {
         let manifest = manifest.and_then(|position| rendered.manifests.get(*position));
         release.sequence.readiness.waits_for(&id.group_kind())
             && manifest
-                .is_some_and(|manifest| Facts::of(manifest).readiness == ReadinessDemand::Require)
+                .is_some_and(|manifest| manifest.facts().readiness == ReadinessDemand::Require)
     }
 
     /// Those of the objects that it is told of when they are not ready any more.

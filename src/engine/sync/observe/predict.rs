@@ -197,18 +197,16 @@ impl Reader<'_> {
     ) -> Result<Prediction, SyncError> {
         let id = manifest.id();
         let options = ApplyOptions {
-            dry_run: true,
             secret: manifest.is_secret(),
             ..ApplyOptions::new(&self.manager)
         };
-        let error = match self.cluster.apply(path, id, body.clone(), &options).await {
-            Ok(applied) => {
+        let answer = self.cluster.dry_run(path, id, body.clone(), &options);
+        let error = match answer.await {
+            Ok(answer) => {
                 self.silence.is_broken();
-                return Ok(if applied.created {
-                    Prediction::Creates
-                } else {
-                    Prediction::Answer(self.live(manifest, applied.value))
-                });
+                return Ok(answer.map_or(Prediction::Creates, |value| {
+                    Prediction::Answer(self.live(manifest, value))
+                }));
             }
             Err(error) => error,
         };
@@ -221,8 +219,11 @@ impl Reader<'_> {
                     force: true,
                     ..options
                 };
-                let (forced, error) = match self.cluster.apply(path, id, body, &options).await {
-                    Ok(applied) => (Some(self.live(manifest, applied.value)), None),
+                let answer = self.cluster.dry_run(path, id, body, &options);
+                let (forced, error) = match answer.await {
+                    Ok(Some(value)) => (Some(self.live(manifest, value)), None),
+                    // Another client deleted it after the first dry run.
+                    Ok(None) => return Ok(Prediction::Creates),
                     Err(error) if self.silence.ends(&error) => return Err(error.into()),
                     Err(error) => (None, Some(error)),
                 };

@@ -194,19 +194,11 @@ impl Operator<'_> {
             .is_some_and(|entry| entry["time"] == metadata["creationTimestamp"])
     }
 
-    /// The fields that are ours alone after an apply; of those that it left as they
-    /// were, what was recorded before.
-    fn owned(
-        &self,
-        id: &ObjectId,
-        answer: &Value,
-        (former, left): (&OwnedFields, &[FieldPath]),
-    ) -> OwnedFields {
-        let Some(key) = &self.key else {
-            return OwnedFields::default();
-        };
-        let key = FieldKey { id, key };
-        OwnedFields::of(answer, &self.manager, key).keeping(former, left, key)
+    /// The fields that are ours alone after an apply.
+    fn owned(&self, id: &ObjectId, answer: &Value) -> OwnedFields {
+        self.key.as_ref().map_or_else(OwnedFields::default, |key| {
+            OwnedFields::of(answer, &self.manager, FieldKey { id, key })
+        })
     }
 
     fn accept(
@@ -234,6 +226,10 @@ impl Operator<'_> {
             answer: matches!(step.until, Some(Until::Ready { .. })).then(|| Arc::clone(&answer)),
             ..Since::default()
         };
+        // Digests are computed before the lock: other steps wait for the inventory.
+        let uid = text(&metadata["uid"]);
+        let fingerprint = ownership::fingerprint(metadata, &self.manager);
+        let owned = self.owned(&step.object, &answer);
         {
             let mut inventory = self
                 .inventory
@@ -246,11 +242,18 @@ impl Operator<'_> {
                 EntryState::Applied
             };
             entry.api_version = path.api_version.to_string();
-            entry.uid = text(&metadata["uid"]);
+            entry.uid = uid;
             entry.resource_version = Some(since.resource_version.clone());
             entry.generation = since.generation;
-            entry.fingerprint = ownership::fingerprint(metadata, &self.manager);
-            entry.fields = self.owned(&step.object, &answer, (&entry.fields, left));
+            entry.fingerprint = fingerprint;
+            // Of the fields that the apply left as they were, what was recorded before.
+            entry.fields = match &self.key {
+                Some(key) if !left.is_empty() => {
+                    let id = &step.object;
+                    owned.keeping(&entry.fields, left, FieldKey { id, key })
+                }
+                Some(_) | None => owned,
+            };
             entry.desired = match digest {
                 Some(DesiredDigest::Known(digest)) => Some(digest),
                 Some(DesiredDigest::Unkeyed) | None => None,

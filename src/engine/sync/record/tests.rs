@@ -195,6 +195,61 @@ fn a_write_is_noted_unless_the_status_came_last(#[case] by: &[(&str, u8)], #[cas
 }
 
 #[test]
+fn an_inventory_is_fresh_only_where_a_refresh_leaves_it_as_it_is() {
+    type Alter = fn(&mut Observed, &mut Plan, &ObjectId);
+    fn set(observed: &mut Observed, id: &ObjectId, state: EntryState) {
+        observed.inventory.entries.get_mut(id).unwrap().state = state;
+    }
+    let cases: [(&str, bool, Alter); 8] = [
+        ("as it was", true, |_, _, _| {}),
+        ("read in full", false, |observed, _, id| {
+            let meta = &observed.meta[id];
+            let value = serde_json::json!({"metadata": {
+                "namespace": "web", "name": "a", "uid": meta.uid, "resourceVersion": "8",
+            }});
+            let live = Live::new(value, &name().field_manager());
+            observed.full.insert(id.clone(), live);
+        }),
+        ("gone", false, |observed, _, id| {
+            observed.meta.remove(id);
+        }),
+        ("another incarnation", false, |observed, _, id| {
+            observed.meta.get_mut(id).unwrap().uid = "v".to_owned();
+        }),
+        ("of pods", true, |observed, _, id| {
+            set(observed, id, EntryState::Observed);
+        }),
+        ("not confirmed", false, |observed, _, id| {
+            set(observed, id, EntryState::Intended);
+        }),
+        ("in another stage", false, |_, plan, id| {
+            let stage = StageName::declared("agents", &StageName::Workloads, 0);
+            plan.assigned.insert(id.clone(), stage);
+        }),
+        ("made meanwhile", false, |observed, _, _| {
+            let other = ObjectId::new("", "ConfigMap", Some("web"), "b");
+            observed.found.insert(other, Entry::default());
+        }),
+    ];
+    for (case, expected, alter) in cases {
+        let (wanted, mut observed, id) = moved(&[("", 1)]);
+        let live = observed.full.remove(&id).unwrap();
+        observed.meta.insert(id.clone(), live.meta().clone());
+        let mut unchanged = plan(&[Action::Unchanged]);
+        alter(&mut observed, &mut unchanged, &id);
+        let is_fresh = is_fresh(&wanted, &observed, &unchanged);
+        assert_eq!(is_fresh, expected, "{case}");
+        let members = refreshed(&wanted, &observed, &unchanged);
+        assert!(!is_fresh || members == observed.inventory, "{case}");
+        assert_eq!(
+            into_refreshed(&wanted, observed, &unchanged),
+            members,
+            "{case}"
+        );
+    }
+}
+
+#[test]
 fn what_is_written_for_another_reason_holds_what_was_seen() {
     let (wanted, mut observed, id) = moved(&[("", 1), ("status", 2)]);
     observed.installed = Some(deployed("def"));

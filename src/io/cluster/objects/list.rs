@@ -7,8 +7,10 @@ use std::fmt;
 
 use pleach_domain::object::ObjectId;
 use pleach_domain::observe::LiveMeta;
+use rayon::prelude::*;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::brief;
@@ -112,36 +114,34 @@ impl Cluster {
         selector: &Selector<'_>,
         manager: &str,
     ) -> Result<MetaList, ClusterError> {
+        let read = |metadata: &Value| {
+            // The kind of the answer may be PartialObjectMetadata.
+            let name = metadata["name"].as_str().unwrap_or_default();
+            let id = path.id(metadata["namespace"].as_str(), name);
+            (id, LiveMeta::read(metadata, manager))
+        };
         if let Some(found) = self.of_release(path, selector, Depth::Metadata).await {
             let (values, resource_version) =
                 found.map_err(|source| failed(path, selector, source))?;
-            let items = values.iter().map(|value| {
-                let metadata = &value["metadata"];
-                let name = metadata["name"].as_str().unwrap_or_default();
-                let id = path.id(metadata["namespace"].as_str(), name);
-                (id, LiveMeta::read(metadata, manager))
-            });
+            let items = values.iter().map(|value| read(&value["metadata"]));
             return Ok(MetaList {
                 items: items.collect(),
                 resource_version,
             });
         }
+        // The objects of a page are parsed on all cores.
+        let finish = |texts: Vec<Box<RawValue>>| {
+            let parse = |text: Box<RawValue>| match serde_json::from_str(text.get()) {
+                Ok(Partial { metadata }) => Ok(read(&metadata)),
+                Err(_) => Err(Box::new(no_list("objects without metadata"))),
+            };
+            let parsed = texts.into_par_iter().map(parse);
+            parsed.collect::<Result<Vec<_>, Box<ApiError>>>()
+        };
         let mut items = Vec::new();
+        let text = |object: Box<RawValue>| object;
         let resource_version = self
-            .pages(
-                path,
-                selector,
-                METADATA_LIST,
-                &mut items,
-                |page: Partial| {
-                    // The answer's kind is PartialObjectMetadata.
-                    let id = path.id(
-                        page.metadata["namespace"].as_str(),
-                        page.metadata["name"].as_str().unwrap_or_default(),
-                    );
-                    (id, LiveMeta::read(&page.metadata, manager))
-                },
-            )
+            .pages(path, selector, METADATA_LIST, &mut items, text, finish)
             .await?;
         Ok(MetaList {
             items,
@@ -193,7 +193,7 @@ impl Cluster {
         read: impl Fn(Map<String, Value>) -> Option<T>,
     ) -> Result<(Vec<T>, String), ClusterError> {
         let mut items = Vec::new();
-        let pages = self.pages(path, selector, JSON, &mut items, read);
+        let pages = self.pages(path, selector, JSON, &mut items, read, Ok);
         let resource_version = pages.await?;
         Ok((items.into_iter().flatten().collect(), resource_version))
     }
@@ -213,7 +213,8 @@ impl Cluster {
             Depth::Metadata => METADATA_LIST,
         };
         let mut items = Vec::new();
-        self.pages(path, selector, accept, &mut items, pick).await?;
+        self.pages(path, selector, accept, &mut items, pick, Ok)
+            .await?;
         Ok(items.into_iter().flatten().collect())
     }
 
@@ -231,7 +232,9 @@ impl Cluster {
             Depth::Metadata => METADATA_LIST,
         };
         let mut items = Vec::new();
-        let listed = self.pages(path, selector, accept, &mut items, pick).await;
+        let listed = self
+            .pages(path, selector, accept, &mut items, pick, Ok)
+            .await;
         match listed {
             Ok(resource_version) => Ok((items.into_iter().flatten().collect(), resource_version)),
             Err(ClusterError::List { source, .. }) => Err(source),
@@ -287,20 +290,29 @@ impl Cluster {
         })
     }
 
-    /// Collects all pages. A list that expires on the way starts anew, once.
-    async fn pages<T: DeserializeOwned, U>(
+    /// Collects all pages: reads each object while a page is parsed, and finishes all
+    /// objects of the page together. A list that expires on the way restarts, once.
+    async fn pages<T: DeserializeOwned, V, U>(
         &self,
         path: &ResourcePath,
         selector: &Selector<'_>,
         accept: &'static str,
         items: &mut Vec<U>,
-        read: impl Fn(T) -> U,
+        read: impl Fn(T) -> V,
+        finish: impl Fn(Vec<V>) -> Result<Vec<U>, Box<ApiError>>,
     ) -> Result<String, ClusterError> {
         let mut token: Option<String> = None;
         let mut restarted = false;
         loop {
+            let mut objects = Vec::new();
             let page = self
-                .one_page(path, selector, (accept, token.as_deref()), items, &read)
+                .one_page(
+                    path,
+                    selector,
+                    (accept, token.as_deref()),
+                    &mut objects,
+                    &read,
+                )
                 .await?;
             let page = match page {
                 Ok(page) => page,
@@ -318,6 +330,8 @@ impl Cluster {
                 }
                 Err(error) => return Err(failed(path, selector, error)),
             };
+            let finished = finish(objects).map_err(|error| failed(path, selector, error))?;
+            items.extend(finished);
             let next = page.next().map_err(|error| failed(path, selector, error))?;
             if next.is_none() {
                 return Ok(page.metadata.resource_version.unwrap_or_default());

@@ -17,6 +17,8 @@ use crate::io::cluster::{ApiError, Class, Cluster, ClusterError, ResourcePath};
 
 /// JSON text is YAML; as YAML proper a plain `n` would become a boolean.
 const APPLY: &str = "application/apply-patch+yaml";
+/// HTTP status of an answer: the object did not exist.
+const CREATED: u16 = 201;
 
 /// How an object is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,33 +157,38 @@ impl Cluster {
         body: Bytes,
         options: &ApplyOptions<'_>,
     ) -> Result<Applied, ClusterError> {
-        let mut query = vec![
-            ("fieldManager", options.manager.to_owned()),
-            ("fieldValidation", "Strict".to_owned()),
-        ];
-        if options.force {
-            query.push(("force", "true".to_owned()));
-        }
-        let verb = if options.dry_run {
-            query.push(("dryRun", "All".to_owned()));
-            Verb::DryRun
-        } else {
-            Verb::Apply
-        };
-        let url = path.object(id.namespace.as_deref(), &id.name, options.subresource)?;
-        let mut call = Call::read(
-            verb,
-            with_query(url, &query),
-            About::object(id, options.secret),
-        );
-        call.conditional = has_precondition(&body);
-        let call = call.with_body(Method::PATCH, APPLY, body);
+        let call = apply_call(path, id, body, options)?;
         self.write(call)
             .await
             .map_err(|source| ClusterError::Apply {
                 id: id.clone(),
                 source,
             })
+    }
+
+    /// Applies an object in a dry run, and returns the object as it would be. `None`: the
+    /// server would create it. That answer is not parsed.
+    pub async fn dry_run(
+        &self,
+        path: &ResourcePath,
+        id: &ObjectId,
+        body: Bytes,
+        options: &ApplyOptions<'_>,
+    ) -> Result<Option<Value>, ClusterError> {
+        let options = ApplyOptions {
+            dry_run: true,
+            ..*options
+        };
+        let call = apply_call(path, id, body, &options)?;
+        let failed = |source| ClusterError::Apply {
+            id: id.clone(),
+            source,
+        };
+        let reply = self.send(call).await.map_err(failed)?;
+        if reply.status == CREATED {
+            return Ok(None);
+        }
+        reply.json().map(Some).map_err(failed)
     }
 
     /// Creates an object, only if it is absent.
@@ -260,7 +267,7 @@ impl Cluster {
         let reply = self.send(call).await?;
         Ok(Applied {
             value: reply.json()?,
-            created: reply.status == 201,
+            created: reply.status == CREATED,
             warnings: reply.warnings,
             repeated: reply.repeated,
         })
@@ -306,6 +313,36 @@ impl Cluster {
             Err(error) => Err(failed(error)),
         }
     }
+}
+
+/// The request that applies an object.
+fn apply_call<'a>(
+    path: &ResourcePath,
+    id: &'a ObjectId,
+    body: Bytes,
+    options: &ApplyOptions<'_>,
+) -> Result<Call<'a>, ClusterError> {
+    let mut query = vec![
+        ("fieldManager", options.manager.to_owned()),
+        ("fieldValidation", "Strict".to_owned()),
+    ];
+    if options.force {
+        query.push(("force", "true".to_owned()));
+    }
+    let verb = if options.dry_run {
+        query.push(("dryRun", "All".to_owned()));
+        Verb::DryRun
+    } else {
+        Verb::Apply
+    };
+    let url = path.object(id.namespace.as_deref(), &id.name, options.subresource)?;
+    let mut call = Call::read(
+        verb,
+        with_query(url, &query),
+        About::object(id, options.secret),
+    );
+    call.conditional = has_precondition(&body);
+    Ok(call.with_body(Method::PATCH, APPLY, body))
 }
 
 /// A Status says that it is gone; the object itself, that it waits.

@@ -236,7 +236,7 @@ fn intercept<'a>(ctx: &Ctx<'a>, draft: &Draft, found: &mut Dependencies<'a>) {
         .iter()
         .map(|(id, facts)| {
             let until_now = live.get(*id).copied().unwrap_or_default();
-            (*id, &**facts, until_now)
+            (*id, *facts, until_now)
         })
         .filter(|(_, facts, until_now)| !facts.intercepts.is_empty() || !until_now.is_empty())
         .collect();

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use crate::definition::is_definition;
 use crate::object::{ApiVersion, Gvk, Manifest, ObjectId};
-use crate::order::Facts;
 
 /// Kinds and namespaces that are not there yet when a release is planned, and
 /// are when its turn comes.
@@ -27,10 +26,10 @@ impl Brought {
             } else if id.is("", "Service") {
                 self.services.insert(id.clone());
             } else if is_definition(id) || id.is("apiregistration.k8s.io", "APIService") {
-                let facts = Facts::of(manifest);
-                let served = facts.defines.map(|definition| definition.served);
-                self.kinds.extend(served.into_iter().flatten());
-                self.apis.extend(facts.registers);
+                let facts = manifest.facts();
+                let served = facts.defines.iter().flat_map(|one| &one.served);
+                self.kinds.extend(served.cloned());
+                self.apis.extend(facts.registers.clone());
             }
         }
     }

@@ -87,7 +87,9 @@ fn every_object_is_named_where_that_fits_and_the_risky_ones_are_drawn() {
     gone.action = Action::Delete;
     objects.push(gone);
     let mut role = object("Role", "zz", "verbs: [get]\n", "verbs: [list]\n");
-    role.object.group = "rbac.authorization.k8s.io".to_owned();
+    let id = &role.object;
+    let namespace = id.namespace.as_deref();
+    role.object = ObjectId::new("rbac.authorization.k8s.io", &id.kind, namespace, &id.name);
     objects.push(role);
     let text = written(&preview(vec![release("dev.web", objects)]), LIMIT);
     assert!(text.len() <= LIMIT, "{}", text.len());

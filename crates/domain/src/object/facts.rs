@@ -1,17 +1,21 @@
 //! What an object says about others: the raw material of edges.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations};
+use super::{ApiVersion, GroupKind, Gvk, ObjectId, ServiceRef, annotations};
 
 /// The type of Secrets that the cluster fills with the token of an account.
 const TOKEN: &str = "kubernetes.io/service-account-token";
 
 /// The annotation that names the account.
 const TOKEN_OF: &str = "kubernetes.io/service-account.name";
+
+/// The facts of all objects that say nothing about others.
+static NONE: LazyLock<Arc<Facts>> = LazyLock::new(Arc::default);
 
 /// What one object needs, selects, points at and defines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -126,13 +130,20 @@ impl Parameters {
 }
 
 impl Facts {
-    /// Reads an object's facts.
-    pub fn of(manifest: &Manifest) -> Self {
-        let id = manifest.id();
-        let value = manifest.value();
+    /// Reads an object's facts. Objects without any share them.
+    pub(super) fn shared(id: &ObjectId, value: &Value) -> Arc<Self> {
+        let facts = Self::of(id, value);
+        if facts == **NONE {
+            Arc::clone(&NONE)
+        } else {
+            Arc::new(facts)
+        }
+    }
+
+    fn of(id: &ObjectId, value: &Value) -> Self {
         let namespace = id.namespace.as_deref();
         let mut facts = Self {
-            after: after(&value),
+            after: after(value),
             stage: value["metadata"]["annotations"][annotations::STAGE]
                 .as_str()
                 .map(str::to_owned),
@@ -143,7 +154,7 @@ impl Facts {
                 .unwrap_or_default(),
             ..Self::default()
         };
-        if let Some(pod) = pod_template(id, &value) {
+        if let Some(pod) = pod_template(id, value) {
             facts.pod_references = pod_references(&pod["spec"], namespace);
             let account = pod["spec"]["serviceAccountName"]
                 .as_str()
@@ -161,8 +172,8 @@ impl Facts {
         }
         match (id.group.as_str(), id.kind.as_str()) {
             ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
-                facts.role = role(&value, namespace);
-                facts.subjects = subjects(&value, namespace);
+                facts.role = role(value, namespace);
+                facts.subjects = subjects(value, namespace);
             }
             ("rbac.authorization.k8s.io", "ClusterRole") => {
                 let selectors = items(&value["aggregationRule"]["clusterRoleSelectors"]);
@@ -178,21 +189,21 @@ impl Facts {
                 facts.selector = (!selector.is_empty()).then_some(selector);
             }
             ("apiextensions.k8s.io", "CustomResourceDefinition") => {
-                facts.defines = definition(&value);
-                facts.services = pointed_at(&id.group_kind(), &value);
+                facts.defines = definition(value);
+                facts.services = pointed_at(&id.group_kind(), value);
             }
             (
                 "admissionregistration.k8s.io",
                 "MutatingAdmissionPolicy" | "ValidatingAdmissionPolicy",
-            ) => facts.parameter_kind = parameter_kind(&value),
+            ) => facts.parameter_kind = parameter_kind(value),
             (
                 "admissionregistration.k8s.io",
                 "MutatingAdmissionPolicyBinding" | "ValidatingAdmissionPolicyBinding",
-            ) => facts.switches_on = switches_on(id, &value),
+            ) => facts.switches_on = switches_on(id, value),
             _ => {
-                facts.registers = registered_api(&id.group_kind(), &value);
-                facts.services = registered_services(&id.group_kind(), &value);
-                facts.intercepts = interceptions(&value);
+                facts.registers = registered_api(&id.group_kind(), value);
+                facts.services = registered_services(&id.group_kind(), value);
+                facts.intercepts = interceptions(value);
             }
         }
         facts

@@ -3,18 +3,11 @@
 use serde_json::json;
 
 use super::*;
-use crate::object::Origin;
 
 fn facts(group: &str, kind: &str, value: &Value) -> Facts {
     let namespace = (kind != "ClusterRoleBinding").then_some("web");
     let id = ObjectId::new(group, kind, namespace, "x");
-    Facts::of(&Manifest::new(
-        id,
-        ApiVersion::parse("v1"),
-        Origin::new("a.yaml", 1),
-        value,
-        false,
-    ))
+    Facts::of(&id, value)
 }
 
 #[test]
