@@ -103,7 +103,7 @@ pub const FORMAT: u32 = 1;
 /// Makes the plan that brings `observed` to `desired` within `policy`.
 pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     let mut ctx = Ctx::new(desired, observed, policy);
-    let mut draft = Draft::default();
+    let mut draft = Draft::within(&ctx.budget);
     draft.findings.extend(desired.findings.iter().cloned());
     if let Some(refusal) = desired.refuse_size() {
         draft.findings.push(refusal);

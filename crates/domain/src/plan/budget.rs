@@ -66,6 +66,12 @@ impl Budget {
         self.take(&self.0.work, steps, Beyond::Work)
     }
 
+    /// How much was followed or compared so far.
+    #[cfg(test)]
+    pub(super) fn spent(&self) -> usize {
+        WORK - self.0.work.get()
+    }
+
     fn take(&self, left: &Cell<usize>, wanted: usize, beyond: Beyond) -> bool {
         if self.0.beyond.get().is_some() {
             return false;

@@ -33,13 +33,15 @@ pub(super) struct Ctx<'a> {
     /// Our field manager.
     pub(super) manager: String,
     pub(super) manifests: BTreeMap<&'a ObjectId, &'a Manifest>,
-    pub(super) facts: BTreeMap<&'a ObjectId, Box<Facts>>,
+    pub(super) facts: BTreeMap<&'a ObjectId, &'a Facts>,
     /// Kinds whose CRD is part of the release.
     pub(super) defined: BTreeSet<GroupKind>,
     /// Wanted objects by kind (without its group) and name.
     by_name: BTreeMap<&'a str, BTreeMap<&'a str, Vec<&'a ObjectId>>>,
     /// Wanted workloads with pods that stay, by namespace.
     workloads: BTreeMap<&'a str, Vec<&'a ObjectId>>,
+    /// The same workloads by namespace and each label of their pods, as `key=value`.
+    labeled: BTreeMap<&'a str, BTreeMap<String, Vec<&'a ObjectId>>>,
     /// The CRDs of the release by what they define.
     definitions: BTreeMap<GroupKind, &'a ObjectId>,
     /// The APIServices of the release by what they register.
@@ -50,6 +52,8 @@ pub(super) struct Ctx<'a> {
     pub(super) sequence: Sequence,
     /// Objects that the bundle assigns to a stage.
     pub(super) assigned: BTreeMap<&'a ObjectId, StageName>,
+    /// Budget that is left for the plan.
+    pub(super) budget: Budget,
 }
 
 impl<'a> Ctx<'a> {
@@ -64,6 +68,7 @@ impl<'a> Ctx<'a> {
     }
 
     pub(super) fn new(desired: &'a Desired, observed: &'a Observed, policy: &'a Policy) -> Self {
+        let manifests = || desired.manifests.iter().map(|one| (one.id(), one));
         let mut ctx = Self {
             desired,
             observed,
@@ -71,31 +76,36 @@ impl<'a> Ctx<'a> {
             removal: None,
             apply_set: desired.apply_set(),
             manager: desired.name.field_manager(),
-            manifests: BTreeMap::new(),
-            facts: BTreeMap::new(),
+            manifests: manifests().collect(),
+            facts: manifests()
+                .map(|(id, manifest)| (id, manifest.facts()))
+                .collect(),
             defined: defined_kinds(&desired.manifests),
             by_name: BTreeMap::new(),
             workloads: BTreeMap::new(),
+            labeled: BTreeMap::new(),
             definitions: BTreeMap::new(),
             apis: BTreeMap::new(),
             backends: BTreeMap::new(),
             sequence: desired.sequence.clone(),
             assigned: BTreeMap::new(),
+            budget: Budget::default(),
         };
-        for manifest in &desired.manifests {
-            ctx.manifests.insert(manifest.id(), manifest);
-            ctx.facts.insert(manifest.id(), Facts::of(manifest).into());
-        }
         for &id in ctx.manifests.keys() {
             let names = ctx.by_name.entry(&id.kind).or_default();
             names.entry(&id.name).or_default().push(id);
         }
-        for (&id, facts) in &ctx.facts {
+        for (&id, &facts) in &ctx.facts {
             // The pods of Jobs end: they are nobody's endpoints.
-            if let (Some(namespace), Some(_)) = (&id.namespace, &facts.pod_labels)
+            if let (Some(namespace), Some(labels)) = (&id.namespace, &facts.pod_labels)
                 && id.group != "batch"
             {
                 ctx.workloads.entry(namespace).or_default().push(id);
+                let labeled = ctx.labeled.entry(namespace).or_default();
+                for (key, value) in labels {
+                    let label = format!("{key}={value}");
+                    labeled.entry(label).or_default().push(id);
+                }
             }
             if let Some(definition) = &facts.defines {
                 ctx.definitions.insert(definition.kind.clone(), id);
@@ -164,14 +174,34 @@ impl<'a> Ctx<'a> {
         let Some(selector) = facts.and_then(|facts| facts.selector.as_ref()) else {
             return Vec::new();
         };
-        let workloads = self.workloads_in(&service.namespace).iter().copied();
+        let workloads = self.candidates(&service.namespace, selector);
+        if !self.budget.work(workloads.len()) {
+            return Vec::new();
+        }
         workloads
+            .iter()
+            .copied()
             .filter(|id| {
                 self.facts
                     .get(id)
                     .is_some_and(|facts| facts.is_selected_by(selector))
             })
             .collect()
+    }
+
+    /// The workloads of a namespace whose pods have the rarest label of a selector.
+    fn candidates(&self, namespace: &str, selector: &BTreeMap<String, String>) -> &[&'a ObjectId] {
+        let mut rarest = self.workloads_in(namespace);
+        let labeled = self.labeled.get(namespace);
+        for (key, value) in selector {
+            let label = format!("{key}={value}");
+            let found = labeled.and_then(|labeled| labeled.get(&label));
+            let found: &[&'a ObjectId] = found.map_or(&[], Vec::as_slice);
+            if found.len() < rarest.len() {
+                rarest = found;
+            }
+        }
+        rarest
     }
 
     /// The wanted workloads of a namespace whose pods stay.
@@ -293,6 +323,14 @@ pub(super) struct Pruned {
 }
 
 impl Draft {
+    /// Creates an empty draft that shares a budget.
+    pub(super) fn within(budget: &Budget) -> Self {
+        Self {
+            budget: budget.clone(),
+            ..Self::default()
+        }
+    }
+
     /// Records what happens to an object. The stage is only kept for what
     /// happens at all.
     pub(super) fn change(

@@ -54,7 +54,8 @@ pub(super) fn assign<'a>(ctx: &Ctx<'a>) -> BTreeMap<&'a ObjectId, StageName> {
             assigned.insert(id, stage);
             continue;
         }
-        if selectors.is_empty() {
+        let mut matchers = selectors.iter().flat_map(|(_, matchers)| matchers);
+        if !matchers.any(|one| one.may_be_about(id)) {
             continue;
         }
         let object = manifest.value();
@@ -197,8 +198,8 @@ pub(super) fn join(draft: &mut Draft, direction: Direction) {
 /// that what verifies it comes last. `around` are steps that come before the
 /// stage, or after it. While a change is not `unfinished`, no check is asked for.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, around: &BTreeSet<StepId>, unfinished: bool) {
+    point_out_unused(ctx, draft);
     for rule in &ctx.sequence.stages {
-        point_out_unused(ctx, draft, rule);
         let steps: Vec<StepId> = draft
             .steps
             .iter()
@@ -235,21 +236,32 @@ fn is_verified_by(ctx: &Ctx<'_>, rule: &StageRule, id: &ObjectId) -> bool {
 }
 
 /// A stage that selects what is not there does something else than it says.
-fn point_out_unused(ctx: &Ctx<'_>, draft: &mut Draft, rule: &StageRule) {
-    for selector in &rule.select {
-        let matcher = selector.matcher();
-        let is_met = ctx.manifests.iter().any(|(id, manifest)| {
-            let is_candidate = selector.kind == "*" || selector.kind == id.kind;
-            is_candidate && matcher.is_about(id, &manifest.value())
-        });
-        if !is_met {
-            let message = format!(
-                "stage {} selects a {} that is not part of the release",
-                rule.stage, selector.kind
-            );
-            let finding = Finding::warning(Kind::Repository, "stage-without-object", message);
-            draft.findings.push(finding.at(rule.origin.clone()));
+fn point_out_unused(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let mut unused: Vec<(&StageRule, &Selector, Matcher)> = Vec::new();
+    for rule in &ctx.sequence.stages {
+        for selector in &rule.select {
+            unused.push((rule, selector, selector.matcher()));
         }
+    }
+    for (id, manifest) in &ctx.manifests {
+        if !draft.budget.work(unused.len()) {
+            return;
+        }
+        if unused
+            .iter()
+            .any(|(_, _, matcher)| matcher.may_be_about(id))
+        {
+            let object = manifest.value();
+            unused.retain(|(_, _, matcher)| !matcher.is_about(id, &object));
+        }
+    }
+    for (rule, selector, _) in unused {
+        let message = format!(
+            "stage {} selects a {} that is not part of the release",
+            rule.stage, selector.kind
+        );
+        let finding = Finding::warning(Kind::Repository, "stage-without-object", message);
+        draft.findings.push(finding.at(rule.origin.clone()));
     }
 }
 

@@ -1,11 +1,14 @@
 //! How many edges there are where objects are many, and how many there may be.
 
+use std::collections::BTreeSet;
+
 use rstest::rstest;
 
 use super::super::scene::Scene;
 use super::edges_of;
 use crate::order::StageName;
-use crate::plan::{Action, Plan};
+use crate::plan::draft::{Ctx, Draft};
+use crate::plan::{Action, Plan, stages};
 
 /// So many bindings of one account, and so many workloads that run as it.
 fn shared_account(number: usize) -> String {
@@ -90,6 +93,51 @@ fn a_blocked_binding_blocks_all_workloads_of_its_account() {
         blocked.filter(|change| change.object.kind == kind).count()
     };
     assert_eq!((blocked("RoleBinding"), blocked("Deployment")), (9, 9));
+}
+
+/// So many registrations, each with a Service and a workload of its own.
+fn many_registrations(number: usize) -> String {
+    let each = (0..number).map(|number| {
+        let labels = format!("{{app: all, name: n{number}}}");
+        format!(
+            "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h{number}: {{webhooks: [{{clientConfig: {{service: {{namespace: web, name: s{number}}}}}}}]}}\nService/web/s{number}: {{spec: {{selector: {labels}}}}}\nDeployment.apps/web/d{number}: {{spec: {{template: {{metadata: {{labels: {labels}}}}}}}}}\n"
+        )
+    });
+    each.collect()
+}
+
+#[test]
+fn a_service_is_compared_with_workloads_of_its_rarest_label() {
+    let compared = |number: usize| {
+        let Scene {
+            desired,
+            observed,
+            policy,
+            ..
+        } = Scene::new().git(&many_registrations(number));
+        Ctx::new(&desired, &observed, &policy).budget.spent()
+    };
+    assert_eq!((compared(30), compared(120)), (30, 120));
+}
+
+#[test]
+fn selectors_of_stages_count_for_the_budget() {
+    let maps = (0..30).map(|number| format!("ConfigMap/web/c{number}: {{}}\n"));
+    let scene = Scene::new().git(&maps.collect::<String>()).applies_in(
+        "maps",
+        &[
+            "{kind: ConfigMap, name: none}",
+            "{kind: Secret}",
+            "{kind: ConfigMap, name: c0}",
+        ],
+        |_| {},
+    );
+    let ctx = Ctx::new(&scene.desired, &scene.observed, &scene.policy);
+    let mut draft = Draft::within(&ctx.budget);
+    stages::run(&ctx, &mut draft, &BTreeSet::new(), false);
+    // The first object meets the last selector, and no object the others.
+    assert_eq!(ctx.budget.spent(), 3 + 29 * 2);
+    assert_eq!(draft.findings.len(), 2);
 }
 
 #[test]
