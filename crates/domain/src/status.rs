@@ -8,9 +8,11 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::diff::ownership::{self, FieldSet};
-use crate::inventory::Entry;
+use crate::inventory::{Entry, EntryState};
 use crate::object::{ObjectId, annotations, managers};
+use crate::order::registered_services;
 use crate::readiness::{Readiness, Rules};
+use crate::repo::RuntimeObject;
 
 /// Fields of another actor that are named.
 const FIELDS: usize = 3;
@@ -83,9 +85,21 @@ pub struct Member<'a> {
     pub manager: &'a str,
 }
 
+/// Returns whether the status of a release covers a recorded object: one that a run applied,
+/// or one that its workloads make and `declared` does not call optional.
+pub fn is_covered(id: &ObjectId, entry: &Entry, declared: &[RuntimeObject]) -> bool {
+    match entry.state {
+        EntryState::Applied => true,
+        EntryState::Observed => declared
+            .iter()
+            .any(|object| !object.optional && object.is_recorded_as(id, entry.service.as_ref())),
+        EntryState::Intended | EntryState::Kept => false,
+    }
+}
+
 impl Member<'_> {
     /// Judges the live object; `None` says that it does not exist. Kinds without readiness
-    /// rules need only their metadata.
+    /// rules need only their metadata, unless a Service is recorded that the object points at.
     pub fn judge(&self, live: Option<&Value>) -> MemberStatus {
         let (is_ready, message) = live.map_or_else(|| self.missing(), |live| self.readiness(live));
         MemberStatus {
@@ -106,6 +120,12 @@ impl Member<'_> {
     }
 
     fn readiness(&self, live: &Value) -> (bool, String) {
+        if let Some(service) = &self.entry.service
+            && self.entry.state == EntryState::Observed
+            && !registered_services(&self.id.group_kind(), live).contains(service)
+        {
+            return (false, format!("it does not point at Service {service}"));
+        }
         let found = self.rules.assess(live);
         let required = live["metadata"]["annotations"][annotations::READY].as_str();
         let is_optional = matches!(required, Some("none" | "warn"));
@@ -179,7 +199,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::inventory::EntryState;
+    use crate::object::ServiceRef;
 
     const OURS: &str = "pleach/prod.web";
 
@@ -218,6 +238,14 @@ mod tests {
     }
 
     const API: &str = "Deployment.apps/shop/api";
+    const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/hook";
+
+    fn service_hook() -> ServiceRef {
+        ServiceRef {
+            namespace: "shop".to_owned(),
+            name: "hook".to_owned(),
+        }
+    }
 
     #[test]
     fn a_member_as_it_was_left_is_ready() {
@@ -274,6 +302,78 @@ mod tests {
         let drift = judge(API, &entry, Some(&live)).drift.unwrap();
         assert!(drift.is_recreated);
         assert_eq!((drift.manager.as_str(), drift.more), ("kubectl-create", 1));
+    }
+
+    #[test]
+    fn a_run_time_object_is_covered_unless_it_is_optional() {
+        let named = |optional: bool| RuntimeObject {
+            kind: "ConfigMap".to_owned(),
+            group: None,
+            name: Some("made".to_owned()),
+            service: None,
+            optional,
+        };
+        let registration = RuntimeObject {
+            kind: "ValidatingWebhookConfiguration".to_owned(),
+            name: None,
+            service: Some("hook".to_owned()),
+            ..named(false)
+        };
+        let service = service_hook();
+        let entry = |state: EntryState, service: Option<&ServiceRef>| Entry {
+            state,
+            service: service.cloned(),
+            ..Entry::default()
+        };
+        let observed = |service| entry(EntryState::Observed, service);
+        for (id, entry, declared, expected) in [
+            ("ConfigMap/shop/made", observed(None), named(false), true),
+            ("ConfigMap/shop/made", observed(None), named(true), false),
+            ("ConfigMap/shop/other", observed(None), named(false), false),
+            (HOOK, observed(Some(&service)), registration.clone(), true),
+            (HOOK, observed(None), registration, false),
+            (
+                "ConfigMap/shop/made",
+                entry(EntryState::Kept, None),
+                named(false),
+                false,
+            ),
+            (
+                "ConfigMap/shop/made",
+                entry(EntryState::Applied, None),
+                named(true),
+                true,
+            ),
+        ] {
+            let id: ObjectId = id.parse().unwrap();
+            let covered = is_covered(&id, &entry, &[declared]);
+            assert_eq!(covered, expected, "{id} {entry:?}");
+        }
+    }
+
+    #[test]
+    fn a_registration_that_workloads_made_is_ready_while_it_points_at_their_service() {
+        let hook = |uid: &str, service: &str| {
+            json!({"apiVersion": "admissionregistration.k8s.io/v1",
+                "kind": "ValidatingWebhookConfiguration", "metadata": {"name": "hook", "uid": uid},
+                "webhooks": [{"clientConfig": {"service": {"namespace": "shop", "name": service}}}]})
+        };
+        let entry = Entry {
+            state: EntryState::Observed,
+            uid: Some("u".to_owned()),
+            service: Some(service_hook()),
+            ..Entry::default()
+        };
+        let found = judge(HOOK, &entry, Some(&hook("u", "hook")));
+        assert_eq!((found.is_ready, found.drift), (true, None));
+        let found = judge(HOOK, &entry, Some(&hook("other", "hook")));
+        assert!(found.drift.unwrap().is_recreated);
+        let found = judge(HOOK, &entry, Some(&hook("u", "other")));
+        assert_eq!(
+            (found.is_ready, found.message.as_str()),
+            (false, "it does not point at Service shop/hook")
+        );
+        assert!(!judge(HOOK, &entry, None).is_ready);
     }
 
     #[test]

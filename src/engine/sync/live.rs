@@ -1,17 +1,19 @@
 //! Live state of the members of releases, for a status. Nothing is written.
 //!
-//! One list per kind for all releases together: whole objects where readiness is in the
-//! status, metadata of the others. Members that no list has are read by name.
+//! One list per kind for many releases together: whole objects where readiness is in the
+//! status, metadata of the others. Members that no list has are read by name, and so are
+//! objects that workloads made: they have no label of ours.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::inventory::{Entry, EntryState, Inventory, ReleaseSummary};
+use pleach_domain::inventory::{Entry, EntryState, Inventory, Memory, ReleaseSummary};
 use pleach_domain::object::{ApiVersion, GroupKind, Gvk, ObjectId, labels};
 use pleach_domain::observe::Discovery;
 use pleach_domain::readiness::Rules;
-use pleach_domain::status::{LiveStatus, Member, MemberStatus};
+use pleach_domain::repo::RuntimeObject;
+use pleach_domain::status::{LiveStatus, Member, MemberStatus, is_covered};
 use serde_json::{Value, json};
 
 use super::observe::ends_observation;
@@ -24,6 +26,8 @@ use crate::io::cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Retr
 const CONCURRENCY: usize = 32;
 /// How long each request is repeated: a user waits for the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Releases that one list selects: the server limits the length of a URL.
+const SETS: usize = 50;
 
 /// A member of one of the releases.
 struct Known<'a> {
@@ -62,7 +66,10 @@ impl Known<'_> {
 /// A kind whose objects are listed.
 struct Wanted {
     path: ResourcePath,
+    /// Namespaces of the members that a run applied.
     namespaces: BTreeSet<String>,
+    /// Whether a run applied one of them, so that a list by label has it.
+    is_labeled: bool,
     /// Whether readiness needs the whole object.
     depth: Depth,
 }
@@ -85,24 +92,31 @@ pub async fn live(
     let mut members: HashMap<&ObjectId, Known<'_>> = HashMap::new();
     for (release, inventory) in inventories.iter().enumerate() {
         match inventory {
-            Ok(inventory) => members.extend(applied(inventory).map(|(id, entry)| {
-                let (rules, manager) = (&rules[release], managers[release].as_str());
-                let known = Known {
-                    release,
-                    id,
-                    entry,
-                    rules,
-                    manager,
-                };
-                (id, known)
-            })),
+            Ok(inventory) => {
+                let declared = declared(&releases[release]);
+                for (id, entry) in covered(inventory, declared) {
+                    let known = Known {
+                        release,
+                        id,
+                        entry,
+                        rules: &rules[release],
+                        manager: &managers[release],
+                    };
+                    // An object that one release applied counts for that release.
+                    if entry.state == EntryState::Applied {
+                        members.insert(id, known);
+                    } else {
+                        members.entry(id).or_insert(known);
+                    }
+                }
+            }
             Err(why) => found[release].unread.push(why.clone()),
         }
     }
     let reader = Reader {
         cluster,
         members: &members,
-        selector: selector(releases),
+        selectors: selectors(releases.iter().map(ReleaseSummary::apply_set).collect()),
     };
     let (kinds, unserved) = reader.kinds(&discovery);
     let mut judged = reader.list(&kinds).await?;
@@ -132,26 +146,38 @@ pub async fn live(
     Ok(found)
 }
 
-/// Objects that a run applied. Others have no state of ours to be compared with.
-fn applied(inventory: &Inventory) -> impl Iterator<Item = (&ObjectId, &Entry)> {
+/// Objects of an inventory that a status covers.
+fn covered<'a>(
+    inventory: &'a Inventory,
+    declared: &'a [RuntimeObject],
+) -> impl Iterator<Item = (&'a ObjectId, &'a Entry)> {
     let entries = inventory.entries.iter();
-    entries.filter(|(_, entry)| entry.state == EntryState::Applied)
+    entries.filter(move |(id, entry)| is_covered(id, entry, declared))
+}
+
+/// The memory of the last run.
+fn memory_of(release: &ReleaseSummary) -> Option<&Memory> {
+    release.record.as_ref().ok()?.memory.as_ref()
+}
+
+/// Objects that the workloads make, as declared at the last run.
+fn declared(release: &ReleaseSummary) -> &[RuntimeObject] {
+    memory_of(release).map_or(&[], |memory| memory.runtime_objects.as_slice())
 }
 
 /// The readiness rules that were recorded at the last run.
 fn rules_of(release: &ReleaseSummary) -> Rules {
-    let memory = release.record.as_ref().ok();
-    let memory = memory.and_then(|record| record.memory.as_ref());
-    memory
+    memory_of(release)
         .and_then(|memory| Rules::read(&memory.readiness).ok())
         .unwrap_or_default()
 }
 
-/// The label selector of the members of all releases.
-fn selector(releases: &[ReleaseSummary]) -> String {
-    let sets: BTreeSet<String> = releases.iter().map(ReleaseSummary::apply_set).collect();
+/// Label selectors of the members of these sets, in the order of the sets.
+fn selectors(sets: BTreeSet<String>) -> Vec<String> {
     let sets: Vec<String> = sets.into_iter().collect();
-    format!("{} in ({})", labels::PART_OF, sets.join(","))
+    sets.chunks(SETS)
+        .map(|sets| format!("{} in ({})", labels::PART_OF, sets.join(",")))
+        .collect()
 }
 
 /// State of each member that was read, or why it could not be read.
@@ -160,7 +186,7 @@ type Judged = BTreeMap<ObjectId, Result<MemberStatus, String>>;
 struct Reader<'a> {
     cluster: &'a Cluster,
     members: &'a HashMap<&'a ObjectId, Known<'a>>,
-    selector: String,
+    selectors: Vec<String>,
 }
 
 impl<'a> Reader<'a> {
@@ -175,13 +201,18 @@ impl<'a> Reader<'a> {
                 continue;
             };
             let kind = known.id.group_kind();
-            let is_judged = known.rules.waits_for(&kind);
+            // The Services of a registration are not in its metadata.
+            let is_judged = known.rules.waits_for(&kind) || known.entry.service.is_some();
             let wanted = kinds.entry(kind).or_insert_with(|| Wanted {
                 path,
                 namespaces: BTreeSet::new(),
+                is_labeled: false,
                 depth: Depth::Metadata,
             });
-            wanted.namespaces.extend(known.id.namespace.clone());
+            if known.entry.state == EntryState::Applied {
+                wanted.namespaces.extend(known.id.namespace.clone());
+                wanted.is_labeled = true;
+            }
             if is_judged {
                 wanted.depth = Depth::Full;
             }
@@ -193,7 +224,8 @@ impl<'a> Reader<'a> {
     async fn list(&self, kinds: &BTreeMap<GroupKind, Wanted>) -> Result<Judged, ClusterError> {
         let reach = Reach::default();
         // A namespace is read by its name: few may list namespaces.
-        let listed = kinds.values().filter(|wanted| !is_by_name(&wanted.path));
+        let is_listed = |wanted: &&Wanted| wanted.is_labeled && !is_by_name(&wanted.path);
+        let listed = kinds.values().filter(is_listed);
         let questions: Vec<(&Wanted, Option<String>)> = listed
             .flat_map(|wanted| {
                 let scopes = reach.scopes(&wanted.path, &wanted.namespaces);
@@ -260,29 +292,34 @@ impl<'a> Reader<'a> {
         namespace: Option<&str>,
     ) -> Result<Vec<MemberStatus>, ClusterError> {
         let path = &wanted.path;
-        let selector = Selector {
-            namespace,
-            labels: Some(&self.selector),
-            ..Selector::default()
-        };
         let judge = |live: Value| {
             let metadata = &live["metadata"];
             let name = metadata["name"].as_str().unwrap_or_default();
             let id = path.id(metadata["namespace"].as_str(), name);
             Some(self.members.get(&id)?.judge(Some(&live)))
         };
-        match wanted.depth {
-            Depth::Full => self.cluster.list_of(path, &selector, judge).await,
-            Depth::Metadata => {
-                let typed = |mut live: Value| {
-                    live["apiVersion"] = json!(path.api_version.to_string());
-                    live["kind"] = json!(path.kind);
-                    judge(live)
-                };
-                let depth = Depth::Metadata;
-                self.cluster.pick(path, &selector, depth, typed).await
-            }
+        let typed = |mut live: Value| {
+            live["apiVersion"] = json!(path.api_version.to_string());
+            live["kind"] = json!(path.kind);
+            judge(live)
+        };
+        let mut found = Vec::new();
+        for labels in &self.selectors {
+            let selector = Selector {
+                namespace,
+                labels: Some(labels),
+                ..Selector::default()
+            };
+            let listed = match wanted.depth {
+                Depth::Full => self.cluster.list_of(path, &selector, judge).await?,
+                Depth::Metadata => {
+                    let depth = Depth::Metadata;
+                    self.cluster.pick(path, &selector, depth, typed).await?
+                }
+            };
+            found.extend(listed);
         }
+        Ok(found)
     }
 
     /// Reads by name the members that no list has: one may have lost its label.
@@ -321,4 +358,24 @@ impl<'a> Reader<'a> {
 
 fn is_by_name(path: &ResourcePath) -> bool {
     path.group_kind().is("", "Namespace")
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_domain::inventory::apply_set_id;
+
+    use super::*;
+
+    #[test]
+    fn selectors_of_many_releases_fit_into_a_url() {
+        let set =
+            |number: usize| apply_set_id(&format!("prod.r{number}"), "", "Release", "pleach.dev");
+        let sets: BTreeSet<String> = (0..500).map(set).collect();
+        let selectors = selectors(sets.clone());
+        assert!(selectors.iter().all(|selector| selector.len() < 4096));
+        for set in sets {
+            let having = selectors.iter().filter(|selector| selector.contains(&set));
+            assert_eq!(having.count(), 1, "{set}");
+        }
+    }
 }

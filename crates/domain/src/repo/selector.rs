@@ -6,7 +6,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use serde_json::Value;
 
 use super::policy::{Consent, ConsentAction, Protect, RuntimeObject, Selector};
-use crate::object::{GroupKind, ObjectId};
+use crate::object::{GroupKind, ObjectId, ServiceRef};
 use crate::order::pointed_at;
 
 /// A selector with its patterns compiled, for use on many objects.
@@ -23,6 +23,9 @@ pub struct Matcher {
 impl Matcher {
     /// Whether the selector is about an object, by all that it asks for.
     pub fn is_about(&self, id: &ObjectId, object: &Value) -> bool {
+        if !self.may_be_about(id) {
+            return false;
+        }
         let labels = || {
             let labels = object["metadata"]["labels"].as_object();
             let labels = labels.into_iter().flatten();
@@ -45,14 +48,20 @@ impl Matcher {
     /// Whether the selector is about an object, as far as that can be told by its
     /// id and its labels.
     pub fn matches(&self, id: &ObjectId, labels: &BTreeMap<String, String>) -> bool {
-        (self.kind == "*" || self.kind == id.kind)
-            && self.group.as_ref().is_none_or(|group| *group == id.group)
-            && self.name.matches(Some(&id.name))
-            && self.namespace.matches(id.namespace.as_deref())
+        self.may_be_about(id)
             && self
                 .labels
                 .iter()
                 .all(|(key, value)| labels.get(key) == Some(value))
+    }
+
+    /// Returns whether kind, group, name and namespace of an object match. Labels and
+    /// Services are not compared.
+    pub fn may_be_about(&self, id: &ObjectId) -> bool {
+        (self.kind == "*" || self.kind == id.kind)
+            && self.group.as_ref().is_none_or(|group| *group == id.group)
+            && self.name.matches(Some(&id.name))
+            && self.namespace.matches(id.namespace.as_deref())
     }
 }
 
@@ -144,6 +153,15 @@ impl RuntimeObject {
             .as_deref()
             .or_else(|| well_known_group(&self.kind))?;
         Some(GroupKind::new(group, self.kind.clone()))
+    }
+
+    /// Returns whether an object that was recorded with this Service is the declared one.
+    pub fn is_recorded_as(&self, id: &ObjectId, service: Option<&ServiceRef>) -> bool {
+        let is_named = match &self.service {
+            Some(name) => service.is_some_and(|service| service.name == *name),
+            None => self.name.as_ref() == Some(&id.name),
+        };
+        is_named && self.group_kind() == Some(id.group_kind())
     }
 }
 
