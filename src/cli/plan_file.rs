@@ -65,7 +65,8 @@ pub(super) fn read(path: &Path) -> Result<PlanFile, CliError> {
 }
 
 /// The target of an apply: as given, or the one that the plan file names. A given
-/// target that the file is not about is refused.
+/// target that the file is not about is refused. A release that git does not have is
+/// no target: the file was made for its environment.
 pub(super) fn target(
     given: Option<&Target>,
     review: Option<&(PathBuf, PlanFile)>,
@@ -84,7 +85,7 @@ pub(super) fn target(
         return given.cloned().ok_or_else(none);
     };
     let Some(given) = given else {
-        let is_one = file.releases.len() == 1;
+        let is_one = matches!(&*file.releases, [one] if !one.removal);
         return Ok(Target {
             environment: first.environment.clone(),
             release: is_one.then(|| first.release.clone()),
@@ -133,4 +134,51 @@ pub(super) fn ensure_current(
         CliError::from_findings(message, moved)
     };
     Err(error.hint("plan again, and review what is different"))
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_domain::object::Digest;
+    use pleach_domain::observe::ClusterId;
+    use pleach_domain::plan::Direction;
+
+    use super::*;
+
+    fn reviewed(release: &str, removal: bool) -> ReviewedRelease {
+        ReviewedRelease {
+            release: ReleaseName {
+                environment: "dev".to_owned(),
+                release: release.to_owned(),
+            },
+            revision: "abc".to_owned(),
+            from: None,
+            to: "v1".to_owned(),
+            direction: Direction::Forward,
+            effects: Digest::of(b"effects"),
+            removal,
+            objects: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_file_names_a_release_only_if_it_is_the_only_one_and_git_has_it() {
+        let cases = [
+            (vec![reviewed("web", false)], "dev/web"),
+            (vec![reviewed("gone", true)], "dev"),
+            (vec![reviewed("web", false), reviewed("gone", true)], "dev"),
+        ];
+        for (releases, expected) in cases {
+            let file = PlanFile {
+                format: PLAN_FILE_FORMAT,
+                written_by: "0.1.0".to_owned(),
+                repository: "fleet".to_owned(),
+                cluster: ClusterId("c".to_owned()),
+                verify: false,
+                releases,
+            };
+            let review = (PathBuf::from("plan.json"), file);
+            let target = target(None, Some(&review)).unwrap();
+            assert_eq!(target.to_string(), expected);
+        }
+    }
 }

@@ -53,6 +53,9 @@ pub struct ReviewedRelease {
     pub direction: Direction,
     /// Digest of everything that the steps do.
     pub effects: Digest,
+    /// Whether the release is removed as a whole, as git does not have it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removal: bool,
     /// Every object of the release, also the unchanged ones.
     pub objects: Vec<ReviewedObject>,
 }
@@ -96,6 +99,7 @@ impl ReviewedRelease {
             to: plan.to.clone(),
             direction: plan.direction,
             effects: plan.effects(),
+            removal: plan.removal.is_some(),
             objects: plan
                 .changes
                 .iter()

@@ -39,6 +39,7 @@ fn reviewed() -> PlanFile {
             to: "v2".to_owned(),
             direction: Direction::Forward,
             effects: Digest::of(b"effects"),
+            removal: false,
             objects: vec![
                 object("new", Action::Create),
                 object("old", Action::Delete),

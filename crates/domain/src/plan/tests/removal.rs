@@ -8,7 +8,7 @@ use super::{changes, edges, lines, position};
 use crate::inventory::{EntryState, ReleaseName, Store};
 use crate::object::{ObjectId, annotations, labels};
 use crate::observe::{Content, Contents, Listing};
-use crate::plan::{Action, Consented, Grant, Heir, Op, Plan, Removal, Terms};
+use crate::plan::{Action, Consented, Grant, Heir, Op, Plan, Removal, ReviewedRelease, Terms};
 
 pub(super) fn by_command() -> Removal {
     Removal {
@@ -68,6 +68,7 @@ Namespace/made: {}";
 fn everything_goes_in_reverse_and_what_is_protected_is_let_go_of() {
     let scene = Scene::new().installed(EVERYTHING).backend("web/s", true, 1);
     let plan = scene.end(&by_command());
+    assert!(ReviewedRelease::of(&plan, "abc").removal);
     assert_eq!(
         lines(&plan),
         [
