@@ -126,6 +126,13 @@ fn ways(text: &str) -> Result<Ways, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
+impl PreviewArgs {
+    /// Returns whether the preview is for a pull request, where the public reads it.
+    fn is_public(&self) -> bool {
+        self.telling.comment || matches!(self.output, Output::Markdown | Output::Comment)
+    }
+}
+
 pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit, CliError> {
     if args.telling.untrusted {
         bound(TIME).map_err(|error| CliError::new(Kind::Failed, error))?;
@@ -149,7 +156,8 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
     }
     if args.live {
         let all = !args.targets.is_empty();
-        block_on(&ctx.cancel, live(ctx, &change, &mut looked, all))?;
+        let live = live(ctx, args, &change, &mut looked, all);
+        block_on(&ctx.cancel, live)?;
     } else if let Some(ways) = &args.clusters {
         block_on(&ctx.cancel, as_a_loop(ctx, &change, &mut looked, ways))?;
     }
@@ -251,6 +259,7 @@ fn look(change: &Change, target: &Target, args: &PreviewArgs, key: &DigestKey) -
 /// Adds what the head would do to the clusters, one environment after the other.
 async fn live(
     ctx: &Context,
+    args: &PreviewArgs,
     change: &Change,
     looked: &mut [Looked],
     all: bool,
@@ -265,7 +274,13 @@ async fn live(
         connection.context = ctx.settings.context.clone().or(meant.context);
         connection.keys = keys(&connection, ctx.settings.key_namespace.clone());
         let id = meant.id.map(ClusterId);
-        let asking = ask(&mut one.preview, head, change, (&connection, id, None), all);
+        let to = ComparedCluster {
+            connection: &connection,
+            id,
+            allow: None,
+            quotes: !args.is_public(),
+        };
+        let asking = ask(&mut one.preview, head, change, to, all);
         finish(&ctx.cancel, Box::pin(asking)).await?;
         if let Some(cluster) = &mut one.preview.cluster {
             cluster.findings.extend(meant.findings);
@@ -294,7 +309,12 @@ async fn as_a_loop(
         let allow = way.allow.as_ref().map(Allow::new);
         let id = Some(ClusterId(way.cluster.clone()));
         let connection = way.connection();
-        let to = (&connection, id, allow.as_ref());
+        let to = ComparedCluster {
+            connection: &connection,
+            id,
+            allow: allow.as_ref(),
+            quotes: way.quotes,
+        };
         let asking = ask(&mut one.preview, head, change, to, false);
         let asking = timeout_at(until, Box::pin(asking));
         if finish(&ctx.cancel, asking).await?.is_err() {
@@ -319,15 +339,26 @@ fn other_cluster(head: &RenderedHead, way: &Way) -> Option<Finding> {
     })
 }
 
+/// A cluster that the head is compared with.
+struct ComparedCluster<'a> {
+    connection: &'a Connection,
+    /// Its id, where it is named.
+    id: Option<ClusterId>,
+    /// What it may be asked for; anything where left out.
+    allow: Option<&'a Allow>,
+    /// Whether findings quote errors of the cluster.
+    quotes: bool,
+}
+
 /// Adds what the head would do to one cluster.
 async fn ask(
     preview: &mut EnvironmentPreview,
     head: &mut RenderedHead,
     change: &Change,
-    (connection, id, allow): (&Connection, Option<ClusterId>, Option<&Allow>),
+    to: ComparedCluster<'_>,
     all: bool,
 ) {
-    match Cluster::connect(connection).await {
+    match Cluster::connect(to.connection).await {
         Ok(cluster) => {
             let tree = &*change.head.tree;
             let leaving = |loaded: &Loaded, candidates| {
@@ -335,12 +366,13 @@ async fn ask(
             };
             let asked = Asked {
                 cluster: &cluster,
-                id,
-                allow,
+                id: to.id,
+                allow: to.allow,
+                quotes: to.quotes,
             };
             add_cluster(preview, head, &asked, leaving, all).await;
         }
-        Err(error) => preview.cluster = Some(unreachable(&error)),
+        Err(error) => preview.cluster = Some(unreachable(&error, to.quotes)),
     }
 }
 

@@ -243,6 +243,7 @@ mod tests {
             user: None,
             is_keyless: false,
             allow: None,
+            quotes: false,
         };
         let ways = BTreeMap::from([("staging".to_owned(), way)]);
         let script = "test -z \"$HOME\" || exit 1\nprintf '%s ' \"$KUBECONFIG\" \"$@\" >&2; exit 1";

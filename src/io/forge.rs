@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
+use pleach_domain::plain::one_line;
 use pleach_domain::repo::controller::ForgeAddress;
 use pleach_domain::repo::format::ForgeKind;
 
@@ -476,10 +477,7 @@ fn is_same(a: &str, b: &str) -> bool {
 
 /// As much of a line as there is room for.
 fn shortened(text: &str, limit: usize) -> String {
-    let line: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let line = one_line(text);
     if line.chars().count() <= limit {
         return line;
     }
@@ -506,6 +504,7 @@ mod tests {
     #[test]
     fn descriptions_are_shortened_by_characters() {
         assert_eq!(shortened("all\nwell", 20), "all well");
+        assert_eq!(shortened("a\u{202e}b\u{200b}", 20), "a\\u{202e}b\\u{200b}");
         assert_eq!(shortened("äöü äöü", 7), "äöü äöü");
         assert_eq!(shortened("äöü äöü", 5), "äöü…");
     }

@@ -14,6 +14,11 @@ pub fn plain(text: &str) -> String {
     plain
 }
 
+/// The same in one line.
+pub fn one_line(text: &str) -> String {
+    plain(text).replace(['\n', '\t'], " ")
+}
+
 /// Whether a terminal may do something else than show a character.
 pub fn steers(character: char) -> bool {
     character.is_control() || turns(character) || hides(character)
@@ -26,8 +31,9 @@ fn hides(character: char) -> bool {
         character,
         '\u{ad}' | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
             | '\u{180b}'..='\u{180e}' | '\u{200b}'..='\u{200d}' | '\u{2028}' | '\u{2029}'
-            | '\u{2060}'..='\u{2065}' | '\u{206a}'..='\u{206f}' | '\u{3164}' | '\u{feff}'
-            | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+            | '\u{2060}'..='\u{2065}' | '\u{206a}'..='\u{206f}' | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}' | '\u{e0100}'..='\u{e01ef}'
     )
 }
 
@@ -74,11 +80,18 @@ mod tests {
             ("a\u{ad}b", "a\\u{ad}b"),
             ("a\u{2028}b\u{2029}c", "a\\u{2028}b\\u{2029}c"),
             ("a\u{e0041}", "a\\u{e0041}"),
+            ("a\u{fe0f}\u{fe00}", "a\\u{fe0f}\\u{fe00}"),
+            ("a\u{e0100}\u{e01ef}", "a\\u{e0100}\\u{e01ef}"),
             ("\u{3164}", "\\u{3164}"),
             ("äöü ß — “quoted” 日本", "äöü ß — “quoted” 日本"),
         ] {
             assert_eq!(plain(text), expected);
         }
+    }
+
+    #[test]
+    fn one_line_has_no_end_of_a_line_within() {
+        assert_eq!(one_line("a\tb\nc\u{200b}\u{1b}\n"), "a b c\\u{200b}\\u{1b}");
     }
 
     #[test]

@@ -9,13 +9,14 @@
 //! that was merged that it has these effects, and said so before, those who merged
 //! it knew them. Who may merge, the forge decides.
 
-use pleach_domain::inventory::{Attempt, Orders, ReleaseName, Source, Store};
+use pleach_domain::inventory::{Attempt, ConditionKind, Orders, ReleaseName, Source, Store};
 use pleach_domain::object::annotations;
 use pleach_domain::plan::Plan;
 use pleach_domain::preview::comment::stated;
 
+use super::looked::Looked;
 use super::run::Wanted;
-use super::{ACTIONS, NAMED};
+use super::{ACTIONS, End, NAMED};
 use crate::engine::planning::Planned;
 use crate::engine::preview_process::MARKER;
 use crate::engine::sync::attempt;
@@ -23,7 +24,35 @@ use crate::engine::words;
 use crate::io::forge::{Comment, Forge, ForgeError, PullRequest};
 
 /// Reason of the condition of a release that waits for approval.
-pub(super) const AWAITING: &str = "AwaitingApproval";
+const AWAITING: &str = "AwaitingApproval";
+
+/// An approval that a plan lacks.
+#[derive(Debug, Clone)]
+pub(super) struct Missing {
+    /// Message for the log and the condition of the release.
+    message: String,
+    /// Message for the public, without text of servers and users.
+    about: String,
+}
+
+impl Missing {
+    /// Adds why the forge did not answer, which the public does not read.
+    fn unanswered(mut self, error: &ForgeError) -> Self {
+        self.message = format!(
+            "{}; whether its pull request was merged with these effects is not known: {}",
+            self.message,
+            words(error)
+        );
+        self
+    }
+
+    /// Returns the result of a look at a release that waits for this approval.
+    pub(super) fn looked(&self) -> Looked {
+        Looked::new(End::Unapproved, self.message.clone())
+            .about(self.about.clone())
+            .saying(ConditionKind::Stalled, AWAITING)
+    }
+}
 
 /// A plan that was told to wait for approval.
 pub(super) struct Asked {
@@ -32,18 +61,18 @@ pub(super) struct Asked {
     /// What it does; nothing of what it changes, which may be much.
     plan: Plan,
     /// What was told.
-    pub(super) message: String,
+    pub(super) missing: Missing,
 }
 
 impl Asked {
     /// Notes what is told of a plan.
-    pub(super) fn of(planned: Planned, message: String) -> Self {
+    pub(super) fn of(planned: Planned, missing: Missing) -> Self {
         let mut plan = planned.plan;
         plan.changes = Vec::new();
         Self {
             attempt: attempt(&planned.desired),
             plan,
-            message,
+            missing,
         }
     }
 
@@ -64,18 +93,15 @@ impl Asked {
 }
 
 /// What has to be approved before a plan is carried out; none where it may be.
-pub(super) async fn missing(wanted: &Wanted, planned: &Planned) -> Option<String> {
-    let message = lacks(planned)?;
+pub(super) async fn missing(wanted: &Wanted, planned: &Planned) -> Option<Missing> {
+    let missing = lacks(planned)?;
     let (Some(forge), Some(source)) = (&wanted.grant.forge, &wanted.source) else {
-        return Some(message);
+        return Some(missing);
     };
     match was_merged_knowingly(forge, source, &wanted.revision(), &planned.plan).await {
         Ok(true) => None,
-        Ok(false) => Some(message),
-        Err(error) => Some(format!(
-            "{message}; whether its pull request was merged with these effects is not known: {}",
-            words(&error)
-        )),
+        Ok(false) => Some(missing),
+        Err(error) => Some(missing.unanswered(&error)),
     }
 }
 
@@ -119,7 +145,7 @@ fn was_there(comment: &Comment, pull: &PullRequest) -> bool {
 }
 
 /// What the annotation of the Release would have to say.
-pub(super) fn lacks(planned: &Planned) -> Option<String> {
+pub(super) fn lacks(planned: &Planned) -> Option<Missing> {
     let Planned {
         desired,
         observation,
@@ -137,11 +163,13 @@ pub(super) fn lacks(planned: &Planned) -> Option<String> {
         Some(approved) => format!("; what is approved is {approved}"),
         None => String::new(),
     };
-    Some(format!(
-        "waits for approval of {effects}: {}{approved}; to approve it: kubectl annotate --overwrite {}={effects}",
-        difference(plan),
-        approval_place(&desired.store, &desired.name),
-    ))
+    let waits = format!("waits for approval of {effects}: {}", difference(plan));
+    let place = approval_place(&desired.store, &desired.name);
+    let how = format!("to approve it: kubectl annotate --overwrite {place}={effects}");
+    Some(Missing {
+        message: format!("{waits}{approved}; {how}"),
+        about: format!("{waits}; {how}"),
+    })
 }
 
 /// The annotation that approves plans of a release, with its object, as kubectl takes
@@ -186,6 +214,23 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    #[test]
+    fn the_public_does_not_read_why_a_forge_did_not_answer() {
+        let missing = Missing {
+            message: "waits for approval of e".to_owned(),
+            about: "waits for approval of e".to_owned(),
+        };
+        let error = ForgeError::Refused {
+            what: "find pull requests",
+            status: 502,
+            said: "no route to 10.0.0.7".to_owned(),
+        };
+        let looked = missing.unanswered(&error).looked();
+        assert_eq!(looked.about, "waits for approval of e");
+        assert!(looked.message.contains("10.0.0.7"), "{}", looked.message);
+        assert_eq!(looked.condition.unwrap().message, looked.message);
+    }
 
     #[rstest]
     #[case::before(Some("2026-11-02T09:14:02Z"), Some("2026-11-02T09:14:03Z"), true)]

@@ -60,6 +60,9 @@ pub struct Live {
     pub fork_label: Option<String>,
     /// Variables by which connections lead to clusters.
     pub variables: Vec<(OsString, OsString)>,
+    /// Whether comments quote errors of clusters: everybody who can read the repository
+    /// reads them.
+    pub details: bool,
 }
 
 /// What came of previewing a pull request.

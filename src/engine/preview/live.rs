@@ -71,6 +71,8 @@ pub struct Asked<'a> {
     pub id: Option<ClusterId>,
     /// What may be asked for; anything where left out.
     pub allow: Option<&'a Allow>,
+    /// Whether findings quote errors of the cluster. `false`: the public reads them.
+    pub quotes: bool,
 }
 
 impl Asked<'_> {
@@ -95,13 +97,25 @@ pub fn unanswered(why: Finding) -> ClusterPreview {
     }
 }
 
-/// What is known of a cluster that cannot be reached.
-pub fn unreachable(error: &ClusterError) -> ClusterPreview {
-    unanswered(unknown(error, error.hint()).of_kind(error.kind()))
+/// What is known of a cluster that cannot be reached. The error is quoted if `quotes`.
+pub fn unreachable(error: &ClusterError, quotes: bool) -> ClusterPreview {
+    unanswered(unknown(error, error.hint(), quotes).of_kind(error.kind()))
 }
 
-fn unknown(error: &(dyn std::error::Error + 'static), hint: Option<String>) -> Finding {
-    let mut finding = Finding::error(Kind::Cluster, "cluster-unknown", words(error));
+/// Reports that a comparison with the cluster failed. Texts of servers, with addresses,
+/// are no part of it unless `quotes`.
+fn unknown(
+    error: &(dyn std::error::Error + 'static),
+    hint: Option<String>,
+    quotes: bool,
+) -> Finding {
+    const CODE: &str = "cluster-unknown";
+    if !quotes {
+        let message = format!("the cluster could not be compared ({CODE})");
+        return Finding::error(Kind::Cluster, CODE, message)
+            .hint("`pleach preview --live` on a terminal shows the error");
+    }
+    let mut finding = Finding::error(Kind::Cluster, CODE, words(error));
     finding.hint = hint;
     finding
 }
@@ -160,7 +174,7 @@ pub async fn add_cluster(
         // Who may not list them does not see what left git.
         Err(error) if error.class() == Some(&Class::Forbidden) => Vec::new(),
         Err(error) => {
-            preview.cluster = Some(unreachable(&error));
+            preview.cluster = Some(unreachable(&error, asked.quotes));
             return;
         }
     };
@@ -196,14 +210,17 @@ pub async fn add_cluster(
                     ..ReleasePreview::new(&planned.plan, drawing, masker)
                 });
             }
-            Err(error) => found.findings.push(unplanned(subject.name(), &error)),
+            Err(error) => {
+                let finding = unplanned(subject.name(), &error, asked.quotes);
+                found.findings.push(finding);
+            }
         }
     }
     preview.cluster = Some(found);
 }
 
-fn unplanned(release: &ReleaseName, error: &SyncError) -> Finding {
-    let finding = unknown(error, error.hint()).of_kind(error.kind());
+fn unplanned(release: &ReleaseName, error: &SyncError, quotes: bool) -> Finding {
+    let finding = unknown(error, error.hint(), quotes).of_kind(error.kind());
     about(release, finding)
 }
 
@@ -217,4 +234,36 @@ fn of_release(release: &ReleaseName, findings: Vec<Finding>) -> impl Iterator<It
 fn about(release: &ReleaseName, mut finding: Finding) -> Finding {
     finding.message = format!("release {release}: {}", finding.message);
     finding
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_public_reads_no_text_of_a_cluster() {
+        let error = || ClusterError::Prepare {
+            server: "https://10.0.0.7".to_owned(),
+            message: "no".to_owned(),
+        };
+        let release = ReleaseName {
+            environment: "prod".to_owned(),
+            release: "web".to_owned(),
+        };
+        for quotes in [false, true] {
+            let of_cluster = unreachable(&error(), quotes).findings.remove(0);
+            let of_release = unplanned(&release, &SyncError::Cluster(error()), quotes);
+            for finding in [&of_cluster, &of_release] {
+                assert_eq!(finding.code, "cluster-unknown");
+                assert_eq!(finding.kind, Kind::Cluster);
+                assert_eq!(
+                    finding.message.contains("10.0.0.7"),
+                    quotes,
+                    "{}",
+                    finding.message
+                );
+            }
+            assert!(of_release.message.starts_with("release prod.web: "));
+        }
+    }
 }

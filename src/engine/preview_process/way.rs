@@ -28,6 +28,8 @@ pub struct Way {
     pub is_keyless: bool,
     /// What may be asked for; anything where left out.
     pub allow: Option<AllowList>,
+    /// Whether the preview, which is public, quotes errors of the cluster.
+    pub quotes: bool,
 }
 
 /// A Secret that holds a kubeconfig.
@@ -45,7 +47,7 @@ pub struct SecretPlace {
 }
 
 impl Way {
-    /// The way of a connection to a cluster.
+    /// Describes a connection to a cluster, of which the preview quotes no error.
     pub fn of(connection: &Connection, cluster: &str, allow: Option<AllowList>) -> Self {
         let secret = connection.secret.as_ref().map(|secret| SecretPlace {
             own: secret.own.connection().kubeconfig.clone(),
@@ -61,6 +63,7 @@ impl Way {
             user: connection.user.clone(),
             is_keyless: matches!(connection.keys, Keys::In(_)),
             allow,
+            quotes: false,
         }
     }
 

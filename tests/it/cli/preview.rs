@@ -49,6 +49,28 @@ fn a_pull_request_is_shown_in_every_format(#[case] format: &str) {
     assert_snapshot!(format!("preview_{format}"), run.shown());
 }
 
+#[test]
+fn a_comment_does_not_quote_the_error_of_a_cluster() {
+    let folder = changed();
+    // Nothing listens on port 1.
+    let away = Folder::with(&[(
+        "config",
+        "apiVersion: v1\nkind: Config\ncurrent-context: x\ncontexts: [{name: x, context: {cluster: x, user: x}}]\n\
+         clusters: [{name: x, cluster: {server: \"https://127.0.0.1:1\"}}]\nusers: [{name: x, user: {}}]\n",
+    )]);
+    let kubeconfig = away.path().join("config");
+    let kubeconfig = kubeconfig.to_str().unwrap();
+    for (format, quotes) in [("json", true), ("markdown", false), ("comment", false)] {
+        let arguments = ["--live", "--kubeconfig", kubeconfig, "-o", format];
+        let run = preview(&folder, &arguments);
+        assert_eq!(run.code, 4, "{format}: {}", run.shown());
+        let is_quoted = run.stdout.contains("127.0.0.1:1");
+        assert_eq!(is_quoted, quotes, "{format}: {}", run.stdout);
+        let is_replaced = run.stdout.contains("the cluster could not be compared");
+        assert_eq!(is_replaced, !quotes, "{format}: {}", run.stdout);
+    }
+}
+
 /// What the schema has against a document.
 fn errors(document: &Value) -> Vec<String> {
     // Nothing is fetched: what it refers to is put in.

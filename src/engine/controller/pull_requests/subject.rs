@@ -160,6 +160,7 @@ mod tests {
         let live = Live {
             fork_label: fork_label.map(str::to_owned),
             variables: Vec::new(),
+            details: false,
         };
         Subject::of(pull, Some(&live))
     }

@@ -5,6 +5,7 @@ pub(in crate::engine::controller) mod slots;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use pleach_domain::plain::one_line;
 use pleach_domain::repo::controller::Disk;
 use tokio::sync::{Mutex, Semaphore};
 
@@ -209,9 +210,9 @@ impl Work {
     /// The ways to the clusters of the environments that a branch holds, where
     /// clusters may be asked. What two branches hold is synced from none.
     fn ways(&self, branch: &str, environments: &[String]) -> BTreeMap<String, Way> {
-        if self.previews.live.is_none() {
+        let Some(live) = &self.previews.live else {
             return BTreeMap::new();
-        }
+        };
         let way = |environment: &String| {
             let mut held = self
                 .grants
@@ -222,7 +223,8 @@ impl Work {
             };
             let allow = grant.allow.as_ref().map(|allow| allow.said().clone());
             let cluster = grant.cluster.as_ref()?;
-            let way = Way::of(&grant.connection, &cluster.0, allow);
+            let mut way = Way::of(&grant.connection, &cluster.0, allow);
+            way.quotes = live.details;
             Some((environment.clone(), way))
         };
         environments.iter().filter_map(way).collect()
@@ -257,7 +259,7 @@ impl Work {
 fn given_up(marker: &str, error: &dyn std::error::Error) -> Found {
     let why = words(error);
     // As code, in which nothing takes effect.
-    let shown = why.replace(char::is_control, " ");
+    let shown = one_line(&why);
     Found {
         previewed: Previewed::GivenUp,
         state: status(State::Error, &why),
@@ -276,5 +278,25 @@ fn status(state: State, description: &str) -> Status {
         context: CONTEXT.to_owned(),
         state,
         description: description.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn an_error_in_a_comment_is_one_visible_line() {
+        let error = io::Error::other("no file a\u{200b}b\nc\u{202e}d");
+        let found = given_up("<!-- marker -->", &error);
+        assert!(
+            found
+                .comment
+                .ends_with("\n\n    no file a\\u{200b}b c\\u{202e}d"),
+            "{}",
+            found.comment
+        );
     }
 }
