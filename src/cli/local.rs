@@ -193,10 +193,13 @@ async fn recorded(session: &Session, environment: &str) -> Result<Option<Followi
     }
 }
 
-/// Whether a release may be of a repository: a record that cannot be read may be of any.
+/// Whether a release may be of a repository: a record that cannot be read, or that names no
+/// repository, may be of any.
 fn is_of(release: &ReleaseSummary, repository: &str) -> bool {
     let record = release.record.as_ref();
-    record.map_or(true, |record| record.repository == repository)
+    record.map_or(true, |record| {
+        record.repository.is_empty() || record.repository == repository
+    })
 }
 
 #[cfg(test)]

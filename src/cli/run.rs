@@ -37,6 +37,9 @@ use crate::server::{self, ServerError, probes};
 /// to see that they are gone.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// File with the namespace of the pod that this runs in.
+const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
 /// Keep clusters equal to branches
 ///
 /// Follows repositories and brings every environment to the newest commit of
@@ -251,17 +254,23 @@ async fn planned(ctx: &Context, args: &RunArgs) -> Result<Plan, CliError> {
     }
 }
 
-/// The namespace of the controller, which tenants have no access to; none where it is not
-/// known.
+/// Returns the namespace of the controller, which tenants have no access to: the one that
+/// an option names, or that of the pod. `None` outside of a pod.
 fn key_namespace(ctx: &Context, args: &RunArgs) -> Option<String> {
     let named = ctx.settings.key_namespace.clone();
-    let namespace = named.or_else(|| args.share_in.clone());
-    if namespace.is_none() {
-        tracing::info!(
-            "the key of state in the namespaces of tenants lies beside it, where tenants can read it; --key-namespace names another namespace"
-        );
+    let named = named.or_else(|| args.share_in.clone());
+    // A kubeconfig may lead to another cluster than that of the pod.
+    if named.is_some() || ctx.settings.kubeconfig.is_some() {
+        return named;
     }
-    namespace
+    namespace_in(Path::new(POD_NAMESPACE))
+}
+
+/// Reads the name of a namespace. `None` without the file.
+fn namespace_in(file: &Path) -> Option<String> {
+    let text = String::from_utf8(files::read(file).ok()?).ok()?;
+    let name = text.trim();
+    (!name.is_empty()).then(|| name.to_owned())
 }
 
 fn own_release(target: Option<Target>) -> Result<Option<ReleaseName>, CliError> {
@@ -299,6 +308,21 @@ fn program() -> Result<PathBuf, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::files::FileContent;
+
+    #[test]
+    fn the_namespace_of_a_pod_is_read_from_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            files::write_new(&path, &FileContent::new(text.to_owned())).unwrap();
+            path
+        };
+        let named = file("namespace", "pleach\n");
+        assert_eq!(namespace_in(&named).as_deref(), Some("pleach"));
+        assert_eq!(namespace_in(&file("empty", "\n")), None);
+        assert_eq!(namespace_in(&folder.path().join("absent")), None);
+    }
 
     #[test]
     fn what_names_a_secret_is_what_may_be_given() {

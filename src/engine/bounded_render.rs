@@ -8,13 +8,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pleach_domain::kinds::KindTable;
 use pleach_domain::observe::{Base, Observed};
-use pleach_domain::plan::plan;
+use pleach_domain::plan::{Desired, Policy, plan};
 use pleach_domain::render::Rendered;
 use pleach_domain::render::answer::{self, AnswerError};
 use pleach_domain::repo::{KeepingTree, Record, RecordingTree, ResolvedEnvironment};
@@ -22,9 +24,10 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::load::{Loaded, loaded, render_all, resolve_partly};
+use super::load::{Loaded, each_loaded, render_all, resolve_partly};
 use super::planning::{Options, Predecessors, desired, policy};
 use super::worker;
+use crate::io::bounds;
 use crate::io::git::mirror::Place;
 use crate::io::git::{GitError, Revision};
 use crate::io::sandbox::{self, SandboxError, Work};
@@ -61,21 +64,21 @@ pub fn execute(order: &str, print: &mut dyn FnMut(&str)) -> Result<(), Invalid> 
     let Ok(partial) = resolve_partly(&kept, &order.environment) else {
         return Ok(());
     };
-    let environment = partial.environment;
-    let all = render_all(&kept, &environment);
+    let all = render_all(&kept, &partial.environment);
     let record = recording.record();
-    let loaded = loaded(&tree, Revision::Commit(order.commit), environment, all);
-    if loaded.is_sound() {
-        plan_all(&loaded);
-    }
-    let rendered = loaded.rendered.iter().map(|(_, rendered)| rendered);
-    answer::write(record, rendered, print)?;
+    let revision = Revision::Commit(order.commit);
+    let plannable = each_loaded(&tree, revision, partial, all.clone(), &|_| None);
+    plan_all(&plannable, &|desired, observed, policy| {
+        drop(plan(desired, observed, policy));
+    });
+    answer::write(record, all.iter(), print)?;
     Ok(())
 }
 
-/// Plans all releases as if nothing of them was there: what breaks the planner down does
-/// so here, before the process of the loop plans them.
-fn plan_all(loaded: &Loaded) {
+/// Plans each release without errors as if none of its objects existed. A plan that
+/// exceeds the bounds of this process ends it, before the controller makes that plan. A
+/// panic is left to the controller, where it fails that release only.
+fn plan_all(loaded: &Loaded, plan: &dyn Fn(&Desired, &Observed, &Policy)) {
     let kubernetes = loaded.environment.cluster.kubernetes.as_deref();
     let (kinds, _) = KindTable::nearest(kubernetes);
     let options = Options {
@@ -98,7 +101,10 @@ fn plan_all(loaded: &Loaded) {
         };
         let observed = Observed::from_rendered(nothing, &desired);
         let policy = policy(&loaded.environment, release, None, options);
-        drop(plan(&desired, &observed, &policy));
+        let planning = AssertUnwindSafe(|| plan(&desired, &observed, &policy));
+        if catch_unwind(planning).is_err() {
+            tracing::warn!(release = %release.name, "panic while planning");
+        }
     }
 }
 
@@ -127,8 +133,32 @@ pub enum BoundedRenderError {
     Passing(String),
 }
 
+/// The memory for answers from which retained environments were read. Clones share it.
+#[derive(Debug, Clone)]
+struct AnswerMemory {
+    /// In bytes.
+    limit: u64,
+    used: Arc<AtomicU64>,
+}
+
+/// The memory that an answer takes, until this is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    bytes: u64,
+    used: Arc<AtomicU64>,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// The output of the process, which nobody has checked yet.
-pub struct Answer(Vec<u8>);
+pub struct Answer {
+    bytes: Vec<u8>,
+    memory: AnswerMemory,
+}
 
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,7 +175,23 @@ impl Answer {
         environment: &ResolvedEnvironment,
     ) -> Result<(Record, Vec<Rendered>), AnswerError> {
         let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
-        answer::read(&self.0, environment, &kinds)
+        answer::read(&self.bytes, environment, &kinds)
+    }
+
+    /// Charges the memory of all environments with the answer, before it is read. `None`:
+    /// retained answers take the memory. `replaced` is the charge of the state that the
+    /// environment has until the answer is read: it does not speak against the answer.
+    pub fn charge(&self, replaced: Option<&Charge>) -> Option<Charge> {
+        let AnswerMemory { limit, used } = &self.memory;
+        let bytes = self.bytes.len() as u64;
+        let before = used.fetch_add(bytes, Ordering::Relaxed);
+        let charge = Charge {
+            bytes,
+            used: Arc::clone(used),
+        };
+        let replaced = replaced.map_or(0, |replaced| replaced.bytes);
+        let others = before.saturating_sub(replaced);
+        (others.saturating_add(bytes) <= *limit).then_some(charge)
     }
 }
 
@@ -161,14 +207,24 @@ pub struct RenderSlots {
     /// pleach itself.
     program: PathBuf,
     places: Arc<Semaphore>,
+    memory: AnswerMemory,
 }
 
 impl RenderSlots {
-    /// By pleach, which lies there.
+    /// By pleach, which lies there. Retained answers take the memory of one process.
     pub fn by(program: PathBuf) -> Self {
+        Self::within(program, bounds::memory_of_one())
+    }
+
+    /// The same, with so many bytes for retained answers.
+    pub(super) fn within(program: PathBuf, limit: u64) -> Self {
         Self {
             program,
             places: Arc::new(Semaphore::new(PLACES)),
+            memory: AnswerMemory {
+                limit,
+                used: Arc::default(),
+            },
         }
     }
 
@@ -196,13 +252,18 @@ impl RenderSlots {
         let order = serde_json::to_vec(&order).map_err(|error| passing(&error))?;
         let mut command = Command::new(&self.program);
         command.args(["worker", "render"]).env_clear();
-        match worker::run(&mut command, &order, (TIME, LONGEST_ANSWER)).await {
+        // A longer one could not be retained, even alone.
+        let longest = LONGEST_ANSWER.min(self.memory.limit);
+        match worker::run(&mut command, &order, (TIME, longest)).await {
             Ok(ended) if ended.out.is_none() => {
-                let most = LONGEST_ANSWER >> 20;
+                let most = longest >> 20;
                 let why = format!("its objects take more than {most} MiB");
                 Err(BoundedRenderError::Beyond(why))
             }
-            Ok(ended) if ended.status.success() => Ok(Answer(ended.out.unwrap_or_default())),
+            Ok(ended) if ended.status.success() => Ok(Answer {
+                bytes: ended.out.unwrap_or_default(),
+                memory: self.memory.clone(),
+            }),
             Ok(ended) if ended.was_ended() && !ended.was_killed() => {
                 Err(BoundedRenderError::Beyond(ended.words()))
             }
@@ -217,15 +278,67 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
+    use std::cell::RefCell;
+
+    use pleach_domain::repo::MemoryTree;
+
     use super::*;
+    use crate::engine::load::read_each;
     use crate::engine::worker::tests::program;
+
+    /// An environment with a release per bundle: its name and a file of manifests.
+    fn environment(bundles: &[(&str, &str)]) -> Loaded {
+        let header = "apiVersion: pleach.dev/v1alpha1\nkind";
+        let releases = bundles.iter();
+        let releases: Vec<String> = releases
+            .map(|(name, _)| format!("- {{bundle: {name}, namespace: one}}\n"))
+            .collect();
+        let releases = releases.concat();
+        let mut files = vec![
+            (
+                "pleach.yaml".to_owned(),
+                format!("{header}: Repository\nid: worker\n"),
+            ),
+            (
+                "environments/dev.yaml".to_owned(),
+                format!("{header}: Environment\nreleases:\n{releases}"),
+            ),
+        ];
+        for (name, data) in bundles {
+            let folder = format!("manifests/{name}");
+            let map =
+                format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n{data}");
+            files.push((
+                format!("{folder}/bundle.yaml"),
+                format!("{header}: Bundle\n"),
+            ));
+            files.push((format!("{folder}/objects.yaml.j2"), map));
+        }
+        let commit = Revision::Commit("c0ffee".to_owned());
+        read_each(&MemoryTree::new(files), commit, "dev", &|_| None).unwrap()
+    }
+
+    #[test]
+    fn releases_are_planned_beside_broken_ones() {
+        let loaded = environment(&[
+            ("broken", "data: {a: \"{{ values.nothing }}\"}\n"),
+            ("first", ""),
+            ("second", ""),
+        ]);
+        let planned = RefCell::new(Vec::new());
+        plan_all(&loaded, &|desired, _, _| {
+            planned.borrow_mut().push(desired.name.release.clone());
+            assert!(desired.name.release != "first", "a defect of the planner");
+        });
+        assert_eq!(planned.into_inner(), ["first", "second"]);
+    }
 
     /// Renders by a program of a few lines.
     async fn tried(script: &str) -> Result<Answer, BoundedRenderError> {
         let (_folder, program) = program(script);
         let place = json!({"folder": "/srv/fleet", "prefix": ""});
         let place = serde_json::from_value(place).unwrap();
-        let slots = RenderSlots::by(program);
+        let slots = RenderSlots::within(program, LONGEST_ANSWER);
         slots.render(place, "c0ffee", "web").await
     }
 

@@ -16,6 +16,7 @@
 mod approval;
 mod assigned;
 mod connected;
+mod crash;
 mod defect;
 mod drift;
 mod ends;
@@ -45,6 +46,7 @@ pub mod statuses;
 mod supervisor;
 mod waiting;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pleach_domain::plan::Action;
@@ -72,6 +74,7 @@ use self::supervisor::Supervisor;
 use super::bounded_render::RenderSlots;
 use super::fetching::Fetcher;
 use super::sync::Claim as LeaseClaim;
+use crate::io::files;
 use crate::io::git::budget::Budget;
 
 /// How many objects a message names.
@@ -104,6 +107,8 @@ struct Shared {
     histories: Arc<Semaphore>,
     reading: Reading,
     fetching: Fetching,
+    /// Folder of the files that remember a crash.
+    folder: PathBuf,
     stop: CancellationToken,
 }
 
@@ -207,6 +212,7 @@ impl Controller {
                 stop: stop.clone(),
             },
             fetching,
+            folder: files::temporary(),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
@@ -259,10 +265,7 @@ impl Controller {
         }
         let mut supervisor = Supervisor::new(&self.setup.repositories, paces, shared);
         let ended = loop {
-            let states: Vec<SourceState> = sources
-                .iter_mut()
-                .map(|source| source.borrow_and_update().clone())
-                .collect();
+            let states = newest(&mut sources);
             let stand = stands.borrow_and_update().clone();
             supervisor.assign(&states, &stand, &mut tasks);
             if states.iter().all(|state| state.was_tried) {
@@ -294,6 +297,14 @@ impl Controller {
         }
         ended
     }
+}
+
+/// Returns what each source reported last.
+fn newest(sources: &mut [watch::Receiver<SourceState>]) -> Vec<SourceState> {
+    let sources = sources.iter_mut();
+    sources
+        .map(|source| source.borrow_and_update().clone())
+        .collect()
 }
 
 /// How branches are fetched, and the disk space for the changes of a repository.

@@ -1,6 +1,7 @@
 //! An environment of a repository at a revision, and what it renders to.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use pleach_domain::depends::Dependency;
 use pleach_domain::finding::{Finding, Kind, excerpt};
@@ -15,6 +16,7 @@ use pleach_domain::repo::{
 };
 use semver::Version;
 
+use super::bounded_render::Charge;
 use crate::io::git::Revision;
 
 /// An environment and what its releases render to.
@@ -35,6 +37,9 @@ pub struct Loaded {
     pub revision: Revision,
     /// Everything there is to say about the environment and those releases.
     pub findings: Vec<Finding>,
+    /// The memory that the controller is charged for it, also where only a part of it is
+    /// retained. `None`: it was rendered by this process.
+    pub charge: Option<Arc<Charge>>,
 }
 
 /// A release that git has and that cannot be brought to a revision.
@@ -47,6 +52,15 @@ pub struct HeldRelease {
 }
 
 impl Loaded {
+    /// Keeps the charge as long as the environment, or a part of it, is retained.
+    #[must_use]
+    pub fn charged(self, charge: Charge) -> Self {
+        Self {
+            charge: Some(Arc::new(charge)),
+            ..self
+        }
+    }
+
     /// Whether git has a release of this environment, also where it is held.
     pub fn has(&self, name: &ReleaseName) -> bool {
         let mut releases = self.environment.releases.iter();
@@ -212,6 +226,7 @@ impl Loaded {
             held: BTreeMap::new(),
             revision: self.revision.clone(),
             findings: Vec::new(),
+            charge: self.charge.clone(),
         }
     }
 
@@ -383,6 +398,7 @@ pub fn loaded(
         held: BTreeMap::new(),
         revision,
         findings,
+        charge: None,
     }
 }
 

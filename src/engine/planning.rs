@@ -12,7 +12,7 @@ use pleach_domain::finding::{self, Finding};
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{ReleaseName, Source};
 use pleach_domain::object::{Manifest, ObjectId};
-use pleach_domain::observe::{ClusterId, Discovery, Observed};
+use pleach_domain::observe::{ClusterId, Discovery, Observed, Surroundings};
 use pleach_domain::plan::{self, Brought, Desired, Heir, Plan, Policy, Terms};
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::controller::Allow;
@@ -154,9 +154,13 @@ impl Planner<'_> {
     async fn make(
         &self,
         cluster: &Cluster,
-        making: Making,
+        mut making: Making,
         may_look: bool,
     ) -> Result<Planned, SyncError> {
+        if self.options.review {
+            // Assumed until they are read: most clusters have nothing to point out.
+            making.observation.observed.surroundings = Some(Surroundings::default());
+        }
         let (mut making, mut plan) = Box::pin(settle_namespaces(cluster, making)).await?;
         let (desired, observed) = (&making.desired, &making.observation.observed);
         let answers = self.ask(cluster, desired, observed, &plan, may_look);

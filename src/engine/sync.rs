@@ -123,7 +123,7 @@ pub async fn carry_out(
     if !record::writes(desired, &observed, plan) {
         return Ok(SyncResult {
             ending: record::Ending::of_nothing(plan, state.record().ready),
-            members: Some(Arc::new(record::refreshed(desired, &observed, plan))),
+            members: Some(Arc::new(record::into_refreshed(desired, observed, plan))),
             ..SyncResult::default()
         });
     }
@@ -156,13 +156,18 @@ pub async fn carry_out(
 /// Writes the record of a release of which nothing was applied yet, so that
 /// people can say something of it. Nothing else is written.
 pub async fn introduce(desired: &Desired, observation: Observation) -> Result<(), SyncError> {
-    let Observation { mut state, .. } = observation;
+    let Observation {
+        observed,
+        mut state,
+    } = observation;
     state.prepare().await?;
+    let inherited = observed.inherited.as_ref();
     let change = |record: &mut Installed| {
         record.repository.clone_from(&desired.repository);
         record.bundle.clone_from(&desired.bundle);
         let nothing = Inventory::default();
-        record.memory = Some(record::memory(desired, record, &nothing, Under::Recorded));
+        let memory = record::memory(desired, record, &nothing, Under::Recorded);
+        record.memory = Some(memory.under_policy_of(inherited, Timestamp::now()));
     };
     let message = "nothing was applied yet";
     state
@@ -392,8 +397,7 @@ impl Run<'_> {
             can_go_back: observed
                 .installed
                 .as_ref()
-                .and_then(|record| record.installed.as_ref())
-                .is_some_and(|installed| installed.revision != desired.revision),
+                .is_some_and(|record| record.can_go_back_from(&desired.revision)),
             operations: Mutex::default(),
             begun: Mutex::new(BTreeMap::new()),
         }

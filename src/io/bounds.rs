@@ -44,13 +44,18 @@ fn part(together: Option<String>) -> u64 {
     bytes.map_or(MEMORY, |bytes| MEMORY.min(bytes / PART))
 }
 
+/// Returns the memory that one of the processes of the pod may have, in bytes.
+pub fn memory_of_one() -> u64 {
+    part(said_together())
+}
+
 /// Bounds this process, for good: memory, time of processors, files. It ends when its
 /// parent does, and is the first to go where memory is short.
 pub fn bound(time: Duration) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     for (resource, limit, grace) in [
         (Resource::As, MEMORY, 0),
-        (Resource::Data, part(said_together()), 0),
+        (Resource::Data, memory_of_one(), 0),
         // The signal of the first limit tells it from what others end.
         (Resource::Cpu, time.as_secs(), CPU_GRACE),
         (Resource::Nofile, FILES, 0),

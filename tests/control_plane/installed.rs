@@ -45,6 +45,16 @@ fn adapt(fleet: &Fleet, id: &str) -> String {
         "",
     );
     fleet.edit(path, "      secrets: [git]\n", "");
+    fleet.edit(
+        path,
+        "                serviceAccount: deployers/fleet    # impersonated for what is read and written; `impersonates` names it\n",
+        "",
+    );
+    fleet.edit(
+        path,
+        "      impersonates: [{namespace: deployers, names: [fleet]}]\n",
+        "",
+    );
     fleet.edit(path, "6f0c2d5e-4a51-4c1c-9d3b-1f0a1c5f7b11", id);
     fleet.edit(path, r#"namespaces: ["team-*"]"#, r#"namespaces: ["*"]"#);
     fleet.edit(path, "releases:\n", "sync: {interval: 1s}\nreleases:\n");

@@ -114,6 +114,33 @@ fn approval_cannot_be_removed_without_approval() {
     fleet.push_value("second", "third");
     running.pushed();
     fleet.until_value("third");
+    // A commit that renames the release removes no approval either.
+    fleet.edit_environment("{interval: 1h", "{interval: 1h, approval: digest");
+    fleet.push("approval");
+    running.pushed();
+    fleet.until("the recorded policy", |fleet| {
+        let record = &fleet.get(&[release])?["status"]["record"];
+        (record["memory"]["approval"] == true).then_some(())
+    });
+    fleet.edit_environment(", approval: digest", "");
+    fleet.edit_environment(
+        "{name: web, bundle: web,",
+        "{name: web2, bundle: web, movedFrom: {environment: loop-loosened, release: web},",
+    );
+    fleet.push_value("third", "fourth");
+    running.pushed();
+    let renamed = "release.pleach.dev/loop-loosened.web2";
+    let said = fleet.until("the question", |fleet| {
+        let release = fleet.get(&[renamed])?;
+        let mut conditions = release["status"]["conditions"].as_array()?.iter();
+        let waits = conditions.find(|one| one["reason"] == "AwaitingApproval")?;
+        waits["message"].as_str().map(str::to_owned)
+    });
+    assert_eq!(fleet.value().as_deref(), Some("third"));
+    let (_, digest) = said.split_once("approval of ").unwrap();
+    let digest = digest.split_whitespace().next().unwrap();
+    approve(&fleet, renamed, digest.trim_end_matches(':'));
+    fleet.until_value("fourth");
     running.stopped();
 }
 

@@ -182,12 +182,15 @@ fn nothing_is_written_beside_what_the_configuration_allows() {
 #[test]
 fn state_is_kept_only_where_the_configuration_allows() {
     let fleet = fleet("loop-store", "{interval: 1s}");
-    fleet.kubectl(&["create", "namespace", "elsewhere-store"]);
+    for namespace in ["elsewhere-store", "loop-store-keys"] {
+        fleet.kubectl(&["create", "namespace", namespace]);
+    }
     fleet.extend_environment("state: {kind: ConfigMap, namespace: elsewhere-store}\n");
     fleet.push("state");
     let url = fleet.repo.path().to_str().unwrap().to_owned();
     let config = fleet.configuration(&url, "        allow: {namespaces: [loop-store]}\n");
-    let mut running = fleet.runs_with(&["--config", &config]);
+    let keys = ["--key-namespace", "loop-store-keys"];
+    let mut running = fleet.runs_with(&[&["--config", &config][..], &keys].concat());
     running.running.until_says(
         "state is kept in namespace elsewhere-store (`state` in the environment file), and the loop may not write there",
     );

@@ -13,9 +13,15 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// The accounts of environment pleach, which tests of single values leave out.
+const IMPERSONATES: &str = "      impersonates: [{namespace: deployers, names: [fleet]}]\n";
+
 /// The objects of environment pleach, with other values.
 fn rendered(values: &str) -> Vec<Value> {
-    rendered_with(|text| text.replace("    values:\n", &format!("    values:\n{values}")))
+    rendered_with(|text| {
+        let text = text.replace(IMPERSONATES, "");
+        text.replace("    values:\n", &format!("    values:\n{values}"))
+    })
 }
 
 /// The objects of environment pleach, with another text of it.
@@ -293,6 +299,26 @@ fn kubeconfigs_in_secrets_are_read_one_by_one() {
     let with = of("kubeconfigSecret: {namespace: clusters, name: target, key: kubeconfig}, ");
     let found: BTreeSet<Grant> = with.difference(&without).cloned().collect();
     assert_eq!(lines(&found), ["clusters  secrets target get"]);
+}
+
+/// All environments but that of the controller are limited by `allow` and by the
+/// permissions of an account.
+#[test]
+fn branches_of_the_example_write_what_they_may_as_an_account() {
+    let objects = rendered_with(str::to_owned);
+    let map = of_kind(&objects, "ConfigMap")[0];
+    let text = map["data"]["controller.yaml"].as_str().unwrap();
+    let read = pleach_domain::repo::controller::read("controller.yaml", text.as_bytes().to_vec());
+    let read = read.unwrap();
+    let grants = &read.repositories[0].environments;
+    assert_eq!(grants.len(), 2);
+    let [own, others] = [&grants[0], &grants[1]];
+    assert!(own.allow.is_none() && own.user.is_none());
+    assert!(others.allow.is_some());
+    let account = "system:serviceaccount:deployers:fleet";
+    assert_eq!(others.user.as_deref(), Some(account));
+    let acts = "deployers  serviceaccounts fleet impersonate".to_owned();
+    assert!(lines(&granted(&objects)).contains(&acts));
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub use owned::{FieldKey, OwnedBefore, OwnedFields};
 pub use rebuild::{Found, Rebuilt, rebuild};
 pub use release::{
     Attempt, AttemptResult, Installed, Override, RECONCILING, RECORD_FORMAT, RecordError,
-    ReleaseName, ShardRef, Source, config_map_data, parent_object,
+    ReleaseName, ShardRef, Source, config_map_data, is_commit, parent_object,
 };
 pub use seal::{Scope, Seal, SealError, StateKey};
 pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};

@@ -12,6 +12,7 @@ mod live;
 mod registration;
 mod rendered;
 mod surroundings;
+mod text_map;
 mod triage;
 
 pub use contents::{Content, Contents};
@@ -24,6 +25,7 @@ pub use registration::{Backend, Lack, Registration};
 pub(crate) use registration::{asks_url, available};
 pub use rendered::Base;
 pub use surroundings::{Budget, Node, Surroundings};
+pub use text_map::TextMap;
 pub use triage::{Known, Reading, is_unchanged, triage};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +38,7 @@ use crate::check::Looked;
 use crate::definition::Instances;
 use crate::depends::Hindrance;
 use crate::deployer::KnownOwner;
-use crate::inventory::{Entry, FieldKey, Installed, Inventory, Journal, OwnedBefore};
+use crate::inventory::{Entry, FieldKey, Installed, Inventory, Journal, Memory, OwnedBefore};
 use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
 
 /// Which cluster: the uid of its namespace `kube-system`; where state is kept in
@@ -126,6 +128,10 @@ pub struct Observed {
     /// only where a change of the release is on its way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former: Option<Former>,
+    /// The policy that is recorded for the release whose objects are handed over; `None`
+    /// without such a release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inherited: Option<Memory>,
     /// What users keep in a namespace that the product leaves and that comes along,
     /// where the bundle does not name each of them; read only where a move is on
     /// its way.
@@ -192,7 +198,7 @@ impl<'de> Deserialize<'de> for ListingKey {
         let id: ObjectId = text.parse().map_err(serde::de::Error::custom)?;
         Ok(Self {
             kind: id.group_kind(),
-            namespace: (id.name != "*").then_some(id.name),
+            namespace: (id.name != "*").then_some(id.name.clone()),
         })
     }
 }
@@ -370,10 +376,19 @@ impl Observed {
             found: BTreeMap::new(),
             journal: Journal::default(),
             former: None,
+            inherited: None,
             copies: BTreeSet::new(),
             owned: BTreeMap::new(),
             targets: BTreeMap::new(),
         }
+    }
+
+    /// Returns the recorded policies that hold for the release: its own, and that of the
+    /// release whose objects are handed over to it.
+    pub fn policies(&self) -> impl Iterator<Item = &Memory> {
+        let record = self.installed.as_ref();
+        let own = record.and_then(|record| record.memory.as_ref());
+        own.into_iter().chain(&self.inherited)
     }
 
     /// Recognizes the fields that were ours alone after the last apply, in the answers

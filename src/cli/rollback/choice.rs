@@ -1,7 +1,7 @@
 //! Where a release goes back to.
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Installed, ReleaseName};
+use pleach_domain::inventory::{Installed, ReleaseName, is_commit};
 use pleach_domain::repo::FileTree;
 use pleach_domain::repo::restore::is_same;
 
@@ -105,10 +105,6 @@ pub(super) fn choose(
         format!("the history of {name} has no successful result that differs from what git has"),
     )
     .hint("say --to where it is to go: a revision; `pleach history` has the last results"))
-}
-
-fn is_commit(revision: &str) -> bool {
-    revision.len() >= 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn open(source: &Source, result: Deployed<'_>, record: &Installed) -> Result<Chosen, CliError> {

@@ -35,11 +35,7 @@ pub(super) fn from_file(
     args: &RunArgs,
     key_namespace: Option<String>,
 ) -> Result<Plan, CliError> {
-    if ctx.names_repository() || ctx.settings.context.is_some() {
-        return Err(CliError::usage(
-            "--config says which repositories and clusters are meant; leave out --repo, --revision and --context",
-        ));
-    }
+    ensure_only_file(ctx)?;
     let file = path.display().to_string();
     let said = config::read(&file, files::read(path)?)
         .map_err(|findings| CliError::from_findings(format!("{file} cannot be used"), findings))?;
@@ -73,6 +69,7 @@ pub(super) fn from_file(
             let token = token(folder, grant.token.as_deref(), &auth)?;
             Some((grant, token))
         });
+        let details = quoting.contains(&repository.name);
         let previews = match granted {
             None => None,
             Some((grant, token)) => {
@@ -118,6 +115,7 @@ pub(super) fn from_file(
                     live: live.map(|live| Live {
                         fork_label: live.fork_label,
                         variables: variables(),
+                        details,
                     }),
                 }),
                 None => None,
@@ -138,7 +136,18 @@ pub(super) fn from_file(
     })
 }
 
-/// Returns the names of the repositories whose states of commits quote clusters.
+/// Refuses options that name what the configuration file names.
+fn ensure_only_file(ctx: &Context) -> Result<(), CliError> {
+    if ctx.names_repository() || ctx.settings.context.is_some() {
+        return Err(CliError::usage(
+            "--config says which repositories and clusters are meant; leave out --repo, --revision and --context",
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the names of the repositories whose states of commits and comments quote
+/// clusters.
 fn quoting(said: &config::Controller) -> BTreeSet<String> {
     let repositories = said.repositories.iter();
     let quoting = repositories.filter(|repository| {

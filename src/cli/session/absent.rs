@@ -60,6 +60,7 @@ impl Session {
             held: BTreeMap::new(),
             revision,
             findings: Vec::new(),
+            charge: None,
         };
         let mut session = Self::over(ctx, loaded, options, None).await?;
         session.is_without_file = is_without_file;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use pleach_domain::inventory::{ConditionKind, Installed, Orders, ReleaseName, ReleaseSummary};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use self::telling::Leaving;
@@ -17,10 +17,9 @@ use super::defect::guarded;
 use super::looked::{Looked, policy, unplanned, until_open, window_closed};
 use super::read::Which;
 use super::requests::Requests;
-use super::run::{Done, LIMIT, Wanted, are_same_terms, carry_out, codes, line};
+use super::run::{Done, LIMIT, Wanted, are_same_terms, carry_out, codes, in_time, line};
 use super::{End, LoopEvent, Shared, approval, pace};
 use crate::engine::planning::{Candidate, Gone, Planned, candidates, gone, readable};
-use crate::engine::sync::SyncError;
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
 use crate::io::cluster::Class;
@@ -143,7 +142,7 @@ impl Ends {
         self.leaving.retain(|name, _| names.contains(name));
         let now = Timestamp::now();
         // Only what somebody wants at any time.
-        let windows = |record: &Installed| policy(&environment.sync, Some(record)).windows;
+        let windows = |record: &Installed| policy(&environment.sync, &record.memory).windows;
         let (may_go, wait): (Vec<_>, Vec<_>) =
             leaving.into_iter().partition(|(name, _, record)| {
                 windows(record).are_open(now) || is_at_any_time(&releases, name)
@@ -283,20 +282,14 @@ impl Ends {
         stop: &CancellationToken,
     ) -> Option<Looked> {
         let plans = wanted.planner(false);
-        let making = timeout(LIMIT, Box::pin(plans.plan_end(gone)));
+        let making = in_time(gone.name(), Box::pin(plans.plan_end(gone)));
         let planned = stop.run_until_cancelled(making).await?;
-        let planned = planned.unwrap_or_else(|_| {
-            Err(SyncError::TooLong {
-                release: gone.name().to_string(),
-                limit: LIMIT,
-            })
-        });
         Some(match planned {
             Err(error) => unplanned(&error, 1),
             Ok(planned) => {
                 let refusals = wanted.refusals(&planned);
-                let record = planned.observation.observed.installed.as_ref();
-                let sync = policy(&wanted.loaded.environment.sync, record);
+                let recorded = planned.observation.observed.policies();
+                let sync = policy(&wanted.loaded.environment.sync, recorded);
                 let needs_approval = sync.needs_approval;
                 let lacks = if needs_approval && refusals.is_empty() {
                     let asking = Box::pin(approval::missing(wanted, &planned));
@@ -304,9 +297,8 @@ impl Ends {
                 } else {
                     None
                 };
-                if let Some(message) = lacks {
-                    let looked = Looked::new(End::Unapproved, message.clone()).about(message);
-                    looked.saying(ConditionKind::Stalled, approval::AWAITING)
+                if let Some(missing) = lacks {
+                    missing.looked()
                 } else if refusals.is_empty() {
                     let done = Box::pin(self.carry_out(wanted, gone, planned)).await;
                     Looked::new(done.end, done.message).about(done.about)

@@ -21,6 +21,7 @@ use self::reading::wrong_cluster;
 use self::telling::Untasked;
 use super::assigned::{Assigned, Assignment};
 use super::connected::Connected;
+use super::crash::Attempt;
 use super::ends::{Ends, Last};
 use super::held::{Former, Formers, hold_of};
 use super::inputs::Inputs;
@@ -81,6 +82,8 @@ pub(super) struct Environment {
     /// When it was found that the commit cannot be rendered: the machine may have been
     /// the reason.
     beyond: Option<Instant>,
+    /// The commit that is taken up, and the one at which the controller crashed.
+    attempt: Attempt,
     /// How often in a row nothing could be read for another reason than the commit.
     unread: u32,
     /// The commit that was held when it was last looked up what was synced before.
@@ -105,6 +108,8 @@ pub(super) struct Environment {
     questions: mpsc::UnboundedSender<Question>,
     /// What was told of releases that have no task.
     told: Option<Vec<Untasked>>,
+    /// When that was last reported.
+    renewed: Instant,
     /// What people were told of each of them then.
     news: BTreeMap<String, Told>,
 }
@@ -116,9 +121,11 @@ impl Environment {
         paces: Paces,
         shared: Shared,
     ) -> Self {
+        let attempt = Attempt::of(&shared.folder, &assigned.borrow().grant.url, &key);
         Self {
             key,
             assigned,
+            attempt,
             requests: Requests::new(paces.clone()),
             paces,
             shared,
@@ -142,6 +149,7 @@ impl Environment {
             // Nobody answers before it runs.
             questions: mpsc::unbounded_channel().0,
             told: None,
+            renewed: Instant::now(),
             news: BTreeMap::new(),
         }
     }
@@ -154,6 +162,7 @@ impl Environment {
             assigned: self.assigned.clone(),
             questions: asked,
             shared: self.shared.clone(),
+            attempt: self.attempt.clone(),
             limit: LIMIT,
         };
         let recollection = self.tasks.spawn_local(recollection.run());
@@ -181,6 +190,8 @@ impl Environment {
                 }
                 Err(message) => {
                     failures += 1;
+                    // It is reported again with the next try, and not before.
+                    self.told = None;
                     self.shared.listener.tell(LoopEvent::Unconnected {
                         environment: self.key.environment.clone(),
                         message,
@@ -192,7 +203,8 @@ impl Environment {
                 let elapsed = since.elapsed();
                 AGAIN.saturating_sub(elapsed)
             });
-            let retry = retry.into_iter().chain(anew).min();
+            let retry = retry.into_iter().chain(anew);
+            let retry = retry.chain(self.renewal()).chain(self.attempt.left()).min();
             if !self.wait(retry).await {
                 break;
             }
@@ -302,6 +314,7 @@ impl Environment {
     fn leave(&mut self) {
         self.releases.clear();
         self.ends = None;
+        self.attempt.end();
         self.paces.forget(&self.key);
     }
 
@@ -416,6 +429,7 @@ impl Environment {
                     reached: self.reached.0.clone(),
                     questions: self.questions.clone(),
                     requests: self.requests.clone(),
+                    attempt: self.attempt.clone(),
                 };
                 let shared = self.shared.clone();
                 let task = Release::new(receiver, Arc::clone(&wake), neighbors, shared);

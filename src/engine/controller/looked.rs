@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use pleach_domain::depends;
 use pleach_domain::finding::Finding;
 use pleach_domain::inventory::{
-    Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Orders, Suspension, SyncRequest,
-    WINDOW_CLOSED,
+    Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Memory, Orders, Suspension,
+    SyncRequest, WINDOW_CLOSED,
 };
 use pleach_domain::plan::{Action, Cause, Plan, Taken};
 use pleach_domain::repo::format::Drift;
@@ -228,13 +228,15 @@ pub(super) fn until_open(windows: &Windows, now: Timestamp) -> Option<Duration> 
 }
 
 /// Returns when and how a release is synced: as the environment file says, and as
-/// strictly as at the last deployment. The commit that loosens the policy is still
-/// under the former one.
-pub(super) fn policy(sync: &SyncPolicy, record: Option<&Installed>) -> SyncPolicy {
-    let Some(memory) = record.and_then(|record| record.memory.as_ref()) else {
-        return sync.clone();
-    };
-    sync.stricter(memory.approval, &Windows::recorded(&memory.windows))
+/// strictly as the recorded policies. The commit that loosens the policy is still
+/// under the recorded one.
+pub(super) fn policy<'m>(
+    sync: &SyncPolicy,
+    recorded: impl IntoIterator<Item = &'m Memory>,
+) -> SyncPolicy {
+    recorded.into_iter().fold(sync.clone(), |sync, memory| {
+        sync.stricter(memory.approval, &Windows::recorded(&memory.windows))
+    })
 }
 
 /// Whether it is not the time for anything new.
@@ -318,7 +320,52 @@ pub(super) fn drift(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pleach_domain::observe::{ClusterId, Discovery, Observed};
+    use pleach_domain::repo::format::Window;
+
     use super::*;
+
+    #[test]
+    fn a_renamed_release_is_under_the_recorded_policy_of_the_one_that_it_replaces() {
+        let closed = Window {
+            allow: None,
+            deny: Some("00:00-24:00".to_owned()),
+            time_zone: None,
+        };
+        let strict = || Memory {
+            approval: true,
+            windows: vec![vec![closed.clone()]],
+            ..Memory::default()
+        };
+        let record = |memory: Memory| Installed {
+            memory: Some(memory),
+            ..Installed::default()
+        };
+        let now = Timestamp::UNIX_EPOCH;
+        // The commit says nothing of approval or windows.
+        let loose = SyncPolicy::default();
+        for (case, installed, inherited, is_strict) in [
+            ("a new release", None, None, false),
+            ("a renamed release", None, Some(strict()), true),
+            (
+                "a release that was there and takes over now",
+                Some(record(Memory::default())),
+                Some(strict()),
+                true,
+            ),
+            ("a known release", Some(record(strict())), None, true),
+            ("no policy", None, Some(Memory::default()), false),
+        ] {
+            let cluster = ClusterId("cluster".to_owned());
+            let version = "v1.36.0".to_owned();
+            let mut observed = Observed::of(cluster, version, Discovery::default(), now);
+            observed.installed = installed;
+            observed.inherited = inherited;
+            let policy = policy(&loose, observed.policies());
+            assert_eq!(policy.needs_approval, is_strict, "{case}");
+            assert_eq!(!policy.windows.are_open(now), is_strict, "{case}");
+        }
+    }
 
     #[test]
     fn what_does_not_pass_by_itself_is_said_of_the_release() {

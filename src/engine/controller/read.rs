@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::sync::Arc;
 
 use pleach_domain::render::answer::AnswerError;
 use pleach_domain::repo::{FileTree, KeepingTree, Record, RecordingTree, ResolvedRelease};
@@ -9,8 +10,9 @@ use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
+use super::crash::Attempt;
 use super::inputs::Inputs;
-use crate::engine::bounded_render::{Answer, BoundedRenderError, RenderSlots};
+use crate::engine::bounded_render::{Answer, BoundedRenderError, Charge, RenderSlots};
 use crate::engine::load::{Loaded, each_loaded, is_unknown, loaded, resolve, resolve_partly};
 use crate::engine::words;
 use crate::io::git::Revision;
@@ -57,6 +59,15 @@ pub(super) enum Read {
     Not(Hold),
 }
 
+/// The state of an environment before it is read.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// What it was read from.
+    pub(super) inputs: Option<Inputs>,
+    /// The charge of what is loaded, which is replaced.
+    pub(super) charge: Option<Arc<Charge>>,
+}
+
 /// Reads environments, in threads where that may block.
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
@@ -75,8 +86,12 @@ pub(super) struct Which {
 
 impl Reading {
     /// Reads an environment at a commit, or says why it cannot be synced; not again
-    /// where it is as it was read from `known`.
-    pub(super) async fn load(&self, which: Which, known: Option<Inputs>) -> Read {
+    /// where it is as it was read from `known`. Begins the attempt before it is rendered.
+    pub(super) async fn load(&self, which: Which, known: Known, attempt: &Attempt) -> Read {
+        let Known {
+            inputs: known,
+            charge: replaced,
+        } = known;
         let at = which.clone();
         let checking = spawn_blocking(move || -> Result<bool, Hold> {
             let tree = at.place.tree(&at.commit);
@@ -90,6 +105,8 @@ impl Reading {
             Err(_) => return which.broken(),
         }
         let _turn = self.slots.turn().await;
+        let (begun, commit) = (attempt.clone(), which.commit.clone());
+        let _written = spawn_blocking(move || begun.begin(&commit)).await;
         let answer = match self.render(&which).await {
             Ok(answer) => answer,
             Err(error @ BoundedRenderError::Beyond(_)) => {
@@ -106,6 +123,9 @@ impl Reading {
                 Ok(tree) => tree,
                 Err(error) => return Read::Not(Hold::new("InvalidRepository", words(&error))),
             };
+            let Some(charge) = answer.charge(replaced.as_deref()) else {
+                return Read::Not(crowded(&at.commit));
+            };
             let recording = RecordingTree::new(&tree);
             let (rendered_from, read) = match load_from(&recording, &at, &answer) {
                 Ok(read) => read,
@@ -113,7 +133,8 @@ impl Reading {
             };
             let mut record = recording.record();
             record.extend(rendered_from);
-            Read::From(Inputs::of(&tree, record), read.map(Box::new))
+            let read = read.map(|loaded| Box::new(loaded.charged(charge)));
+            Read::From(Inputs::of(&tree, record), read)
         });
         reading.await.unwrap_or_else(|_| which.broken())
     }
@@ -127,10 +148,14 @@ impl Reading {
             Err(error) => return invalid(words(&error)),
         };
         match self.render_here(which) {
-            Ok(answer) => Ok(match load_from(&tree, which, &answer) {
-                Ok((_, read)) => read,
-                Err(error) => Err(distrusted(&which.commit, &error)),
-            }),
+            Ok(answer) => {
+                let charge = answer.charge(None);
+                let charge = charge.ok_or_else(|| crowded(&which.commit).message)?;
+                Ok(match load_from(&tree, which, &answer) {
+                    Ok((_, read)) => read.map(|loaded| loaded.charged(charge)),
+                    Err(error) => Err(distrusted(&which.commit, &error)),
+                })
+            }
             Err(error @ BoundedRenderError::Beyond(_)) => invalid(error.to_string()),
             Err(error @ BoundedRenderError::Passing(_)) => Err(error.to_string()),
         }
@@ -141,11 +166,12 @@ impl Reading {
     pub(super) fn other(&self, which: &Which) -> Option<Loaded> {
         let tree = which.place.tree(&which.commit).ok()?;
         let answer = self.render_here(which).ok()?;
+        let charge = answer.charge(None)?;
         let kept = KeepingTree::new(&tree);
         let environment = resolve(&kept, &which.name).ok()?;
         let (_, rendered) = answer.read(&environment).ok()?;
         let revision = Revision::Commit(which.commit.clone());
-        Some(loaded(&kept, revision, environment, rendered))
+        Some(loaded(&kept, revision, environment, rendered).charged(charge))
     }
 
     fn render_here(&self, which: &Which) -> Result<Answer, BoundedRenderError> {
@@ -178,6 +204,12 @@ impl Which {
 /// Words about a commit.
 pub(super) fn of_commit(commit: &str, words: &dyn Display) -> String {
     format!("commit {}: {words}", commit.get(..7).unwrap_or(commit))
+}
+
+/// The hold of a commit for which retained environments leave no memory.
+fn crowded(commit: &str) -> Hold {
+    let words = "its objects do not fit into the memory of the controller beside those of other environments and of commits that are retained";
+    Hold::new("MemoryExhausted", of_commit(commit, &words))
 }
 
 /// The hold of a commit whose rendering cannot be used.

@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::assigned::Assigned;
+use super::crash::Attempt;
 use super::environment::for_cluster;
 use super::read::{Reading, Which};
 use super::{Grant, NAMED, Shared, pace};
@@ -128,6 +129,8 @@ pub(super) struct Recollection {
     pub(super) assigned: watch::Receiver<Assigned>,
     pub(super) questions: mpsc::UnboundedReceiver<Question>,
     pub(super) shared: Shared,
+    /// The commit at which the controller crashed.
+    pub(super) attempt: Attempt,
     /// How long it may take to look something up, and to wait for others who do.
     pub(super) limit: Duration,
 }
@@ -228,6 +231,7 @@ impl Recollection {
             remote: assigned.remote,
             grant: assigned.grant,
             reading: self.shared.reading.clone(),
+            attempt: self.attempt.clone(),
             budget: self.shared.fetching.budget.clone(),
         };
         // Dropped, this kills the process that fetches. Then the permit is free.
@@ -267,6 +271,7 @@ struct Search {
     remote: Remote,
     grant: Arc<Grant>,
     reading: Reading,
+    attempt: Attempt,
     budget: Budget,
 }
 
@@ -354,6 +359,10 @@ impl Search {
             let environment = &self.environment;
             tracing::info!(%environment, %commit, %reason, "a former commit cannot be used");
         };
+        if let Some(hold) = self.attempt.hold(commit) {
+            unused(hold.message);
+            return Ok(None);
+        }
         let distrusted = known.former.distrusts(commit);
         if let Some(reason) = distrusted.map_err(|error| words(&error))? {
             unused(reason);

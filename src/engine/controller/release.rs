@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::approval::Asked;
+use super::crash::Attempt;
 use super::defect::guarded;
 use super::drift::Subscription;
 use super::health::Health;
@@ -102,6 +103,8 @@ pub(super) struct Neighbors {
     pub(super) questions: mpsc::UnboundedSender<Question>,
     /// What people ask for of them.
     pub(super) requests: Requests,
+    /// The commit that the environment takes up, until all of them are planned.
+    pub(super) attempt: Attempt,
 }
 
 impl Release {
@@ -164,6 +167,7 @@ impl Release {
                 Ok(looked) => looked,
                 Err(looked) => {
                     self.forget();
+                    self.was_planned(&wanted);
                     Some(looked)
                 }
             };
@@ -317,6 +321,12 @@ impl Release {
                 changed.is_ok().then_some(false)
             }
         }
+    }
+
+    /// Records that the release was planned, whatever came of it.
+    fn was_planned(&self, wanted: &Wanted) {
+        let release = &wanted.release().0.name.release;
+        self.neighbors.attempt.planned(&wanted.revision(), release);
     }
 
     /// Nothing is known that a look may have left half done.

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use pleach_domain::diff::text;
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{Condition, Inventory, Source};
+use pleach_domain::inventory::{Condition, Inventory, ReleaseName, Source, Store};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::Plan;
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::ResolvedRelease;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::same::are_same_terms;
@@ -25,7 +25,7 @@ use crate::engine::stop::{Cause, Stop};
 use crate::engine::sync::report::{FailureKind, SyncResult};
 use crate::engine::sync::{self, Run, SyncError};
 use crate::engine::words;
-use crate::io::cluster::Cluster;
+use crate::io::cluster::{Cluster, Keys};
 
 /// How long it may take to look at a release.
 pub(super) const LIMIT: Duration = Duration::from_mins(15);
@@ -154,6 +154,7 @@ impl Wanted {
             refusals.extend(allow.refuse_store(&planned.desired.store));
         }
         refusals.extend(self.grant.reserved.check(&planned.plan));
+        refusals.extend(refuse_key(&planned.desired.store, self.cluster.keys()));
         if self.cluster_id.is_none() && planned.is_new() {
             let id = &planned.observation.observed.cluster;
             refusals.push(
@@ -169,6 +170,20 @@ impl Wanted {
         }
         refusals
     }
+}
+
+/// Refuses to sync a release whose key of state tenants can read: they could forge the
+/// state.
+fn refuse_key(store: &Store, keys: &Keys) -> Option<Finding> {
+    let namespace = match (store, keys) {
+        (Store::ConfigMap { namespace }, Keys::Beside) => namespace,
+        (Store::Release, _) | (Store::ConfigMap { .. }, Keys::In(_) | Keys::Unread) => return None,
+    };
+    let message = format!(
+        "state is kept in namespace {namespace} (`state` in the environment file), and the controller has no namespace of its own for the key of that state"
+    );
+    let hint = "start the controller with `--key-namespace NAMESPACE`, which tenants have no access to; if the release was applied without it, run `pleach recover ENV --key-namespace NAMESPACE` once";
+    Some(Finding::error(Kind::Policy, "key-beside-state", message).hint(hint))
 }
 
 /// Findings in one line, with the next step of the first one that has one.
@@ -217,6 +232,20 @@ fn code_of_step(kind: FailureKind) -> &'static str {
         FailureKind::Refused => "refused",
         FailureKind::Other => "failed",
     }
+}
+
+/// Plans a release within the limit. Beyond it the release failed, and others go on.
+pub(super) async fn in_time<T>(
+    release: &ReleaseName,
+    planning: impl Future<Output = Result<T, SyncError>>,
+) -> Result<T, SyncError> {
+    let planned = timeout(LIMIT, planning).await;
+    planned.unwrap_or_else(|_| {
+        Err(SyncError::TooLong {
+            release: release.to_string(),
+            limit: LIMIT,
+        })
+    })
 }
 
 /// Carries a plan out. `newer` ends it at its next safe point.
@@ -364,6 +393,52 @@ mod tests {
     use pleach_domain::object::ObjectId;
 
     use super::*;
+    use crate::engine::controller::looked::unplanned;
+    use crate::io::cluster::{Connection, KeyHome, OwnCluster};
+
+    #[test]
+    fn state_of_tenants_is_not_synced_with_a_key_beside_it() {
+        let own = OwnCluster::new(Connection::new("test"));
+        let home = Keys::In(KeyHome::new(own, "pleach".to_owned()));
+        let tenant = Store::ConfigMap {
+            namespace: "team-a".to_owned(),
+        };
+        for (store, keys, is_refused) in [
+            (&tenant, &Keys::Beside, true),
+            (&tenant, &home, false),
+            (&Store::Release, &Keys::Beside, false),
+        ] {
+            let refused = refuse_key(store, keys);
+            assert_eq!(refused.is_some(), is_refused, "{store:?} {keys:?}");
+            let hint = refused.and_then(|finding| finding.hint);
+            let names_flag = hint.is_some_and(|hint| hint.contains("--key-namespace"));
+            assert_eq!(names_flag, is_refused, "{store:?} {keys:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plan_that_does_not_end_fails_its_release_at_the_limit() {
+        let name = ReleaseName {
+            environment: "prod".to_owned(),
+            release: "web".to_owned(),
+        };
+        let started = Instant::now();
+        let planning = std::future::pending::<Result<(), SyncError>>();
+        let error = in_time(&name, planning).await.unwrap_err();
+        assert_eq!(started.elapsed().as_secs(), LIMIT.as_secs());
+        let SyncError::TooLong { release, limit } = &error else {
+            panic!("{error:?}");
+        };
+        assert_eq!((release, *limit), (&name.to_string(), LIMIT));
+        for failures in [0, 1] {
+            let looked = unplanned(&error, failures);
+            assert_eq!(looked.end, End::Failed);
+            // Reported where it fails again.
+            assert_eq!(looked.condition.is_some(), failures > 0);
+        }
+        // One that ends in time is not affected.
+        assert_eq!(in_time(&name, async { Ok(1) }).await.unwrap(), 1);
+    }
 
     #[test]
     fn the_public_is_told_codes_and_objects() {

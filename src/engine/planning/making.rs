@@ -39,7 +39,8 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Whether a plan is another one with them.
+    /// Whether a plan is another one with them than with [`Surroundings`] that are clear and
+    /// no other answer.
     pub(super) fn are_news(&self) -> bool {
         let Self {
             checked,
@@ -49,7 +50,8 @@ impl Answers {
         } = self;
         let is_granted = access.is_enough() && access.user.is_none();
         let is_clear = hindrances.is_empty() && is_granted;
-        !checked.is_empty() || surroundings.is_some() || !is_clear
+        let is_around = surroundings.as_ref().is_some_and(|found| !found.is_clear());
+        !checked.is_empty() || is_around || !is_clear
     }
 
     pub(super) fn tell(self, observed: &mut Observed) {
@@ -117,5 +119,25 @@ impl Making {
             Some(removal) => plan::remove(desired, removal, observed, policy),
             None => plan::plan(desired, observed, policy),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn surroundings_are_news_only_where_a_plan_points_something_out() {
+        let answers = |cordoned: &[&str]| Answers {
+            surroundings: Some(Surroundings {
+                nodes: Some(3),
+                cordoned: cordoned.iter().map(|&name| name.to_owned()).collect(),
+                ..Surroundings::default()
+            }),
+            ..Answers::default()
+        };
+        assert!(!Answers::default().are_news());
+        assert!(!answers(&[]).are_news());
+        assert!(answers(&["node"]).are_news());
     }
 }

@@ -13,6 +13,9 @@ use super::CONCURRENCY;
 use super::absent::confirmed_absent;
 use crate::io::cluster::{Class, Cluster, Depth, ResourcePath, Selector};
 
+/// Namespaces read at a time: each takes a request per kind.
+const NAMESPACES: usize = 4;
+
 /// Looks into the namespaces that a plan would delete.
 pub async fn look_into_namespaces(
     cluster: &Cluster,
@@ -25,12 +28,15 @@ pub async fn look_into_namespaces(
         .filter(|step| matches!(step.op, Op::Delete(_)) && step.object.is("", "Namespace"))
         .map(|step| step.object.name.as_str())
         .collect();
-    let mut found = BTreeMap::new();
-    for namespace in namespaces {
-        let contents = look_into(cluster, &observed.discovery, namespace).await;
-        found.insert(namespace.to_owned(), contents);
-    }
-    found
+    let discovery = &observed.discovery;
+    stream::iter(namespaces)
+        .map(|namespace| async move {
+            let contents = look_into(cluster, discovery, namespace).await;
+            (namespace.to_owned(), contents)
+        })
+        .buffer_unordered(NAMESPACES)
+        .collect()
+        .await
 }
 
 /// Lists everything in a namespace. A kind that cannot be listed may hide

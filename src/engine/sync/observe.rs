@@ -131,6 +131,7 @@ pub async fn observe(
     reader.read_definitions(desired, &mut observed).await?;
     reader.read_foreign(desired, policy, &mut observed).await?;
     reader.read_leaving(desired, &mut observed).await?;
+    former::inherit(cluster, desired, former.as_ref(), &mut observed).await;
     former::read(cluster, desired, former, &mut observed).await?;
     reader.read_targets(desired, &mut observed).await?;
     reader.find_copies(desired, &mut observed).await?;
@@ -399,7 +400,7 @@ fn namespaces(desired: &Desired) -> impl Iterator<Item = ObjectId> {
 fn missing_namespaces(desired: &Desired, observed: &Observed) -> BTreeSet<String> {
     namespaces(desired)
         .filter(|id| !observed.meta.contains_key(id) && !observed.hides_namespace(&id.name))
-        .map(|id| id.name)
+        .map(|id| id.name.clone())
         .collect()
 }
 

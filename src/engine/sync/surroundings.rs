@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use pleach_domain::object::Manifest;
+use futures::stream::{self, StreamExt as _};
+use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::observe::{Budget, Node, Observed, Surroundings};
-use pleach_domain::order::Facts;
 use pleach_domain::plan::{Desired, Plan};
 use serde_json::Value;
 
+use super::CONCURRENCY;
 use super::reach::Reach;
 use crate::io::cluster::{Cluster, Depth, ResourcePath, Selector};
 
@@ -40,30 +41,40 @@ pub async fn look_around(
     Some(found)
 }
 
+/// Budgets in the namespaces of the workloads, sorted. Those that git has are not among
+/// them: the plan uses them as git has them.
 async fn budgets(cluster: &Cluster, desired: &Desired, reach: &Reach) -> Vec<Budget> {
     let path = ResourcePath::namespaced("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets");
     let namespaces: BTreeSet<String> = desired
         .manifests
         .iter()
-        .filter(|manifest| Facts::of(manifest).pod_labels.is_some())
+        .filter(|manifest| manifest.facts().pod_labels.is_some())
         .map(Manifest::id)
         .filter_map(|id| id.namespace.clone())
         .collect();
-    let mut budgets = Vec::new();
-    for scope in reach.scopes(&path, &namespaces) {
-        let selector = Selector::namespace(scope.as_deref());
-        let read = |mut value: Value| {
-            let metadata = &value["metadata"];
-            let id = path.id(metadata["namespace"].as_str(), metadata["name"].as_str()?);
-            let spec = value["spec"].take();
-            Some(Budget { id, spec })
-        };
-        let found = cluster.pick(&path, &selector, Depth::Full, read).await;
-        budgets.extend(found.unwrap_or_default());
-    }
+    let of_git: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+    let path = &path;
+    let lists: Vec<Vec<Budget>> = stream::iter(reach.scopes(path, &namespaces))
+        .map(|scope| async move {
+            let selector = Selector::namespace(scope.as_deref());
+            let read = |mut value: Value| {
+                let metadata = &value["metadata"];
+                let id = path.id(metadata["namespace"].as_str(), metadata["name"].as_str()?);
+                let spec = value["spec"].take();
+                Some(Budget { id, spec })
+            };
+            let found = cluster.pick(path, &selector, Depth::Full, read).await;
+            found.unwrap_or_default()
+        })
+        .buffer_unordered(CONCURRENCY)
+        .collect()
+        .await;
+    let mut budgets: Vec<Budget> = lists.into_iter().flatten().collect();
     budgets.retain(|budget| {
         let namespace = budget.id.namespace.as_ref();
         namespace.is_some_and(|namespace| namespaces.contains(namespace))
+            && !of_git.contains(&budget.id)
     });
+    budgets.sort_by(|a, b| a.id.cmp(&b.id));
     budgets
 }

@@ -221,13 +221,14 @@ fn the_repository_of_the_project_is_clean() {
         .filter(|finding| finding["severity"] == "warning")
         .map(|finding| &finding["message"])
         .collect();
-    // Users make the Secret with the credentials of their repository.
-    let secret = "the pods need Secret/pleach/git, which is in no manifest of the environment";
-    assert_eq!(
-        (run.code, warnings),
-        (0, vec![&secret.into()]),
-        "{report:#}"
-    );
+    // Users create the accounts of branches, and the Secret with the credentials of their
+    // repository.
+    let expected = [
+        "namespace deployers is in no manifest of the environment: it has to exist",
+        "the pods need Secret/pleach/git, which is in no manifest of the environment",
+    ];
+    assert_eq!(run.code, 0, "{report:#}");
+    assert_eq!(warnings, expected, "{report:#}");
 }
 
 #[test]

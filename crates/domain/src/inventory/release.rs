@@ -160,6 +160,12 @@ pub struct Attempt {
     pub at: Timestamp,
 }
 
+/// Returns whether a recorded revision is a full commit id, and neither `<commit>-dirty` nor
+/// `none`.
+pub fn is_commit(revision: &str) -> bool {
+    revision.len() >= 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 impl Attempt {
     /// The version as a column shows it: a commit that stands for one is shortened.
     fn short_version(&self) -> &str {
@@ -282,6 +288,14 @@ impl Installed {
     /// may have been killed, or somebody emptied it since.
     pub fn is_blank(&self) -> bool {
         self.format == 0 && self.installed.is_none() && self.applying.is_none()
+    }
+
+    /// Returns whether the installed version is another one than that of `revision`, and a
+    /// rollback finds it in git: files that no commit has cannot be restored.
+    pub fn can_go_back_from(&self, revision: &str) -> bool {
+        self.installed.as_ref().is_some_and(|installed| {
+            installed.revision != revision && is_commit(&installed.revision)
+        })
     }
 
     /// Adds a result in front and forgets the oldest. A failure that is only

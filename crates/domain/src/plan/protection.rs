@@ -30,12 +30,12 @@ pub(super) fn protected(ctx: &Ctx<'_>, id: &ObjectId, entry: Option<&Entry>) -> 
     })
 }
 
-/// Kinds that the environment protected when the release was applied. A commit that
-/// stops protecting a kind does not delete objects of it.
+/// Kinds that the environment protected when the release was applied, or the release
+/// that it takes over from. A commit that stops protecting a kind does not delete
+/// objects of it.
 fn recorded<'c>(ctx: &'c Ctx<'_>) -> impl Iterator<Item = &'c Protect> {
-    let record = ctx.observed.installed.as_ref();
-    let memory = record.and_then(|record| record.memory.as_ref());
-    memory.into_iter().flat_map(|memory| &memory.protect)
+    let policies = ctx.observed.policies();
+    policies.flat_map(|memory| &memory.protect)
 }
 
 /// The version that is left.

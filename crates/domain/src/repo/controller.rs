@@ -80,7 +80,7 @@ pub struct ForgeGrant {
     /// File with the token; none where the app asks that the repository is fetched
     /// as.
     pub token: Option<String>,
-    /// Whether states of commits have the words of clusters too.
+    /// Whether states of commits and comments quote errors of clusters.
     pub details: bool,
     /// Whether pull requests get previews.
     pub previews: bool,

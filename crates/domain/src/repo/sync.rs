@@ -117,3 +117,42 @@ pub(super) fn resolve(
     }
     policy
 }
+
+#[cfg(test)]
+mod tests {
+    use semver::Version;
+
+    use super::*;
+    use crate::repo::MemoryTree;
+
+    #[test]
+    fn a_branch_syncs_no_more_often_than_the_minimum_of_its_grant() {
+        let header = "apiVersion: pleach.dev/v1alpha1\nkind";
+        let seconds = SignedDuration::from_secs;
+        for (said, minimum, expected) in [
+            ("sync: {interval: 1s}", Some(60), seconds(60)),
+            ("sync: {interval: 1s}", None, seconds(1)),
+            ("sync: {interval: 10m}", Some(60), seconds(600)),
+            ("", Some(60), INTERVAL),
+        ] {
+            let files = [
+                (
+                    "pleach.yaml".to_owned(),
+                    format!("{header}: Repository\nid: fleet\n"),
+                ),
+                (
+                    "environments/dev.yaml".to_owned(),
+                    format!("{header}: Environment\n{said}\n"),
+                ),
+            ];
+            let tree = MemoryTree::new(files);
+            let version = Version::new(0, 1, 0);
+            let mut environment = crate::repo::resolve(&tree, "dev", &version).unwrap();
+            environment.demand(&Minimum {
+                interval: minimum.map(seconds),
+                ..Minimum::default()
+            });
+            assert_eq!(environment.sync.interval, expected, "{said} {minimum:?}");
+        }
+    }
+}

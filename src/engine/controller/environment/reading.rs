@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use super::{AGAIN, Environment, LIMIT};
 use crate::engine::controller::assigned::{Assigned, Assignment};
 use crate::engine::controller::held::{Former, complete, hold_of};
-use crate::engine::controller::read::{Hold, Read, Which};
+use crate::engine::controller::read::{Hold, Known, Read, Which};
 use crate::engine::controller::{Grant, LoopEvent};
 use crate::engine::load::Loaded;
 
@@ -55,6 +55,13 @@ impl Environment {
         if self.tried.as_ref() == Some(commit) {
             return true;
         }
+        if let Some(hold) = self.attempt.hold(commit) {
+            // The commit before it may come back, and is read then.
+            self.tried = None;
+            self.inputs = None;
+            self.held(assigned, hold, Some(commit));
+            return true;
+        }
         let started = Instant::now();
         let which = Which {
             place: reader.place(),
@@ -82,6 +89,7 @@ impl Environment {
                 (None, Err(hold))
             }
             Read::Not(hold) => {
+                self.attempt.end();
                 self.tried = None;
                 self.unread = unread.saturating_add(1);
                 if unread == 0 {
@@ -112,6 +120,7 @@ impl Environment {
         match read {
             // Read from other files, or in other words: nobody is woken.
             Ok(loaded) if self.is_wanted_already(&loaded) => {
+                self.attempt.end();
                 self.unaffected(commit, Some(started.elapsed()));
             }
             Ok(loaded) => {
@@ -127,11 +136,14 @@ impl Environment {
                         .collect(),
                     took: started.elapsed(),
                 });
+                let planned = loaded.names().into_iter().map(str::to_owned);
+                self.attempt.end_with(planned.collect());
                 self.hold = None;
                 self.is_remembered = false;
                 self.loaded = Some(Arc::new(loaded));
             }
             Err(hold) => {
+                self.attempt.end();
                 // What git has no more is left alone; what is only broken is
                 // kept as it was last good.
                 if hold.reason == "EnvironmentMissing" {
@@ -221,7 +233,12 @@ pub(super) fn wrong_cluster(meant: &ClusterId, named: &ClusterId) -> Hold {
 impl Environment {
     /// Reads the environment at a commit within the limit; none at the end of the loop.
     async fn read_in_time(&self, which: Which) -> Option<Read> {
-        let reading = self.shared.reading.load(which, self.inputs.clone());
+        let replaced = self.loaded.as_ref();
+        let known = Known {
+            inputs: self.inputs.clone(),
+            charge: replaced.and_then(|loaded| loaded.charge.clone()),
+        };
+        let reading = self.shared.reading.load(which, known, &self.attempt);
         let reading = timeout(LIMIT, reading);
         let read = self.shared.stop.run_until_cancelled(reading).await?;
         Some(read.unwrap_or_else(|_| {

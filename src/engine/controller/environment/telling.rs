@@ -1,8 +1,13 @@
 //! What is told of an environment: on the records of its releases, and, while none of
 //! them has a task, to those who do not watch them.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, ConditionKind, ReleaseSummary, Source, Store};
+use pleach_domain::inventory::{
+    Condition, ConditionKind, HEARTBEAT, ReleaseSummary, Source, Store,
+};
+use tokio::time::Instant;
 
 use super::Environment;
 use crate::engine::controller::assigned::Assigned;
@@ -63,6 +68,7 @@ impl Environment {
     /// Tells of all releases of the environment while none of them has a task.
     pub(super) async fn tell(&mut self, assigned: &Assigned) -> Result<(), String> {
         if self.hold.is_none() && assigned.source.is_none() {
+            self.told = None;
             return Ok(());
         }
         let all = Untasked {
@@ -79,9 +85,11 @@ impl Environment {
         assigned: &Assigned,
         untasked: Vec<Untasked>,
     ) -> Result<(), String> {
-        if self.told.as_ref() == Some(&untasked) {
+        if self.is_reported(&untasked) {
             return Ok(());
         }
+        // After a failure nothing counts as reported.
+        self.told = None;
         let loaded = self.loaded.as_ref();
         let context = loaded.and_then(|loaded| loaded.environment.cluster.context.clone());
         let connected = self.connect(&assigned.grant, context).await?;
@@ -131,8 +139,22 @@ impl Environment {
         if let Some(told) = stop.run_until_cancelled(telling).await {
             told?;
             self.told = Some(untasked);
+            self.renewed = Instant::now();
         }
         Ok(())
+    }
+
+    /// Returns whether exactly this was reported of releases without a task, less than a
+    /// heartbeat ago.
+    pub(super) fn is_reported(&self, untasked: &[Untasked]) -> bool {
+        self.told.as_deref() == Some(untasked) && self.renewed.elapsed() < HEARTBEAT
+    }
+
+    /// Time until the report of releases without a task is renewed. `None`: nothing is
+    /// reported of them.
+    pub(super) fn renewal(&self) -> Option<Duration> {
+        let is_told = self.told.is_some();
+        is_told.then(|| HEARTBEAT.saturating_sub(self.renewed.elapsed()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use pleach_domain::inventory::HEARTBEAT;
 use pleach_domain::repo::controller::{Branches, Minimum, Reserved};
 use tokio_util::sync::CancellationToken;
 
@@ -45,6 +46,8 @@ fn shared() -> Shared {
             fetcher: Fetcher::by("/bin/true".into()),
             budget: Budget::of(1 << 30),
         },
+        // Nothing is remembered.
+        folder: "/nonexistent".into(),
         stop: CancellationToken::new(),
     }
 }
@@ -124,6 +127,29 @@ async fn what_is_not_synced_any_more_asks_for_nothing() {
     assert_eq!(paces.shortest(), None);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_report_about_releases_without_a_task_is_renewed_at_the_heartbeat() {
+    let (_folder, remote, fetched) = fetched();
+    let good = assigned(&remote, &fetched, &fetched.heads["env/web"]);
+    let mut environment = environment(&good);
+    let report = || {
+        vec![Untasked::one(
+            "db",
+            Environment::conditions(&good, None),
+            None,
+        )]
+    };
+    assert!(!environment.is_reported(&report()));
+    assert_eq!(environment.renewal(), None);
+    (environment.told, environment.renewed) = (Some(report()), Instant::now());
+    assert!(environment.is_reported(&report()));
+    assert!(!environment.is_reported(&[]));
+    assert_eq!(environment.renewal(), Some(HEARTBEAT));
+    tokio::time::advance(HEARTBEAT).await;
+    assert!(!environment.is_reported(&report()));
+    assert_eq!(environment.renewal(), Some(Duration::ZERO));
+}
+
 /// An environment that is tried by a program of a few lines.
 fn tried_by(assigned: &Assigned, script: &str) -> (TemporaryFolder, Environment) {
     let (folder, program) = program(script);
@@ -174,6 +200,39 @@ async fn what_takes_too_much_is_held_and_tried_again_much_later() {
         .map(|since| since.checked_sub(AGAIN).unwrap());
     assert!(environment.read(&good).await);
     assert_eq!(tries(), 2);
+}
+
+#[tokio::test]
+async fn a_commit_at_which_the_controller_crashed_waits_and_no_other_commit_does() {
+    let (_folder, remote, fetched) = fetched();
+    let head = &fetched.heads["env/web"];
+    let good = assigned(&remote, &fetched, head);
+    let (program, mut environment) = tried_by(&good, "echo x >> $0.log; exit 1");
+    let tries = || files::read(&program.path().join("program.log")).map_or(0, |log| log.len() / 2);
+    let key = environment.key.clone();
+    let start = || Attempt::of(program.path(), &remote.url, &key);
+    start().begin(head);
+    environment.attempt = start();
+    for _ in 0..2 {
+        assert!(environment.read(&good).await);
+        let hold = environment.hold.as_ref().unwrap();
+        assert_eq!(hold.reason, "ControllerCrashed");
+        assert_eq!(hold.revision.as_ref(), Some(head));
+        assert!(hold.message.contains(&head[..7]), "{}", hold.message);
+        assert_eq!((environment.tried.as_ref(), tries()), (None, 0));
+    }
+    // The environment is reconciled again at the end of the pause.
+    assert!(environment.attempt.left().is_some());
+    let other = "01".repeat(20);
+    assert_eq!(environment.attempt.hold(&other), None);
+    // An attempt that failed in an orderly way is no crash.
+    environment.attempt = Attempt::of(program.path(), "another", &key);
+    assert!(!environment.read(&good).await);
+    assert_eq!(tries(), 1);
+    assert_eq!(
+        Attempt::of(program.path(), "another", &key).hold(head),
+        None
+    );
 }
 
 #[tokio::test]
@@ -237,11 +296,13 @@ echo '{"Ok":{"branches":{},"defaultBranch":null}}'"#,
     let recollect = |remote: &Remote, limit| {
         let (sender, assigned) = watch::channel(assigned(remote, &fetched, &head));
         let (questions, asked) = mpsc::unbounded_channel();
+        let attempt = environment(&assigned.borrow()).attempt;
         let recollection = Recollection {
             environment: "web".to_owned(),
             assigned,
             questions: asked,
             shared: shared.clone(),
+            attempt,
             limit,
         };
         let (answer, answered) = oneshot::channel();

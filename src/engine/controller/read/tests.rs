@@ -2,6 +2,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pleach_domain::render::answer::write;
+use pleach_domain::repo::controller::ClaimKey;
 use serde_json::json;
 
 use super::*;
@@ -64,6 +65,15 @@ fn answer(which: &Which) -> String {
     answer
 }
 
+/// The attempt of the environment, in a folder.
+fn attempt(folder: &Path) -> Attempt {
+    let key = ClaimKey {
+        environment: "dev".to_owned(),
+        cluster: None,
+    };
+    Attempt::of(folder, "fleet", &key)
+}
+
 /// Reads the environment where the process gives this answer; also how often it did.
 async fn read(which: &Which, answer: &str, known: Option<Inputs>) -> (Read, usize) {
     let (folder, program) = program("echo >> $0.log; cat $0.answer");
@@ -74,7 +84,13 @@ async fn read(which: &Which, answer: &str, known: Option<Inputs>) -> (Read, usiz
         slots: RenderSlots::by(program),
         stop: CancellationToken::new(),
     };
-    let read = reading.load(which.clone(), known).await;
+    let known = Known {
+        inputs: known,
+        charge: None,
+    };
+    let read = reading
+        .load(which.clone(), known, &attempt(folder.path()))
+        .await;
     let count = |path: &Path| files::read(path).map_or(0, |log| log.len());
     (read, count(&beside("program.log")))
 }
@@ -123,4 +139,48 @@ async fn an_answer_that_cannot_be_is_held() {
         assert_eq!(hold.reason, "Internal");
         assert!(hold.message.contains(expected), "{}", hold.message);
     }
+}
+
+#[tokio::test]
+async fn an_answer_without_memory_holds_its_own_environment_until_there_is_some() {
+    let (_folder, which) = repository();
+    let honest = answer(&which);
+    let (folder, program) = program("cat $0.answer");
+    let content = files::FileContent::new(honest.clone());
+    files::write_new(&folder.path().join("program.answer"), &content).unwrap();
+    // One answer fits, and no second one beside it.
+    let limit = honest.len() as u64 * 3 / 2;
+    let reading = Reading {
+        slots: RenderSlots::within(program, limit),
+        stop: CancellationToken::new(),
+    };
+    let attempt = attempt(folder.path());
+    let load = async |charge: Option<Arc<Charge>>| {
+        let known = Known {
+            inputs: None,
+            charge,
+        };
+        reading.load(which.clone(), known, &attempt).await
+    };
+    let loaded = |read: Read| {
+        let Read::From(_, Ok(loaded)) = read else {
+            panic!("{read:?}");
+        };
+        loaded
+    };
+    let first = loaded(load(None).await);
+    let held = load(None).await;
+    let Read::Not(hold) = held else {
+        panic!("{held:?}");
+    };
+    assert_eq!(hold.reason, "MemoryExhausted");
+    // Its own next commit replaces the first one.
+    let next = loaded(load(first.charge.clone()).await);
+    drop(first);
+    // A release that waits retains a part of the environment.
+    let part = next.alone("web");
+    drop(next);
+    assert!(matches!(load(None).await, Read::Not(_)));
+    drop(part);
+    drop(loaded(load(None).await));
 }

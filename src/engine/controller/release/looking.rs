@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, ConditionKind, Orders};
+use pleach_domain::inventory::{Condition, Orders};
 use pleach_domain::object::ObjectId;
 use pleach_domain::repo::format::Drift;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Release, VERIFY};
@@ -18,7 +18,7 @@ use crate::engine::controller::looked::{
     is_reached, policy, refused, reported, suspended, unplanned, was_there, window_closed,
 };
 use crate::engine::controller::recollection::Recall;
-use crate::engine::controller::run::{Done, LIMIT, Wanted, carry_out, code};
+use crate::engine::controller::run::{Done, Wanted, carry_out, code, in_time};
 use crate::engine::controller::sight::is_silence;
 use crate::engine::controller::{End, LoopEvent, approval};
 use crate::engine::load::Loaded;
@@ -110,8 +110,8 @@ impl Release {
             return Some(Err(Box::new(looked)));
         }
         let now = Timestamp::now();
-        let record = planned.observation.observed.installed.as_ref();
-        let sync = policy(&wanted.loaded.environment.sync, record);
+        let recorded = planned.observation.observed.policies();
+        let sync = policy(&wanted.loaded.environment.sync, recorded);
         if look.is_new && is_closed(&sync.windows, orders, now) {
             return Some(Err(Box::new(window_closed(&sync.windows, orders, now))));
         }
@@ -328,18 +328,17 @@ impl Release {
         let known = asked.filter(|asked| look.by_change && asked.is_for(&planned));
         let missing = match known {
             // Who changes objects says nothing to the forge.
-            Some(known) if approval::lacks(&planned).is_some() => Some(known.message.clone()),
+            Some(known) if approval::lacks(&planned).is_some() => Some(known.missing.clone()),
             _ => {
                 let asking = Box::pin(approval::missing(wanted, &planned));
                 stop.run_until_cancelled(asking).await?
             }
         };
-        let Some(message) = missing else {
+        let Some(missing) = missing else {
             return Some(Ok(planned));
         };
-        self.asked = Some(Asked::of(planned, message.clone()));
-        let looked = Looked::new(End::Unapproved, message.clone()).about(message);
-        let looked = looked.saying(ConditionKind::Stalled, approval::AWAITING);
+        let looked = missing.looked();
+        self.asked = Some(Asked::of(planned, missing));
         Some(Err(Box::new(looked)))
     }
 
@@ -400,10 +399,8 @@ impl Release {
         let (release, rendered) = wanted.release();
         let started = Instant::now();
         let planner = wanted.planner(false);
-        let planning = in_time(
-            wanted,
-            Box::pin(planner.plan_some(release, rendered, changed)),
-        );
+        let planning = Box::pin(planner.plan_some(release, rendered, changed));
+        let planning = in_time(&release.name, planning);
         let planned = stop.run_until_cancelled(planning).await?;
         self.planned(wanted, started, planned.as_ref().err());
         Some(planned)
@@ -432,7 +429,8 @@ impl Release {
                 cluster: &sight.cluster,
                 ..planner
             };
-            let planned = in_time(wanted, Box::pin(planner.plan(release, rendered))).await;
+            let planning = Box::pin(planner.plan(release, rendered));
+            let planned = in_time(&release.name, planning).await;
             sight.heard(planned.as_ref().err().and_then(SyncError::of_cluster));
             (planned, Some(Ok(sight)))
         };
@@ -443,6 +441,7 @@ impl Release {
     }
 
     fn planned(&self, wanted: &Wanted, started: Instant, error: Option<&SyncError>) {
+        self.was_planned(wanted);
         self.shared.listener.tell(LoopEvent::Planned {
             release: wanted.release().0.name.clone(),
             answered: !error
@@ -501,20 +500,6 @@ impl Release {
         }
         run.await
     }
-}
-
-/// Plans within the limit: beyond it the release failed, and others go on.
-async fn in_time<T>(
-    wanted: &Wanted,
-    planning: impl Future<Output = Result<T, SyncError>>,
-) -> Result<T, SyncError> {
-    let planned = timeout(LIMIT, planning).await;
-    planned.unwrap_or_else(|_| {
-        Err(SyncError::TooLong {
-            release: wanted.release().0.name.to_string(),
-            limit: LIMIT,
-        })
-    })
 }
 
 /// How a release is looked at.

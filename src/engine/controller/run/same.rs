@@ -180,6 +180,8 @@ fn around(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Ar
         // Two commits.
         revision: _,
         findings: _,
+        // Memory, and no content.
+        charge: _,
     } = loaded;
     let ids: BTreeSet<&ObjectId> = rendered.manifests.iter().map(Manifest::id).collect();
     let former = release.moved_from.as_ref();

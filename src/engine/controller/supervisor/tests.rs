@@ -49,6 +49,8 @@ fn shared() -> (Shared, mpsc::Receiver<LoopEvent>) {
             fetcher: Fetcher::by("/bin/true".into()),
             budget: Budget::of(1 << 30),
         },
+        // Nothing is remembered.
+        folder: "/nonexistent".into(),
         stop: CancellationToken::new(),
     };
     (shared, heard)

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::ignore::{FieldPattern, Ignored, scale_target, wants_replicas};
 use pleach_domain::inventory::Inventory;
@@ -12,9 +13,9 @@ use pleach_domain::object::{GroupKind, Manifest, ObjectId};
 use pleach_domain::observe::Discovery;
 use pleach_domain::plan::Desired;
 
-use super::ends_observation;
+use super::{CONCURRENCY, ends_observation};
 use crate::engine::sync::error::SyncError;
-use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath, Selector};
+use crate::io::cluster::{Class, Cluster, ClusterError, List, ResourcePath, Selector};
 
 /// What the LIST brought.
 pub(super) enum Autoscalers {
@@ -53,7 +54,6 @@ pub(super) async fn list(
     let (Some(path), false) = (path, namespaces.is_empty()) else {
         return Ok(Autoscalers::NotAsked);
     };
-    let mut found = Vec::new();
     let everywhere = [None];
     let each: Vec<Option<&str>> = namespaces.into_iter().map(Some).collect();
     // An autoscaler lies beside what it scales: one namespace is asked alone.
@@ -63,9 +63,8 @@ pub(super) async fn list(
         &[&everywhere, &each]
     };
     for scope in scopes {
-        found.clear();
-        match list_in(cluster, &path, scope, &mut found).await {
-            Ok(()) => return Ok(Autoscalers::Found(found)),
+        match list_in(cluster, &path, scope).await {
+            Ok(found) => return Ok(Autoscalers::Found(found)),
             Err(error) if error.class() == Some(&Class::Forbidden) && scope[0].is_none() => {}
             Err(error) if ends_observation(&error) => return Err(error.into()),
             Err(error) => {
@@ -78,27 +77,30 @@ pub(super) async fn list(
             }
         }
     }
-    Ok(Autoscalers::Found(found))
+    Ok(Autoscalers::Found(Vec::new()))
 }
 
+/// Autoscalers of these namespaces and their targets, in the order of the namespaces.
 async fn list_in(
     cluster: &Cluster,
     path: &ResourcePath,
     scope: &[Option<&str>],
-    found: &mut Vec<(ObjectId, ObjectId)>,
-) -> Result<(), ClusterError> {
-    for namespace in scope {
-        let list = cluster.list(path, &Selector::namespace(*namespace)).await?;
-        for value in &list.items {
-            let metadata = &value["metadata"];
-            let id = path.id(
-                metadata["namespace"].as_str(),
-                metadata["name"].as_str().unwrap_or_default(),
-            );
-            found.extend(scale_target(&id, value).map(|target| (id, target)));
-        }
+) -> Result<Vec<(ObjectId, ObjectId)>, ClusterError> {
+    let lists: Vec<List> = stream::iter(scope.to_vec())
+        .map(|namespace| async move { cluster.list(path, &Selector::namespace(namespace)).await })
+        .buffered(CONCURRENCY)
+        .try_collect()
+        .await?;
+    let mut found = Vec::new();
+    for value in lists.iter().flat_map(|list| &list.items) {
+        let metadata = &value["metadata"];
+        let id = path.id(
+            metadata["namespace"].as_str(),
+            metadata["name"].as_str().unwrap_or_default(),
+        );
+        found.extend(scale_target(&id, value).map(|target| (id, target)));
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Leaves to the autoscalers what they scale. Where they could not be listed,
@@ -136,5 +138,42 @@ pub(super) fn leave(desired: &mut Desired, autoscalers: &Autoscalers, inventory:
                 Finding::warning(Kind::Cluster, "autoscalers-not-seen", message)
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::engine::sync::serving::gathering;
+
+    /// The server answers no request before as many wait as may be sent at once.
+    #[tokio::test(start_paused = true)]
+    async fn namespaces_are_read_in_parallel_and_reported_in_order() {
+        let cluster = gathering(CONCURRENCY, |path| {
+            let (before, _) = path.rsplit_once('/')?;
+            let (_, namespace) = before.rsplit_once('/')?;
+            let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "api"});
+            let autoscaler = json!({"metadata": {"name": "api", "namespace": namespace},
+                "spec": {"scaleTargetRef": target}});
+            Some(
+                json!({"kind": "HorizontalPodAutoscalerList", "metadata": {},
+                "items": [autoscaler]}),
+            )
+        });
+        let names: Vec<String> = (0..2 * CONCURRENCY).map(|one| format!("n{one}")).collect();
+        let scope: Vec<Option<&str>> = names.iter().map(|name| Some(name.as_str())).collect();
+        let path = ResourcePath::namespaced(
+            "autoscaling/v2",
+            "HorizontalPodAutoscaler",
+            "horizontalpodautoscalers",
+        );
+        let found = list_in(&cluster, &path, &scope).await.unwrap();
+        let found: Vec<Option<&str>> = found
+            .iter()
+            .map(|(_, target)| target.namespace.as_deref())
+            .collect();
+        assert_eq!(found, scope);
     }
 }

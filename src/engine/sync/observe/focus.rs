@@ -178,7 +178,9 @@ fn as_recorded(desired: &Desired, inventory: &Inventory) -> BTreeMap<ObjectId, L
         resource_version: entry.resource_version.clone().unwrap_or_default(),
         generation: entry.generation,
         fingerprint: entry.fingerprint,
-        labels: BTreeMap::from([(labels::PART_OF.to_owned(), apply_set.clone())]),
+        labels: [(labels::PART_OF.to_owned(), apply_set.clone())]
+            .into_iter()
+            .collect(),
         annotations: entry
             .desired
             .map(|digest| (annotations::DESIRED.to_owned(), digest.to_string()))

@@ -1,12 +1,12 @@
 //! The release whose objects are handed over (`movedFrom`).
 
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::ReleaseSummary;
+use pleach_domain::inventory::{ReleaseSummary, Store};
 use pleach_domain::observe::{Former, Observed};
 use pleach_domain::plan::Desired;
 
 use crate::engine::sync::error::SyncError;
-use crate::engine::sync::state::{Search, members, release};
+use crate::engine::sync::state::{Search, is_genuine, members, release};
 use crate::io::cluster::Cluster;
 
 /// Finds the record of the release whose objects are handed over, which says
@@ -45,6 +45,39 @@ pub(super) async fn find(
         desired.findings.push(finding);
     }
     Ok(Some(release))
+}
+
+/// Notes the policy that is recorded for that release: the commit that renames a
+/// release is still under it. A record that cannot be read or verified refuses
+/// what is fresh.
+pub(super) async fn inherit(
+    cluster: &Cluster,
+    desired: &mut Desired,
+    former: Option<&ReleaseSummary>,
+    observed: &mut Observed,
+) {
+    let Some(former) = former else {
+        return;
+    };
+    if let Ok(record) = &former.record {
+        // Tenants cannot write Releases.
+        let is_genuine = former.store == Store::Release
+            || Box::pin(is_genuine(cluster, &former.name, &former.store, record)).await;
+        if is_genuine {
+            observed.inherited.clone_from(&record.memory);
+            return;
+        }
+    }
+    let installed = observed.installed.as_ref();
+    // Where the members are needed, their reading says so.
+    if desired.is_fresh(installed) && !desired.needs_former(installed) {
+        let message = format!(
+            "`movedFrom`: the record of release {} cannot be read or verified, and its approval, windows and protected kinds hold for its successor",
+            former.name
+        );
+        let finding = Finding::error(Kind::Cluster, "former-unread", message);
+        desired.findings.push(finding);
+    }
 }
 
 /// Reads the members of that release, where git has it no more and a change is

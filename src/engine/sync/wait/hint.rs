@@ -12,7 +12,7 @@ pub(super) struct WayOut<'a> {
     pub(super) release: &'a ReleaseName,
     /// The reason of a pod that cannot start before git changes.
     pub(super) stuck: Option<&'static str>,
-    /// Whether a verified version is installed that the release can go back to.
+    /// Whether a verified version is installed that the release can go back to: it is in git.
     pub(super) can_go_back: bool,
     /// Whether the end of an object was waited for.
     pub(super) is_end: bool,

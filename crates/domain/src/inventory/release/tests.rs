@@ -256,3 +256,28 @@ fn a_config_map_holds_the_same_record() {
         Installed::default()
     );
 }
+
+#[test]
+fn a_release_goes_back_only_to_another_commit() {
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    let other = "76543210fedcba9876543210fedcba9876543210";
+    let dirty = format!("{commit}-dirty");
+    for (installed, expected) in [
+        (None, false),
+        (Some(other), false),
+        (Some("none"), false),
+        (Some(dirty.as_str()), false),
+        (Some(commit), true),
+    ] {
+        let record = Installed {
+            installed: installed.map(|revision| Attempt {
+                version: "v1.0.0".to_owned(),
+                revision: revision.to_owned(),
+                digest: Digest::of(b"x"),
+                at: Timestamp::UNIX_EPOCH,
+            }),
+            ..Installed::default()
+        };
+        assert_eq!(record.can_go_back_from(other), expected, "{installed:?}");
+    }
+}

@@ -414,9 +414,17 @@ fn a_kind_that_was_protected_is_not_pruned_without_consent() {
         group: Some("apps".to_owned()),
         kind: "StatefulSet".to_owned(),
     };
-    let plan = scene(vec![sets]).plan();
-    assert!(pruned(&plan).is_empty(), "{:?}", pruned(&plan));
-    assert!(plan.findings.iter().any(|one| one.code == "kept-protected"));
+    // Also the commit that renames the release as well.
+    let renamed = scene(Vec::new()).cluster(|observed| {
+        observed.inherited = Some(Memory {
+            protect: vec![sets.clone()],
+            ..Memory::default()
+        });
+    });
+    for plan in [scene(vec![sets.clone()]).plan(), renamed.plan()] {
+        assert!(pruned(&plan).is_empty(), "{:?}", pruned(&plan));
+        assert!(plan.findings.iter().any(|one| one.code == "kept-protected"));
+    }
     assert_eq!(pruned(&scene(Vec::new()).plan()).len(), 1);
 }
 

@@ -111,6 +111,20 @@ fn a_budget_that_lets_no_pod_go_is_named(#[case] spec: &str, #[case] bound: Opti
 }
 
 #[test]
+fn a_plan_with_clear_surroundings_is_one_without_any() {
+    let spec = "{maxUnavailable: 0, selector: {matchLabels: {app: api}}}";
+    let git = format!("{API}\n{}", budget("b", spec));
+    let counted = Surroundings {
+        nodes: Some(3),
+        ..Surroundings::default()
+    };
+    assert!(counted.is_clear() && !surroundings().is_clear());
+    let assumed = said(&git, Some(Surroundings::default()));
+    assert_eq!(assumed.len(), 1);
+    assert_eq!(said(&git, Some(counted)), assumed);
+}
+
+#[test]
 fn two_budgets_for_a_pod_are_one_too_many() {
     let mut surroundings = Surroundings::default();
     surroundings.budgets.push(Budget {

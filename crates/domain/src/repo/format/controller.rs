@@ -123,7 +123,7 @@ pub struct Forge {
     pub token_file: Option<String>,
     /// What its webhooks are signed with.
     pub webhook_secret_file: Option<String>,
-    /// Whether states of commits have the words of clusters too: everybody who can read
+    /// Whether states of commits and comments quote errors of clusters: everybody who can read
     /// the repository reads them.
     pub details: Option<bool>,
     /// Whether pull requests get a preview.
