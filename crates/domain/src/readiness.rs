@@ -1,11 +1,10 @@
-//! Whether a live object has come about, from the object alone.
+//! Readiness of a live object, derived from the object alone.
 //!
-//! The sense of the words is that of kstatus
-//! (<https://github.com/kubernetes-sigs/cli-utils/tree/master/pkg/kstatus>),
-//! stricter where "current" there only means "taken note of": a Job is
-//! `Current` when it has completed, not while it runs. Nothing here waits or
-//! reads: what cannot be seen from one object is not guessed, the message says
-//! so instead.
+//! The states follow kstatus
+//! (<https://github.com/kubernetes-sigs/cli-utils/tree/master/pkg/kstatus>). They
+//! are stricter where "current" there only means "observed": a Job is `Current`
+//! when it has completed, not while it runs. This module neither waits nor reads.
+//! If one object does not show its state, the message reports that.
 //!
 //! ```
 //! use pleach_domain::readiness::{Readiness, assess};
@@ -47,20 +46,20 @@ pub use pods::failure_hint;
 pub(crate) use rules::NAMES;
 pub use rules::{BrokenRule, Rules};
 
-/// How far an object is.
+/// State of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Readiness {
-    /// Its controller is still at work, or has not seen it yet.
+    /// The controller is still working, or has not observed the object yet.
     InProgress,
-    /// It is as its manifest wants it, as far as its status tells.
+    /// The object matches its spec, as far as its status shows.
     Current,
-    /// It will not come about without a change.
+    /// The object will not become ready without a change.
     Failed,
-    /// It is being deleted.
+    /// The object is being deleted.
     Terminating,
-    /// It does not exist; said by whoever looked for it, never by [`assess`].
+    /// The object does not exist. The reader sets this state, never [`assess`].
     NotFound,
-    /// Nothing can be told.
+    /// The state is unknown.
     Unknown,
 }
 
@@ -77,31 +76,34 @@ impl fmt::Display for Readiness {
     }
 }
 
-/// When a wait may give up on a failed object.
+/// Time at which a wait may give up on a failed object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GiveUp {
-    /// The verdict is final.
+    /// Immediately: the failure is final.
     AtOnce,
-    /// After the verdict stayed the same for a while: the controller may recover.
+    /// After a grace period with the same failure, because the controller may
+    /// recover.
     AfterGrace,
-    /// Not before the deadline of the wait: the controller tries again.
+    /// At the deadline of the wait, because the controller retries.
     AtDeadline,
 }
 
-/// How far an object is, and what says so.
+/// State of an object, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assessment {
-    /// The verdict.
+    /// State of the object.
     pub readiness: Readiness,
-    /// One line for people: condition, reason, last message, counts. Empty
-    /// when there is nothing to add to `Current`.
+    /// One line for users: condition, reason, last message, counts. Empty if
+    /// there is nothing to add to `Current`.
     pub message: String,
-    /// When a wait may give up. Only for [`Readiness::Failed`].
+    /// Time at which a wait may give up. Only relevant for
+    /// [`Readiness::Failed`].
     pub give_up: GiveUp,
 }
 
 impl Assessment {
-    /// States a verdict; the message is made one line and cut.
+    /// Creates an assessment. The message is joined into one line and
+    /// truncated.
     pub fn new(readiness: Readiness, message: impl AsRef<str>) -> Self {
         Self {
             readiness,
@@ -110,12 +112,12 @@ impl Assessment {
         }
     }
 
-    /// What is said of an object that is not there.
+    /// Creates the assessment of an object that does not exist.
     pub fn not_found() -> Self {
         Self::new(Readiness::NotFound, "does not exist")
     }
 
-    /// Whether nothing needs to be waited for.
+    /// Returns whether there is nothing to wait for.
     pub fn is_current(&self) -> bool {
         self.readiness == Readiness::Current
     }
@@ -146,14 +148,14 @@ impl Assessment {
 
 type Rule = fn(&Value) -> Assessment;
 
-/// One built-in kind.
+/// Rule of one built-in kind.
 struct Family {
     group: &'static str,
     kind: &'static str,
     rule: Rule,
-    /// Whether the verdict can be anything but `Current`.
+    /// False if the rule always returns `Current`.
     waits: bool,
-    /// Whether "accepted" is less than "ready".
+    /// True if existence is sufficient for [`accepted`].
     exists_is_accepted: bool,
 }
 
@@ -181,7 +183,7 @@ const fn note_only(group: &'static str, kind: &'static str, rule: Rule) -> Famil
     }
 }
 
-/// The rules for built-in kinds. A new rule is one line here and one function.
+/// Rules of built-in kinds. A new rule is one line here and one function.
 const FAMILIES: &[Family] = &[
     family("apps", "Deployment", workloads::deployment),
     family("apps", "StatefulSet", workloads::stateful_set),
@@ -208,6 +210,22 @@ const FAMILIES: &[Family] = &[
         apis::definition,
     ),
     family("apiregistration.k8s.io", "APIService", apis::api_service),
+    lenient(
+        "certificates.k8s.io",
+        "CertificateSigningRequest",
+        apis::signing_request,
+    ),
+    lenient(
+        "flowcontrol.apiserver.k8s.io",
+        "FlowSchema",
+        apis::flow_schema,
+    ),
+    lenient("networking.k8s.io", "ServiceCIDR", network::service_range),
+    lenient(
+        "storagemigration.k8s.io",
+        "StorageVersionMigration",
+        apis::migration,
+    ),
 ];
 
 fn find(kind: &GroupKind) -> Option<&'static Family> {
@@ -223,7 +241,7 @@ fn kind_of(value: &Value) -> GroupKind {
     )
 }
 
-/// Judges a live object, read in full, by the rule of its kind or by its
+/// Assesses a complete live object, by the rule of its kind or by its
 /// conditions.
 pub fn assess(value: &Value) -> Assessment {
     if let Some(terminating) = terminating(value) {
@@ -232,16 +250,15 @@ pub fn assess(value: &Value) -> Assessment {
     let kind = kind_of(value);
     match find(&kind) {
         Some(family) => (family.rule)(value),
-        // A built-in kind without a rule has no status that says whether it is ready.
+        // Built-in kinds without a rule have no status that shows readiness.
         None if is_builtin_group(&kind.group) => Assessment::current(),
         None => kinds::row(&kind).map_or_else(|| general::assess(value), |row| row.assess(value)),
     }
 }
 
-/// Judges what must hold before workloads are applied: workloads, Jobs,
-/// namespaces, definitions and disruption budgets as [`assess`] does; of
-/// everything else, that it exists and is not being deleted. Real readiness of
-/// those is due before `verify`.
+/// Assesses a prerequisite of workloads. Workloads, Jobs, namespaces, CRDs and
+/// disruption budgets are assessed as in [`assess`]. All other objects only
+/// have to exist and not be deleted; their readiness is checked in `verify`.
 pub fn accepted(value: &Value) -> Assessment {
     match find(&kind_of(value)) {
         Some(family) if !family.exists_is_accepted => assess(value),
@@ -249,8 +266,9 @@ pub fn accepted(value: &Value) -> Assessment {
     }
 }
 
-/// Whether objects of a kind can be anything but current while they exist, so
-/// that their status has to be read. Custom resources may; a `ConfigMap` cannot.
+/// Returns whether objects of a kind can exist without being current, so that
+/// their status must be read. True for custom resources, false for a
+/// `ConfigMap`.
 pub fn has_rules(kind: &GroupKind) -> bool {
     match find(kind) {
         Some(family) => family.waits,
@@ -258,7 +276,8 @@ pub fn has_rules(kind: &GroupKind) -> bool {
     }
 }
 
-/// What is said of an object that is being deleted.
+/// Returns the assessment of an object that is being deleted; `None` if it is
+/// not.
 fn terminating(value: &Value) -> Option<Assessment> {
     let metadata = &value["metadata"];
     metadata["deletionTimestamp"].as_str()?;
@@ -289,7 +308,7 @@ mod tests {
 
     use super::*;
 
-    /// Judges an object given by group-version, kind and the rest.
+    /// Assesses an object built from its group-version, kind and other fields.
     #[expect(clippy::needless_pass_by_value, reason = "tables hold the values")]
     pub(super) fn check(api_version: &str, kind: &str, rest: Value) -> (Readiness, String) {
         let mut object =
@@ -320,6 +339,8 @@ mod tests {
     #[case("", "Namespace", true)]
     #[case("", "Service", true)]
     #[case("apiextensions.k8s.io", "CustomResourceDefinition", true)]
+    #[case("certificates.k8s.io", "CertificateSigningRequest", true)]
+    #[case("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", false)]
     #[case("widgets.example.org", "Widget", true)]
     fn kinds_whose_status_matters(#[case] group: &str, #[case] kind: &str, #[case] expected: bool) {
         assert_eq!(has_rules(&GroupKind::new(group, kind)), expected);

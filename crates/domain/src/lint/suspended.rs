@@ -1,5 +1,5 @@
-//! Jobs that run once and are suspended: an apply waits for their end, which does not come
-//! unless something in the cluster resumes them.
+//! Suspended Jobs that run once. An apply waits for their completion until something in the cluster
+//! resumes them.
 
 use super::{Object, Scene};
 use crate::finding::{Finding, Kind};

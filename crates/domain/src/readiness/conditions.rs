@@ -1,13 +1,13 @@
-//! Conditions, and the lines made of them.
+//! Status conditions, and their text form.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
 use super::Assessment;
-use super::stale::observed_generation;
+use super::stale::seen_generation;
 
-/// Longest message in characters; one line of a wide terminal, twice.
+/// Maximum message length in characters; two lines of a wide terminal.
 const LONGEST: usize = 240;
 
 /// One entry of `status.conditions`.
@@ -31,7 +31,7 @@ impl<'a> Condition<'a> {
         self.is("false", false)
     }
 
-    /// Some controllers write lower case, or no string.
+    /// Compares the status. Some controllers write lower case, or a boolean.
     fn is(self, text: &str, value: bool) -> bool {
         let status = &self.0["status"];
         match status.as_str() {
@@ -56,7 +56,7 @@ impl<'a> Condition<'a> {
         self.text("message")
     }
 
-    /// `Type=Status (Reason): message`, without what is not there.
+    /// Formats `Type=Status (Reason): message`, without missing parts.
     pub(super) fn line(self) -> String {
         let mut line = format!("{}={}", self.text("type"), self.text("status"));
         if !self.reason().is_empty() {
@@ -70,7 +70,7 @@ impl<'a> Condition<'a> {
     }
 }
 
-/// Finds a condition by its type; the list may be absent or null.
+/// Finds a condition by its type. The list may be absent or null.
 pub(super) fn condition<'a>(value: &'a Value, name: &str) -> Option<Condition<'a>> {
     value["status"]["conditions"]
         .as_array()?
@@ -79,7 +79,7 @@ pub(super) fn condition<'a>(value: &'a Value, name: &str) -> Option<Condition<'a
         .map(Condition)
 }
 
-/// Makes one line of a text and cuts it at a sensible length.
+/// Joins a text into one line and truncates it.
 pub(super) fn one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() <= LONGEST {
@@ -90,12 +90,12 @@ pub(super) fn one_line(text: &str) -> String {
     cut
 }
 
-/// What is said while the controller has not seen the newest spec. A status
-/// without `observedGeneration` counts as unseen: for kinds whose controller
-/// always writes it.
+/// Returns an assessment while the controller has not observed the newest spec.
+/// A status without `observedGeneration` counts as unobserved, so this is for
+/// kinds whose controller always writes it.
 pub(super) fn unobserved(value: &Value) -> Option<Assessment> {
     let generation = value["metadata"]["generation"].as_i64()?;
-    let observed = observed_generation(&value["status"]);
+    let observed = seen_generation(&value["status"]);
     (observed.unwrap_or(0) < generation).then(|| lag(generation, observed))
 }
 
@@ -108,18 +108,19 @@ fn lag(generation: i64, observed: Option<i64>) -> Assessment {
     })
 }
 
-/// What is said while a status is one of a former spec; a status that never
-/// says which spec it is of gets the benefit of the doubt.
+/// Returns an assessment while the status belongs to an older spec. A status
+/// without `observedGeneration` counts as current.
 pub(super) fn lagging(value: &Value) -> Option<Assessment> {
-    observed_generation(&value["status"])?;
+    seen_generation(&value["status"])?;
     unobserved(value)
 }
 
-/// Conditions that are good when they are true, and those that are bad then.
+/// Conditions that are healthy when true, and conditions that are unhealthy
+/// when true.
 const GOOD: [&str; 4] = ["Ready", "Available", "Healthy", "Synced"];
 const BAD: [&str; 3] = ["Stalled", "Failed", "Degraded"];
 
-/// The condition that says what is wrong, if one does.
+/// Returns the first condition that reports a problem.
 pub(super) fn trouble(value: &Value) -> Option<String> {
     let conditions = value["status"]["conditions"].as_array()?;
     let mut conditions = conditions.iter().map(Condition);

@@ -1,7 +1,7 @@
-//! Rules for custom resources without a row in the table: conditions of well-known
-//! types, and words of the status.
+//! Rules for custom resources without a row in the table, by well-known
+//! condition types and status words.
 //!
-//! Whatever reports trouble holds the verdict back. The type of a condition, or its
+//! Any reported trouble prevents `Current`. The type of a condition, or its
 //! reason and message, decide between "in progress" and "failed".
 
 mod paused;
@@ -19,7 +19,7 @@ use super::conditions::{Condition, lagging};
 use super::stale::is_stale;
 use super::{Assessment, GiveUp};
 
-/// A reason against "ready".
+/// An objection to readiness.
 struct Trouble {
     /// `None`: in progress.
     failed: Option<GiveUp>,
@@ -39,28 +39,32 @@ impl Trouble {
     }
 }
 
-/// Conditions of one list; those of an earlier generation apart.
+/// Conditions of one list, split by whether they belong to an earlier
+/// generation.
 struct Conditions<'a> {
     fresh: Vec<Condition<'a>>,
     stale: Vec<Condition<'a>>,
 }
 
-/// Judges an object.
+/// Assesses an object.
 pub(super) fn assess(value: &Value) -> Assessment {
     let lists = lists(value);
     let fresh: Vec<Condition<'_>> = lists.iter().flat_map(|list| list.fresh.clone()).collect();
-    if let Some(line) = paused::paused(value, &fresh) {
+    if let Some(line) = paused::by_user(value) {
         return Assessment::note(format!("paused: {line}"));
     }
     if let Some(lag) = lagging(value) {
         return lag;
+    }
+    if let Some(line) = paused::by_status(value, &fresh) {
+        return Assessment::note(format!("paused: {line}"));
     }
     let mut troubles: Vec<Trouble> = lists.iter().flat_map(Conditions::troubles).collect();
     troubles.extend(status::trouble(value));
     if !lists.iter().any(Conditions::is_whole_good) {
         troubles.extend(status::trouble_of_parts(value));
     }
-    // Controllers at work report passing errors.
+    // A controller that is still working may report transient errors.
     let is_at_work = fresh.iter().copied().any(is_at_work);
     let found = troubles
         .iter()
@@ -82,7 +86,8 @@ pub(super) fn assess(value: &Value) -> Assessment {
     }
 }
 
-/// `status.conditions`; where there are none, those of the items of other lists.
+/// Returns `status.conditions`. If it is empty, returns the conditions of other
+/// status fields and of list items.
 fn lists(value: &Value) -> Vec<Conditions<'_>> {
     let generation = value["metadata"]["generation"].as_i64();
     let status = &value["status"];
@@ -91,11 +96,20 @@ fn lists(value: &Value) -> Vec<Conditions<'_>> {
         return vec![whole];
     }
     let fields = status.as_object().into_iter().flatten();
-    let items = fields.filter_map(|(_, field)| field.as_array()).flatten();
-    items
-        .map(|item| Conditions::read(item, generation))
+    fields
+        .flat_map(|(key, field)| places(key, field))
+        .map(|place| Conditions::read(place, generation))
         .filter(|list| !list.is_empty())
         .collect()
+}
+
+/// Returns the values below a status field that may have their own conditions.
+fn places<'a>(key: &str, field: &'a Value) -> Vec<&'a Value> {
+    match field {
+        Value::Array(items) => items.iter().collect(),
+        Value::Object(_) if !status::is_of_the_past(key) => vec![field],
+        _ => Vec::new(),
+    }
 }
 
 impl<'a> Conditions<'a> {
@@ -114,7 +128,7 @@ impl<'a> Conditions<'a> {
         self.fresh.is_empty() && self.stale.is_empty()
     }
 
-    /// Whether a condition says that the whole object is ready.
+    /// Returns whether a condition reports the whole object as ready.
     fn is_whole_good(&self) -> bool {
         let mut fresh = self.fresh.iter();
         // "Synced" is about the spec, not about its effect.
@@ -125,7 +139,8 @@ impl<'a> Conditions<'a> {
         })
     }
 
-    /// Whether only conditions of an earlier generation say that the object is ready.
+    /// Returns whether only conditions of an earlier generation report
+    /// readiness.
     fn is_outdated(&self) -> bool {
         let is_good = |condition: &Condition<'_>| {
             condition.is_true() && matches!(sense(condition.name()), Sense::Good(_))
@@ -145,13 +160,13 @@ impl<'a> Conditions<'a> {
     }
 }
 
-/// Reads trouble from a condition; `is_good`: another one says that the whole object
-/// is ready.
+/// Returns the trouble that a condition reports. `is_good` is set if another
+/// condition reports the whole object as ready.
 fn trouble(condition: Condition<'_>, is_good: bool) -> Option<Trouble> {
-    let counts = |weight| weight == Weight::Whole || !is_good;
+    let counts = |weight| weight != Weight::Part || !is_good;
     let is_true = condition.is_true();
     match sense(condition.name()) {
-        Sense::Good(Weight::Part) if condition.severity() == "Info" => None,
+        Sense::Good(Weight::Spec | Weight::Part) if condition.severity() == "Info" => None,
         Sense::Good(weight) => (!is_true && counts(weight)).then(|| explained(condition)),
         Sense::NotGood(weight) => (is_true && counts(weight)).then(|| explained(condition)),
         Sense::Failed => is_true.then(|| Trouble::failed(condition.line(), GiveUp::AfterGrace)),
@@ -161,10 +176,14 @@ fn trouble(condition: Condition<'_>, is_good: bool) -> Option<Trouble> {
             (is_true && counts(weight)).then(|| Trouble::in_progress(condition.line()))
         }
         Sense::Progressing if words::is_done(condition.reason()) => None,
-        // The settled state of many operators.
+        // Many operators end in this state.
         Sense::Progressing if condition.is_false() && is_good => None,
         Sense::Progressing if is_true => Some(Trouble::in_progress(condition.line())),
         Sense::Progressing => Some(explained(condition)),
+        Sense::Activity => {
+            let has_failed = words::reason(condition.reason()) == Some(Meaning::Failed);
+            (condition.is_false() && has_failed && !is_good).then(|| explained(condition))
+        }
         Sense::Paused | Sense::Neutral => None,
     }
 }
@@ -185,15 +204,15 @@ fn explained(condition: Condition<'_>) -> Trouble {
     }
 }
 
-/// Whether a condition says that the controller is at work.
+/// Returns whether a condition reports that the controller is working.
 fn is_at_work(condition: Condition<'_>) -> bool {
     condition.is_true()
         && match sense(condition.name()) {
-            Sense::Work(Weight::Whole) => true,
+            Sense::Work(weight) => weight == Weight::Whole,
             Sense::Progressing => !words::is_done(condition.reason()),
-            Sense::Work(Weight::Part)
-            | Sense::Good(_)
+            Sense::Good(_)
             | Sense::NotGood(_)
+            | Sense::Activity
             | Sense::Failed
             | Sense::Bad(_)
             | Sense::Paused

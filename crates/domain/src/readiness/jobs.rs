@@ -1,9 +1,20 @@
-//! Jobs and cron jobs.
+//! Rules for Jobs and cron jobs.
 
 use serde_json::Value;
 
 use super::Assessment;
 use super::conditions::condition;
+use crate::object::annotations;
+
+/// Label of a Job that a Kueue queue starts.
+const QUEUE: &str = "kueue.x-k8s.io/queue-name";
+
+/// Returns whether a suspended Job still counts as pending: its run is
+/// recorded, or a queue resumes the Job.
+fn has_to_run(value: &Value) -> bool {
+    let metadata = &value["metadata"];
+    metadata["annotations"][annotations::RUN] == "once" || metadata["labels"][QUEUE].is_string()
+}
 
 pub(super) fn job(value: &Value) -> Assessment {
     if let Some(failed) = condition(value, "Failed").filter(|condition| condition.is_true()) {
@@ -12,15 +23,18 @@ pub(super) fn job(value: &Value) -> Assessment {
     if condition(value, "Complete").is_some_and(super::conditions::Condition::is_true) {
         return Assessment::current();
     }
-    // What comes after it counts on its having run, so a suspended Job is not
-    // done, whoever suspended it (a queue will let it go later).
+    let is_suspended = value["spec"]["suspend"] == true;
+    if is_suspended && !has_to_run(value) {
+        return Assessment::note("paused: spec.suspend");
+    }
     if let Some(suspended) = condition(value, "Suspended").filter(|condition| condition.is_true()) {
         return Assessment::in_progress(suspended.line());
     }
-    if value["spec"]["suspend"] == true {
+    if is_suspended {
         return Assessment::in_progress("suspended");
     }
-    // Decided, but its pods still stop (Kubernetes 1.31 and later).
+    // The outcome is decided, but pods are still terminating (Kubernetes 1.31
+    // and later).
     if let Some(decided) = ["FailureTarget", "SuccessCriteriaMet"]
         .into_iter()
         .find_map(|name| condition(value, name).filter(|condition| condition.is_true()))
@@ -33,7 +47,8 @@ pub(super) fn job(value: &Value) -> Assessment {
     }
     let [active, succeeded, failed] =
         ["active", "succeeded", "failed"].map(|key| status[key].as_i64().unwrap_or(0));
-    // Both left out mean one; only completions left out means any success.
+    // Without `completions` and `parallelism` one success is needed. Without
+    // `completions` alone, any success is sufficient.
     let wanted = value["spec"]["completions"].as_i64().unwrap_or(1);
     let failed = if failed > 0 {
         format!(", {failed} failed")
@@ -80,7 +95,17 @@ mod tests {
         InProgress, "FailureTarget=True (DeadlineExceeded)")]
     #[case::suspended(json!({"spec": {"suspend": true}, "status": {
         "conditions": [{"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"}]}}),
+        Current, "paused: spec.suspend")]
+    #[case::runs_once(json!({"metadata": {"annotations": {"pleach.dev/run": "once"}}, "spec": {"suspend": true}, "status": {
+        "conditions": [{"type": "Suspended", "status": "True", "reason": "JobSuspended", "message": "Job suspended"}]}}),
         InProgress, "Suspended=True (JobSuspended): Job suspended")]
+    #[case::queued(json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "default"}}, "spec": {"suspend": true}, "status": {}}),
+        InProgress, "suspended")]
+    #[case::complete_and_suspended(json!({"spec": {"suspend": true}, "status": {"conditions": [{"type": "Complete", "status": "True"}]}}),
+        Current, "")]
+    #[case::about_to_resume(json!({"spec": {"suspend": false}, "status": {
+        "conditions": [{"type": "Suspended", "status": "True", "reason": "JobSuspended"}]}}),
+        InProgress, "Suspended=True (JobSuspended)")]
     #[case::resumed(json!({"spec": {"suspend": false}, "status": {"startTime": "2026-07-01T10:00:00Z", "active": 1,
         "conditions": [{"type": "Suspended", "status": "False", "reason": "JobResumed"}]}}),
         InProgress, "0 of 1 pods succeeded, 1 active")]

@@ -1,8 +1,8 @@
-//! The table of kinds: what "ready" means for custom resources of widespread projects.
+//! Table of readiness rules for custom resources of widespread projects.
 //!
-//! Each file of `kinds/` holds the rows of one project, with cases that only tests
-//! read. A file is parsed when one of its groups is first asked for, an expression is
-//! compiled when it is first needed.
+//! Each file of `kinds/` contains the rows of one project, with cases that only
+//! tests read. A file is parsed on the first query for one of its groups, an
+//! expression is compiled on first use.
 
 mod projects;
 #[cfg(test)]
@@ -21,11 +21,15 @@ use super::{Assessment, GiveUp, general};
 use crate::cel::{Expression, Subject, Unevaluable};
 use crate::object::{GroupKind, yaml};
 
+/// Condition types that report a failure of the whole object, in any project.
+const FAILURES: &[&str] = &["Failed", "Stalled", "Degraded"];
+
 /// One file of the table.
 struct Project {
     #[cfg(test)]
     name: &'static str,
-    /// Groups of its rows; `*.example.org` stands for every group with this ending.
+    /// Groups of the rows; `*.example.org` matches every group with this
+    /// suffix.
     groups: &'static [&'static str],
     text: &'static str,
     rows: &'static OnceLock<Vec<Row>>,
@@ -37,13 +41,13 @@ struct Document {
     kinds: Vec<Row>,
 }
 
-/// Rule of one kind.
+/// Readiness rule of one kind.
 #[derive(Deserialize)]
 pub(super) struct Row {
     group: String,
-    /// `*` stands for every kind of the group.
+    /// `*` matches every kind of the group.
     kind: String,
-    /// Types of conditions that must all be True.
+    /// Condition types that must all be True.
     #[serde(default)]
     conditions: Vec<String>,
     current: Option<Lazy>,
@@ -69,7 +73,7 @@ impl From<String> for Lazy {
 }
 
 impl Lazy {
-    /// A missing field means that the expression does not hold.
+    /// Returns whether the expression is true; false if a field is missing.
     fn holds(&self, subject: &Subject) -> bool {
         self.test(subject) == Ok(true)
     }
@@ -92,7 +96,7 @@ impl Project {
     }
 
     fn rows(&self) -> &[Row] {
-        // A test reads every file.
+        // A test parses every file.
         self.rows
             .get_or_init(|| read(self.text).unwrap_or_default())
     }
@@ -105,7 +109,8 @@ fn read(text: &str) -> Option<Vec<Row>> {
     Some(document.kinds)
 }
 
-/// Whether a group is meant by a pattern: the group itself, or `*.` and an ending.
+/// Returns whether a pattern matches a group: the group itself, or `*.` and a
+/// suffix.
 fn matches(pattern: &str, group: &str) -> bool {
     match pattern.strip_prefix('*') {
         Some(ending) => group.ends_with(ending),
@@ -113,7 +118,8 @@ fn matches(pattern: &str, group: &str) -> bool {
     }
 }
 
-/// Finds the row of a kind; rows that name it come before rows with a `*`.
+/// Finds the row of a kind. Rows that name it take precedence over rows with a
+/// `*`.
 pub(super) fn row(kind: &GroupKind) -> Option<&'static Row> {
     let projects = || {
         PROJECTS
@@ -131,16 +137,20 @@ impl Row {
         matches(&self.group, &kind.group) && (self.kind == "*" || self.kind == kind.kind)
     }
 
-    /// Judges an object that is not being deleted.
+    /// Assesses an object that is not being deleted.
     pub(super) fn assess(&self, object: &Value) -> Assessment {
         let value = &*without_stale(object);
         let subject = Subject::of(value);
+        let lag = conditions::lagging(value);
+        // A status of an earlier spec does not count as paused, because the
+        // object may be resuming.
         if let Some(paused) = &self.paused
             && paused.holds(&subject)
+            && (lag.is_none() || paused.holds(&without_status(value)))
         {
             return Assessment::note(format!("paused: `{}` holds", paused.text));
         }
-        if let Some(lag) = conditions::lagging(value) {
+        if let Some(lag) = lag {
             return lag;
         }
         if let Some(failed) = &self.failed
@@ -151,7 +161,7 @@ impl Row {
         }
         match &self.current {
             Some(current) => match current.test(&subject) {
-                Ok(true) => Assessment::current(),
+                Ok(true) => self.unless_failing(value),
                 Ok(false) | Err(Unevaluable::Missing(_)) => {
                     let missing = format!("`{}` does not hold yet", current.text);
                     Assessment::in_progress(told(value, missing))
@@ -171,6 +181,37 @@ impl Row {
                 None => return Assessment::in_progress(format!("no condition {name} yet")),
             }
         }
-        Assessment::current()
+        self.unless_failing(value)
     }
+
+    /// Assesses an object that is ready by its row. A failure condition that
+    /// the row does not name keeps it in progress.
+    fn unless_failing(&self, value: &Value) -> Assessment {
+        let unnamed = FAILURES.iter().filter(|name| !self.names(name));
+        unnamed
+            .filter_map(|name| condition(value, name))
+            .find(|condition| condition.is_true())
+            .map_or_else(Assessment::current, |condition| {
+                Assessment::in_progress(condition.line())
+            })
+    }
+
+    /// Returns whether the row itself evaluates a condition type.
+    fn names(&self, name: &str) -> bool {
+        let quoted = format!("'{name}'");
+        let mut expressions = [&self.current, &self.failed, &self.paused]
+            .into_iter()
+            .flatten();
+        expressions.any(|expression| expression.text.contains(&quoted))
+            || self.conditions.iter().any(|condition| condition == name)
+    }
+}
+
+/// Builds the subject of an object without its status.
+fn without_status(value: &Value) -> Subject {
+    let mut value = value.clone();
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("status");
+    }
+    Subject::of(&value)
 }

@@ -1,4 +1,4 @@
-//! Namespaces, and what keeps them from going.
+//! Rule for namespaces, and obstacles to their deletion.
 
 use serde_json::Value;
 
@@ -17,7 +17,8 @@ pub(super) fn namespace(value: &Value) -> Assessment {
     }
 }
 
-/// The condition that says why a deletion does not get on, causes first.
+/// Returns the condition that explains a blocked deletion; causes come before
+/// consequences.
 pub(super) fn deletion_blocker(value: &Value) -> Option<String> {
     [
         "NamespaceDeletionDiscoveryFailure",

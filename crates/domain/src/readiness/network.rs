@@ -1,8 +1,9 @@
-//! Services and ingresses.
+//! Rules for Services, their address ranges, and Ingresses.
 
 use serde_json::Value;
 
 use super::Assessment;
+use super::conditions::condition;
 
 fn has_address(value: &Value) -> bool {
     value["status"]["loadBalancer"]["ingress"]
@@ -17,12 +18,21 @@ pub(super) fn service(value: &Value) -> Assessment {
     Assessment::current()
 }
 
-/// Many ingress controllers never write an address, so none is waited for.
+/// Assesses an Ingress. Many controllers never write an address, so none is
+/// awaited.
 pub(super) fn ingress(value: &Value) -> Assessment {
     if has_address(value) {
         Assessment::current()
     } else {
         Assessment::note("no address in its status")
+    }
+}
+
+pub(super) fn service_range(value: &Value) -> Assessment {
+    match condition(value, "Ready") {
+        Some(ready) if ready.is_true() => Assessment::current(),
+        Some(ready) => Assessment::in_progress(ready.line()),
+        None => Assessment::in_progress("no condition Ready yet"),
     }
 }
 
@@ -42,7 +52,11 @@ mod tests {
         InProgress, "the load balancer has no address yet")]
     #[case("v1", "Service", json!({"spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}}), Current, "")]
     #[case("networking.k8s.io/v1", "Ingress", json!({"status": {"loadBalancer": {}}}), Current, "no address in its status")]
-    fn by_address(
+    #[case("networking.k8s.io/v1", "ServiceCIDR", json!({}), InProgress, "no condition Ready yet")]
+    #[case("networking.k8s.io/v1", "ServiceCIDR", json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}), Current, "")]
+    #[case("networking.k8s.io/v1", "ServiceCIDR", json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "Terminating"}]}}),
+        InProgress, "Ready=False (Terminating)")]
+    fn by_status(
         #[case] api_version: &str,
         #[case] kind: &str,
         #[case] rest: Value,

@@ -1,4 +1,4 @@
-//! Pods, and what is wrong with them.
+//! Rule for pods, and causes of start failures.
 
 use std::fmt::Write as _;
 
@@ -7,8 +7,9 @@ use serde_json::Value;
 use super::Assessment;
 use super::conditions::{condition, one_line};
 
-/// Reasons of a waiting container that a change in git has to cure. Crash loops do not
-/// count: containers crash while what they need starts.
+/// Reasons of a waiting container that only a change in git resolves. Crash
+/// loops do not count, because containers may crash until their dependencies
+/// have started.
 const STUCK: &[&str] = &[
     "CreateContainerConfigError",
     "ErrImagePull",
@@ -16,7 +17,7 @@ const STUCK: &[&str] = &[
     "InvalidImageName",
 ];
 
-/// Reasons of a waiting container that are no trouble.
+/// Reasons of a waiting container that are normal during a start.
 const STARTING: &[&str] = &["", "ContainerCreating", "PodInitializing"];
 
 pub(super) fn pod(value: &Value) -> Assessment {
@@ -63,7 +64,7 @@ fn waiting(value: &Value, phase: &str) -> String {
     }
 }
 
-/// The statuses of all containers, in the order in which they start.
+/// Returns the statuses of all containers, in start order.
 fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     ["initContainerStatuses", "containerStatuses"]
         .into_iter()
@@ -71,17 +72,17 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
         .flatten()
 }
 
-/// Returns the reason why a container of a pod cannot start before git changes, where the
-/// kubelet reports one of [`STUCK`].
+/// Returns the reason in [`STUCK`] for which a container cannot start before
+/// git changes.
 pub(super) fn stuck(pod: &Value) -> Option<&'static str> {
     let reasons = containers(pod).filter_map(|one| one["state"]["waiting"]["reason"].as_str());
     let mut stuck = reasons.filter_map(|reason| STUCK.iter().find(|known| **known == reason));
     stuck.next().copied()
 }
 
-/// Says what keeps a pod from running that time alone hardly cures: a crash
-/// loop, an image that cannot be pulled, a container that cannot be created, a
-/// pod that fits nowhere. None while it is merely starting.
+/// Returns a cause of a start failure that time alone hardly resolves: a crash
+/// loop, an image that cannot be pulled, a container that cannot be created, or
+/// an unschedulable pod. `None` if the pod is merely starting.
 pub fn failure_hint(pod: &Value) -> Option<String> {
     let hint = containers(pod).find_map(|container| {
         let waiting = &container["state"]["waiting"];
@@ -96,7 +97,7 @@ pub fn failure_hint(pod: &Value) -> Option<String> {
             }
             return Some(line);
         }
-        // Between two attempts of a crash loop the container is not waiting.
+        // Between two attempts of a crash loop, the container is not waiting.
         let ended = &container["state"]["terminated"];
         let restarts = container["restartCount"].as_i64().unwrap_or(0);
         (restarts > 0 && ended["exitCode"].as_i64().unwrap_or(0) != 0).then(|| {
@@ -139,9 +140,9 @@ fn termination(pod: &Value, container: &Value, ended: &Value) -> String {
     )
 }
 
-/// `exit code 137 (OOMKilled): message`. A message that is the end of a log is left
-/// out: a log may say anything, also what is secret, and this goes to more people than
-/// may read it.
+/// Formats `exit code 137 (OOMKilled): message`. A message taken from the log
+/// is omitted: it may contain secrets, and the result reaches users without
+/// permission to read logs.
 fn exit(pod: &Value, container: &Value, ended: &Value) -> String {
     let mut line = format!("exit code {}", ended["exitCode"].as_i64().unwrap_or(0));
     if let Some(reason) = ended["reason"].as_str().filter(|reason| *reason != "Error") {
@@ -155,7 +156,8 @@ fn exit(pod: &Value, container: &Value, ended: &Value) -> String {
     line
 }
 
-/// Whether a container that wrote no message says the end of its log instead.
+/// Returns whether a container without a message reports the end of its log
+/// instead.
 fn ends_with_log(pod: &Value, container: &str) -> bool {
     ["initContainers", "containers"]
         .into_iter()

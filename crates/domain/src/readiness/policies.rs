@@ -1,12 +1,12 @@
-//! What steers workloads: disruption budgets and autoscalers.
+//! Rules for disruption budgets and autoscalers.
 
 use serde_json::{Value, json};
 
 use super::Assessment;
 use super::conditions::{condition, unobserved};
 
-/// A budget is in force once its controller has seen it; whether pods are
-/// healthy is the business of their workload.
+/// Assesses a disruption budget, which is effective once its controller has
+/// observed it. The health of its pods belongs to their workload.
 pub(super) fn disruption_budget(value: &Value) -> Assessment {
     if let Some(lag) = unobserved(value) {
         return lag;
@@ -17,11 +17,12 @@ pub(super) fn disruption_budget(value: &Value) -> Assessment {
     }
 }
 
-/// Annotation that holds the conditions where an autoscaler is read at `autoscaling/v1`.
+/// Annotation with the conditions of an autoscaler read as `autoscaling/v1`.
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 
-/// An autoscaler that cannot reach its target is not ready; one without
-/// metrics is, with a note: its pods run, and metrics often come late.
+/// Assesses an autoscaler. If it cannot reach its target, it is not ready. If
+/// it lacks metrics, it is ready with a note, because its pods run and metrics
+/// often arrive late.
 pub(super) fn autoscaler(value: &Value) -> Assessment {
     let annotation = value["metadata"]["annotations"][CONDITIONS].as_str();
     let conditions = annotation.and_then(|text| serde_json::from_str::<Value>(text).ok());

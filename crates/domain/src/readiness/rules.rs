@@ -1,4 +1,4 @@
-//! Readiness rules of bundles.
+//! Readiness rules that bundles declare.
 
 use jiff::SignedDuration;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::order::is_builtin_group;
 use crate::repo::format::ReadinessRule;
 use crate::repo::well_known_group;
 
-/// What rules may name: the object by its fields, and as a whole.
+/// Names available in rules: the object and its top-level fields.
 pub(crate) const NAMES: &[&str] = &[
     "item",
     "apiVersion",
@@ -22,7 +22,8 @@ pub(crate) const NAMES: &[&str] = &[
     "data",
 ];
 
-/// What ready means for some kinds, before the built-in rules.
+/// Readiness rules for some kinds. They take precedence over the built-in
+/// rules.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rules(Vec<Rule>);
 
@@ -35,19 +36,19 @@ struct Rule {
     source: ReadinessRule,
 }
 
-/// A part of a rule that cannot be read.
+/// An invalid part of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenRule {
-    /// Which rule.
+    /// Index of the rule.
     pub index: usize,
-    /// The field it is written in.
+    /// Field of the rule.
     pub field: &'static str,
-    /// What is wrong.
+    /// Compile error of the expression.
     pub error: CompileError,
 }
 
 impl Rules {
-    /// Reads rules; says everything that is wrong with them.
+    /// Compiles rules. Fails with all invalid parts.
     pub fn read(rules: &[ReadinessRule]) -> Result<Self, Vec<BrokenRule>> {
         let mut broken = Vec::new();
         let mut read = Vec::new();
@@ -80,7 +81,7 @@ impl Rules {
         }
     }
 
-    /// The rules as they were written: what is recorded of them.
+    /// Returns the rules as written, for the record.
     pub fn sources(&self) -> Vec<ReadinessRule> {
         self.0.iter().map(|rule| rule.source.clone()).collect()
     }
@@ -89,7 +90,7 @@ impl Rules {
         self.0.iter().find(|rule| rule.kind == *kind)
     }
 
-    /// Judges a live object, read in full: by these rules, else by the built-in
+    /// Assesses a complete live object, by these rules or else by the built-in
     /// ones.
     pub fn assess(&self, value: &Value) -> Assessment {
         let rule = self.of(&kind_of(value));
@@ -97,27 +98,27 @@ impl Rules {
         judged.map_or_else(|| assess(value), |rule| rule.assess(value))
     }
 
-    /// Whether objects of a kind can be anything but current while they exist.
+    /// Returns whether objects of a kind can exist without being current.
     pub fn waits_for(&self, kind: &GroupKind) -> bool {
         self.of(kind).is_some() || has_rules(kind)
     }
 
-    /// Whether a custom resource has no status, and no rule of the bundle decides when it
-    /// is ready.
+    /// Returns whether a custom resource has no status and no rule of the
+    /// bundle decides when it is ready.
     pub fn lacks_status(&self, value: &Value) -> bool {
         let kind = kind_of(value);
         let has_rule = self.of(&kind).is_some_and(|rule| rule.current.is_some());
         !is_builtin_group(&kind.group) && !has_rule && is_empty(&value["status"])
     }
 
-    /// How long an object of a kind must stay ready.
+    /// Returns the time for which an object of a kind must stay ready.
     pub fn stable_for(&self, kind: &GroupKind) -> SignedDuration {
         self.of(kind)
             .map_or(SignedDuration::ZERO, |rule| rule.stable_for)
     }
 }
 
-/// Whether a value holds nothing, however deep.
+/// Returns whether a value has no content at any depth.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -128,7 +129,8 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Group and kind of a rule; the core group for a kind that is not well known.
+/// Returns the group and kind of a rule. An unknown kind without a group is in
+/// the core group.
 fn group_kind(rule: &ReadinessRule) -> GroupKind {
     let group = rule
         .group
@@ -138,12 +140,13 @@ fn group_kind(rule: &ReadinessRule) -> GroupKind {
 }
 
 impl Rule {
-    /// Judges by the rule; by the built-in rules where it has only `failed`.
+    /// Assesses an object by the rule. If the rule only has `failed`, the
+    /// built-in rules decide the rest.
     fn assess(&self, object: &Value) -> Assessment {
         if let Some(terminating) = terminating(object) {
             return terminating;
         }
-        // The status of an earlier spec is no answer.
+        // A status of an earlier spec does not count.
         if let Some(lag) = conditions::lagging(object) {
             return lag;
         }
@@ -169,7 +172,7 @@ impl Rule {
     }
 }
 
-/// Explains a verdict: by a condition of the object, else by the rule.
+/// Explains an assessment by a condition of the object, or else by the rule.
 pub(super) fn told(value: &Value, rule: String) -> String {
     conditions::trouble(value).unwrap_or(rule)
 }
@@ -300,7 +303,7 @@ mod tests {
         }
     }
 
-    /// A condition of an earlier generation counts for no sort of rule.
+    /// A condition of an earlier generation is ignored by every kind of rule.
     #[test]
     fn conditions_of_an_earlier_generation_do_not_count() {
         let exists = "status.conditions.exists(c, c.type == 'Ready' && c.status == 'True')";
@@ -343,7 +346,7 @@ mod tests {
         let value =
             json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {}, "status": {}});
         assert_eq!(rules.assess(&value), assess(&value));
-        // What is recorded of it says the same when it is read again.
+        // The recorded rules read back the same.
         let text = serde_json::to_string(&rules.sources()).unwrap();
         let read: Vec<ReadinessRule> = serde_json::from_str(&text).unwrap();
         assert_eq!(read, [slow]);

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// Removes every condition whose `observedGeneration` is behind the generation of the
-/// object, from each list named `conditions` below `status` (also those of parents
-/// and listeners).
+/// Removes conditions whose `observedGeneration` is older than the object's
+/// generation, from every list named `conditions` below `status` (including
+/// those of parents and listeners).
 pub(super) fn without_stale(value: &Value) -> Cow<'_, Value> {
     let Some(generation) = value["metadata"]["generation"].as_i64() else {
         return Cow::Borrowed(value);
@@ -19,17 +19,27 @@ pub(super) fn without_stale(value: &Value) -> Cow<'_, Value> {
     Cow::Owned(fresh)
 }
 
-/// Reads `observedGeneration`: a number, or a number in a string.
-pub(super) fn observed_generation(place: &Value) -> Option<i64> {
-    let observed = &place["observedGeneration"];
-    observed
-        .as_i64()
-        .or_else(|| observed.as_str()?.parse().ok())
+/// Parses a number, or a number in a string.
+fn number(field: &Value) -> Option<i64> {
+    field.as_i64().or_else(|| field.as_str()?.parse().ok())
 }
 
-/// Whether a condition describes an earlier generation.
+/// Status fields with the generation that the controller has observed, in order
+/// of preference.
+const GENERATIONS: &[&str] = &[
+    "observedGeneration",
+    "lastObservedGeneration",
+    "lastReconciledGeneration",
+];
+
+/// Returns the generation that the controller has observed.
+pub(super) fn seen_generation(status: &Value) -> Option<i64> {
+    GENERATIONS.iter().find_map(|key| number(&status[*key]))
+}
+
+/// Returns whether a condition describes an earlier generation.
 pub(super) fn is_stale(condition: &Value, generation: i64) -> bool {
-    observed_generation(condition).is_some_and(|observed| observed < generation)
+    number(&condition["observedGeneration"]).is_some_and(|observed| observed < generation)
 }
 
 fn has_stale(place: &Value, generation: i64) -> bool {
@@ -71,6 +81,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn fields_of_the_seen_generation() {
+        for (status, expected) in [
+            (json!({"observedGeneration": 2}), Some(2)),
+            (json!({"observedGeneration": "2"}), Some(2)),
+            (json!({"lastObservedGeneration": 2}), Some(2)),
+            (json!({"lastReconciledGeneration": 2}), Some(2)),
+            (
+                json!({"observedGeneration": 2, "lastReconciledGeneration": 1}),
+                Some(2),
+            ),
+            (json!({"lastObservedGeneration": "5d8f"}), None),
+            (json!(null), None),
+        ] {
+            assert_eq!(seen_generation(&status), expected, "{status}");
+        }
+    }
 
     #[test]
     fn only_conditions_of_an_earlier_generation_are_removed() {

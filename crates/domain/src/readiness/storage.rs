@@ -1,14 +1,25 @@
-//! Volumes and claims.
+//! Rules for volumes and claims.
 
 use serde_json::Value;
 
 use super::Assessment;
 
+/// Finds a requested resource that the volume cannot grow to.
+fn infeasible(value: &Value) -> Option<String> {
+    let statuses = value["status"]["allocatedResourceStatuses"].as_object()?;
+    statuses.iter().find_map(|(resource, status)| {
+        let status = status.as_str()?;
+        status
+            .ends_with("Infeasible")
+            .then(|| format!("{resource}: {status}"))
+    })
+}
+
 pub(super) fn claim(value: &Value) -> Assessment {
     match value["status"]["phase"].as_str() {
-        Some("Bound") => Assessment::current(),
+        Some("Bound") => infeasible(value).map_or_else(Assessment::current, Assessment::failed),
         Some("Lost") => Assessment::failed("phase Lost: its volume is gone"),
-        // Whether the class waits for a consumer is not in the claim.
+        // The claim does not show whether its class waits for a consumer.
         Some("Pending") => Assessment::in_progress(
             "phase Pending; where the class waits for a consumer it is bound once a pod uses it",
         ),
@@ -63,5 +74,24 @@ mod tests {
             check("v1", kind, json!({"status": {"phase": phase}})),
             (readiness, message.to_owned())
         );
+    }
+
+    #[test]
+    fn a_volume_that_cannot_grow() {
+        for (status, expected, message) in [
+            (
+                "ControllerResizeInfeasible",
+                Failed,
+                "storage: ControllerResizeInfeasible",
+            ),
+            ("NodeResizePending", Current, ""),
+        ] {
+            let status =
+                json!({"phase": "Bound", "allocatedResourceStatuses": {"storage": status}});
+            assert_eq!(
+                check("v1", "PersistentVolumeClaim", json!({"status": status})),
+                (expected, message.to_owned())
+            );
+        }
     }
 }

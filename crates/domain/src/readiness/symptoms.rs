@@ -1,5 +1,5 @@
-//! What keeps a workload from getting ready that its own status does not say:
-//! what its pods wait for, and what the cluster complains about.
+//! Causes for an unready workload that its own status does not show: the state
+//! of its pods, and events.
 
 use serde_json::Value;
 
@@ -7,25 +7,25 @@ use super::conditions::one_line;
 use super::pods;
 use crate::object::ObjectId;
 
-/// What one pod says.
+/// State of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodState {
-    /// When it was made, as the server writes it.
+    /// Creation time as written by the server.
     created: String,
     name: String,
     uid: String,
-    /// What keeps it from running, where its status says so.
+    /// Start failure, if the status shows one.
     trouble: Option<String>,
-    /// The reason why a container cannot start before git changes.
+    /// Reason for which a container cannot start before git changes.
     stuck: Option<&'static str>,
-    /// Whether it has not started yet.
+    /// True if the pod has not started yet.
     pending: bool,
-    /// Whether it is on its way out.
+    /// True if the pod is being deleted.
     leaving: bool,
 }
 
 impl PodState {
-    /// Reads a pod.
+    /// Extracts the state of a pod.
     pub fn of(pod: &Value) -> Self {
         let metadata = &pod["metadata"];
         let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
@@ -46,7 +46,8 @@ impl PodState {
     }
 }
 
-/// The label selector of the pods of a workload; none for what has no pods.
+/// Returns the label selector of a workload's pods; `None` for objects without
+/// pods.
 pub fn pod_selector(id: &ObjectId, workload: &Value) -> Option<String> {
     let selector = &workload["spec"]["selector"];
     let labels = match (id.group.as_str(), id.kind.as_str()) {
@@ -63,8 +64,8 @@ pub fn pod_selector(id: &ObjectId, workload: &Value) -> Option<String> {
     (!labels.is_empty()).then(|| labels.join(","))
 }
 
-/// What is wrong with the pods of a workload, in one line: the youngest one
-/// that says so, which is one of the version that is waited for.
+/// Returns the problem of a workload's pods as one line. It names the newest
+/// affected pod, which belongs to the awaited version.
 pub fn of_pods(pods: &[PodState]) -> Option<String> {
     let mut troubled: Vec<&PodState> = pods
         .iter()
@@ -81,21 +82,22 @@ pub fn of_pods(pods: &[PodState]) -> Option<String> {
     Some(format!("pod {}: {trouble}{more}", first.name))
 }
 
-/// The reason why a pod cannot start before git changes: an image that cannot be pulled, or
-/// a reference to what is not there.
+/// Returns the reason for which a pod cannot start before git changes: an image
+/// that cannot be pulled, or a missing reference.
 pub fn stuck(pods: &[PodState]) -> Option<&'static str> {
     let mut pods = pods.iter().filter(|pod| !pod.leaving);
     pods.find_map(|pod| pod.stuck)
 }
 
-/// The youngest pod that has not started, by its uid: events say why.
+/// Returns the UID of the newest pod that has not started. Its events show the
+/// cause.
 pub fn pending(pods: &[PodState]) -> Option<&str> {
     let waiting = pods.iter().filter(|pod| pod.pending && !pod.leaving);
     let youngest = waiting.max_by(|a, b| (&a.created, &b.name).cmp(&(&b.created, &a.name)))?;
     Some(&youngest.uid)
 }
 
-/// What was complained about last, in one line.
+/// Returns the latest event as one line.
 pub fn newest(events: &[Value]) -> Option<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let when = |event: &Value| {

@@ -1,22 +1,26 @@
-//! Deployments, stateful sets, daemon sets, replica sets.
+//! Rules for workloads: `Deployment`, `StatefulSet`, `DaemonSet` and
+//! `ReplicaSet`.
 
 use serde_json::Value;
 
 use super::Assessment;
 use super::conditions::{Condition, condition, unobserved};
 
+/// Reason of `Progressing` after a rollout.
+const ROLLED_OUT: &str = "NewReplicaSetAvailable";
+
 fn count(value: &Value) -> i64 {
     value.as_i64().unwrap_or(0)
 }
 
-/// `spec.replicas`; one when left out, as the server defaults it.
+/// Returns `spec.replicas`; one by default, like the server.
 fn wanted(value: &Value) -> i64 {
     value["spec"]["replicas"].as_i64().unwrap_or(1)
 }
 
-/// Whether what is said of progress was said before the manifest was applied
-/// last. The controller takes it back only when the new rollout gets on, so
-/// that going back from a version that is stuck would fail at once.
+/// Returns whether the `Progressing` condition is older than the last apply.
+/// The controller only updates it when the new rollout progresses, so a
+/// rollback from a stuck version would otherwise fail immediately.
 fn is_of_a_former_rollout(value: &Value) -> bool {
     let conditions = value["status"]["conditions"].as_array();
     let said = conditions
@@ -31,12 +35,15 @@ fn is_of_a_former_rollout(value: &Value) -> bool {
         .filter(|entry| entry["operation"] == "Apply" && entry["subresource"].is_null())
         .filter_map(|entry| entry["time"].as_str())
         .max();
-    // Both are RFC 3339 in UTC with whole seconds: the order of the texts is
-    // that of the times.
+    // Both are RFC 3339 in UTC with whole seconds, so string order is time
+    // order.
     matches!((said, applied), (Some(said), Some(applied)) if said <= applied)
 }
 
 pub(super) fn deployment(value: &Value) -> Assessment {
+    if value["spec"]["paused"] == true {
+        return Assessment::note("paused: spec.paused");
+    }
     if let Some(lag) = unobserved(value) {
         return lag;
     }
@@ -54,7 +61,6 @@ pub(super) fn deployment(value: &Value) -> Assessment {
         "availableReplicas",
     ]
     .map(|key| count(&status[key]));
-    let paused = value["spec"]["paused"] == true;
     let behind = if updated < wanted {
         Some(format!("{updated} of {wanted} replicas updated"))
     } else if replicas > updated {
@@ -71,23 +77,22 @@ pub(super) fn deployment(value: &Value) -> Assessment {
     } else {
         None
     };
-    match behind {
-        // Nothing moves until somebody resumes it: not ready, whoever paused it.
-        Some(behind) if paused => Assessment::in_progress(format!("paused, {behind}")),
-        Some(behind) => Assessment::in_progress(with_replica_failure(value, behind)),
-        None if paused => Assessment::note("paused"),
-        None => {
-            let unavailable =
-                condition(value, "Available").filter(|condition| condition.is_false());
-            let trouble = replica_failure(value).or(stuck).or(unavailable);
-            trouble.map_or_else(Assessment::current, |trouble| {
-                Assessment::in_progress(trouble.line())
-            })
-        }
+    if let Some(behind) = behind {
+        return Assessment::in_progress(with_replica_failure(value, behind));
     }
+    let unavailable = condition(value, "Available").filter(|condition| condition.is_false());
+    // Some controllers write the condition without a reason.
+    let rolling = condition(value, "Progressing").filter(|progressing| {
+        progressing.is_true() && !["", ROLLED_OUT].contains(&progressing.reason())
+    });
+    let trouble = replica_failure(value).or(stuck).or(unavailable).or(rolling);
+    trouble.map_or_else(Assessment::current, |trouble| {
+        Assessment::in_progress(trouble.line())
+    })
 }
 
-/// Quotas and admission show here: no pod exists that could report them.
+/// Returns the condition for quota and admission failures, which no pod can
+/// report because none exists.
 fn replica_failure(value: &Value) -> Option<Condition<'_>> {
     condition(value, "ReplicaFailure").filter(|condition| condition.is_true())
 }
@@ -115,7 +120,7 @@ pub(super) fn stateful_set(value: &Value) -> Assessment {
     } else {
         (wanted - partition).max(0)
     };
-    // Once a roll-out is complete the controller makes the revisions equal.
+    // When a rollout is complete, the controller makes the revisions equal.
     let same_revision = status["updateRevision"].is_string()
         && status["updateRevision"] == status["currentRevision"];
     if replicas > wanted {
@@ -130,6 +135,10 @@ pub(super) fn stateful_set(value: &Value) -> Assessment {
     let available = count(&status["availableReplicas"]);
     if count(&value["spec"]["minReadySeconds"]) > 0 && available < wanted {
         return Assessment::in_progress(format!("{available} of {wanted} replicas available"));
+    }
+    let differs = status["updateRevision"].is_string() && status["currentRevision"].is_string();
+    if differs && !same_revision && !on_delete && partition == 0 {
+        return Assessment::in_progress("the new revision is not the current one yet");
     }
     if same_revision || updated >= wanted {
         return Assessment::current();
@@ -149,7 +158,7 @@ pub(super) fn daemon_set(value: &Value) -> Assessment {
         return lag;
     }
     let status = &value["status"];
-    // The controller always writes this count, also a zero.
+    // The controller always writes this count, even if it is zero.
     if !status["desiredNumberScheduled"].is_i64() {
         return Assessment::in_progress("its controller has counted no pods yet");
     }
@@ -194,12 +203,15 @@ pub(super) fn replica_set(value: &Value) -> Assessment {
     let wanted = wanted(value);
     let [replicas, ready, available] =
         ["replicas", "readyReplicas", "availableReplicas"].map(|key| count(&status[key]));
+    let labeled = status["fullyLabeledReplicas"].as_i64();
     let behind = if replicas > wanted {
         format!("{} replicas too many", replicas - wanted)
     } else if ready < wanted {
         format!("{ready} of {wanted} replicas ready")
     } else if available < wanted {
         format!("{available} of {wanted} replicas available")
+    } else if labeled.is_some_and(|labeled| labeled < wanted) {
+        "not every replica has the labels of the template yet".to_owned()
     } else {
         return replica_failure(value).map_or_else(Assessment::current, |failure| {
             Assessment::in_progress(failure.line())
@@ -263,10 +275,24 @@ mod tests {
     #[case::paused_in_the_middle(json!({"metadata": {"generation": 3}, "spec": {"replicas": 2, "paused": true}, "status": {
         "observedGeneration": 3, "replicas": 3, "updatedReplicas": 1, "readyReplicas": 3, "availableReplicas": 3,
         "conditions": [{"type": "Progressing", "status": "Unknown", "reason": "DeploymentPaused", "message": "Deployment is paused"}]}}),
-        InProgress, "paused, 1 of 2 replicas updated")]
+        Current, "paused: spec.paused")]
+    #[case::paused_and_not_observed(json!({"metadata": {"generation": 3}, "spec": {"replicas": 2, "paused": true}, "status": {"observedGeneration": 2}}),
+        Current, "paused: spec.paused")]
+    #[case::resumed(json!({"metadata": {"generation": 4}, "spec": {"replicas": 2}, "status": {
+        "observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
+        "conditions": [{"type": "Progressing", "status": "Unknown", "reason": "DeploymentPaused"}]}}),
+        InProgress, "its controller has seen generation 3, not 4 yet")]
+    #[case::still_progressing(json!({"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": {
+        "observedGeneration": 2, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1,
+        "conditions": [{"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated", "message": "ReplicaSet \"web-5d8\" is progressing."}]}}),
+        InProgress, "Progressing=True (ReplicaSetUpdated): ReplicaSet \"web-5d8\" is progressing.")]
+    #[case::progressing_without_a_reason(json!({"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": {
+        "observedGeneration": 2, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1,
+        "conditions": [{"type": "Progressing", "status": "True"}]}}),
+        Current, "")]
     #[case::paused_when_done(json!({"metadata": {"generation": 3}, "spec": {"replicas": 1, "paused": true}, "status": {
         "observedGeneration": 3, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1}}),
-        Current, "paused")]
+        Current, "paused: spec.paused")]
     #[case::scaled_to_zero(json!({"metadata": {"generation": 2}, "spec": {"replicas": 0}, "status": {"observedGeneration": 2,
         "conditions": [{"type": "Available", "status": "True"}]}}),
         Current, "")]
@@ -327,6 +353,18 @@ mod tests {
         "observedGeneration": 2, "replicas": 3, "readyReplicas": 3, "updatedReplicas": 1, "currentReplicas": 2,
         "currentRevision": "db-1", "updateRevision": "db-2"}}),
         InProgress, "1 of 2 replicas updated")]
+    #[case::revisions_differ(json!({"metadata": {"generation": 2}, "spec": {"replicas": 2}, "status": {
+        "observedGeneration": 2, "replicas": 2, "readyReplicas": 2, "updatedReplicas": 2,
+        "currentRevision": "db-1", "updateRevision": "db-2"}}),
+        InProgress, "the new revision is not the current one yet")]
+    #[case::revisions_differ_with_a_partition(json!({"metadata": {"generation": 2}, "spec": {"replicas": 1,
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}}, "status": {
+        "observedGeneration": 2, "replicas": 1, "readyReplicas": 1, "updatedReplicas": 1,
+        "currentRevision": "db-1", "updateRevision": "db-2"}}),
+        Current, "")]
+    #[case::no_revisions(json!({"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": {
+        "observedGeneration": 2, "replicas": 1, "readyReplicas": 1, "updatedReplicas": 1}}),
+        Current, "")]
     #[case::zero(json!({"metadata": {"generation": 1}, "spec": {"replicas": 0}, "status": {"observedGeneration": 1, "replicas": 0}}),
         Current, "")]
     fn stateful_sets(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
@@ -337,7 +375,8 @@ mod tests {
     }
 
     #[rstest]
-    // The API server writes the counts as zeros before the controller has seen it.
+    // The API server writes zero counts before the controller has observed the
+    // object.
     #[case::unseen(json!({"metadata": {"generation": 1}, "spec": {}, "status": {
         "currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0}}),
         InProgress, "its controller has not seen it yet")]
@@ -377,6 +416,9 @@ mod tests {
         InProgress, "ReplicaFailure=True (FailedDelete): no")]
     #[case(json!({"metadata": {"generation": 1}, "spec": {"replicas": 1}, "status": {"observedGeneration": 1}}),
         InProgress, "0 of 1 replicas ready")]
+    #[case(json!({"metadata": {"generation": 1}, "spec": {"replicas": 2}, "status": {"observedGeneration": 1, "replicas": 2, "readyReplicas": 2,
+        "availableReplicas": 2, "fullyLabeledReplicas": 1}}),
+        InProgress, "not every replica has the labels of the template yet")]
     fn replica_sets(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
         let expected = (readiness, message.to_owned());
         assert_eq!(check("apps/v1", "ReplicaSet", rest.clone()), expected);

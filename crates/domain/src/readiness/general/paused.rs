@@ -10,19 +10,23 @@ use crate::readiness::conditions::Condition;
 /// Fields of a spec that pause its controller.
 const FIELDS: &[&str] = &["pause", "paused", "suspend", "suspended"];
 
-/// Names of annotations, after the `/`, that do the same.
+/// Names of annotations, after the `/`, that pause a controller.
 const ANNOTATIONS: &[&str] = &["paused", "pause-reconciliation", "reconciliation-paused"];
 
-/// Finds what says that an object is paused or suspended.
-pub(super) fn paused(value: &Value, conditions: &[Condition<'_>]) -> Option<String> {
-    of_spec(value)
-        .or_else(|| of_annotations(value))
-        .or_else(|| of_conditions(conditions))
-        .or_else(|| {
-            status::states(value)
-                .find(|state| state.meaning() == Some(Meaning::Paused))
-                .map(|state| state.line(value))
-        })
+/// Finds the field of the spec or the annotation that pauses an object.
+pub(super) fn by_user(value: &Value) -> Option<String> {
+    of_spec(value).or_else(|| of_annotations(value))
+}
+
+/// Finds the condition or status word that reports a paused object. A word does
+/// not count if the spec already resumes the object.
+pub(super) fn by_status(value: &Value, conditions: &[Condition<'_>]) -> Option<String> {
+    let is_resumed = || FIELDS.iter().any(|field| value["spec"][*field] == false);
+    of_conditions(conditions).or_else(|| {
+        status::states(value)
+            .find(|state| state.meaning() == Some(Meaning::Paused) && !is_resumed())
+            .map(|state| state.line(value))
+    })
 }
 
 fn of_spec(value: &Value) -> Option<String> {
@@ -46,9 +50,12 @@ fn of_conditions(conditions: &[Condition<'_>]) -> Option<String> {
             Sense::Paused => condition.is_true(),
             Sense::Good(_) => !condition.is_true() && is_paused(),
             Sense::Progressing => is_paused(),
-            Sense::Failed | Sense::Bad(_) | Sense::NotGood(_) | Sense::Work(_) | Sense::Neutral => {
-                false
-            }
+            Sense::Failed
+            | Sense::Bad(_)
+            | Sense::NotGood(_)
+            | Sense::Work(_)
+            | Sense::Activity
+            | Sense::Neutral => false,
         }
     });
     paused.map(|condition| condition.line())

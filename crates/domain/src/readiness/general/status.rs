@@ -1,4 +1,4 @@
-//! Fields of a status beside conditions: words for states, flags, errors and counts.
+//! Status fields besides conditions: state words, flags, errors and counts.
 
 use serde_json::Value;
 
@@ -18,12 +18,19 @@ const ERRORS: &[&str] = &[
     "errors",
     "failureMessage",
     "failureReason",
+    "lastError",
+    "problems",
+    "reconcileError",
+    "validationErrors",
 ];
 
-/// Fields that the state of an object is in, where the state is an object itself.
+/// Fields that name the state of the last change.
+const OUTCOMES: &[&str] = &["lastOperation", "result"];
+
+/// Fields with the word, if the state is an object.
 const INNER: &[&str] = &["status", "state", "phase"];
 
-/// A word for a state, and where it is.
+/// A state word, with its field.
 pub(super) struct State<'a> {
     field: String,
     word: &'a str,
@@ -34,7 +41,7 @@ impl State<'_> {
         words::state(self.word)
     }
 
-    /// `phase Failed: message`.
+    /// Formats `phase Failed: message`.
     pub(super) fn line(&self, value: &Value) -> String {
         let Self { field, word } = self;
         match value["status"]["message"].as_str() {
@@ -58,26 +65,28 @@ fn state_of<'a>(key: &str, field: &'a Value) -> Option<State<'a>> {
     })
 }
 
-/// Words for the state of the whole object.
+/// Returns the state words of the whole object.
 pub(super) fn states(value: &Value) -> impl Iterator<Item = State<'_>> {
     STATES
         .iter()
         .filter_map(|key| state_of(key, value["status"].get(key)?))
 }
 
-/// Words for states of parts: other fields whose name ends with one of the names.
+/// Returns the state words of parts: other fields whose name ends with one of
+/// the names, and outcomes.
 fn states_of_parts(value: &Value) -> impl Iterator<Item = State<'_>> {
     let fields = value["status"].as_object().into_iter().flatten();
     fields.filter_map(|(key, field)| {
         let words = words::words(key);
         let last = words.last()?.as_str();
-        (words.len() > 1 && STATES.contains(&last) && !is_of_the_past(&words))
-            .then(|| state_of(key, field))?
+        let is_state = words.len() > 1 && STATES.contains(&last) && !is_of_the_past(key);
+        (is_state || OUTCOMES.contains(&key.as_str())).then(|| state_of(key, field))?
     })
 }
 
-fn is_of_the_past(words: &[String]) -> bool {
-    words
+/// Returns whether a field name is about a past or future state.
+pub(super) fn is_of_the_past(key: &str) -> bool {
+    words::words(key)
         .first()
         .is_some_and(|first| ["last", "previous", "desired", "target"].contains(&first.as_str()))
 }
@@ -90,38 +99,100 @@ fn trouble_of(state: &State<'_>, value: &Value, give_up: GiveUp) -> Option<Troub
     }
 }
 
-/// Finds trouble of the whole object.
+/// Returns the trouble of the whole object. A word for "paused" means that the
+/// object is resuming; otherwise it was handled before.
 pub(super) fn trouble(value: &Value) -> impl Iterator<Item = Trouble> {
-    states(value).filter_map(|state| trouble_of(&state, value, GiveUp::AfterGrace))
+    states(value).filter_map(|state| {
+        if state.meaning() == Some(Meaning::Paused) {
+            return Some(Trouble::in_progress(state.line(value)));
+        }
+        trouble_of(&state, value, GiveUp::AfterGrace)
+    })
 }
 
-/// Finds trouble of parts: it counts where no condition is about the whole.
+/// Returns the trouble of parts, which counts if no condition is about the
+/// whole object.
 pub(super) fn trouble_of_parts(value: &Value) -> Vec<Trouble> {
     let status = &value["status"];
     let parts = states_of_parts(value);
     let mut found: Vec<Trouble> = parts
         .filter_map(|state| trouble_of(&state, value, GiveUp::AtDeadline))
         .collect();
-    found.extend(ERRORS.iter().filter_map(|key| {
+    found.extend(errors(status));
+    found.extend(flags(status));
+    found.extend(flags(&status["health"]));
+    found.extend(counts(value));
+    found
+}
+
+fn errors(status: &Value) -> Vec<Trouble> {
+    let errors = ERRORS.iter().filter_map(|key| {
         let text = match &status[*key] {
             Value::String(text) if !text.is_empty() => format!("{key}: {text}"),
             Value::Array(items) if !items.is_empty() => format!("{} {key}", items.len()),
+            Value::Object(fields) if !fields.is_empty() => {
+                match fields.get("message").and_then(Value::as_str) {
+                    Some(message) => format!("{key}: {message}"),
+                    None => format!("{key} is set"),
+                }
+            }
             _ => return None,
         };
         Some(Trouble::failed(text, GiveUp::AtDeadline))
-    }));
-    let flags = status.as_object().into_iter().flatten();
-    found.extend(flags.filter_map(|(key, flag)| {
-        let is_good = matches!(sense(key), Sense::Good(_));
-        (is_good && *flag == false).then(|| Trouble::in_progress(format!("{key} is false")))
-    }));
-    if let (Some(wanted), Some(ready)) = (
-        value["spec"]["replicas"].as_i64(),
-        status["readyReplicas"].as_i64(),
-    ) && ready < wanted
-    {
-        let counts = format!("{ready} of {wanted} replicas ready");
-        found.push(Trouble::in_progress(counts));
+    });
+    errors.collect()
+}
+
+fn flags(place: &Value) -> Vec<Trouble> {
+    let fields = place.as_object().into_iter().flatten();
+    let flags = fields.filter_map(|(key, field)| {
+        let flag = flag(field)?;
+        let sense = sense(key);
+        if !flag && matches!(sense, Sense::Good(_)) {
+            Some(Trouble::in_progress(format!("{key} is false")))
+        } else if flag && matches!(sense, Sense::Failed | Sense::Bad(_)) {
+            let line = format!("{key} is true");
+            Some(Trouble::failed(line, GiveUp::AtDeadline))
+        } else {
+            None
+        }
+    });
+    flags.collect()
+}
+
+/// Reads a boolean. Some controllers write it as a string.
+fn flag(field: &Value) -> Option<bool> {
+    match field {
+        Value::Bool(flag) => Some(*flag),
+        Value::String(text) if text.eq_ignore_ascii_case("true") => Some(true),
+        Value::String(text) if text.eq_ignore_ascii_case("false") => Some(false),
+        _ => None,
     }
-    found
+}
+
+/// Compares counts of replicas and pods with the desired ones.
+fn counts(value: &Value) -> Vec<Trouble> {
+    let status = &value["status"];
+    let count = |key: &str| status[key].as_i64();
+    let replicas = value["spec"]["replicas"].as_i64();
+    let pods = count("desiredNumberScheduled");
+    let ready = count("readyReplicas").or_else(|| count("availableReplicas"));
+    // A partition, or deletion by hand, leaves replicas of the previous version.
+    let strategy = &value["spec"]["updateStrategy"];
+    let is_whole = strategy["type"] != "OnDelete"
+        && strategy["partition"].is_null()
+        && strategy["rollingUpdate"]["partition"].is_null();
+    let updated = |key: &str| count(key).filter(|_| is_whole);
+    let counts = [
+        (ready, replicas, "replicas ready"),
+        (updated("updatedReplicas"), replicas, "replicas updated"),
+        // The controller omits a zero.
+        (Some(count("numberReady").unwrap_or(0)), pods, "pods ready"),
+        (updated("updatedNumberScheduled"), pods, "pods updated"),
+    ];
+    let behind = counts.into_iter().filter_map(|(done, desired, what)| {
+        let (done, desired) = (done?, desired?);
+        (done < desired).then(|| Trouble::in_progress(format!("{done} of {desired} {what}")))
+    });
+    behind.collect()
 }

@@ -54,6 +54,9 @@ fn conditions_alone() {
         ("Reconciling=True", InProgress),
         ("Progressing=True", InProgress),
         ("Progressing=True:NewReplicaSetAvailable", Current),
+        ("Progressing=True:RolloutStarted", InProgress),
+        ("Progressing=True:UpgradeAccepted", InProgress),
+        ("Progressing=True:Running", InProgress),
         ("Progressing=False", InProgress),
         ("Progressing=False:Completed", Current),
         ("Progressing=False:ProgressDeadlineExceeded", Failed),
@@ -62,11 +65,36 @@ fn conditions_alone() {
         ("DatabaseReady=True CacheReady=False:CreateError", Failed),
         ("Accepted=True Programmed=False", InProgress),
         ("BackupFailed=True", Failed),
-        // A part beside the whole.
+        ("FailedToReconcile=True", Failed),
+        ("InvalidSpec=True", Failed),
+        ("InvalidSpec=False", Current),
+        ("SecretNotValid=True", InProgress),
+        ("NodeNotReady=False", Current),
+        ("OutOfSync=True", InProgress),
+        ("AbleToScale=False:FailedGetScale", Failed),
+        ("Attached=False:Invalid", Failed),
+        ("Unreachable=True", Failed),
+        ("example.org/MissingPeerConfig=True", Failed),
+        ("ScalingUp=True", InProgress),
+        ("Running=False", Current),
+        ("Running=False:DeploymentFailed", Failed),
+        ("Running=Unknown:DeploymentFailed", Current),
+        ("Ready=True Active=False:InvalidConfig", Current),
+        // Conditions about the newest spec, with conditions about the whole.
+        ("Available=True Reconciled=False:ReconcileError", Failed),
+        ("Healthy=True ReconcileSuccess=False", InProgress),
+        ("Ready=True Applied=False:ApplyFailed", Failed),
+        ("Ready=True UpToDate=False", InProgress),
+        ("Available=True UpgradeFailed=True", Failed),
+        ("Ready=True UpdateInProgress=True", InProgress),
+        ("Ready=True RollingOut=True", InProgress),
+        ("Accepted=True DatabaseReady=False", InProgress),
+        // Conditions about a part, with conditions about the whole.
+        ("Ready=True ScalingUp=True", Current),
         ("Ready=True DatabaseReady=False", Current),
         ("Ready=True BackupFailed=True", Current),
         ("Synced=True DatabaseReady=False", InProgress),
-        // The whole beside the whole.
+        // Several conditions about the whole.
         ("Ready=True Available=False", InProgress),
         ("Ready=True Synced=False:ReconcileError", Failed),
         ("Ready=True Failed=True", Failed),
@@ -84,7 +112,7 @@ fn conditions_alone() {
         ("Ready=True Progressing=True:Available", Current),
         ("Ready=True Reconciling=True", InProgress),
         ("Ready=False Progressing=False", InProgress),
-        // A controller at work may recover.
+        // A working controller may recover.
         ("Degraded=True Progressing=True", InProgress),
         ("Ready=False:InstallFailed Reconciling=True", InProgress),
         ("Stalled=True Reconciling=True", Failed),
@@ -95,9 +123,17 @@ fn conditions_alone() {
     }
 }
 
+/// Judges statuses of objects that want three replicas.
+fn check_statuses(cases: impl IntoIterator<Item = (Value, Readiness, &'static str)>) {
+    for (status, expected, message) in cases {
+        let found = judged(json!({"spec": {"replicas": 3}, "status": status}));
+        assert_eq!(found, (expected, message.to_owned()), "{status}");
+    }
+}
+
 #[test]
 fn words_of_a_status() {
-    for (status, expected, message) in [
+    check_statuses([
         (json!({"phase": "Running"}), Current, ""),
         (json!({"phase": "Idle"}), Current, ""),
         (json!({"phase": 3}), Current, ""),
@@ -135,6 +171,20 @@ fn words_of_a_status() {
         ),
         (json!({"ready": false}), InProgress, "ready is false"),
         (json!({"ready": true}), Current, ""),
+        (json!({"ready": "False"}), InProgress, "ready is false"),
+        (json!({"failed": true}), Failed, "failed is true"),
+        (json!({"failed": false}), Current, ""),
+        (
+            json!({"health": {"healthy": false}}),
+            InProgress,
+            "healthy is false",
+        ),
+        (json!({"result": "Failed"}), Failed, "result Failed"),
+        (
+            json!({"lastOperation": {"state": "Error"}}),
+            Failed,
+            "lastOperation.state Error",
+        ),
         (
             json!({"databaseReady": false}),
             InProgress,
@@ -144,12 +194,52 @@ fn words_of_a_status() {
         (json!({"error": ""}), Current, ""),
         (json!({"errors": [{}]}), Failed, "1 errors"),
         (
+            json!({"error": {"message": "no disk"}}),
+            Failed,
+            "error: no disk",
+        ),
+        (json!({"error": {"code": 3}}), Failed, "error is set"),
+        (json!({"lastError": "boom"}), Failed, "lastError: boom"),
+        (json!({"problems": ["a", "b"]}), Failed, "2 problems"),
+    ]);
+}
+
+#[test]
+fn counts_of_a_status() {
+    check_statuses([
+        (
             json!({"readyReplicas": 1}),
             InProgress,
             "1 of 3 replicas ready",
         ),
         (json!({"readyReplicas": 3}), Current, ""),
-        // Words beside conditions.
+        (json!({"replicas": 3}), Current, ""),
+        (
+            json!({"availableReplicas": 2}),
+            InProgress,
+            "2 of 3 replicas ready",
+        ),
+        (
+            json!({"replicas": 3, "readyReplicas": 3, "updatedReplicas": 1}),
+            InProgress,
+            "1 of 3 replicas updated",
+        ),
+        (
+            json!({"desiredNumberScheduled": 3}),
+            InProgress,
+            "0 of 3 pods ready",
+        ),
+        (
+            json!({"desiredNumberScheduled": 3, "numberReady": 3, "updatedNumberScheduled": 2}),
+            InProgress,
+            "2 of 3 pods updated",
+        ),
+    ]);
+}
+
+#[test]
+fn words_of_a_status_beside_conditions() {
+    check_statuses([
         (
             json!({"phase": "Creating", "conditions": conditions("Ready=True")}),
             InProgress,
@@ -180,9 +270,20 @@ fn words_of_a_status() {
             Current,
             "",
         ),
+    ]);
+}
+
+#[test]
+fn replicas_of_a_previous_version_may_stay_by_strategy() {
+    for strategy in [
+        json!({"type": "OnDelete"}),
+        json!({"partition": 2}),
+        json!({"rollingUpdate": {"partition": 2}}),
     ] {
-        let found = judged(json!({"spec": {"replicas": 3}, "status": status}));
-        assert_eq!(found, (expected, message.to_owned()), "{status}");
+        let spec = json!({"replicas": 3, "updateStrategy": strategy});
+        let status = json!({"readyReplicas": 3, "updatedReplicas": 1});
+        let (found, message) = judged(json!({"spec": spec, "status": status}));
+        assert_eq!(found, Current, "{strategy}: {message}");
     }
 }
 
@@ -277,10 +378,16 @@ fn conditions_of_an_earlier_generation_do_not_count() {
         let found = judged(json!({"metadata": {"generation": 2}, "status": status}));
         assert_eq!(found, (expected, message.to_owned()), "{status}");
     }
-    let status = json!({"observedGeneration": 2, "conditions": conditions("Ready=True")});
-    let found = judged(json!({"metadata": {"generation": 3}, "status": status}));
-    let lag = "its controller has seen generation 2, not 3 yet".to_owned();
-    assert_eq!(found, (InProgress, lag));
+    for field in [
+        "observedGeneration",
+        "lastObservedGeneration",
+        "lastReconciledGeneration",
+    ] {
+        let status = json!({field: 2, "conditions": conditions("Ready=True")});
+        let found = judged(json!({"metadata": {"generation": 3}, "status": status}));
+        let lag = "its controller has seen generation 2, not 3 yet".to_owned();
+        assert_eq!(found, (InProgress, lag), "{field}");
+    }
 }
 
 #[test]
@@ -302,6 +409,14 @@ fn conditions_of_parents_count_where_there_are_no_others() {
         ),
         (
             json!({"conditions": conditions("Ready=True"), "ancestors": [parent("Accepted=False")]}),
+            Current,
+        ),
+        (
+            json!({"conditionStatus": parent("Ready=False:CreateError")}),
+            Failed,
+        ),
+        (
+            json!({"previousStatus": parent("Ready=False:CreateError")}),
             Current,
         ),
     ] {
@@ -352,6 +467,34 @@ fn paused_objects_are_ready_with_a_note() {
     ] {
         assert_eq!(judged(rest.clone()).0, Failed, "{rest}");
     }
+}
+
+#[test]
+fn an_object_that_is_about_to_resume_is_in_progress() {
+    let suspended = json!({"phase": "Suspended"});
+    for (rest, message) in [
+        (
+            json!({"spec": {"suspend": false}, "status": suspended}),
+            "phase Suspended",
+        ),
+        (
+            json!({"metadata": {"generation": 2}, "status": {"observedGeneration": 1, "phase": "Suspended"}}),
+            "its controller has seen generation 1, not 2 yet",
+        ),
+        (
+            json!({"metadata": {"generation": 2}, "status": {"observedGeneration": 1, "conditions": conditions("Paused=True")}}),
+            "its controller has seen generation 1, not 2 yet",
+        ),
+    ] {
+        assert_eq!(
+            judged(rest.clone()),
+            (InProgress, message.to_owned()),
+            "{rest}"
+        );
+    }
+    // Pausing in the spec takes effect immediately.
+    let spec = json!({"metadata": {"generation": 2}, "spec": {"suspend": true}, "status": {"observedGeneration": 1}});
+    assert_eq!(judged(spec), (Current, "paused: spec.suspend".to_owned()));
 }
 
 #[test]

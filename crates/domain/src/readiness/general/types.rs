@@ -1,4 +1,4 @@
-//! Types of conditions: whether True is good or bad.
+//! Meaning of condition types: whether True is good or bad.
 
 use super::words::words;
 
@@ -7,38 +7,46 @@ use super::words::words;
 pub(super) enum Sense {
     /// True is good.
     Good(Weight),
-    /// True is trouble that the controller does not try to end.
+    /// True is trouble that the controller does not try to resolve.
     Failed,
     /// True is trouble.
     Bad(Weight),
-    /// True is as False of the opposite.
+    /// True means the same as False of the opposite type.
     NotGood(Weight),
-    /// True means that the controller is at work.
+    /// True means that the controller is working.
     Work(Weight),
-    /// False is the end of work, or trouble: other conditions decide.
+    /// False is either the end of the work or trouble; other conditions decide.
     Progressing,
-    /// True means that nothing is done until a user resumes the object.
+    /// False is trouble only if its reason reports a failure.
+    Activity,
+    /// True means that the controller waits until a user resumes the object.
     Paused,
-    /// Nothing about readiness.
+    /// Unrelated to readiness.
     Neutral,
 }
 
 /// Weight of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Weight {
-    /// About the whole object: it always counts.
+    /// About the whole object; always counts.
     Whole,
-    /// About a part: it counts unless a condition about the whole is True.
+    /// About the newest spec; always counts, but True does not mean that the
+    /// object is ready.
+    Spec,
+    /// About a part; counts unless a condition about the whole is True.
     Part,
 }
 
 const GOOD: &[&str] = &[
     "accepted",
     "admitted",
+    "allowed",
     "applied",
     "approved",
+    "attached",
     "available",
     "bootstrapped",
+    "bound",
     "complete",
     "completed",
     "configured",
@@ -46,8 +54,11 @@ const GOOD: &[&str] = &[
     "converged",
     "created",
     "deployed",
+    "downloaded",
+    "enforced",
     "established",
     "healthy",
+    "imported",
     "initialized",
     "installed",
     "issued",
@@ -56,25 +67,35 @@ const GOOD: &[&str] = &[
     "online",
     "operational",
     "programmed",
+    "propagation",
     "provisioned",
     "reachable",
     "ready",
     "reconciled",
     "registered",
     "resolved",
+    "satisfied",
+    "scheduled",
     "stable",
     "succeeded",
     "success",
     "successful",
     "synced",
     "synchronized",
+    "updated",
     "valid",
     "validated",
     "verified",
 ];
 
 const BAD: &[&str] = &[
+    "aborted",
     "blocked",
+    "broken",
+    "conflict",
+    "conflicted",
+    "conflicting",
+    "corrupted",
     "crashed",
     "degraded",
     "denied",
@@ -82,15 +103,23 @@ const BAD: &[&str] = &[
     "errored",
     "errors",
     "exceeded",
+    "expired",
     "failed",
     "failing",
     "failure",
+    "halted",
     "invalid",
+    "irreconcilable",
+    "lost",
     "misconfigured",
+    "missing",
+    "orphaned",
     "rejected",
     "stalled",
     "terminal",
+    "timeout",
     "unhealthy",
+    "unreachable",
 ];
 
 const NOT_GOOD: &[&str] = &["offline", "unavailable", "unready", "unschedulable"];
@@ -111,51 +140,97 @@ const WORK: &[&str] = &[
     "progress",
     "progressing",
     "provisioning",
+    "rebalancing",
     "reconciling",
     "recovering",
     "resizing",
     "restarting",
     "restoring",
     "starting",
-    "syncing",
     "synchronizing",
+    "syncing",
     "terminating",
     "updating",
     "upgrading",
     "waiting",
 ];
 
-/// First words of types such as `UpdateAvailable`, that offer something.
-const OFFERS: &[&str] = &["update", "updates", "upgrade", "upgrades", "version"];
+/// First words of types such as `UpdateAvailable`, which announce a
+/// possibility.
+const OFFERS: &[&str] = &[
+    "deletion",
+    "disruption",
+    "release",
+    "update",
+    "updates",
+    "upgrade",
+    "upgrades",
+    "version",
+];
 
 /// First words of types about what the controller does with the object.
 const RECONCILE: &[&str] = &["reconcile", "reconciler", "reconciliation", "replica"];
 
-/// Reads a type of condition.
+/// Returns the meaning of a condition type. A type with a domain, such as
+/// `example.org/Ready`, is about a part.
 pub(super) fn sense(name: &str) -> Sense {
+    match name.rsplit_once('/') {
+        Some((_, name)) => of_part(sense_of(name)),
+        None => sense_of(name),
+    }
+}
+
+fn of_part(sense: Sense) -> Sense {
+    match sense {
+        Sense::Good(_) => Sense::Good(Weight::Part),
+        Sense::Failed | Sense::Bad(_) => Sense::Bad(Weight::Part),
+        Sense::NotGood(_) => Sense::NotGood(Weight::Part),
+        Sense::Work(_) | Sense::Progressing => Sense::Work(Weight::Part),
+        Sense::Activity => Sense::Activity,
+        Sense::Paused | Sense::Neutral => Sense::Neutral,
+    }
+}
+
+fn sense_of(name: &str) -> Sense {
     let words = words(name);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         [] => Sense::Neutral,
         ["ready" | "available" | "healthy" | "synced"] => Sense::Good(Weight::Whole),
+        ["accepted" | "applied" | "programmed" | "reconciled" | "valid"]
+        | [
+            "reconcile" | "reconciliation",
+            "success" | "succeeded" | "successful",
+        ]
+        | ["up", "to", "date"] => Sense::Good(Weight::Spec),
         ["progressing"] => Sense::Progressing,
         ["paused" | "suspended"] | ["reconcile" | "reconciliation", "paused" | "suspended"] => {
             Sense::Paused
         }
         ["failed" | "stalled" | "terminal"] => Sense::Failed,
-        ["degraded" | "unhealthy" | "failure" | "error" | "errored"] | ["error", "occurred"] => {
-            Sense::Bad(Weight::Whole)
+        ["degraded" | "unhealthy" | "failure" | "error" | "errored"]
+        | ["error", "occurred"]
+        | ["rollout" | "update" | "upgrade", "failed"]
+        | ["rollout", "blocked"] => Sense::Bad(Weight::Whole),
+        ["in", "progress"]
+        | ["rolling", "out"]
+        | ["rollout" | "update" | "upgrade", "in", "progress"] => Sense::Work(Weight::Whole),
+        ["scaling", "up" | "down"] => Sense::Work(Weight::Part),
+        ["out", "of", "sync"] => Sense::NotGood(Weight::Whole),
+        ["in", "sync"] | ["resolved", "refs"] => Sense::Good(Weight::Part),
+        ["ack", "recoverable"] | ["failed" | "unable", "to", ..] | ["no", "matching", ..] => {
+            Sense::Bad(Weight::Part)
         }
-        ["in", "progress"] => Sense::Work(Weight::Whole),
-        ["in", "sync"] | ["up", "to", "date"] | ["resolved", "refs"] => Sense::Good(Weight::Part),
         [first, "error" | "failed" | "failure"] if RECONCILE.contains(first) => {
             Sense::Bad(Weight::Whole)
         }
-        [first, "available"] if OFFERS.contains(first) => Sense::Neutral,
+        [first, "allowed" | "available"] if OFFERS.contains(first) => Sense::Neutral,
+        ["no", .., last] if BAD.contains(last) => Sense::Good(Weight::Part),
         ["not", rest @ ..] if rest.last().is_some_and(|last| GOOD.contains(last)) => {
             Sense::NotGood(weight(rest.len()))
         }
-        [.., last] => of_last(last, words.len()),
+        [.., "not", last] if GOOD.contains(last) => Sense::NotGood(Weight::Part),
+        [first, ..] => of_last(&words).unwrap_or_else(|| of_first(first)),
     }
 }
 
@@ -167,23 +242,34 @@ fn weight(words: usize) -> Weight {
     }
 }
 
-fn of_last(last: &str, words: usize) -> Sense {
-    if GOOD.contains(&last) {
-        Sense::Good(Weight::Part)
-    } else if BAD.contains(&last) {
-        Sense::Bad(Weight::Part)
-    } else if NOT_GOOD.contains(&last) {
-        Sense::NotGood(weight(words))
-    } else if WORK.contains(&last) {
-        Sense::Work(weight(words))
+fn of_last(words: &[&str]) -> Option<Sense> {
+    let last = words.last()?;
+    if GOOD.contains(last) {
+        Some(Sense::Good(Weight::Part))
+    } else if BAD.contains(last) {
+        Some(Sense::Bad(Weight::Part))
+    } else if NOT_GOOD.contains(last) {
+        Some(Sense::NotGood(weight(words.len())))
+    } else if WORK.contains(last) {
+        Some(Sense::Work(weight(words.len())))
     } else {
-        Sense::Neutral
+        ["active", "running"]
+            .contains(last)
+            .then_some(Sense::Activity)
+    }
+}
+
+fn of_first(first: &str) -> Sense {
+    match first {
+        "bad" | "error" | "invalid" | "missing" => Sense::Bad(Weight::Part),
+        "able" | "ready" => Sense::Good(Weight::Part),
+        _ => Sense::Neutral,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Weight::{Part, Whole};
+    use super::Weight::{Part, Spec, Whole};
     use super::*;
 
     #[test]
@@ -194,15 +280,27 @@ mod tests {
             ("Healthy", Sense::Good(Whole)),
             ("Synced", Sense::Good(Whole)),
             ("DatabaseReady", Sense::Good(Part)),
-            ("Accepted", Sense::Good(Part)),
+            ("Accepted", Sense::Good(Spec)),
+            ("Reconciled", Sense::Good(Spec)),
+            ("DatabaseReconciled", Sense::Good(Part)),
             ("ResolvedRefs", Sense::Good(Part)),
             ("API.ResourceSynced", Sense::Good(Part)),
-            ("ReconcileSuccess", Sense::Good(Part)),
-            ("UpToDate", Sense::Good(Part)),
+            ("ReconcileSuccess", Sense::Good(Spec)),
+            ("UpToDate", Sense::Good(Spec)),
+            ("ReadyToSyncSecrets", Sense::Good(Part)),
+            ("Ready-In-Zone-a", Sense::Good(Part)),
+            ("AbleToScale", Sense::Good(Part)),
+            ("example.org/Ready", Sense::Good(Part)),
+            ("NoConflicts", Sense::Neutral),
+            ("NoErrors", Sense::Good(Part)),
+            ("Attached", Sense::Good(Part)),
+            ("DeletionAllowed", Sense::Neutral),
             ("UpdateAvailable", Sense::Neutral),
             ("Upgradeable", Sense::Neutral),
-            ("Active", Sense::Neutral),
-            ("Running", Sense::Neutral),
+            ("Active", Sense::Activity),
+            ("PolicyRunning", Sense::Activity),
+            ("Warning", Sense::Neutral),
+            ("FailedOver", Sense::Neutral),
             ("", Sense::Neutral),
             ("Failed", Sense::Failed),
             ("Error", Sense::Bad(Whole)),
@@ -210,13 +308,30 @@ mod tests {
             ("ReconcileError", Sense::Bad(Whole)),
             ("ReplicaFailure", Sense::Bad(Whole)),
             ("BackupFailed", Sense::Bad(Part)),
+            ("UpgradeFailed", Sense::Bad(Whole)),
+            ("RolloutBlocked", Sense::Bad(Whole)),
+            ("FailedToReconcile", Sense::Bad(Part)),
+            ("InvalidSpec", Sense::Bad(Part)),
+            ("BadConfiguration", Sense::Bad(Part)),
+            ("Unreachable", Sense::Bad(Part)),
+            ("ACK.Recoverable", Sense::Bad(Part)),
+            ("Recoverable", Sense::Neutral),
+            ("example.org/NoMatchingNode", Sense::Bad(Part)),
+            ("example.org/MissingPeerConfig", Sense::Bad(Part)),
             ("Degraded", Sense::Bad(Whole)),
             ("NotReady", Sense::NotGood(Whole)),
             ("NotAllReady", Sense::NotGood(Part)),
+            ("NodeNotReady", Sense::NotGood(Part)),
+            ("SecretNotValid", Sense::NotGood(Part)),
+            ("OutOfSync", Sense::NotGood(Whole)),
             ("Unavailable", Sense::NotGood(Whole)),
             ("Progressing", Sense::Progressing),
             ("Reconciling", Sense::Work(Whole)),
             ("InProgress", Sense::Work(Whole)),
+            ("RollingOut", Sense::Work(Whole)),
+            ("UpdateInProgress", Sense::Work(Whole)),
+            ("MigrationInProgress", Sense::Work(Part)),
+            ("ScalingUp", Sense::Work(Part)),
             ("VolumeResizing", Sense::Work(Part)),
             ("Paused", Sense::Paused),
             ("ReconciliationPaused", Sense::Paused),

@@ -1,4 +1,4 @@
-//! Words of statuses, reasons and messages: which mean ready, in progress or failed.
+//! Meaning of words in states, reasons and messages.
 
 /// Meaning of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub(super) enum Meaning {
     Paused,
 }
 
-/// Words for a finished and working object, as names of states.
+/// Words for a finished and working object, as state names.
 const READY: &[&str] = &[
     "accepted",
     "active",
@@ -58,7 +58,12 @@ const READY: &[&str] = &[
     "verified",
 ];
 
-/// Words for an object that its controller still works at.
+/// Words of [`READY`] that also name the start of a change.
+const STARTED: &[&str] = &[
+    "accepted", "active", "enabled", "normal", "running", "started", "up",
+];
+
+/// Words for an object that its controller is still working on.
 const IN_PROGRESS: &[&str] = &[
     "accepting",
     "awaiting",
@@ -68,8 +73,11 @@ const IN_PROGRESS: &[&str] = &[
     "creating",
     "deleting",
     "deploying",
+    "disconnected",
     "downloading",
+    "drifted",
     "inactive",
+    "incomplete",
     "init",
     "initial",
     "initializing",
@@ -79,6 +87,8 @@ const IN_PROGRESS: &[&str] = &[
     "offline",
     "ongoing",
     "outdated",
+    "partial",
+    "partially",
     "pending",
     "preparing",
     "processing",
@@ -93,21 +103,27 @@ const IN_PROGRESS: &[&str] = &[
     "resizing",
     "restarting",
     "restoring",
+    "retry",
+    "rollback",
     "rolling",
     "scaling",
+    "scheduled",
     "starting",
     "stopping",
     "submitted",
-    "syncing",
     "synchronizing",
+    "syncing",
     "terminating",
     "unavailable",
     "unbound",
+    "undeployed",
+    "uninitialized",
     "unknown",
     "unready",
-    "unscheduled",
     "unschedulable",
+    "unscheduled",
     "unsynced",
+    "unsynchronized",
     "updating",
     "upgrading",
     "wait",
@@ -115,13 +131,18 @@ const IN_PROGRESS: &[&str] = &[
     "yellow",
 ];
 
-/// Words of a message that say that something is waited for, whatever comes after them.
+/// Words of a message that report waiting, whatever follows them.
 const WAITING: &[&str] = &["awaiting", "pending", "queued", "wait", "waiting"];
 
 /// Words for trouble.
 const FAILED: &[&str] = &[
     "aborted",
+    "backoff",
+    "blocked",
     "broken",
+    "canceled",
+    "cancelled",
+    "cannot",
     "conflict",
     "conflicting",
     "conflicts",
@@ -137,6 +158,7 @@ const FAILED: &[&str] = &[
     "error",
     "errored",
     "errors",
+    "evicted",
     "exceeded",
     "expired",
     "fail",
@@ -150,12 +172,17 @@ const FAILED: &[&str] = &[
     "faulty",
     "forbidden",
     "illegal",
+    "incompatible",
+    "inconclusive",
+    "interrupted",
     "invalid",
+    "killed",
     "lost",
     "malformed",
     "misconfigured",
     "mismatch",
     "missing",
+    "noncompliant",
     "orphaned",
     "panic",
     "red",
@@ -170,15 +197,16 @@ const FAILED: &[&str] = &[
     "unauthorized",
     "unhealthy",
     "unreachable",
-    "unrecoverable",
     "unrecognized",
+    "unrecoverable",
     "unresolvable",
+    "unsuccessful",
     "unsupported",
-    "cannot",
 ];
 
-/// Pairs of words for trouble.
+/// Word pairs for trouble.
 const FAILED_PAIRS: &[[&str; 2]] = &[
+    ["back", "off"],
     ["can", "not"],
     ["can", "t"],
     ["could", "not"],
@@ -186,12 +214,16 @@ const FAILED_PAIRS: &[[&str; 2]] = &[
     ["did", "not"],
     ["does", "not"],
     ["doesn", "t"],
+    ["no", "quorum"],
     ["no", "such"],
+    ["non", "compliant"],
     ["not", "allowed"],
+    ["not", "compliant"],
     ["not", "exist"],
     ["not", "found"],
     ["not", "permitted"],
     ["not", "supported"],
+    ["rolled", "back"],
     ["timed", "out"],
 ];
 
@@ -199,7 +231,7 @@ const PAUSED: &[&str] = &["paused", "suspended"];
 
 const NEGATIONS: &[&str] = &["no", "non", "not", "without"];
 
-/// Verbs in their form with "-ing" that name a state and no progress.
+/// Verbs ending in "-ing" that name a state instead of progress.
 const STATES_IN_ING: &[&str] = &[
     "crashing",
     "existing",
@@ -217,8 +249,8 @@ const STATES_IN_ING: &[&str] = &[
     "working",
 ];
 
-/// Splits a text into words of lower case, at everything but letters and digits and
-/// where a capital letter begins a word.
+/// Splits a text into lower-case words, at other characters than letters and
+/// digits and before capital letters that start a word.
 pub(super) fn words(text: &str) -> Vec<String> {
     let characters: Vec<char> = text.chars().collect();
     let mut words = vec![String::new()];
@@ -248,31 +280,32 @@ fn is_any(words: &[String], of: &[&str]) -> bool {
     words.iter().any(|word| of.contains(&word.as_str()))
 }
 
-/// Whether words report trouble; "no errors" does not.
+/// Returns whether words report trouble; "no errors" and "failed over" do not.
 fn has_failed(words: &[String]) -> bool {
     first_failed(words).is_some()
 }
 
-/// Position of the first word of trouble.
+/// Returns the position of the first word that reports trouble.
 fn first_failed(words: &[String]) -> Option<usize> {
     (0..words.len()).find(|&position| {
         let is_negated = position > 0
             && (NEGATIONS.contains(&words[position - 1].as_str()) || words[position - 1] == "0");
         let next = words.get(position + 1).map(String::as_str);
-        FAILED.contains(&words[position].as_str()) && !is_negated
+        let is_over = words[position] == "failed" && next == Some("over");
+        FAILED.contains(&words[position].as_str()) && !is_negated && !is_over
             || FAILED_PAIRS
                 .iter()
                 .any(|[first, second]| words[position] == *first && next == Some(*second))
     })
 }
 
-/// Whether a word ends with "-ing" and names something that goes on.
+/// Returns whether a word ends with "-ing" and names an ongoing activity.
 fn goes_on(word: &str) -> bool {
     word.len() > 6 && word.ends_with("ing") && !STATES_IN_ING.contains(&word)
 }
 
-/// Reads the name of a state, such as `ProvisioningFailed`. `None`: the words do not
-/// decide.
+/// Returns the meaning of a state name such as `ProvisioningFailed`. `None` if
+/// the words do not decide.
 pub(super) fn state(text: &str) -> Option<Meaning> {
     let words = words(text);
     if has_failed(&words) {
@@ -293,7 +326,7 @@ pub(super) fn state(text: &str) -> Option<Meaning> {
     is_ready.then_some(Meaning::Ready)
 }
 
-/// Reads the reason of a condition that is not as it should be.
+/// Returns the meaning of the reason of an unhealthy condition.
 pub(super) fn reason(text: &str) -> Option<Meaning> {
     let words = words(text);
     if has_failed(&words) {
@@ -307,8 +340,8 @@ pub(super) fn reason(text: &str) -> Option<Meaning> {
     }
 }
 
-/// Reads the message of a condition that is not as it should be: an object that waits
-/// for something has not failed, even if that is missing.
+/// Returns the meaning of the message of an unhealthy condition. An object that
+/// waits for something has not failed, even if that thing is missing.
 pub(super) fn message(text: &str) -> Option<Meaning> {
     let words = words(text);
     let waits = words
@@ -322,9 +355,13 @@ pub(super) fn message(text: &str) -> Option<Meaning> {
     }
 }
 
-/// Whether a reason names a finished change, as `NewReplicaSetAvailable`.
+/// Returns whether a reason names a finished change, such as
+/// `NewReplicaSetAvailable`.
 pub(super) fn is_done(reason: &str) -> bool {
+    let words = words(reason);
+    let mut done = READY.iter().filter(|word| !STARTED.contains(word));
     state(reason) == Some(Meaning::Ready)
+        && (done.any(|done| words.iter().any(|word| word == done)) || words.concat() == "uptodate")
 }
 
 #[cfg(test)]
@@ -380,6 +417,20 @@ mod tests {
             ("NewReplicaSetAvailable", Some(Ready)),
             ("Paused", Some(Paused)),
             ("suspended", Some(Paused)),
+            ("Cancelled", Some(Failed)),
+            ("Unsuccessful", Some(Failed)),
+            ("OOMKilled", Some(Failed)),
+            ("ImagePullBackOff", Some(Failed)),
+            ("NonCompliant", Some(Failed)),
+            ("NoQuorum", Some(Failed)),
+            ("RolledBack", Some(Failed)),
+            ("FailedOver", None),
+            ("Incomplete", Some(InProgress)),
+            ("PartiallyReady", Some(InProgress)),
+            ("Disconnected", Some(InProgress)),
+            ("Rollback", Some(InProgress)),
+            ("scheduled", Some(InProgress)),
+            ("Created", None),
             ("Idle", None),
             ("Stopped", None),
             ("", None),
@@ -387,6 +438,23 @@ mod tests {
             ("string", None),
         ] {
             assert_eq!(state(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn reasons_of_a_finished_change() {
+        for (reason, expected) in [
+            ("NewReplicaSetAvailable", true),
+            ("Completed", true),
+            ("AsExpected", true),
+            ("UpToDate", true),
+            ("RolloutStarted", false),
+            ("UpgradeAccepted", false),
+            ("Running", false),
+            ("NewReplicaSetCreated", false),
+            ("", false),
+        ] {
+            assert_eq!(is_done(reason), expected, "{reason}");
         }
     }
 

@@ -19,20 +19,39 @@ macro_rules! project {
 
 /// The files, by name. Each group of a file is listed here.
 pub(super) static PROJECTS: &[Project] = &[
-    project!("actions-runner-controller", ["actions.summerwind.dev"]),
+    project!(
+        "actions-runner-controller",
+        ["actions.github.com", "actions.summerwind.dev"]
+    ),
+    project!(
+        "ansible-automation-platform",
+        [
+            "aap.ansible.com",
+            "automationcontroller.ansible.com",
+            "automationhub.ansible.com",
+            "eda.ansible.com"
+        ]
+    ),
+    project!("apache-spark", ["spark.apache.org"]),
     project!("apisix", ["apisix.apache.org"]),
     project!("arangodb", ["database.arangodb.com"]),
     project!("argo", ["argoproj.io"]),
     project!("artemis", ["broker.amq.io"]),
     project!(
+        "assisted-installer",
+        ["agent-install.openshift.io", "extensions.hive.openshift.io"]
+    ),
+    project!(
         "aws-controllers",
         ["*.services.k8s.aws", "elbv2.k8s.aws", "services.k8s.aws"]
     ),
     project!("awx", ["awx.ansible.com"]),
+    project!("azure-application-gateway", ["alb.networking.azure.io"]),
     project!("azure-service-operator", ["*.azure.com"]),
     project!("calico", ["operator.tigera.io"]),
     project!("camel-k", ["camel.apache.org"]),
     project!("capsule", ["capsule.clastix.io"]),
+    project!("carvel", ["kappctrl.k14s.io", "packaging.carvel.dev"]),
     project!(
         "cassandra",
         [
@@ -73,6 +92,7 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("cockroachdb", ["crdb.cockroachlabs.com"]),
     project!("coherence", ["coherence.oracle.com"]),
+    project!("compliance-operator", ["compliance.openshift.io"]),
     project!(
         "config-connector",
         [
@@ -105,7 +125,9 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("datadog-operator", ["datadoghq.com"]),
     project!("debezium", ["debezium.io"]),
     project!("dell-csm", ["storage.dell.com"]),
+    project!("dragonfly", ["dragonflydb.io"]),
     project!("dynatrace", ["dynatrace.com"]),
+    project!("edb-postgres", ["postgresql.k8s.enterprisedb.io"]),
     project!(
         "elastic-cloud-on-kubernetes",
         [
@@ -140,6 +162,7 @@ pub(super) static PROJECTS: &[Project] = &[
         ]
     ),
     project!("flux-operator", ["fluxcd.controlplane.io"]),
+    project!("foundationdb", ["apps.foundationdb.org"]),
     project!(
         "gardener",
         [
@@ -150,7 +173,11 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!(
         "gatekeeper",
-        ["mutations.gatekeeper.sh", "templates.gatekeeper.sh"]
+        [
+            "constraints.gatekeeper.sh",
+            "mutations.gatekeeper.sh",
+            "templates.gatekeeper.sh"
+        ]
     ),
     project!(
         "gateway-api",
@@ -165,6 +192,7 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("google-kubernetes-engine", ["networking.gke.io"]),
     project!("grafana-operator", ["grafana.integreatly.org"]),
     project!("harbor", ["goharbor.io"]),
+    project!("harvester", ["harvesterhci.io"]),
     project!(
         "hashicorp-vault",
         [
@@ -174,15 +202,29 @@ pub(super) static PROJECTS: &[Project] = &[
         ]
     ),
     project!("hazelcast", ["hazelcast.com"]),
+    project!("hcp-terraform", ["app.terraform.io"]),
     project!("hierarchical-namespaces", ["hnc.x-k8s.io"]),
+    project!("hypershift", ["hypershift.openshift.io"]),
     project!("infinispan", ["infinispan.org"]),
+    project!("infisical", ["secrets.infisical.com"]),
+    project!("intel-device-plugins", ["deviceplugin.intel.com"]),
     project!(
         "istio",
-        ["install.istio.io", "maistra.io", "sailoperator.io"]
+        [
+            "extensions.istio.io",
+            "install.istio.io",
+            "maistra.io",
+            "networking.istio.io",
+            "sailoperator.io",
+            "security.istio.io",
+            "telemetry.istio.io"
+        ]
     ),
     project!("jaeger-operator", ["jaegertracing.io"]),
+    project!("jenkins", ["jenkins.io"]),
     project!("jobset", ["jobset.x-k8s.io"]),
     project!("k6", ["k6.io"]),
+    project!("k8gb", ["k8gb.absa.oss"]),
     project!("k8up", ["k8up.io"]),
     project!("kaito", ["kaito.sh"]),
     project!("kamaji", ["kamaji.clastix.io"]),
@@ -191,6 +233,7 @@ pub(super) static PROJECTS: &[Project] = &[
     project!(
         "karmada",
         [
+            "autoscaling.karmada.io",
             "cluster.karmada.io",
             "operator.karmada.io",
             "policy.karmada.io",
@@ -206,7 +249,9 @@ pub(super) static PROJECTS: &[Project] = &[
             "karpenter.sh"
         ]
     ),
+    project!("kasten", ["actions.kio.kasten.io", "config.kio.kasten.io"]),
     project!("keda", ["keda.sh"]),
+    project!("kernel-module-management", ["kmm.sigs.x-k8s.io"]),
     project!("keycloak", ["k8s.keycloak.org", "keycloak.org"]),
     project!("kiali", ["kiali.io"]),
     project!(
@@ -225,6 +270,11 @@ pub(super) static PROJECTS: &[Project] = &[
         "kong",
         ["configuration.konghq.com", "gateway-operator.konghq.com"]
     ),
+    project!(
+        "konveyor",
+        ["forklift.konveyor.io", "migration.openshift.io"]
+    ),
+    project!("koperator", ["kafka.banzaicloud.io"]),
     project!("kro", ["kro.run"]),
     project!("kserve", ["serving.kserve.io"]),
     project!(
@@ -241,7 +291,9 @@ pub(super) static PROJECTS: &[Project] = &[
         ["apps.kubeblocks.io", "operations.kubeblocks.io"]
     ),
     project!("kubedb", ["kubedb.com", "ops.kubedb.com"]),
+    project!("kubefed", ["types.kubefed.io"]),
     project!("kubeflow", ["kubeflow.org", "trainer.kubeflow.org"]),
+    project!("kubevela", ["core.oam.dev", "terraform.core.oam.dev"]),
     project!(
         "kubevirt",
         [
@@ -256,7 +308,12 @@ pub(super) static PROJECTS: &[Project] = &[
             "ssp.kubevirt.io"
         ]
     ),
+    project!("kubewarden", ["policies.kubewarden.io"]),
     project!("kueue", ["kueue.x-k8s.io"]),
+    project!(
+        "kyma",
+        ["operator.kyma-project.io", "serverless.kyma-project.io"]
+    ),
     project!("kyverno", ["kyverno.io", "policies.kyverno.io"]),
     project!("leaderworkerset", ["leaderworkerset.x-k8s.io"]),
     project!("linkerd", ["policy.linkerd.io"]),
@@ -265,9 +322,14 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("loki-operator", ["loki.grafana.com"]),
     project!("longhorn", ["longhorn.io"]),
     project!("mariadb-operator", ["k8s.mariadb.com"]),
+    project!(
+        "medik8s",
+        ["nodemaintenance.medik8s.io", "remediation.medik8s.io"]
+    ),
     project!("metal3", ["metal3.io"]),
     project!("milvus", ["milvus.io"]),
     project!("minio", ["minio.min.io"]),
+    project!("moco", ["moco.cybozu.com"]),
     project!(
         "mongodb",
         [
@@ -279,6 +341,7 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("multicluster-services", ["multicluster.x-k8s.io"]),
     project!("mysql-operator", ["mysql.oracle.com"]),
     project!("nats", ["jetstream.nats.io"]),
+    project!("network-policy-api", ["policy.networking.k8s.io"]),
     project!("nginx-ingress", ["k8s.nginx.org"]),
     project!("nmstate", ["nmstate.io"]),
     project!(
@@ -307,6 +370,7 @@ pub(super) static PROJECTS: &[Project] = &[
             "rc.app.stacks"
         ]
     ),
+    project!("openkruise", ["apps.kruise.io", "rollouts.kruise.io"]),
     project!("opensearch", ["opensearch.opster.io"]),
     project!(
         "openshift",
@@ -345,10 +409,12 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("prometheus-operator", ["monitoring.coreos.com"]),
     project!("pulsar", ["resource.streamnative.io"]),
     project!("pulumi", ["pulumi.com"]),
+    project!("quay", ["quay.redhat.com"]),
     project!("rabbitmq", ["rabbitmq.com"]),
     project!(
         "rancher",
         [
+            "catalog.cattle.io",
             "fleet.cattle.io",
             "helm.cattle.io",
             "management.cattle.io",
@@ -368,10 +434,13 @@ pub(super) static PROJECTS: &[Project] = &[
         ["security-profiles-operator.x-k8s.io"]
     ),
     project!("seldon", ["machinelearning.seldon.io", "mlops.seldon.io"]),
+    project!("shipwright", ["shipwright.io"]),
     project!("skupper", ["skupper.io"]),
     project!("solr", ["solr.apache.org"]),
+    project!("sops-secrets-operator", ["isindir.github.com"]),
     project!("spark-operator", ["sparkoperator.k8s.io"]),
     project!("spinkube", ["core.spinkube.dev"]),
+    project!("spire", ["spire.spiffe.io"]),
     project!("splunk-operator", ["enterprise.splunk.com"]),
     project!("sriov-network-operator", ["sriovnetwork.openshift.io"]),
     project!(
@@ -391,7 +460,9 @@ pub(super) static PROJECTS: &[Project] = &[
         ]
     ),
     project!("stackgres", ["stackgres.io"]),
+    project!("stackrox", ["platform.stackrox.io"]),
     project!("strimzi", ["core.strimzi.io", "kafka.strimzi.io"]),
+    project!("sveltos", ["config.projectsveltos.io"]),
     project!(
         "tekton",
         ["operator.tekton.dev", "tekton.dev", "triggers.tekton.dev"]

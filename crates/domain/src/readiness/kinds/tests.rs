@@ -214,6 +214,69 @@ fn every_case_of_the_table_is_judged_as_it_says() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// A word or condition of an earlier spec does not pause an object that may be about to
+/// resume.
+#[test]
+fn no_status_of_an_earlier_generation_pauses() {
+    let mut wrong = Vec::new();
+    for project in PROJECTS {
+        for row in written(project).kinds {
+            let paused = row
+                .cases
+                .iter()
+                .filter(|case| case.expect == Expect::Paused);
+            for case in paused {
+                let mut object = case.object.clone();
+                object["apiVersion"] = json!(format!("{}/v1", example(&row.group)));
+                object["kind"] = json!(example(&row.kind));
+                let mut bare = object.clone();
+                bare["status"] = json!(null);
+                if Expect::of(&assess(&bare)) == Some(Expect::Paused) {
+                    continue;
+                }
+                object["metadata"]["generation"] = json!(2);
+                object["status"]["observedGeneration"] = json!(1);
+                let found = assess(&object);
+                if Expect::of(&found) != Some(Expect::Progressing) {
+                    wrong.push(format!("{}: {}: {}", row.kind, case.name, found.message));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A failure that a row does not name holds its objects back, and one that it names does not.
+#[test]
+fn failures_that_a_row_does_not_name_count() {
+    let row = |current: &str, conditions: &[&str]| Row {
+        group: "example.org".to_owned(),
+        kind: "Widget".to_owned(),
+        conditions: conditions.iter().map(|&name| name.to_owned()).collect(),
+        current: (!current.is_empty()).then(|| Lazy::from(current.to_owned())),
+        failed: None,
+        paused: None,
+    };
+    let named = "!status.conditions.exists(c, c.type in ['Stalled'] && c.reason == 'Final')";
+    for (row, name, generation, expected) in [
+        (row("true", &[]), "Stalled", 2, Readiness::InProgress),
+        (row("true", &[]), "Failed", 2, Readiness::InProgress),
+        (row("true", &[]), "Degraded", 2, Readiness::InProgress),
+        (row("true", &[]), "Stalled", 1, Readiness::Current),
+        (row("true", &[]), "Reconciling", 2, Readiness::Current),
+        (row(named, &[]), "Stalled", 2, Readiness::Current),
+        (row(named, &[]), "Degraded", 2, Readiness::InProgress),
+        (row("", &["Ready"]), "Stalled", 2, Readiness::InProgress),
+    ] {
+        let object = json!({"metadata": {"generation": 2}, "status": {"conditions": [
+            {"type": "Ready", "status": "True"},
+            {"type": name, "status": "True", "reason": "Slow", "observedGeneration": generation},
+        ]}});
+        let found = row.assess(&object);
+        assert_eq!(found.readiness, expected, "{name} {generation}");
+    }
+}
+
 /// Nulls break nothing; without a status nothing fails.
 #[test]
 fn no_row_trips_over_an_empty_status() {
