@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check-tools controlplane build fmt lint unit test chaos demo sandbox test-upstream schemas format-schemas bench clean
+.PHONY: help check-tools controlplane build fmt lint unit test chaos facts demo sandbox test-upstream schemas format-schemas bench clean
 
 # Folder with manifests of upstream projects, for test-upstream.
 DATA ?=
@@ -28,11 +28,12 @@ build: tools-build ## Build the pleach program
 fmt: ## Format the code
 	cargo fmt --all
 
-# Tests are built with all features, so that one build does; the last line is without any.
+# Lints and tests use all features: a second set would compile the crates once more. Cargo
+# leaves out targets with `test = false` unless they are named.
 lint: ## Check format and lints
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
-	cargo clippy --test upstream -- -D warnings
+	cargo clippy --all-features --test facts --test upstream -- -D warnings
 
 unit: ## Run all tests that need no control plane
 	cargo test --workspace --all-features --lib --bins --test it
@@ -49,6 +50,9 @@ CHAOS ?=
 
 chaos: tools-chaos controlplane build ## Disturb pleach wherever it can be (hours); CHAOS="--only storm --runs 200" is shorter
 	cargo run -p pleach-testkit --bin pleach-chaos -- $(CHAOS)
+
+facts: tools-facts controlplane ## Test Kubernetes and the test kit, for a new version of Kubernetes
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --all-features --test facts
 
 demo: tools-demo controlplane build ## Show an upgrade on a throw-away control plane
 	cargo run -p pleach-testkit --bin pleach-demo

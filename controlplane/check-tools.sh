@@ -8,7 +8,7 @@ cd "${BASH_SOURCE[0]%/*}"
 
 target=${1:-test}
 case $target in
-  build | controlplane | demo | sandbox | bench | chaos | schemas | test) ;;
+  build | controlplane | demo | sandbox | bench | chaos | facts | schemas | test) ;;
   *)
     echo "check-tools.sh: there is no target $target" >&2
     exit 2
@@ -72,7 +72,7 @@ if [[ $target != build ]]; then
   need_go
   need flock util-linux
 fi
-case $target in demo | sandbox | bench | chaos | schemas | test)
+case $target in demo | sandbox | bench | chaos | facts | schemas | test)
   need ip iproute2
   need unshare util-linux
   need setpriv util-linux

@@ -2,7 +2,7 @@
 //! upgrades that nobody carries out, finalizers without a controller.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pleach_testkit::faults::{Kind, Moment, Seen};
 use serde_json::Value;
@@ -216,20 +216,9 @@ fn an_object_whose_controller_is_gone_is_named_with_it() {
     ]);
     fleet.kubectl(&["delete", "configmap", "gear", "-n=keeps", "--wait=false"]);
 
-    let began = Instant::now();
-    let found = loop {
-        let run = fleet.run(&["doctor", "-o", "json"]);
-        let all = run.json()["diagnoses"].as_array().unwrap().clone();
-        let found = all
-            .into_iter()
-            .find(|found| found["object"] == "ConfigMap/keeps/gear");
-        if let Some(found) = found {
-            break found;
-        }
-        let live = fleet.get(&["configmap", "gear", "-n=keeps"]);
-        assert!(began.elapsed() < Duration::from_secs(30), "{live:?}");
-        std::thread::sleep(Duration::from_secs(2));
-    };
+    let found = fleet.until("the diagnosis", |fleet| {
+        diagnosis_of(fleet, "ConfigMap/keeps/gear")
+    });
     assert_eq!(found["code"], "object-stuck");
     let message = found["message"].as_str().unwrap();
     assert!(

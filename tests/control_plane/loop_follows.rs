@@ -129,12 +129,14 @@ fn a_loop_that_starts_beside_a_bad_commit_keeps_what_was_good() {
     fleet.repo.git(&orphan).unwrap();
     fleet.write("manifests/web/bad.yaml", "kind: [\n");
     fleet.push_value("second", "third");
-    let running = fleet.runs_with(&["--config", &config]);
+    let mut running = fleet.runs_with(&["--config", &config]);
     fleet.until_condition("Stalled", "InvalidRepository");
     fleet.edit_by_hand("bob");
     let held = "pleach_environment_held{environment=\"loop-remembers\"}";
     fleet.until("the hold", |_| (running.number(held) > 0.0).then_some(()));
-    std::thread::sleep(Duration::from_secs(3));
+    running
+        .running
+        .until_says("what was synced last is not kept: the branch does not have it");
     assert_eq!(fleet.value().as_deref(), Some("bob"));
     running.stopped();
 }

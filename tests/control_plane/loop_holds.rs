@@ -385,8 +385,11 @@ fn a_release_that_left_git_goes_outside_of_the_windows_where_somebody_asks_for_t
         (is_removed && release["spec"]["sync"].is_null()).then_some(())
     });
     fleet.extend_environment("consent: [{action: uninstall, release: extra}]\n");
-    fleet.push("consent");
-    std::thread::sleep(Duration::from_secs(3));
+    let consent = fleet.push("consent");
+    fleet.until("the commit to be read", |_| {
+        running.running.said().contains(&consent).then_some(())
+    });
+    fleet.until_reconciled_twice(&running);
     assert!(extra());
     fleet.run(&sync).ended_with(0);
     fleet.until("the end", |_| (!extra()).then_some(()));

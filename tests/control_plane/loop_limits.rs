@@ -1,8 +1,6 @@
 //! What is bounded, so that one environment holds up no other, and nobody is fought
 //! without end.
 
-use std::time::Duration;
-
 use crate::fleet::object_writes;
 use crate::loop_run::fleet;
 use crate::samples::{BUNDLE, config_map};
@@ -142,14 +140,14 @@ fn an_environment_that_two_repositories_claim_is_synced_from_neither() {
     let (_, own) = text.split_once("repositories:\n").unwrap();
     let other = own.replace("name: fleet", "name: other");
     let config = fleet.file("two.yaml", &format!("{text}{other}"));
-    let running = fleet.runs_with(&["--config", &config]);
+    // The first fetch brings the commit: nothing but the second claim stops its sync.
     fleet.push_value("first", "second");
+    let running = fleet.runs_with(&["--config", &config]);
     let said = fleet.until_condition("Stalled", "Contested");
     assert!(
         said.contains("env/loop-claimed of fleet, env/loop-claimed of other"),
         "{said}"
     );
-    std::thread::sleep(Duration::from_secs(3));
-    assert_eq!(fleet.value().as_deref(), Some("first"));
     running.stopped();
+    assert_eq!(fleet.value().as_deref(), Some("first"));
 }

@@ -129,6 +129,17 @@ impl Fleet {
         self.until(kind, |fleet| fleet.condition(kind).is_none().then_some(()));
     }
 
+    /// Waits until two more reconciles of release web finished: the second one began
+    /// after this call.
+    #[track_caller]
+    pub(crate) fn until_reconciled_twice(&self, running: &Loop) {
+        let before = running.reconciles(self.environment, "web");
+        self.until("two more reconciles", |_| {
+            let now = running.reconciles(self.environment, "web");
+            (now >= before + 2.0).then_some(())
+        });
+    }
+
     /// Runs the loop on the environment, from the folder of the repository.
     #[track_caller]
     pub(crate) fn runs(&self) -> Loop {
@@ -237,6 +248,13 @@ impl Loop {
     pub(crate) fn looks(&self, environment: &str, release: &str, result: &str) -> f64 {
         self.number(&format!(
             "pleach_looks_total{{environment=\"{environment}\",release=\"{release}\",result=\"{result}\"}}"
+        ))
+    }
+
+    /// Number of finished reconciles of a release, with any result.
+    fn reconciles(&self, environment: &str, release: &str) -> f64 {
+        self.number(&format!(
+            "pleach_look_duration_seconds_count{{environment=\"{environment}\",release=\"{release}\"}}"
         ))
     }
 

@@ -4,7 +4,6 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    clippy::print_stdout,
     reason = "clippy lets tests do this, but not their helpers"
 )]
 
@@ -29,7 +28,6 @@ mod desk;
 mod differences;
 mod doctor;
 mod drift;
-mod facts;
 mod faults;
 mod fleet;
 mod forged;
@@ -66,6 +64,7 @@ mod operator;
 mod overlays;
 mod ownership;
 mod plan_files;
+mod plane;
 mod policy;
 mod previews;
 mod prune;
@@ -90,7 +89,6 @@ mod selectors;
 mod several;
 mod skew;
 mod stages;
-mod start;
 mod status;
 mod stopped;
 mod succession;
@@ -99,31 +97,6 @@ mod turns;
 mod unwaited;
 mod upgrade;
 mod waits;
-mod world;
 mod yaml;
 
-use std::sync::OnceLock;
-
-use pleach::io::throwaway::{ControlPlane, Network, Options};
-use pleach_testkit::control_plane::binaries;
-
-/// Returns the control plane that all tests share which stay in namespaces of
-/// their own. It has controllers, but no scheduler and no nodes.
-///
-/// A static is never dropped: the kernel ends its processes with this one.
-fn shared() -> &'static ControlPlane {
-    static SHARED: OnceLock<ControlPlane> = OnceLock::new();
-    SHARED.get_or_init(control_plane)
-}
-
-/// Starts a control plane with controllers, but no scheduler and no nodes.
-fn control_plane() -> ControlPlane {
-    pleach_testkit::control_plane::start(Options {
-        binaries: binaries(),
-        controllers: true,
-        scheduler: false,
-        nodes: 0,
-        network: Network::Host,
-    })
-    .expect("the control plane starts")
-}
+use plane::{control_plane, shared};

@@ -3,7 +3,6 @@
 //! dead, and without a right that it needs.
 
 use std::path::Path;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use pleach::io::throwaway::{ControlPlane, Network, Options};
@@ -302,11 +301,13 @@ fn an_operator_that_is_dead_holds_the_end_until_it_is_back() {
             "delete depot.example.org depots depot/depot 200",
         ]
     );
-    std::thread::sleep(Duration::from_secs(8));
-    fleet
-        .run(&["doctor"])
+    // The doctor reports an object that is deleted for ten seconds.
+    let diagnosed = fleet.until("the diagnosis", |fleet| {
+        let run = fleet.run(&["doctor"]);
+        run.stdout.contains("[object-stuck]").then_some(run)
+    });
+    diagnosed
         .ended_with(1)
-        .says("[object-stuck]")
         .says("Depot.depot.example.org/depot/depot")
         .says("Deployment.apps/depot/depot-operator has no ready pods");
     for left in [

@@ -545,11 +545,11 @@ fn every_refusal_exits_7_and_nothing_is_written(
 
 #[test]
 fn every_rule_of_the_page_is_tried() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/plan.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/plan-findings.md");
     #[expect(clippy::disallowed_methods, reason = "a page of the project itself")]
     let page = std::fs::read_to_string(page).unwrap();
     let (_, table) = page
-        .split_once("## Checks before anything is written")
+        .split_once("## Findings\n")
         .unwrap();
     let (table, _) = table.split_once("\n## ").unwrap();
     let codes = |line: &str| -> Vec<String> {

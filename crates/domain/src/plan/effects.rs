@@ -1,7 +1,7 @@
-//! What a plan does to the cluster, as an approval binds to it.
+//! Effects of a plan on the cluster, to which an approval is bound.
 //!
-//! It says whether a plan that was made again is still the reviewed one; it
-//! makes no plan and changes none.
+//! They decide whether a repeated plan still matches the reviewed one. They
+//! neither create nor change a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,20 +12,22 @@ use crate::object::{Digest, ObjectId, canonical_json};
 use crate::observe::DesiredDigest;
 
 impl Plan {
-    /// What an approval binds to: object, operation, body and stage of every
-    /// step that changes something, without uid and resourceVersion.
+    /// Computes the digest to which an approval is bound. It covers object,
+    /// operation, body and stage of every changing step, without UID and
+    /// resourceVersion.
     pub fn effects(&self) -> Digest {
         let unkeyed = self.unkeyed();
         let effects = self.acting().map(|step| effect(step, &unkeyed)).collect();
         Digest::of(&canonical_json(&Value::Array(effects)))
     }
 
-    /// Whether this plan, made again later, does nothing that was not reviewed.
+    /// Returns whether this later plan does nothing that was not reviewed.
     ///
-    /// It may do less: another release may have brought about a part of it. An
-    /// object that is deleted or patched gets all of what was reviewed for it,
-    /// as half of it could be a loss. The digest key may have been made in
-    /// between: the bodies of objects that had no digest then are not compared.
+    /// It may do less, because another release may have applied a part of it.
+    /// An object that is deleted or patched must get all of its reviewed
+    /// effects, because half of them could lose data. The digest key may have
+    /// been created in between, so bodies of objects that had no digest are not
+    /// compared.
     pub fn has_effects_of(&self, reviewed: &Self) -> bool {
         let unkeyed = reviewed.unkeyed();
         let allowed = reviewed.effects_by_object(&unkeyed);
@@ -41,7 +43,7 @@ impl Plan {
         })
     }
 
-    /// The steps that change something.
+    /// Returns the steps that change something.
     fn acting(&self) -> impl Iterator<Item = &Step> {
         self.steps
             .iter()
@@ -60,7 +62,7 @@ impl Plan {
         effects
     }
 
-    /// Secret objects that are planned before the digest key exists.
+    /// Returns secret objects that were planned before the digest key existed.
     fn unkeyed(&self) -> BTreeSet<&ObjectId> {
         self.steps
             .iter()
@@ -99,7 +101,7 @@ mod tests {
     use crate::plan::deletion::Member;
     use crate::plan::{Deletion, NonSecret, Propagation, StepId};
 
-    /// A step on the object with this name.
+    /// Builds a step on the object with this name.
     fn step(name: &str, stage: StageName, op: Op) -> Step {
         Step {
             id: StepId(0),
@@ -216,6 +218,8 @@ mod tests {
         let one = effects(vec![apply("a", "1")]);
         assert_eq!(one, effects(vec![wait("b"), apply("a", "1")]));
         assert_ne!(one, effects(vec![apply("a", "2")]));
+        let later = in_stage(StageName::Resources, apply("a", "1"));
+        assert_ne!(one, effects(vec![later]));
         assert_ne!(one, effects(vec![]));
     }
 }

@@ -62,7 +62,7 @@ fn named<'f>(file: &'f mut PlanFile, name: &str) -> &'f mut ReviewedObject {
         .unwrap()
 }
 
-/// The first thing that moved, in words.
+/// Returns the first difference as text.
 fn check(change: fn(&mut PlanFile)) -> String {
     let mut now = reviewed();
     change(&mut now);
@@ -87,6 +87,13 @@ fn check(change: fn(&mut PlanFile)) -> String {
 #[case::wanted(|now: &mut PlanFile| release(now).to = "v3".into(), "release dev.web: git wants v3 now, it was v2")]
 #[case::content(|now: &mut PlanFile| named(now, "web").digest = Some(DesiredDigest::Known(Digest::of(b"x"))), "ConfigMap/web/web: git wants something else of it now")]
 #[case::action(|now: &mut PlanFile| named(now, "same").action = Action::Update, "ConfigMap/web/same: the plan was to leave it as it is, now it is to update it")]
+#[case::blocked(|now: &mut PlanFile| named(now, "web").action = Action::Blocked, "ConfigMap/web/web: the plan was to update it, now it is to leave it blocked")]
+#[case::deleted(|now: &mut PlanFile| named(now, "same").action = Action::Create, "ConfigMap/web/same: the plan was to leave it as it is, now it is to create it")]
+#[case::left_git(|now: &mut PlanFile| named(now, "same").action = Action::Delete, "ConfigMap/web/same: the plan was to leave it as it is, now it is to delete it")]
+#[case::retained(|now: &mut PlanFile| named(now, "old").action = Action::Skip, "ConfigMap/web/old: the plan was to delete it, now it is to skip it")]
+#[case::applied(|now: &mut PlanFile| named(now, "new").action = Action::Unchanged, "ConfigMap/web/new: the plan was to create it, now it is to leave it as it is")]
+#[case::foreign(|now: &mut PlanFile| named(now, "new").action = Action::Blocked, "ConfigMap/web/new: the plan was to create it, now it is to leave it blocked")]
+#[case::object_more(|now: &mut PlanFile| release(now).objects.push(object("more", Action::Create)), "ConfigMap/web/more: the plan does not have it, now it is to create it")]
 #[case::appeared(|now: &mut PlanFile| { named(now, "new").action = Action::Adopt; }, "ConfigMap/web/new: the plan was to create it, now it is to adopt it")]
 #[case::recreated(|now: &mut PlanFile| named(now, "web").require[0] = Precondition::Uid("v".into()), "ConfigMap/web/web: it was deleted and made anew")]
 #[case::drifted(|now: &mut PlanFile| named(now, "web").require[1] = Precondition::Fingerprint(Digest::of(b"x")), "ConfigMap/web/web: somebody changed it in the cluster")]
@@ -95,6 +102,48 @@ fn check(change: fn(&mut PlanFile)) -> String {
 #[case::other_steps(|now: &mut PlanFile| release(now).effects = Digest::of(b"x"), "release dev.web: the steps are no longer those that were reviewed")]
 fn what_moved_is_named(#[case] change: fn(&mut PlanFile), #[case] expected: &str) {
     assert_eq!(check(change), expected);
+}
+
+#[test]
+fn another_target_is_refused_by_policy_and_another_state_is_a_conflict() {
+    type Change = fn(&mut PlanFile);
+    let kinds = |change: Change| {
+        let mut now = reviewed();
+        change(&mut now);
+        let moved = reviewed().moved(&now);
+        moved.iter().map(|one| one.kind).collect::<Vec<_>>()
+    };
+    let cases: [(&str, Change, Kind); 6] = [
+        (
+            "repository",
+            |now| now.repository = "other".to_owned(),
+            Kind::Policy,
+        ),
+        (
+            "cluster",
+            |now| now.cluster = ClusterId("d".to_owned()),
+            Kind::Policy,
+        ),
+        ("release", |now| now.releases.clear(), Kind::Conflict),
+        (
+            "version",
+            |now| release(now).to = "v3".to_owned(),
+            Kind::Conflict,
+        ),
+        (
+            "object",
+            |now| named(now, "same").action = Action::Update,
+            Kind::Conflict,
+        ),
+        (
+            "steps",
+            |now| release(now).effects = Digest::of(b"x"),
+            Kind::Conflict,
+        ),
+    ];
+    for (name, change, expected) in cases {
+        assert_eq!(kinds(change), [expected], "{name}");
+    }
 }
 
 #[test]
@@ -138,7 +187,7 @@ fn a_file_is_read_back_and_newer_ones_are_refused() {
     ));
 }
 
-/// The bytes of the first format: later versions must go on reading them.
+/// Bytes of the first format, which later versions must still read.
 #[test]
 fn format_1_is_read() {
     let bytes = br#"{"format":1,"writtenBy":"0.1.0","repository":"fleet","cluster":"c","releases":[

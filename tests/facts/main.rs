@@ -1,9 +1,16 @@
-//! What we rely on the API server for, fact by fact.
+//! Facts about the API server that pleach relies on, and tests of the test kit.
 //!
-//! These tests try the server and not pleach: a new version of Kubernetes that
-//! behaves otherwise breaks them by name. They look at all entries of
-//! `metadata.managedFields`, not at ours alone.
+//! These tests check Kubernetes and not pleach: a version that behaves differently
+//! fails them by name. `make facts` runs them; `make test` does not. They read all
+//! entries of `metadata.managedFields`, not only ours.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "clippy lets tests do this, but not their helpers"
+)]
 #![expect(
     clippy::similar_names,
     clippy::needless_pass_by_value,
@@ -13,9 +20,15 @@
 mod controllers;
 mod definitions;
 mod entries;
+#[path = "../control_plane/kubectl.rs"]
+mod kubectl;
 mod owners;
+#[path = "../control_plane/plane.rs"]
+mod plane;
 mod policies;
 mod requests;
+mod start;
+mod world;
 
 use std::time::Duration;
 
@@ -23,6 +36,7 @@ use http::Request;
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use plane::shared;
 use pleach_domain::diff::ownership::{FieldSet, apply_entry, entries};
 use serde_json::{Value, json};
 
@@ -62,7 +76,7 @@ impl Answer {
 impl Server {
     /// Connects and makes the namespace.
     async fn with(namespace: &'static str) -> Self {
-        let kubeconfig = Kubeconfig::read_from(crate::shared().kubeconfig()).unwrap();
+        let kubeconfig = Kubeconfig::read_from(shared().kubeconfig()).unwrap();
         let options = KubeConfigOptions::default();
         let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
