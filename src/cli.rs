@@ -1,7 +1,7 @@
-//! The command line: arguments, settings, and which command runs.
+//! Command line: arguments, settings and dispatch.
 //!
-//! Environment variables are read here and nowhere below. Printing is left to
-//! [`Ui`], deciding to the layers below; a command puts them together.
+//! Only this layer reads environment variables. [`Ui`] prints, and the layers below decide; a
+//! command combines them.
 
 pub mod error;
 pub mod exit;
@@ -178,8 +178,7 @@ enum Command {
 }
 
 impl Cli {
-    /// Parses arguments. What cannot be parsed, and `--help`, is printed here;
-    /// then this is the code to end with.
+    /// Parses arguments. Prints parse errors and `--help`, and then returns the exit code as error.
     pub fn from_args(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, Exit> {
         let arguments: Vec<OsString> = arguments.into_iter().collect();
         Self::command()
@@ -187,7 +186,7 @@ impl Cli {
             .try_get_matches_from(arguments)
             .and_then(|matches| Self::from_arg_matches(&matches))
             .map_err(|error| {
-                // A closed pipe is nobody's problem.
+                // Ignore a closed pipe.
                 drop(error.print());
                 if error.use_stderr() {
                     Exit::USAGE
@@ -197,7 +196,7 @@ impl Cli {
             })
     }
 
-    /// The streams of the process, as the options want them.
+    /// Creates the [`Ui`] for the process streams and global options.
     pub fn ui(&self) -> Ui {
         let verbosity = match (self.global.quiet, self.global.verbose) {
             (true, _) => Verbosity::Quiet,
@@ -207,7 +206,7 @@ impl Cli {
         Ui::new(self.global.color, verbosity)
     }
 
-    /// Whether the command may talk to a cluster or a forge.
+    /// Returns whether the command can connect to a cluster or a forge.
     pub fn needs_network(&self) -> bool {
         match self.command {
             Command::Diff(_)
@@ -236,7 +235,7 @@ impl Cli {
     }
 }
 
-/// Runs a command to its end, and says with which code the process ends.
+/// Runs a command and returns its exit code.
 pub fn run(cli: Cli, ui: &mut Ui) -> Exit {
     let result = start_logging(&cli).and_then(|()| dispatch(cli, ui));
     let exit = match result {
@@ -285,7 +284,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Uninstall(args) => runtime::block_on(&cancel, uninstall::run(ui, &context, args)),
         Command::Recover(args) => runtime::block_on(&cancel, recover::run(ui, &context, args)),
         Command::Run(args) => {
-            // Whoever reads its log expects nothing else on stderr.
+            // The controller writes only log lines to stderr.
             let tell = |line: &str| tracing::info!("{line}");
             runtime::block_on_telling(&cancel, tell, run::run(ui, &context, args))
         }
@@ -294,7 +293,7 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
     }
 }
 
-/// Sends log lines to stderr, if any were asked for.
+/// Starts logging to stderr, if requested.
 fn start_logging(cli: &Cli) -> Result<(), CliError> {
     let global = &cli.global;
     let format = match &cli.command {
@@ -303,7 +302,7 @@ fn start_logging(cli: &Cli) -> Result<(), CliError> {
     };
     let filter = match (&global.log, global.verbose) {
         (Some(filter), _) => filter.as_str(),
-        // Log lines are all that the loop says.
+        // The controller has no other output than its log.
         (None, 0) if format.is_some() && global.quiet => "error",
         (None, 0) if format.is_some() => "warn,pleach=info",
         (None, 0) => return Ok(()),
@@ -325,7 +324,7 @@ fn start_logging(cli: &Cli) -> Result<(), CliError> {
     started.map_err(|error| CliError::new(error::Kind::Failed, error))
 }
 
-/// What `--color` says, for messages about arguments that do not parse.
+/// Returns the value of `--color`, for error messages about arguments.
 fn color_of_messages(arguments: &[OsString]) -> clap::ColorChoice {
     #[expect(clippy::disallowed_methods, reason = "settings are read here")]
     let mut color = std::env::var_os("PLEACH_COLOR");
@@ -346,7 +345,7 @@ fn color_of_messages(arguments: &[OsString]) -> clap::ColorChoice {
     }
 }
 
-/// Reports a panic in words: the hook of the process.
+/// Reports a panic to the user. Used as the panic hook of the process.
 pub fn report_panic(panic: &std::panic::PanicHookInfo<'_>) {
     ui::write_panic(panic);
 }

@@ -1,7 +1,7 @@
-//! Carries plans out: observe, schedule, apply, wait, prune, report.
+//! Execution of plans: observe, schedule, apply, wait, prune, report.
 //!
-//! The engine never prints. It emits [`sync::events::SyncEvent`]s; progress
-//! lines, logs and metrics are consumers of that one stream and unknown to it.
+//! The engine never prints. It emits [`sync::events::SyncEvent`]s, and does not know the consumers
+//! of that stream: progress lines, logs and metrics.
 
 pub mod bounded_render;
 pub mod controller;
@@ -21,7 +21,7 @@ pub mod worker;
 
 use std::error::Error;
 
-/// An error with its causes in one line, without repetitions.
+/// Formats an error and its causes in one line, without repetitions.
 pub(crate) fn words(error: &dyn Error) -> String {
     let mut words = error.to_string();
     let mut next = error.source();

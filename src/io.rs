@@ -1,4 +1,4 @@
-//! Everything that touches the world: files, git, forges, the cluster, processes.
+//! Adapters for I/O: files, git, forges, the cluster and processes.
 
 pub mod bounds;
 pub mod cluster;

@@ -1,7 +1,7 @@
-//! pleach keeps Kubernetes clusters equal to git.
+//! pleach reconciles Kubernetes clusters with git.
 //!
-//! Layers, imports only downward: [`cli`] and [`server`] ← [`engine`] ← [`io`]
-//! ← the pure crate `pleach_domain`. `tests/it/architecture.rs` checks it.
+//! Layers import only downward: [`cli`] and [`server`] ← [`engine`] ← [`io`] ← the pure crate
+//! `pleach_domain`. `tests/it/architecture.rs` checks this.
 
 pub mod cli;
 pub mod engine;

@@ -1,5 +1,4 @@
-//! The `pleach` program: prepares the process, and maps the result of a
-//! command to an exit code.
+//! The `pleach` program: prepares the process and maps the result of a command to an exit code.
 
 use std::panic;
 use std::process::ExitCode;
@@ -7,19 +6,18 @@ use std::process::ExitCode;
 use mimalloc::MiMalloc;
 use pleach::cli::{self, Cli, Exit};
 
-/// Objects are trees of small strings: much of what render and diff do is to
-/// allocate them.
+/// Allocator. Objects are trees of small strings, so render and diff allocate a lot.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// `mi_option_purge_delay` of mimalloc.h, which the binding has no name for.
+/// `mi_option_purge_delay` of mimalloc.h, which the binding does not define.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 
 fn main() -> ExitCode {
-    // Memory that is not needed any more goes back at once, not when some time
-    // has gone by: the peak of a no-op is 6 MiB lower, at the same speed.
+    // Return unused memory to the system at once. This lowers the peak of a no-op run by 6 MiB at
+    // the same speed.
     #[expect(unsafe_code, reason = "options can be set in no other way than from C")]
-    // SAFETY: there is no other thread yet.
+    // SAFETY: no other thread exists yet.
     unsafe {
         libmimalloc_sys::mi_option_set(PURGE_DELAY, 0);
     }
@@ -35,8 +33,8 @@ fn start() -> Exit {
     };
     let mut ui = cli.ui();
     if cli.needs_network() {
-        // The HTTP client looks for the provider of the process. An error
-        // means that there is one already, which is as good.
+        // The HTTP client uses the crypto provider of the process. An error means that one is
+        // already installed.
         drop(rustls::crypto::ring::default_provider().install_default());
     }
     cli::run(cli, &mut ui)

@@ -1,9 +1,8 @@
-//! What others reach of the loop: push webhooks on one listener, metrics and
-//! probes on another. And whom the loop tells by itself: webhooks of others.
+//! Listeners of the controller: push webhooks on one, metrics and probes on another. Also sends
+//! outgoing notifications.
 //!
-//! Anybody may connect, so nobody may hold on to anything: connections are
-//! counted, each of them ends, however slow its other side is, and those without a
-//! request give way to others.
+//! Any client can connect, so no client may hold resources forever. Connections are counted and
+//! limited in time, and idle ones are closed in favor of new ones.
 
 mod bounds;
 mod crowd;
@@ -35,29 +34,28 @@ use tokio_util::sync::CancellationToken;
 
 use self::crowd::{Admitted, Crowd};
 
-/// How long requests may take that are under way when the loop ends.
+/// Time for running requests during shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
-/// The pause after a connection that could not be taken: the process may have
-/// no files left. Also until it is asked again whether one of many is idle.
+/// Delay after a failed accept, for example when the process has no free file descriptors. Also the
+/// poll interval for an idle connection to close.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often in a row that may happen before the listener is broken.
+/// Number of consecutive failures after which the listener counts as broken.
 const FAILURES: u32 = 600;
-/// The longest head of a request.
+/// Maximum size of a request head, in bytes.
 const HEAD: usize = 32 * 1024;
 
-/// What a connection may take.
+/// Limits of connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// How many there are at once; others wait where each of these is in use.
+    /// Maximum number of connections. Further ones wait while all are in use.
     pub connections: usize,
-    /// How many of one address there are at once.
+    /// Maximum number of connections per client address.
     pub per_peer: usize,
-    /// How long it may take until the head of a request is there, also of the
-    /// next one.
+    /// Time-out of a request head, also for the next request of a connection.
     pub head: Duration,
-    /// How long a request may take, with its body.
+    /// Time-out of a request with its body.
     pub request: Duration,
-    /// How long a connection may be used. Then it ends with its last answer.
+    /// Maximum age of a connection. It then closes after its last answer.
     pub connection: Duration,
 }
 
@@ -65,7 +63,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 128,
-            // Whatever comes by way of a proxy has one address.
+            // All clients behind a proxy share one address.
             per_peer: 64,
             head: Duration::from_secs(10),
             request: Duration::from_secs(30),
@@ -74,10 +72,10 @@ impl Default for Limits {
     }
 }
 
-/// An address that cannot be listened on, or a listener that broke down.
+/// Error of a listener.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The address cannot be had.
+    /// The address could not be bound.
     #[error("failed to listen on {address}")]
     Bind {
         /// The address.
@@ -86,7 +84,7 @@ pub enum ServerError {
         #[source]
         source: std::io::Error,
     },
-    /// It broke down while it was served.
+    /// The listener broke down.
     #[error("failed to serve {address}")]
     Serve {
         /// The address.
@@ -97,17 +95,17 @@ pub enum ServerError {
     },
 }
 
-/// An address that is listened on.
+/// Bound listener.
 #[derive(Debug)]
 pub struct Listening {
     listener: TcpListener,
-    /// The address, with the port that was picked.
+    /// Bound address with the actual port.
     pub address: SocketAddr,
-    /// What a connection may take.
+    /// Limits of connections.
     pub limits: Limits,
 }
 
-/// Takes an address; port 0 picks one.
+/// Binds an address. Port 0 selects a free port.
 pub async fn listen(address: SocketAddr) -> Result<Listening, ServerError> {
     let failed = |source| ServerError::Bind { address, source };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
@@ -120,7 +118,7 @@ pub async fn listen(address: SocketAddr) -> Result<Listening, ServerError> {
 }
 
 impl Listening {
-    /// Serves until it is stopped; requests that are under way get a little time.
+    /// Serves until `stop`. Running requests get [`DRAIN`] to finish.
     pub async fn serve(self, router: Router, stop: CancellationToken) -> Result<(), ServerError> {
         let Self {
             listener,
@@ -142,7 +140,7 @@ impl Listening {
                     }
                     continue;
                 }
-                // New ones wait where the system keeps them.
+                // New connections wait in the backlog of the kernel.
                 () = sleep(PAUSE), if !has_room => continue,
                 accepted = listener.accept(), if has_room => accepted,
             };
@@ -168,13 +166,13 @@ impl Listening {
         }
         drop(listener);
         let drained = async { while connections.join_next().await.is_some() {} };
-        // What is left is cut.
+        // Remaining connections are cut.
         let _cut = timeout(DRAIN, drained).await;
         Ok(())
     }
 }
 
-/// Answers what comes over one connection, and returns its number.
+/// Serves one connection and returns its id.
 async fn talk(
     stream: TcpStream,
     router: Router,
@@ -198,7 +196,7 @@ async fn talk(
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     tokio::select! {
-        // What is wrong with it is the other side's concern.
+        // Errors of the connection are the client's concern.
         _ended = connection.as_mut() => return id,
         () = end.cancelled() => return id,
         () = stop.cancelled() => {}

@@ -17,7 +17,7 @@ use super::{Context, Exit, Target, Ui};
 use crate::io::files::{self, FileContent, FileError, WorkingTree};
 use crate::io::git::Revision;
 
-/// Namespace of objects that name none, as with kubectl.
+/// Default namespace, same as kubectl.
 const NAMESPACE: &str = "default";
 
 /// Add a bundle and a release of it
@@ -50,11 +50,11 @@ pub(crate) struct AddArgs {
     version: Option<String>,
 }
 
-/// Changes of an environment file.
+/// Change of an environment file.
 enum Entry {
-    /// The release is there already, and stays as it is.
+    /// The release already exists and is not changed.
     Present,
-    /// The file with the release.
+    /// New content of the file.
     Added(String),
 }
 
@@ -118,7 +118,7 @@ fn environment_file(name: &str) -> String {
     format!("environments/{name}.yaml")
 }
 
-/// Whether the bundle is new. Refuses one that exists, unless it gets another version.
+/// Returns whether the bundle is new. Refuses an existing bundle, unless it gets another version.
 fn ensure_free(tree: &dyn FileTree, wrapped: &Wrapped) -> Result<bool, CliError> {
     let name = &wrapped.name;
     let Ok(entries) = tree.list(&format!("manifests/{name}")) else {
@@ -146,7 +146,7 @@ fn exists(bundle: &str) -> CliError {
     CliError::new(Kind::Failed, format!("bundle {bundle} exists already"))
 }
 
-/// The environment file with a release of the bundle.
+/// Returns the environment file with a release of the bundle added.
 fn entry(
     tree: &dyn FileTree,
     args: &AddArgs,
@@ -197,7 +197,7 @@ fn entry(
     })
 }
 
-/// The release, as people write it.
+/// Returns the entry of the release.
 fn release(wrapped: &Wrapped) -> Written {
     let fields = [
         ("name", Some(wrapped.name.as_str())),
@@ -230,7 +230,7 @@ fn target(args: &AddArgs, release: Option<&str>) -> Target {
     }
 }
 
-/// Renders the release as it would be written, and returns what there is to say.
+/// Renders the release from the new files and returns the findings.
 fn check(tree: &dyn FileTree, args: &AddArgs) -> Result<Vec<Finding>, CliError> {
     let target = target(args, Some(&args.name));
     let loaded = load::read(tree, Revision::None, &target)?.sound(&target)?;

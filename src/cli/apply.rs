@@ -100,7 +100,7 @@ pub(crate) enum ApplyOutput {
     Json,
 }
 
-/// A release that is about to be carried out.
+/// Reviewed release that is about to be applied.
 struct Reviewed<'a> {
     subject: Subject<'a>,
     planned: Planned,
@@ -162,17 +162,17 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
     Ok(outcome.finish(ui))
 }
 
-/// What the flags allow to do with the releases that were reviewed.
+/// Permissions from flags for the reviewed releases.
 #[derive(Clone, Copy)]
 struct Scope<'a> {
-    /// Whether releases that a controller follows are suspended before.
+    /// Set if the controller must be suspended first.
     hold: Option<(&'a LocalArgs, &'a Follower)>,
-    /// Whether the rest of a release is applied whose objects are blocked.
+    /// Whether to apply a release without its blocked objects.
     skip_blocked: bool,
 }
 
 impl Scope<'_> {
-    /// Refuses a release of which nothing may be written.
+    /// Refuses a release with blocked objects, unless `skip_blocked` is set.
     fn ensure(&self, planned: &Planned) -> Result<(), CliError> {
         if self.skip_blocked {
             return Ok(());
@@ -181,8 +181,8 @@ impl Scope<'_> {
     }
 }
 
-/// Carries out what was reviewed, one release after the other. What a loop
-/// follows is held before, where that is said.
+/// Applies the reviewed releases in order. Suspends the controller for a release first, if
+/// requested.
 async fn in_order(
     ui: &mut Ui,
     ctx: &Context,
@@ -212,8 +212,8 @@ async fn in_order(
             unready.insert(name.release);
             continue;
         }
-        // What was reviewed is what runs: a release whose plan does more now,
-        // because of those before it, is not carried out.
+        // Execute only the reviewed plan. If earlier releases changed the cluster, plan again and
+        // stop if the new plan does more.
         let was_held = !one.planned.observation.observed.hindrances.is_empty();
         if (written || was_held) && !ctx.cancel.is_cancelled() {
             match replan(ui, session, &one).await {
@@ -252,7 +252,7 @@ async fn in_order(
             continue;
         }
         let ending = Box::pin(outcome.carry_out(ui, ctx, &cluster, one.planned)).await;
-        // What was not there could not be held.
+        // A new release could not be suspended before it existed.
         if let Some(local) = hold.filter(|_| is_new)
             && let Err(error) = local.hold(&cluster, &name, &store).await
         {
@@ -267,9 +267,9 @@ async fn in_order(
     }
 }
 
-/// A release goes when those of its environment that take over from it are
-/// ready: they were `reached` in this run, or have no part in it and a record that
-/// says so. Until then what they leave behind may still be needed.
+/// Refuses to remove a release until its successors in the environment are ready, because they can
+/// still need its objects. A successor is ready if it was reconciled in this run, or if it is not
+/// part of the run and its record says so.
 async fn not_taken_over(
     session: &Session,
     gone: &Gone,
@@ -288,7 +288,7 @@ async fn not_taken_over(
             let record = one.record.as_ref();
             record.is_ok_and(|record| record.ready && record.applying.is_none())
         };
-        // The record of one that failed may be that of the version before.
+        // After a failure, the record can still describe the previous version.
         if unready.contains(&heir.release) || !found.iter().any(is_ready) {
             let release = gone.name();
             let message = format!(
@@ -300,7 +300,7 @@ async fn not_taken_over(
     None
 }
 
-/// A release waits for one that did not become ready in this run.
+/// Returns the error of a release whose dependency did not become ready in this run.
 fn not_begun(release: &ReleaseName, first: &str) -> CliError {
     let message = format!(
         "release {release} was not begun: it depends on release {first}, which is not ready"
@@ -308,7 +308,7 @@ fn not_begun(release: &ReleaseName, first: &str) -> CliError {
     CliError::new(Kind::NotReady, message)
 }
 
-/// Shows the plans: as part of the result, or to the person who is asked.
+/// Shows the plans, either as the result or before the prompt.
 pub(super) fn show<'a>(
     ui: &mut Ui,
     output: ApplyOutput,
@@ -332,7 +332,7 @@ pub(super) fn show<'a>(
     }
 }
 
-/// Asks, and makes sure that the cluster is the one that is meant (I11).
+/// Asks for confirmation and verifies the identity of the cluster (I11).
 async fn consent(
     ui: &mut Ui,
     ctx: &Context,
@@ -370,9 +370,9 @@ async fn consent(
     }
 }
 
-/// Whether the environment was applied to this cluster before. Somebody said then
-/// which one is meant, and its other releases tell that it is this one. Where
-/// they may not be listed, nothing tells.
+/// Returns whether the environment was applied to this cluster before. A user confirmed the cluster
+/// then, so no further confirmation is needed. Returns `false` without the permission to list
+/// releases.
 async fn is_at_home(session: &Session) -> Result<bool, CliError> {
     let environment = &session.loaded.environment;
     let search = session.search();
@@ -388,8 +388,8 @@ async fn is_at_home(session: &Session) -> Result<bool, CliError> {
     }
 }
 
-/// Whether a release was applied as part of this environment of this repository:
-/// another repository may have an environment of the same name elsewhere.
+/// Returns whether a release was applied from this environment of this repository. Another
+/// repository can have an environment of the same name.
 fn is_of(release: &ReleaseSummary, environment: &str, repository: &str) -> bool {
     let was_applied = release.record.as_ref().is_ok_and(|record| {
         record.repository == repository && (record.installed.is_some() || record.applying.is_some())
@@ -426,8 +426,8 @@ fn question(plans: &[&Plan], place: &str) -> String {
     }
 }
 
-/// Plans again what somebody else may have changed meanwhile: a release before
-/// this one. The error has been shown.
+/// Plans again after an earlier release could have changed the cluster. Errors have already been
+/// shown.
 async fn replan(
     ui: &mut Ui,
     session: &Session,

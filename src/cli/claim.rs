@@ -1,4 +1,4 @@
-//! Who we are for others who want to write, and how long we wait for them.
+//! Lease identity of this process, and the wait for other holders.
 
 use jiff::SignedDuration;
 
@@ -16,11 +16,11 @@ pub(crate) struct LockArgs {
 }
 
 impl LockArgs {
-    /// The claim of this process.
+    /// Returns the lease identity of this process.
     pub(super) fn claim(&self) -> Claim {
         Claim {
             who: format!("{} (pid {})", person(), std::process::id()),
-            // What is negative does not wait either.
+            // Treat a negative time-out as zero.
             patience: self.lock_timeout.try_into().unwrap_or_default(),
             peers: Peers::default(),
             local: None,
@@ -28,7 +28,7 @@ impl LockArgs {
     }
 }
 
-/// User and host, as far as they have names.
+/// Returns user and host, as far as they are known.
 pub(super) fn person() -> String {
     #[expect(
         clippy::disallowed_methods,

@@ -132,11 +132,11 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: DiffArgs) -> Result<Ex
     Ok(report.finish(ui))
 }
 
-/// What is shown of the releases, one after the other.
+/// Output of the releases.
 struct Report<'a> {
     args: &'a DiffArgs,
     masker: Masker,
-    /// How many releases there are.
+    /// Number of releases.
     expected: usize,
     revisions: Option<Revisions>,
     releases: Vec<ReleaseDiff>,
@@ -155,7 +155,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// What is compared, where that is not the cluster.
+    /// Prints the compared revisions, if the comparison is not with the cluster.
     fn begin(&self, ui: &mut Ui) {
         let Some(Revisions { base, head, .. }) = &self.revisions else {
             return;

@@ -110,7 +110,7 @@ async fn fix(
     if !ui.confirm(&question, args.yes, &ctx.cancel).await? {
         return Err(CliError::new(Kind::Failed, "declined; nothing was deleted"));
     }
-    // The answer may have taken its time, and the Service may be back.
+    // The prompt can take long, and the Service can be back.
     let again = look_at(ui, cluster, id).await?;
     if again.deletion(args.yes).as_ref() != Ok(&decided) {
         return Err(CliError::new(
@@ -149,7 +149,7 @@ async fn fix(
     Ok(Exit::DONE)
 }
 
-/// What is wrong with one registration, as it is now.
+/// Diagnoses one registration.
 async fn look_at(ui: &mut Ui, cluster: &Cluster, id: &ObjectId) -> Result<Diagnosis, CliError> {
     let Some(observations) = doctor::examine_one(cluster, id).await? else {
         return Err(CliError::new(

@@ -1,7 +1,7 @@
-//! Why a command ends without having done what it was asked to.
+//! Errors of commands.
 //!
-//! Errors of the layers below are typed and say nothing about exit codes;
-//! here they get the one classification that decides the code, and hints.
+//! Errors of the layers below are typed and have no exit codes. Here they get a classification,
+//! which decides the exit code, and hints.
 
 use std::error::Error;
 use std::fmt;
@@ -13,14 +13,14 @@ use crate::io::files::FileError;
 use crate::io::forge::ForgeError;
 use crate::io::git::GitError;
 
-/// What kind of failure it is; decides the exit code.
+/// Kind of failure, which decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Called wrongly.
+    /// Invalid usage.
     Usage,
     /// The repository is invalid.
     Repository,
-    /// The cluster cannot be reached, or does not let us.
+    /// The cluster is unreachable or denies access.
     Cluster,
     /// Conflict, or stale plan.
     Conflict,
@@ -30,12 +30,12 @@ pub enum Kind {
     Policy,
     /// Interrupted.
     Interrupted,
-    /// Anything else.
+    /// Any other failure.
     Failed,
 }
 
 impl Kind {
-    /// The code that stands for it.
+    /// Returns the exit code.
     pub fn exit(self) -> Exit {
         match self {
             Self::Usage => Exit::USAGE,
@@ -71,7 +71,7 @@ pub struct CliError {
 }
 
 impl CliError {
-    /// Classifies an error, or a sentence fragment in lower case.
+    /// Creates an error from another error or from a message, which is a lower-case fragment.
     pub fn new(kind: Kind, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
             kind,
@@ -81,24 +81,24 @@ impl CliError {
         }
     }
 
-    /// The command was called wrongly.
+    /// Creates a usage error.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Kind::Usage, message.into())
     }
 
-    /// The user, or the system, asked us to stop.
+    /// Creates the error for Ctrl-C or SIGTERM.
     pub fn interrupted() -> Self {
         Self::new(Kind::Interrupted, "interrupted")
     }
 
-    /// Whoever asked would not wait for what was under way.
+    /// Creates the error for the second Ctrl-C, which does not wait for running requests.
     pub fn interrupted_at_once() -> Self {
         Self::new(Kind::Interrupted, "interrupted at once")
             .hint("what was under way may be done or not; the next run finds out how far it got")
     }
 
-    /// Stops because of findings, errors among them; all of them are shown.
-    /// The message says what they stop.
+    /// Creates an error from findings with at least one error. All of them are shown. The message
+    /// names the operation that was stopped.
     pub fn from_findings(message: impl Into<String>, findings: Vec<Finding>) -> Self {
         let kind = findings
             .iter()
@@ -118,35 +118,35 @@ impl CliError {
         }
     }
 
-    /// Adds an obvious next step.
+    /// Adds a next step for the user.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
     }
 
-    /// What kind of failure it is.
+    /// Returns the kind of failure.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The exit code.
+    /// Returns the exit code.
     pub fn exit(&self) -> Exit {
         self.kind.exit()
     }
 
-    /// What to do next.
+    /// Returns the next steps for the user.
     pub fn hints(&self) -> &[String] {
         &self.hints
     }
 
-    /// What else is to be shown.
+    /// Returns the findings to show.
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// What the error is caused by, outermost first, without repetitions:
-    /// libraries like to quote their source in their own message.
+    /// Returns the causes, outermost first, without duplicates. Some libraries repeat the message
+    /// of their source.
     pub fn causes(&self) -> Vec<String> {
         let mut causes: Vec<String> = Vec::new();
         let mut next = self.source.source();

@@ -1,35 +1,35 @@
-//! With which code a command ends.
+//! Exit codes.
 //!
-//! The table is the contract of scripts and pipelines; `docs/exit-codes.md`
-//! explains it, and a test compares the two.
+//! Scripts and pipelines depend on the table. `docs/reference/exit-codes.md` explains it, and a test compares
+//! both.
 
-/// The code that a command ends with.
+/// Exit code of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit(u8);
 
 impl Exit {
-    /// Done; also when the reader of our output went away.
+    /// Success, also if the reader of the output closed the pipe.
     pub const DONE: Self = Self(0);
-    /// Failed for a reason that no other code stands for, or declined.
+    /// Failure without a more specific code, or declined by the user.
     pub const FAILED: Self = Self(1);
-    /// Called wrongly: unknown options, or a question without anyone to answer.
+    /// Invalid usage, such as an unknown option, or a prompt without a terminal.
     pub const USAGE: Self = Self(2);
     /// The repository is invalid: files, values, templates, manifests.
     pub const REPOSITORY: Self = Self(3);
-    /// The cluster cannot be reached, or does not let us.
+    /// The cluster is unreachable or denies access.
     pub const CLUSTER: Self = Self(4);
-    /// Conflict with another field manager, or the plan is stale.
+    /// Conflict with another field manager, or stale plan.
     pub const CONFLICT: Self = Self(5);
     /// Not ready in time.
     pub const NOT_READY: Self = Self(6);
-    /// Refused by policy: version, consent, prune cap, guard, ownership.
+    /// Refused by policy: version, confirmation, prune limit, guard or ownership.
     pub const POLICY: Self = Self(7);
-    /// Changes were found, and `--exit-code` was given.
+    /// There are changes, and `--exit-code` was given.
     pub const CHANGES: Self = Self(10);
     /// Interrupted.
     pub const INTERRUPTED: Self = Self(130);
 
-    /// Every code, the one that wins first when several apply.
+    /// All codes in order of precedence, for when several apply.
     pub const BY_PRECEDENCE: [Self; 10] = [
         Self::INTERRUPTED,
         Self::USAGE,
@@ -43,12 +43,12 @@ impl Exit {
         Self::DONE,
     ];
 
-    /// The number.
+    /// Returns the number.
     pub fn code(self) -> u8 {
         self.0
     }
 
-    /// The one that wins when both apply.
+    /// Returns the code with precedence.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self::BY_PRECEDENCE

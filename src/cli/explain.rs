@@ -1,8 +1,8 @@
-//! Which object of a plan a user means by `--explain`.
+//! Object lookup for `--explain`.
 
 use pleach_domain::object::ObjectId;
 
-/// Short names of kubectl, for kinds that it has built in.
+/// kubectl's short names of built-in kinds.
 const SHORT_NAMES: &[(&str, &str)] = &[
     ("cm", "ConfigMap"),
     ("crd", "CustomResourceDefinition"),
@@ -21,14 +21,14 @@ const SHORT_NAMES: &[(&str, &str)] = &[
     ("svc", "Service"),
 ];
 
-/// Longest list of near names.
+/// Maximum number of similar names to suggest.
 const NAMED: usize = 3;
-/// Smallest similarity of a name that is worth naming, from 0 to 1.
+/// Minimum similarity of a suggested name, from 0 to 1.
 const SIMILAR: f64 = 0.7;
 
-/// Returns the objects that `asked` names, in the order of `objects`: exactly, else
-/// as kubectl takes names (any case, plural, short name, without group or
-/// namespace). Empty if there is none.
+/// Returns the objects that match `asked`, in the order of `objects`. Prefers exact matches, then
+/// matches like kubectl: any case, plural, short name, without group or namespace. Empty without a
+/// match.
 pub(super) fn named<'a>(
     asked: &ObjectId,
     objects: impl IntoIterator<Item = &'a ObjectId>,
@@ -43,7 +43,7 @@ pub(super) fn named<'a>(
     found
 }
 
-/// Returns objects with names like the one that `asked` has, the nearest first.
+/// Returns objects with names similar to `asked`, most similar first.
 pub(super) fn near<'a>(
     asked: &ObjectId,
     objects: impl IntoIterator<Item = &'a ObjectId>,

@@ -1,5 +1,4 @@
-//! The forge that a command talks to: named by options, or known from the
-//! pipeline that the command runs in.
+//! Forge of a command, from options or from the CI pipeline that runs it.
 
 mod pipeline;
 
@@ -16,9 +15,9 @@ use super::{Context, Ui};
 use crate::engine::preview_process::Report;
 use crate::io::forge::{Forge, Token, Told};
 
-/// How long a forge is waited for that takes no requests now.
+/// Maximum wait for the end of a rate limit.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// The variable with the token.
+/// Variable with the token.
 const TOKEN: &str = "PLEACH_FORGE_TOKEN";
 
 /// Options that name a forge.
@@ -51,7 +50,7 @@ pub(super) struct ForgeArgs {
     )]
     forge_project: Option<String>,
 
-    /// File with a token for it [default: a variable, by preference one of our own; docs/preview.md names them]
+    /// File with a token for it [default: a variable, by preference one of our own; docs/guides/preview-pull-requests.md names them]
     #[arg(
         long,
         value_name = "FILE",
@@ -110,7 +109,7 @@ impl From<Product> for ForgeKind {
     }
 }
 
-/// A variable of the environment; none for one that is empty.
+/// Returns an environment variable. `None` if it is empty.
 fn variable(name: &str) -> Option<String> {
     #[expect(clippy::disallowed_methods, reason = "settings are read here")]
     let value = std::env::var(name).ok();
@@ -118,7 +117,7 @@ fn variable(name: &str) -> Option<String> {
 }
 
 impl ForgeArgs {
-    /// The forge, and what is known of the pipeline. None where nothing names one.
+    /// Returns the forge and the pipeline, if any. `None` if there is no forge.
     fn find(&self, remote: Option<&str>) -> Result<Option<(Forge, Option<Pipeline>)>, CliError> {
         let pipeline = Pipeline::find(&variable);
         let kind = self.product.map(ForgeKind::from);
@@ -126,7 +125,7 @@ impl ForgeArgs {
         let Some(kind) = kind else {
             return Ok(None);
         };
-        // What the pipeline says is about its own forge.
+        // Values of the pipeline only apply to its own forge.
         let pipeline = pipeline.filter(|one| one.kind == kind);
         let usage = |message: String| CliError::usage(format!("the forge is not known: {message}"));
         let api = self.forge_url.clone();
@@ -154,7 +153,7 @@ impl ForgeArgs {
         Ok(Some((forge, pipeline)))
     }
 
-    /// The forge, where somebody named its product.
+    /// Returns the forge, if the user named its product.
     pub(super) fn named(&self, remote: Option<&str>) -> Result<Option<Forge>, CliError> {
         if self.product.is_none() {
             return Ok(None);
@@ -183,8 +182,8 @@ impl ForgeArgs {
 }
 
 impl TellingArgs {
-    /// Tells a preview: in one comment on the pull request, and as the state of
-    /// its newest commit. What is newer than the preview tells by itself.
+    /// Publishes a preview as a comment on the pull request and as the status of its newest commit.
+    /// Skips this if there is a newer commit, which gets its own preview.
     pub(super) async fn tell(
         &self,
         ui: &mut Ui,

@@ -1,4 +1,4 @@
-//! From what was found out to text. Nothing here decides or reads anything.
+//! Formatting of results as text and JSON. Makes no decisions and reads nothing.
 
 pub(crate) mod audit;
 pub(crate) mod diff;
@@ -24,16 +24,15 @@ use std::fmt::Write as _;
 use pleach_domain::plain::steers;
 use serde_json::Value;
 
-/// A document for programs, with a line end of its own from who prints it. It
-/// may be shown on a terminal: what that would obey is escaped, which means the
-/// same.
+/// Formats a JSON document without a trailing newline. Control characters for terminals are
+/// escaped, which does not change the value.
 pub(crate) fn json(value: &Value) -> String {
-    // The alternate form is indented; writing a Value cannot fail.
+    // The alternate form is indented. Writing a Value cannot fail.
     escaped(format!("{value:#}"))
 }
 
-/// JSON text without what a terminal would obey. All of that is in strings: only
-/// the line breaks between values are not.
+/// Escapes characters that control a terminal. They only occur in strings; line breaks between
+/// values remain.
 pub(crate) fn escaped(json: String) -> String {
     let is_obeyed = |character: char| character != '\n' && steers(character);
     if !json.contains(is_obeyed) {
@@ -42,7 +41,7 @@ pub(crate) fn escaped(json: String) -> String {
     let mut escaped = String::with_capacity(json.len() + 64);
     for character in json.chars() {
         if is_obeyed(character) {
-            // All of them lie below U+10000; writing to a String cannot fail.
+            // All of them are below U+10000. Writing to a String cannot fail.
             let _ = write!(escaped, "\\u{:04x}", u32::from(character));
         } else {
             escaped.push(character);

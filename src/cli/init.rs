@@ -15,7 +15,7 @@ use super::{Context, Exit, Target, Ui, load};
 use crate::io::files::{self, FileContent, FileError, Files};
 use crate::io::git::Revision;
 
-/// The environment that is made.
+/// Name of the new environment.
 const ENVIRONMENT: &str = "dev";
 
 /// Make a repository to begin with
@@ -87,7 +87,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &InitArgs) -> Result<Exi
     Ok(Exit::DONE)
 }
 
-/// The repository that shows how things are done.
+/// Returns the files of the example repository.
 fn starter(id: &str) -> Files {
     let id = [("id", id)];
     [
@@ -121,8 +121,7 @@ fn starter(id: &str) -> Files {
     .collect()
 }
 
-/// Replaces `{{name}}`; the names are ours, so this needs no engine. What YAML
-/// would read as something else than a text is quoted.
+/// Replaces `{{name}}` placeholders. Values are quoted if YAML would not read them as strings.
 fn fill(text: &str, names: &[(&str, &str)]) -> String {
     names.iter().fold(text.to_owned(), |text, (name, value)| {
         let value = yaml::emit(&Value::from(*value));
@@ -130,7 +129,7 @@ fn fill(text: &str, names: &[(&str, &str)]) -> String {
     })
 }
 
-/// Renders what would be written, and hands back what there is to say.
+/// Renders the new files and returns the findings.
 fn check(files: &Files) -> Result<Vec<Finding>, CliError> {
     let tree = MemoryTree::new(
         files
@@ -154,7 +153,7 @@ fn refused(error: FileError) -> CliError {
     }
 }
 
-/// A path as a shell takes it.
+/// Quotes a path for a shell.
 pub(super) fn quoted(path: &str) -> String {
     let harmless = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '/' | '-');
     if path.chars().all(harmless) {
@@ -164,7 +163,7 @@ pub(super) fn quoted(path: &str) -> String {
     }
 }
 
-/// An id for the repository: the name of its folder.
+/// Returns an id for the repository: the name of its folder.
 fn repository_id(folder: &Path) -> Result<String, CliError> {
     let absolute = if files::exists(folder)? {
         files::canonical(folder)?
@@ -175,7 +174,7 @@ fn repository_id(folder: &Path) -> Result<String, CliError> {
     Ok(label(&name).unwrap_or_else(|| "pleach".to_owned()))
 }
 
-/// The DNS label that is closest to a name.
+/// Converts a name to a DNS label.
 fn label(name: &str) -> Option<String> {
     let mut label = String::new();
     for character in name.chars() {

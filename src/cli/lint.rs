@@ -98,7 +98,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &LintArgs) -> Result<Exi
     })
 }
 
-/// Everything there is to say, each thing once: environments share files.
+/// Returns the findings of all environments without duplicates, as environments share files.
 fn findings_of(tree: &dyn FileTree, names: &[String]) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut linted: Vec<Linted> = Vec::new();

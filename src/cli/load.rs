@@ -1,5 +1,4 @@
-//! What every command begins with: the repository at a revision, an
-//! environment of it, and what it renders to.
+//! Shared start of all commands: opens the repository at a revision and renders an environment.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -22,44 +21,43 @@ use crate::engine::stop::{Cause, Stop};
 use crate::io::files::{self, WorkingTree};
 use crate::io::git::{GitError, Revision, Source};
 
-/// The file that makes a folder a repository.
+/// File that marks the root of a repository.
 const REPOSITORY_FILE: &str = "pleach.yaml";
 
-/// What options and environment variables say.
+/// Global options and environment variables.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// Folder of the repository; the nearest parent that is one when left out.
+    /// Folder of the repository. `None`: the nearest parent folder with a repository.
     pub repo: Option<PathBuf>,
-    /// Revision to read; the working tree when left out.
+    /// Revision to read. `None`: the working tree.
     pub revision: Option<String>,
-    /// Kubeconfig file; as kubectl finds it when left out.
+    /// Kubeconfig file. `None`: kubectl's default.
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig; the environment's when left out.
+    /// Context of the kubeconfig. `None`: from the environment.
     pub context: Option<String>,
-    /// Namespace that has the key of state in the namespaces of tenants; beside the
-    /// state when left out.
+    /// Namespace with the keys for state in tenant namespaces. `None`: beside the state.
     pub key_namespace: Option<String>,
 }
 
-/// What is handed down to every command.
+/// Arguments of every command.
 #[derive(Debug)]
 pub struct Context {
-    /// What options and environment variables say.
+    /// Global options and environment variables.
     pub settings: Settings,
     /// Cancelled by the first Ctrl-C.
     pub cancel: CancellationToken,
 }
 
-/// A repository at a revision.
+/// Repository at a revision.
 pub struct Opened {
-    /// Its files.
+    /// Files of the revision.
     pub tree: Box<dyn FileTree>,
-    /// What they are a revision of.
+    /// Revision of the files.
     pub revision: Revision,
 }
 
 impl Context {
-    /// Starts with nothing cancelled.
+    /// Creates a context that is not cancelled.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -67,7 +65,7 @@ impl Context {
         }
     }
 
-    /// What ends a run at its next safe point.
+    /// Returns the signal that stops a run at its next safe point.
     pub fn stop(&self) -> Stop {
         Stop::on(Cause::Interrupted, self.cancel.clone())
     }
@@ -77,7 +75,7 @@ impl Context {
         self.open_at(self.settings.revision.as_deref())
     }
 
-    /// The folder of the repository, with the git repository around it.
+    /// Returns the folder of the repository and its git repository.
     pub(super) fn source(&self) -> Result<Source, CliError> {
         Ok(Source::open(&self.folder()?)?)
     }
@@ -101,7 +99,7 @@ impl Context {
         })
     }
 
-    /// One of two revisions that are compared; the working tree when left out.
+    /// Returns one side of a comparison. `None` is the working tree.
     pub(super) fn end(&self, revision: Option<&str>) -> Result<End, CliError> {
         let Opened { tree, revision: of } = self.open_at(revision)?;
         Ok(End {
@@ -111,21 +109,20 @@ impl Context {
         })
     }
 
-    /// Loads what a target means. Fails with all findings when there are
-    /// errors among them: what is returned can be used.
+    /// Loads a target. Fails with all findings if one of them is an error, so the result is
+    /// complete.
     pub fn load(&self, target: &Target) -> Result<Loaded, CliError> {
         self.read(target)?.sound(target)
     }
 
-    /// Loads what a target means as far as that is possible: errors may be
-    /// among the findings, and manifests may be missing.
+    /// Loads a target as far as possible. The findings can contain errors, and manifests can be
+    /// missing.
     pub fn read(&self, target: &Target) -> Result<Loaded, CliError> {
         if self.settings.revision.is_some() {
             let Opened { tree, revision } = self.open()?;
             return read(&*tree, revision, target);
         }
-        // git looks at all files of the working tree too, to see whether they are
-        // those of its commit: meanwhile they are rendered.
+        // Render in parallel, because git compares all files with the commit.
         let folder = files::canonical(&self.folder()?).map_err(GitError::from)?;
         let tree = WorkingTree::new(&folder);
         let (loaded, revision) = rayon::join(
@@ -139,7 +136,7 @@ impl Context {
         })
     }
 
-    /// Refuses to go on with objects of a target that the API server would refuse.
+    /// Refuses a target with objects that the API server would refuse.
     pub(super) fn ensure_accepted(&self, target: &Target, loaded: &Loaded) -> Result<(), CliError> {
         let folder = files::canonical(&self.folder()?).map_err(GitError::from)?;
         let tree: Box<dyn FileTree> = match &self.settings.revision {
@@ -162,8 +159,8 @@ impl Context {
         )))
     }
 
-    /// What the repository says of an environment, without rendering it; none
-    /// where there is no repository: for commands that do without one.
+    /// Reads an environment without rendering it. `None` outside of a repository, for commands that
+    /// do not need one.
     pub fn environment(&self, name: &str) -> Result<Option<ResolvedEnvironment>, CliError> {
         if self.find_folder()?.is_none() {
             return Ok(None);
@@ -180,7 +177,7 @@ impl Context {
             })
     }
 
-    /// Names of the environments of the repository; empty outside of one.
+    /// Returns the names of all environments. Empty outside of a repository.
     pub fn environments(&self) -> Result<BTreeSet<String>, CliError> {
         if self.find_folder()?.is_none() {
             return Ok(BTreeSet::new());
@@ -189,8 +186,8 @@ impl Context {
         Ok(repo::environments(&*tree).into_iter().collect())
     }
 
-    /// The id of the repository, also where an environment of it cannot be read; none
-    /// where there is no repository.
+    /// Returns the id of the repository, even if an environment is unreadable. `None` outside of a
+    /// repository.
     pub(super) fn repository_id(&self) -> Result<Option<String>, CliError> {
         if self.find_folder()?.is_none() {
             return Ok(None);
@@ -204,13 +201,12 @@ impl Context {
         })
     }
 
-    /// Whether somebody named the repository or a revision of it, and did not
-    /// just happen to be in one.
+    /// Returns whether the user named the repository or a revision explicitly.
     pub fn names_repository(&self) -> bool {
         self.settings.repo.is_some() || self.settings.revision.is_some()
     }
 
-    /// The folder of the repository.
+    /// Returns the folder of the repository.
     pub(super) fn folder(&self) -> Result<PathBuf, CliError> {
         if let Some(folder) = self.find_folder()? {
             return Ok(folder);
@@ -241,7 +237,7 @@ impl Context {
 }
 
 impl Loaded {
-    /// Refuses to go on when there are errors.
+    /// Fails if there are errors.
     pub(super) fn sound(self, target: &Target) -> Result<Self, CliError> {
         if self.is_sound() {
             Ok(self)
@@ -251,7 +247,7 @@ impl Loaded {
     }
 }
 
-/// Loads a target from a tree, as far as that is possible.
+/// Loads a target from a tree as far as possible.
 pub(super) fn read(
     tree: &dyn FileTree,
     revision: Revision,

@@ -1,8 +1,7 @@
-//! A desk that steps in where a loop is at work.
+//! Local runs for an environment that a controller follows.
 //!
-//! Whoever changes a cluster beside the loop that keeps it equal to git is
-//! undone within minutes. So that is refused, unless it is said to be meant:
-//! then the loop is held first, until somebody resumes it.
+//! The controller would revert a local change within minutes. So it is refused, unless the user
+//! requests it explicitly. Then the controller is suspended first, until a user resumes it.
 
 use jiff::Timestamp;
 use pleach_domain::finding::{Finding, Kind};
@@ -27,12 +26,12 @@ pub(crate) struct LocalArgs {
 }
 
 impl LocalArgs {
-    /// Whether it is meant.
+    /// Returns whether the user requested a local run.
     pub(super) fn is_meant(&self) -> bool {
         self.local
     }
 
-    /// The claim of this process, with who goes ahead and why.
+    /// Returns the lease identity of this process, with the user and the reason.
     pub(super) fn claim(&self, lock: &LockArgs) -> Claim {
         let reason = self.reason.as_ref();
         Claim {
@@ -41,8 +40,8 @@ impl LocalArgs {
         }
     }
 
-    /// Adds to each plan what forbids to carry it out from here. A release that
-    /// is suspended already is left alone by its loop.
+    /// Adds to each plan the findings that forbid a local run. A suspended release is not
+    /// reconciled by its controller and is allowed.
     pub(super) fn review<'a>(
         &self,
         follower: &Follower,
@@ -62,8 +61,7 @@ impl LocalArgs {
         }
     }
 
-    /// Holds the loop that follows a release. Says nothing where there is no
-    /// such release yet.
+    /// Suspends the controller for a release. Does nothing if the release does not exist yet.
     pub(super) async fn hold(
         &self,
         cluster: &Cluster,
@@ -85,7 +83,7 @@ impl LocalArgs {
     }
 }
 
-/// Refuses what a controller would undo; only warns of one that is taken to be gone.
+/// Refuses changes that a controller would revert. Only warns if the controller seems to be gone.
 fn judge(release: &ReleaseName, following: &Following, now: Timestamp) -> Finding {
     match following.renewed {
         Some(renewed) if following.is_stale(now) => silence(release, following, renewed),
@@ -119,18 +117,17 @@ fn refusal(release: &ReleaseName, branch: &str) -> Finding {
     .hint("change it there; or say that it is meant: --local --reason TEXT suspends the release first, until `pleach resume`")
 }
 
-/// What a loop keeps the releases equal to that a command is about.
+/// Controller that follows the releases of a command.
 #[derive(Debug)]
 pub(super) struct Follower {
     environment: String,
-    /// What one of its releases says.
+    /// Controller of one of the releases.
     following: Option<Following>,
 }
 
 impl Follower {
-    /// The branch that a loop keeps a release equal to: all of the environment
-    /// are, where one is. One that hands over from another environment speaks
-    /// for itself.
+    /// Returns the controller of a release. If a controller follows one release, it follows the
+    /// whole environment. A release that moves from another environment counts on its own.
     pub(super) fn of(&self, planned: &Planned) -> Option<Following> {
         let own = || planned.observation.followed();
         self.among(&planned.plan.release, own)
@@ -147,8 +144,8 @@ impl Follower {
     }
 }
 
-/// Finds out whether a loop follows an environment: what one of its releases
-/// says. Where one of them is new, the others are asked.
+/// Finds the controller that follows an environment, from one of its releases. If one of the
+/// planned releases is new, reads the others from the cluster.
 pub(super) async fn follower<'a>(
     session: &Session,
     environment: &str,
@@ -168,12 +165,12 @@ pub(super) async fn follower<'a>(
     })
 }
 
-/// The one that was heard of last. One that says no time may be at work.
+/// Returns the controller with the newest heartbeat. One without a time counts as active.
 fn newest(said: impl Iterator<Item = Following>) -> Option<Following> {
     said.max_by_key(|following| (following.renewed.is_none(), following.renewed))
 }
 
-/// What the recorded releases of an environment say that are of the same repository.
+/// Returns the controller from the recorded releases of the environment in the same repository.
 async fn recorded(session: &Session, environment: &str) -> Result<Option<Following>, CliError> {
     let repository = &session.loaded.environment.repository;
     let search = session.search();
@@ -187,14 +184,14 @@ async fn recorded(session: &Session, environment: &str) -> Result<Option<Followi
                 .filter(|release| is_of(release, repository))
                 .filter_map(|release| release.followed),
         )),
-        // Who may not see them installs nothing that they follow.
+        // A user without this permission cannot install a release that a controller follows.
         Err(error) if error.class() == Some(&Class::Forbidden) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Whether a release may be of a repository: a record that cannot be read, or that names no
-/// repository, may be of any.
+/// Returns whether a release can belong to a repository. An unreadable record, or one without a
+/// repository, can belong to any.
 fn is_of(release: &ReleaseSummary, repository: &str) -> bool {
     let record = release.record.as_ref();
     record.map_or(true, |record| {
@@ -230,7 +227,7 @@ mod tests {
         let (is_refused, text) = judged(Some(900_000));
         assert!(!is_refused);
         assert!(text.contains("was last seen at 1970-01-11T"), "{text}");
-        // One that is there counts more than one that is gone.
+        // An active controller takes precedence over a missing one.
         let said = [Some(1), Some(2), None].map(|renewed| following("env/prod", renewed));
         assert_eq!(newest(said.clone().into_iter()), Some(said[2].clone()));
         assert_eq!(newest(said[..2].iter().cloned()), Some(said[1].clone()));

@@ -1,14 +1,14 @@
-//! Log records as lines: one line each, whatever their fields hold.
+//! Log records as single lines, for any field values.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-/// Writes each record as one line.
+/// Writer that emits each record as one line.
 #[derive(Debug)]
 pub(super) struct OneLine<W>(pub(super) W);
 
 impl<W: Write> Write for OneLine<W> {
-    /// Takes a whole record: that is how records are written.
+    /// Receives one whole record per call.
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
         self.0.write_all(&one_line(record))?;
         Ok(record.len())
@@ -19,7 +19,7 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// A record without ends of lines but its own.
+/// Removes all line breaks from a record except its final one.
 fn one_line(record: &[u8]) -> Cow<'_, [u8]> {
     let (text, end) = match record.strip_suffix(b"\n") {
         Some(text) => (text, &b"\n"[..]),

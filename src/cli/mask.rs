@@ -1,4 +1,4 @@
-//! Secret values in what one run prints.
+//! Masking of secret values in the output.
 
 use pleach_domain::object::DigestKey;
 
@@ -6,7 +6,7 @@ use super::error::{CliError, Kind};
 use crate::engine::mask;
 pub(super) use crate::engine::mask::masker;
 
-/// A key of this run only: numbers of secrets mean nothing outside its output.
+/// Returns a key for this run. Numbers of masked secrets are only comparable within its output.
 pub(super) fn run_key() -> Result<DigestKey, CliError> {
     mask::run_key().map_err(|error| CliError::new(Kind::Failed, error))
 }

@@ -1,5 +1,4 @@
-//! `pleach suspend`, `pleach resume` and `pleach sync`: what people say of
-//! releases without git.
+//! `pleach suspend`, `pleach resume` and `pleach sync`: user requests for releases.
 
 use jiff::{SignedDuration, Timestamp};
 use pleach_domain::inventory::{Orders, ReleaseSummary, Suspension, SyncRequest};
@@ -157,7 +156,7 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
     Ok(exit)
 }
 
-/// Takes requests back that no controller has taken.
+/// Withdraws requests that no controller has accepted yet.
 async fn withdraw(ui: &mut Ui, ctx: &Context, args: &SyncArgs) -> Result<Exit, CliError> {
     let change = |orders: &mut Orders| orders.sync = None;
     let say = |ui: &mut Ui, release: &ReleaseSummary| {
@@ -170,7 +169,7 @@ async fn withdraw(ui: &mut Ui, ctx: &Context, args: &SyncArgs) -> Result<Exit, C
     each(ui, ctx, &args.target, &args.place, change, say).await
 }
 
-/// Changes what is asked of every release of a target, and says so.
+/// Changes the requests of each release of a target and prints the result.
 async fn each(
     ui: &mut Ui,
     ctx: &Context,
@@ -180,7 +179,7 @@ async fn each(
     say: impl Fn(&mut Ui, &ReleaseSummary),
 ) -> Result<Exit, CliError> {
     let environment = environment(ui, ctx, target)?;
-    // It says whose releases are meant, also where the environment file is broken.
+    // The repository id selects the releases, even if the environment file is invalid.
     let repository = match &environment {
         Some(environment) => Some(environment.repository.clone()),
         None => ctx.repository_id()?,
@@ -235,8 +234,8 @@ async fn each(
     Ok(exit)
 }
 
-/// The releases of the repository that is at hand: another one may have an
-/// environment of the same name in the cluster. What the others are is said.
+/// Returns only the releases of this repository, because another one can have an environment of the
+/// same name. Reports the skipped releases.
 fn only_ours(
     ui: &mut Ui,
     releases: Vec<ReleaseSummary>,

@@ -117,7 +117,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
             ));
         }
     }
-    // A file with half of the releases would pass for a review of all of them.
+    // A file with only some of the releases would look like a review of all.
     if let Some(path) = &args.out
         && exit == Exit::DONE
         && let Some(file) = plan_file::of(&session, options.verify, &plans)
@@ -138,7 +138,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
     Ok(exit)
 }
 
-/// Every object of a plan once, also those that only steps name.
+/// Returns all objects of a plan, including those that only occur in steps.
 fn objects(plan: &Plan) -> BTreeSet<&ObjectId> {
     let changes = plan.changes.iter().map(|change| &change.object);
     let steps = plan.steps.iter().map(|step| &step.object);

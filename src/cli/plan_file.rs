@@ -1,5 +1,4 @@
-//! Plans in files: `plan --out` writes what was reviewed, `apply --plan`
-//! carries out that and nothing else.
+//! Plan files: `plan --out` writes the reviewed plan, and `apply --plan` executes exactly that.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +10,7 @@ use super::session::{Planned, Session};
 use super::target::Target;
 use crate::io::files::{self, FileContent};
 
-/// A file that is not a plan.
+/// File that is not a plan.
 #[derive(Debug, thiserror::Error)]
 #[error("{} cannot be used as a plan", path.display())]
 struct Unusable {
@@ -20,7 +19,7 @@ struct Unusable {
     source: PlanFileError,
 }
 
-/// What a reviewer of these plans relies on; none when nothing was planned.
+/// Returns the plan file for these plans. `None` without a plan.
 pub(super) fn of<'p>(
     session: &Session,
     verify: bool,
@@ -40,14 +39,14 @@ pub(super) fn of<'p>(
     })
 }
 
-/// Writes a file, in one step.
+/// Writes a plan file atomically.
 pub(super) fn write(path: &Path, file: &PlanFile) -> Result<(), CliError> {
     let mut text = super::format::json(&serde_json::json!(file));
     text.push('\n');
     Ok(files::write_atomic(path, &FileContent::new(text))?)
 }
 
-/// Reads a file that `plan --out` wrote.
+/// Reads a plan file.
 pub(super) fn read(path: &Path) -> Result<PlanFile, CliError> {
     let bytes = files::read(path)?;
     PlanFile::read(&bytes).map_err(|source| {
@@ -64,9 +63,8 @@ pub(super) fn read(path: &Path) -> Result<PlanFile, CliError> {
     })
 }
 
-/// The target of an apply: as given, or the one that the plan file names. A given
-/// target that the file is not about is refused. A release that git does not have is
-/// no target: the file was made for its environment.
+/// Returns the target of an apply: the given one, or the one in the plan file. Refuses a given
+/// target that the file does not cover. If git lacks the release, returns its environment.
 pub(super) fn target(
     given: Option<&Target>,
     review: Option<&(PathBuf, PlanFile)>,
@@ -110,7 +108,7 @@ pub(super) fn target(
     Err(CliError::usage(message).hint("leave the target out: the file says it"))
 }
 
-/// Refuses to carry out anything but what was reviewed; says all that moved.
+/// Refuses to apply if the current plan differs from the reviewed one. Lists all differences.
 pub(super) fn ensure_current(
     path: &Path,
     reviewed: &PlanFile,
@@ -118,7 +116,7 @@ pub(super) fn ensure_current(
 ) -> Result<(), CliError> {
     let moved = match now {
         Some(now) => reviewed.moved(now),
-        // Why nothing could be planned has been shown.
+        // The reason for the missing plan was already shown.
         None => Vec::new(),
     };
     if now.is_some() && moved.is_empty() {

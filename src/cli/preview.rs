@@ -30,10 +30,9 @@ use crate::io::bounds::{bound, defer};
 use crate::io::cluster::{Cluster, Connection};
 use crate::io::sandbox::{Work, confine};
 
-/// Time of processors that a change may take which nobody has looked at yet.
+/// CPU time for an unreviewed change.
 const TIME: Duration = Duration::from_mins(2);
-/// How long clusters are asked about a change that nobody has looked at yet: less
-/// than its process may take as a whole.
+/// Time for cluster requests about an unreviewed change. Shorter than the time-out of the process.
 const ASKING: Duration = Duration::from_secs(90);
 
 /// Show what a change in git would do
@@ -119,7 +118,7 @@ enum Output {
     Comment,
 }
 
-/// The ways to the clusters of environments, by their names.
+/// Cluster connections by environment.
 type Ways = BTreeMap<String, Way>;
 
 fn ways(text: &str) -> Result<Ways, String> {
@@ -137,7 +136,7 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
     if args.telling.untrusted {
         bound(TIME).map_err(|error| CliError::new(Kind::Failed, error))?;
         defer();
-        // The controller names a bare repository.
+        // The controller passes a bare repository.
         let work = match (&args.clusters, &ctx.settings.repo) {
             (None, Some(folder)) => Work::Render { folder },
             _ => Work::Cluster,
@@ -177,7 +176,7 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
     Ok(exit)
 }
 
-/// What is told to a forge.
+/// Returns the report to publish on the forge.
 fn report(args: &PreviewArgs, change: &Change, found: &Preview) -> Report {
     let marker = marker(
         &args
@@ -208,7 +207,7 @@ fn report(args: &PreviewArgs, change: &Change, found: &Preview) -> Report {
     }
 }
 
-/// A change in git: two revisions, and the files in which they differ.
+/// Opens the change in git: two revisions and the differing files.
 fn open(ctx: &Context, args: &PreviewArgs) -> Result<Change, CliError> {
     let head = args.head.as_deref().or(ctx.settings.revision.as_deref());
     let source = ctx.source()?;
@@ -227,7 +226,7 @@ fn open(ctx: &Context, args: &PreviewArgs) -> Result<Change, CliError> {
     })
 }
 
-/// What is asked for, or every environment of either revision.
+/// Returns the requested targets, or all environments of both revisions.
 fn targets(change: &Change, args: &PreviewArgs) -> Vec<Target> {
     if !args.targets.is_empty() {
         return args.targets.clone();
@@ -256,7 +255,7 @@ fn look(change: &Change, target: &Target, args: &PreviewArgs, key: &DigestKey) -
     change.look(question, key)
 }
 
-/// Adds what the head would do to the clusters, one environment after the other.
+/// Adds the effect of the head on the clusters, one environment after the other.
 async fn live(
     ctx: &Context,
     args: &PreviewArgs,
@@ -289,7 +288,7 @@ async fn live(
     Ok(())
 }
 
-/// Adds what a loop would do to the clusters that it is given, within its limits.
+/// Adds the effect of the head on the clusters, with the connections and limits of the controller.
 async fn as_a_loop(
     ctx: &Context,
     change: &Change,
@@ -326,8 +325,8 @@ async fn as_a_loop(
     Ok(())
 }
 
-/// The file names another cluster than the loop would write to, which holds the
-/// environment there.
+/// Returns a finding if the file names another cluster than the controller's configuration. The
+/// controller would refuse to reconcile the environment.
 fn other_cluster(head: &RenderedHead, way: &Way) -> Option<Finding> {
     let named = head.loaded.environment.cluster.id.as_ref()?;
     (*named != way.cluster).then(|| {
@@ -339,18 +338,18 @@ fn other_cluster(head: &RenderedHead, way: &Way) -> Option<Finding> {
     })
 }
 
-/// A cluster that the head is compared with.
+/// Cluster for the comparison.
 struct ComparedCluster<'a> {
     connection: &'a Connection,
-    /// Its id, where it is named.
+    /// Expected id, if known.
     id: Option<ClusterId>,
-    /// What it may be asked for; anything where left out.
+    /// Allowed requests. `None`: all.
     allow: Option<&'a Allow>,
     /// Whether findings quote errors of the cluster.
     quotes: bool,
 }
 
-/// Adds what the head would do to one cluster.
+/// Adds the effect of the head on one cluster.
 async fn ask(
     preview: &mut EnvironmentPreview,
     head: &mut RenderedHead,
@@ -376,13 +375,13 @@ async fn ask(
     }
 }
 
-/// Everything that was found, wherever, and what the API server would refuse.
+/// Returns all findings, including objects that the API server would refuse.
 fn problems(found: &Preview) -> impl Iterator<Item = &Finding> {
     let environments = found.environments.iter();
     findings(found).chain(environments.flat_map(|environment| &environment.refusals))
 }
 
-/// Everything that was found, wherever.
+/// Returns all findings.
 fn findings(found: &Preview) -> impl Iterator<Item = &Finding> {
     found.environments.iter().flat_map(|environment| {
         let cluster = environment.cluster.iter();
@@ -396,8 +395,7 @@ fn findings(found: &Preview) -> impl Iterator<Item = &Finding> {
     })
 }
 
-/// What is to be thought of the change. That a cluster does not answer says
-/// nothing of it.
+/// Returns the verdict about the change. An unreachable cluster does not affect it.
 fn verdict(found: &Preview) -> Verdict {
     let errors = problems(found).filter(|finding| finding.is_error());
     let errors = errors.filter(|finding| finding.kind != FindingKind::Cluster);
@@ -409,7 +407,7 @@ fn verdict(found: &Preview) -> Verdict {
     }
 }
 
-/// Whether a cluster that was asked did not answer to the end: it may later.
+/// Returns whether a cluster did not answer all requests. A later attempt can succeed.
 fn is_unanswered(found: &Preview) -> bool {
     let clusters = found.environments.iter();
     let clusters = clusters.filter_map(|environment| environment.cluster.as_ref());
@@ -417,7 +415,7 @@ fn is_unanswered(found: &Preview) -> bool {
     findings.any(|finding| finding.is_error() && finding.kind == FindingKind::Cluster)
 }
 
-/// What errors mean for whoever asked.
+/// Returns the exit code for the errors.
 fn exit_of(found: &Preview) -> Exit {
     problems(found)
         .filter(|finding| finding.is_error())
@@ -473,7 +471,7 @@ fn print(
     Ok(())
 }
 
-/// The command that shows all of it.
+/// Returns the command that shows the full preview.
 fn command(args: &PreviewArgs) -> String {
     let mut line = format!("pleach preview --base {}", args.base);
     if let Some(head) = &args.head {

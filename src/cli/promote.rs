@@ -69,7 +69,7 @@ pub(crate) struct PromoteArgs {
     dry_run: bool,
 }
 
-/// Reads the name of an environment, without a release.
+/// Parses the name of an environment, without a release.
 fn environment(text: &str) -> Result<String, String> {
     let target: Target = text.parse().map_err(|error| format!("{error}"))?;
     match target.release {
@@ -117,7 +117,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PromoteArgs) -> Result
     })?;
     ui.findings(&done.findings);
     if done.files.is_empty() {
-        // The findings name what is not taken over, and why.
+        // The findings name the skipped versions and the reasons.
         ui.status(if done.findings.is_empty() {
             "nothing to commit: the versions are the same already"
         } else {
@@ -172,17 +172,17 @@ async fn commit(
     Ok(())
 }
 
-/// The way of a commit by a pull request.
+/// Commit through a pull request.
 struct Way<'a> {
-    /// The branch that is checked out, before and afterwards.
+    /// Branch that is checked out before and after.
     branch: &'a Branch,
-    /// Where it is pushed to: what the pull request is for.
+    /// Target of the pull request.
     upstream: &'a Upstream,
     forge: &'a Forge,
 }
 
 impl Way<'_> {
-    /// Commits to a branch of its own, pushes that, and opens a pull request.
+    /// Commits to a new branch, pushes it and opens a pull request.
     async fn propose(
         &self,
         ui: &mut Ui,
@@ -193,7 +193,7 @@ impl Way<'_> {
         let name = branch_name(args, done);
         let own = self.branch.fork(&name).await?;
         let proposed = self.propose_from(ui, &own, done, message).await;
-        // Whoever ran this is left where they were.
+        // Restore the user's branch.
         let back = self.branch.check_out().await;
         let opened = proposed.map_err(|error| {
             let error = error.hint(format!("what was done so far is on branch {name}"));
@@ -238,7 +238,7 @@ impl Way<'_> {
     }
 }
 
-/// The branch of a promotion: the same one for the same commit.
+/// Returns the branch name of a promotion. Equal content gives an equal name.
 fn branch_name(args: &PromoteArgs, done: &Promotion) -> String {
     let mut content = Vec::new();
     for (path, text) in &done.files {
@@ -251,7 +251,7 @@ fn branch_name(args: &PromoteArgs, done: &Promotion) -> String {
     format!("promote/{}-to-{}-{digest}", args.from, args.to.join("-"))
 }
 
-/// What is committed must render.
+/// Verifies that the new content renders.
 fn check(now: &dyn FileTree, done: &Promotion, environment: &str) -> Result<(), CliError> {
     let tree = PatchedTree::new(now, &done.files);
     let target = Target {
@@ -265,7 +265,7 @@ fn check(now: &dyn FileTree, done: &Promotion, environment: &str) -> Result<(), 
     })
 }
 
-/// What is done, and why, for those who read the log of the branch.
+/// Returns the commit message.
 fn message(args: &PromoteArgs, done: &Promotion) -> String {
     let subject = match done.promoted.as_slice() {
         [one] => format!("Promote {one}"),

@@ -57,7 +57,7 @@ pub(crate) enum RecoverOutput {
     Json,
 }
 
-/// A release, with what git wants of it.
+/// Release with its desired state in git.
 struct Release {
     examined: Examined,
     desired: Option<Desired>,
@@ -141,7 +141,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RecoverArgs) -> Result
             }
         }
         if !examined.gaps.is_empty() {
-            // What could not be seen may be missing from the record.
+            // The recovered record can lack unreadable objects.
             exit = exit.and(Exit::CLUSTER);
         }
         match args.output {
@@ -157,7 +157,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RecoverArgs) -> Result
     Ok(exit)
 }
 
-/// The releases that git has, then those that only the cluster has.
+/// Returns the releases in git, then those that only the cluster has.
 async fn names(
     session: &Session,
     target: &Target,
@@ -192,7 +192,7 @@ async fn names(
     Ok(names)
 }
 
-/// The cluster written to is the one that is meant (I11).
+/// Verifies that the cluster is the intended one (I11).
 async fn check_cluster(session: &Session, args: &RecoverArgs) -> Result<String, CliError> {
     let store = &session.loaded.environment.store;
     let live = session.finish(cluster_id(&session.cluster, store)).await?;
@@ -219,7 +219,7 @@ async fn check_cluster(session: &Session, args: &RecoverArgs) -> Result<String, 
     }
 }
 
-/// A record of somebody else is not written over.
+/// Refuses to overwrite the record of another repository.
 fn check_owner(session: &Session, examined: &Examined) -> Result<(), CliError> {
     let Some(installed) = &examined.installed else {
         return Ok(());

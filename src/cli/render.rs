@@ -15,10 +15,10 @@ use super::format::values::{self, Secrets};
 use super::{Context, Exit, Loaded, Target, Ui, format, mask};
 use crate::io::files::{self, FileContent, FileError, Files};
 
-/// Lists the files that an earlier run wrote into a folder.
+/// File with the list of files from an earlier run in a folder.
 const MARKER: &str = ".pleach-render";
 
-/// How many objects become text at a time, on all cores.
+/// Number of objects that are formatted at a time, on all cores.
 const PART: usize = 256;
 
 /// Write the objects of an environment as YAML
@@ -114,7 +114,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &RenderArgs) -> Result<E
     Ok(Exit::DONE)
 }
 
-/// Objects as they may be shown.
+/// Masking of the shown objects.
 struct Show {
     secrets: bool,
     masker: Masker,
@@ -122,13 +122,13 @@ struct Show {
 }
 
 impl Show {
-    /// Whether an object is shown as it is, whatever else there is.
+    /// Returns whether an object needs no masking.
     fn is_open(&self, manifest: &Manifest) -> bool {
         self.secrets || !(manifest.is_secret() || self.masker.guards())
     }
 
-    /// An object of `manifest`, as it may be shown. One after the other: equal
-    /// secret values get the same number, in the order in which they are met.
+    /// Returns an object masked for output. Must be called in order: equal secret values get the
+    /// same number, in order of first use.
     fn object(&mut self, manifest: &Manifest, object: Value) -> Value {
         if self.secrets {
             return object;
@@ -159,7 +159,7 @@ fn write_stream(ui: &mut Ui, args: &RenderArgs, loaded: &Loaded, show: &mut Show
                     let text = text.unwrap_or_else(|| {
                         document(manifest, show.object(manifest, manifest.value()))
                     });
-                    // Writing to it never fails.
+                    // Writing to the output never fails.
                     drop(out.write_all(text.as_bytes()));
                 }
             }
@@ -219,8 +219,8 @@ fn write_files(
     Ok(())
 }
 
-/// What an earlier run wrote into the folder: paths as [`file_name`] makes
-/// them, so a marker of someone else leads nowhere.
+/// Returns the files of an earlier run. Only paths in the form of [`file_name`] count, so a foreign
+/// marker file cannot point elsewhere.
 fn files_of_earlier_run(folder: &Path) -> Result<Vec<String>, CliError> {
     let marker = folder.join(MARKER);
     if !files::exists(&marker)? {
@@ -238,7 +238,7 @@ fn files_of_earlier_run(folder: &Path) -> Result<Vec<String>, CliError> {
 }
 
 fn show_values(ui: &mut Ui, args: &RenderArgs, loaded: &Loaded) {
-    // A value of the environment may be a secret of a release not asked for.
+    // A value of the environment can be a secret of another release.
     let all: Vec<_> = loaded.all().collect();
     let secrets = if all.iter().any(|rendered| rendered.failed()) {
         Secrets::Unknown

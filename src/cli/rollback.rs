@@ -63,12 +63,12 @@ pub(crate) struct RollbackArgs {
     show_secrets: bool,
 }
 
-/// A release that goes back, and what is known of it.
+/// Release to roll back.
 struct Back {
     release: String,
     record: Installed,
     chosen: Chosen,
-    /// The version it goes to; none for a bundle without versions.
+    /// Target version. `None` for an unversioned bundle.
     to: Option<String>,
 }
 
@@ -121,7 +121,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RollbackArgs) -> Resul
     Ok(Exit::DONE)
 }
 
-/// The results of another cluster say nothing about this environment.
+/// Refuses a rollback with the history of another cluster.
 async fn ensure_meant(cluster: &Cluster, outline: &Outline) -> Result<(), CliError> {
     let environment = &outline.environment;
     let Some(named) = &environment.cluster.id else {
@@ -140,7 +140,7 @@ async fn ensure_meant(cluster: &Cluster, outline: &Outline) -> Result<(), CliErr
     Ok(())
 }
 
-/// The releases that go back, each with where it goes.
+/// Returns the releases to roll back, with their targets.
 async fn backs(
     ui: &mut Ui,
     source: &Source,
@@ -218,8 +218,8 @@ fn unreadable(chosen: &Chosen, findings: Vec<Finding>) -> CliError {
     )
 }
 
-/// What going back does to the files. Whether versions that are no numbers go
-/// back is said by the bundle as it is then.
+/// Returns the changed files. For versions without a natural order, the bundle at the target
+/// revision decides whether this is a rollback.
 fn restored(now: &dyn FileTree, target: &Target, backs: &[Back]) -> Result<Restoration, CliError> {
     let environment = &target.environment;
     let put_back = |said: &dyn Fn(&str) -> Option<Direction>| {
@@ -250,7 +250,7 @@ fn restored(now: &dyn FileTree, target: &Target, backs: &[Back]) -> Result<Resto
     })
 }
 
-/// What is committed must render.
+/// Verifies that the new content renders.
 fn check(now: &dyn FileTree, done: &Restoration, target: &Target) -> Result<(), CliError> {
     let tree = PatchedTree::new(now, &done.files);
     let loaded: Loaded = read_all(&tree, Revision::None, &target.environment)
@@ -262,7 +262,7 @@ fn check(now: &dyn FileTree, done: &Restoration, target: &Target) -> Result<(), 
     })
 }
 
-/// Refuses to commit files that have other changes.
+/// Refuses to commit files with uncommitted changes.
 pub(super) async fn ensure_clean(branch: &Branch, files: &FileChanges) -> Result<(), CliError> {
     let edited = branch.edited(files).await?;
     if edited.is_empty() {
@@ -278,7 +278,7 @@ pub(super) async fn ensure_clean(branch: &Branch, files: &FileChanges) -> Result
     .hint("commit them, or put them aside with git stash; other files may stay as they are"))
 }
 
-/// What is done, and why, for those who read the log of the branch.
+/// Returns the commit message.
 fn message(target: &Target, backs: &[Back], done: &Restoration, reason: Option<&str>) -> String {
     let subject = match backs {
         [one] => format!(

@@ -1,4 +1,4 @@
-//! `pleach run`: the loop.
+//! `pleach run`: the controller.
 
 mod configured;
 mod log;
@@ -33,11 +33,10 @@ use crate::server::metrics::Metrics;
 use crate::server::notifications::{self, Notifier};
 use crate::server::{self, ServerError, probes};
 
-/// How long somebody else who applies a release is waited for: longer than it takes
-/// to see that they are gone.
+/// How long to wait for another holder of a release lease. Longer than the expiry of the lease.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// File with the namespace of the pod that this runs in.
+/// File with the namespace of this pod.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
 /// Keep clusters equal to branches
@@ -118,7 +117,7 @@ impl RunArgs {
     }
 }
 
-/// That nobody can be told from anybody else, and what changes that.
+/// Returns the warning that no webhook can be authenticated, with the option to fix it.
 fn no_secret(has_file: bool) -> String {
     let way = if has_file {
         "`forge.webhookSecretFile` of a repository of the configuration"
@@ -128,12 +127,12 @@ fn no_secret(has_file: bool) -> String {
     format!("no repository has a webhook secret, so every webhook is refused; {way} names one")
 }
 
-/// What is run.
+/// Configuration of the controller.
 struct Plan {
     repositories: Vec<Repository>,
-    /// Those that are told of commits, by the name of the repository.
+    /// Forges that receive commit statuses, by repository.
     forges: BTreeMap<String, Arc<Forge>>,
-    /// Those of these that are told the words of clusters too.
+    /// Repositories whose statuses also quote cluster errors.
     quoting: BTreeSet<String>,
     hooks: Vec<Hook>,
     listen: Option<SocketAddr>,
@@ -201,14 +200,14 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     }
     ui.finish()?;
     let stop = ctx.cancel.child_token();
-    // Probes are answered until the last run has come to its end.
+    // Answer probes until the last run has finished.
     let over = CancellationToken::new();
     let looping = async {
         let ended = controller.run(stop.clone()).await;
         over.cancel();
         ended
     };
-    // On threads of their own: they answer also while the loop computes.
+    // Serve on separate threads, so that requests are answered during computations.
     let mut servers = JoinSet::new();
     for (one, router) in listening {
         servers.spawn(one.serve(router, over.clone()));
@@ -238,14 +237,14 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     };
     let (ended, served, (), ()) =
         tokio::join!(looping, serving, listeners.listen(heard), tellers.run());
-    // What was told last gets a little time.
+    // Let the last notifications be sent.
     while telling.join_next().await.is_some() {}
     served?;
     ended.map_err(|error| CliError::new(Kind::Failed, error))?;
     Ok(Exit::DONE)
 }
 
-/// What the configuration file says, or the arguments.
+/// Returns the configuration from the file or from the arguments.
 async fn planned(ctx: &Context, args: &RunArgs) -> Result<Plan, CliError> {
     let key_namespace = key_namespace(ctx, args);
     match &args.config {
@@ -254,12 +253,12 @@ async fn planned(ctx: &Context, args: &RunArgs) -> Result<Plan, CliError> {
     }
 }
 
-/// Returns the namespace of the controller, which tenants have no access to: the one that
-/// an option names, or that of the pod. `None` outside of a pod.
+/// Returns the namespace of the controller, which tenants cannot access: from an option or from the
+/// pod. `None` outside of a pod.
 fn key_namespace(ctx: &Context, args: &RunArgs) -> Option<String> {
     let named = ctx.settings.key_namespace.clone();
     let named = named.or_else(|| args.share_in.clone());
-    // A kubeconfig may lead to another cluster than that of the pod.
+    // A kubeconfig can refer to another cluster than that of the pod.
     if named.is_some() || ctx.settings.kubeconfig.is_some() {
         return named;
     }
@@ -295,9 +294,9 @@ impl From<ServerError> for CliError {
     }
 }
 
-/// pleach itself, for work that is done in a process of its own.
+/// Returns the path of the pleach executable, for worker processes.
 fn program() -> Result<PathBuf, CliError> {
-    // What runs, also when a newer one lies at its path by now.
+    // Use the running executable even if its file was replaced.
     let running = Path::new("/proc/self/exe");
     if files::exists(running).unwrap_or(false) {
         return Ok(running.to_owned());

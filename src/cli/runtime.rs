@@ -1,5 +1,4 @@
-//! The asynchronous runtime of commands that talk to a cluster, and the one
-//! place where signals are handled.
+//! Async runtime of commands with network access, and the only signal handler.
 
 use std::future::Future;
 use std::io;
@@ -11,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 use super::error::{CliError, Kind};
 use super::ui;
 
-/// The runtime could not be started.
+/// Error of starting the runtime.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to start the runtime")]
 struct StartRuntime(#[source] io::Error);
 
-/// Runs a command. The first Ctrl-C or SIGTERM cancels `cancel`, and the
-/// command ends by itself; the second one drops the command where it stands.
+/// Runs a command. The first Ctrl-C or SIGTERM cancels `cancel`, and the command finishes by
+/// itself. The second one drops the command immediately.
 pub(super) fn block_on<T>(
     cancel: &CancellationToken,
     command: impl Future<Output = Result<T, CliError>>,
@@ -25,7 +24,7 @@ pub(super) fn block_on<T>(
     block_on_telling(cancel, ui::write_notice, command)
 }
 
-/// The same for a command that has its own way to say that it stops.
+/// Runs a command that reports the cancellation with `tell`.
 pub(super) fn block_on_telling<T>(
     cancel: &CancellationToken,
     tell: impl Fn(&str),
@@ -57,7 +56,7 @@ pub(super) fn block_on_telling<T>(
             () = signaled() => Err(CliError::interrupted_at_once()),
         }
     });
-    // A thread that waits for an answer on the terminal cannot be joined.
+    // A thread that reads from the terminal cannot be joined.
     runtime.shutdown_background();
     result
 }
@@ -70,7 +69,7 @@ mod tests {
     use super::*;
     use crate::cli::Exit;
 
-    /// Signals reach every test of the process.
+    /// Signals reach all tests of the process, so run one at a time.
     static ALONE: Mutex<()> = Mutex::new(());
 
     fn send(signal: &str) {

@@ -1,5 +1,4 @@
-//! What diff, plan and apply begin with: the releases of a target, observed
-//! and planned.
+//! Shared start of diff, plan and apply: observes and plans the releases of a target.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -27,19 +26,19 @@ pub(super) use crate::engine::planning::{
 use crate::engine::sync::SyncError;
 use crate::io::cluster::{Cluster, ClusterError, Connection, KeyHome, Keys, OwnCluster};
 
-/// The releases of a target, and the cluster they are for.
+/// Releases of a target and their cluster.
 pub(super) struct Session {
     pub(super) loaded: Loaded,
     pub(super) cluster: Cluster,
     cancel: CancellationToken,
     options: Options,
     cluster_id: Option<ClusterId>,
-    /// The file of the environment is gone from git.
+    /// Whether git no longer has the environment file.
     is_without_file: bool,
 }
 
 impl Session {
-    /// Loads the target and connects. `cluster_id` is what `--cluster-id` says.
+    /// Loads the target and connects. `cluster_id` is the value of `--cluster-id`.
     pub(super) async fn open(
         ui: &mut Ui,
         ctx: &Context,
@@ -51,8 +50,8 @@ impl Session {
         Self::over(ctx, loaded, options, cluster_id).await
     }
 
-    /// Opens a target that is to be applied: refuses objects that the API server would
-    /// refuse, before it gets a request.
+    /// Opens a target for an apply. Refuses objects that the API server would refuse, before the
+    /// first request.
     pub(super) async fn open_to_apply(
         ui: &mut Ui,
         ctx: &Context,
@@ -75,7 +74,7 @@ impl Session {
         }
     }
 
-    /// Connects for an environment that was read.
+    /// Connects for a loaded environment.
     async fn over(
         ctx: &Context,
         loaded: Loaded,
@@ -96,7 +95,7 @@ impl Session {
             .context
             .clone()
             .or_else(|| loaded.environment.cluster.context.clone());
-        // The first request is the first release's.
+        // The user agent of the first request is that of the first release.
         let name = loaded.rendered.first().map(|(release, _)| &release.name);
         let settings = &ctx.settings;
         let keys = settings.key_namespace.clone();
@@ -112,27 +111,27 @@ impl Session {
         })
     }
 
-    /// The releases of the target, in the order of the environment.
+    /// Returns the releases of the target, in the order of the environment.
     pub(super) fn releases(&self) -> &[(ResolvedRelease, Rendered)] {
         &self.loaded.rendered
     }
 
-    /// The cluster that is named, in the environment or by an option.
+    /// Returns the cluster id from the environment or an option.
     pub(super) fn cluster_id(&self) -> Option<&ClusterId> {
         self.cluster_id.as_ref()
     }
 
-    /// Ends a read when somebody asks us to stop.
+    /// Runs a read until it is done or cancelled.
     pub(super) async fn finish<T>(&self, reading: impl Future<Output = T>) -> Result<T, CliError> {
         finish(&self.cancel, reading).await
     }
 
-    /// The client that acts for a release: audit logs are read by its name.
+    /// Returns the client of a release. Audit logs show its user agent.
     pub(super) fn cluster_for(&self, release: &ReleaseName) -> Cluster {
         self.planner().cluster_for(release)
     }
 
-    /// What makes the plans.
+    /// Returns the planner.
     pub(super) fn planner(&self) -> Planner<'_> {
         Planner {
             loaded: &self.loaded,
@@ -144,9 +143,8 @@ impl Session {
         }
     }
 
-    /// Observes and plans one release. A release that cannot be observed costs
-    /// only itself: the inner error says why, and has been shown. The outer one
-    /// ends the command.
+    /// Observes and plans one release. The inner error is limited to this release and has already
+    /// been shown. The outer error ends the command.
     pub(super) async fn plan_for(
         &self,
         ui: &mut Ui,
@@ -158,8 +156,8 @@ impl Session {
         self.planned(ui, subject.name(), planned)
     }
 
-    /// Plans a subject whose turn has come: what comes before it has to be
-    /// ready now. The errors are those of [`Session::plan_for`].
+    /// Plans a release just before its apply: its dependencies must be ready now. The errors are
+    /// those of [`Session::plan_for`].
     pub(super) async fn plan_in_turn(
         &self,
         ui: &mut Ui,
@@ -172,8 +170,7 @@ impl Session {
         self.planned(ui, subject.name(), planned)
     }
 
-    /// Observes and plans the end of a release. The errors are those of
-    /// [`Session::plan_for`].
+    /// Observes and plans the removal of a release. The errors are those of [`Session::plan_for`].
     pub(super) async fn plan_end(
         &self,
         ui: &mut Ui,
@@ -185,12 +182,12 @@ impl Session {
         self.planned(ui, gone.name(), planned)
     }
 
-    /// What the environment and the flags allow a subject.
+    /// Returns the policy of a subject, from environment and flags.
     pub(super) fn policy_for(&self, subject: &Subject<'_>) -> Policy {
         self.planner().policy_for(subject)
     }
 
-    /// What came of planning; a failure is shown.
+    /// Returns the result of planning. A failure is shown.
     fn planned(
         &self,
         ui: &mut Ui,
@@ -210,41 +207,40 @@ impl Session {
 }
 
 impl Planned {
-    /// What the plan means for the command.
+    /// Returns the verdict about the plan.
     fn verdict(&self) -> Verdict<'_> {
         Verdict(&self.plan)
     }
 
-    /// What blocks single objects.
+    /// Returns the exit code for blocked objects.
     pub(super) fn blocks(&self) -> Exit {
         self.verdict().blocks()
     }
 
-    /// Refuses to write a part of the release while objects of it are blocked.
+    /// Refuses a partial apply while objects of the release are blocked.
     pub(super) fn ensure_whole(&self) -> Result<(), CliError> {
         let record = self.observation.observed.installed.as_ref();
         let begun = record.is_some_and(|record| record.applying.is_some());
         self.verdict().ensure_whole(begun)
     }
 
-    /// Whether anything would change.
+    /// Returns whether the plan has changes.
     pub(super) fn has_changes(&self) -> bool {
         self.verdict().has_changes()
     }
 
-    /// Warnings and notes of the plan, and errors that block single objects.
+    /// Returns the warnings and notes of the plan, and errors that block single objects.
     pub(super) fn remarks(&self) -> Vec<Finding> {
         self.verdict().remarks()
     }
 
-    /// Refuses to go on when the plan may not be carried out: all that forbids it at once.
+    /// Fails with all refusals if the plan must not be executed.
     pub(super) fn ensure_allowed(&self) -> Result<(), CliError> {
         self.verdict().ensure_allowed()
     }
 }
 
-/// What was not finished when somebody asked us to stop is given up: only for
-/// what reads.
+/// Aborts a read on cancellation. Only for operations without side effects.
 pub(super) async fn finish<T>(
     cancel: &CancellationToken,
     reading: impl Future<Output = T>,
@@ -255,7 +251,7 @@ pub(super) async fn finish<T>(
         .ok_or_else(CliError::interrupted)
 }
 
-/// A sync failed as a whole.
+/// Sync that failed as a whole.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {what} release {release}")]
 struct SyncFailed {
@@ -265,7 +261,7 @@ struct SyncFailed {
     source: SyncError,
 }
 
-/// A release that was carried out and could not be recorded.
+/// Creates the error of an applied release that could not be recorded.
 pub(super) fn unrecorded(release: &ReleaseName, source: Arc<SyncError>) -> CliError {
     let (kind, hint) = (Kind::from(source.kind()), source.hint());
     tracing::debug!(%release, "the result could not be recorded");
@@ -276,7 +272,7 @@ pub(super) fn unrecorded(release: &ReleaseName, source: Arc<SyncError>) -> CliEr
     }
 }
 
-/// Names the release that something failed for; `what` is a verb.
+/// Creates the error of a release. `what` is a verb.
 pub(super) fn failed(what: &'static str, release: &ReleaseName, source: SyncError) -> CliError {
     let hint = source.hint();
     let kind = Kind::from(source.kind());
@@ -294,7 +290,7 @@ pub(super) fn failed(what: &'static str, release: &ReleaseName, source: SyncErro
     }
 }
 
-/// Connects for a command; an empty context is the kubeconfig's current one.
+/// Connects for a command. An empty context is the kubeconfig's current one.
 pub(super) async fn connect(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
@@ -302,8 +298,8 @@ pub(super) async fn connect(
     connect_as(agent(None), kubeconfig, context, None).await
 }
 
-/// Where the key of state in the namespaces of tenants is: in a namespace of the cluster
-/// of a connection, or beside the state.
+/// Returns the location of the keys for state in tenant namespaces: a namespace of the connection's
+/// cluster, or beside the state.
 pub(super) fn keys(own: &Connection, namespace: Option<String>) -> Keys {
     match namespace {
         Some(namespace) => Keys::In(KeyHome::new(OwnCluster::new(own.clone()), namespace)),

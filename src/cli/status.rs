@@ -95,7 +95,7 @@ pub(crate) struct StatePlace {
 }
 
 impl StatePlace {
-    /// Where to look, with what the environment file says.
+    /// Returns where to search for records, from options and the environment file.
     pub(super) fn search(&self, environment: Option<&ResolvedEnvironment>) -> Search {
         match (&self.state_namespace, environment) {
             (Some(namespace), _) if namespace == STATE_NAMESPACE => Search::In(Store::Release),
@@ -108,7 +108,8 @@ impl StatePlace {
     }
 }
 
-/// Records that may not be looked for everywhere may be in a namespace.
+/// Converts the error of a search. Without the permission to search everywhere, suggests
+/// `--state-namespace`.
 pub(super) fn nowhere(error: ClusterError, search: &Search) -> CliError {
     let is_closed = error.class() == Some(&Class::Forbidden) && *search == Search::Everywhere;
     let failed = CliError::from(error);
@@ -151,7 +152,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
     let found = state::releases(&cluster, &view.search)
         .await
         .map_err(|error| nowhere(error, &view.search))?;
-    // Most who see releases may not look at all ConfigMaps, and miss nothing.
+    // Most users that can see releases cannot list all ConfigMaps, and miss nothing.
     if let Some(unseen) = &found.unseen
         && found.releases.is_empty()
     {
@@ -161,7 +162,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
         && view.select(found.releases.clone()).is_empty()
     {
         let environments = ctx.environments().unwrap_or_default();
-        // Records that this user is not allowed to read may have it.
+        // The target can be in a record that this user is not allowed to read.
         if found.unseen.is_none() || !environments.is_empty() {
             ensure_known(target, environments, in_git, &found.releases)?;
         }
@@ -179,27 +180,27 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
     view.watch(ui, ctx, &cluster, seen).await
 }
 
-/// How often live objects are read again while they are watched.
+/// Interval at which live objects are read again in watch mode.
 const LOOKS: Duration = Duration::from_secs(10);
 
-/// What was read of the releases.
+/// State of the releases as read.
 struct Seen {
     releases: Vec<ReleaseSummary>,
-    /// The live state; none where it is not asked for, or could not be read.
+    /// Live state. `None` if it was not requested or not readable.
     live: Option<Live>,
-    /// Why it could not be read.
+    /// Reason why it is not readable.
     unread: Option<Finding>,
 }
 
 impl Seen {
-    /// Whether another look found the same.
+    /// Returns whether another read gave the same state.
     fn is_same(&self, other: &Self) -> bool {
         let live = |seen: &Self| seen.live.as_ref().map(|live| live.releases.clone());
         self.releases == other.releases && live(self) == live(other)
     }
 }
 
-/// Refuses a target that neither git nor the cluster has.
+/// Refuses a target that is neither in git nor in the cluster.
 fn ensure_known(
     target: &Target,
     mut environments: BTreeSet<String>,
@@ -239,7 +240,7 @@ fn unknown(message: String, names: BTreeSet<String>) -> CliError {
     error.hint(format!("there are {}", names.join(", ")))
 }
 
-/// What is shown of the releases.
+/// Selection of releases to show.
 struct View {
     wanted: Option<Wanted>,
     search: Search,
@@ -260,7 +261,8 @@ impl View {
         releases
     }
 
-    /// The same, with what their last runs left to do and the live state of their objects.
+    /// Reads the selected releases with the remaining steps of their last runs and their live
+    /// objects.
     async fn look(&self, cluster: &Cluster, releases: Vec<ReleaseSummary>) -> Seen {
         let mut releases = self.select(releases);
         state::read_journals(cluster, &mut releases).await;
@@ -302,7 +304,7 @@ impl View {
         }
     }
 
-    /// Shows the releases again whenever they change.
+    /// Prints the releases again whenever they change.
     async fn watch(
         &self,
         ui: &mut Ui,
@@ -319,7 +321,7 @@ impl View {
                 biased;
                 () = ctx.cancel.cancelled() => return Ok(Exit::INTERRUPTED),
                 change = changes.next() => change,
-                // Objects change without their record.
+                // Objects can change without their record.
                 () = tokio::time::sleep(LOOKS), if is_live => Some(Ok(shown.releases.clone())),
             };
             match change {
@@ -333,9 +335,9 @@ impl View {
                     }
                     shown = seen;
                 }
-                // Nothing was ever installed: that may change.
+                // No release was ever installed. This can change.
                 Some(Err(error)) if error.class() == Some(&Class::KindNotServed) => {}
-                // The other place is open: the first look has said so.
+                // The other location is readable. The first read reported this.
                 Some(Err(error))
                     if self.search == Search::Everywhere
                         && error.class() == Some(&Class::Forbidden) => {}
@@ -347,7 +349,7 @@ impl View {
     }
 }
 
-/// The record is shown without the live objects.
+/// Returns the warning that only the record is shown, without live objects.
 fn unread(error: &ClusterError) -> Finding {
     let mut finding = Finding::warning(
         FindingKind::Cluster,
@@ -361,7 +363,7 @@ fn unread(error: &ClusterError) -> Finding {
     finding
 }
 
-/// There may be more in a place that we may not look at.
+/// Returns the note that a location without read permission can have more releases.
 fn hidden(error: &ClusterError) -> Finding {
     let mut finding = Finding::note(
         FindingKind::Cluster,
@@ -372,7 +374,7 @@ fn hidden(error: &ClusterError) -> Finding {
     finding
 }
 
-/// Whether trying again is of no use.
+/// Returns whether retrying does not help.
 fn is_final(error: &ClusterError) -> bool {
     matches!(
         error.class(),
@@ -380,8 +382,8 @@ fn is_final(error: &ClusterError) -> bool {
     )
 }
 
-/// What git says of the environment. Somebody who just happens to be in a
-/// repository gets a warning where it cannot be read, and the status.
+/// Reads the environment in git. If the user did not name the repository, a failure is only a
+/// warning.
 pub(super) fn environment(
     ui: &mut Ui,
     ctx: &Context,
@@ -404,7 +406,7 @@ pub(super) fn environment(
     }
 }
 
-/// Connects to the cluster of an environment, or to the one that is current.
+/// Connects to the cluster of an environment, or to the current context.
 pub(super) async fn cluster_of(
     ctx: &Context,
     environment: Option<&ResolvedEnvironment>,
@@ -417,8 +419,7 @@ pub(super) async fn cluster_of(
     connect(ctx.settings.kubeconfig.clone(), context).await
 }
 
-/// Warns when the cluster is not the one that the environment names, as far as
-/// we may know which one it is.
+/// Warns if the cluster is not the one that the environment names, as far as its id is readable.
 async fn check_cluster(ui: &mut Ui, cluster: &Cluster, environment: &ResolvedEnvironment) {
     let Some(named) = &environment.cluster.id else {
         return;

@@ -1,27 +1,27 @@
-//! What a command is about.
+//! Target of a command.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// An environment, or one release of it.
+/// Environment or one of its releases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// Name of the environment.
     pub environment: String,
-    /// Name of the release; all of them when left out.
+    /// Name of the release. `None`: all releases.
     pub release: Option<String>,
 }
 
-/// A text that names neither an environment nor a release.
+/// Error of a text that is not a valid target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseTargetError {
-    /// The name of a file.
+    /// The text is the name of a file.
     #[error("name the environment and not its file: {0}")]
     File(String),
-    /// Not a DNS label.
+    /// A part is not a DNS label.
     #[error("`{0}` is not a name: lower-case letters, digits and `-` are, up to 63 of them")]
     Name(String),
-    /// Too many parts.
+    /// The text has too many parts.
     #[error("write ENV or ENV/RELEASE")]
     Parts,
 }
@@ -64,7 +64,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// Whether a text is a name that Kubernetes takes for a namespace (RFC 1123).
+/// Returns whether a text is a DNS label (RFC 1123), as for a namespace.
 pub(crate) fn is_dns_label(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     (1..=63).contains(&text.len())

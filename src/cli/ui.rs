@@ -1,8 +1,7 @@
-//! What people and programs see: the only place that prints.
+//! Output of commands. Only this module prints.
 //!
-//! stdout is for the result, stderr for everything else. Printing never fails
-//! a command: a reader that goes away (`| head`) is fine, whatever else goes
-//! wrong with stdout is kept and reported once, by [`Ui::finish`].
+//! stdout has the result, stderr everything else. Printing never fails a command. A closed pipe (`|
+//! head`) is ignored; any other error of stdout is saved and reported once by [`Ui::finish`].
 
 mod colorless;
 mod stream;
@@ -45,33 +44,33 @@ impl From<Color> for anstream::ColorChoice {
     }
 }
 
-/// How much is said on stderr.
+/// Verbosity of stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verbosity {
     /// Errors only.
     Quiet,
-    /// Warnings and progress too.
+    /// Also warnings and progress.
     Normal,
-    /// Notes and log lines too.
+    /// Also notes and log lines.
     Verbose,
 }
 
-/// Handed down to whatever prints or asks.
+/// Output streams and prompts.
 pub struct Ui {
     out: Stream,
     err: Stream,
-    /// Someone who can be asked.
+    /// Terminal for prompts, if there is one.
     input: Option<Box<dyn BufRead + Send>>,
     verbosity: Verbosity,
-    /// Whether a bar may be drawn.
+    /// Whether to draw a progress bar.
     animated: bool,
-    /// Whether the result goes to a terminal, where it may be drawn anew.
+    /// Whether stdout is a terminal that can be redrawn.
     redraws: bool,
     bar: Option<ProgressBar>,
 }
 
 impl Ui {
-    /// Takes the streams of the process.
+    /// Creates the Ui for the streams of the process.
     pub fn new(color: Color, verbosity: Verbosity) -> Self {
         let terminal = io::stderr().is_terminal();
         let choice = AutoStream::new(io::stdout(), color.into()).current_choice();
@@ -88,14 +87,14 @@ impl Ui {
             err: Stream::new(err),
             input,
             verbosity,
-            // Log lines would tear a bar apart.
+            // Log lines would break the bar.
             animated: terminal && verbosity == Verbosity::Normal,
             redraws: io::stdout().is_terminal(),
             bar: None,
         }
     }
 
-    /// Takes streams of a test; `input` is a terminal's.
+    /// Creates the Ui with streams of a test. `input` acts as the terminal.
     #[cfg(test)]
     pub(crate) fn with_streams(
         out: impl Write + Send + 'static,
@@ -114,14 +113,14 @@ impl Ui {
         }
     }
 
-    /// Where the result goes. Writing to it never fails.
+    /// Returns the stream of the result. Writing to it never fails.
     pub fn out(&mut self) -> &mut (dyn Write + Send) {
-        // A result and a bar may share a terminal.
+        // Result and bar can share a terminal.
         self.end_progress();
         &mut self.out
     }
 
-    /// Writes a line of the result.
+    /// Prints a line of the result.
     pub fn print(&mut self, line: impl Display) {
         let line = line.to_string();
         match &self.bar {
@@ -133,49 +132,48 @@ impl Ui {
         }
     }
 
-    /// Shows a result in place of the one before: on a terminal over it, else
-    /// below it. It is seen at once.
+    /// Prints a result and flushes. On a terminal it replaces the previous one.
     pub fn redraw(&mut self, text: impl Display) {
         self.end_progress();
         if self.redraws {
-            // To the corner, and everything below is cleared.
+            // Move to the top left and clear the screen.
             self.out.write_now("\u{1b}[H\u{1b}[2J");
         }
         self.out.write_line(&text.to_string());
         self.out.flush_now();
     }
 
-    /// Says what is being done, unless told to be quiet.
+    /// Prints a progress message on stderr, except in quiet mode.
     pub fn status(&mut self, line: impl Display) {
         if self.verbosity >= Verbosity::Normal {
             self.say(&line.to_string());
         }
     }
 
-    /// Says something that nobody may miss: what comes before a question.
+    /// Prints a message that is never suppressed, such as before a prompt.
     pub fn notice(&mut self, line: impl Display) {
         self.say(&line.to_string());
     }
 
-    /// Whether there is somebody who can be asked.
+    /// Returns whether prompts are possible.
     pub fn can_ask(&self) -> bool {
         self.input.is_some()
     }
 
-    /// Says something for those who want to know more.
+    /// Prints a message on stderr in verbose mode.
     pub fn detail(&mut self, line: impl Display) {
         if self.verbosity >= Verbosity::Verbose {
             self.say(&line.to_string());
         }
     }
 
-    /// Whether stderr is quiet, normal or verbose.
+    /// Returns the verbosity of stderr.
     pub fn verbosity(&self) -> Verbosity {
         self.verbosity
     }
 
-    /// Shows findings in the order of their files: errors always, warnings
-    /// unless told to be quiet, notes when told to be verbose.
+    /// Prints findings in the order of their files: errors always, warnings except in quiet mode,
+    /// notes in verbose mode.
     pub fn findings(&mut self, findings: &[Finding]) {
         let least = match self.verbosity {
             Verbosity::Quiet => Severity::Error,
@@ -188,7 +186,7 @@ impl Ui {
         }
     }
 
-    /// Shows why a command failed.
+    /// Prints the error of a command.
     pub fn error(&mut self, error: &CliError) {
         self.end_progress();
         self.findings(error.findings());
@@ -208,8 +206,8 @@ impl Ui {
         self.say(&text);
     }
 
-    /// Asks on the terminal; `yes` is the answer given beforehand by `--yes`.
-    /// Without either that is a usage error, and a closed terminal means no.
+    /// Asks for confirmation on the terminal. `yes` is the value of `--yes`. Without a terminal and
+    /// `--yes` this is a usage error; end of input means no.
     pub async fn confirm(
         &mut self,
         question: &str,
@@ -228,7 +226,7 @@ impl Ui {
         self.end_progress();
         self.out.flush_now();
         self.err.write_now(&format!("{question} [y/N] "));
-        // A thread of its own: reading a terminal cannot be cancelled.
+        // Use a blocking thread, because reading a terminal cannot be cancelled.
         let reading = tokio::task::spawn_blocking(move || {
             let mut line = String::new();
             let read = input.read_line(&mut line);
@@ -248,18 +246,17 @@ impl Ui {
         Ok(answer == "y" || answer == "yes")
     }
 
-    /// Starts a bar of so many steps; nothing is drawn without a terminal.
+    /// Starts a progress bar. Draws nothing without a terminal.
     pub fn start_progress(&mut self, steps: usize) {
         self.end_progress();
-        // Text that is written later would tear the bar apart, and leave it there.
+        // Buffered text would break the bar when written later.
         self.out.flush_now();
         if !self.animated {
             return;
         }
         let target = ProgressDrawTarget::stderr_with_hz(10);
         let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
-        // The template is a constant; the default style is what is left if it
-        // were wrong.
+        // The template is a constant. If it were invalid, the default style remains.
         if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len} {elapsed}{msg}") {
             bar.set_style(style);
         }
@@ -267,7 +264,7 @@ impl Ui {
         self.bar = Some(bar);
     }
 
-    /// Moves the bar, and shows lines of plain text below it: each begins with a line break.
+    /// Updates the bar and the plain text below it. Each line starts with a line break.
     pub fn progress(&mut self, done: usize, below: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(done as u64);
@@ -275,20 +272,20 @@ impl Ui {
         }
     }
 
-    /// Whether such lines are shown.
+    /// Returns whether lines below the bar are shown.
     pub fn has_block(&self) -> bool {
         self.bar.is_some()
     }
 
-    /// Takes the bar away; lines that were said meanwhile stay.
+    /// Removes the bar. Lines printed meanwhile remain.
     pub fn end_progress(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
     }
 
-    /// Writes out what is buffered. Fails when the result could not be written,
-    /// unless its reader went away.
+    /// Flushes both streams. Fails if the result could not be written, unless its reader closed the
+    /// pipe.
     pub fn finish(&mut self) -> Result<(), CliError> {
         self.end_progress();
         self.out.flush_now();
@@ -301,7 +298,7 @@ impl Ui {
 
     fn say(&mut self, line: &str) {
         let mut write = || {
-            // Results that were printed before come first, should both be one file.
+            // Flush stdout first, in case both streams are the same file.
             self.out.flush_now();
             self.err.write_line(line);
         };
@@ -312,17 +309,17 @@ impl Ui {
     }
 }
 
-/// Whether log lines on stderr are colored.
+/// Returns whether log lines on stderr are colored.
 pub(super) fn colors_on_stderr(color: Color) -> bool {
     AutoStream::new(io::stderr(), color.into()).current_choice() != anstream::ColorChoice::Never
 }
 
-/// Says something on stderr while somebody else holds the [`Ui`].
+/// Prints a message on stderr without access to the [`Ui`].
 pub(super) fn write_notice(line: &str) {
     Stream::new(AutoStream::auto(io::stderr())).write_line(line);
 }
 
-/// Says that we are wrong, and where.
+/// Prints a panic as an internal error with its location.
 pub(super) fn write_panic(panic: &std::panic::PanicHookInfo<'_>) {
     let payload = panic.payload();
     let message = payload
@@ -335,7 +332,7 @@ pub(super) fn write_panic(panic: &std::panic::PanicHookInfo<'_>) {
         .map(|location| format!(" at {}:{}", location.file(), location.line()))
         .unwrap_or_default();
     if io::stderr().is_terminal() {
-        // A bar may stand where this goes.
+        // Clear a progress bar on this line.
         Stream::new(io::stderr()).write_now("\r\u{1b}[2K");
     }
     write_notice(&format!(
@@ -345,17 +342,17 @@ pub(super) fn write_panic(panic: &std::panic::PanicHookInfo<'_>) {
     ));
 }
 
-/// Where log lines go.
+/// Returns the stream for log lines.
 pub(super) fn stderr() -> io::Stderr {
     io::stderr()
 }
 
-/// Whether log lines go to a terminal.
+/// Returns whether log lines go to a terminal.
 pub(super) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
-/// stdout could not be written.
+/// Error of writing to stdout.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to write the result")]
 struct WriteResult(#[source] io::Error);
@@ -366,8 +363,8 @@ trait WriteLine {
 
 impl<W: Write + ?Sized> WriteLine for W {
     fn write_line(&mut self, line: &str) {
-        // One call, so that lines of several processes do not mix. Errors are
-        // kept by the stream.
+        // Use one write call, so that lines of several processes do not mix. The stream saves
+        // errors.
         drop(self.write_all(format!("{line}\n").as_bytes()));
     }
 }

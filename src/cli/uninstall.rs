@@ -19,7 +19,7 @@ use crate::engine::sync::state::{self, Records, Search};
 use crate::engine::words;
 use crate::io::cluster::Cluster;
 
-/// Rounds after which somebody has to look why registrations come back.
+/// Maximum number of rounds. After that, a user must find out why objects are recreated.
 const ROUNDS: usize = 5;
 
 /// Take a release away
@@ -63,7 +63,7 @@ pub(crate) struct UninstallArgs {
     output: ApplyOutput,
 }
 
-/// A deadline, as files may say it.
+/// Parses a time-out in the format of the configuration files.
 fn timeout(text: &str) -> Result<SignedDuration, String> {
     Timeout::try_from(text.to_owned()).map(|Timeout(duration)| duration)
 }
@@ -103,10 +103,10 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
                 clear(ui, ctx, &cluster, &name, &session, &args).await;
                 return Err(not_installed(target, cluster.server()));
             }
-            // Somebody else took away what was left.
+            // Another client removed the rest.
             Ok(None) => return Ok(outcome.finish(ui)),
             Err(error) if shown.is_none() => return Err(error),
-            // What was done before is reported, whatever comes of the rest.
+            // Report the removed objects even if planning the rest failed.
             Err(error) => {
                 ui.error(&error);
                 outcome.unplanned(&name, &error);
@@ -129,7 +129,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
         shown = Some(planned.plan.clone());
         let unseen = incomplete(&planned.plan);
         match Box::pin(outcome.carry_out(ui, ctx, &cluster, planned)).await {
-            // What its pods made anew before they ended goes in another round.
+            // Remove objects that its pods recreated before they ended in another round.
             Some("removed") if outcome.exit == Exit::DONE && unseen == Exit::DONE => {}
             Some("removed") => {
                 outcome.exit = outcome.exit.and(unseen);
@@ -142,7 +142,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
         }
         let is_stuck = shown.as_ref().is_some_and(|plan| !plan.has_steps());
         if is_stuck || ctx.cancel.is_cancelled() {
-            // The report says what stays, and why.
+            // The report lists the remaining objects and reasons.
             outcome.exit = outcome.exit.and(if is_stuck {
                 Exit::POLICY
             } else {
@@ -161,8 +161,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
     Ok(outcome.finish(ui))
 }
 
-/// Plans what there is to take away now; nothing where the release is not installed.
-/// An inner error was shown.
+/// Plans the next removals. `None` if the release is not installed. The inner error has already
+/// been shown.
 async fn plan(
     ui: &mut Ui,
     ctx: &Context,
@@ -185,8 +185,7 @@ async fn plan(
     session.plan_end(ui, &gone).await.map(Some)
 }
 
-/// Where the record is looked for: in the place that was named, or else where the
-/// environment file says.
+/// Returns where to search for the record: the named location, or that of the environment file.
 fn search(session: &Session, args: &UninstallArgs) -> Search {
     match args.place.search(None) {
         Search::Everywhere => session.search(),
@@ -194,9 +193,8 @@ fn search(session: &Session, args: &UninstallArgs) -> Search {
     }
 }
 
-/// Returns the record of the release. `None`: the release is not installed. Several records
-/// of one name, or places that cannot be read, are an error: the records may be of different
-/// repositories.
+/// Returns the record of the release. `None`: the release is not installed. Several records of one
+/// name, or unreadable locations, are an error, because they can belong to different repositories.
 fn only_one(target: &Target, found: Records) -> Result<Option<ReleaseSummary>, CliError> {
     const HINT: &str = "choose one with --state-namespace: the namespace of its ConfigMap, or pleach-system for a Release";
     let Records {
@@ -230,8 +228,8 @@ fn only_one(target: &Target, found: Records) -> Result<Option<ReleaseSummary>, C
     Err(CliError::new(Kind::Policy, message).hint(HINT))
 }
 
-/// Nothing of a release that is not there stays behind: a run that was killed
-/// at its very end had no time to give its Lease back.
+/// Removes leftovers of a removed release. A run that was killed at the end could not release its
+/// Lease.
 async fn clear(
     ui: &mut Ui,
     ctx: &Context,
@@ -248,7 +246,7 @@ async fn clear(
     let claim = args.lock.claim();
     let cleared = clear_lease(&claim, cluster, (name, &store), &ctx.stop(), waiting).await;
     if let Err(error) = cleared {
-        // It expires, and is in nobody's way.
+        // The Lease expires and blocks nothing.
         tracing::debug!(release = %name, error = %words(&error), "a Lease may be left");
     }
 }
@@ -280,7 +278,7 @@ async fn confirm(
     }
 }
 
-/// A release of which not everything could be seen does not end.
+/// Returns the exit code for an incomplete view of a release, which prevents its removal.
 fn incomplete(plan: &Plan) -> Exit {
     let is_incomplete = plan
         .findings

@@ -1,5 +1,4 @@
-//! What a plan means for the command that made it: the exit code, what is
-//! said, and whether it may be carried out.
+//! Verdict about a plan: exit code, messages and whether it is allowed to be executed.
 
 use pleach_domain::finding::{self, Finding};
 use pleach_domain::plan::{Action, Plan, is_refusal};
@@ -7,16 +6,16 @@ use pleach_domain::plan::{Action, Plan, is_refusal};
 use super::Exit;
 use super::error::{CliError, Kind};
 
-/// Codes of errors which say that a server or an API did not answer, where their kind
-/// is [`finding::Kind::Cluster`]: `refused` then means 429 or 502 to 504.
+/// Codes of errors that mean that a server or an API did not answer, for kind
+/// [`finding::Kind::Cluster`]. `refused` then means 429 or 502 to 504.
 const UNANSWERED: [&str; 4] = ["api-stale", "conversion-failed", "not-read", "refused"];
 
-/// Judges a plan.
+/// Verdict about a plan.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Verdict<'a>(pub(super) &'a Plan);
 
 impl Verdict<'_> {
-    /// What blocks single objects.
+    /// Returns the exit code for blocked objects.
     pub(super) fn blocks(self) -> Exit {
         self.0
             .findings
@@ -26,10 +25,10 @@ impl Verdict<'_> {
             .fold(Exit::DONE, Exit::and)
     }
 
-    /// Refuses to write a part of a release while objects of it are blocked.
+    /// Refuses a partial apply while objects of the release are blocked.
     ///
-    /// A run that was `begun` continues if every error means that a server or an API did
-    /// not answer: the rest of that run may make it answer again.
+    /// A started run (`begun`) continues if every error means that a server or an API did not
+    /// answer, because the rest of the run can fix that.
     pub(super) fn ensure_whole(self, begun: bool) -> Result<(), CliError> {
         let blocked: Vec<String> = self
             .0
@@ -59,7 +58,7 @@ impl Verdict<'_> {
             .hint("resolve why they are blocked, or apply the others with --skip-blocked"))
     }
 
-    /// Whether anything would change.
+    /// Returns whether the plan has changes.
     pub(super) fn has_changes(self) -> bool {
         self.0
             .changes
@@ -67,7 +66,7 @@ impl Verdict<'_> {
             .any(|change| !matches!(change.action, Action::Unchanged | Action::Skip))
     }
 
-    /// Warnings and notes of the plan, and errors that block single objects.
+    /// Returns the warnings and notes of the plan, and errors that block single objects.
     pub(super) fn remarks(self) -> Vec<Finding> {
         self.0
             .findings
@@ -77,8 +76,8 @@ impl Verdict<'_> {
             .collect()
     }
 
-    /// Refuses to go on when the plan may not be carried out: all that forbids it
-    /// at once. What else there is to say is among the remarks.
+    /// Fails with all refusals if the plan must not be executed. [`Verdict::remarks`] has the other
+    /// findings.
     pub(super) fn ensure_allowed(self) -> Result<(), CliError> {
         let findings: Vec<Finding> = self.0.refusals().cloned().collect();
         if findings.is_empty() {
@@ -94,7 +93,7 @@ impl Verdict<'_> {
     }
 }
 
-/// Whether an error means that a server or an API did not answer.
+/// Returns whether an error means that a server or an API did not answer.
 fn is_unanswered(error: &Finding) -> bool {
     error.kind == finding::Kind::Cluster && UNANSWERED.contains(&error.code.as_str())
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{Exit, Ui};
 
-/// Version of the formats of our own files.
+/// Version of pleach's file formats.
 pub(crate) const FORMAT: &str = "pleach.dev/v1alpha1";
 
 /// Show the version of pleach

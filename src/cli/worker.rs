@@ -1,5 +1,5 @@
-//! Commands that a controller has executed by processes of its own, which bound
-//! themselves first: users do not call them.
+//! Commands that the controller runs in worker processes. They limit themselves first; users do not
+//! call them.
 
 use std::env::{split_paths, temp_dir, var_os};
 use std::io::{IsTerminal as _, Read as _, stdin};
@@ -12,9 +12,9 @@ use crate::engine::{bounded_render, fetching};
 use crate::io::bounds::{bound, bound_files, defer};
 use crate::io::git::fetch::Fetch;
 
-/// Time of processors for a fetch.
+/// CPU time for a fetch.
 const FETCHING: Duration = Duration::from_mins(5);
-/// The longest order.
+/// Maximum size of a request, in bytes.
 const LONGEST: u64 = 1 << 20;
 
 /// Work for the controller within bounds, as an order on standard input says
@@ -34,7 +34,7 @@ enum Work {
     Render,
 }
 
-/// `pleach worker`.
+/// Runs `pleach worker`.
 pub(crate) fn run(ui: &mut Ui, args: &WorkerArgs) -> Result<Exit, CliError> {
     if stdin().is_terminal() {
         let words = "`pleach worker` reads an order of the controller from standard input, and that is a terminal";
@@ -55,7 +55,7 @@ pub(crate) fn run(ui: &mut Ui, args: &WorkerArgs) -> Result<Exit, CliError> {
         }
         Work::Render => {
             let order = order(bounded_render::COMPUTING)?;
-            // Output without colors loses the one control character that JSON leaves.
+            // The colorless output would remove this control character, which JSON does not escape.
             let mut print = |lines: &str| ui.print(lines.replace('\u{7f}', "\\u007f"));
             bounded_render::execute(&order, &mut print).map_err(failed)?;
         }
@@ -63,7 +63,7 @@ pub(crate) fn run(ui: &mut Ui, args: &WorkerArgs) -> Result<Exit, CliError> {
     Ok(Exit::DONE)
 }
 
-/// Reads the order, within bounds from now on.
+/// Limits this process, then reads the request.
 fn order(time: Duration) -> Result<String, CliError> {
     bound(time).map_err(failed)?;
     let mut order = String::new();
@@ -72,8 +72,8 @@ fn order(time: Duration) -> Result<String, CliError> {
     Ok(order)
 }
 
-/// Files that variables lead a client to: certificates, and settings of git. libgit2 fails
-/// where such settings exist and cannot be read.
+/// Returns files that variables pass to clients: certificates and git settings. libgit2 fails if
+/// such settings exist and are not readable.
 #[expect(clippy::disallowed_methods, reason = "settings are read here")]
 fn client_files() -> Vec<PathBuf> {
     let certificates = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter();

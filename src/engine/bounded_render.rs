@@ -1,10 +1,10 @@
-//! Renders environments within bounds.
+//! Rendering of environments in a bounded process.
 //!
-//! Templates make much of little: a few words that are doubled again and again fill any
-//! memory. So an environment is rendered by a process of its own, `pleach worker render`,
-//! which is bounded in memory and time, and whose end harms nobody else. It plans the
-//! releases too, as if nothing of them was there. Its [answer](Answer) is all that the
-//! controller takes from it: nothing is rendered again.
+//! Small templates can expand without limit: a few words doubled repeatedly fill any memory. So the
+//! controller renders each environment in a child process, `pleach worker render`, with limits on
+//! memory and time. A crash of the child affects no other environment. The child also plans the
+//! releases, as if none of their objects existed. The controller uses only its [answer](Answer) and
+//! does not render again.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -32,16 +32,16 @@ use crate::io::git::mirror::Place;
 use crate::io::git::{GitError, Revision};
 use crate::io::sandbox::{self, SandboxError, Work};
 
-/// How many there are at once: an environment that takes long holds up few others.
+/// Number of concurrent render processes, so that a slow environment delays few others.
 const PLACES: usize = 2;
-/// How long one may take: also where processors are busy.
+/// Wall-clock limit of one render. Generous, because the processors can be busy.
 const TIME: Duration = Duration::from_mins(2);
-/// The time of processors that it has.
+/// CPU time limit of one render.
 pub const COMPUTING: Duration = Duration::from_mins(1);
-/// The longest answer, in bytes. The controller keeps as much in memory for a moment.
+/// Longest answer, in bytes. The controller briefly holds an answer in memory.
 const LONGEST_ANSWER: u64 = 128 << 20;
 
-/// What is to be read.
+/// Request to the child process: the environment to render.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Order {
@@ -50,10 +50,9 @@ struct Order {
     environment: String,
 }
 
-/// Renders what the order says, in this process, and prints the [answer](Answer) in pieces of
-/// whole lines. Where the environment itself has errors, nothing is printed: the controller
-/// finds them too, as it resolves the environment. The process is [restricted](sandbox) from
-/// now on.
+/// Renders the requested environment in this process and prints the [answer](Answer) in pieces of
+/// whole lines. Prints nothing if the environment itself has errors, because the controller finds
+/// them when it resolves the environment. The process stays [restricted](sandbox) from then on.
 pub fn execute(order: &str, print: &mut dyn FnMut(&str)) -> Result<(), Invalid> {
     let order: Order = serde_json::from_str(order)?;
     let folder = order.place.folder();
@@ -75,9 +74,9 @@ pub fn execute(order: &str, print: &mut dyn FnMut(&str)) -> Result<(), Invalid> 
     Ok(())
 }
 
-/// Plans each release without errors as if none of its objects existed. A plan that
-/// exceeds the bounds of this process ends it, before the controller makes that plan. A
-/// panic is left to the controller, where it fails that release only.
+/// Plans each release without errors as if none of its objects existed. A plan that exceeds the
+/// limits thus ends this process, before the controller makes the same plan. Panics are ignored
+/// here: in the controller, they fail only that release.
 fn plan_all(loaded: &Loaded, plan: &dyn Fn(&Desired, &Observed, &Policy)) {
     let kubernetes = loaded.environment.cluster.kubernetes.as_deref();
     let (kinds, _) = KindTable::nearest(kubernetes);
@@ -108,32 +107,32 @@ fn plan_all(loaded: &Loaded, plan: &dyn Fn(&Desired, &Observed, &Policy)) {
     }
 }
 
-/// Why nothing could be read.
+/// Reason why the request could not be answered.
 #[derive(Debug, thiserror::Error)]
 pub enum Invalid {
-    /// The order, or the answer, is no JSON.
+    /// The request or the answer is not valid JSON.
     #[error("failed to read the order or to write the answer")]
     Order(#[from] serde_json::Error),
-    /// It would not be safe to read it.
+    /// The sandbox could not be set up.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
-    /// It is not there.
+    /// The commit or its files could not be read.
     #[error(transparent)]
     Git(#[from] GitError),
 }
 
-/// Why an environment is not to be rendered.
+/// Reason why an environment was not rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum BoundedRenderError {
-    /// Because of what it is.
+    /// The environment exceeds a limit. A retry gives the same result.
     #[error("rendering and planning it takes more memory or time than it may: {0}")]
     Beyond(String),
-    /// Another time it may be.
+    /// The render failed for a passing reason. A retry can succeed.
     #[error("it could not be tried whether it can be rendered: {0}")]
     Passing(String),
 }
 
-/// The memory for answers from which retained environments were read. Clones share it.
+/// Budget of memory for answers from which retained environments were read. Clones share it.
 #[derive(Debug, Clone)]
 struct AnswerMemory {
     /// In bytes.
@@ -141,7 +140,7 @@ struct AnswerMemory {
     used: Arc<AtomicU64>,
 }
 
-/// The memory that an answer takes, until this is dropped.
+/// Memory charged for one answer, released on drop.
 #[derive(Debug)]
 pub struct Charge {
     bytes: u64,
@@ -154,7 +153,7 @@ impl Drop for Charge {
     }
 }
 
-/// The output of the process, which nobody has checked yet.
+/// Output of the child process, not validated yet.
 pub struct Answer {
     bytes: Vec<u8>,
     memory: AnswerMemory,
@@ -162,14 +161,14 @@ pub struct Answer {
 
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the bytes: they hold Secrets.
+        // Never print the bytes: they contain Secrets.
         f.debug_struct("Answer").finish_non_exhaustive()
     }
 }
 
 impl Answer {
-    /// Checks the answer for an environment of the same commit. Returns the files that it
-    /// depends on, and what all releases render to, in the order of the environment.
+    /// Validates the answer against an environment of the same commit. Returns the files that the
+    /// environment depends on, and the rendered releases in the order of the environment.
     pub fn read(
         &self,
         environment: &ResolvedEnvironment,
@@ -178,9 +177,9 @@ impl Answer {
         answer::read(&self.bytes, environment, &kinds)
     }
 
-    /// Charges the memory of all environments with the answer, before it is read. `None`:
-    /// retained answers take the memory. `replaced` is the charge of the state that the
-    /// environment has until the answer is read: it does not speak against the answer.
+    /// Charges the answer to the memory budget before it is parsed. Returns `None` if retained
+    /// answers already use up the budget. `replaced` is the charge of the current state of the
+    /// environment. It does not count, because the answer replaces that state.
     pub fn charge(&self, replaced: Option<&Charge>) -> Option<Charge> {
         let AnswerMemory { limit, used } = &self.memory;
         let bytes = self.bytes.len() as u64;
@@ -195,28 +194,29 @@ impl Answer {
     }
 }
 
-/// A turn to read an environment, until this is dropped.
+/// Permit to render and read an environment, released on drop.
 #[derive(Debug)]
 pub struct Turn {
     _place: Option<OwnedSemaphorePermit>,
 }
 
-/// Place for those who render. Clones share it.
+/// Semaphore of concurrent renders. Clones share it.
 #[derive(Debug, Clone)]
 pub struct RenderSlots {
-    /// pleach itself.
+    /// Path of the pleach binary.
     program: PathBuf,
     places: Arc<Semaphore>,
     memory: AnswerMemory,
 }
 
 impl RenderSlots {
-    /// By pleach, which lies there. Retained answers take the memory of one process.
+    /// Renders with the pleach binary at `program`. Retained answers get the memory limit of one
+    /// process.
     pub fn by(program: PathBuf) -> Self {
         Self::within(program, bounds::memory_of_one())
     }
 
-    /// The same, with so many bytes for retained answers.
+    /// Like [`Self::by`], with a limit in bytes for retained answers.
     pub(super) fn within(program: PathBuf, limit: u64) -> Self {
         Self {
             program,
@@ -228,15 +228,16 @@ impl RenderSlots {
         }
     }
 
-    /// Waits for a turn: until then nothing is under way.
+    /// Waits for a permit.
     pub async fn turn(&self) -> Turn {
         Turn {
-            // They are never closed.
+            // The semaphore is never closed.
             _place: Arc::clone(&self.places).acquire_owned().await.ok(),
         }
     }
 
-    /// Renders an environment at a commit, of whom it is the turn. Dropped, it ends that.
+    /// Renders an environment at a commit. The caller holds a [`Turn`]. If this future is dropped,
+    /// the child process is killed.
     pub async fn render(
         &self,
         place: Place,
@@ -252,7 +253,7 @@ impl RenderSlots {
         let order = serde_json::to_vec(&order).map_err(|error| passing(&error))?;
         let mut command = Command::new(&self.program);
         command.args(["worker", "render"]).env_clear();
-        // A longer one could not be retained, even alone.
+        // A longer answer would exceed the budget even without any retained answer.
         let longest = LONGEST_ANSWER.min(self.memory.limit);
         match worker::run(&mut command, &order, (TIME, longest)).await {
             Ok(ended) if ended.out.is_none() => {
@@ -286,7 +287,7 @@ mod tests {
     use crate::engine::load::read_each;
     use crate::engine::worker::tests::program;
 
-    /// An environment with a release per bundle: its name and a file of manifests.
+    /// Builds an environment with one release per bundle: its name and a file of manifests.
     fn environment(bundles: &[(&str, &str)]) -> Loaded {
         let header = "apiVersion: pleach.dev/v1alpha1\nkind";
         let releases = bundles.iter();
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!(planned.into_inner(), ["first", "second"]);
     }
 
-    /// Renders by a program of a few lines.
+    /// Renders with a shell script in place of pleach.
     async fn tried(script: &str) -> Result<Answer, BoundedRenderError> {
         let (_folder, program) = program(script);
         let place = json!({"folder": "/srv/fleet", "prefix": ""});
@@ -376,9 +377,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_takes_too_long_is_given_up() {
-        // The clock jumps as soon as nothing else is to be done.
+        // The paused clock jumps ahead as soon as the runtime is idle.
         let error = tried("exec /bin/sleep 600").await.unwrap_err();
-        // Processors may be busy: that says nothing of it.
+        // A time-out can come from busy processors, so it is a passing failure.
         assert!(matches!(error, BoundedRenderError::Passing(_)), "{error}");
     }
 }

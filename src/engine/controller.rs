@@ -1,17 +1,16 @@
-//! The loop: keeps environments equal to the branches that hold them.
+//! The controller: keeps environments equal to the branches that contain them.
 //!
-//! It is level-based: whatever wakes it (a push, an interval, a request, a
-//! restart), it looks at what git and the cluster say now, and brings the second
-//! to the first by the same plans that `apply` carries out. All that it keeps is
-//! in memory and can be lost.
+//! It is level-based. After any trigger (a push, an interval, a request, a restart) it compares the
+//! present state of git with that of the cluster. It then executes the same plans as `apply`. Its
+//! whole state is in memory and can be lost.
 //!
-//! A task per repository fetches, one per environment renders, one per release
-//! syncs: none of them waits for another. They hand on the newest of what they
-//! have and never a queue, so what came in between is skipped. They share a
-//! thread, which mostly waits; what takes long (git, rendering) has others.
+//! Each repository has a task that fetches, each environment one that renders, each release one
+//! that syncs. None of them waits for another. They exchange only the newest value and never a
+//! queue, so intermediate values are skipped. All tasks share one thread that mostly waits; slow
+//! work (git, rendering) runs elsewhere.
 //!
-//! The loop tells of itself by [`LoopEvent`]s, and by [`SyncEvent`]s of each
-//! run; it knows no consumer.
+//! The controller reports through [`LoopEvent`]s, and through the [`SyncEvent`]s of each run. It
+//! knows no consumer.
 
 mod approval;
 mod assigned;
@@ -77,9 +76,9 @@ use super::sync::Claim as LeaseClaim;
 use crate::io::files;
 use crate::io::git::budget::Budget;
 
-/// How many objects a message names.
+/// Largest number of objects that a message names.
 const NAMED: usize = 5;
-/// What can be done to an object.
+/// Actions of a plan that count as changes of an object.
 const ACTIONS: [Action; 5] = [
     Action::Create,
     Action::Update,
@@ -87,15 +86,15 @@ const ACTIONS: [Action; 5] = [
     Action::Adopt,
     Action::Delete,
 ];
-/// How many pull requests are previewed at once: syncs come first.
+/// Number of concurrent pull request previews. Low, because syncs have priority.
 const PREVIEWS: usize = 2;
 
-/// A task of the loop came to an end that nobody asked for.
+/// A task of the controller ended unexpectedly.
 #[derive(Debug, thiserror::Error)]
 #[error("a task of the loop failed; this is a bug")]
 pub struct TaskFailed(#[source] tokio::task::JoinError);
 
-/// What every task has.
+/// Resources that all tasks share.
 #[derive(Debug, Clone)]
 struct Shared {
     listener: Listener,
@@ -103,32 +102,32 @@ struct Shared {
     watches: Watches,
     last: Last,
     sights: Sights,
-    /// Room for those who fetch the history of a branch.
+    /// Permits to fetch the history of a branch.
     histories: Arc<Semaphore>,
     reading: Reading,
     fetching: Fetching,
-    /// Folder of the files that remember a crash.
+    /// Folder of the crash records.
     folder: PathBuf,
     stop: CancellationToken,
 }
 
-/// How branches and their histories are fetched.
+/// Means to fetch branches and their histories.
 #[derive(Debug, Clone)]
 struct Fetching {
     fetcher: Fetcher,
-    /// The disk space of the copies.
+    /// Disk budget of the copies.
     budget: Budget,
 }
 
-/// Makes the loop look at repositories at once.
+/// Handle that triggers an immediate fetch of repositories.
 #[derive(Debug, Clone)]
 pub struct Trigger {
     wakes: Vec<Wakes>,
-    /// How often each was asked for, which other replicas are told.
+    /// Number of requests per repository, shared with the other replicas.
     asked: watch::Sender<Vec<u64>>,
 }
 
-/// What wakes those who look at a repository.
+/// Notifications of the tasks of one repository.
 #[derive(Debug, Clone, Default)]
 struct Wakes {
     source: Arc<Notify>,
@@ -143,8 +142,8 @@ impl Trigger {
         }
     }
 
-    /// Fetches a repository, by its position, here and in other replicas. However
-    /// often this is asked for meanwhile, it is done once more.
+    /// Triggers a fetch of the repository at this index, here and in the other replicas. Requests
+    /// that arrive during a fetch result in one more fetch.
     pub fn fetch(&self, repository: usize) {
         if let Some(wakes) = self.wakes.get(repository) {
             wakes.source.notify_one();
@@ -152,7 +151,7 @@ impl Trigger {
         }
     }
 
-    /// Looks at the pull requests of a repository, likewise.
+    /// Triggers a check of the pull requests of a repository, like [`Self::fetch`].
     pub fn look_at_pull_requests(&self, repository: usize) {
         if let Some(wakes) = self.wakes.get(repository) {
             wakes.pull_requests.notify_one();
@@ -161,7 +160,7 @@ impl Trigger {
     }
 }
 
-/// The loop, ready to run.
+/// The controller, ready to run.
 pub struct Controller {
     setup: Setup,
     listener: Listener,
@@ -170,7 +169,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Prepares it.
+    /// Creates the controller. Nothing runs yet.
     pub fn new(setup: Setup, listener: Listener) -> Self {
         let trigger = Trigger::new(setup.repositories.len());
         Self {
@@ -181,17 +180,17 @@ impl Controller {
         }
     }
 
-    /// What makes it look at repositories.
+    /// Returns the handle that triggers fetches.
     pub fn trigger(&self) -> Trigger {
         self.trigger.clone()
     }
 
-    /// What tells whether it goes on.
+    /// Returns the liveness of the controller, for the probes.
     pub fn pulse(&self) -> Pulse {
         self.pulse.clone()
     }
 
-    /// Runs until it is stopped: what is under way ends at its next safe point.
+    /// Runs until stopped. Work in progress ends at its next safe point.
     pub async fn run(self, stop: CancellationToken) -> Result<(), TaskFailed> {
         LocalSet::new().run_until(self.run_here(stop)).await
     }
@@ -237,7 +236,7 @@ impl Controller {
             None => Standing::Alone,
             Some(_) => Standing::Out,
         });
-        // It takes part until all others have come to their end.
+        // Keep the membership until all other tasks have ended.
         let leave = CancellationToken::new();
         let mut membership = JoinSet::new();
         if let Some(sharing) = self.setup.sharing {
@@ -273,7 +272,7 @@ impl Controller {
             }
             tokio::select! {
                 () = changed.notified() => {}
-                // It is alone when there is nobody to say anything else.
+                // If the channel is closed, this replica runs alone.
                 Ok(()) = stands.changed() => {}
                 () = stop.cancelled() => break Ok(()),
                 Some(ended) = tasks.join_next() => if let Err(error) = ended
@@ -281,7 +280,8 @@ impl Controller {
                 {
                     break Err(TaskFailed(error));
                 },
-                // Its Lease ends with it, and others take over.
+                // If the membership task panics, its Lease expires and the other replicas take
+                // over.
                 Some(ended) = membership.join_next() => if let Err(error) = ended {
                     tasks.abort_all();
                     break Err(TaskFailed(error));
@@ -299,7 +299,7 @@ impl Controller {
     }
 }
 
-/// Returns what each source reported last.
+/// Returns the latest state of each source.
 fn newest(sources: &mut [watch::Receiver<SourceState>]) -> Vec<SourceState> {
     let sources = sources.iter_mut();
     sources
@@ -307,7 +307,7 @@ fn newest(sources: &mut [watch::Receiver<SourceState>]) -> Vec<SourceState> {
         .collect()
 }
 
-/// How branches are fetched, and the disk space for the changes of a repository.
+/// Creates the fetcher with its disk budget, and the disk space for the changes of each repository.
 fn fetching(setup: &Setup) -> (Fetching, Disk) {
     let previewed = setup.repositories.iter();
     let previewed = previewed.filter(|one| one.previews.is_some()).count();
@@ -323,9 +323,9 @@ fn fetching(setup: &Setup) -> (Fetching, Disk) {
     (fetching, changes)
 }
 
-/// Divides the disk budget: the bytes for all branches with their histories, and those for
-/// the changes of each repository whose pull requests are previewed. Nobody vouches for a
-/// change, so changes take nothing of the space of branches, or of another repository.
+/// Divides the disk budget into bytes for all branches with their histories, and bytes for the
+/// changes of each previewed repository. Changes are untrusted, so they cannot use up the space of
+/// branches or of other repositories.
 fn shares(budget: u64, previewed: usize) -> (u64, u64) {
     if previewed == 0 {
         return (budget, 0);
@@ -334,8 +334,7 @@ fn shares(budget: u64, previewed: usize) -> (u64, u64) {
     (budget - for_changes, for_changes / previewed as u64)
 }
 
-/// Waits until all tasks have ended. What is lost meanwhile is dropped where it
-/// stands.
+/// Waits until all tasks have ended. Aborts them if this replica leaves the group meanwhile.
 async fn drain(
     tasks: &mut JoinSet<()>,
     membership: &mut JoinSet<()>,

@@ -1,7 +1,7 @@
-//! Looks at a whole cluster for the doctor, and removes what it was told to.
+//! Reads a whole cluster for the doctor, and deletes the objects that the user selected.
 //!
-//! What cannot be read is a gap in the view and never an absence; only
-//! discovery has to answer. Decides nothing: that is [`pleach_domain::doctor`].
+//! A failed read is recorded as a gap and never as an absence. Only discovery must succeed. The
+//! decisions are in [`pleach_domain::doctor`].
 
 pub(super) mod controllers;
 mod gates;
@@ -26,17 +26,17 @@ use crate::io::cluster::{
     Class, Cluster, ClusterError, DeleteOptions, Deleted, Depth, ResourcePath, Retry, Selector,
 };
 
-/// Requests at a time.
+/// Number of concurrent requests.
 const CONCURRENCY: usize = 16;
-/// How long a request is repeated. What does not answer is the very thing that
-/// is looked for.
+/// Time limit for retries of a request. Short, because unresponsive servers are the very findings
+/// of the doctor.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The kinds that `--fix` may delete, with what reads them.
+/// Parses one object of a kind that `--fix` is allowed to delete.
 type Read = fn(&Value) -> Option<Registered>;
 
-/// Reads everything that the doctor looks at: the whole cluster, or what lies
-/// in the namespaces of the releases whose state is kept in one of them.
+/// Reads all objects that the doctor checks. They are those of the whole cluster, or of the
+/// namespaces that contain releases with namespaced state.
 pub async fn examine(cluster: &Cluster, search: &Search) -> Result<Observations, ClusterError> {
     let cluster = &cluster.clone().with_retry(Retry::within(PATIENCE));
     let mut observations = Observations {
@@ -89,8 +89,8 @@ async fn examine_all(cluster: &Cluster, search: &Search, observations: &mut Obse
     controllers::look_for(cluster, observations).await;
 }
 
-/// Reads what is needed to judge one registration or gate: the object, what
-/// stands behind it, and whose it is. None when it does not exist.
+/// Reads the facts to judge one registration or gate: the object, its backends and its owner.
+/// Returns `None` if the object does not exist.
 pub async fn examine_one(
     cluster: &Cluster,
     id: &ObjectId,
@@ -119,12 +119,12 @@ pub async fn examine_one(
     Ok(Some(observations))
 }
 
-/// Whether `--fix` may delete objects of this kind at all.
+/// Returns whether `--fix` is ever allowed to delete objects of this kind.
 pub fn is_fixable_kind(id: &ObjectId) -> bool {
     fixable_path(id).is_some()
 }
 
-/// Deletes an object, if it is still the one that was looked at.
+/// Deletes an object if it is still the examined one.
 pub async fn remove(
     cluster: &Cluster,
     id: &ObjectId,
@@ -146,7 +146,7 @@ pub async fn remove(
     cluster.delete(&path, id, &options).await
 }
 
-/// What points at Services, beside definitions of custom resources.
+/// Returns the kinds that refer to Services, except CRDs.
 fn registration_kinds() -> [(ResourcePath, Read); 3] {
     let webhooks = "admissionregistration.k8s.io/v1";
     [
@@ -195,7 +195,7 @@ async fn registrations(
     futures::future::join_all(lists).await
 }
 
-/// Definitions without their schemas, which are most of them.
+/// Lists CRDs without their schemas, which make up most of their size.
 async fn definitions(cluster: &Cluster) -> Result<Vec<Definition>, ClusterError> {
     let path = ResourcePath::cluster_scoped(
         "apiextensions.k8s.io/v1",
@@ -216,7 +216,7 @@ async fn namespaces(cluster: &Cluster) -> Result<Vec<Leaving>, ClusterError> {
         .await
 }
 
-/// What stands behind every Service that something points at.
+/// Reads the backends of all Services that a registration refers to.
 async fn backends(cluster: &Cluster, observations: &mut Observations) {
     let services: BTreeSet<ServiceRef> = observations
         .registrations
@@ -242,11 +242,11 @@ async fn backends(cluster: &Cluster, observations: &mut Observations) {
     observations.backends = backends;
 }
 
-/// What was read, or a gap in the view.
+/// Collects read results, and turns failures into gaps of the view.
 trait Take {
     fn take<T>(&mut self, what: &str, read: Result<T, ClusterError>) -> Option<T>;
 
-    /// Takes the releases; some may be in places that we may not look at.
+    /// Stores the releases. Some can be in namespaces that we are not allowed to read.
     fn take_releases(&mut self, read: Result<Inventories, ClusterError>);
 }
 

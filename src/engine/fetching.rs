@@ -1,9 +1,8 @@
-//! Connections to repositories elsewhere, each by a process of its own:
-//! `pleach worker fetch`.
+//! Connections to remote repositories, each in its own process: `pleach worker fetch`.
 //!
-//! Nobody knows a pack before it is unpacked, and a server may never answer. The process
-//! has limits of memory, time and file size, and is killed at its deadline: then no thread
-//! of the controller is left that waits for it.
+//! The content of a pack is unknown until it is unpacked, and a server can hang forever. The
+//! process has limits on memory, time and file size. It is killed at its deadline, so no thread of
+//! the controller stays blocked on it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,12 +17,12 @@ use crate::engine::worker::{self, WorkerError};
 use crate::io::files;
 use crate::io::git::fetch::{Carrier, Failure, Fetch, FetchError, Received};
 
-/// The part of the time of a connection that the process gets beside it, to end by itself.
+/// Divisor of the connection time-out: the process gets that share extra to end by itself.
 const GRACE: u32 = 10;
-/// The most that is read of what it prints: the branches of a large repository.
+/// Limit on the output of the process, in bytes. It fits the branches of a large repository.
 const LONGEST_OUTPUT: u64 = 16 << 20;
 
-/// The variables that it gets: where programs are, and by which way servers are reached.
+/// Environment variables that are passed on: program path, TLS certificates and proxies.
 const VARIABLES: [&str; 11] = [
     "PATH",
     "HOME",
@@ -46,7 +45,7 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-/// Executes an order in this process. The answer is for [`Fetcher`].
+/// Executes a fetch request in this process. The returned JSON is for [`Fetcher`].
 pub fn execute(order: &Fetch) -> Result<String, serde_json::Error> {
     serde_json::to_string(&order.execute())
 }
@@ -56,20 +55,20 @@ pub fn execute(order: &Fetch) -> Result<String, serde_json::Error> {
 #[error("it broke down; this is a bug")]
 pub struct Broken;
 
-/// Fetches by processes.
+/// Fetches in child processes.
 #[derive(Debug, Clone)]
 pub struct Fetcher {
     program: PathBuf,
 }
 
 impl Fetcher {
-    /// By pleach, which lies there.
+    /// Fetches with the pleach binary at `program`.
     pub fn by(program: PathBuf) -> Self {
         Self { program }
     }
 
-    /// Runs a call that fetches, in a thread. If this is dropped, the process of the call is
-    /// killed and its other fetches fail, so the thread ends.
+    /// Runs a blocking call that fetches, on a thread. If this future is dropped, the current child
+    /// process is killed and later fetches of the call fail, so the thread ends.
     pub async fn run<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Carrier<'_>) -> T + Send + 'static,
@@ -89,12 +88,12 @@ impl Fetcher {
     }
 }
 
-/// Executes an order in a process. Dropped, this kills it.
+/// Executes a fetch request in a child process. If this future is dropped, the child is killed.
 async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchError> {
     let failed = |error: String| FetchError::passing(format!("the fetch failed: {error}"));
     let time = order.time() + order.time() / GRACE;
     let order = serde_json::to_vec(order).map_err(|error| failed(error.to_string()))?;
-    // Gone with all that is in it, also when the process is killed.
+    // Deleted with its content on drop, also when the process is killed.
     let scratch = files::temporary_folder();
     let scratch = scratch.map_err(|error| FetchError::passing(words(&error)))?;
     let mut command = Command::new(program);
@@ -145,7 +144,7 @@ mod tests {
     use super::*;
     use crate::engine::worker::tests::program;
 
-    /// Fetches with a program of a few lines.
+    /// Fetches with a shell script in place of pleach.
     async fn run(script: &str) -> Result<Received, FetchError> {
         let (_folder, program) = program(script);
         let order = serde_json::json!({
@@ -199,7 +198,7 @@ mod tests {
         };
         let (started, scratch) = said.trim().split_once(' ').unwrap();
         assert!(!files::exists(Path::new(scratch)).unwrap());
-        // Whoever inherits it may not have taken notice of its end.
+        // A killed process stays a zombie until its new parent reaps it.
         let is_there = || {
             let status = files::read(Path::new(&format!("/proc/{started}/stat")));
             status.is_ok_and(|stat| !String::from_utf8_lossy(&stat).contains(") Z "))

@@ -1,12 +1,13 @@
-//! One writer at a time: a Lease that the desk and the loop share.
+//! Mutual exclusion of writers: a Lease that the CLI and the controller share.
 //!
-//! It is advisory. What makes a lost race harmless is optimistic locking of
-//! the record and the preconditions of every step; the Lease only keeps two
-//! writers from getting in each other's way. By client-go's rule a holder is
-//! taken for gone when its `renewTime` has not *changed* for the duration of
-//! the Lease, measured by our own monotonic clock: clocks of two machines are
-//! never compared. A holder that could not renew for two thirds of the duration
-//! stops by itself, before anybody may take over.
+//! The Lease is advisory. A lost race is harmless because of optimistic locking of the record and
+//! the preconditions of every step. The Lease only keeps two writers from interfering with each
+//! other.
+//!
+//! The expiry rule is that of client-go: a holder is considered gone if its `renewTime` has not
+//! *changed* for the duration of the Lease. Our own monotonic clock measures that, so clocks of two
+//! machines are never compared. A holder that could not renew for two thirds of the duration stops
+//! by itself, before another client is allowed to take over.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -27,27 +28,27 @@ use crate::io::cluster::{
     ResourcePath, Retry,
 };
 
-/// How long a Lease holds, and how often it is renewed.
+/// Timing of a Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// After this long without a renewal others may take it.
+    /// Time without a renewal after which another client is allowed to take it.
     pub duration: Duration,
-    /// How often its holder renews it.
+    /// Interval between renewals.
     pub renew: Duration,
-    /// Pause between two looks at a Lease that somebody else holds, and between
-    /// two attempts of a renewal that fails.
+    /// Interval between polls of a Lease that another client holds, and between retries of a failed
+    /// renewal.
     pub retry: Duration,
 }
 
 impl Terms {
-    /// How long a holder goes on without a renewal.
+    /// Time after which a holder without a renewal gives up.
     fn grace(self) -> Duration {
         self.duration * 2 / 3
     }
 }
 
 impl Default for Terms {
-    /// The terms of client-go's leader election.
+    /// Returns the timing of leader election in client-go.
     fn default() -> Self {
         Self {
             duration: Duration::from_secs(15),
@@ -57,12 +58,12 @@ impl Default for Terms {
     }
 }
 
-/// Who holds a Lease, as the Lease says.
+/// Holder of a Lease, as read from the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Name of the holder.
+    /// Identity of the holder.
     pub identity: String,
-    /// Since when, by the holder's clock.
+    /// Time of acquisition, by the clock of the holder.
     pub since: Option<Timestamp>,
 }
 
@@ -76,44 +77,43 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Why a Lease was not got.
+/// Reason why a Lease was not acquired.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
     /// The Lease could not be read or written.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// Somebody else holds it and goes on renewing it.
+    /// Another client holds the Lease and keeps renewing it.
     #[error("{holder} holds {lease}")]
     Held {
         /// The Lease.
         lease: ObjectId,
-        /// Who has it.
+        /// Its holder.
         holder: Holder,
     },
-    /// We were asked to stop while somebody else had it.
+    /// We were asked to stop while another client held the Lease.
     #[error("stopped while waiting for a Lease")]
     Stopped(Cause),
 }
 
-/// The longest duration that is believed of another holder, in durations of ours.
+/// Upper bound of a duration declared by another holder, as a multiple of our own.
 const MOST_DURATIONS: u32 = 10;
 
-/// How many of those who are gone are remembered.
+/// Limit on the number of remembered dead replicas and observed Leases.
 const REMEMBERED: usize = 256;
 
-/// What a replica knows of itself and of the others that it shares work with.
-/// Clones are the same.
+/// Knowledge of a replica about itself and its peers. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Peers(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Who is known to have stopped.
+    /// Identities of replicas that are known to have stopped, oldest first.
     gone: VecDeque<String>,
-    /// How often this one was taken for gone, and came back.
+    /// Number of times that this replica was considered gone and came back.
     returns: u32,
-    /// Leases of other holders, as they were last read, and since when they are
-    /// like that: by our clock, and over several attempts to acquire them.
+    /// Leases of other holders as last read, with the time (by our clock) since when they are
+    /// unchanged. Covers several attempts to acquire them.
     seen: BTreeMap<ObjectId, (Value, Instant)>,
 }
 
@@ -122,8 +122,8 @@ impl Peers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers somebody of whom it was seen, by the rule of this module, that
-    /// they are gone: what they still hold need not be waited for.
+    /// Remembers that a replica is gone, by the rule of this module. Leases that it still holds
+    /// need not be waited for.
     pub fn are_without(&self, who: &str) {
         let mut known = self.lock();
         if known.gone.len() == REMEMBERED {
@@ -132,7 +132,7 @@ impl Peers {
         known.gone.push_back(who.to_owned());
     }
 
-    /// Whether a holder was an attempt of somebody who is gone.
+    /// Returns whether `holder` is the identity of a run of a replica that is gone.
     fn are_known_without(&self, holder: &str) -> bool {
         self.lock().gone.iter().any(|who| {
             let rest = holder.strip_prefix(who.as_str());
@@ -140,7 +140,7 @@ impl Peers {
         })
     }
 
-    /// How long a Lease has not changed, as far as this process has seen.
+    /// Returns how long a Lease has not changed, as far as this process has observed.
     fn unchanged_for(&self, lease: &ObjectId, spec: &Value, read_at: Instant) -> Duration {
         let mut known = self.lock();
         if let Some((last, since)) = known.seen.get(lease)
@@ -149,19 +149,19 @@ impl Peers {
             return since.elapsed();
         }
         if known.seen.len() >= REMEMBERED {
-            // To forget one only costs a longer wait.
+            // Safe: a forgotten entry only makes the wait longer.
             known.seen.clear();
         }
         known.seen.insert(lease.clone(), (spec.clone(), read_at));
         read_at.elapsed()
     }
 
-    /// Forgets a Lease that nobody else holds.
+    /// Forgets a Lease that no other client holds.
     fn forget(&self, lease: &ObjectId) {
         self.lock().seen.remove(lease);
     }
 
-    /// What somebody is called among them by now.
+    /// Returns the present name of this replica among its peers.
     pub fn name(&self, who: &str) -> String {
         match self.lock().returns {
             0 => who.to_owned(),
@@ -169,28 +169,27 @@ impl Peers {
         }
     }
 
-    /// Somebody whom others take for gone has stopped all its work, and goes on
-    /// under another name: what it held may be taken from it, and what it will
-    /// hold may not.
+    /// Continues under a new name after the peers considered this replica gone. All its work has
+    /// stopped: peers can take Leases of the old name, but not those of the new one.
     pub fn return_as_another(&self, who: &str) {
         self.are_without(&self.name(who));
         self.lock().returns += 1;
     }
 }
 
-/// How long somebody else who holds a Lease is waited for.
+/// Conditions under which to wait for another holder of a Lease.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience<'a> {
-    /// At most this long.
+    /// Longest wait.
     pub limit: Duration,
-    /// Ends the wait too.
+    /// Also ends the wait.
     pub stop: &'a Stop,
-    /// Those of whom some are not waited for at all.
+    /// Replicas, some of which are known to be gone and not waited for.
     pub peers: &'a Peers,
 }
 
-/// A Lease that is ours. Dropping it stops the renewals and leaves the Lease to
-/// expire; [`Lease::release`] gives it back.
+/// A Lease that we hold. On drop, renewals stop and the Lease expires. [`Lease::release`] deletes
+/// it at once.
 #[derive(Debug)]
 pub struct Lease {
     cluster: Cluster,
@@ -200,7 +199,7 @@ pub struct Lease {
     renewals: JoinSet<()>,
 }
 
-/// Sleeps before the next request, unless the run is stopped.
+/// Sleeps before the next request. Fails if the run is stopped meanwhile.
 async fn pause(stop: &Stop, duration: Duration) -> Result<(), LeaseError> {
     tokio::select! {
         biased;
@@ -210,9 +209,9 @@ async fn pause(stop: &Stop, duration: Duration) -> Result<(), LeaseError> {
 }
 
 impl Lease {
-    /// Gets a Lease, waiting for its holder for as long as `patience` says.
-    /// `identity` must be unique to this attempt. `waiting` is told whenever
-    /// the holder that is waited for is another one.
+    /// Acquires a Lease, and waits for its present holder as long as `patience` allows. `identity`
+    /// must be unique to this attempt. Calls `waiting` each time that a different holder is in the
+    /// way.
     pub async fn acquire(
         cluster: &Cluster,
         id: &ObjectId,
@@ -227,17 +226,18 @@ impl Lease {
         let mut vanished = 0;
         let is_over = || Instant::now() + terms.retry > give_up;
         loop {
-            // Nobody has it, as a rule: then this is the only request.
+            // Usually the Lease does not exist, and this is the only request.
             let attempted = Instant::now();
             match create(cluster, id, identity, terms).await {
                 Ok(live) if attempted.elapsed() < terms.renew => {
                     patience.peers.forget(id);
                     return Ok(Self::held(cluster, id, &live, terms, attempted));
                 }
-                // It was tried for so long that it may count as lost already.
+                // The attempt took so long that the Lease can already count as lost. Acquire it
+                // again.
                 Ok(_) => {}
                 Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
-                    // Deleted between the two requests, as a rule once.
+                    // Deleted between the two requests. This usually happens only once.
                     if vanished > 1 {
                         if is_over() {
                             return Err(error.into());
@@ -247,7 +247,7 @@ impl Lease {
                 }
                 Err(error) => return Err(error.into()),
             }
-            // Until it is gone.
+            // Loops until we acquire the Lease or it is deleted.
             loop {
                 let attempted = Instant::now();
                 let Some(live) = cluster.get_id(&leases(), id).await? else {
@@ -257,8 +257,8 @@ impl Lease {
                 let spec = &live["spec"];
                 let holder = spec["holderIdentity"].as_str().unwrap_or_default();
                 let unchanged_for = patience.peers.unchanged_for(id, spec, attempted);
-                // An attempt of ours whose answer was lost is taken once more: others
-                // may have seen it for longer than we know.
+                // An earlier attempt of ours that lost its answer is taken again: other clients can
+                // have observed the Lease for longer than we know.
                 let is_free = holder.is_empty()
                     || holder == identity
                     || patience.peers.are_known_without(holder);
@@ -269,7 +269,7 @@ impl Lease {
                             patience.peers.forget(id);
                             return Ok(Self::held(cluster, id, &live, terms, attempted));
                         }
-                        // Another client was faster, as a rule once.
+                        // Another client was faster. Retry the first such race at once.
                         Err(error) if error.is_race() && races == 0 => {
                             races += 1;
                             continue;
@@ -295,7 +295,7 @@ impl Lease {
                         told = Some(holder);
                     }
                 }
-                // Between two requests, so that none is left behind.
+                // Stop only between requests, so that no Lease is left behind.
                 pause(patience.stop, terms.retry).await?;
             }
         }
@@ -331,25 +331,24 @@ impl Lease {
         }
     }
 
-    /// Whether anybody has it, or had it and could not give it back.
+    /// Returns whether the Lease exists: it has a holder, or had one that could not delete it.
     pub async fn exists(cluster: &Cluster, id: &ObjectId) -> Result<bool, ClusterError> {
         Ok(cluster.get_id(&leases(), id).await?.is_some())
     }
 
-    /// Fires when the Lease is no longer ours: nothing may be written after it.
+    /// Returns a token that fires when the Lease is lost. Nothing must be written afterwards.
     pub fn lost(&self) -> &CancellationToken {
         &self.lost
     }
 
-    /// Writes an annotation of the Lease, for others who look at it.
+    /// Sets an annotation of the Lease, for other clients to read.
     pub async fn annotate(&self, key: &str, value: &str) -> Result<(), ClusterError> {
         let body = json!({ "metadata": { "annotations": { key: value } } });
         patch(&self.cluster, &self.id, body).await?;
         Ok(())
     }
 
-    /// Gives the Lease back by deleting it, if it is still ours. What fails is
-    /// left to expire.
+    /// Deletes the Lease if we still hold it. If that fails, the Lease expires.
     pub async fn release(mut self) {
         let was_lost = self.lost.is_cancelled();
         self.renewals.shutdown().await;
@@ -361,8 +360,8 @@ impl Lease {
         }
     }
 
-    /// The last renewal may have come too late, or may have lost its answer: what
-    /// is deleted is what was seen to be ours.
+    /// Deletes the Lease as just read. The last renewal can have come too late or have lost its
+    /// answer, so the holder is checked and the deletion has preconditions.
     async fn delete(&self) -> Result<(), ClusterError> {
         let cluster = self.cluster.clone().with_retry(Retry::never());
         let Some(live) = cluster.get_id(&leases(), &self.id).await? else {
@@ -382,7 +381,7 @@ impl Lease {
     }
 }
 
-/// What renews a Lease.
+/// State of the task that renews a Lease.
 struct Renewal {
     cluster: Cluster,
     id: ObjectId,
@@ -391,19 +390,19 @@ struct Renewal {
     terms: Terms,
 }
 
-/// How a renewal went.
+/// Outcome of a renewal.
 enum Renewed {
     Yes,
-    /// Not now; it may still be ours.
+    /// Not renewed this time. We can still hold the Lease.
     NotNow,
-    /// It has another holder, or is gone.
+    /// Another client holds the Lease, or it is deleted.
     Lost,
 }
 
-/// Renews until the Lease is lost, by others or because nobody could be asked
-/// for too long.
+/// Renews until the Lease is lost: to another client, or because the server was unreachable for too
+/// long.
 async fn keep(mut renewal: Renewal, mut renewed: Instant, lost: CancellationToken) {
-    // However this ends, nobody renews from then on.
+    // On every exit, signal that the Lease is no longer renewed.
     let _lost = lost.drop_guard();
     let terms = renewal.terms;
     let mut next = renewed + terms.renew;
@@ -437,7 +436,8 @@ impl Renewal {
                 Renewed::Yes
             }
             Err(error) if error.is_race() => match self.cluster.get_id(&leases(), &self.id).await {
-                // Somebody labelled it, or a renewal of ours lost its answer.
+                // Another client edited the metadata, or our renewal succeeded and its answer was
+                // lost.
                 Ok(Some(live)) if live["spec"]["holderIdentity"] == self.identity.as_str() => {
                     self.version = text(&live["metadata"]["resourceVersion"]);
                     Renewed::NotNow
@@ -501,15 +501,15 @@ fn spec(identity: &str, terms: Terms, transitions: i64) -> Value {
     })
 }
 
-/// Now, as the API's `MicroTime` wants it.
+/// Returns the current time as a `MicroTime` of the API.
 fn now() -> String {
     Timestamp::now()
         .strftime("%Y-%m-%dT%H:%M:%S.%6fZ")
         .to_string()
 }
 
-/// The duration that the holder declares, which may be another version of pleach.
-/// It counts up to a limit: whoever may write Leases could block a release for ever.
+/// Returns the duration that the holder declares, which can be another version of pleach. It is
+/// capped: any client with write access to Leases could otherwise block a release forever.
 fn duration_of(spec: &Value, terms: Terms) -> Duration {
     let declared = spec["leaseDurationSeconds"]
         .as_u64()
@@ -517,7 +517,7 @@ fn duration_of(spec: &Value, terms: Terms) -> Duration {
     declared.min(terms.duration * MOST_DURATIONS)
 }
 
-/// The kind.
+/// Returns the path of the Lease kind.
 pub(super) fn leases() -> ResourcePath {
     ResourcePath::namespaced("coordination.k8s.io/v1", "Lease", "leases")
 }

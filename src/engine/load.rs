@@ -1,4 +1,4 @@
-//! An environment of a repository at a revision, and what it renders to.
+//! Environments of a repository at a revision, with their rendered releases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,40 +19,40 @@ use semver::Version;
 use super::bounded_render::Charge;
 use crate::io::git::Revision;
 
-/// An environment and what its releases render to.
+/// An environment and its rendered releases.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// The environment with all of its releases, also those not asked for.
+    /// The environment with all of its releases, including those not requested.
     pub environment: ResolvedEnvironment,
-    /// The releases asked for, in the order of the environment.
+    /// The requested releases, in the order of the environment.
     pub rendered: Vec<(ResolvedRelease, Rendered)>,
-    /// The releases not asked for: what is secret there is secret here too.
+    /// The other releases. Their secret values are masked here too.
     pub others: Vec<(ResolvedRelease, Rendered)>,
-    /// Releases that `movedFrom` names and that git says it has no more.
+    /// Releases that `movedFrom` names and that git no longer contains.
     pub given_up: BTreeSet<ReleaseName>,
-    /// Releases that git has and that cannot be brought to this revision, by name. They are in
-    /// none of the lists above. Empty unless read by [`each_loaded`].
+    /// Releases in git that cannot be applied at this revision, by name. They are in none of the
+    /// lists above. Empty unless loaded by [`each_loaded`].
     pub held: BTreeMap<String, HeldRelease>,
-    /// What the files are a revision of.
+    /// Revision of the files.
     pub revision: Revision,
-    /// Everything there is to say about the environment and those releases.
+    /// Findings about the environment and the requested releases.
     pub findings: Vec<Finding>,
-    /// The memory that the controller is charged for it, also where only a part of it is
-    /// retained. `None`: it was rendered by this process.
+    /// Memory charged to the controller for this environment, even if only a part of it is
+    /// retained. `None`: rendered by this process.
     pub charge: Option<Arc<Charge>>,
 }
 
-/// A release that git has and that cannot be brought to a revision.
+/// A release in git that cannot be applied at a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldRelease {
-    /// Why, in lines: its errors, or the release that it needs.
+    /// Reasons, one per line: its errors, or the release that it needs.
     pub reasons: Vec<String>,
     /// The release whose objects it takes over.
     pub moved_from: Option<ReleaseName>,
 }
 
 impl Loaded {
-    /// Keeps the charge as long as the environment, or a part of it, is retained.
+    /// Attaches the memory charge, for as long as any part of the environment is retained.
     #[must_use]
     pub fn charged(self, charge: Charge) -> Self {
         Self {
@@ -61,19 +61,19 @@ impl Loaded {
         }
     }
 
-    /// Whether git has a release of this environment, also where it is held.
+    /// Returns whether git contains this release, including stalled ones.
     pub fn has(&self, name: &ReleaseName) -> bool {
         let mut releases = self.environment.releases.iter();
         self.has_held(name) || releases.any(|release| release.name == *name)
     }
 
-    /// Whether git has a release of this environment that is held.
+    /// Returns whether git contains this release and it is stalled.
     pub fn has_held(&self, name: &ReleaseName) -> bool {
         name.environment == self.environment.name && self.held.contains_key(&name.release)
     }
 
-    /// Holds releases, and with them each release that depends on one of them, follows its
-    /// version, hands objects over to it or takes over objects of it.
+    /// Stalls releases, and each release that depends on one of them, follows its version, hands
+    /// objects over to it or takes objects over from it.
     pub fn hold(&mut self, broken: BTreeMap<String, HeldRelease>) {
         self.held.extend(broken);
         loop {
@@ -101,7 +101,7 @@ impl Loaded {
         self.given_up = given_up.filter(|former| !self.has_held(former)).collect();
     }
 
-    /// Why a release is held with another one.
+    /// Returns the reason why a release is stalled because of another one.
     fn held_with(&self, release: &ResolvedRelease) -> Option<String> {
         let is_held = |name: &str| self.held.contains_key(name);
         let mut needed = release.depends_on.iter().filter_map(Dependency::release);
@@ -130,13 +130,13 @@ impl Loaded {
         ))
     }
 
-    /// Whether there is no error among the findings.
+    /// Returns whether the findings contain no error.
     pub fn is_sound(&self) -> bool {
         !self.findings.iter().any(Finding::is_error)
     }
 
-    /// Whether the same is wanted at both revisions, object for object and line
-    /// for line.
+    /// Returns whether both revisions have the same desired state, object for object and line for
+    /// line.
     pub fn wants_the_same(&self, other: &Self) -> bool {
         self.environment == other.environment
             && self.rendered == other.rendered
@@ -145,7 +145,7 @@ impl Loaded {
             && self.held == other.held
     }
 
-    /// What all releases render to, also those not asked for.
+    /// Iterates over the rendered releases, including those not requested.
     pub fn all(&self) -> impl Iterator<Item = &Rendered> {
         self.rendered
             .iter()
@@ -153,7 +153,7 @@ impl Loaded {
             .map(|(_, rendered)| rendered)
     }
 
-    /// Names of the releases asked for.
+    /// Returns the names of the requested releases.
     pub fn names(&self) -> Vec<&str> {
         self.rendered
             .iter()
@@ -161,7 +161,7 @@ impl Loaded {
             .collect()
     }
 
-    /// Sets the releases but one aside, with what was found in them.
+    /// Moves all requested releases but one to the others, with their findings.
     #[must_use]
     pub fn only(mut self, wanted: &str) -> Self {
         let (rendered, others): (Vec<_>, Vec<_>) = self
@@ -170,7 +170,8 @@ impl Loaded {
             .partition(|(release, _)| release.name.release == wanted);
         for (_, other) in &others {
             for finding in &other.findings {
-                // Those of the environment have got their line of source.
+                // Findings of the environment already carry a source excerpt, so compare without
+                // it.
                 let same = |known: &Finding| {
                     (&known.code, &known.place, &known.object, &known.message)
                         == (
@@ -190,9 +191,9 @@ impl Loaded {
         self
     }
 
-    /// What one release needs of it to be planned, which is little of a large
-    /// environment: the release, those that it depends on by name, and the objects of
-    /// those that take over or scale what it has.
+    /// Extracts the part that is needed to plan one release: the release, the releases it depends
+    /// on by name, and the objects of releases that take over or scale its objects. That is little
+    /// of a large environment.
     #[must_use]
     pub fn alone(&self, wanted: &str) -> Self {
         let is_wanted = |release: &ResolvedRelease| release.name.release == wanted;
@@ -230,13 +231,13 @@ impl Loaded {
         }
     }
 
-    /// What the autoscalers of all releases scale, with the autoscaler: that may be in
-    /// another release than what it scales.
+    /// Iterates over the scale targets of all autoscalers, each with its autoscaler. The two can be
+    /// in different releases.
     pub fn autoscaled(&self) -> impl Iterator<Item = (ObjectId, ObjectId)> {
         self.all().flat_map(autoscaled_by)
     }
 
-    /// The version of a release: the revision for a bundle without versions.
+    /// Returns the version of a release: for a bundle without versions, the revision.
     pub fn version(&self, release: &ResolvedRelease) -> String {
         match &release.version {
             Some(version) => version.clone(),
@@ -255,7 +256,7 @@ fn autoscaled_by(rendered: &Rendered) -> impl Iterator<Item = (ObjectId, ObjectI
     })
 }
 
-/// Loads an environment with all of its releases, as far as that is possible.
+/// Loads an environment with all of its releases, including those with errors.
 pub fn read_all(
     tree: &dyn FileTree,
     revision: Revision,
@@ -263,14 +264,14 @@ pub fn read_all(
 ) -> Result<Loaded, Vec<Finding>> {
     let kept = KeepingTree::new(tree);
     let environment = resolve(&kept, environment)?;
-    // All of them, whatever is asked for: releases share kinds, and no two of
-    // them may have the same object.
+    // Render all releases, whichever are requested: releases share kinds, and no two are allowed to
+    // contain the same object.
     let all = render_all(&kept, &environment);
     Ok(loaded(tree, revision, environment, all))
 }
 
-/// Reads an environment with what it refers to, as far as its releases can be resolved. Fails
-/// where a file that all releases need has errors.
+/// Resolves an environment, skipping releases that cannot be resolved. Fails if a file that all
+/// releases need has errors.
 pub fn resolve_partly(
     tree: &dyn FileTree,
     environment: &str,
@@ -279,8 +280,8 @@ pub fn resolve_partly(
         .map_err(|findings| with_excerpts(tree, findings))
 }
 
-/// Loads an environment, and holds releases that have errors; `refuse` says what else speaks
-/// against one. Renders in this process, without bounds.
+/// Loads an environment and stalls its releases with errors. `refuse` returns a further reason to
+/// stall a release. Renders in this process, without limits.
 #[cfg(test)]
 pub(super) fn read_each(
     tree: &dyn FileTree,
@@ -299,8 +300,8 @@ pub fn render_all(tree: &dyn FileTree, environment: &ResolvedEnvironment) -> Vec
     render::render_environment(tree, environment, &kinds)
 }
 
-/// An environment with what its releases were rendered to, in its order. Holds releases that
-/// have errors; `refuse` says what else speaks against one.
+/// Combines an environment with its rendered releases, in its order. Stalls releases with errors.
+/// `refuse` returns a further reason to stall a release.
 pub fn each_loaded(
     tree: &dyn FileTree,
     revision: Revision,
@@ -353,7 +354,8 @@ fn errors(findings: &[Finding]) -> Vec<String> {
     errors.map(ToString::to_string).collect()
 }
 
-/// Reads other environments at the revision of one, where that can be done.
+/// Returns a function that loads other environments at the same revision. It returns `None` on
+/// errors.
 pub fn beside<'a>(
     tree: &'a dyn FileTree,
     loaded: &'a Loaded,
@@ -361,7 +363,7 @@ pub fn beside<'a>(
     move |environment| read_all(tree, loaded.revision.clone(), environment).ok()
 }
 
-/// Reads an environment with what it refers to, without rendering it.
+/// Resolves an environment without rendering it.
 pub fn resolve(
     tree: &dyn FileTree,
     environment: &str,
@@ -370,7 +372,7 @@ pub fn resolve(
         .map_err(|findings| with_excerpts(tree, findings))
 }
 
-/// An environment with what its releases were rendered to, in its order.
+/// Combines an environment with its rendered releases, in its order.
 pub fn loaded(
     tree: &dyn FileTree,
     revision: Revision,
@@ -402,8 +404,8 @@ pub fn loaded(
     }
 }
 
-/// Whether git says that it does not have a release any more. An environment
-/// that it does not have, or that cannot be read, says nothing.
+/// Returns whether git no longer contains a release. Returns false if its environment is missing or
+/// cannot be read.
 fn is_given_up(
     tree: &dyn FileTree,
     environment: &ResolvedEnvironment,
@@ -417,13 +419,13 @@ fn is_given_up(
     outline.is_ok_and(|outline| !outline.releases.contains_key(&release.release))
 }
 
-/// Adds the lines of source that findings are about.
+/// Adds source excerpts to findings.
 pub fn with_excerpts(tree: &dyn FileTree, mut findings: Vec<Finding>) -> Vec<Finding> {
     excerpt::attach(tree, &mut findings);
     findings
 }
 
-/// The version that `requires` in pleach.yaml is compared with.
+/// Returns the version of pleach, which `requires` in pleach.yaml is compared with.
 pub fn pleach_version() -> Version {
     let part = |text: &str| text.parse().unwrap_or_default();
     Version::new(
@@ -433,7 +435,7 @@ pub fn pleach_version() -> Version {
     )
 }
 
-/// An environment does not have a release that was asked for.
+/// Builds the finding for a requested release that the environment does not contain.
 pub fn no_release(environment: &ResolvedEnvironment, wanted: &str) -> Finding {
     let names: Vec<&str> = environment
         .releases
@@ -452,7 +454,7 @@ pub fn no_release(environment: &ResolvedEnvironment, wanted: &str) -> Finding {
     })
 }
 
-/// Whether git does not have the environment at all.
+/// Returns whether git does not contain the environment at all.
 pub fn is_unknown(findings: &[Finding]) -> bool {
     findings
         .iter()
@@ -479,7 +481,7 @@ mod tests {
         ]
     }
 
-    /// Releases that have to do with each other, and one that has not.
+    /// Builds an environment with related releases and an unrelated one.
     fn environment() -> Loaded {
         let web = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n\
                    spec:\n  selector: {matchLabels: {app: web}}\n  template:\n    \
@@ -527,7 +529,8 @@ mod tests {
                 panic!("{:?}", alone.names());
             };
             assert_eq!((same, same_rendered), (release, rendered));
-            // All that is known of it, with the objects that others scale or take.
+            // The reduced environment gives the same desired state, including the relevant objects
+            // of other releases.
             let among = format!("{:?}", desired(&all, release, rendered));
             assert_eq!(format!("{:?}", desired(&alone, same, same_rendered)), among);
             for needed in release.depends_on.iter().filter_map(Dependency::release) {

@@ -1,15 +1,15 @@
-//! Secret values in what one run shows.
+//! Masking of secret values in the output of a run.
 
 use pleach_domain::diff::masking::Masker;
 use pleach_domain::object::DigestKey;
 use pleach_domain::render::Rendered;
 
-/// The operating system gave no random bytes.
+/// The operating system provided no random bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("failed to get random bytes from the operating system")]
 pub struct NoRandomness;
 
-/// A key of this run only: numbers of secrets mean nothing outside its output.
+/// Creates a random digest key for this run. Digests of secrets cannot be compared across runs.
 pub fn run_key() -> Result<DigestKey, NoRandomness> {
     let mut key = vec![0; 32];
     rustls::crypto::ring::default_provider()
@@ -19,7 +19,7 @@ pub fn run_key() -> Result<DigestKey, NoRandomness> {
     Ok(DigestKey::new(key))
 }
 
-/// Hides what is secret in any of these releases, wherever it is.
+/// Builds a masker for the secret values of all these releases, wherever the values appear.
 pub fn masker<'a>(key: &DigestKey, releases: impl IntoIterator<Item = &'a Rendered>) -> Masker {
     let mut masker = Masker::new(key.clone());
     for rendered in releases {

@@ -1,5 +1,5 @@
-//! What diff, plan, apply and the loop begin with: releases of an environment,
-//! observed and planned.
+//! Planning for diff, plan, apply and the controller: observes the releases of an environment and
+//! plans them.
 
 mod end;
 mod heirs;
@@ -32,71 +32,70 @@ pub use heirs::Heirs;
 
 use making::{Answers, Making, settle_namespaces};
 
-/// When what a release depends on counts as ready.
+/// Condition under which a dependency counts as ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Predecessors {
-    /// When it is at the version that git wants.
+    /// It is at the version that git declares.
     Ready,
-    /// When it was brought to the same commit.
+    /// It was reconciled to the same commit.
     AtRevision,
-    /// The releases that were asked for are carried out one after the other:
-    /// those that come first need not be ready yet.
+    /// The requested releases are executed in sequence, so earlier ones need not be ready yet.
     ComeFirst,
 }
 
-/// How a plan is to be made.
+/// Options of planning.
 #[derive(Debug, Clone, Copy)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a question of its own"
 )]
 pub struct Options {
-    /// Every object goes through read and dry run.
+    /// Sends every object through a read and a dry run.
     pub verify: bool,
-    /// Readiness is waited for, and what git no longer has is pruned.
+    /// Waits for readiness, and prunes objects that git no longer contains.
     pub wait: bool,
-    /// What git no longer has is pruned, where the environment wants that.
+    /// Prunes objects that git no longer contains, if the environment enables that.
     pub prune: bool,
-    /// The rights that the plan needs are asked for.
+    /// Checks the permissions that the plan needs.
     pub review: bool,
-    /// What is asked of other releases.
+    /// Condition for the releases that a release depends on.
     pub predecessors: Predecessors,
 }
 
-/// One release with the plan that was made for it.
+/// A release with its plan.
 pub struct Planned {
-    /// What git wants of it.
+    /// Desired state from git.
     pub desired: Desired,
-    /// What the cluster says.
+    /// Observed state of the cluster.
     pub observation: Observation,
-    /// What is to be done.
+    /// Steps to execute.
     pub plan: Plan,
 }
 
-/// Makes the plans of an environment's releases.
+/// Plans the releases of an environment.
 #[derive(Debug, Clone, Copy)]
 pub struct Planner<'a> {
     /// The environment.
     pub loaded: &'a Loaded,
-    /// Where its releases are.
+    /// The cluster of its releases.
     pub cluster: &'a Cluster,
-    /// The cluster that is meant, where somebody names it.
+    /// The expected cluster id, if declared.
     pub cluster_id: Option<&'a ClusterId>,
-    /// The branch that a loop follows for it.
+    /// The branch that the controller follows for the environment.
     pub source: Option<&'a Source>,
-    /// What a loop may look at for it; anything where there is none.
+    /// Restrictions of the controller for this environment. `None`: unrestricted.
     pub allow: Option<&'a Allow>,
-    /// How the plans are made.
+    /// Options of planning.
     pub options: Options,
 }
 
 impl Planner<'_> {
-    /// The client that acts for a release: audit logs are read by its name.
+    /// Returns a client with the user agent of a release, so that audit logs name the release.
     pub fn cluster_for(&self, release: &ReleaseName) -> Cluster {
         self.cluster.clone().with_user_agent(&agent(Some(release)))
     }
 
-    /// Whether this is the release that says what there is to say about all.
+    /// Returns whether this release reports the findings about the whole environment.
     fn is_first(&self, release: &ResolvedRelease) -> bool {
         let first = self.loaded.rendered.first();
         first.is_some_and(|(first, _)| first.name == release.name)
@@ -150,7 +149,7 @@ impl Planner<'_> {
         Box::pin(self.make(&cluster, making, may_look)).await
     }
 
-    /// Makes the plan, and once more with answers where it leaves questions open.
+    /// Plans, then plans again if answers to open questions change the facts.
     async fn make(
         &self,
         cluster: &Cluster,
@@ -158,7 +157,7 @@ impl Planner<'_> {
         may_look: bool,
     ) -> Result<Planned, SyncError> {
         if self.options.review {
-            // Assumed until they are read: most clusters have nothing to point out.
+            // Assume the default until it is read: on most clusters it causes no finding.
             making.observation.observed.surroundings = Some(Surroundings::default());
         }
         let (mut making, mut plan) = Box::pin(settle_namespaces(cluster, making)).await?;
@@ -177,8 +176,8 @@ impl Planner<'_> {
         })
     }
 
-    /// Asks the cluster for what the plan leaves open, all at the same time. No answer adds
-    /// a step.
+    /// Queries the cluster for the open questions of the plan, all concurrently. No answer adds a
+    /// step.
     async fn ask(
         &self,
         cluster: &Cluster,
@@ -217,8 +216,8 @@ impl Planner<'_> {
         })
     }
 
-    /// Observes and plans some objects of a release that is otherwise as it was
-    /// left; none where all of it has to be looked at.
+    /// Observes and plans some objects of a release whose other objects are unchanged. Returns
+    /// `None` if the whole release must be observed.
     pub async fn plan_some(
         &self,
         release: &ResolvedRelease,
@@ -250,8 +249,7 @@ impl Planner<'_> {
         }))
     }
 
-    /// Refuses what needs no look at the objects to be refused, before anything is asked
-    /// about them.
+    /// Returns refusals that need no observation of the objects.
     fn refused_before(&self, desired: &Desired) -> Vec<Finding> {
         let mut refusals: Vec<Finding> = desired.refuse_size().into_iter().collect();
         if let Some(allow) = self.allow {
@@ -260,8 +258,8 @@ impl Planner<'_> {
         refusals
     }
 
-    /// Refuses what a release depends on that may not be looked at: before it is
-    /// read, since whether a release goes on says what was read.
+    /// Refuses dependencies that the release is not allowed to read. Runs before they are read,
+    /// because the outcome would reveal their content.
     fn refused(&self, desired: &Desired, discovery: &Discovery) -> Vec<Finding> {
         let Some(allow) = self.allow else {
             return Vec::new();
@@ -279,7 +277,7 @@ impl Planner<'_> {
             .collect()
     }
 
-    /// Makes the plan for a subject.
+    /// Plans a subject: a desired release or a removal.
     pub async fn plan_for(&self, subject: &Subject<'_>) -> Result<Planned, SyncError> {
         match subject {
             Subject::Wanted(release, rendered) => Box::pin(self.plan(release, rendered)).await,
@@ -287,7 +285,7 @@ impl Planner<'_> {
         }
     }
 
-    /// What git wants of a release.
+    /// Returns the desired state of a release.
     fn desired(&self, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
         let mut desired = desired(self.loaded, release, rendered);
         desired.terms.source = self.source.cloned();
@@ -297,7 +295,7 @@ impl Planner<'_> {
         desired
     }
 
-    /// What the releases bring that are carried out before this one.
+    /// Returns the objects of the releases that are executed before this one.
     fn brought_before(&self, release: &ResolvedRelease) -> Brought {
         let releases = &self.loaded.rendered;
         let mut brought = Brought::default();
@@ -313,14 +311,14 @@ impl Planner<'_> {
         brought
     }
 
-    /// What the environment and the flags allow a release.
+    /// Returns the policy of a release, from the environment and the flags.
     pub fn policy(&self, release: &ResolvedRelease) -> Policy {
         let cluster = self.cluster_id.cloned();
         policy(&self.loaded.environment, release, cluster, self.options)
     }
 }
 
-/// What is asked of another release that one depends on.
+/// Returns the expected state of another release that one depends on.
 fn neighbor<'a>(loaded: &'a Loaded, predecessors: Predecessors, name: &str) -> Neighbor<'a> {
     let mut releases = loaded.environment.releases.iter();
     let release = releases.find(|release| release.name.release == name);
@@ -339,8 +337,8 @@ fn neighbor<'a>(loaded: &'a Loaded, predecessors: Predecessors, name: &str) -> N
     }
 }
 
-/// The order in which releases are carried out: as the environment has them,
-/// and each after those that it depends on.
+/// Returns the indices of releases in execution order: that of the environment, but each after its
+/// dependencies.
 pub fn in_order(releases: &[(ResolvedRelease, Rendered)]) -> Vec<usize> {
     let positions: BTreeMap<&str, usize> = releases
         .iter()
@@ -360,25 +358,25 @@ pub fn in_order(releases: &[(ResolvedRelease, Rendered)]) -> Vec<usize> {
 }
 
 impl Planned {
-    /// Whether carrying it out would write something, be it only the record.
+    /// Returns whether execution would write anything, even only the record.
     pub fn would_write(&self) -> bool {
         self.observation.writes(&self.desired, &self.plan)
     }
 
-    /// Whether what it depends on has to be ready before it is carried out: not where
-    /// nothing is to be done, nor where what was reached once is only kept as it is.
+    /// Returns whether dependencies must be ready before execution. They need not be if the plan
+    /// has no steps, or if it only maintains an already reconciled state.
     pub fn needs_dependencies(&self) -> bool {
         let record = self.observation.observed.installed.as_ref();
         self.plan.has_steps() && self.desired.needs_dependencies(record)
     }
 
-    /// Whether the release was never applied to this cluster.
+    /// Returns whether the release was never applied to this cluster.
     pub fn is_new(&self) -> bool {
         self.observation.observed.installed.is_none()
     }
 }
 
-/// What git wants of a release; its digests need the key of whoever compares.
+/// Returns the desired state of a release. Its digests are still without a key.
 pub fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
     desired_among(
         loaded,
@@ -388,7 +386,7 @@ pub fn desired(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) 
     )
 }
 
-/// The same for one of many, where what is scaled is known.
+/// Like [`desired`], with precomputed scale targets for callers that handle many releases.
 pub fn desired_among(
     loaded: &Loaded,
     release: &ResolvedRelease,
@@ -442,7 +440,7 @@ pub fn desired_among(
     desired
 }
 
-/// The releases of the same environment that take over objects of one that stays.
+/// Returns the releases of the same environment that take over objects of a remaining one.
 pub fn heirs_within(loaded: &Loaded, former: &ReleaseName) -> Vec<Heir> {
     let releases = loaded.rendered.iter().chain(&loaded.others);
     releases
@@ -451,7 +449,7 @@ pub fn heirs_within(loaded: &Loaded, former: &ReleaseName) -> Vec<Heir> {
         .collect()
 }
 
-/// What an environment and the flags allow a release.
+/// Returns the policy of a release, from the environment and the flags.
 pub fn policy(
     environment: &ResolvedEnvironment,
     release: &ResolvedRelease,
@@ -462,7 +460,7 @@ pub fn policy(
     prune.enabled &= options.prune;
     Policy {
         cluster,
-        // What the former release holds comes over as well.
+        // Objects of the previous release are adopted too.
         adopt: release
             .adopt
             .iter()
@@ -479,7 +477,7 @@ pub fn policy(
     }
 }
 
-/// A suspension holds the loop; who acts from the desk is told.
+/// Warns of a suspension. It only stops the controller, not a local run.
 fn suspended(release: &ReleaseName, observation: &Observation) -> Option<Finding> {
     let orders = observation.orders();
     let suspension = orders.suspended(observation.observed.at)?;
@@ -493,7 +491,7 @@ fn suspended(release: &ReleaseName, observation: &Observation) -> Option<Finding
     )
 }
 
-/// What audit logs call us, acting for a release or for none.
+/// Returns the user agent for audit logs, with the release name if any.
 pub fn agent(release: Option<&ReleaseName>) -> String {
     let version = env!("CARGO_PKG_VERSION");
     match release {

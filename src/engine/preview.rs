@@ -1,6 +1,5 @@
-//! What a change in git would do, before it is merged: the head against the
-//! base without a cluster, and against the cluster where that is asked for.
-//! Nothing is written.
+//! Previews of a change in git before it is merged. Compares the head with the base without a
+//! cluster, and optionally with the cluster. Writes nothing.
 
 mod compare;
 mod few;
@@ -22,52 +21,50 @@ use super::load::{self, Loaded};
 pub use compare::{Comparison, End, Incomparable, Kinds, Known, Revisions, Scope, revisions};
 pub use live::{Asked, Meant, add_cluster, unanswered, unreachable};
 
-/// What is shown of objects.
+/// View of objects in previews.
 const VIEW: View = View {
     scope: fields::Scope::Owned,
     status: false,
     full_deletes: false,
 };
 
-/// The summary where nothing happens, also of environments that are not looked at.
+/// Summary without changes, also for skipped environments.
 const NO_CHANGES: &str = "no changes";
 
 /// A change in git.
 pub struct Change {
-    /// What it is to be merged into.
+    /// The revision to merge into.
     pub base: End,
-    /// What is to be merged.
+    /// The revision to merge.
     pub head: End,
-    /// The files in which they differ.
+    /// Files that differ between the two.
     pub files: BTreeSet<String>,
 }
 
-/// What is asked about a change.
+/// Scope and depth of a preview.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
-    /// What it is about.
+    /// The environment or release to preview.
     pub scope: Scope<'a>,
-    /// It is looked at also where the change touches nothing of it.
+    /// Previews the scope even if the change does not touch it.
     pub asked_for: bool,
-    /// All of its releases are rendered, also those that the change does not
-    /// touch: for those who go on with them.
+    /// Renders all releases, including those that the change does not touch, for later steps.
     pub whole: bool,
 }
 
-/// What is known of an environment without a cluster.
+/// Preview of an environment without a cluster.
 pub struct Looked {
-    /// What happens to it.
+    /// Changes of the environment.
     pub preview: EnvironmentPreview,
-    /// What its head was rendered to; none where that was not possible, or
-    /// where there is none.
+    /// The rendered head. `None` if it cannot be rendered, or if the environment is removed.
     pub rendered: Option<RenderedHead>,
 }
 
-/// The head of an environment, rendered.
+/// The rendered head of an environment.
 pub struct RenderedHead {
-    /// The environment and what its releases render to.
+    /// The environment with its rendered releases.
     pub loaded: Loaded,
-    /// The cluster that the base means; none for a new environment.
+    /// The cluster at the base; `None` for a new environment.
     pub before: Option<ClusterRef>,
     kinds: Kinds,
     masker: Masker,
@@ -83,7 +80,7 @@ impl Looked {
 }
 
 impl Change {
-    /// A preview in which no environment was looked at yet.
+    /// Creates a preview without any environment yet.
     pub fn preview(&self) -> Preview {
         Preview {
             format: 1,
@@ -95,16 +92,16 @@ impl Change {
         }
     }
 
-    /// Every environment of either revision.
+    /// Returns the names of all environments of either revision.
     pub fn environments(&self) -> BTreeSet<String> {
         let mut names = repo::environments(&*self.head.tree);
         names.extend(repo::environments(&*self.base.tree));
         names.into_iter().collect()
     }
 
-    /// What happens to a scope. That it cannot be rendered is part of the
-    /// answer: others can. None where the change touches nothing of it, unless
-    /// it is asked for.
+    /// Previews a scope. A render error becomes part of the preview, so that other environments
+    /// still get theirs. Returns `None` if the change does not touch the scope and it was not
+    /// requested.
     pub fn look(&self, question: Question<'_>, key: &DigestKey) -> Option<Looked> {
         let scope = question.scope;
         let mut preview = EnvironmentPreview::new(scope.environment);
@@ -149,8 +146,8 @@ impl Change {
         }
     }
 
-    /// The environment at the head, and what was asked to know it. What the head
-    /// does not read, the base does not either.
+    /// Resolves the environment at the head, and records the files that it reads. If the change
+    /// touches none of them, the environment is the same at the base.
     fn resolve(&self, environment: &str) -> Result<(ResolvedEnvironment, Record), Vec<Finding>> {
         let recording = RecordingTree::new(&*self.head.tree);
         let resolved = load::resolve(&recording, environment)?;
@@ -197,7 +194,7 @@ fn looked(mut preview: EnvironmentPreview, comparison: Comparison) -> Looked {
     }
 }
 
-/// Adds what was found out of an environment.
+/// Adds the preview of an environment.
 pub fn add(preview: &mut Preview, environment: EnvironmentPreview) {
     if environment.is_quiet() {
         preview.unchanged.push(environment.environment);

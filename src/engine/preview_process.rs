@@ -1,10 +1,9 @@
-//! Previews of changes that nobody has looked at yet.
+//! Previews of unreviewed changes in bounded processes.
 //!
-//! A change can hold anything. It is [fetched](super::fetching), and then rendered and compared,
-//! by a process of its own each. The latter, `pleach preview`, is bounded in time,
-//! memory and output, knows no token of the forge, and can break down without harm to
-//! anybody else. What it prints is read here. Only where somebody vouches for the
-//! change is it told how clusters are reached.
+//! A change can contain anything. Separate processes [fetch](super::fetching) it, and render and
+//! compare it. The latter, `pleach preview`, has limits on time, memory and output. It knows no
+//! token of the forge, and its crash affects nothing else. This module parses its output. The
+//! process gets access to clusters only if a trusted user approved the change.
 
 mod way;
 
@@ -21,44 +20,43 @@ use super::worker::{self, WorkerError};
 use crate::io::forge::{State, Status};
 pub use way::{SecretPlace, Way};
 
-/// How long a preview may take.
+/// Time limit of a preview.
 const TIME: Duration = Duration::from_mins(3);
-/// The most that is read of what it prints: a comment and little more, escaped
-/// at its worst.
+/// Output limit in bytes: a comment with little else, with every byte escaped.
 const LONGEST_OUTPUT: u64 = 8 << 20;
-/// The version of the format below.
+/// Version of the format below.
 pub const FORMAT: u32 = 1;
-/// What the states of commits that were previewed are about.
+/// Context of commit statuses of previews.
 pub const CONTEXT: &str = "pleach/preview";
 
-/// What every comment with a preview begins with.
+/// Start of every preview comment.
 pub const MARKER: &str = "<!-- pleach preview";
 
-/// What a preview says to a forge: printed by `pleach preview -o comment`.
+/// Preview result for a forge, as printed by `pleach preview -o comment`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// Version of this format.
     pub format: u32,
-    /// The commit that was compared with.
+    /// The base commit.
     pub base: String,
-    /// The commit that was previewed.
+    /// The previewed commit.
     pub head: String,
     /// One line.
     pub summary: String,
-    /// What is to be thought of it.
+    /// Verdict on the change.
     pub verdict: Verdict,
-    /// Whether a cluster that it asked did not answer to the end.
+    /// Whether a queried cluster failed to answer completely.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub unanswered: bool,
-    /// What the comment begins with, and by which it is found again.
+    /// First line of the comment, which identifies it in later updates.
     pub marker: String,
-    /// The comment.
+    /// Text of the comment.
     pub comment: String,
 }
 
 impl Report {
-    /// One line: what is to be thought of it.
+    /// Returns the verdict with the summary in one line.
     pub fn line(&self) -> String {
         match self.verdict {
             Verdict::Fine => self.summary.clone(),
@@ -67,7 +65,7 @@ impl Report {
         }
     }
 
-    /// The state of the commit.
+    /// Returns the commit status.
     pub fn status(&self) -> Status {
         Status {
             context: CONTEXT.to_owned(),
@@ -80,66 +78,64 @@ impl Report {
     }
 }
 
-/// What is to be thought of a change.
+/// Verdict on a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
-    /// It can be carried out.
+    /// The change can be applied.
     Fine,
-    /// It would not be carried out.
+    /// The change would be refused.
     Refused,
-    /// It cannot be rendered.
+    /// The change cannot be rendered.
     Invalid,
 }
 
-/// What is to be previewed.
+/// Input of a preview.
 #[derive(Debug, Clone)]
 pub struct Request<'a> {
-    /// pleach itself.
+    /// Path of the pleach binary.
     pub program: &'a Path,
     /// A bare repository with both commits.
     pub folder: &'a Path,
-    /// What the change is compared with: where it left this.
+    /// Branch that the change is compared with, at their merge base.
     pub base: &'a str,
-    /// The change.
+    /// Commit of the change.
     pub head: &'a str,
-    /// The environments that are looked at where the change touches them; all
-    /// when there are none.
+    /// Environments to preview if the change touches them. Empty: all.
     pub environments: &'a [String],
-    /// The clusters of environments that it may ask; none for a change that
-    /// nobody vouches for.
+    /// Access to the clusters of environments; empty for an untrusted change.
     pub ways: &'a BTreeMap<String, Way>,
-    /// Variables by which the ways lead to clusters.
+    /// Environment variables that the cluster access needs.
     pub variables: &'a [(OsString, OsString)],
-    /// The longest comment, in bytes.
+    /// Longest comment, in bytes.
     pub limit: usize,
 }
 
-/// Why there is no preview.
+/// Reason why there is no preview.
 #[derive(Debug, thiserror::Error)]
 pub enum PreviewError {
     /// The process could not be started.
     #[error("failed to start the preview")]
     Start(#[source] io::Error),
-    /// It took too long.
+    /// The preview exceeded its time limit.
     #[error("the preview took longer than {} minutes and was given up", TIME.as_secs() / 60)]
     TimedOut,
-    /// It printed too much.
+    /// The output exceeded its limit.
     #[error("the preview is longer than anything that could be shown")]
     TooLong,
-    /// It broke down: it used more than it may, or found a bug.
+    /// The process crashed: it exceeded a limit or hit a bug.
     #[error("the preview broke down {0}")]
     BrokeDown(String),
 }
 
 impl PreviewError {
-    /// Whether the change may be the reason: then it is told where the change is.
+    /// Returns whether the change can be the cause. The error is then reported at the change.
     pub fn is_about_the_change(&self) -> bool {
         !matches!(self, Self::Start(_))
     }
 }
 
-/// What the comment about some environments begins with; all where none is named.
+/// Returns the first line of the comment about some environments; all if the list is empty.
 pub fn marker(environments: &[String]) -> String {
     let mut names = environments.to_vec();
     names.sort();
@@ -147,7 +143,7 @@ pub fn marker(environments: &[String]) -> String {
     format!("{} -->", names.join(" "))
 }
 
-/// Previews a change. Dropped, it ends the process.
+/// Previews a change. If this future is dropped, the process is killed.
 pub async fn preview(request: &Request<'_>) -> Result<Report, PreviewError> {
     let mut command = Command::new(request.program);
     command
@@ -155,7 +151,7 @@ pub async fn preview(request: &Request<'_>) -> Result<Report, PreviewError> {
         .arg("--repo")
         .arg(request.folder)
         .args(["preview", "--untrusted", "-o", "comment"])
-        // Names of branches are whatever somebody wrote.
+        // Branch names are untrusted, so pass them as `--name=value`.
         .arg(format!("--base={}", request.base))
         .arg(format!("--head={}", request.head))
         .arg(format!("--limit={}", request.limit))
@@ -178,7 +174,7 @@ pub async fn preview(request: &Request<'_>) -> Result<Report, PreviewError> {
         .ok_or_else(|| PreviewError::BrokeDown(ended.words()))
 }
 
-/// The option that says how clusters are reached.
+/// Returns the option with the access to clusters, or `None` without any.
 fn clusters(ways: &BTreeMap<String, Way>) -> Result<Option<String>, PreviewError> {
     if ways.is_empty() {
         return Ok(None);
@@ -192,7 +188,7 @@ mod tests {
     use super::*;
     use crate::engine::worker::tests::program;
 
-    /// Previews with a program of a few lines.
+    /// Previews with a shell script in place of pleach.
     async fn run(script: &str) -> Result<Report, PreviewError> {
         run_with(script, &BTreeMap::new()).await
     }
@@ -222,7 +218,7 @@ mod tests {
         let report = report.replace("\"comment\"", "\"unanswered\":true,\"comment\"");
         let read = run(&format!("echo '{report}'")).await.unwrap();
         assert!(read.unanswered);
-        // It is told what to do, and nothing of where it runs.
+        // The process gets its arguments but not our environment variables.
         let arguments = "test -z \"$HOME$KUBECONFIG\" || exit 1\nprintf '%s ' \"$@\" >&2; exit 1";
         let error = run(arguments).await.unwrap_err().to_string();
         assert!(
@@ -279,7 +275,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_takes_too_long_is_given_up() {
-        // The clock jumps as soon as nothing else is to be done.
+        // The paused clock jumps ahead as soon as the runtime is idle.
         let error = run("exec /bin/sleep 600").await.unwrap_err();
         assert!(matches!(error, PreviewError::TimedOut), "{error}");
     }

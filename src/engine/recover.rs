@@ -1,8 +1,7 @@
-//! Rebuilds the record of a release from what its objects say of themselves.
+//! Rebuilds the record of a release from labels and fields of its objects.
 //!
-//! Looks over every kind that the server lists; deletes nothing, and writes
-//! nothing but the record. What cannot be listed is said, and found by a later
-//! run.
+//! Searches all kinds that the server lists. Deletes nothing, and writes only the record. Kinds
+//! that cannot be listed are reported as gaps, and a later run finds their objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,36 +18,36 @@ use crate::engine::sync::state::{Salvaged, State};
 use crate::engine::sync::{Claim, SyncError, cluster_id, in_turn};
 use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath, Selector};
 
-/// Requests at a time.
+/// Number of concurrent requests.
 const CONCURRENCY: usize = 16;
 
-/// What was found out about one release.
+/// Findings about one release.
 #[derive(Debug)]
 pub struct Examined {
     /// Environment and release.
     pub name: ReleaseName,
-    /// The record as it is; none when it is gone.
+    /// The present record; `None` if it is missing.
     pub installed: Option<Installed>,
-    /// What of the record is missing, in words.
+    /// Missing parts of the record, as text.
     pub lost: Vec<String>,
-    /// The inventory that can be put together.
+    /// The rebuilt inventory.
     pub rebuilt: Rebuilt,
-    /// What could not be looked at.
+    /// Kinds that could not be read.
     pub gaps: Vec<String>,
-    /// Whether the record is there, and is not what pleach wrote.
+    /// Whether the record exists but does not verify as written by pleach.
     is_unverified: bool,
     state: State,
 }
 
 impl Examined {
-    /// Whether the record says that something is installed.
+    /// Returns whether the record lists an installed release.
     pub fn is_installed(&self) -> bool {
         self.installed
             .as_ref()
             .is_some_and(|record| !record.is_blank())
     }
 
-    /// Whether there is something to write.
+    /// Returns whether the record must be rewritten.
     pub fn is_needed(&self) -> bool {
         let Rebuilt {
             inventory,
@@ -63,10 +62,9 @@ impl Examined {
         is_there && !is_whole
     }
 
-    /// Writes the record, with everything that it needs, when nobody else is
-    /// carrying out a plan. The release is not ready afterwards: the next apply
-    /// compares and verifies all of it. The inner error says that we were asked
-    /// to stop before anything was written.
+    /// Writes the record and its dependencies, under the Lease of the release. The release is not
+    /// ready afterwards: the next apply compares and verifies all objects. The inner error is the
+    /// reason of a stop before anything was written.
     pub async fn write(
         &mut self,
         desired: Option<&Desired>,
@@ -97,8 +95,8 @@ impl Examined {
     }
 }
 
-/// Looks for everything that is a release's. `desired` is what git wants of it;
-/// none for a release that git has no more.
+/// Searches for all objects of a release. `desired` is its desired state, or `None` if git no
+/// longer contains the release.
 pub async fn examine(
     cluster: &Cluster,
     name: &ReleaseName,
@@ -122,7 +120,7 @@ pub async fn examine(
         .iter()
         .map(|version| format!("the server behind {version} does not answer"))
         .collect();
-    // Who may not list a kind everywhere may do so where the release lies.
+    // A kind that cannot be listed cluster-wide can often be listed in the release namespaces.
     let namespaces: BTreeSet<&str> = manifests
         .iter()
         .filter_map(|manifest| manifest.id().namespace.as_deref())
@@ -160,12 +158,12 @@ pub async fn examine(
     })
 }
 
-/// Looks for everything with the label of the release, over all kinds.
+/// Search for objects with the label of a release, over all kinds.
 struct Sweep<'a> {
     cluster: &'a Cluster,
     manager: &'a str,
     label: &'a str,
-    /// Where a kind is listed that may not be listed everywhere.
+    /// Namespaces to list if listing cluster-wide is forbidden.
     namespaces: &'a BTreeSet<&'a str>,
 }
 
@@ -229,7 +227,7 @@ impl Sweep<'_> {
     }
 }
 
-/// Objects that git wants and that lost their label.
+/// Finds desired objects that lost their label.
 async fn by_name<'a>(
     cluster: &Cluster,
     discovery: &Discovery,
@@ -266,7 +264,7 @@ async fn by_name<'a>(
     Ok(found)
 }
 
-/// What could not be looked at; a cluster that does not answer at all ends it.
+/// Describes a kind that could not be read. Fails if the cluster does not answer at all.
 fn gap(path: &ResourcePath, error: ClusterError) -> Result<String, SyncError> {
     let Some(api) = error.api() else {
         return Err(error.into());
@@ -288,7 +286,7 @@ fn gap(path: &ResourcePath, error: ClusterError) -> Result<String, SyncError> {
     ))
 }
 
-/// Every kind whose objects are kept, once, where the server prefers it.
+/// Returns each persisted kind once, in the version that the server prefers.
 fn kinds(discovery: &Discovery) -> Vec<ResourcePath> {
     let mut kinds = BTreeMap::new();
     for (group, served) in &*discovery.groups {
@@ -297,7 +295,7 @@ fn kinds(discovery: &Discovery) -> Vec<ResourcePath> {
             .iter()
             .flat_map(|version| &version.resources);
         for resource in resources {
-            // What cannot be deleted is computed, not kept.
+            // Kinds without deletion are computed and not persisted.
             if !resource.verbs.contains("list") || !resource.verbs.contains("delete") {
                 continue;
             }

@@ -1,5 +1,4 @@
-//! Errors that the API server would answer with, found in the files before it gets
-//! them.
+//! Static checks of manifests for errors that the API server would return.
 
 use pleach_domain::finding::{Finding, Severity};
 use pleach_domain::inventory::ReleaseName;
@@ -9,8 +8,8 @@ use pleach_domain::repo::FileTree;
 
 use super::load::{Loaded, with_excerpts};
 
-/// Finds the errors of some releases, by file and line. Empty where the declared
-/// Kubernetes is not built in: its server may accept more than the tables have.
+/// Checks some releases. Findings have file and line. Returns none if the tables lack the declared
+/// Kubernetes version, because its server can accept more.
 pub fn of(
     tree: &dyn FileTree,
     loaded: &Loaded,
@@ -36,8 +35,7 @@ pub fn of(
     with_excerpts(tree, found)
 }
 
-/// Finds the errors of some releases at a head. An error that the base has already
-/// is a warning and says so.
+/// Checks some releases at the head. An error that also exists at the base becomes a warning.
 pub(super) fn since(
     (base, before): (&dyn FileTree, Option<&Loaded>),
     (head, now): (&dyn FileTree, &Loaded),
@@ -57,9 +55,9 @@ pub(super) fn since(
     found
 }
 
-/// Whether two findings are about the same, wherever it is written.
+/// Returns whether two findings report the same problem, ignoring the position in the file.
 fn is_same(a: &Finding, b: &Finding) -> bool {
-    // A second clause names another place of the file.
+    // The part after the semicolon names another position in the file.
     let clause = |message: &str| message.split(';').next().unwrap_or_default().to_owned();
     a.code == b.code && a.object == b.object && clause(&a.message) == clause(&b.message)
 }

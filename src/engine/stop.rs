@@ -1,19 +1,19 @@
-//! Why a run ends before its plan does, and how it is asked to.
+//! Requests to stop a run before its plan is finished, with their causes.
 
 use futures::future::{FutureExt as _, pending, select_all};
 use tokio_util::sync::CancellationToken;
 
-/// Why a run stops at its next safe point.
+/// Reason why a run stops at its next safe point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// A person, or the system, asked for it.
+    /// A user or the system requested it.
     Interrupted,
-    /// A newer revision is to be carried out instead.
+    /// A newer revision replaces the one in progress.
     Superseded,
 }
 
 impl Cause {
-    /// How a run ended that was stopped by it, in one word.
+    /// Returns the outcome of a run stopped by this cause, in one word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Interrupted => "interrupted",
@@ -21,7 +21,7 @@ impl Cause {
         }
     }
 
-    /// The reason of the condition Ready after such an end.
+    /// Returns the reason of the condition Ready after such a stop.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Interrupted => "Interrupted",
@@ -30,8 +30,8 @@ impl Cause {
     }
 }
 
-/// What may ask a run to end at its next safe point: nothing new is begun then,
-/// requests that are under way come to their end, waits are broken off.
+/// Sources of requests to stop a run at its next safe point: no new step starts, requests in flight
+/// finish, and waits are interrupted.
 ///
 /// ```
 /// use pleach::engine::stop::{Cause, Stop};
@@ -49,25 +49,24 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Nothing asks for it.
+    /// Creates a stop that is never requested.
     pub fn never() -> Self {
         Self::default()
     }
 
-    /// Asked for when the token fires.
+    /// Creates a stop that is requested when the token fires.
     pub fn on(cause: Cause, token: CancellationToken) -> Self {
         Self::never().or_on(cause, token)
     }
 
-    /// Asked for by this token too. When several fire, the first one that was
-    /// named is the cause.
+    /// Adds a token. If several have fired, the first one added is the cause.
     #[must_use]
     pub fn or_on(mut self, cause: Cause, token: CancellationToken) -> Self {
         self.causes.push((cause, token));
         self
     }
 
-    /// Whether it was asked for, and why.
+    /// Returns the cause if a stop was requested.
     pub fn asked(&self) -> Option<Cause> {
         self.causes
             .iter()
@@ -75,7 +74,7 @@ impl Stop {
             .map(|(cause, _)| *cause)
     }
 
-    /// Waits until it is asked for.
+    /// Waits for a stop request.
     pub async fn wait(&self) -> Cause {
         if self.causes.is_empty() {
             return pending().await;
@@ -101,7 +100,7 @@ mod tests {
         assert!(stop.wait().now_or_never().is_none());
         tokens[1].cancel();
         assert_eq!(stop.wait().await, Cause::Superseded);
-        // Who is asked by a person does as if only they had asked.
+        // The cause that was added first wins.
         tokens[0].cancel();
         assert_eq!(stop.wait().await, Cause::Interrupted);
     }

@@ -1,4 +1,4 @@
-//! One release, once: observe, plan, carry out, record.
+//! A single run of one release: observe, plan, execute, record.
 
 mod absent;
 mod access;
@@ -68,11 +68,10 @@ use record::Under;
 use report::SyncResult;
 use state::State;
 
-/// Requests in flight.
+/// Number of concurrent requests.
 const CONCURRENCY: usize = 32;
 
-/// Asks what pleach itself may not do of a plan. Nothing is asked for a plan
-/// that changes nothing.
+/// Checks which permissions pleach lacks for a plan. Sends no request for a plan without steps.
 pub async fn review_access(
     cluster: &Cluster,
     desired: &Desired,
@@ -86,26 +85,25 @@ pub async fn review_access(
     Ok(access::review(cluster, desired, observed, plan, &paths).await?)
 }
 
-/// What every run has beside its plan.
+/// Context of a run beside its plan.
 #[derive(Debug)]
 pub struct Run<'a> {
-    /// Where it writes.
+    /// Cluster to write to.
     pub cluster: &'a Cluster,
-    /// Who it is, and how long it waits for others.
+    /// Lease identity of the run, and its patience.
     pub claim: &'a Claim,
-    /// Who hears of it.
+    /// Receiver of the events.
     pub events: &'a Events,
-    /// What ends it at the next safe point.
+    /// Request to stop at the next safe point.
     pub stop: &'a Stop,
 }
 
-/// Carries out a plan that was made from this observation, and records it.
+/// Executes a plan that was made from this observation, and records the outcome.
 ///
-/// Nothing is written for a plan without steps whose record is up to date. A
-/// plan that changes something is carried out in turn: under the Lease of the
-/// release, and only if the record is still the one it was made from. The
-/// superset of the inventory is written before the first change it describes,
-/// and shrunk after confirmed deletions.
+/// Writes nothing for a plan without steps and with an up-to-date record. A plan with steps runs
+/// under the Lease of the release, and only if the record is unchanged since the observation. The
+/// superset of the inventory is written before the first change, and shrinks after confirmed
+/// deletions.
 pub async fn carry_out(
     run: &Run<'_>,
     desired: &mut Desired,
@@ -153,8 +151,8 @@ pub async fn carry_out(
     .await
 }
 
-/// Writes the record of a release of which nothing was applied yet, so that
-/// people can say something of it. Nothing else is written.
+/// Writes the record of a release that was never applied, so that users can set annotations on it.
+/// Writes nothing else.
 pub async fn introduce(desired: &Desired, observation: Observation) -> Result<(), SyncError> {
     let Observation {
         observed,
@@ -175,9 +173,8 @@ pub async fn introduce(desired: &Desired, observation: Observation) -> Result<()
         .await
 }
 
-/// Writes down that a commit wants nothing else of a release than what was reached
-/// before, also where others changed some of it since: what depends on the release
-/// may go on. Nothing else is written.
+/// Records that a commit has the same desired state as the last reconciled one, even if the objects
+/// have drifted since. Releases that depend on this one can then proceed. Writes nothing else.
 pub async fn affirm(desired: &Desired, observation: Observation) -> Result<(), SyncError> {
     let Observation {
         observed,
@@ -187,7 +184,7 @@ pub async fn affirm(desired: &Desired, observation: Observation) -> Result<(), S
         if let Some(installed) = &mut record.installed {
             installed.version.clone_from(&desired.version);
             installed.revision.clone_from(&desired.revision);
-            // It is that of the content at its version, which may be the commit.
+            // Recompute: the digest covers the version, which can be the commit.
             installed.digest = desired.digest();
         }
     };
@@ -197,13 +194,13 @@ pub async fn affirm(desired: &Desired, observation: Observation) -> Result<(), S
         .await
 }
 
-/// A run that was begun.
+/// State of a run that has started.
 struct Begun {
     attempt: Attempt,
     was_ready: bool,
 }
 
-/// Writes down what is about to be done, before the first change.
+/// Records the intended changes before the first step.
 async fn begin(
     state: &mut State,
     desired: &Desired,
@@ -214,7 +211,8 @@ async fn begin(
         attempt: attempt(desired),
         was_ready: state.record().ready,
     };
-    // Drift is corrected under any policy: only what is new was admitted by the recorded one.
+    // Drift corrections keep the recorded policy, because only new content was admitted by the
+    // desired one.
     let under = if novelty::is_new(desired, Some(state.record()), plan) {
         Under::Desired
     } else {
@@ -235,26 +233,25 @@ async fn begin(
     Ok(begun)
 }
 
-/// The records that are kept while a plan is carried out.
+/// Records that are maintained during execution.
 struct Books {
-    /// The inventory that was written before the first step.
+    /// The inventory written before the first step.
     inventory: Inventory,
-    /// The journal.
+    /// The journal writer.
     ledger: Ledger,
-    /// The key of digests; `None` where there is none yet.
+    /// Key of digests; `None` if there is none yet.
     key: Option<DigestKey>,
 }
 
-/// How far the steps got.
+/// Progress of the steps.
 struct Reached {
     result: SyncResult,
-    /// The inventory in step with the answers.
+    /// The inventory, up to date with the answers.
     inventory: Inventory,
 }
 
-/// What every run ends with that was begun, whether all of its steps were
-/// carried out, one of them failed, or it was stopped: the one way out. Only a
-/// run that lost its Lease does not come here, for it may write nothing.
+/// Finishes a run that has started, whether it succeeded, failed or was stopped. Only a run that
+/// lost its Lease skips this, because it must not write anything.
 async fn settle(
     run: &Run<'_>,
     state: &mut State,
@@ -279,7 +276,8 @@ async fn settle(
         let look = returned::keep(told, desired, observed, plan, &mut inventory);
         Box::pin(look).await;
     }
-    // What cannot be recorded makes the release unfinished: the next run tries again.
+    // If the runtime objects cannot be recorded, the release is unfinished and the next run
+    // retries.
     let recorded = if result.is_success() && plan.verifies() {
         record::record_run_time_objects(run.cluster, desired, observed, &mut inventory).await
     } else {
@@ -299,7 +297,7 @@ async fn settle(
     )
     .await;
     result.members = Some(Arc::new(inventory));
-    // What was done is reported even if it could not be recorded.
+    // Report the result even if it could not be recorded.
     result.unrecorded = recorded.and(finished).err().map(Arc::new);
     result.ending = if result.unrecorded.is_some() {
         "failed"
@@ -311,8 +309,8 @@ async fn settle(
 }
 
 impl Run<'_> {
-    /// Does something in turn, if the plan changes anything. A run that only
-    /// looks and records needs no Lease: its one write is fenced.
+    /// Runs `work` under the Lease if the plan has steps. A run that only records needs no Lease,
+    /// because optimistic locking protects its single write.
     async fn in_turn(
         &self,
         plan: &Plan,
@@ -327,8 +325,7 @@ impl Run<'_> {
         Ok(done.unwrap_or_else(|cause| SyncResult::not_begun(plan, cause)))
     }
 
-    /// Carries out the steps, and applies the rules of what is only for a while
-    /// where they did not come to their end.
+    /// Executes the steps. Ends temporary changes by their rules if the steps did not finish.
     async fn steps(
         &self,
         desired: &Desired,
@@ -337,7 +334,7 @@ impl Run<'_> {
         books: Books,
     ) -> Reached {
         let operator = self.operator(desired, observed, plan, books);
-        // Before the first step closes a gate: `select!` polls in random order.
+        // Taken before the first step closes a gate, because `select!` polls in random order.
         let begun = Timestamp::now();
         let mut result = tokio::select! {
             result = scheduler::run(plan, &operator, self.events, CONCURRENCY, self.stop) => result,
@@ -405,25 +402,24 @@ impl Run<'_> {
 }
 
 impl Observation {
-    /// The branch that a loop keeps the release equal to, in words; none where
-    /// no loop does.
+    /// Describes the branch that the controller follows for the release; `None` without a
+    /// controller.
     pub fn followed(&self) -> Option<Following> {
         self.state.followed()
     }
 
-    /// What a loop said of what was ready and is not any more.
+    /// Returns the message of the controller about lost readiness, if any.
     pub fn degraded(&self) -> Option<String> {
         self.state.degraded()
     }
 
-    /// Whether exactly this is said of the release already, as far as the loop
-    /// says it.
+    /// Returns whether the record already has exactly these conditions of the controller.
     pub fn says(&self, said: &[Condition]) -> bool {
         self.state.says(said)
     }
 
-    /// What people say of the release without git. Where the record is a ConfigMap,
-    /// the approval is an annotation of its namespace.
+    /// Returns the user requests on the record. If the record is a ConfigMap, the approval is an
+    /// annotation of its namespace.
     pub fn orders(&self) -> Orders {
         let orders = self.state.orders();
         let Store::ConfigMap { namespace } = self.state.store() else {
@@ -439,7 +435,7 @@ impl Observation {
         }
     }
 
-    /// Whether carrying out a plan would write something, be it only the record.
+    /// Returns whether execution would write anything, even only the record.
     pub fn writes(&self, desired: &Desired, plan: &Plan) -> bool {
         match &plan.removal {
             Some(outgoing) => removal::writes(desired, &self.observed, plan, outgoing),
@@ -448,7 +444,7 @@ impl Observation {
     }
 }
 
-/// Whether every secret object has the digest that will be written.
+/// Returns whether every secret object has its final, keyed digest.
 fn is_keyed(desired: &Desired) -> bool {
     desired
         .digests

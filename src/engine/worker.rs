@@ -1,6 +1,5 @@
-//! pleach as a process of its own, for work on what nobody has looked at yet. Such a
-//! process [bounds itself](crate::io::bounds), and may break down without harm to
-//! anybody else.
+//! Child processes of pleach for work on untrusted input. Such a process [sets its own
+//! limits](crate::io::bounds), and its crash affects nothing else.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
@@ -14,27 +13,27 @@ use tokio::time::timeout;
 
 use crate::io::bounds::Group;
 
-/// The most that is read of what a worker says of failures.
+/// Limit on the error output of a worker, in bytes.
 const LONGEST_WORDS: u64 = 4 << 10;
 
-/// How a worker came to its end.
+/// Outcome of a worker.
 #[derive(Debug)]
 pub struct Ended {
-    /// What it printed; none where that was more than it may.
+    /// Standard output; `None` if it exceeded the limit.
     pub out: Option<Vec<u8>>,
-    /// The last line of what it said of failures.
+    /// Last line of the error output.
     pub said: String,
-    /// Its status.
+    /// Exit status.
     pub status: ExitStatus,
 }
 
 impl Ended {
-    /// Whether it was ended: limits do that by a signal.
+    /// Returns whether a signal ended the worker, as limits do.
     pub fn was_ended(&self) -> bool {
         self.status.signal().is_some()
     }
 
-    /// Whether it was ended from outside, for reasons of others: the kernel does so where
+    /// Returns whether the worker was killed for external reasons, for example by the kernel when
     /// memory is short.
     pub fn was_killed(&self) -> bool {
         let signals = [Signal::KILL, Signal::TERM, Signal::INT];
@@ -42,7 +41,7 @@ impl Ended {
         signals.iter().any(|one| Some(one.as_raw()) == signal)
     }
 
-    /// How it ended, with what it said.
+    /// Describes the status, with the last line of the error output.
     pub fn words(&self) -> String {
         let Self { status, said, .. } = self;
         if said.is_empty() {
@@ -53,27 +52,27 @@ impl Ended {
     }
 }
 
-/// Why nothing is known of its end.
+/// Reason why the outcome is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// It could not be started, or not be heard.
+    /// The worker could not be started, or its output not be read.
     #[error(transparent)]
     Failed(#[from] io::Error),
-    /// It took too long, and was ended with all that it started.
+    /// The worker exceeded its time limit. Its whole process group was killed.
     #[error("it took longer than {0:?}")]
     TimedOut(Duration),
 }
 
-/// Runs a worker to its end: it is told `input`, may take so long, and print so much.
-/// Dropped, this ends it.
+/// Runs a worker with `input` on stdin, a time limit and an output limit in bytes. If this future
+/// is dropped, the worker is killed.
 pub async fn run(
     command: &mut Command,
     input: &[u8],
     (time, longest_output): (Duration, u64),
 ) -> Result<Ended, WorkerError> {
     let mut child = command
-        // What it takes is not to depend on how many processors there are: each of their
-        // threads, and memory that is only reserved, counts as its own.
+        // Make memory use independent of the number of processors: limits count reserved memory and
+        // the stacks of all threads.
         .envs([("RAYON_NUM_THREADS", "2"), ("MIMALLOC_ARENA_RESERVE", "0")])
         .process_group(0)
         .stdin(Stdio::piped())
@@ -86,11 +85,11 @@ pub async fn run(
     let running = async {
         let telling = async {
             if let Some(mut stdin) = stdin {
-                // One that does not listen says itself what is wrong.
+                // A worker that does not read its stdin reports the problem itself.
                 let _told = stdin.write_all(input).await;
             }
         };
-        // Who prints too much has nobody who listens, and ends by that.
+        // Stop reading after the limit. The child then writes to a closed pipe and exits.
         let ((), out, err) =
             tokio::join!(telling, read(out, longest_output), read(err, LONGEST_WORDS));
         Ok::<_, io::Error>((out, err, child.wait().await?))
@@ -107,11 +106,11 @@ pub async fn run(
     })
 }
 
-/// Reads a little more than a limit, and then stops.
+/// Reads one byte more than the limit, then stops.
 async fn read(from: Option<impl AsyncRead + Unpin>, limit: u64) -> Vec<u8> {
     let mut read = Vec::new();
     if let Some(from) = from {
-        // What was read before a failure is all that there is.
+        // On a read error, return the output so far.
         let _end = from.take(limit + 1).read_to_end(&mut read).await;
     }
     read
@@ -131,12 +130,12 @@ pub(super) mod tests {
 
     use crate::io::files::{self, TemporaryFolder};
 
-    /// A program of a few lines, in a folder of its own.
+    /// Creates a shell script in a temporary folder.
     pub(in crate::engine) fn program(script: &str) -> (TemporaryFolder, PathBuf) {
         let folder = files::temporary_folder().unwrap();
         let program = folder.path().join("program");
-        // By another process: a file that this one has open to write cannot be run as
-        // long as a process has it that another test has just started.
+        // Write the file in a child process. If this process opens it, a concurrently forked test
+        // child can inherit the descriptor, and execution fails with `ETXTBSY`.
         let write = "printf '#!/bin/sh\n%s\n' \"$1\" > \"$0\" && chmod 755 \"$0\"";
         let mut shell = Command::new("/bin/sh");
         let written = shell.args(["-c", write]).arg(&program).arg(script).status();

@@ -1,4 +1,4 @@
-//! What a process may use that works on files of people nobody trusts.
+//! Resource limits for processes that work on untrusted files.
 
 use std::io;
 use std::time::Duration;
@@ -8,28 +8,27 @@ use rustix::process::{
     set_parent_process_death_signal, setrlimit,
 };
 
-/// The address space, of which only a part is ever used: more than repositories
-/// of a sane size need.
+/// Upper limit of the address space, in bytes. A process uses only a part of it; sane repositories
+/// need less.
 const MEMORY: u64 = 4 << 30;
-/// Where it is said how much memory a process may have together with those beside it:
-/// by version 2 of cgroups, and by version 1.
+/// Files with the memory limit of the container: cgroup version 2 first, then version 1.
 const TOGETHER: [&str; 2] = [
     "/sys/fs/cgroup/memory.max",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 ];
-/// Which part of that is for one of them: the loop, two that read environments for it,
-/// two previews and a fetch. Where it is used up, all of them may be ended.
+/// Number of processes that share the memory of the container: the controller, two workers that
+/// read environments, two previews and a fetch. The kernel can kill all of them once it is used up.
 const PART: u64 = 6;
-/// Seconds of a processor between the signal that the time is up and the end.
+/// Seconds of CPU time between the signal of the soft limit and the kill at the hard limit.
 const CPU_GRACE: u64 = 5;
-/// Files at once.
+/// Maximum number of open files.
 const FILES: u64 = 256;
-/// How much others come first.
+/// Nice value of background work.
 const POLITENESS: i32 = 10;
-/// The file by which the kernel is told whom to end first where memory is short.
+/// File with the priority of this process for the kernel's out-of-memory killer.
 const SACRIFICE: &str = "/proc/self/oom_score_adj";
 
-/// How much memory there is for all of them, as the system says it.
+/// Reads the memory limit of the container. `None` outside of a cgroup.
 fn said_together() -> Option<String> {
     #[expect(clippy::disallowed_methods, reason = "no file, and no path to tell")]
     let said = TOGETHER
@@ -38,30 +37,31 @@ fn said_together() -> Option<String> {
     said
 }
 
-/// How much of it one process may make its own.
+/// Computes the share of one process, in bytes, from the text of the limit file. Uses [`MEMORY`] if
+/// there is no numeric limit.
 fn part(together: Option<String>) -> u64 {
     let bytes = together.and_then(|said| said.trim().parse::<u64>().ok());
     bytes.map_or(MEMORY, |bytes| MEMORY.min(bytes / PART))
 }
 
-/// Returns the memory that one of the processes of the pod may have, in bytes.
+/// Returns the memory that one process of the pod is allowed to use, in bytes.
 pub fn memory_of_one() -> u64 {
     part(said_together())
 }
 
-/// Bounds this process, for good: memory, time of processors, files. It ends when its
-/// parent does, and is the first to go where memory is short.
+/// Permanently limits memory, CPU time and open files of this process. The kernel kills the process
+/// when its parent ends, and first of all processes when memory runs out.
 pub fn bound(time: Duration) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     for (resource, limit, grace) in [
         (Resource::As, MEMORY, 0),
         (Resource::Data, memory_of_one(), 0),
-        // The signal of the first limit tells it from what others end.
+        // The soft limit sends its own signal, so the parent can recognize the reason.
         (Resource::Cpu, time.as_secs(), CPU_GRACE),
         (Resource::Nofile, FILES, 0),
         (Resource::Core, 0, 0),
     ] {
-        // A smaller one that holds already stays.
+        // Keep a smaller limit that is already in force.
         let now = getrlimit(resource).maximum;
         let least = |limit: u64| Some(now.map_or(limit, |now| now.min(limit)));
         let limit = Rlimit {
@@ -70,14 +70,14 @@ pub fn bound(time: Duration) -> io::Result<()> {
         };
         setrlimit(resource, limit)?;
     }
-    // Not everywhere it may be said; the limits hold all the same.
+    // Some systems forbid this write. The limits apply all the same.
     #[expect(clippy::disallowed_methods, reason = "no file, and no path to tell")]
     let _said = std::fs::write(SACRIFICE, "1000");
     Ok(())
 }
 
-/// No file that this process writes may become larger than this, in bytes. A write
-/// beyond that ends the process.
+/// Limits the size of files that this process writes, in bytes. The kernel kills the process at a
+/// larger write.
 pub fn bound_files(largest: u64) -> io::Result<()> {
     let now = getrlimit(Resource::Fsize).maximum;
     let largest = Some(now.map_or(largest, |now| now.min(largest)));
@@ -88,23 +88,23 @@ pub fn bound_files(largest: u64) -> io::Result<()> {
     Ok(setrlimit(Resource::Fsize, limit)?)
 }
 
-/// From now on this process works when others have nothing to do: nobody waits for it.
+/// Lowers the CPU priority of this process, for work that no user waits for.
 pub fn defer() {
     let _asked = nice(POLITENESS);
 }
 
-/// A process that leads a group of its own. Dropped, it ends with all that it started.
+/// Process that leads its own process group. Dropping it kills the whole group.
 #[derive(Debug)]
 pub struct Group(Option<Pid>);
 
 impl Group {
-    /// Of a process by its id, which was not waited for yet.
+    /// Wraps a process by its id. The process must not have been waited for yet.
     pub fn of(process: Option<u32>) -> Self {
         let id = process.and_then(|id| i32::try_from(id).ok());
         Self(id.and_then(Pid::from_raw))
     }
 
-    /// It came to its end by itself.
+    /// Records that the process exited by itself, so that the drop kills nothing.
     pub fn ended(&mut self) {
         self.0 = None;
     }
@@ -113,7 +113,6 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(leader) = self.0 {
-            // Nobody may be left.
             let _gone = kill_process_group(leader, Signal::KILL);
         }
     }

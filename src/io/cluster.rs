@@ -1,10 +1,8 @@
-//! The one adapter for every request that pleach makes to an API server.
+//! Adapter for all requests that pleach sends to an API server.
 //!
-//! It connects, sends with a time-out and repeats what may pass, and turns
-//! answers into values and failures into a [`Class`]. It decides nothing about
-//! plans, keeps no state of objects, and sends the bytes of a manifest as they
-//! are: no typed client stands between a manifest and the server, which would
-//! drop the fields it does not know.
+//! It connects, applies time-outs and retries, and turns answers into values and failures into a
+//! [`Class`]. It makes no decisions about plans and caches no object state. It sends the bytes of a
+//! manifest unchanged, because a typed client would drop unknown fields.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), pleach::io::cluster::ClusterError> {
@@ -55,7 +53,7 @@ pub use registrations::RegistrationList;
 pub use retry::{Retry, Retrying};
 pub use watch::{Depth, Followed, Heard, WatchEvent};
 
-/// A connection to one cluster under one user agent; clones are cheap.
+/// Connection to one cluster under one user agent. Clones are cheap.
 #[derive(Clone)]
 pub struct Cluster {
     client: kube::Client,
@@ -63,16 +61,16 @@ pub struct Cluster {
     user_agent: HeaderValue,
     limits: Limits,
     retry: Retry,
-    /// The version that the first request brought, until somebody takes it.
+    /// Server version from the first request, until the first caller takes it.
     version: Arc<Mutex<Option<String>>>,
-    /// What is not asked for again and again.
+    /// Recently forbidden lists, which are not requested again.
     refusals: registrations::Refusals,
-    /// What others asked for, and whether it is taken.
+    /// Answers shared between connections. `taking` says whether this one uses them.
     shared: shared::Shared,
     taking: shared::Taking,
-    /// Of the lists that come in.
+    /// Permits for concurrent list responses.
     turns: transport::Turns,
-    /// Where the key of state in the namespace of a tenant is.
+    /// Location of the keys for state in tenant namespaces.
     keys: Keys,
 }
 
@@ -83,7 +81,7 @@ struct Limits {
 }
 
 impl Cluster {
-    /// Works over a client that exists; `server` is what messages call it.
+    /// Wraps an existing client. Messages call the server `server`.
     pub fn over(client: kube::Client, connection: &Connection, server: &str) -> Self {
         let user_agent = connect::header(&connection.user_agent);
         Self {
@@ -104,29 +102,29 @@ impl Cluster {
         }
     }
 
-    /// Whether both came from the same connecting: they share its credentials.
+    /// Returns whether both are clones of the same connection and so share its credentials.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.server, &other.server)
     }
 
-    /// Where the key of state in the namespace of a tenant is.
+    /// Returns the location of the keys for state in tenant namespaces.
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// The address of the API server, for messages.
+    /// Returns the address of the API server, for messages.
     pub fn server(&self) -> &str {
         &self.server
     }
 
-    /// The same connection under another name in audit logs.
+    /// Returns this connection with another user agent, which audit logs show.
     #[must_use]
     pub fn with_user_agent(mut self, user_agent: &str) -> Self {
         self.user_agent = connect::header(user_agent);
         self
     }
 
-    /// The same connection with another patience.
+    /// Returns this connection with another retry policy.
     #[must_use]
     pub fn with_retry(mut self, retry: Retry) -> Self {
         self.retry = retry;

@@ -1,8 +1,7 @@
-//! Files and folders on disk: the only home of `std::fs`.
+//! Files and folders on disk. Only this module uses `std::fs`.
 //!
-//! Every error names its path. Writing is all or nothing: a reader, or a run
-//! that was cut off, sees the old content or the new, never half of it.
-//! Nothing here knows what the files mean.
+//! Every error names its path. Writes are atomic: a reader or an interrupted run leaves the old or
+//! the new content, never a part. This module does not interpret the files.
 
 mod temporary;
 mod working_tree;
@@ -19,40 +18,40 @@ use tempfile::{Builder, NamedTempFile, TempDir};
 pub use temporary::{TemporaryFolder, remove_abandoned, temporary, temporary_folder};
 pub use working_tree::WorkingTree;
 
-/// The largest file that is read from a repository.
+/// Maximum size of a file of a repository, in bytes.
 pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 
-/// How names of files begin that are not complete yet.
+/// Prefix of the names of incomplete files.
 const STAGING: &str = ".pleach-tmp-";
 
-/// Errors from reading or writing files; all of them name the path.
+/// Errors of file operations. Each names the path.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// A file or folder could not be read.
     #[error("failed to read {}", path.display())]
     Read {
-        /// What was read.
+        /// Path that was read.
         path: PathBuf,
-        /// Why it failed.
+        /// Cause.
         #[source]
         source: io::Error,
     },
     /// A file or folder could not be written.
     #[error("failed to write {}", path.display())]
     Write {
-        /// What was written.
+        /// Path that was written.
         path: PathBuf,
-        /// Why it failed.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// Something is there already, and it is not ours to replace.
+    /// The path already exists, and pleach must not replace it.
     #[error("{} exists already", path.display())]
     Exists {
-        /// What is there.
+        /// Existing path.
         path: PathBuf,
     },
-    /// A path that would end up outside of the folder it is meant for.
+    /// The path would be outside of its folder.
     #[error("`{path}` is not a path within a folder")]
     Outside {
         /// The path, as given.
@@ -72,10 +71,10 @@ impl FileError {
     }
 }
 
-/// What a folder is to hold: paths with `/`, and the content of each file.
+/// Desired content of a folder: content by path, with `/` as separator.
 pub type Files = BTreeMap<String, FileContent>;
 
-/// The content of a file that is to be written.
+/// Content of a file to write.
 #[derive(Clone, PartialEq, Eq)]
 pub struct FileContent {
     bytes: Bytes,
@@ -83,7 +82,7 @@ pub struct FileContent {
 }
 
 impl FileContent {
-    /// A file that others may read as far as the umask lets them.
+    /// Creates content with permissions limited only by the umask.
     pub fn new(bytes: impl Into<Bytes>) -> Self {
         Self {
             bytes: bytes.into(),
@@ -91,7 +90,7 @@ impl FileContent {
         }
     }
 
-    /// A file with secrets: only its owner may read it.
+    /// Creates secret content that only the owner can read.
     pub fn private(bytes: impl Into<Bytes>) -> Self {
         Self {
             bytes: bytes.into(),
@@ -99,20 +98,20 @@ impl FileContent {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
     fn permissions(&self) -> std::fs::Permissions {
-        // The umask applies to both.
+        // The umask applies in both cases.
         std::fs::Permissions::from_mode(if self.private { 0o600 } else { 0o666 })
     }
 }
 
 impl std::fmt::Debug for FileContent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Never the bytes: they may be secret.
+        // Never show the bytes, which can be secret.
         f.debug_struct("FileContent")
             .field("length", &self.bytes.len())
             .field("private", &self.private)
@@ -120,13 +119,13 @@ impl std::fmt::Debug for FileContent {
     }
 }
 
-/// Reads a whole file, wherever it is; links are followed.
+/// Reads a whole file at any path. Follows links.
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
 pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     std::fs::read(path).map_err(FileError::read(path))
 }
 
-/// Reads a file line by line, however long it is; links are followed.
+/// Reads a file of any length line by line. Follows links.
 pub fn each_line(path: &Path, mut see: impl FnMut(&str)) -> Result<(), FileError> {
     let file = std::fs::File::open(path).map_err(FileError::read(path))?;
     let mut reader = io::BufReader::new(file);
@@ -141,13 +140,13 @@ pub fn each_line(path: &Path, mut see: impl FnMut(&str)) -> Result<(), FileError
     }
 }
 
-/// The absolute path of something that exists, without links.
+/// Returns the absolute path of an existing file or folder, without links.
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
 pub fn canonical(path: &Path) -> Result<PathBuf, FileError> {
     std::fs::canonicalize(path).map_err(FileError::read(path))
 }
 
-/// Whether a path is a folder; links are followed.
+/// Returns whether a path is a folder. Follows links.
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
 pub fn is_folder(path: &Path) -> Result<bool, FileError> {
     match std::fs::metadata(path) {
@@ -157,7 +156,7 @@ pub fn is_folder(path: &Path) -> Result<bool, FileError> {
     }
 }
 
-/// Whether there is anything at a path, a dangling link included.
+/// Returns whether a path exists. A dangling link counts.
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
 pub fn exists(path: &Path) -> Result<bool, FileError> {
     match std::fs::symlink_metadata(path) {
@@ -167,7 +166,7 @@ pub fn exists(path: &Path) -> Result<bool, FileError> {
     }
 }
 
-/// The names in a folder, sorted; none when there is no such folder.
+/// Returns the names in a folder, sorted. Empty if the folder does not exist.
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
 pub fn names(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
     let entries = match std::fs::read_dir(folder) {
@@ -185,8 +184,8 @@ pub fn names(folder: &Path) -> Result<Vec<PathBuf>, FileError> {
     Ok(names)
 }
 
-/// Every file below a folder as a path with `/` from there, sorted. Links and
-/// whatever is neither a file nor a folder count as files: they are there.
+/// Returns the relative paths of all files below a folder, sorted. Links and special files count as
+/// files.
 pub fn files_below(folder: &Path) -> Result<Vec<String>, FileError> {
     let tree = WorkingTree::new(folder);
     let mut files = Vec::new();
@@ -208,7 +207,7 @@ pub fn files_below(folder: &Path) -> Result<Vec<String>, FileError> {
     Ok(files)
 }
 
-/// Every file below a folder with its size in bytes, in no order. Links are not followed.
+/// Returns all files below a folder with their sizes in bytes, unordered. Does not follow links.
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
 pub fn sizes_below(folder: &Path) -> Result<Vec<(PathBuf, u64)>, FileError> {
     let mut sizes = Vec::new();
@@ -231,8 +230,8 @@ pub fn sizes_below(folder: &Path) -> Result<Vec<(PathBuf, u64)>, FileError> {
     Ok(sizes)
 }
 
-/// The content of a small file that this user wrote into a folder of all users; none if
-/// there is no such file, or if it is not a file of this user of at most `longest` bytes.
+/// Reads a small file of this user in a shared folder. `None` if the file does not exist, has
+/// another owner, or has more than `longest` bytes.
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
 pub fn read_own(path: &Path, longest: u64) -> Result<Option<Vec<u8>>, FileError> {
     let is_own = match std::fs::symlink_metadata(path) {
@@ -247,7 +246,7 @@ pub fn read_own(path: &Path, longest: u64) -> Result<Option<Vec<u8>>, FileError>
     is_own.then(|| read(path)).transpose()
 }
 
-/// Writes a file in one step: the former content, or all of the new.
+/// Writes a file atomically.
 pub fn write_atomic(path: &Path, content: &FileContent) -> Result<(), FileError> {
     let file = prepared(path, content)?;
     file.persist(path)
@@ -255,7 +254,7 @@ pub fn write_atomic(path: &Path, content: &FileContent) -> Result<(), FileError>
     Ok(())
 }
 
-/// Writes a file in one step where nothing is yet.
+/// Writes a new file atomically. Fails if the path exists.
 pub fn write_new(path: &Path, content: &FileContent) -> Result<(), FileError> {
     let file = prepared(path, content)?;
     file.persist_noclobber(path).map_err(|error| {
@@ -282,9 +281,9 @@ fn prepared(path: &Path, content: &FileContent) -> Result<NamedTempFile, FileErr
     Ok(file)
 }
 
-/// Fills a folder: one that is not there yet in one step, one that is there
-/// file by file. It may be empty or hold nothing but `ours`: paths that an
-/// earlier call wrote there. Anything else in it is [`FileError::Exists`].
+/// Fills a folder. A new folder appears in one step; an existing folder is filled file by file. It
+/// can be empty or contain paths in `ours` from an earlier call. Any other content is
+/// [`FileError::Exists`].
 pub fn write_folder(folder: &Path, files: &Files, ours: &[String]) -> Result<(), FileError> {
     let present = exists(folder)?;
     if present && !is_folder(folder)? {
@@ -293,7 +292,7 @@ pub fn write_folder(folder: &Path, files: &Files, ours: &[String]) -> Result<(),
         });
     }
     if present {
-        // What a run that was killed left behind is ours as well.
+        // Leftovers of a killed run belong to us as well.
         let strange = files_below(folder)?
             .into_iter()
             .find(|path| !path.starts_with(STAGING) && !ours.contains(path));
@@ -303,8 +302,8 @@ pub fn write_folder(folder: &Path, files: &Files, ours: &[String]) -> Result<(),
             });
         }
     }
-    // An existing folder keeps its place in the file system: it may be a mount
-    // point, or the folder the user stands in. Only its content is moved.
+    // Move only the content of an existing folder. The folder itself can be a mount point or the
+    // user's working directory.
     if present {
         let staged = stage(folder, files)?;
         for path in files.keys() {
@@ -321,14 +320,14 @@ pub fn write_folder(folder: &Path, files: &Files, ours: &[String]) -> Result<(),
         create_folders(parent)?;
         let staged = stage(parent, files)?;
         rename(staged.path(), folder)?;
-        // The folder has moved away: there is nothing left to clean up.
+        // The staged folder was moved, so there is nothing to clean up.
         drop(staged.keep());
         Ok(())
     }
 }
 
-/// Adds files to a folder that may hold others. None of them may be there yet;
-/// when one cannot be written, those before it are taken away again.
+/// Adds new files to a folder. Fails if one of them exists. If a write fails, removes the files
+/// that were already added.
 pub fn add_files(folder: &Path, files: &Files) -> Result<(), FileError> {
     for path in files.keys() {
         if !is_inside(path) || path.is_empty() {
@@ -355,8 +354,7 @@ pub fn add_files(folder: &Path, files: &Files) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Writes all files into a hidden folder below `parent`, which vanishes again
-/// when it is dropped.
+/// Writes all files into a hidden folder below `parent`. Dropping the value removes it.
 fn stage(parent: &Path, files: &Files) -> Result<TempDir, FileError> {
     let staged = Builder::new()
         .prefix(STAGING)
@@ -384,7 +382,7 @@ fn rename(from: &Path, to: &Path) -> Result<(), FileError> {
     std::fs::rename(from, to).map_err(FileError::write(to))
 }
 
-/// Removes a file; nothing happens when there is none.
+/// Removes a file. A missing file is not an error.
 #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
 pub fn remove_file(path: &Path) -> Result<(), FileError> {
     match std::fs::remove_file(path) {
@@ -423,7 +421,7 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// The folder that a file lies in; the current one for a bare name.
+/// Returns the folder of a file. For a bare name this is the current folder.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -431,7 +429,7 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Joins a path of a tree and a name in it.
+/// Joins a path within a tree and a name.
 pub(crate) fn join(folder: &str, name: &str) -> String {
     if folder.is_empty() {
         name.to_owned()
@@ -440,8 +438,8 @@ pub(crate) fn join(folder: &str, name: &str) -> String {
     }
 }
 
-/// Whether a path of a tree stays inside: relative, without `.`, `..` and
-/// empty parts. The empty path is the root.
+/// Returns whether a path stays within a tree: relative, without `.`, `..` and empty parts. The
+/// empty path is the root.
 pub(crate) fn is_inside(path: &str) -> bool {
     path.is_empty()
         || path
@@ -449,8 +447,7 @@ pub(crate) fn is_inside(path: &str) -> bool {
             .all(|part| !matches!(part, "" | "." | "..") && !part.contains('\0'))
 }
 
-/// Refuses content that a repository should not have: too large, or the
-/// placeholder that git LFS leaves for a file.
+/// Refuses files with content that is not allowed in a repository: too large, or a git LFS pointer.
 pub(crate) fn check_content(path: &str, bytes: &[u8]) -> Result<(), TreeError> {
     if bytes.starts_with(b"version https://git-lfs.github.com/spec/") {
         return Err(unreadable(
@@ -461,7 +458,7 @@ pub(crate) fn check_content(path: &str, bytes: &[u8]) -> Result<(), TreeError> {
     Ok(())
 }
 
-/// Refuses a file above [`MAX_FILE_BYTES`] before it is read.
+/// Refuses a file larger than [`MAX_FILE_BYTES`] before it is read.
 pub(crate) fn check_size(path: &str, size: u64) -> Result<(), TreeError> {
     if size > MAX_FILE_BYTES {
         return Err(unreadable(

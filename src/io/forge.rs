@@ -1,8 +1,7 @@
-//! Forges, as far as pleach talks to them: pull requests, one comment of ours on
-//! each, the states of commits.
+//! Clients for forges: pull requests, one comment of ours on each, and commit statuses.
 //!
-//! Each product has a dialect of its own: where things are, and how they are
-//! written. What is sent when is the same for all of them.
+//! Each product has a dialect with its paths and formats. The sequence of requests is the same for
+//! all products.
 
 pub mod consent;
 mod dialect;
@@ -27,87 +26,87 @@ use super::git::GitError;
 
 pub use self::token::Token;
 
-/// How many pages of one list are read at most.
+/// Maximum number of pages that are read of one list.
 const PAGES: u32 = 100;
 
-/// Errors from talking to a forge. None of them holds a token.
+/// Errors of forge requests. None contains a token.
 #[derive(Debug, thiserror::Error)]
 pub enum ForgeError {
-    /// The file with the token cannot be read.
+    /// The file with the token could not be read.
     #[error(transparent)]
     Token(#[from] FileError),
-    /// What is said to be a token is none.
+    /// The configured token has an invalid format.
     #[error("{place} holds no token that can be sent")]
     UnusableToken {
-        /// Where it comes from.
+        /// Source of the token.
         place: String,
     },
-    /// The app got no token.
+    /// The GitHub App got no token.
     #[error(transparent)]
     App(Box<GitError>),
-    /// Nothing can be sent at all.
+    /// The HTTP client could not be built.
     #[error("failed to prepare for requests")]
     Client {
-        /// Why.
+        /// Cause.
         #[source]
         source: reqwest::Error,
     },
-    /// No answer, or none that arrived whole.
+    /// The forge sent no complete answer.
     #[error("failed to {what} at {api}")]
     Unreachable {
-        /// What was asked for.
+        /// Operation.
         what: &'static str,
-        /// The API.
+        /// Root of the API.
         api: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: reqwest::Error,
     },
-    /// The answer is longer than any should be.
+    /// The answer exceeds the size limit.
     #[error("failed to {what}: the answer is too long")]
     TooLarge {
-        /// What was asked for.
+        /// Operation.
         what: &'static str,
     },
-    /// The forge refused.
+    /// The forge refused the request.
     #[error("failed to {what}: the forge answers {status}: {said}")]
     Refused {
-        /// What was asked for.
+        /// Operation.
         what: &'static str,
-        /// The status of the answer.
+        /// HTTP status.
         status: u16,
-        /// Its words.
+        /// Message of the forge.
         said: String,
     },
-    /// The forge takes no requests for longer than somebody wants to wait.
+    /// A rate limit lasts longer than the caller is willing to wait.
     #[error("failed to {what}: the forge takes no requests for {} seconds", after.as_secs())]
     TooMany {
-        /// What was asked for.
+        /// Operation.
         what: &'static str,
-        /// For how long.
+        /// Remaining time of the limit.
         after: Duration,
     },
-    /// The answer is not what such a forge says.
+    /// The answer has an unexpected format.
     #[error("failed to {what}: the answer is not understood")]
     NotUnderstood {
-        /// What was asked for.
+        /// Operation.
         what: &'static str,
-        /// Why.
+        /// Cause.
         #[source]
         source: serde_json::Error,
     },
-    /// A comment that the forge would not take.
+    /// The comment exceeds the limit of the forge.
     #[error("a comment of {length} characters is longer than the {limit} that the forge takes")]
     TooLong {
-        /// Its length.
+        /// Length in characters.
         length: usize,
-        /// What the forge takes.
+        /// Limit in characters.
         limit: usize,
     },
 }
 
 impl ForgeError {
-    /// The obvious next step, where there is one.
+    /// Returns the next step for the user, if there is an obvious one.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Refused { status: 401, .. } => Some("the token is wrong, or it has expired"),
@@ -125,7 +124,7 @@ impl ForgeError {
         }
     }
 
-    /// Whether it is the token: somebody has to put another one into its place.
+    /// Returns whether the token is the cause and must be replaced.
     pub fn is_about_token(&self) -> bool {
         match self {
             Self::Token(_) | Self::UnusableToken { .. } => true,
@@ -134,10 +133,10 @@ impl ForgeError {
         }
     }
 
-    /// Whether it may work later without anybody doing something.
+    /// Returns whether a later attempt can succeed without intervention.
     pub fn is_passing(&self) -> bool {
         match self {
-            // What an app lacks may be that nobody answers.
+            // The token request of the app could have failed temporarily.
             Self::App(_) | Self::Unreachable { .. } | Self::TooMany { .. } => true,
             Self::Refused { status, .. } => *status >= 500 || *status == 408,
             _ => false,
@@ -145,7 +144,7 @@ impl ForgeError {
     }
 }
 
-/// A repository on a forge, and who we are there.
+/// Client for a repository on a forge, with its credentials.
 #[derive(Debug)]
 pub struct Forge {
     dialect: &'static dyn Dialect,
@@ -153,107 +152,105 @@ pub struct Forge {
     sender: Sender,
 }
 
-/// A pull request, or what its forge calls it.
+/// Pull request or merge request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PullRequest {
-    /// Its number.
+    /// Number of the pull request.
     pub number: u64,
-    /// Whether it still may be merged.
+    /// Whether it can still be merged.
     pub is_open: bool,
-    /// The newest commit of it.
+    /// Its newest commit.
     pub head: String,
-    /// The branch that it is to be merged into.
+    /// Target branch.
     pub base_branch: String,
-    /// Whether it comes from another repository.
+    /// Whether the source is another repository.
     pub is_fork: bool,
-    /// Number of the account that opened it; none for one that is gone.
+    /// Account id of the author. `None` if the account was deleted.
     pub author: Option<u64>,
     /// Names of its labels.
     pub labels: Vec<String>,
-    /// When something last happened on it, in the words of the forge: only compared.
+    /// Time of the last update as sent by the forge. Only used for comparison.
     pub updated_at: Option<String>,
-    /// The commits that it was merged as, if it was: a merge, or what its own
-    /// commits became.
+    /// Commits on the target branch if it was merged: the merge commit, or the rebased commits.
     pub merged_as: Vec<String>,
-    /// When it was merged, if it was and the forge says so.
+    /// Time of the merge, if the forge reports it.
     pub merged_at: Option<Timestamp>,
 }
 
 /// A comment on a pull request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Comment {
-    /// Its number.
+    /// Id of the comment.
     pub id: u64,
-    /// Number of the account that wrote it; none for one that is gone.
+    /// Account id of the author. `None` if the account was deleted.
     pub author: Option<u64>,
-    /// Name of that account, where the forge finds accounts by name.
+    /// Login of the author, if the forge looks up accounts by name.
     pub login: Option<String>,
     /// Its text.
     pub body: String,
-    /// When it was last changed, or written; none where the forge does not say so.
+    /// Time of the last change or of the creation. `None` if the forge does not report it.
     pub changed_at: Option<Timestamp>,
 }
 
-/// What is to be known of a commit.
+/// Commit status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// What it is about: a newer one of the same name replaces it.
+    /// Context. A newer status with the same context replaces this one.
     pub context: String,
     /// The state.
     pub state: State,
-    /// One line.
+    /// Description, one line.
     pub description: String,
 }
 
 /// The state of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// Nobody knows yet.
+    /// The result is not known yet.
     Pending,
-    /// All is well.
+    /// The check succeeded.
     Success,
-    /// Something about the commit is wrong.
+    /// The check found a problem in the commit.
     Failure,
-    /// Something went wrong that is not the commit's fault.
+    /// The check failed for a reason that is not in the commit.
     Error,
 }
 
-/// A pull request that is to be opened.
+/// Pull request to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proposal {
     /// Its title.
     pub title: String,
-    /// Its text.
+    /// Description.
     pub body: String,
-    /// The branch with the change.
+    /// Source branch.
     pub head_branch: String,
-    /// The branch that it is to be merged into.
+    /// Target branch.
     pub base_branch: String,
 }
 
-/// A pull request that was opened.
+/// Opened pull request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
-    /// Its number.
+    /// Number of the pull request.
     pub number: u64,
-    /// Where people find it.
+    /// URL for humans.
     pub url: String,
 }
 
-/// What became of a comment.
+/// Result of writing a comment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    /// There was none.
+    /// The comment was created.
     Created,
-    /// It says something else now.
+    /// The text of the comment changed.
     Updated,
-    /// It said the same.
+    /// The comment already had this text.
     Unchanged,
 }
 
 impl Forge {
-    /// Prepares to talk to a forge. `patience` is for how long it is waited for
-    /// when it takes no requests.
+    /// Creates the client of a forge. `patience` limits the wait for the end of a rate limit.
     pub fn new(
         address: ForgeAddress,
         token: Token,
@@ -271,17 +268,17 @@ impl Forge {
         })
     }
 
-    /// The longest comment that the product takes, in characters.
+    /// Returns the maximum length of a comment, in characters.
     pub fn longest_comment(&self) -> usize {
         self.dialect.longest_comment()
     }
 
-    /// Where git has the commits of a pull request.
+    /// Returns the git reference of a pull request.
     pub fn reference(&self, number: u64) -> String {
         self.dialect.reference(number)
     }
 
-    /// One pull request.
+    /// Reads a pull request.
     pub async fn pull_request(&self, number: u64) -> Result<PullRequest, ForgeError> {
         let path = self.dialect.pull_request(&self.project, number);
         let call = Call::get("read the pull request", path);
@@ -289,7 +286,7 @@ impl Forge {
         read(&call, self.dialect.read_pull_request(&answer.body))
     }
 
-    /// All pull requests that are open.
+    /// Reads all open pull requests.
     pub async fn pull_requests(&self) -> Result<Vec<PullRequest>, ForgeError> {
         let mut found = Vec::new();
         for page in 1..=PAGES {
@@ -304,13 +301,13 @@ impl Forge {
         Ok(found)
     }
 
-    /// The pull requests by which a commit came, as far as the forge knows them.
+    /// Returns the pull requests that introduced a commit, as far as the forge knows them.
     pub async fn pull_requests_of(&self, commit: &str) -> Result<Vec<PullRequest>, ForgeError> {
         let path = self.dialect.pull_requests_of(&self.project, commit);
         let call = Call::get("find the pull request of a commit", path);
         match self.send(&call).await {
             Ok(answer) => read(&call, self.dialect.read_pull_requests_of(&answer.body)),
-            // It came by none, or is not known yet.
+            // No pull request introduced the commit, or the forge does not know it yet.
             Err(ForgeError::Refused {
                 status: 404 | 422, ..
             }) => Ok(Vec::new()),
@@ -318,15 +315,15 @@ impl Forge {
         }
     }
 
-    /// Number of the account that the token is of.
+    /// Returns the id of the account that owns the token.
     pub async fn account(&self) -> Result<u64, ForgeError> {
         let call = self.dialect.account(self.sender.api());
         let answer = self.send(&call).await?;
         read(&call, self.dialect.read_account(&answer.body))
     }
 
-    /// The comment of an account that begins with a marker. What others wrote is
-    /// never taken for it, whatever it begins with.
+    /// Returns the comment of an account that begins with a marker. Comments of other accounts
+    /// never match.
     pub async fn find_comment(
         &self,
         number: u64,
@@ -337,7 +334,7 @@ impl Forge {
         Ok(found.pop())
     }
 
-    /// All comments of an account that begin with a text.
+    /// Returns all comments of an account that begin with a text.
     pub async fn find_comments(
         &self,
         number: u64,
@@ -347,7 +344,7 @@ impl Forge {
         self.own_comments(number, account, start, usize::MAX).await
     }
 
-    /// The first comments of an account that begin with a text.
+    /// Returns up to `most` comments of an account that begin with a text.
     async fn own_comments(
         &self,
         number: u64,
@@ -361,12 +358,12 @@ impl Forge {
         self.some_comments(number, is_ours, most).await
     }
 
-    /// All comments on a pull request, the oldest first.
+    /// Returns all comments on a pull request, oldest first.
     async fn comments(&self, number: u64) -> Result<Vec<Comment>, ForgeError> {
         self.some_comments(number, |_| true, usize::MAX).await
     }
 
-    /// The first comments that are looked for.
+    /// Returns up to `most` comments that match, oldest first.
     async fn some_comments(
         &self,
         number: u64,
@@ -385,14 +382,14 @@ impl Forge {
                 return Ok(found);
             }
         }
-        // One on the pages after these may be looked for.
+        // A later page could contain a matching comment.
         Err(ForgeError::TooLarge {
             what: "list the comments",
         })
     }
 
-    /// Says something on a pull request: once, in one comment, which begins with
-    /// the marker and is changed where it says something else.
+    /// Writes a comment on a pull request. There is one comment per marker; it begins with the
+    /// marker and is updated if its text changes.
     pub async fn tell(&self, number: u64, marker: &str, body: &str) -> Result<Told, ForgeError> {
         let (length, limit) = (body.chars().count(), self.longest_comment());
         if length > limit {
@@ -414,14 +411,14 @@ impl Forge {
         Ok(Told::Updated)
     }
 
-    /// What was last said of a commit under a name.
+    /// Returns the newest status of a commit in a context.
     pub async fn status(&self, commit: &str, context: &str) -> Result<Option<Status>, ForgeError> {
         for page in 1..=PAGES {
             let path = self.dialect.statuses(&self.project, commit, page);
             let call = Call::get("list the states of the commit", path);
             let answer = self.send(&call).await?;
             let statuses = read(&call, self.dialect.read_statuses(&answer.body))?;
-            // The newest comes first.
+            // The list is sorted, newest first.
             if let Some(status) = statuses.into_iter().find(|one| one.context == context) {
                 return Ok(Some(status));
             }
@@ -432,7 +429,7 @@ impl Forge {
         Ok(None)
     }
 
-    /// Says what is to be known of a commit.
+    /// Sets a commit status.
     pub async fn set_status(&self, commit: &str, status: &Status) -> Result<(), ForgeError> {
         let status = Status {
             description: shortened(&status.description, self.dialect.longest_description()),
@@ -466,7 +463,7 @@ fn read<T>(call: &Call, read: Result<T, serde_json::Error>) -> Result<T, ForgeEr
     })
 }
 
-/// Forges keep the ends of lines, and of the text, in ways of their own.
+/// Compares texts without trailing whitespace, which forges change.
 fn is_same(a: &str, b: &str) -> bool {
     let lines = |text: &'_ str| -> Vec<String> {
         let lines = text.trim_end().lines();
@@ -475,7 +472,7 @@ fn is_same(a: &str, b: &str) -> bool {
     lines(a) == lines(b)
 }
 
-/// As much of a line as there is room for.
+/// Shortens a text to one line of at most `limit` characters.
 fn shortened(text: &str, limit: usize) -> String {
     let line = one_line(text);
     if line.chars().count() <= limit {
@@ -487,12 +484,12 @@ fn shortened(text: &str, limit: usize) -> String {
     short
 }
 
-/// A time as forges write it; none for anything else.
+/// Parses a timestamp of a forge. `None` if it is missing or invalid.
 fn time(text: Option<&String>) -> Option<Timestamp> {
     text?.parse().ok()
 }
 
-/// A body as JSON.
+/// Parses a body as JSON.
 fn parse<T: serde::de::DeserializeOwned>(body: &Bytes) -> Result<T, serde_json::Error> {
     serde_json::from_slice(body)
 }

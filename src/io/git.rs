@@ -1,6 +1,5 @@
-//! git on this machine: which revision a folder is at, and the files of any
-//! other revision, read without a checkout. [`write`] adds commits to a branch,
-//! [`mirror`] copies repositories that are elsewhere.
+//! Local git repositories: the revision of a folder, and the files of any revision without a
+//! checkout. [`write`] adds commits to a branch, [`mirror`] copies remote repositories.
 
 pub mod app;
 pub mod budget;
@@ -28,22 +27,22 @@ use super::files::{self, FileError, WorkingTree};
 pub use tree::GitTree;
 pub use write::{Branch, Upstream};
 
-/// What pleach reads of a repository; changes elsewhere do not make it dirty.
+/// Paths that pleach reads in a repository. Changes in other paths do not make it dirty.
 const RELEVANT: [&str; 4] = ["pleach.yaml", "environments", "manifests", "templates"];
 
-/// Longest words of a server that are repeated.
+/// Maximum length of a server message in our errors, in characters.
 const LONGEST_WORDS: usize = 1000;
 
-/// Errors from reading git repositories.
+/// Errors of git operations.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
-    /// The folder itself cannot be read.
+    /// The folder could not be read.
     #[error(transparent)]
     Folder(#[from] FileError),
-    /// git refuses repositories of other users.
+    /// git refuses a repository that another user owns.
     #[error("{} belongs to another user, so git does not read it", path.display())]
     Owner {
-        /// The folder that git names.
+        /// Folder that git names.
         path: PathBuf,
     },
     /// The repository could not be opened.
@@ -55,115 +54,115 @@ pub enum GitError {
         #[source]
         source: git2::Error,
     },
-    /// A revision was asked for, and there is no git.
+    /// A revision was requested, but the folder is not in git.
     #[error("{} is not in a git repository, so it has no revision {revision}", path.display())]
     NoRepository {
         /// The folder.
         path: PathBuf,
-        /// What was asked for.
+        /// Requested revision.
         revision: String,
     },
-    /// Nothing in the repository is called that.
+    /// The revision does not exist.
     #[error("revision {revision} does not exist in {}", path.display())]
     UnknownRevision {
-        /// What was asked for.
+        /// Requested revision.
         revision: String,
-        /// The repository.
+        /// Path of the repository.
         path: PathBuf,
-        /// Whether commits are missing from this clone.
+        /// Whether the clone is shallow.
         shallow: bool,
     },
-    /// An abbreviation that several objects begin with.
+    /// The abbreviation is ambiguous.
     #[error("revision {revision} is ambiguous; write more of the commit id")]
     AmbiguousRevision {
-        /// What was asked for.
+        /// Requested revision.
         revision: String,
     },
-    /// A name of something that is no commit.
+    /// The name refers to an object that is not a commit.
     #[error("revision {revision} is not a commit")]
     NoCommit {
-        /// What was asked for.
+        /// Requested revision.
         revision: String,
-        /// What git says.
+        /// Cause.
         #[source]
         source: git2::Error,
     },
-    /// The revision does not have the folder.
+    /// The revision does not contain the folder.
     #[error("revision {revision} has no folder {folder}")]
     NoFolder {
-        /// What was asked for.
+        /// Requested revision.
         revision: String,
-        /// The folder, from the top of the git repository.
+        /// Folder, relative to the root of the git repository.
         folder: String,
-        /// Why it cannot be read.
+        /// Cause.
         #[source]
         source: TreeError,
     },
-    /// Two revisions without a common ancestor.
+    /// The revisions have no common ancestor.
     #[error("{base} and {head} have no commit in common")]
     Unrelated {
-        /// The one that is compared with.
+        /// Base revision.
         base: String,
-        /// The other.
+        /// Head revision.
         head: String,
-        /// Whether the clone lacks commits.
+        /// Whether the clone is shallow.
         shallow: bool,
     },
-    /// Two revisions could not be compared.
+    /// The revisions could not be compared.
     #[error("failed to compare {base} with {head}")]
     Compare {
-        /// The one that is compared with.
+        /// Base revision.
         base: String,
-        /// The other.
+        /// Head revision.
         head: String,
         /// Why.
         #[source]
         source: git2::Error,
     },
-    /// No commit can be added here.
+    /// There is no branch to commit to.
     #[error("{} {what}", path.display())]
     NoBranch {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         what: String,
     },
-    /// The branch is pushed nowhere.
+    /// The branch has no upstream.
     #[error("branch {branch} has no upstream to push to")]
     NoUpstream {
         /// Its name.
         branch: String,
     },
-    /// Other commits would be pushed along.
+    /// A push would include other commits.
     #[error("branch {branch} has {commits} commits that are not pushed; they would go along")]
     Ahead {
         /// Its name.
         branch: String,
-        /// How many.
+        /// Number of these commits.
         commits: String,
     },
-    /// Somebody committed meanwhile.
+    /// Another process committed in the meantime.
     #[error("branch {branch} moved meanwhile; nothing was committed")]
     Moved {
         /// Its name.
         branch: String,
     },
-    /// The remote has commits that this clone has not.
+    /// The remote has commits that this clone lacks.
     #[error("{remote} has commits on the branch that {branch} lacks; nothing was pushed")]
     Rejected {
-        /// The branch here.
+        /// Local branch.
         branch: String,
         /// The remote.
         remote: String,
     },
-    /// There is no git to run.
+    /// The program git could not be run.
     #[error("failed to run git")]
     NoProgram {
         /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// A program that the loop needs cannot be run.
+    /// A program that the controller needs could not be run.
     #[error("failed to run {name}")]
     Tool {
         /// Its name.
@@ -172,36 +171,36 @@ pub enum GitError {
         #[source]
         source: std::io::Error,
     },
-    /// git did not come to an end.
+    /// git did not finish in time.
     #[error("git did not {what} within {after:?}")]
     TimedOut {
-        /// What it was to do.
+        /// Operation.
         what: &'static str,
-        /// For how long it was waited for.
+        /// Time-out.
         after: std::time::Duration,
     },
-    /// git refused.
+    /// git failed.
     #[error("git did not {what}: {said}")]
     Program {
-        /// What it was to do.
+        /// Operation.
         what: &'static str,
-        /// What it said.
+        /// Output of git.
         said: String,
     },
-    /// An app of GitHub got no token.
+    /// A GitHub App got no token.
     #[error("failed to get a token from {api}: {said}")]
     Token {
-        /// Where it was asked for.
+        /// API that was asked.
         api: String,
-        /// Why; never a token or a key.
+        /// Reason, without a token or key.
         said: String,
     },
-    /// A repository elsewhere could not be fetched.
+    /// A remote repository could not be fetched.
     #[error("failed to fetch {url}: {said}")]
     Fetch {
         /// Its URL, without credentials.
         url: String,
-        /// Why.
+        /// Reason.
         said: String,
     },
     /// The state of the working tree could not be read.
@@ -216,7 +215,7 @@ pub enum GitError {
 }
 
 impl GitError {
-    /// The obvious next step, where there is one.
+    /// Returns the next step for the user, if there is an obvious one.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Owner { path } => Some(format!(
@@ -255,12 +254,12 @@ impl GitError {
         }
     }
 
-    /// Whether somebody else was faster.
+    /// Returns whether another writer was faster.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Moved { .. } | Self::Rejected { .. })
     }
 
-    /// Whether it is about writing: the repository itself is sound.
+    /// Returns whether only the write failed. The repository itself is readable then.
     pub fn is_about_writing(&self) -> bool {
         matches!(
             self,
@@ -274,19 +273,19 @@ impl GitError {
     }
 }
 
-/// The revision that files were read at.
+/// Revision of the files that were read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Revision {
-    /// A full commit id: the files are those of the commit.
+    /// Full commit id; the files equal the commit.
     Commit(String),
-    /// A commit id, and files that differ from it.
+    /// Commit id; the files differ from the commit.
     Dirty(String),
-    /// No git, or no commit yet.
+    /// No git repository, or no commit yet.
     None,
 }
 
 impl fmt::Display for Revision {
-    /// The full commit, `<first 7 digits>-dirty`, or `none`.
+    /// Formats as the full commit, `<first 7 digits>-dirty`, or `none`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Commit(id) => f.write_str(id),
@@ -296,7 +295,7 @@ impl fmt::Display for Revision {
     }
 }
 
-/// A folder with a pleach repository, in git or not.
+/// Folder with a pleach repository, optionally in git.
 pub struct Source {
     folder: PathBuf,
     git: Option<Git>,
@@ -304,12 +303,12 @@ pub struct Source {
 
 struct Git {
     repository: Repository,
-    /// The pleach repository within the git repository; empty at its top.
+    /// Path of the pleach repository within the git repository. Empty for the root.
     prefix: String,
 }
 
 impl Source {
-    /// Opens a folder and the git repository around it, if there is one.
+    /// Opens a folder and the surrounding git repository, if there is one.
     pub fn open(folder: &Path) -> Result<Self, GitError> {
         let folder = files::canonical(folder)?;
         let git = match Repository::discover(&folder) {
@@ -323,24 +322,24 @@ impl Source {
         Ok(Self { folder, git })
     }
 
-    /// The folder, absolute and without links.
+    /// Returns the absolute path of the folder, without links.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Where a remote of the repository is; none where there is none of that name.
+    /// Returns the URL of a remote. `None` if there is no remote of this name.
     pub fn remote(&self, name: &str) -> Option<String> {
         let remote = self.git.as_ref()?.repository.find_remote(name).ok()?;
         remote.url().ok().map(str::to_owned)
     }
 
-    /// The files as they lie there.
+    /// Returns the files of the working tree.
     pub fn working_tree(&self) -> WorkingTree {
         WorkingTree::new(&self.folder)
     }
 
-    /// What the files that lie there are a revision of. Only what pleach reads
-    /// counts, ignored files too: they are rendered and are not in the commit.
+    /// Returns the revision of the working tree. Only paths that pleach reads count. Ignored files
+    /// count too, because they are rendered but not in the commit.
     pub fn revision(&self) -> Result<Revision, GitError> {
         let Some(git) = &self.git else {
             return Ok(Revision::None);
@@ -366,7 +365,7 @@ impl Source {
         })
     }
 
-    /// The files of a branch, a tag or a commit, abbreviated or not.
+    /// Returns the files of a branch, tag or commit. The commit id can be abbreviated.
     pub fn tree(&self, revision: &str) -> Result<GitTree, GitError> {
         let Some(git) = &self.git else {
             return Err(GitError::NoRepository {
@@ -374,8 +373,7 @@ impl Source {
                 revision: revision.to_owned(),
             });
         };
-        // A tree of its own: git2 repositories are cheap to open, and the tree
-        // may then outlive the source.
+        // Open another handle, which is cheap, so that the tree can outlive the source.
         let repository =
             Repository::open(git.repository.path()).map_err(|e| open_error(&self.folder, e))?;
         GitTree::open(repository, &git.prefix, revision)
@@ -390,7 +388,7 @@ impl Git {
             .disable_pathspec_match(true)
             .include_untracked(true)
             .include_ignored(true)
-            // Folders without files are nothing to git, and nothing to read.
+            // git does not track empty folders, and pleach does not read them.
             .recurse_untracked_dirs(true)
             .recurse_ignored_dirs(true)
             .exclude_submodules(true);
@@ -401,13 +399,13 @@ impl Git {
         Ok(statuses.iter().any(|entry| {
             let path = String::from_utf8_lossy(entry.path_bytes());
             let path = path.strip_prefix(&self.prefix).unwrap_or(&path);
-            // Names that start with a dot are never read.
+            // pleach never reads names that start with a dot.
             !path.split('/').any(|part| part.starts_with('.'))
         }))
     }
 }
 
-/// Where a folder lies in its git repository, with `/`.
+/// Returns the path of a folder within its git repository, with `/`.
 fn prefix(folder: &Path, repository: &Repository) -> Result<String, GitError> {
     let Some(top) = repository.workdir() else {
         return Ok(String::new());
@@ -428,7 +426,7 @@ fn open_error(folder: &Path, error: git2::Error) -> GitError {
             source: error,
         };
     }
-    // "repository path '/srv/fleet/' is not owned by current user"
+    // Example: "repository path '/srv/fleet/' is not owned by current user"
     let named = error.message().split('\'').nth(1).unwrap_or_default();
     let path = match named.trim_end_matches('/') {
         "" => folder.to_owned(),
@@ -437,7 +435,7 @@ fn open_error(folder: &Path, error: git2::Error) -> GitError {
     GitError::Owner { path }
 }
 
-/// An error and what caused it, in one line.
+/// Formats an error with its causes, on one line.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut words = error.to_string();
     let mut next = error.source();
@@ -448,8 +446,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     words
 }
 
-/// The message of an error of a fetch, in one line. It may hold text of the server, of
-/// any length.
+/// Formats the error of a fetch on one line. It can contain server text of any length.
 fn said(error: &git2::Error) -> String {
     let said = without_credentials(error.message());
     let line = said
@@ -458,7 +455,7 @@ fn said(error: &git2::Error) -> String {
     line.take(LONGEST_WORDS).collect()
 }
 
-/// The error of a repository elsewhere that could not be fetched.
+/// Wraps the error of a fetch from a remote repository.
 fn unfetched(url: &str, error: &git2::Error) -> GitError {
     GitError::Fetch {
         url: without_credentials(url),
@@ -466,7 +463,7 @@ fn unfetched(url: &str, error: &git2::Error) -> GitError {
     }
 }
 
-/// What git says, without the name and password that a URL in it may have.
+/// Removes user names and passwords from the URLs in a message of git.
 fn without_credentials(said: &str) -> String {
     let mut out = String::new();
     let mut rest = said;

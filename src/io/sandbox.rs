@@ -1,8 +1,8 @@
-//! Restrictions of a process that parses files of people whom nobody trusts: the files that
-//! it reaches, its system calls, and the processes that it can touch.
+//! Sandbox of a process that parses untrusted files. It restricts files, system calls and access to
+//! other processes.
 //!
-//! A defect in a parser could run any code. Such code then finds one folder, and neither
-//! credentials, nor a network that its work does not need, nor the memory of the controller.
+//! A vulnerability in a parser could execute arbitrary code. That code then reaches one folder, but
+//! no credentials, no unneeded network and no memory of the controller.
 
 use std::path::Path;
 
@@ -15,9 +15,9 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 mod calls;
 
-/// The newest version of Landlock whose restrictions are asked for. Older kernels have fewer.
+/// Landlock version that is requested. Older kernels enforce fewer restrictions.
 const VERSION: ABI = ABI::V6;
-/// Programs with their libraries, and certificates of authorities that are installed there.
+/// Folders of programs, libraries and installed CA certificates.
 const PROGRAMS: [&str; 7] = [
     "/usr",
     "/bin",
@@ -27,7 +27,7 @@ const PROGRAMS: [&str; 7] = [
     "/lib64",
     "/nix/store",
 ];
-/// Files by which a client finds and verifies a server, and ssh its user.
+/// Files that a client needs to find and verify a server, and that ssh needs to find its user.
 const CLIENTS: [&str; 17] = [
     "/etc/ssl/certs",
     "/etc/ssl/cert.pem",
@@ -47,32 +47,31 @@ const CLIENTS: [&str; 17] = [
     "/etc/ld.so.cache",
     "/dev/urandom",
 ];
-/// Settings of git for the whole machine: libgit2 fails where they exist and cannot be read.
+/// System-wide git settings. libgit2 fails if they exist and are not readable.
 const GIT: [&str; 1] = ["/etc/gitconfig"];
 const NULL: [&str; 1] = ["/dev/null"];
 
-/// The work of a process, which says how far it is restricted.
+/// Work of a process, which determines its restrictions.
 #[derive(Debug, Clone, Copy)]
 pub enum Work<'a> {
-    /// Reads commits and renders them: no file is written, no program started, no server
-    /// asked.
+    /// Reads and renders commits. Writes no files, starts no programs and opens no connections.
     Render {
-        /// The bare repository.
+        /// Bare repository.
         folder: &'a Path,
     },
-    /// Fetches from a server, also by `ssh`.
+    /// Fetches from a server, also with `ssh`.
     Fetch {
-        /// Files and folders that it reads, such as keys; they need not exist.
+        /// Files and folders to read, such as keys. They need not exist.
         read: &'a [&'a Path],
-        /// Folders that it writes.
+        /// Folders to write.
         write: &'a [&'a Path],
     },
-    /// Asks clusters. Credentials for them lie anywhere, so files are not restricted.
+    /// Connects to clusters. Their credentials can be anywhere, so files are not restricted.
     Cluster,
 }
 
 impl Work<'_> {
-    /// Whether it needs sockets, and may start programs.
+    /// Returns whether the work needs sockets and child processes.
     fn asks_servers(self) -> bool {
         match self {
             Self::Render { .. } => false,
@@ -81,23 +80,23 @@ impl Work<'_> {
     }
 }
 
-/// Why a process is not restricted, which then must not begin its work.
+/// Error of the sandbox. The process must not start its work.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// Its memory stays open to other processes of its user.
+    /// Other processes of the user can still read its memory.
     #[error("failed to close the memory of the process to other processes")]
     Memory(#[source] Errno),
-    /// It reaches all files.
+    /// Files could not be restricted.
     #[error("failed to restrict the files of the process")]
     Files(#[from] RulesetError),
-    /// It may make any system call.
+    /// System calls could not be restricted.
     #[error("failed to restrict the system calls of the process")]
     Calls(#[from] seccompiler::Error),
 }
 
-/// Restricts this process and all that it starts, for good. Called before other threads exist.
+/// Permanently restricts this process and its children. Must be called before other threads exist.
 ///
-/// A kernel without Landlock leaves files unrestricted: [`restricts_files`] tells.
+/// A kernel without Landlock does not restrict files; see [`restricts_files`].
 pub fn confine(work: Work<'_>) -> Result<(), SandboxError> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(SandboxError::Memory)?;
     match work {
@@ -109,12 +108,12 @@ pub fn confine(work: Work<'_>) -> Result<(), SandboxError> {
         }
         Work::Cluster => {}
     }
-    // This also takes away the way to more privileges (`no_new_privs`).
+    // This also sets `no_new_privs`, which prevents privilege escalation.
     calls::restrict(work.asks_servers())?;
     Ok(())
 }
 
-/// Whether the kernel restricts the files of a process.
+/// Returns whether the kernel can restrict the files of a process.
 pub fn restricts_files() -> bool {
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -122,8 +121,7 @@ pub fn restricts_files() -> bool {
     ruleset.and_then(Ruleset::create).is_ok()
 }
 
-/// Refuses all files but these, signals to processes outside, and TCP as far as the work
-/// does not need it.
+/// Denies all files except these, signals to outside processes, and TCP unless the work needs it.
 fn restrict_files(
     read: &[&Path],
     write: &[&Path],

@@ -1,10 +1,9 @@
-//! A throw-away control plane: tests, demo, rehearsal.
+//! Throwaway control plane for tests, the demo and bounded renders.
 //!
-//! Starts etcd and the API server, and on request the controller manager, the
-//! scheduler and kwok with nodes, as real processes in a folder of their own.
-//! Nothing of it outlives its owner: dropping it, a panic, Ctrl-C and SIGKILL
-//! all end the processes and remove the folder. May not be pointed at anything
-//! that already runs, and reads no environment: callers say where programs lie.
+//! Starts etcd and the API server, and optionally the controller manager, the scheduler and kwok
+//! with nodes, as real processes in a private folder. Nothing outlives the owner: drop, panic,
+//! Ctrl-C and SIGKILL all end the processes and remove the folder. It cannot use a running cluster
+//! and reads no environment; callers provide the locations of programs.
 //!
 //! ```no_run
 //! use pleach::io::throwaway::{Binaries, ControlPlane, Network, Options};
@@ -50,47 +49,45 @@ use self::{
     ready::Waiter,
 };
 
-/// What a control plane consists of.
+/// Components of a control plane.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where its programs lie.
+    /// Locations of the programs.
     pub binaries: Binaries,
-    /// Runs the controller manager. Without it nothing reacts to objects, and
-    /// pods cannot be created, because namespaces get no service account.
+    /// Whether to run the controller manager. Without it, nothing reconciles objects, and pods
+    /// cannot be created because namespaces get no service account.
     pub controllers: bool,
-    /// Runs the scheduler.
+    /// Whether to run the scheduler.
     pub scheduler: bool,
-    /// Number of nodes that kwok plays; kwok does not run without nodes.
+    /// Number of nodes that kwok simulates. With 0, kwok does not run.
     pub nodes: usize,
-    /// Whether addresses of pods lead anywhere.
+    /// Network mode.
     pub network: Network,
 }
 
-/// The network that a control plane lives in.
+/// Network of a control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
-    /// The network of the machine. Pods have addresses that lead nowhere.
+    /// Network of the host. Pod addresses are unreachable.
     Host,
-    /// A network in which addresses of pods are local, so that a server of the
-    /// same network can answer for them. Starting fails outside of one, see
-    /// [`isolate::reexec`].
+    /// Network namespace with local pod addresses, so that a server in it can answer for pods.
+    /// Starting fails outside of one, see [`isolate::reexec`].
     Namespace,
 }
 
-/// A part of a control plane that can crash.
+/// Component that can crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Component {
-    /// Keeps the objects.
+    /// Stores the objects.
     Etcd,
-    /// Answers requests.
+    /// Serves the API.
     ApiServer,
 }
 
-/// A running control plane, which ends when this is dropped.
+/// Running control plane. Dropping it ends it.
 #[derive(Debug)]
 pub struct ControlPlane {
-    // Declared first, dropped first: a folder can only be removed when nobody
-    // writes into it.
+    // Declared and dropped first. The folder can only be removed after all writers have ended.
     processes: Processes,
     folder: Folder,
     binaries: Binaries,
@@ -106,12 +103,12 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts a control plane and waits until it can be used.
+    /// Starts a control plane and waits until it is ready.
     pub async fn start(options: Options) -> Result<Self, ThrowawayError> {
         if options.network == Network::Namespace && !isolate::pods_can_answer() {
             return Err(ThrowawayError::NotIsolated);
         }
-        // Look for all programs before anything is started.
+        // Find all programs before starting any.
         let programs = Programs::find(&options)?;
         let folder = Folder::create("pleach-throwaway-")?;
         let (port, port_number) = reserve_port().map_err(ThrowawayError::ReservePort)?;
@@ -205,8 +202,7 @@ impl ControlPlane {
         &self.programs.kubectl
     }
 
-    /// Kills a part as a crash would, and starts it again. Does not wait until
-    /// it answers.
+    /// Kills a component without a shutdown and restarts it. Does not wait until it is ready.
     pub fn restart(&self, component: Component) -> Result<(), ThrowawayError> {
         let (programs, path) = (&self.programs, self.folder.path());
         let (name, command) = match component {
@@ -220,19 +216,19 @@ impl ControlPlane {
         start_process(&self.processes, &self.folder, name, command)
     }
 
-    /// Returns the folder, where every program has a log named after it.
+    /// Returns the folder, with one log per program.
     pub fn dir(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Finds a program by name, for instance `kube-apiserver`.
+    /// Finds a program by name, such as `kube-apiserver`.
     pub fn bin(&self, name: &'static str) -> Result<PathBuf, ThrowawayError> {
         self.binaries.find(name)
     }
 
-    /// Writes the kubeconfig of a user who may do nothing yet.
+    /// Writes the kubeconfig of a user without permissions.
     ///
-    /// The user is known by a client certificate, which has room for two groups.
+    /// The client certificate of the user supports at most two groups.
     pub fn kubeconfig_for_user(
         &self,
         name: &str,
@@ -252,7 +248,7 @@ impl ControlPlane {
     }
 }
 
-/// Paths of the programs that the options ask for.
+/// Paths of the required programs.
 #[derive(Debug)]
 struct Programs {
     etcd: PathBuf,
@@ -279,10 +275,10 @@ impl Programs {
     }
 }
 
-/// Takes a port of the loopback interface and keeps it.
+/// Reserves a port on the loopback interface.
 ///
-/// The socket never listens, so it gets no connections; it only keeps others
-/// from taking the port before the API server shares it.
+/// The socket never listens, so it accepts no connections. It only prevents other processes from
+/// using the port before the API server shares it.
 fn reserve_port() -> std::io::Result<(tokio::net::TcpSocket, u16)> {
     let socket = tokio::net::TcpSocket::new_v4()?;
     socket.set_reuseport(true)?;

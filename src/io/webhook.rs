@@ -1,5 +1,4 @@
-//! Calls webhooks of others. Their address may be a secret by itself: it is in
-//! a file, and in no message.
+//! Client for outgoing webhooks. A URL can be a secret, so it is in a file and not in messages.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,65 +8,65 @@ use http::{StatusCode, header};
 
 use super::files;
 
-/// How long it may take until a connection is there.
+/// Time-out of the connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a call may take as a whole.
+/// Time-out of a whole call.
 const REQUEST: Duration = Duration::from_secs(10);
-/// How often it is tried.
+/// Maximum number of attempts.
 const ATTEMPTS: u32 = 5;
-/// The pause before the second attempt; doubles.
+/// First backoff; doubles with every attempt.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause that a server may ask for.
+/// Maximum delay that a server can ask for.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// Why a webhook was not called.
+/// Error of a webhook call.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
-    /// There is no way to call anybody.
+    /// The HTTP client could not be built.
     #[error("failed to prepare calls of webhooks")]
     Client(#[source] reqwest::Error),
-    /// The file with its address.
+    /// The file with the URL could not be read.
     #[error(transparent)]
     Address(#[from] files::FileError),
-    /// What the file holds is no address.
+    /// The file does not contain a URL.
     #[error("{0} does not hold an http or https URL")]
     NoUrl(String),
-    /// It cannot be reached.
+    /// The server is unreachable.
     #[error("failed to call the webhook")]
     Unreachable(#[source] reqwest::Error),
-    /// It answers something else than that it is well.
+    /// The server answered with an error status.
     #[error("the webhook answered {0}")]
     Refused(StatusCode),
 }
 
-/// Calls webhooks.
+/// HTTP client for webhooks.
 #[derive(Debug, Clone)]
 pub struct Caller {
     http: reqwest::Client,
 }
 
-/// Why a call did not succeed, and what to do about it.
+/// Failure of one attempt, with its consequence.
 enum Failure {
     Final(WebhookError),
     Passing(WebhookError, Option<Duration>),
 }
 
 impl Caller {
-    /// Prepares to call.
+    /// Creates the client.
     pub fn new() -> Result<Self, WebhookError> {
         let http = reqwest::Client::builder()
             .user_agent(concat!("pleach/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT)
             .timeout(REQUEST)
-            // What is said is for the host that was named.
+            // Do not send the message to another host.
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(WebhookError::Client)?;
         Ok(Self { http })
     }
 
-    /// Posts a body to the address in a file, which is read anew. Somebody who
-    /// does not answer is called again a few times; who refuses is not.
+    /// Posts a body to the URL in a file, which is read for each call. Retries temporary failures,
+    /// but not refusals.
     pub async fn post(&self, address: &Path, body: &str) -> Result<(), WebhookError> {
         let url = read(address)?;
         let mut pause = PAUSE;
@@ -101,7 +100,7 @@ impl Caller {
             .send()
             .await
             .map_err(|error| {
-                // The address is in it otherwise.
+                // Remove the URL, which can be secret.
                 Failure::Passing(WebhookError::Unreachable(error.without_url()), None)
             })?;
         let status = answer.status();

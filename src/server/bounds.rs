@@ -1,4 +1,4 @@
-//! How much of what anybody may send is kept at once.
+//! Memory budget for request bodies of untrusted clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use axum::response::{IntoResponse as _, Response};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// What all large bodies may take together.
+/// Maximum size of all large bodies together, in bytes.
 const ROOM: usize = 64 * 1024 * 1024;
-/// A body that needs no room: there are only so many connections.
+/// Maximum size of a body that needs no budget. The number of connections bounds such bodies.
 const SMALL: usize = 64 * 1024;
-/// How long room is waited for.
+/// How long to wait for budget.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Room is counted in pieces of this size.
+/// Unit of the budget, in bytes.
 const PIECE: usize = 1024;
 
-/// Bounds the body of every request, and all of them together.
+/// Limits the size of each request body, and of all bodies together.
 pub(super) fn bounded(router: Router, largest: usize) -> Router {
     let room = Arc::new(Semaphore::new(ROOM / PIECE));
     router
@@ -36,7 +36,7 @@ async fn in_room(
 ) -> Response {
     let length = request.headers().get(CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    // What does not say how long it is, may be as long as any.
+    // Without a Content-Length, budget for the largest allowed body.
     let length = length.unwrap_or(largest);
     if length > largest {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();

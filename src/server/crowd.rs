@@ -1,8 +1,8 @@
-//! Which connections are served, where more come than there is room for.
+//! Selection of the connections to serve at the limits.
 //!
-//! A connection without a request gives way: to another one of its peer where the
-//! peer has as many as one may have, and to any where there is no room at all.
-//! So clients that connect and send nothing keep nobody else out.
+//! An idle connection is closed in favor of a new one: of the same peer at the limit per peer, and
+//! of any peer at the total limit. So clients that connect and send nothing cannot block other
+//! clients.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Limits;
 
-/// The connections that are served, in the order in which they came.
+/// Open connections, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
     connections: BTreeMap<u64, Connection>,
@@ -27,20 +27,20 @@ struct Connection {
     end: CancellationToken,
 }
 
-/// How many requests of a connection are under way.
+/// Counter of running requests of a connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Requests(Arc<AtomicUsize>);
 
-/// A request is under way as long as there is this.
+/// Guard of a running request. Dropping it ends the request.
 #[derive(Debug)]
 pub(super) struct UnderWay(Requests);
 
-/// A connection that is served.
+/// Connection to serve.
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) id: u64,
     pub(super) requests: Requests,
-    /// It gives way to another one.
+    /// Cancelled when another connection replaces this one.
     pub(super) end: CancellationToken,
 }
 
@@ -62,13 +62,13 @@ impl Drop for UnderWay {
 }
 
 impl Crowd {
-    /// Whether another connection could be served, of a peer that has few.
+    /// Returns whether another connection could be served, if its peer is below its limit.
     pub(super) fn has_room(&self, limits: &Limits) -> bool {
         self.connections.len() < limits.connections || self.oldest_idle(|_| true).is_some()
     }
 
-    /// Takes a connection. None where its peer has too many that are in use, or all
-    /// others are.
+    /// Registers a connection. `None` if its peer is at its limit, or the total limit is reached,
+    /// and no connection is idle.
     pub(super) fn admit(&mut self, peer: IpAddr, limits: &Limits) -> Option<Admitted> {
         let of_peer = |one: &Connection| one.peer == peer;
         let count = self.connections.values().filter(|one| of_peer(one)).count();
@@ -93,7 +93,7 @@ impl Crowd {
         Some(admitted)
     }
 
-    /// A connection has ended.
+    /// Removes a closed connection.
     pub(super) fn forget(&mut self, id: u64) {
         self.connections.remove(&id);
     }
@@ -133,11 +133,11 @@ mod tests {
         let mut admit = |last| crowd.admit(peer(last), &LIMITS);
         let (first, second) = (admit(1).unwrap(), admit(1).unwrap());
         let busy = first.requests.begin();
-        // Of the same peer, and not the one in use.
+        // The idle connection of the same peer is closed, and not the busy one.
         let third = admit(1).unwrap();
         assert!(second.end.is_cancelled() && !first.end.is_cancelled());
         let other = admit(2).unwrap();
-        // There is no room: any that is idle.
+        // At the total limit, any idle connection is closed.
         let next = admit(3).unwrap();
         assert!(third.end.is_cancelled() && !other.end.is_cancelled());
         let requests = [other.requests.begin(), next.requests.begin()];

@@ -1,6 +1,5 @@
-//! Webhooks: whoever has the secret of a repository makes the loop look at it, or
-//! at its pull requests. The payload is not read: what it could say, git and the
-//! forge say.
+//! Push webhooks. A request with the secret of a repository makes the controller fetch the
+//! repository or its pull requests. The payload is not parsed; git and the forge provide the facts.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,25 +18,25 @@ use super::signature::is_signed;
 use crate::engine::controller::Trigger;
 use crate::io::files;
 
-/// The largest payload that is taken: GitHub sends at most 25 MB.
+/// Maximum size of a payload, in bytes. GitHub sends at most 25 MB.
 const LARGEST: usize = 25 * 1024 * 1024;
-/// A payload of which the signature is checked in no time, with any number of secrets.
+/// Maximum size of a payload whose signature can be verified inline, with any number of secrets.
 const SHORT: usize = 64 * 1024;
-/// How many longer ones are checked at once: whoever sends one needs no secret for it.
+/// Number of larger payloads that are verified concurrently. Clients need no secret to send one.
 const TURNS: usize = 1;
 
-/// Whose webhooks are believed.
+/// Accepted source of webhooks.
 #[derive(Debug, Clone)]
 pub struct Hook {
-    /// The forge; any where a repository is followed without a file that says it.
+    /// Forge of the repository. `None`: any forge, if no configuration file names one.
     pub forge: Option<ForgeKind>,
-    /// File with the secret: read for every request, so that it can be changed.
+    /// File with the secret. It is read for each request, so it can be rotated.
     pub secret: PathBuf,
-    /// Position of the repository.
+    /// Index of the repository.
     pub repository: usize,
 }
 
-/// What the handler knows.
+/// State of the handler.
 #[derive(Debug, Clone)]
 struct Hooks {
     believed: Arc<[Hook]>,
@@ -46,7 +45,7 @@ struct Hooks {
     turns: Arc<Semaphore>,
 }
 
-/// The routes `POST /hooks/github`, `/hooks/gitlab` and `/hooks/gitea`.
+/// Returns the routes `POST /hooks/github`, `/hooks/gitlab` and `/hooks/gitea`.
 pub fn router(hooks: Vec<Hook>, trigger: Trigger, metrics: Arc<Metrics>) -> Router {
     let router = Router::new()
         .route("/hooks/{forge}", post(take))
@@ -81,10 +80,10 @@ async fn take(
 }
 
 impl Hooks {
-    /// Answers what takes a while to check: on a thread of its own, so that the loop and
-    /// its probes go on.
+    /// Verifies a large payload on a blocking thread, so that the controller and its probes stay
+    /// responsive.
     async fn answer_in_turn(&self, kind: ForgeKind, headers: HeaderMap, body: Bytes) -> StatusCode {
-        // It is never closed.
+        // The semaphore is never closed.
         let turn = Arc::clone(&self.turns).acquire_owned().await;
         let hooks = self.clone();
         let checking = tokio::task::spawn_blocking(move || {
@@ -127,10 +126,10 @@ impl Hooks {
     }
 }
 
-/// What GitLab calls events of all of its projects, whatever happened.
+/// Event name of GitLab's system hooks, for any event.
 const SYSTEM: &str = "system hook";
 
-/// What happened, in lower case. What does not say what it is, may be anything.
+/// Returns the event in lower case. `None` if it is unknown; the event can then be any.
 fn event(headers: &HeaderMap) -> Option<String> {
     let names = ["x-github-event", "x-gitlab-event", "x-gitea-event"];
     let event = names.iter().find_map(|name| headers.get(*name))?;
@@ -138,14 +137,14 @@ fn event(headers: &HeaderMap) -> Option<String> {
     (event != SYSTEM).then_some(event)
 }
 
-/// Whether something was pushed: branches are made and taken away too.
+/// Returns whether the event is a push, including created and deleted branches.
 fn is_push(event: &str) -> bool {
     let pushes = ["push", "create", "delete"];
     pushes.iter().any(|what| event.starts_with(what))
 }
 
-/// Whether something became of a pull request: opened, pushed to, labeled, reviewed,
-/// commented on, closed.
+/// Returns whether the event concerns a pull request: opened, pushed to, labeled, reviewed,
+/// commented or closed.
 fn is_pull_request(event: &str) -> bool {
     let requests = ["pull_request", "merge request", "issue_comment", "note"];
     requests.iter().any(|what| event.starts_with(what))

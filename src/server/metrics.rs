@@ -1,4 +1,4 @@
-//! Metrics of the loop, for Prometheus: made from its events.
+//! Prometheus metrics of the controller, derived from its events.
 
 mod environments;
 mod labels;
@@ -24,7 +24,7 @@ use labels::{
     RepositoryLabels, VerbLabels,
 };
 
-/// Names of all metrics; docs/loop.md has them too.
+/// Names of all metrics, as documented in docs/reference/metrics.md.
 pub const NAMES: [&str; 21] = [
     "pleach_looks",
     "pleach_look_duration_seconds",
@@ -51,7 +51,7 @@ pub const NAMES: [&str; 21] = [
 
 type Time = Gauge<f64, AtomicU64>;
 
-/// The numbers, and where they are registered.
+/// Metrics and their registry.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Mutex<Registry>,
@@ -78,11 +78,11 @@ pub struct Metrics {
     previews: Family<PreviewLabels, Counter>,
     progress: Mutex<BTreeMap<String, Progress>>,
     in_progress: Mutex<BTreeSet<ReleaseName>>,
-    /// The releases of which it is told how they are.
+    /// Releases with state metrics.
     releases: Mutex<BTreeSet<ReleaseLabels>>,
-    /// Releases that are held while the rest of their environment is synced.
+    /// Releases that are stalled while the rest of their environment is synced.
     held_releases: Mutex<BTreeSet<ReleaseName>>,
-    /// On how many clusters this replica syncs each environment.
+    /// Number of clusters on which this replica syncs each environment.
     here: Mutex<BTreeMap<String, usize>>,
 }
 
@@ -205,7 +205,7 @@ impl Metrics {
         );
     }
 
-    /// Registers what is told of replicas, previews, clusters, and trouble of releases.
+    /// Registers the metrics of replicas, previews, clusters and release failures.
     fn register_sharing(&self, r: &mut Registry) {
         r.register(
             NAMES[14],
@@ -244,7 +244,7 @@ impl Metrics {
         );
     }
 
-    /// Counts an event of the loop.
+    /// Records an event of the controller.
     pub fn count(&self, event: &LoopEvent) {
         let repository = |repository: &String| RepositoryLabels {
             repository: repository.clone(),
@@ -354,7 +354,8 @@ impl Metrics {
         self.previews.get_or_create(&labels).inc();
     }
 
-    /// Counts a look at what is wanted, and at what was there before where that waits.
+    /// Records a reconcile of the desired revision, and of the last applied revision if the desired
+    /// one is waiting.
     fn count_look(
         &self,
         release: &ReleaseName,
@@ -365,7 +366,7 @@ impl Metrics {
         self.looking(|looked_at| {
             looked_at.remove(release);
         });
-        // What is only told of drift is at that commit for the rest.
+        // A release with reported drift is otherwise at this commit.
         if matches!(end, End::Deployed | End::Unchanged | End::Drifted) {
             self.reach(&release.environment, &release.release, revision);
         }
@@ -425,7 +426,7 @@ impl Metrics {
             .set(looked_at.len().try_into().unwrap_or(i64::MAX));
     }
 
-    /// How a release is, is not told any more.
+    /// Removes the state metrics of a release.
     fn forget(&self, labels: &ReleaseLabels) {
         self.synced.remove(labels);
         self.seen.remove(labels);
@@ -455,7 +456,7 @@ impl Metrics {
             .inc();
     }
 
-    /// All of them, as Prometheus reads them.
+    /// Returns all metrics in the text format of `OpenMetrics`.
     pub fn text(&self) -> String {
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
@@ -533,10 +534,10 @@ mod tests {
         metrics.count(&looked("web", "a", End::Deployed));
         assert_eq!(told(&metrics), 4);
         metrics.count(&led(false));
-        // What was under way comes to its end.
+        // A running reconcile still finishes.
         metrics.count(&looked("web", "a", End::Unchanged));
         assert_eq!(told(&metrics), 0);
-        // It comes back with the first look.
+        // The metrics reappear with the first reconcile.
         metrics.count(&led(true));
         metrics.count(&loaded("a", 1));
         metrics.count(&looked("web", "a", End::Unchanged));
@@ -592,15 +593,15 @@ mod tests {
         metrics.count(&looked("web", "a", End::Unchanged));
         metrics.count(&looked("api", "a", End::Failed));
         assert_eq!(since(&metrics).to_bits(), first.to_bits());
-        // A newer one comes before the first is done.
+        // A newer commit arrives before the first one is reconciled.
         metrics.count(&loaded("b", 2));
         metrics.count(&looked("api", "a", End::Deployed));
         metrics.count(&looked("web", "b", End::Unchanged));
         assert_eq!(since(&metrics).to_bits(), first.to_bits());
-        // What is only told of drift is no older commit.
+        // A release with reported drift is not at an older commit.
         metrics.count(&looked("api", "b", End::Drifted));
         assert_eq!(since(&metrics).to_bits(), 0.0_f64.to_bits());
-        // One that cannot be read is not brought about by looking at the last good one.
+        // Reconciling the last good commit does not reconcile an unreadable one.
         metrics.count(&LoopEvent::Held {
             repository: text("fleet"),
             revision: Some(text("c")),

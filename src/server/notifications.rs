@@ -1,5 +1,5 @@
-//! Tells people through webhooks what happened to releases: one task per webhook,
-//! so that one that does not answer delays no other and never the loop.
+//! Outgoing notifications about releases. Each webhook has its own task, so a slow one delays
+//! neither another webhook nor the controller.
 
 use std::path::PathBuf;
 
@@ -12,26 +12,26 @@ use super::DRAIN;
 use crate::engine::words;
 use crate::io::webhook::{Caller, WebhookError};
 
-/// What may wait for a webhook; more is dropped, with a line in the log.
+/// Maximum number of queued notifications per webhook. Further ones are dropped and logged.
 const QUEUE: usize = 200;
 
-/// A webhook, and what it is called for.
+/// Webhook with its triggers.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The file with its address.
+    /// File with the URL.
     pub address: PathBuf,
-    /// When it is called, and with what.
+    /// Triggers and format.
     pub notification: Notification,
 }
 
-/// Hands news to those who are to be told.
+/// Sender of state changes to all webhooks.
 #[derive(Debug, Default)]
 pub struct Notifier {
     targets: Vec<(PathBuf, mpsc::Sender<News>)>,
 }
 
 impl Notifier {
-    /// Starts a task per webhook. They end some time after `stop`.
+    /// Starts a task per webhook. The tasks end some time after `stop`.
     pub fn start(
         targets: Vec<Target>,
         tasks: &mut JoinSet<()>,
@@ -60,7 +60,7 @@ impl Notifier {
         Ok(notifier)
     }
 
-    /// Tells everybody who asked for it.
+    /// Queues a state change for all webhooks.
     pub fn tell(&self, news: &News) {
         for (address, sender) in &self.targets {
             if let Err(TrySendError::Full(_)) = sender.try_send(news.clone()) {
@@ -71,7 +71,7 @@ impl Notifier {
     }
 }
 
-/// Calls a webhook for everything that it is told, until nobody tells more.
+/// Calls a webhook for each received state change, until the channel is closed.
 async fn call(caller: &Caller, target: &Target, mut receiver: mpsc::Receiver<News>) {
     let webhook = target.address.display();
     while let Some(news) = receiver.recv().await {

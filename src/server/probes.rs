@@ -1,4 +1,4 @@
-//! What a kubelet and Prometheus ask: `/livez`, `/readyz`, `/metrics`.
+//! Endpoints for the kubelet and Prometheus: `/livez`, `/readyz` and `/metrics`.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use axum::routing::get;
 use super::metrics::Metrics;
 use crate::engine::controller::pulse::Pulse;
 
-/// What `/metrics` is.
+/// Content type of `/metrics`.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The routes.
+/// Returns the routes.
 pub fn router(pulse: Pulse, metrics: Arc<Metrics>) -> Router {
     Router::new()
         .route("/livez", get(live))

@@ -1,12 +1,11 @@
-//! Whether a webhook comes from who has the secret.
+//! Verification of webhook signatures.
 
 use axum::http::HeaderMap;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use pleach_domain::repo::format::ForgeKind;
 use sha2::Sha256;
 
-/// Checks what a forge signed a request with. Nothing of the body is believed,
-/// or even read, before.
+/// Verifies the signature of a webhook. Nothing of the body is parsed before.
 ///
 /// ```
 /// use axum::http::HeaderMap;
@@ -19,14 +18,14 @@ use sha2::Sha256;
 /// assert!(!is_signed(ForgeKind::Gitlab, &headers, b"{}", b"other"));
 /// ```
 pub fn is_signed(kind: ForgeKind, headers: &HeaderMap, body: &[u8], secret: &[u8]) -> bool {
-    // Anybody can sign with nothing.
+    // Any client can sign with an empty secret.
     if secret.is_empty() {
         return false;
     }
     let header = |name: &str| {
         let mut values = headers.get_all(name).iter();
         let value = values.next()?;
-        // Which of two would count?
+        // Refuse duplicate headers, because the valid one is unknown.
         values.next().is_none().then(|| value.as_bytes())
     };
     match kind {
@@ -37,7 +36,7 @@ pub fn is_signed(kind: ForgeKind, headers: &HeaderMap, body: &[u8], secret: &[u8
             header("x-gitea-signature").is_some_and(|hex| is_mac(hex, body, secret))
         }
         ForgeKind::Gitlab => header("x-gitlab-token").is_some_and(|token| {
-            // The same in constant time, whatever their lengths.
+            // Compare in constant time for any lengths.
             let expected = mac(secret, secret).finalize().into_bytes();
             mac(secret, token).verify_slice(&expected).is_ok()
         }),
@@ -74,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// The vector that GitHub documents.
+    /// Test vector from GitHub's documentation.
     const SECRET: &[u8] = b"It's a Secret to Everybody";
     const BODY: &[u8] = b"Hello, World!";
     const MAC: &str = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
@@ -100,13 +99,13 @@ mod tests {
         let headers = headers(&[(name, value)]);
         assert!(is_signed(kind, &headers, BODY, SECRET));
         assert!(!is_signed(kind, &headers, BODY, b"another secret"));
-        // The token of GitLab says nothing about the body.
+        // GitLab's token does not cover the body.
         let is_token = kind == ForgeKind::Gitlab;
         assert_eq!(
             is_signed(kind, &headers, b"Hello, World?", SECRET),
             is_token
         );
-        // A header of another forge is none.
+        // The header of another forge does not count.
         for other in [ForgeKind::Github, ForgeKind::Gitlab, ForgeKind::Gitea] {
             assert_eq!(is_signed(other, &headers, BODY, SECRET), other == kind);
         }

@@ -1,9 +1,8 @@
-//! Tells a collector how long what took, by OTLP over HTTP: a trace per fetch, per
-//! reading of an environment and per look at a release, with what was done in it.
+//! OTLP traces over HTTP: one trace per fetch, per rendering of an environment and per reconcile of
+//! a release, with the steps as spans.
 //!
-//! Where to, and with which headers, is said by the standard variables of
-//! OpenTelemetry, which its library reads. What cannot be sent is dropped: the
-//! loop never waits for a collector.
+//! The OpenTelemetry library reads endpoint and headers from its standard variables. Spans that
+//! cannot be sent are dropped; the controller never waits for a collector.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -22,15 +21,15 @@ use super::DRAIN;
 use crate::engine::controller::{End, LoopEvent};
 use crate::engine::sync::events::{EventKind, Outcome, SyncEvent, Verb};
 
-/// Variables that say where traces go. Without one of them they go nowhere.
+/// Variables with the endpoint. Without one of them, traces are disabled.
 const ENDPOINTS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
 ];
-/// The name of the service, and of what makes the spans.
+/// Name of the service and of the instrumentation scope.
 const NAME: &str = "pleach";
 
-/// Makes spans of what happens in the loop.
+/// Converter of controller events to spans.
 #[derive(Debug)]
 pub struct Traces {
     provider: SdkTracerProvider,
@@ -38,19 +37,18 @@ pub struct Traces {
     looks: BTreeMap<ReleaseName, Look>,
 }
 
-/// A look at a release that is under way.
+/// Running reconcile of a release.
 #[derive(Debug)]
 struct Look {
     span: Context,
-    /// What is carried out.
+    /// Span of the apply phase.
     apply: Option<Context>,
-    /// Steps that wait.
+    /// Spans of waiting steps.
     waits: BTreeMap<StepId, Context>,
 }
 
 impl Traces {
-    /// Sends to where the environment of the process says; none where it says
-    /// nothing.
+    /// Creates the exporter from the environment variables. `None` without an endpoint.
     #[expect(
         clippy::disallowed_methods,
         reason = "only whether the library is to read them"
@@ -64,7 +62,7 @@ impl Traces {
         }
     }
 
-    /// Sends to a URL.
+    /// Creates an exporter to a URL.
     pub fn to(url: &str) -> Result<Self, ExporterBuildError> {
         Self::new(Some(url))
     }
@@ -90,7 +88,7 @@ impl Traces {
         })
     }
 
-    /// Takes notice of something that happened.
+    /// Records an event of the controller.
     pub fn hear(&mut self, event: &LoopEvent) {
         match event {
             LoopEvent::Fetched {
@@ -161,7 +159,7 @@ impl Traces {
         }
     }
 
-    /// Takes notice of something that happened while a plan was carried out.
+    /// Records an event of a running sync.
     pub fn hear_sync(&mut self, event: &SyncEvent) {
         let Some(mut look) = self.looks.remove(&event.release) else {
             return;
@@ -191,7 +189,7 @@ impl Traces {
         self.looks.insert(event.release.clone(), look);
     }
 
-    /// Sends what is left, for as long as a collector may take at the end.
+    /// Sends the remaining spans, with a time-out.
     pub async fn end(self) {
         let ending =
             tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(DRAIN));

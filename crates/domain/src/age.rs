@@ -1,8 +1,8 @@
-//! How long ago something was, as kubectl says it.
+//! Formats the age of a timestamp the way kubectl does.
 
 use jiff::Timestamp;
 
-/// The time between two moments in one or two units: `45s`, `12m`, `3h5m`, `2d`.
+/// Returns the time from `since` to `now` in one or two units: `45s`, `12m`, `3h5m`, `2d`.
 ///
 /// ```
 /// use jiff::{Timestamp, ToSpan as _};
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 /// assert_eq!(age(then, then + 185.minutes()), "3h5m");
 /// ```
 pub fn age(since: Timestamp, now: Timestamp) -> String {
-    // A clock that is behind ours is no reason for a negative age.
+    // Clock skew must not produce a negative age.
     let seconds = (now.as_second() - since.as_second()).max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {

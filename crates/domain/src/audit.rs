@@ -1,10 +1,8 @@
-//! What a plan was to write, beside what the API server's audit log says was
-//! written: the same set of writes, or it is told which ones are not.
+//! Compares the writes of a plan with the writes in the API server's audit log.
 //!
-//! A plan is reduced to its writes ([`LastPlan`]), which are kept beside the
-//! record before the first of them. [`Reader`] finds them in a log again: by the
-//! user agent of the release, from the write of the plan itself on. No clock but
-//! that of API servers is asked.
+//! Before the first write of a run, [`LastPlan`] is stored next to the release record. It reduces
+//! the plan to its writes. [`Reader`] finds these writes in an audit log by the user agent of the
+//! release. It starts at the write of the plan itself. Only timestamps of API servers are compared.
 
 mod log;
 mod planned;

@@ -1,13 +1,12 @@
-//! Conditions that people write over live objects, in CEL.
+//! CEL conditions over live objects.
 //!
-//! The only user of the CEL crate. An [`Expression`] is checked when it is
-//! read: what it may name, which functions there are, how large it is. What it
-//! is asked about is a [`Subject`]. An answer costs a bounded number of steps,
-//! and no error ever holds a value: the object may be a secret one.
+//! This module is the only user of the CEL crate. An [`Expression`] is checked when it is parsed:
+//! its names, its functions and its size. It is evaluated against a [`Subject`]. Each evaluation
+//! takes a bounded number of steps. Errors never contain a value, because the object may be a
+//! Secret.
 //!
-//! A field that is not there makes a condition neither true nor false:
-//! [`Unevaluable::Missing`]. Whoever asks says what that means; everywhere in
-//! pleach it means that the condition does not hold (yet).
+//! A missing field makes a condition neither true nor false, but [`Unevaluable::Missing`]. Every
+//! caller in pleach treats that as a condition that does not hold (yet).
 //!
 //! ```
 //! use pleach_domain::cel::{Expression, Subject};
@@ -33,58 +32,59 @@ use kube_cel::cel::{Context, ExecutionError, IdedExpr, Value};
 
 pub use template::Template;
 
-/// Longest expression, in characters.
+/// Maximum length of an expression, in characters.
 const LONGEST: usize = 2_000;
 
-/// Most steps of loops for one answer. A step of a loop that collects costs as
-/// much as it has collected, for it is copied.
+/// Maximum number of loop steps per evaluation. In a loop that collects a list, a step costs as
+/// much as the length of the list, because the list is copied.
 const STEPS: usize = 100_000;
 
-/// How many brackets may be open at a time: the parser goes down into each of
-/// them before it says that they are too many.
+/// Maximum nesting depth of brackets. The parser recurses into each level before it can report that
+/// there are too many.
 const BRACKETS: usize = 50;
 
-/// Stack for what parses and evaluates by recursion. It is mapped, not used.
+/// Stack size in bytes for recursive parsing and evaluation. The memory is only mapped, and used on
+/// demand.
 const STACK: usize = 32 * 1024 * 1024;
 
-/// Stack that is enough to evaluate what was found not to be too deep.
+/// Remaining stack in bytes that suffices to evaluate an expression of checked depth.
 const ENOUGH: usize = 1024 * 1024;
 
-/// Called for every step of a loop; no name that anybody can write.
+/// Name of the function that counts loop steps. No expression can contain this name.
 const TICK: &str = "@tick";
 
-/// A condition, checked.
+/// A condition that passed all checks.
 #[derive(Clone)]
 pub struct Expression {
     text: String,
     tree: Arc<IdedExpr>,
-    /// What it names of the object.
+    /// Names that the expression uses.
     names: BTreeSet<String>,
 }
 
-/// Why a text is no expression; one sentence fragment each.
+/// Reasons why a text is not a valid expression. Each one is a sentence fragment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("; "))]
 pub struct CompileError(pub Vec<String>);
 
-/// Why a condition has no answer. Never holds a value.
+/// Reason why a condition has no result. It never contains a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unevaluable {
-    /// The object does not have what the condition asks for.
+    /// The object lacks a field that the condition reads.
     #[error("there is no {0}")]
     Missing(String),
-    /// The condition is not one for this object.
+    /// The condition cannot be evaluated for this object.
     #[error("{0}")]
     Wrong(String),
 }
 
-/// An object as expressions see it: as `item`, and by its own fields.
+/// An object as expressions see it: as `item`, and by its top-level fields.
 #[derive(Clone)]
 pub struct Subject(HashMap<Key, Value>);
 
 impl Subject {
-    /// Takes a live object. Nulls are taken for absent, as the server takes
-    /// them; the record of owners is left out.
+    /// Converts a live object. Null fields count as absent, as in the API server.
+    /// `metadata.managedFields` is left out.
     pub fn of(object: &serde_json::Value) -> Self {
         let mut fields = fields_of(object);
         if let Some(Value::Map(metadata)) = fields.get_mut(&Key::from("metadata")) {
@@ -94,8 +94,8 @@ impl Subject {
         Self(fields)
     }
 
-    /// What a name stands for; what the object does not have is empty, so that
-    /// `has(status.phase)` is an answer.
+    /// Returns the value of a name. An absent field is an empty map, so that `has(status.phase)`
+    /// can be evaluated.
     fn get(&self, name: &str) -> Value {
         let map = |fields: HashMap<Key, Value>| {
             Value::Map(Map {
@@ -118,9 +118,8 @@ fn fields_of(object: &serde_json::Value) -> HashMap<Key, Value> {
         .collect()
 }
 
-/// Whole numbers are `int`, as the API server has them: the crate's own
-/// conversion makes `uint` of those that are not negative, and subtracting
-/// then fails.
+/// Converts a JSON value. Whole numbers become `int`, as in the API server. The crate's own
+/// conversion yields `uint` for non-negative numbers, and then subtraction fails.
 fn value_of(value: &serde_json::Value) -> Value {
     match value {
         serde_json::Value::Null => Value::Null,
@@ -140,9 +139,9 @@ fn value_of(value: &serde_json::Value) -> Value {
 }
 
 thread_local! {
-    /// Steps that the answer in the making may still take.
+    /// Steps that the current evaluation has left.
     static LEFT: Cell<usize> = const { Cell::new(0) };
-    /// The functions, which take longer to put together than most answers.
+    /// The function table. Building it takes longer than most evaluations.
     static FUNCTIONS: Context<'static> = functions();
 }
 
@@ -161,7 +160,7 @@ fn functions() -> Context<'static> {
 }
 
 impl Expression {
-    /// Reads an expression that may use these names.
+    /// Parses and checks an expression that is allowed to use `names`.
     pub fn compile(text: &str, names: &[&str]) -> Result<Self, CompileError> {
         if text.chars().count() > LONGEST {
             let message = format!("it is longer than {LONGEST} characters");
@@ -172,8 +171,8 @@ impl Expression {
             return Err(CompileError(vec![message]));
         }
         stacker::grow(STACK, || {
-            // Its own limit of depth is off: it is not counted right, and what
-            // it is to prevent cannot happen in so few characters.
+            // The parser's own depth limit is disabled because it counts incorrectly. The limits on
+            // length and brackets already prevent a stack overflow.
             let parser = Parser::new().max_recursion_depth(u16::MAX);
             let tree = parser
                 .parse(text)
@@ -187,12 +186,12 @@ impl Expression {
         })
     }
 
-    /// As it was written.
+    /// Returns the source text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether the condition holds for an object.
+    /// Evaluates the condition for an object.
     pub fn test(&self, subject: &Subject) -> Result<bool, Unevaluable> {
         match self.evaluate(subject)? {
             Value::Bool(answer) => Ok(answer),
@@ -217,7 +216,7 @@ impl Expression {
     }
 }
 
-/// How deep brackets lie within each other, also those in texts.
+/// Returns the nesting depth of brackets. Brackets in string literals count, too.
 fn nesting(text: &str) -> usize {
     let mut open = 0_usize;
     let mut deepest = 0;
@@ -232,7 +231,7 @@ fn nesting(text: &str) -> usize {
     deepest
 }
 
-/// The parser's words, with the place where there is one.
+/// Formats a parse error, with its position if there is one.
 fn said(error: &kube_cel::cel::ParseError) -> String {
     let message = error.msg.trim();
     match error.pos {
@@ -242,21 +241,21 @@ fn said(error: &kube_cel::cel::ParseError) -> String {
 }
 
 impl Expression {
-    /// What went wrong, without the values that the crate's own words hold.
+    /// Describes an error without the values that the crate's own messages contain.
     fn explain(&self, error: &ExecutionError) -> Unevaluable {
-        // Functions hide why their arguments have no value.
+        // Functions hide the errors of their arguments, so the step limit is checked here.
         if LEFT.with(Cell::get) == 0 {
             return Unevaluable::Wrong(format!("it takes more than {STEPS} steps"));
         }
         let wrong = |text: &str| Unevaluable::Wrong(text.to_owned());
         match error {
-            // A key that was put together may be a value.
+            // A key that the expression computed may be a value. Only literal keys are shown.
             ExecutionError::NoSuchKey(name) if self.text.contains(name.as_str()) => {
                 Unevaluable::Missing(format!("`{name}`"))
             }
             ExecutionError::NoSuchKey(_) => Unevaluable::Missing("such key".to_owned()),
             ExecutionError::IndexOutOfBounds(_) => Unevaluable::Missing("such item".to_owned()),
-            // There is one, or it could not be read: it has no value.
+            // The argument may exist, but its evaluation failed.
             ExecutionError::MissingArgumentOrTarget => {
                 Unevaluable::Missing("value for a function".to_owned())
             }
@@ -273,7 +272,7 @@ impl Expression {
                 wrong("it divides by zero")
             }
             ExecutionError::Overflow(..) => wrong("a number gets too large"),
-            // The rest says in many ways that something is of another type.
+            // The other variants are different forms of a type error.
             _ => wrong("it uses a value of another type than it thinks"),
         }
     }
@@ -295,7 +294,7 @@ impl fmt::Debug for Expression {
 
 impl fmt::Debug for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the object: it may be a Secret.
+        // The object may be a Secret, so its content is not printed.
         f.debug_struct("Subject").finish_non_exhaustive()
     }
 }

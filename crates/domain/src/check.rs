@@ -1,9 +1,8 @@
-//! What must hold of live objects, in the words of a bundle.
+//! Conditions on live objects that a bundle declares.
 //!
-//! A [`Check`] looks at every object that a selector names, one at a time, and
-//! says what speaks against going on: `checks` of a bundle before a change,
-//! `blockUninstall` before the end of a release. Values that may not be shown
-//! never get into its messages.
+//! A [`Check`] evaluates each object that its selector matches and returns the objections. `checks`
+//! of a bundle run before a change, `blockUninstall` before a release is removed. Messages never
+//! contain secret values.
 
 use std::collections::BTreeMap;
 
@@ -16,53 +15,53 @@ use crate::object::{DigestKey, GroupKind, ObjectId, Origin, Secrecy};
 use crate::repo::format::{self, BlockUninstall};
 use crate::repo::{SecretRule, Selector};
 
-/// What the expressions of a check may name.
+/// Names that the expressions of a check can use.
 const NAMES: &[&str] = &["item"];
 
-/// How many objects are named one by one.
+/// Maximum number of objects that are listed individually.
 const NAMED: usize = 20;
 
-/// Longest message, in characters.
+/// Maximum length of a message, in characters.
 const LONGEST: usize = 400;
 
-/// What must hold of every object that it is about.
+/// A condition that every selected object must meet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Check {
-    /// Its name; empty for what forbids the end of a release.
+    /// Its name. Empty for a `blockUninstall` rule.
     pub name: String,
-    /// The objects; without a namespace those in all of them.
+    /// Selector of the objects. Without a namespace, it selects from all namespaces.
     pub target: Selector,
-    /// Where it is written.
+    /// File and line of the declaration.
     pub origin: Origin,
-    /// Which of them.
+    /// Filter on the selected objects, from `where`.
     condition: Option<Expression>,
-    /// What must hold; none where there must be no such object at all.
+    /// Condition that must hold. `None` if no such object is allowed to exist.
     require: Option<Expression>,
     message: Option<Template>,
     secret: Vec<SecretRule>,
 }
 
-/// A part of a check that cannot be read.
+/// A part of a check that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenCheck {
-    /// The field it is written in.
+    /// The field that contains the expression.
     pub field: &'static str,
-    /// What is wrong.
+    /// The errors of the expression.
     pub error: CompileError,
 }
 
-/// What one look at the objects of a check brought.
+/// Result of evaluating a check for all its objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Looked {
-    /// Every object was seen.
+    /// All objects were evaluated.
     Seen {
-        /// What speaks against it: the first of them, by their ids.
+        /// First objections, sorted by object id. Empty if the check holds.
         objections: Vec<Objection>,
-        /// How many more there are.
+        /// Number of further objections that are not listed.
         more: usize,
     },
-    /// Not every object could be seen: nothing may be concluded.
+    /// Not all objects could be read, so there is no result. Contains the reason.
     Unknown(String),
 }
 
@@ -72,12 +71,12 @@ pub enum Looked {
 pub struct Objection {
     /// The object.
     pub object: ObjectId,
-    /// What is wrong with it, in one line.
+    /// Reason, in one line.
     pub message: String,
 }
 
 impl Check {
-    /// Reads a check of a bundle; says everything that is wrong with it.
+    /// Parses a check of a bundle. Reports all its errors at once.
     pub fn read(
         check: &format::Check,
         secret: &[SecretRule],
@@ -100,7 +99,7 @@ impl Check {
         }
     }
 
-    /// Reads what forbids the end of a release.
+    /// Parses a `blockUninstall` rule. Reports all its errors at once.
     pub fn of_end(rule: &BlockUninstall, origin: Origin) -> Result<Self, Vec<BrokenCheck>> {
         let mut broken = Vec::new();
         let read = Self {
@@ -119,21 +118,23 @@ impl Check {
         }
     }
 
-    /// The kind of its objects; one whose group is not known was refused when
-    /// the bundle was read.
+    /// Returns the kind of the selected objects.
+    ///
+    /// `None` does not occur for a parsed bundle, because unknown groups are refused there.
     pub fn kind(&self) -> Option<GroupKind> {
         self.target.group_kind()
     }
 
-    /// What speaks against an object that the selector names; none when the
-    /// check holds, or is not about it. `secrecy` is what is known to be secret
-    /// of it beside what its kind and the bundle say.
+    /// Returns the objection to a selected object.
+    ///
+    /// Returns `None` if the check holds or does not apply to the object. `secrecy` adds secret
+    /// fields to the ones that the kind and the bundle define.
     pub fn object_to(&self, id: &ObjectId, value: &Value, secrecy: &Secrecy) -> Option<String> {
-        // Who asks sees what messages may show, and no more: an answer tells.
+        // Secret fields are masked for the conditions, too. Otherwise the result would reveal them.
         let subject = self.shown(id, value, secrecy);
         let unclear = match self.condition.as_ref().map(|one| one.test(&subject)) {
             None | Some(Ok(true)) => None,
-            // What is not there is not what is looked for.
+            // A missing field means that the filter does not match.
             Some(Ok(false) | Err(Unevaluable::Missing(_))) => return None,
             Some(Err(why)) => Some(("where", why)),
         };
@@ -153,13 +154,13 @@ impl Check {
         }))
     }
 
-    /// Whether it asks for more of an object than that it exists.
+    /// Returns whether the check reads the content of objects, not only their existence.
     pub fn sees_everything(&self) -> bool {
         let says = self.message.as_ref().is_some_and(Template::asks);
         self.condition.is_some() || self.require.is_some() || says
     }
 
-    /// The labels of a live object.
+    /// Returns the labels of a live object.
     pub fn labels(value: &Value) -> BTreeMap<String, String> {
         let labels = value["metadata"]["labels"].as_object();
         labels
@@ -169,7 +170,7 @@ impl Check {
             .collect()
     }
 
-    /// The object without what is secret in it.
+    /// Returns the object with its secret fields masked.
     fn shown(&self, id: &ObjectId, value: &Value, secrecy: &Secrecy) -> Subject {
         let labels = Self::labels(value);
         let fields: Vec<_> = self
@@ -179,14 +180,14 @@ impl Check {
             .flat_map(|rule| rule.fields.iter().cloned())
             .collect();
         let secrecy = Secrecy::of(id, &fields).and(secrecy);
-        // The key lives as long as this one object: only its numbers get out.
+        // An empty key is safe, because only the masker's numbers leave this function.
         let masked = Masker::new(DigestKey::new(Vec::new())).object(value.clone(), &secrecy);
         Subject::of(&masked)
     }
 }
 
 impl Looked {
-    /// Every object was seen, and these are what speaks against it.
+    /// Builds the result for a complete evaluation. Sorts and truncates the objections.
     pub fn seen(mut objections: Vec<Objection>) -> Self {
         objections.sort();
         let more = objections.len().saturating_sub(NAMED);
@@ -194,12 +195,12 @@ impl Looked {
         Self::Seen { objections, more }
     }
 
-    /// Nothing speaks against it.
+    /// Returns whether all objects were evaluated without an objection.
     pub fn holds(&self) -> bool {
         matches!(self, Self::Seen { objections, .. } if objections.is_empty())
     }
 
-    /// In one line what speaks against it; none when nothing does.
+    /// Describes the first objection and the number of others in one line. `None` if it holds.
     pub fn explain(&self) -> Option<String> {
         match self {
             Self::Unknown(why) => Some(format!("cannot be told: {why}")),

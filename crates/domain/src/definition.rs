@@ -1,7 +1,6 @@
-//! Definitions of custom resources that change: what of a definition can only
-//! be had later, and what live objects stand against it.
+//! Changes of CRDs: staged rollout of a changed CRD, and conflicts with existing custom resources.
 //!
-//! A definition is a `CustomResourceDefinition`, as JSON.
+//! A definition is a `CustomResourceDefinition` as JSON.
 
 mod course;
 mod schema;
@@ -19,7 +18,7 @@ pub use survey::{Instances, Misfit, Named, Sighting, Survey};
 use crate::object::{GroupKind, ObjectId, ServiceRef};
 use crate::order::pointed_at;
 
-/// Whether an object is a definition.
+/// Returns whether an object is a CRD.
 pub fn is_definition(id: &ObjectId) -> bool {
     id.is("apiextensions.k8s.io", "CustomResourceDefinition")
 }
@@ -29,7 +28,7 @@ fn all(definition: &Value) -> &[Value] {
     versions.map_or(&[], Vec::as_slice)
 }
 
-/// The names of its versions, in its order.
+/// Returns the names of all versions, in file order.
 pub fn versions(definition: &Value) -> impl Iterator<Item = &str> {
     all(definition)
         .iter()
@@ -41,12 +40,12 @@ fn version<'a>(definition: &'a Value, name: &str) -> Option<&'a Value> {
     versions.find(|version| version["name"] == name)
 }
 
-/// Whether it has a version, be it served or not.
+/// Returns whether a version exists, served or not.
 pub fn has_version(definition: &Value, name: &str) -> bool {
     version(definition, name).is_some()
 }
 
-/// The versions that it serves, in its order.
+/// Returns the served versions, in file order.
 pub fn served(definition: &Value) -> impl Iterator<Item = &str> {
     let served = all(definition)
         .iter()
@@ -54,7 +53,7 @@ pub fn served(definition: &Value) -> impl Iterator<Item = &str> {
     served.filter_map(|version| version["name"].as_str())
 }
 
-/// Whether objects at a version have a status of their own, which controllers write.
+/// Returns whether a version has a status subresource.
 pub fn declares_status(definition: &Value, name: &str) -> bool {
     version(definition, name).is_some_and(|version| version["subresources"]["status"].is_object())
 }
@@ -63,14 +62,14 @@ fn is_served(definition: &Value, name: &str) -> bool {
     version(definition, name).is_some_and(|version| version["served"] == true)
 }
 
-/// The version in which objects are written from now on.
+/// Returns the storage version.
 pub fn storage(definition: &Value) -> Option<&str> {
     let mut versions = all(definition).iter();
     versions.find(|version| version["storage"] == true)?["name"].as_str()
 }
 
-/// The versions in which objects may be stored. Where no server has said so, as
-/// of one that is only rendered, that in which they are written.
+/// Returns the versions in which objects can be stored. For a CRD without status, such as a
+/// rendered one, this is the storage version.
 pub fn stored(definition: &Value) -> Vec<&str> {
     match definition["status"]["storedVersions"].as_array() {
         Some(stored) => stored.iter().filter_map(Value::as_str).collect(),
@@ -78,8 +77,8 @@ pub fn stored(definition: &Value) -> Vec<&str> {
     }
 }
 
-/// What git wants, with the conversion that the server says there will be where
-/// git leaves it to others: that is not none.
+/// Returns the desired CRD with the conversion of the dry-run answer if git sets none. An unset
+/// conversion is not the same as conversion `None`: another manager can own it.
 pub fn with_conversion(mut wanted: Value, predicted: &Value) -> Value {
     let conversion = &predicted["spec"]["conversion"];
     if let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut)
@@ -91,13 +90,13 @@ pub fn with_conversion(mut wanted: Value, predicted: &Value) -> Value {
     wanted
 }
 
-/// Whether a webhook converts objects between the versions.
+/// Returns whether a webhook converts objects between versions.
 pub(crate) fn converts(definition: &Value) -> bool {
     definition["spec"]["conversion"]["strategy"] == "Webhook"
 }
 
-/// The Service behind which its objects are converted; none where they are served
-/// and stored in one version only, as nothing is converted then.
+/// Returns the Service of the conversion webhook. `None` if all objects are served and stored in
+/// one version, because no conversion happens then.
 pub fn converter(definition: &Value) -> Option<ServiceRef> {
     let mut names = stored(definition);
     names.extend(storage(definition));

@@ -1,8 +1,8 @@
-//! What must be ready before a release starts (`dependsOn`), and the order in
-//! which releases come and go.
+//! Readiness conditions of a release (`dependsOn`), and the order in which releases are installed
+//! and removed.
 //!
-//! Nothing is read here: whoever looks at the cluster asks what hinders, and
-//! hands the answers to the planner, which says them in preflight.
+//! This module reads nothing. The caller reads the cluster, asks for hindrances, and passes them to
+//! the planner, which reports them in preflight.
 
 mod arrange;
 
@@ -19,26 +19,26 @@ use crate::readiness::assess;
 
 pub use arrange::{Arranged, arrange};
 
-/// Code of the finding about what is not ready yet.
+/// Code of the finding for a dependency that is not ready yet.
 pub const NOT_READY: &str = "dependency-not-ready";
-/// Code of the finding about who still needs what goes.
+/// Code of the finding for a release that is still needed although it is being removed.
 pub const STILL_NEEDED: &str = "still-needed";
 
-/// One thing that must be ready before a release starts.
+/// A condition that must be met before a release starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependency {
-    /// What it is.
+    /// The release or object that must be ready.
     pub needed: Needed,
-    /// Where the environment says so.
+    /// File and line of the declaration in the environment.
     pub origin: Origin,
 }
 
-/// What a release needs.
+/// A release or object that a release depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Needed {
-    /// Another release of the environment, by its name.
+    /// Name of another release in the environment.
     Release(String),
-    /// An object of anybody.
+    /// An object, regardless of its owner.
     Object(NeededObject),
 }
 
@@ -47,43 +47,42 @@ pub enum Needed {
 pub struct NeededObject {
     /// Group and kind.
     pub kind: GroupKind,
-    /// Its namespace; the release's where nothing is said and the kind has one.
+    /// Its namespace. Defaults to the namespace of the release if the kind is namespaced.
     pub namespace: Option<String>,
     /// Its name.
     pub name: String,
-    /// When it is ready; as for any object of its kind where nothing is said.
+    /// Condition for readiness. `None` uses the readiness rules of the kind.
     pub ready: Option<Expression>,
 }
 
-/// What is wanted of a release that another one needs.
+/// State that a required release must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted<'a> {
-    /// The version that git has; none where the bundle has no versions.
+    /// The version in git. `None` if the bundle has no versions.
     pub version: Option<&'a str>,
-    /// The commit at which it must have been looked at; none where any will do.
+    /// Commit at which the release must have been reconciled. `None` accepts any commit.
     pub revision: Option<&'a str>,
 }
 
-/// Something that is in the way of a release, for now.
+/// A reason why a release cannot start yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hindrance {
-    /// One line: what it is, and what it lacks.
+    /// One line: the dependency and its problem.
     pub message: String,
-    /// Where the environment asks for it.
+    /// File and line of the declaration in the environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<Origin>,
-    /// Its position among what the release depends on; none for one that
-    /// depends on the release.
+    /// Index in the release's `dependsOn`. `None` if another release depends on this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<usize>,
-    /// What is carried out before this release brings it about.
+    /// Whether a change that is executed before this release resolves the hindrance.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub comes_first: bool,
 }
 
 impl Dependency {
-    /// The release that it names.
+    /// Returns the name of the required release. `None` for an object.
     pub fn release(&self) -> Option<&str> {
         match &self.needed {
             Needed::Release(name) => Some(name),
@@ -93,7 +92,7 @@ impl Dependency {
 }
 
 impl Wanted<'_> {
-    /// Why a release is not ready, from its record; none when it is.
+    /// Describes, from its record, why a release is not ready. Returns `None` if it is ready.
     pub fn lacks(self, record: Option<&Installed>) -> Option<String> {
         let Some(record) = record else {
             return Some("is not installed".to_owned());
@@ -119,8 +118,9 @@ impl Wanted<'_> {
 }
 
 impl NeededObject {
-    /// Why a live object is not ready; none when it is. Never holds a value of it,
-    /// and what is secret in it decides nothing.
+    /// Describes why a live object is not ready. Returns `None` if it is ready.
+    ///
+    /// The text never contains a value of the object. Secret fields do not influence the result.
     pub fn lacks(&self, live: Option<&Value>) -> Option<String> {
         let Some(live) = live else {
             return Some("does not exist".to_owned());
@@ -142,12 +142,12 @@ impl NeededObject {
         }
     }
 
-    /// The object without what is secret by its kind: whoever asks learns from
-    /// whether the release goes on what the answer was.
+    /// Masks fields that are secret by kind. Otherwise the readiness of the release would reveal
+    /// them.
     fn shown(&self, live: &Value) -> Value {
         let GroupKind { group, kind } = &self.kind;
         let id = ObjectId::new(group, kind, self.namespace.as_deref(), &self.name);
-        // The key lives as long as this one object: only its numbers get out.
+        // An empty key is safe, because only the masker's numbers leave this function.
         Masker::new(DigestKey::new(Vec::new())).object(live.clone(), &Secrecy::of(&id, &[]))
     }
 }

@@ -1,9 +1,8 @@
-//! Other deployers: by which marks their objects are known, and how they are
-//! told to stop.
+//! Marks of other deployment tools on objects, and the commands that suspend these tools.
 //!
-//! One table for the planner, which takes objects over, and for the doctor,
-//! which says whose an object is. Annotations hold any text, and people paste
-//! commands: only names go into them.
+//! The planner uses this table to take ownership of objects, the doctor to find the owner of an
+//! object. Annotations can contain arbitrary text, and users paste the suggested commands.
+//! Therefore only valid names are inserted into commands.
 
 use std::fmt;
 
@@ -12,20 +11,20 @@ use serde_json::Value;
 
 use crate::object::{FieldPath, GroupKind};
 
-/// A deployer as `adopt` of a release names it.
+/// A deployment tool, as named by `adopt` of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tool {
-    /// Flux: acts by itself.
+    /// Flux. It reconciles continuously.
     Flux,
-    /// Argo CD: acts by itself where an application syncs automatically.
+    /// Argo CD. It reconciles continuously if automated sync is enabled.
     ArgoCd,
-    /// Helm: acts when somebody calls it.
+    /// Helm. It acts only when a user or another tool calls it.
     Helm,
 }
 
 impl Tool {
-    /// The word for it in `adopt`.
+    /// Returns the name of the tool in `adopt`.
     pub fn family(self) -> &'static str {
         match self {
             Self::Flux => "flux",
@@ -45,18 +44,18 @@ impl fmt::Display for Tool {
     }
 }
 
-/// What a deployer calls the thing that an object belongs to.
+/// The owner of an object from the point of view of a deployment tool.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Owner {
-    /// What it is.
+    /// Its kind.
     pub kind: OwnerKind,
-    /// Its namespace, where the mark says it.
+    /// Its namespace, if the mark contains one.
     pub namespace: Option<String>,
     /// Its name.
     pub name: String,
 }
 
-/// The things that objects of other deployers belong to.
+/// Kinds of owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum OwnerKind {
     /// A Kustomization of Flux.
@@ -65,12 +64,12 @@ pub enum OwnerKind {
     HelmRelease,
     /// An Application of Argo CD.
     Application,
-    /// A release of Helm: its Secrets.
+    /// A Helm release, which is recorded in Secrets or ConfigMaps.
     HelmInstallation,
 }
 
 impl OwnerKind {
-    /// The kind of the object; none for what is only recorded in Secrets.
+    /// Returns the kind of the owner's object. `None` for a Helm release, which has no object.
     pub fn group_kind(self) -> Option<GroupKind> {
         Some(match self {
             Self::Kustomization => GroupKind::new("kustomize.toolkit.fluxcd.io", "Kustomization"),
@@ -96,54 +95,54 @@ impl fmt::Display for Owner {
     }
 }
 
-/// What is known of an owner.
+/// State of an owner in the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OwnerState {
-    /// It exists and acts by itself.
+    /// It exists and reconciles continuously.
     Active {
-        /// Where it is.
+        /// The namespace in which it was found.
         namespace: String,
     },
-    /// It exists and was told to stop, or never acts by itself.
+    /// It exists, but is suspended or never acts without a request.
     Suspended,
     /// It does not exist.
     Absent,
-    /// Helm has it on record in these Secrets or ConfigMaps.
+    /// Helm has records of it in these Secrets or ConfigMaps.
     Recorded {
         /// Their namespace.
         namespace: String,
-        /// As kubectl names them, such as `secret/sh.helm.release.v1.web.v1`.
+        /// Names in kubectl notation, such as `secret/sh.helm.release.v1.web.v1`.
         records: Vec<String>,
     },
-    /// It could not be read; why.
+    /// It could not be read. Contains the reason.
     Unknown(String),
 }
 
-/// An owner that was looked at.
+/// An owner and its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownOwner {
-    /// Which one.
+    /// The owner.
     pub owner: Owner,
-    /// What became of it.
+    /// Its state.
     pub state: OwnerState,
 }
 
-/// The marks that a deployer left on an object.
+/// Mark of a deployment tool on an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deployer {
-    /// Which one.
+    /// The tool.
     pub tool: Tool,
-    /// What the object belongs to for it; none where only a field manager tells.
+    /// Owner of the object. `None` if only a field manager identifies the tool.
     pub owner: Option<Owner>,
-    /// The label or annotation that tells, or `field manager`.
+    /// Key of the label or annotation, or `field manager`.
     pub key: String,
-    /// Its value.
+    /// Value of the label or annotation, or the name of the field manager.
     pub value: String,
 }
 
 impl Deployer {
-    /// What people call it, with what of it is meant.
+    /// Formats the tool and, if known, the owner.
     pub fn name(&self) -> String {
         match &self.owner {
             Some(owner) => format!("{} ({owner})", self.tool),
@@ -152,11 +151,11 @@ impl Deployer {
     }
 }
 
-/// How the metadata of an object is looked at.
+/// Access to the labels and annotations in an object's metadata.
 pub trait Marked {
-    /// The value of a label.
+    /// Returns the value of a label.
     fn label(&self, key: &str) -> Option<&str>;
-    /// The value of an annotation.
+    /// Returns the value of an annotation.
     fn annotation(&self, key: &str) -> Option<&str>;
 }
 
@@ -178,7 +177,7 @@ const ARGO_INSTANCE: &str = "argocd.argoproj.io/instance";
 const HELM_NAME: &str = "meta.helm.sh/release-name";
 const HELM_NAMESPACE: &str = "meta.helm.sh/release-namespace";
 
-/// Finds the marks of a deployer; what acts by itself comes first.
+/// Finds the mark of a deployment tool. Tools that reconcile continuously take precedence.
 pub fn marked(metadata: &impl Marked) -> Option<Deployer> {
     flux(metadata)
         .or_else(|| argo(metadata))
@@ -215,7 +214,7 @@ fn argo(metadata: &impl Marked) -> Option<Deployer> {
         let name = metadata.label(ARGO_INSTANCE)?;
         (ARGO_INSTANCE, name, name)
     };
-    // Applications outside of Argo CD's own namespace are `namespace_name`.
+    // Applications outside of Argo CD's own namespace are written as `namespace_name`.
     let (namespace, name) = match application.split_once('_') {
         Some((namespace, name)) => (Some(namespace.to_owned()), name),
         None => (None, application),
@@ -242,8 +241,9 @@ fn helm(metadata: &impl Marked) -> Option<Deployer> {
     })
 }
 
-/// The release of Helm that an object says it belongs to; objects that Flux
-/// installs with Helm have one too.
+/// Returns the Helm release that the annotations of an object name.
+///
+/// Objects that Flux installs with Helm have one, too.
 pub fn helm_owner(metadata: &impl Marked) -> Option<Owner> {
     Some(Owner {
         kind: OwnerKind::HelmInstallation,
@@ -252,8 +252,9 @@ pub fn helm_owner(metadata: &impl Marked) -> Option<Owner> {
     })
 }
 
-/// The deployer that a field manager belongs to: the first that matches, Flux
-/// runs Helm under a name of its own.
+/// Finds the deployment tool behind a list of field managers.
+///
+/// The order matters: Flux takes precedence because it runs Helm under its own manager name.
 pub fn of_managers(managers: &[String]) -> Option<Deployer> {
     [
         (Tool::Flux, "kustomize-controller"),
@@ -273,10 +274,10 @@ pub fn of_managers(managers: &[String]) -> Option<Deployer> {
     })
 }
 
-/// The owner that the server makes up for fields that nobody is recorded for.
+/// Field manager that the server assigns to fields without a recorded manager.
 pub const MADE_UP_MANAGER: &str = "before-first-apply";
 
-/// The families that `adopt` may name, and the managers that belong to them.
+/// Families that `adopt` can name, with prefixes of their field managers.
 const FAMILIES: &[(&str, &[&str])] = &[
     ("kubectl", &["kubectl", MADE_UP_MANAGER]),
     ("flux", &["kustomize-controller", "helm-controller", "flux"]),
@@ -284,7 +285,7 @@ const FAMILIES: &[(&str, &[&str])] = &[
     ("argocd", &["argocd"]),
 ];
 
-/// The family that a manager belongs to: the first that matches.
+/// Returns the first family whose prefix matches a field manager.
 pub fn family(manager: &str) -> Option<&'static str> {
     FAMILIES
         .iter()
@@ -292,12 +293,12 @@ pub fn family(manager: &str) -> Option<&'static str> {
         .map(|(name, _)| *name)
 }
 
-/// The names of all families.
+/// Returns the names of all families.
 pub fn families() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|(name, _)| *name)
 }
 
-/// The labels and annotations of an object that are marks of a deployer.
+/// Returns the paths of labels and annotations that are marks of a deployment tool.
 pub fn marks(metadata: &Value) -> Vec<FieldPath> {
     let is_flux = |key: &str| key.starts_with(FLUX_KUSTOMIZE) || key.starts_with(FLUX_HELM);
     let found = |field: &str, is_mark: &dyn Fn(&str) -> bool| -> Vec<FieldPath> {
@@ -317,9 +318,10 @@ pub fn marks(metadata: &Value) -> Vec<FieldPath> {
 }
 
 impl Owner {
-    /// The commands that make it leave its objects alone, any one of which is
-    /// enough; none where a name in them cannot be trusted. `found` is the
-    /// namespace that it was found in.
+    /// Returns alternative commands that suspend the owner. Running one of them is sufficient.
+    ///
+    /// Returns an empty list if a name is not safe to paste. `found` is the namespace in which the
+    /// owner was found.
     pub fn suspend(&self, found: Option<&str>) -> Vec<String> {
         let namespace = self.namespace.as_deref().or(found);
         if !is_name(&self.name) || namespace.is_some_and(|namespace| !is_name(namespace)) {
@@ -359,7 +361,7 @@ impl Owner {
         commands
     }
 
-    /// What the object of the owner says about it, when it exists.
+    /// Derives the state of the owner from its object.
     pub fn judge(&self, object: &Value) -> OwnerState {
         let acts = match self.kind {
             OwnerKind::Kustomization | OwnerKind::HelmRelease => object["spec"]["suspend"] != true,
@@ -384,14 +386,16 @@ impl Owner {
     }
 }
 
-/// The command that removes what Helm has on record of a release.
+/// Returns the command that removes Helm's records of a release.
+///
+/// Returns `None` if a name is not safe to paste.
 pub fn forget_helm(namespace: &str, records: &[String]) -> Option<String> {
     let mut names = records.iter().flat_map(|record| record.split('/'));
     (is_name(namespace) && names.all(is_name))
         .then(|| format!("kubectl -n {namespace} delete {}", records.join(" ")))
 }
 
-/// Whether a text may stand in a command as it is.
+/// Returns whether a text is safe in a shell command without quoting.
 fn is_name(text: &str) -> bool {
     !text.is_empty()
         && !text.starts_with('-')

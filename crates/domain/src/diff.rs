@@ -1,10 +1,13 @@
-//! What differs between live and desired objects, and whose it is.
+//! Compares live and desired objects and attributes the differences to field managers.
 //!
-//! [`ownership`] reads `metadata.managedFields`; [`normalize`] removes what the
-//! server adds to every object; [`fields`] compares field by field; [`masking`]
-//! keeps secret values out of the result; [`text`] draws it, [`words`] and
-//! [`markdown`] say it; [`pairing`] finds what only changed its name. What a difference
-//! means for the plan is not decided here.
+//! - [`ownership`] reads `metadata.managedFields`.
+//! - [`normalize`] removes server-managed fields.
+//! - [`fields`] compares field by field.
+//! - [`masking`] hides secret values.
+//! - [`text`] renders YAML hunks, [`words`] and [`markdown`] render text for people.
+//! - [`pairing`] detects moved and renamed objects.
+//!
+//! The plan decides how to act on a difference.
 
 pub mod fields;
 pub mod locate;

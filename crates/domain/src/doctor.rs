@@ -1,10 +1,9 @@
-//! What is wrong with a cluster, and what repairs it.
+//! Diagnoses problems of a cluster and suggests repairs.
 //!
-//! [`diagnose`] looks at a whole cluster, whoever installed what: leftovers
-//! that are found by what they point at, APIs that do not answer, deletions
-//! that do not end, objects of pleach that no inventory has. It reads nothing
-//! and changes nothing; what `--fix` may delete is decided here too, by
-//! [`Diagnosis::deletion`], which takes the evidence of the diagnosis.
+//! [`diagnose`] examines the whole cluster, including objects that pleach did not install. It finds
+//! registrations of missing Services, APIs that do not answer, deletions that do not finish, and
+//! objects of pleach that no inventory contains. This module neither reads nor changes the cluster.
+//! [`Diagnosis::deletion`] decides, from the evidence, which objects `--fix` is allowed to delete.
 
 mod absence;
 mod dead;
@@ -41,88 +40,88 @@ pub use standing::Standing;
 pub(crate) use stuck::address;
 pub use subject::{Deployer, Owner, Subject, Write};
 
-/// Everything that the doctor knows of a cluster.
+/// Observed state of a cluster, the input of the diagnosis.
 #[derive(Debug, Clone, Default)]
 pub struct Observations {
-    /// When it was looked at.
+    /// Time of the observation.
     pub at: Timestamp,
-    /// What the server serves.
+    /// API groups that the server serves.
     pub discovery: Discovery,
-    /// What points at Services.
+    /// Objects that register Services.
     pub registrations: Vec<Registered>,
-    /// What stands behind those Services; one that could not be read is not in it.
+    /// Backends of those Services. A Service that could not be read is missing.
     pub backends: BTreeMap<ServiceRef, Backend>,
-    /// Admission policies of pleach that close something.
+    /// Admission policies of pleach that act as gates.
     pub gates: Vec<Gate>,
-    /// Temporary changes that releases have on record.
+    /// Temporary changes that journals of releases contain.
     pub standing: Vec<Standing>,
     /// Namespaces that are being deleted.
     pub namespaces: Vec<Leaving>,
-    /// Objects that are being deleted, and those that claim to be members of a
-    /// release and are in no inventory that could be read.
+    /// Objects that are being deleted. Also objects that claim membership of a release, but are in
+    /// no readable inventory.
     pub objects: Vec<Subject>,
-    /// The workloads of the cluster, where some of those objects wait for a
-    /// controller; none where they were not looked at, or not all of them.
+    /// Workloads of the cluster, to find controllers of finalizers. `None` if they were not read or
+    /// not all of them could be read.
     pub workloads: Option<Vec<Workload>>,
-    /// The releases of pleach, and their members where those could be read.
+    /// Releases of pleach, with their members if the inventory could be read.
     pub releases: Vec<KnownRelease>,
-    /// Whether [`Observations::releases`] is all there is.
+    /// Whether [`Observations::releases`] is complete.
     pub releases_are_complete: bool,
-    /// Rights that pleach lacks.
+    /// RBAC permissions that pleach lacks.
     pub missing: Vec<MissingGrant>,
-    /// What could not be looked at.
+    /// Parts of the cluster that could not be read.
     pub gaps: Vec<Gap>,
 }
 
 /// A release with its members.
 #[derive(Debug, Clone)]
 pub struct KnownRelease {
-    /// What its Release object says.
+    /// Summary of the release from its stored state.
     pub summary: ReleaseSummary,
-    /// Its members, or why they could not be read.
+    /// Members of the release, or the reason why they could not be read.
     pub inventory: Result<Inventory, String>,
 }
 
-/// Something that could not be looked at.
+/// A part of the cluster that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap {
-    /// What was to be read.
+    /// Name of the part.
     pub what: String,
-    /// How that failed.
+    /// Reason of the failure.
     pub why: String,
-    /// Whether we may not: that is a matter of rights, not of the cluster.
+    /// Whether the read was forbidden, which is no fault of the cluster.
     pub forbidden: bool,
 }
 
-/// One thing that is wrong.
+/// A problem in the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Diagnosis {
-    /// What it is, for programs.
+    /// Stable code for programs.
     pub code: Code,
-    /// How bad it is.
+    /// Severity of the problem.
     pub severity: Severity,
-    /// The object it is about; none for what is about the whole cluster.
+    /// The affected object. `None` for a problem of the whole cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object: Option<ObjectId>,
-    /// What is wrong: a sentence fragment in lower case without a period.
+    /// Description: a sentence fragment in lower case without a period.
     pub message: String,
-    /// Whose the object is.
+    /// Owner of the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// What it breaks.
+    /// Consequences of the problem.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub breaks: Vec<String>,
-    /// Objects that it is about too.
+    /// Further affected objects.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub related: Vec<ObjectId>,
-    /// What to know before it is repaired.
+    /// Advice on the repair.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// The command that repairs it, or that shows what has to be repaired.
+    /// Command that repairs the problem or shows the cause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// Set where `--fix` may delete the object.
+    /// Evidence for a deletion. Set if `--fix` is allowed to delete the object.
     #[serde(rename = "fixable", serialize_with = "is_some")]
     evidence: Option<Evidence>,
 }
@@ -132,27 +131,27 @@ fn is_some<S: Serializer>(evidence: &Option<Evidence>, serializer: S) -> Result<
     serializer.serialize_bool(evidence.is_some())
 }
 
-/// What a diagnosis is about. The texts are part of the interface.
+/// Code of a diagnosis. The texts are part of the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Code {
-    /// A registration points at a Service that does not exist.
+    /// A registration refers to a Service that does not exist.
     ServiceMissing,
-    /// A registration points at a Service without ready endpoints.
+    /// A registration refers to a Service without ready endpoints.
     ServiceWithoutEndpoints,
     /// An aggregated API is not available for another reason.
     ApiUnavailable,
-    /// A gate of an upgrade that nobody carries out any more.
+    /// A gate belongs to an upgrade that is no longer executed.
     GateAbandoned,
-    /// A temporary change of an upgrade that nobody carries out any more.
+    /// A temporary change belongs to an upgrade that is no longer executed.
     OverlayAbandoned,
-    /// Discovery of a group-version is stale, and no `APIService` says why.
+    /// Discovery of a group-version is stale, and no `APIService` explains it.
     DiscoveryStale,
-    /// The deletion of a namespace does not get on.
+    /// The deletion of a namespace makes no progress.
     NamespaceStuck,
     /// The deletion of an object waits for a finalizer.
     ObjectStuck,
-    /// An object claims to be a member of a release and is in no inventory.
+    /// An object claims membership of a release, but is in no inventory.
     Orphan,
     /// Objects are members of a release that no longer exists.
     ReleaseLost,
@@ -160,14 +159,14 @@ pub enum Code {
     ReleaseNotReady,
     /// The record or the inventory of a release cannot be read.
     ReleaseUnreadable,
-    /// pleach may not do what it needs to.
+    /// pleach lacks a required permission.
     RightMissing,
-    /// Something could not be looked at.
+    /// A part of the cluster could not be read.
     NotExamined,
 }
 
 impl Code {
-    /// Every code.
+    /// All codes.
     pub const ALL: [Self; 14] = [
         Self::ServiceMissing,
         Self::ServiceWithoutEndpoints,
@@ -208,7 +207,7 @@ impl fmt::Display for Code {
 }
 
 impl Diagnosis {
-    /// Starts a diagnosis.
+    /// Creates a diagnosis without owner, advice and evidence.
     fn new(
         code: Code,
         severity: Severity,
@@ -229,18 +228,18 @@ impl Diagnosis {
         }
     }
 
-    /// Whether `--fix` may delete the object.
+    /// Returns whether `--fix` is allowed to delete the object.
     pub fn is_fixable(&self) -> bool {
         self.evidence.is_some()
     }
 
-    /// What proves that the object may be deleted.
+    /// Returns the evidence that allows a deletion of the object.
     pub fn evidence(&self) -> Option<&Evidence> {
         self.evidence.as_ref()
     }
 }
 
-/// Looks at everything, the worst first.
+/// Returns all diagnoses, in descending order of severity.
 pub fn diagnose(observations: &Observations) -> Vec<Diagnosis> {
     let mut diagnoses = Vec::new();
     dead::registrations(observations, &mut diagnoses);

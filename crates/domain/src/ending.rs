@@ -1,7 +1,7 @@
-//! What the end of an object waits for, in words, as the object itself tells.
+//! Explains why the deletion of an object does not finish.
 //!
-//! Finalizers are never taken off by pleach: whoever set one has something to
-//! clean up. So what a deletion waits for is named, with who set it.
+//! pleach never removes finalizers, because each one stands for a pending cleanup. Instead, it
+//! reports the finalizers and the field managers that set them.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::diff::ownership;
 use crate::doctor::Leaving;
 use crate::object::ObjectId;
 
-/// Finalizers of Kubernetes itself, and what they wait for.
+/// Finalizers of Kubernetes itself, with the cause of the delay.
 const WELL_KNOWN: &[(&str, &str)] = &[
     ("foregroundDeletion", "what it owns is being deleted"),
     ("orphan", "what it owns is being let go of"),
@@ -34,17 +34,17 @@ const WELL_KNOWN: &[(&str, &str)] = &[
     ),
 ];
 
-/// Something that has to be done before an object goes.
+/// A finalizer on an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finalizer {
-    /// How it is written on the object.
+    /// Its name in `metadata.finalizers`.
     pub name: String,
-    /// The field managers that wrote it there.
+    /// Field managers that set it.
     pub set_by: Vec<String>,
 }
 
 impl Finalizer {
-    /// The finalizers of an object, from its metadata.
+    /// Returns the finalizers in an object's metadata.
     pub fn all(metadata: &Value) -> Vec<Self> {
         let names = metadata["finalizers"].as_array().into_iter().flatten();
         names
@@ -56,7 +56,7 @@ impl Finalizer {
             .collect()
     }
 
-    /// What a finalizer of Kubernetes itself waits for; none for any other.
+    /// Explains a finalizer of Kubernetes itself. Returns `None` for any other.
     pub fn meaning(&self) -> Option<&'static str> {
         let mut known = WELL_KNOWN.iter();
         known
@@ -66,7 +66,7 @@ impl Finalizer {
 }
 
 impl fmt::Display for Finalizer {
-    /// With what it means, or with who set it.
+    /// Appends the explanation, or else the field managers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
         match self.meaning() {
@@ -87,7 +87,7 @@ fn setters(metadata: &Value, finalizer: &str) -> Vec<String> {
         .collect()
 }
 
-/// What an object that is being deleted waits for, in one line.
+/// Describes in one line why the deletion of an object is not finished.
 pub fn explain(value: &Value) -> String {
     if let Some(cause) = namespace(value).or_else(|| definition(value)) {
         return cause;
@@ -105,7 +105,7 @@ pub fn explain(value: &Value) -> String {
     }
 }
 
-/// What to do when an end does not come; none where only time can help.
+/// Suggests how to unblock a deletion. Returns `None` if there is nothing to do but wait.
 pub fn advice(id: &ObjectId, value: &Value) -> Option<String> {
     let mut foreign = Finalizer::all(&value["metadata"]);
     foreign.retain(|finalizer| finalizer.meaning().is_none());
@@ -128,7 +128,7 @@ pub fn advice(id: &ObjectId, value: &Value) -> Option<String> {
     ))
 }
 
-/// A namespace says itself why it does not get on.
+/// Reads the cause from the conditions of a Namespace.
 fn namespace(value: &Value) -> Option<String> {
     let is_namespace = value["kind"] == "Namespace" && value["apiVersion"] == "v1";
     let leaving = Leaving::read(value).filter(|_| is_namespace)?;
@@ -142,7 +142,7 @@ fn namespace(value: &Value) -> Option<String> {
     })
 }
 
-/// So does a definition whose custom resources do not go.
+/// Reads the cause from the `Terminating` condition of a CRD.
 fn definition(value: &Value) -> Option<String> {
     let is_deleted = value["metadata"]["deletionTimestamp"].is_string();
     if !is_deleted || value["kind"] != "CustomResourceDefinition" {

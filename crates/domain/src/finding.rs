@@ -1,7 +1,7 @@
-//! What pleach has to say about its input: one type for lint, render and plan.
+//! Findings about the input, shared by lint, render and plan.
 //!
-//! Passes collect findings and go on; only the edge decides, from the
-//! [`Kind`] of the errors among them, with which exit code the command ends.
+//! Passes collect findings and continue. The CLI derives the exit code from the [`Kind`] of the
+//! errors.
 
 pub mod excerpt;
 
@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::object::{ObjectId, Origin};
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Said for the record; nothing needs to be done.
+    /// Information. No action is required.
     Note,
-    /// Probably not what was meant; carried out all the same.
+    /// Probably a mistake. The command continues.
     Warning,
     /// Stops the command before its first write.
     Error,
@@ -34,50 +34,50 @@ impl fmt::Display for Severity {
     }
 }
 
-/// What a finding is about; decides the exit code of an error.
+/// Category of a finding. It determines the exit code of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Files, values, templates or manifests of the repository (exit 3).
     Repository,
-    /// The cluster cannot be reached, or does not let us (exit 4).
+    /// The cluster is unreachable or denies access (exit 4).
     Cluster,
-    /// Another manager's fields, or a precondition that no longer holds (exit 5).
+    /// Fields of another manager, or a precondition that no longer holds (exit 5).
     Conflict,
     /// Refused by policy: version, consent, prune cap, guard, ownership (exit 7).
     Policy,
 }
 
-/// One thing to say about the input, with its place and its way out.
+/// A problem in the input, with its location and a hint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// What it is about.
+    /// Category.
     pub kind: Kind,
-    /// A stable name in kebab case, for machines and for the documentation.
+    /// Stable name in kebab case, for programs and for the documentation.
     pub code: String,
-    /// One sentence fragment in lower case without a period. Never a secret value.
+    /// Message: a sentence fragment in lower case without a period. Never contains a secret value.
     pub message: String,
-    /// File and line it comes from.
+    /// File and line of the cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<Origin>,
-    /// Column of the place in characters, from 1, where it is known.
+    /// Column of the location in characters, starting at 1, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
-    /// The line of source at the place, as far as it can be shown.
+    /// Source line of the location, without values that are possibly secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excerpt: Option<String>,
-    /// The object it is about.
+    /// The affected object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<ObjectId>,
-    /// The obvious next step.
+    /// Suggested next step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
 impl Finding {
-    /// Starts a finding; `code` is its stable name.
+    /// Creates a finding. `code` is its stable name.
     pub fn new(severity: Severity, kind: Kind, code: &str, message: impl Into<String>) -> Self {
         Self {
             severity,
@@ -92,57 +92,57 @@ impl Finding {
         }
     }
 
-    /// Starts an error.
+    /// Creates an error.
     pub fn error(kind: Kind, code: &str, message: impl Into<String>) -> Self {
         Self::new(Severity::Error, kind, code, message)
     }
 
-    /// Starts a warning.
+    /// Creates a warning.
     pub fn warning(kind: Kind, code: &str, message: impl Into<String>) -> Self {
         Self::new(Severity::Warning, kind, code, message)
     }
 
-    /// Starts a note.
+    /// Creates a note.
     pub fn note(kind: Kind, code: &str, message: impl Into<String>) -> Self {
         Self::new(Severity::Note, kind, code, message)
     }
 
-    /// Adds the file and line.
+    /// Sets the file and line.
     #[must_use]
     pub fn at(mut self, place: Origin) -> Self {
         self.place = Some(place);
         self
     }
 
-    /// Adds the column within the line.
+    /// Sets the column within the line.
     #[must_use]
     pub fn column(mut self, column: usize) -> Self {
         self.column = Some(column);
         self
     }
 
-    /// Adds the object.
+    /// Sets the affected object.
     #[must_use]
     pub fn on(mut self, object: ObjectId) -> Self {
         self.object = Some(object);
         self
     }
 
-    /// Adds the next step.
+    /// Sets the next step.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Says what it is about.
+    /// Sets the category.
     #[must_use]
     pub fn of_kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// Whether this finding stops the command.
+    /// Returns whether this finding stops the command.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
@@ -160,7 +160,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// How many errors and warnings there are, as people say it.
+/// Returns the number of errors and warnings, such as `1 error, 2 warnings`.
 pub fn summary(findings: &[Finding]) -> String {
     let count = |severity, name| {
         let number = findings
@@ -183,7 +183,7 @@ pub fn summary(findings: &[Finding]) -> String {
     .join(", ")
 }
 
-/// Sorts by file and line, errors first, and drops repetitions.
+/// Sorts by file, line and descending severity. Removes duplicates.
 pub fn sort(findings: &mut Vec<Finding>) {
     findings.sort_by(|a, b| {
         (&a.place, Reverse(a.severity), a.column, a).cmp(&(

@@ -1,11 +1,12 @@
-//! Gates: what nobody else may create or change while a release changes.
+//! Gates: admission policies that block writes of other clients during a release change.
 //!
 //! A gate is a `ValidatingAdmissionPolicy` with a binding of the same name,
-//! `<environment>.<release>.<name>`. It stops everybody but a list: the accounts
-//! of the release, nodes and the cluster's own controllers, whom the bundle exempts,
-//! and the user that closes it where its own change writes what is closed. A second rule of the same policy,
-//! from which nobody is exempt, refuses one name of a `ConfigMap`: by a dry run
-//! of that it is seen whether the gate is in force.
+//! `<environment>.<release>.<name>`. It exempts service accounts of the release, nodes, the
+//! cluster's own controllers, and users that the bundle lists. It exempts the user that creates the
+//! gate only if the change itself writes the blocked resources.
+//!
+//! A second rule of the policy rejects one `ConfigMap` name without exemptions. A dry run of that
+//! ConfigMap shows whether the gate is in force.
 //!
 //! ```
 //! use pleach_domain::gate::{Closed, Gate, Operation};
@@ -38,12 +39,12 @@ pub use crate::repo::format::Operation;
 
 /// API group of policies and their bindings.
 pub const GROUP: &str = "admissionregistration.k8s.io";
-/// The kind that closes.
+/// Kind of the policy of a gate.
 pub const POLICY: &str = "ValidatingAdmissionPolicy";
-/// The kind that puts it in force.
+/// Kind of the binding that puts a policy in force.
 pub const BINDING: &str = "ValidatingAdmissionPolicyBinding";
 
-/// Kinds of admission policies and of their bindings.
+/// Kinds of admission policies and their bindings.
 const ADMISSION: [&str; 4] = [
     POLICY,
     BINDING,
@@ -51,53 +52,54 @@ const ADMISSION: [&str; 4] = [
     "MutatingAdmissionPolicyBinding",
 ];
 
-/// What every probe's name starts with; the gate's name follows.
+/// Prefix of all probe names. The name of the gate follows.
 const PROBE: &str = "pleach-gate-probe-";
 
-/// Users of the cluster's own components, which go on working.
+/// Users of the cluster's own components, which are exempt.
 const COMPONENTS: [&str; 3] = [
     "system:apiserver",
     "system:kube-controller-manager",
     "system:kube-scheduler",
 ];
 
-/// Groups that are exempt: nodes, and the controllers of the cluster.
+/// Exempt groups: nodes and controllers of the cluster.
 const GROUPS: [&str; 2] = ["system:nodes", "system:serviceaccounts:kube-system"];
 
-/// A gate as a plan has it: everything but who closes it, and when.
+/// A gate in a plan. The user and the time are added when it is created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Gate {
-    /// The release whose change it belongs to.
+    /// Release whose change the gate protects.
     pub release: ReleaseName,
     /// Its name in the bundle.
     pub name: String,
-    /// The version that is gone to.
+    /// Target version of the change.
     pub version: String,
-    /// What is closed.
+    /// Blocked resources.
     pub closed: Vec<Closed>,
-    /// Which writes of it.
+    /// Blocked operations.
     pub operations: Vec<Operation>,
-    /// Users who are exempt, beside the cluster itself.
+    /// Exempt users in addition to the cluster's own.
     pub exempt: Vec<String>,
-    /// Whether the user that closes it is exempt too: its own change writes what is closed.
+    /// Whether the user that creates the gate is exempt, because its change writes the blocked
+    /// resources.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub exempts_us: bool,
-    /// Where state is kept: the probe would lie there.
+    /// Namespace of the release's state, which is also the namespace of the probe.
     pub state: String,
 }
 
-/// Resources that are closed.
+/// Resources that a gate blocks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Closed {
     /// API groups.
     pub groups: Vec<String>,
-    /// Plurals, each with its subresources; `*` for all of the groups.
+    /// Plural names, each including its subresources. `*` means all resources of the groups.
     pub resources: Vec<String>,
 }
 
 impl Closed {
-    /// As rules name them: a plural means its subresources too.
+    /// Returns the resources of an admission rule. A plural name includes its subresources.
     fn rule(&self) -> Vec<String> {
         if self.resources.iter().any(|resource| resource == "*") {
             return vec!["*/*".to_owned()];
@@ -106,7 +108,7 @@ impl Closed {
         self.resources.iter().flat_map(both).collect()
     }
 
-    /// Whether some of what a webhook intercepts is closed.
+    /// Returns whether the gate blocks some of the resources that a webhook intercepts.
     pub fn covers(&self, rule: &Interception) -> bool {
         let meets = |one: &str, other: &str| one == "*" || other == "*" || one == other;
         let mut groups = self.groups.iter();
@@ -134,44 +136,44 @@ impl fmt::Display for Closed {
     }
 }
 
-/// The user name of a service account.
+/// Returns the user name of a service account.
 pub fn account(namespace: &str, name: &str) -> String {
     format!("system:serviceaccount:{namespace}:{name}")
 }
 
-/// Whether an object is a policy.
+/// Returns whether an object is a `ValidatingAdmissionPolicy`.
 pub fn is_policy(id: &ObjectId) -> bool {
     id.is(GROUP, POLICY)
 }
 
-/// Whether a kind is an admission policy or a binding of one.
+/// Returns whether a kind is an admission policy or its binding.
 pub fn is_admission(kind: &GroupKind) -> bool {
     kind.group == GROUP && ADMISSION.contains(&kind.kind.as_str())
 }
 
-/// The policy behind the probe of a gate.
+/// Returns the policy name of a probe.
 pub fn probed(probe: &ObjectId) -> Option<&str> {
     probe.name.strip_prefix(PROBE)
 }
 
-/// The command that lifts a gate which nobody will lift.
+/// Returns the command that lifts an abandoned gate.
 pub fn lifted_by(policy: &ObjectId) -> String {
     format!("pleach doctor --fix {policy}")
 }
 
-/// The probe of a gate, by its policy. `state` is the namespace it would lie in.
+/// Returns the probe of a policy. `state` is the probe's namespace.
 pub fn probe(policy: &ObjectId, state: &str) -> ObjectId {
     let name = format!("{PROBE}{}", policy.name);
     ObjectId::new("", "ConfigMap", Some(state), &name)
 }
 
-/// The binding of a gate, by its policy.
+/// Returns the binding of a policy.
 pub fn binding(policy: &ObjectId) -> ObjectId {
     ObjectId::new(GROUP, BINDING, None, &policy.name)
 }
 
-/// Whether a live policy or binding is the gate of a release that its name and
-/// its annotation say.
+/// Returns whether a live policy or binding is a gate of the release, by its name and its
+/// annotation.
 pub fn is_of(live: &Value, release: &ReleaseName) -> bool {
     let metadata = &live["metadata"];
     let owner = release.to_string();
@@ -183,21 +185,21 @@ pub fn is_of(live: &Value, release: &ReleaseName) -> bool {
 }
 
 impl Gate {
-    /// The policy.
+    /// Returns the id of the policy.
     pub fn id(&self) -> ObjectId {
         let name = format!("{}.{}", self.release, self.name);
         ObjectId::new(GROUP, POLICY, None, &name)
     }
 
-    /// What is closed, in words.
+    /// Describes the blocked writes.
     pub fn explain(&self) -> String {
         let operations: Vec<&str> = self.operations.iter().map(|one| one.as_str()).collect();
         let closed: Vec<String> = self.closed.iter().map(ToString::to_string).collect();
         format!("{} of {}", operations.join(" and "), closed.join(", "))
     }
 
-    /// The policy as it is created by a user at a time; the user counts only where the gate
-    /// exempts it.
+    /// Builds the policy. `by` is the user that creates it, and only matters if the gate exempts
+    /// that user.
     pub fn policy(&self, by: Option<&str>, since: Timestamp) -> Value {
         let probe = probe(&self.id(), &self.state);
         let mut rules: Vec<Value> = self
@@ -239,7 +241,7 @@ impl Gate {
         })
     }
 
-    /// The binding that puts the policy in force.
+    /// Builds the binding that puts the policy in force.
     pub fn binding(&self, since: Timestamp) -> Value {
         json!({
             "apiVersion": format!("{GROUP}/v1"),
@@ -262,7 +264,7 @@ impl Gate {
         })
     }
 
-    /// What those read who are stopped.
+    /// Builds the message for rejected clients.
     fn message(&self, since: Timestamp) -> String {
         let ReleaseName {
             environment,
@@ -277,9 +279,9 @@ impl Gate {
         )
     }
 
-    /// Who is stopped: the probe always, of everything else all but those exempt.
+    /// Builds the match condition: the probe always matches, other writes only if not exempt.
     fn condition(&self, by: Option<&str>, probe: &ObjectId) -> String {
-        // JSON text is CEL text.
+        // JSON string literals are valid in CEL.
         let text = |text: &str| Value::from(text).to_string();
         let mut users: Vec<&str> = COMPONENTS.to_vec();
         users.extend(by.filter(|_| self.exempts_us));
@@ -288,7 +290,7 @@ impl Gate {
         users.dedup();
         let users: Vec<String> = users.into_iter().map(text).collect();
         let groups: Vec<String> = GROUPS.into_iter().map(text).collect();
-        // A request without a name has no such field.
+        // `name` is absent in a request without a name.
         format!(
             "(request.resource.group == '' && request.resource.resource == 'configmaps' && request.namespace == {} && has(request.name) && request.name == {}) || !(request.userInfo.username in [{}] || (has(request.userInfo.groups) && request.userInfo.groups.exists(group, group in [{}])))",
             text(&self.state),
@@ -300,7 +302,7 @@ impl Gate {
 }
 
 fn second(time: Timestamp) -> String {
-    // Always a time: a timestamp has seconds.
+    // Rounding to seconds cannot fail for a valid timestamp.
     time.round(jiff::Unit::Second).unwrap_or(time).to_string()
 }
 
@@ -362,7 +364,7 @@ mod tests {
             assert!(condition.contains(name), "{name} in {condition}");
         }
         assert!(!condition.contains("startsWith"), "{condition}");
-        // People may share our user: it is exempt only where the plan needs it.
+        // Users can share the account of pleach, so it is exempt only if the plan requires that.
         let mut gate = gate(&[("a.example.org", "*")]);
         gate.exempts_us = false;
         let policy = gate.policy(Some("ops"), Timestamp::UNIX_EPOCH);
@@ -370,7 +372,7 @@ mod tests {
         assert!(!condition.contains("ops"), "{condition}");
     }
 
-    /// Gates in journals of older versions do not say whom they exempt.
+    /// Gates in journals of older versions lack the exemption of the creating user.
     #[test]
     fn a_gate_of_an_older_version_is_read() {
         let mut written = serde_json::to_value(gate(&[("a.example.org", "*")])).unwrap();
@@ -379,7 +381,7 @@ mod tests {
         assert!(!read.exempts_us);
     }
 
-    /// What the doctor finds gates by is what is written.
+    /// The doctor recognizes the objects that `Gate` builds.
     #[test]
     fn the_doctor_knows_a_gate_and_its_binding() {
         let gate = gate(&[("a.example.org", "*")]);

@@ -1,10 +1,9 @@
-//! Fields that are left to others.
+//! Fields that are left to other managers.
 //!
-//! A field that a rule of the release names, or that an autoscaler writes, is
-//! sent when its object is created and then given up: its path is taken out of
-//! our entry of `managedFields` first, and then it is left out of what is
-//! applied. Left out alone it would be deleted. What is recorded as desired is
-//! always the object without it, so that nothing that happens to it is drift.
+//! A field is ignored if a rule of the release names it or an autoscaler writes it. It is sent when
+//! its object is created. Later, its path is first removed from our entry in `managedFields`, and
+//! then the field is omitted from applies. Only omitting it would delete the field. The recorded
+//! desired digest never includes ignored fields, so their changes are not drift.
 
 mod autoscaler;
 mod pattern;
@@ -22,26 +21,25 @@ use crate::diff::ownership::FieldSet;
 use crate::object::{Manifest, ObjectId};
 use crate::observe::DesiredDigest;
 
-/// What is ignored of the objects of a release.
+/// Ignored fields of all objects of a release.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ignored {
     objects: BTreeMap<ObjectId, IgnoredFields>,
 }
 
-/// What is ignored of one object.
+/// Ignored fields of one object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IgnoredFields {
-    /// The fields.
+    /// Patterns of the fields.
     pub patterns: Vec<FieldPattern>,
-    /// What is sent once the object exists: the manifest without them.
+    /// The manifest without the ignored fields, which is sent once the object exists.
     pub lean: Manifest,
-    /// The digest of what is sent when it is created.
+    /// Digest of the full manifest, which is sent when the object is created.
     pub initial: DesiredDigest,
 }
 
 impl Ignored {
-    /// Ignores fields of a manifest beside those that are ignored already.
-    /// Nothing happens where the manifest has none of them.
+    /// Adds ignored fields of a manifest. Does nothing if the manifest contains none of them.
     pub fn add(&mut self, manifest: &Manifest, patterns: &[FieldPattern]) {
         let mut all = self
             .objects
@@ -63,34 +61,35 @@ impl Ignored {
         }
     }
 
-    /// What is ignored of an object.
+    /// Returns the ignored fields of an object.
     pub fn of(&self, id: &ObjectId) -> &[FieldPattern] {
         self.objects
             .get(id)
             .map_or(&[], |ignored| ignored.patterns.as_slice())
     }
 
-    /// What is sent of an object that exists.
+    /// Returns the manifest to send for an object that exists.
     pub fn lean<'a>(&'a self, manifest: &'a Manifest) -> &'a Manifest {
         self.objects
             .get(manifest.id())
             .map_or(manifest, |ignored| &ignored.lean)
     }
 
-    /// What is known of every object of which something is ignored.
+    /// Iterates over all objects with ignored fields.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&ObjectId, &mut IgnoredFields)> {
         self.objects.iter_mut()
     }
 
-    /// The digest of what is sent when an object is created; none where that is
-    /// what is sent afterwards too.
+    /// Returns the digest of the manifest that creates an object. `None` if the object has no
+    /// ignored fields.
     pub fn initial(&self, id: &ObjectId) -> Option<DesiredDigest> {
         self.objects.get(id).map(|ignored| ignored.initial)
     }
 
-    /// What to ask the server about an object that exists: the manifest, with
-    /// what we still own of the ignored fields as it is in the cluster. Left
-    /// out, the answer would say that they go.
+    /// Returns the body of a dry run for an object that exists.
+    ///
+    /// Ignored fields that we still own have their live values. If they were omitted, the result
+    /// would show them as removed. Returns `None` if the object has no ignored fields.
     pub fn question(&self, manifest: &Manifest, live: &Value, ours: &FieldSet) -> Option<Value> {
         let patterns = self.of(manifest.id());
         if patterns.is_empty() {
@@ -104,7 +103,7 @@ impl Ignored {
     }
 }
 
-/// The manifest without some fields; none where it has none of them.
+/// Returns the manifest without the fields. `None` if it contains none of them.
 fn lean(manifest: &Manifest, patterns: &[FieldPattern]) -> Option<Manifest> {
     let mut value = manifest.value();
     let mut removed = false;
@@ -114,7 +113,7 @@ fn lean(manifest: &Manifest, patterns: &[FieldPattern]) -> Option<Manifest> {
     removed.then(|| manifest.with_content(&value))
 }
 
-/// The set without the fields that the patterns name.
+/// Returns the set without the fields that match the patterns.
 #[must_use]
 pub fn give_up(patterns: &[FieldPattern], fields: &FieldSet, object: &Value) -> FieldSet {
     patterns
@@ -122,7 +121,7 @@ pub fn give_up(patterns: &[FieldPattern], fields: &FieldSet, object: &Value) -> 
         .fold(fields.clone(), |set, pattern| pattern.give_up(&set, object))
 }
 
-/// The fields that the patterns name, as an entry of ours would name them.
+/// Returns the matching fields as our managedFields entry would name them.
 pub(crate) fn named(patterns: &[FieldPattern], ours: &FieldSet, manifest: &Value) -> FieldSet {
     patterns.iter().fold(FieldSet::default(), |set, pattern| {
         set.union(&pattern.named(ours, manifest))

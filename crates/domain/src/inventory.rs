@@ -1,4 +1,4 @@
-//! What outlives a run: the members of a release and what is recorded of them.
+//! Persistent state: the members of a release and their records.
 
 mod applyset;
 mod columns;

@@ -1,17 +1,13 @@
-//! Which kinds a Kubernetes minor serves and what their fields hold, known
-//! without a cluster.
+//! Built-in kinds and schemas of Kubernetes minors, available without a cluster.
 //!
-//! The tables are written by `make schemas` and are checked in compressed, two
-//! files per minor (kinds; schemas), so that render, lint and diff need no
-//! cluster. The newest comes from a real API server with its default flags: its
-//! aggregated discovery and its `OpenAPI` v3 documents. Those before come from
-//! the same documents as Kubernetes publishes them with its source. Schemas are
-//! decoded when one is asked for, once per process.
+//! `make schemas` writes the tables. They are checked in compressed, in two files per minor (kinds
+//! and schemas). The newest table comes from a real API server with default flags: from its
+//! aggregated discovery and its `OpenAPI` v3 documents. Older tables come from the documents that
+//! Kubernetes publishes with its source. Schemas are decoded on first use, once per process.
 //!
-//! They hold built-in kinds only; custom resources come from the definitions of
-//! the environment's releases ([`Definitions`], with the same [`Schema`]), and
-//! [`Catalog`] asks both. What the cluster really serves is the planner's to
-//! compare.
+//! The tables only contain built-in kinds. Custom resources come from the CRDs of the environment's
+//! releases ([`Definitions`], with the same [`Schema`]). [`Catalog`] combines both. The planner
+//! compares this data with the API that the cluster actually serves.
 
 mod history;
 mod openapi;
@@ -39,20 +35,20 @@ use crate::observe::Discovery;
 use schema::SchemaSet;
 use tables::{BuiltIn, TABLES};
 
-/// Groups that older Kubernetes served and no table has. Without this list
-/// they would pass as groups of unknown custom resources.
+/// Groups of older Kubernetes versions that no table contains. Without this list they would pass as
+/// groups of unknown custom resources.
 const REMOVED_GROUPS: [&str; 1] = ["extensions"];
 
-/// Whether the objects of a kind live in namespaces.
+/// Scope of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Scope {
-    /// They do.
+    /// The objects are in namespaces.
     Namespaced,
-    /// They do not.
+    /// The objects are cluster-scoped.
     Cluster,
 }
 
-/// A table that cannot be read.
+/// Error from reading a kind table.
 #[derive(Debug, thiserror::Error)]
 pub enum KindTableError {
     /// The bytes are not gzip.
@@ -78,21 +74,21 @@ pub enum KindTableError {
 #[serde(deny_unknown_fields)]
 pub struct KindTable {
     minor: String,
-    /// By group, then by kind; the core group is empty.
+    /// Kinds by group, then by name. The core group is empty.
     groups: BTreeMap<String, BTreeMap<String, KindEntry>>,
     #[serde(skip)]
     schemas: Source,
 }
 
-/// Where the schemas of a table are.
+/// Source of a table's schemas.
 #[derive(Debug, Clone, Default)]
 enum Source {
-    /// It has none.
+    /// No schemas.
     #[default]
     None,
-    /// In the program, decoded on first use.
+    /// Embedded in the program. Decoded on first use.
     BuiltIn(&'static BuiltIn),
-    /// They were read from documents.
+    /// Read from documents.
     Read(Arc<SchemaSet>),
 }
 
@@ -117,15 +113,16 @@ impl PartialEq for Source {
 struct KindEntry {
     plural: String,
     scope: Scope,
-    /// In the server's order of preference.
+    /// Served versions in the server's order of preference.
     versions: Vec<String>,
-    /// What can be asked of the kind, sorted.
+    /// Supported verbs, sorted.
     verbs: Vec<String>,
 }
 
 impl KindTable {
-    /// The table of a minor, such as `1.36`; a `v` in front and a patch number
-    /// are ignored. None when no table of it is built in.
+    /// Returns the table of a minor, such as `1.36`. A leading `v` and a patch number are ignored.
+    ///
+    /// Returns `None` if there is no built-in table of that minor.
     pub fn for_minor(version: &str) -> Option<Self> {
         let wanted = parse_minor(version)?;
         TABLES
@@ -134,15 +131,15 @@ impl KindTable {
             .map(Self::built_in)
     }
 
-    /// The table of a minor or else the one nearest to it, then with a note.
-    /// Nothing declared means the newest.
+    /// Returns the table of a minor, or the closest one and a note. Without a version, the newest
+    /// table is returned.
     pub fn nearest(version: Option<&str>) -> (Self, Option<Finding>) {
         let wanted = version.and_then(parse_minor);
         let distance = |minor: &str| match (wanted, parse_minor(minor)) {
             (Some(wanted), Some(minor)) => (wanted.0.abs_diff(minor.0), wanted.1.abs_diff(minor.1)),
             _ => (0, 0),
         };
-        // Of two at the same distance the newer: what it lacks is gone for good.
+        // At equal distance, prefer the newer table: kinds that it lacks were removed for good.
         let table = TABLES
             .iter()
             .rev()
@@ -163,7 +160,7 @@ impl KindTable {
         (Self::built_in(table), note)
     }
 
-    /// The minors whose tables are built in, the oldest first.
+    /// Returns the minors of the built-in tables, in ascending order.
     pub fn minors() -> impl Iterator<Item = &'static str> {
         TABLES.iter().map(|table| table.minor)
     }
@@ -178,7 +175,7 @@ impl KindTable {
         read
     }
 
-    /// Takes what an API server serves.
+    /// Creates a table from the discovery of an API server.
     pub fn from_discovery(minor: &str, discovery: &Discovery) -> Self {
         let mut groups: BTreeMap<String, BTreeMap<String, KindEntry>> = BTreeMap::new();
         for (group, served) in &*discovery.groups {
@@ -209,8 +206,8 @@ impl KindTable {
         }
     }
 
-    /// Adds the schemas of all kinds from the `OpenAPI` v3 documents of the
-    /// server's group-versions.
+    /// Adds the schemas of all kinds from the server's `OpenAPI` v3 documents, one per
+    /// group-version.
     pub fn with_schemas(self, documents: &[Value]) -> Result<Self, OpenApiError> {
         let kinds = self.groups.iter().flat_map(|(group, kinds)| {
             kinds.iter().flat_map(move |(kind, entry)| {
@@ -230,76 +227,75 @@ impl KindTable {
         })
     }
 
-    /// Reads a table as [`Self::to_gz`] and [`Self::schemas_to_gz`] write it.
+    /// Reads a table from the output of [`Self::to_gz`] and [`Self::schemas_to_gz`].
     pub fn from_gz(kinds: &[u8], schemas: &[u8]) -> Result<Self, KindTableError> {
         let mut table: Self = decode(kinds)?;
         table.schemas = Source::Read(Arc::new(decode(schemas)?));
         Ok(table)
     }
 
-    /// Writes the kinds as JSON, compressed without a time: the same table
-    /// gives the same bytes.
+    /// Writes the kinds as compressed JSON without a timestamp. Equal tables yield equal bytes.
     pub fn to_gz(&self) -> io::Result<Vec<u8>> {
         encode(self)
     }
 
-    /// Writes the schemas in the same way.
+    /// Writes the schemas in the same format.
     pub fn schemas_to_gz(&self) -> io::Result<Vec<u8>> {
         encode(&self.schemas.set())
     }
 
-    /// What the fields of a kind hold at a version.
+    /// Returns the schema of a kind at a version.
     pub fn schema(&self, gvk: &Gvk) -> Option<Schema<'_>> {
         self.schemas.set()?.schema(gvk)
     }
 
-    /// The Kubernetes minor, such as `1.36`.
+    /// Returns the Kubernetes minor, such as `1.36`.
     pub fn minor(&self) -> &str {
         &self.minor
     }
 
-    /// Whether a kind is namespaced; none when the table does not have it.
+    /// Returns the scope of a kind. `None` if the table does not contain it.
     pub fn scope(&self, kind: &GroupKind) -> Option<Scope> {
         self.entry(kind).map(|entry| entry.scope)
     }
 
-    /// The plural name of a kind, as in URLs.
+    /// Returns the plural name of a kind, as in URLs.
     pub fn plural(&self, kind: &GroupKind) -> Option<&str> {
         self.entry(kind).map(|entry| entry.plural.as_str())
     }
 
-    /// Whether a kind is served at that version.
+    /// Returns whether a kind is served at a version.
     pub fn served(&self, gvk: &Gvk) -> bool {
         self.versions(&gvk.group_kind())
             .contains(&gvk.api_version.version)
     }
 
-    /// The versions a kind is served at, the preferred one first; empty when
-    /// the table does not have the kind.
+    /// Returns the served versions of a kind, the preferred one first. Empty if the table does not
+    /// contain the kind.
     pub fn versions(&self, kind: &GroupKind) -> &[String] {
         self.entry(kind).map_or(&[], |entry| &entry.versions)
     }
 
-    /// What can be asked of a kind, such as `create` and `patch`; empty when the
-    /// table does not have it.
+    /// Returns the verbs of a kind, such as `create` and `patch`. Empty if the table does not
+    /// contain the kind.
     pub fn verbs(&self, kind: &GroupKind) -> &[String] {
         self.entry(kind).map_or(&[], |entry| &entry.verbs)
     }
 
-    /// Whether a group is one of Kubernetes' own, now or in former minors. A
-    /// kind of such a group that the table does not have is not served.
+    /// Returns whether a group belongs or belonged to Kubernetes. A kind of such a group that the
+    /// table does not contain is not served.
     pub fn knows_group(&self, group: &str) -> bool {
         self.groups.contains_key(group) || REMOVED_GROUPS.contains(&group)
     }
 
-    /// The names of all kinds, whatever their group.
+    /// Returns the names of all kinds in all groups.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let groups = self.groups.values();
         groups.flat_map(BTreeMap::keys).map(String::as_str)
     }
 
-    /// Every `group/version` at which a kind of that name is served, whatever
-    /// its group: kinds move between groups and keep their names.
+    /// Returns each `group/version` that serves a kind of this name. Kinds can move between groups,
+    /// but retain their names.
     pub fn api_versions(&self, kind: &str) -> Vec<String> {
         self.groups
             .iter()
@@ -337,7 +333,7 @@ fn encode(value: &impl Serialize) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// Major and minor of a version such as `1.36`, `v1.36.3` or `1.36+`.
+/// Parses major and minor of a version such as `1.36`, `v1.36.3` or `1.36+`.
 fn parse_minor(version: &str) -> Option<(u32, u32)> {
     let version = version.trim().trim_start_matches('v');
     let mut parts = version.split('.');

@@ -1,10 +1,8 @@
-//! What can be said of an environment without a cluster, beyond what stops it
-//! from being rendered.
+//! Lints an environment without a cluster.
 //!
-//! One file per family of rules. A rule is a function over [`Scene`] that adds
-//! findings; it fails nothing and reads no file. The findings of resolving and
-//! rendering come along, so that [`environment`] says everything at once.
-//! `docs/lint.md` lists every code.
+//! Each file contains one family of rules. A rule is a function over [`Scene`] that adds findings.
+//! It never fails and reads no files. [`environment`] also returns the findings of resolving and
+//! rendering. `docs/reference/lint-codes.md` lists all codes.
 
 mod autoscalers;
 mod claims;
@@ -36,20 +34,20 @@ use crate::order::Facts;
 use crate::render::{self, Rendered, Sources, Spot};
 use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
 
-/// What is said of one environment.
+/// Result of linting an environment.
 #[derive(Debug, Clone)]
 pub struct Linted {
     /// Name of the environment.
     pub environment: String,
-    /// Its cluster, where it names one.
+    /// Id of its cluster, if declared.
     pub cluster: Option<String>,
-    /// Everything found, by file and line.
+    /// All findings, sorted by file and line.
     pub findings: Vec<Finding>,
-    /// Its objects and where they are written.
+    /// Objects of the environment with their source locations.
     pub objects: BTreeMap<ObjectId, Origin>,
 }
 
-/// An object as the rules see it.
+/// An object as input of the rules.
 struct Object<'a> {
     release: &'a ResolvedRelease,
     manifest: &'a Manifest,
@@ -71,14 +69,15 @@ impl<'a> Object<'a> {
         self.manifest.id()
     }
 
-    /// Whether something else says that values are secret than the kind, which
-    /// can be seen in the file.
+    /// Returns whether fields are secret by configuration. Secrecy by kind is visible in the file.
     fn has_secrets(&self) -> bool {
         !self.manifest.secret_fields().is_empty()
     }
 
-    /// A place whose line can be shown: that of the object where the line may hold
-    /// a secret value. The line of a template holds none.
+    /// Returns a location whose source line is safe to show.
+    ///
+    /// If the line of a field can contain a secret, the object's location is returned. Template
+    /// lines contain no values.
     fn without_secrets(&self, spot: Spot) -> Spot {
         if !self.has_secrets() || spot.column.is_none() {
             return spot;
@@ -89,7 +88,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Puts a finding at a field of the object, named by a JSON pointer.
+    /// Sets the location of a finding to a field of the object, given as JSON pointer.
     fn at(&self, finding: Finding, pointer: &str) -> Finding {
         let spot = self.without_secrets(self.sources.spot(self.manifest, pointer, None));
         let finding = finding.at(spot.origin).on(self.id().clone());
@@ -100,24 +99,24 @@ impl<'a> Object<'a> {
     }
 }
 
-/// All objects of an environment, and what is known of them.
+/// All objects of an environment, and the context of the rules.
 struct Scene<'a> {
     environment: &'a ResolvedEnvironment,
     objects: Vec<Object<'a>>,
     ids: BTreeSet<&'a ObjectId>,
     catalog: Catalog<'a>,
-    /// The file of the environment, with places.
+    /// Parsed environment file with source locations.
     own: Option<Node>,
-    /// Code of the templates of each release, in the order of the releases.
+    /// Template code of each release, in the order of the releases.
     templates: Vec<Templates>,
 }
 
-/// The code in the templates of a release.
+/// Code in the templates of a release.
 struct Templates(String);
 
 impl Scene<'_> {
-    /// Where an item of a list of the environment file is written; the file's
-    /// begin when it comes from a file that is extended.
+    /// Returns the location of a list item in the environment file. Falls back to the start of the
+    /// file if the item comes from an extended file.
     fn own_place(&self, list: &str, index: usize) -> Origin {
         self.own
             .as_ref()
@@ -125,12 +124,12 @@ impl Scene<'_> {
             .map_or_else(|| self.environment.origin.clone(), Node::origin)
     }
 
-    /// Whether a release renders an object.
+    /// Returns whether a release renders an object.
     fn has(&self, id: &ObjectId) -> bool {
         self.ids.contains(id)
     }
 
-    /// Whether the pods of a release make an object themselves.
+    /// Returns whether pods of a release create an object at runtime.
     fn is_made_at_run_time(&self, id: &ObjectId) -> bool {
         self.environment
             .releases
@@ -147,7 +146,7 @@ impl Scene<'_> {
 
 type Rule = fn(&Scene<'_>, &mut Vec<Finding>);
 
-/// In no particular order: what they find is sorted.
+/// The order does not matter, because findings are sorted.
 const RULES: [Rule; 11] = [
     autoscalers::check,
     definitions::check,
@@ -162,8 +161,7 @@ const RULES: [Rule; 11] = [
     versions::check,
 ];
 
-/// Finds everything there is to say about an environment, also what resolving
-/// and rendering it found.
+/// Returns all findings about an environment, including those of resolving and rendering.
 pub fn environment(
     tree: &dyn FileTree,
     environment: &ResolvedEnvironment,
@@ -205,7 +203,7 @@ pub fn environment(
             .map(|(release, (rendered, _))| templates(tree, release, &rendered.inputs))
             .collect(),
     };
-    // What a file that cannot be read would have is not missing anywhere.
+    // While a file is unreadable, its objects must not be reported as missing.
     let complete = !findings.iter().any(Finding::is_error);
     for rule in RULES {
         let mut found = Vec::new();
@@ -225,12 +223,13 @@ pub fn environment(
     }
 }
 
-/// The rules whose errors the API server would answer with when it gets the object.
+/// Rules whose errors correspond to rejections by the API server.
 const OF_SERVER: [Rule; 3] = [definitions::check, fields::check, selectors::check];
 
-/// Why the API server would refuse objects of some releases of an environment, by
-/// file and line; empty where nothing is known against them. `releases` come with
-/// what they were rendered to.
+/// Returns the reasons why the API server would reject objects of some releases, sorted by file and
+/// line. Empty if there are none.
+///
+/// `releases` are given with their rendered objects.
 pub fn refusals(
     tree: &dyn FileTree,
     environment: &ResolvedEnvironment,
@@ -241,7 +240,7 @@ pub fn refusals(
     if of_server(environment, releases, catalog, |_| &unknown).is_empty() {
         return Vec::new();
     }
-    // Places are known only of texts that are kept: those are rendered again.
+    // Source locations require the rendered text, so the affected releases are rendered again.
     let part = environment.with_only(|one| {
         let mut releases = releases.iter();
         releases.any(|(release, _)| release.name == one.name)
@@ -285,7 +284,7 @@ fn of_server<'a>(
     found
 }
 
-/// Reads the templates of a release and those that they import.
+/// Reads the templates of a release and the ones that they import.
 fn templates(tree: &dyn FileTree, release: &ResolvedRelease, inputs: &[String]) -> Templates {
     let files: BTreeSet<&String> = release.files.iter().chain(inputs).collect();
     let templates = files.into_iter().filter(|file| render::is_template(file));

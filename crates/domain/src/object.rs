@@ -1,4 +1,4 @@
-//! Objects: what they are called, what they hold, where they come from.
+//! Kubernetes objects: ids, manifests, digests, secret fields and YAML.
 
 mod digest;
 mod encoded;

@@ -1,7 +1,7 @@
-//! What the planner may know of a cluster.
+//! Observed state of a cluster: the input of the planner.
 //!
-//! Serializable, so that a bug report is a fixture: [`Live`] masks the values
-//! of Secrets when it is written.
+//! All types are serializable, so that a bug report can be used as a fixture. [`Live`] masks the
+//! values of Secrets when it is serialized.
 
 mod contents;
 mod discovery;
@@ -41,8 +41,8 @@ use crate::deployer::KnownOwner;
 use crate::inventory::{Entry, FieldKey, Installed, Inventory, Journal, Memory, OwnedBefore};
 use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
 
-/// Which cluster: the uid of its namespace `kube-system`; where state is kept in
-/// ConfigMaps, that of their namespace.
+/// Cluster id: the uid of the namespace `kube-system`. If state is stored in ConfigMaps, it is the
+/// uid of their namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ClusterId(pub String);
@@ -53,114 +53,108 @@ impl fmt::Display for ClusterId {
     }
 }
 
-/// Everything the planner knows of the cluster.
+/// All facts that the planner has about the cluster.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Observed {
-    /// When it was read.
+    /// Time of the observation.
     pub at: Timestamp,
-    /// Which cluster it is.
+    /// Cluster id.
     pub cluster: ClusterId,
     /// Version of the API server, such as `v1.36.3`.
     pub server_version: String,
-    /// What the server serves.
+    /// APIs that the server serves.
     pub discovery: Discovery,
-    /// How each LIST went: whether something is absent is decided here (I1).
+    /// Outcome of each LIST. The only evidence that an object is absent (I1).
     pub listings: BTreeMap<ListingKey, Listing>,
-    /// What the metadata LISTs and the reads by name brought: members and
-    /// desired objects that exist.
+    /// Metadata of existing members and desired objects, from metadata LISTs and reads by name.
     pub meta: BTreeMap<ObjectId, LiveMeta>,
     /// Objects read in full: only what changed or what a pass reasons about.
     pub full: BTreeMap<ObjectId, Live>,
-    /// What the server says it would make of the desired objects that changed.
+    /// Dry-run results of the desired objects that changed.
     pub predicted: BTreeMap<ObjectId, Prediction>,
-    /// How objects that may be adopted would look once only git and those who
-    /// stay want something of them; only where the server could be asked.
+    /// Preview of each adoption candidate after adoption: fields that only previous tools own are
+    /// dropped. Only for candidates that the server could dry-run.
     pub adopted: BTreeMap<ObjectId, Live>,
-    /// What the server says against such a look.
+    /// Failed dry runs of `adopted`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unadoptable: BTreeMap<ObjectId, Prediction>,
-    /// What other deployers say of objects that may be adopted.
+    /// Owners of adoption candidates, as other deployment tools report them.
     pub owners: Vec<KnownOwner>,
     /// APIServices and webhook configurations that point at a Service.
     pub registrations: Vec<Registration>,
-    /// The Services that registrations point at; read only when there are steps.
+    /// Backends of the Services that registrations point at. Read only if the plan has steps.
     pub backends: BTreeMap<ServiceRef, Backend>,
-    /// The Services that convert the objects of definitions which git no longer
-    /// has; looked up only where a Service goes as well.
+    /// Conversion Services of CRDs that git no longer contains. Read only if a Service is deleted
+    /// too.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub conversions: BTreeMap<ObjectId, Vec<ServiceRef>>,
-    /// What lies in namespaces that the plan would delete, by their names; read
-    /// only when there are such.
+    /// Contents of the namespaces that the plan would delete, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub contents: BTreeMap<String, Contents>,
-    /// The custom resources of definitions that change, where something of them
-    /// could be lost.
+    /// Custom resources of CRDs whose change can lose data.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub instances: BTreeMap<ObjectId, Instances>,
-    /// What speaks against the checks of the bundle, by their names; read only
-    /// where a change of the release is on its way.
+    /// Results of the bundle's checks, by name. Read only before a change of the release.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub checked: BTreeMap<String, Looked>,
-    /// What it depends on and is not ready, or what depends on it and is there;
-    /// looked for only where a change of the release is on its way.
+    /// Dependencies that are not ready, and existing dependents. Read only before a change of the
+    /// release.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hindrances: Vec<Hindrance>,
-    /// The only objects that were looked at, where that is not all of them: the
-    /// others are as the record has them.
+    /// Objects that were read in a partial observation. All other objects are as recorded. `None`
+    /// for a full observation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub focus: Option<BTreeSet<ObjectId>>,
-    /// What stands around workloads; read only before some are written.
+    /// Workload context. Read only before workloads are written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub surroundings: Option<Surroundings>,
-    /// What pleach itself may do; empty when it was not asked.
+    /// Permissions that pleach lacks. Empty if they were not checked.
     pub access: Grants,
-    /// What the Release object says; none on first use.
+    /// State of the Release object. `None` on first use.
     pub installed: Option<Installed>,
     /// The members of the release.
     pub inventory: Inventory,
-    /// Run-time objects that the bundle declares, and that exist and are not recorded yet,
-    /// as they would be.
+    /// Existing runtime objects that the bundle declares and that are not recorded yet, as their
+    /// future entries.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub found: BTreeMap<ObjectId, Entry>,
-    /// What a former run left to do.
+    /// Work that a previous run left.
     pub journal: Journal,
-    /// The release whose objects are handed over, where git has it no more; read
-    /// only where a change of the release is on its way.
+    /// Previous release that hands over its objects, if git no longer contains it. Read only before
+    /// a change of the release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former: Option<Former>,
-    /// The policy that is recorded for the release whose objects are handed over; `None`
-    /// without such a release.
+    /// Recorded policy of the release that hands over its objects. `None` without such a release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inherited: Option<Memory>,
-    /// What users keep in a namespace that the product leaves and that comes along,
-    /// where the bundle does not name each of them; read only where a move is on
-    /// its way.
+    /// User resources to copy from the old namespace of a release that moves. Contains only those
+    /// that the bundle does not name one by one. Read only before a move.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub copies: BTreeSet<ObjectId>,
-    /// The fields that were ours alone after the last apply, of objects whose apply was
-    /// tried; only where the record has digests of fields.
+    /// Fields that only pleach owned after the last apply, of objects with a dry run. Only if the
+    /// record has digests of fields.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub owned: BTreeMap<ObjectId, OwnedBefore>,
-    /// Objects that are changed for a while or restarted, of the release or of
-    /// others, and roles that its workloads make; read only where a change of the release is on its way, or a
-    /// former run left something.
+    /// Targets of temporary changes and restarts, also in other releases, and roles that the
+    /// release's workloads create. Read only before a change of the release, or if a previous run
+    /// left work.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub targets: BTreeMap<ObjectId, Live>,
 }
 
-/// What a LIST covered: a kind, in all namespaces or in one.
+/// Scope of a LIST: a kind, in all namespaces or in one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ListingKey {
     /// The kind.
     pub kind: GroupKind,
-    /// The namespace; none for all of them and for cluster-scoped kinds. Of
-    /// kind Namespace: the one that was looked for by its name.
+    /// Namespace. `None` for all namespaces and for cluster-scoped kinds. For kind Namespace: the
+    /// namespace that was read by name.
     pub namespace: Option<String>,
 }
 
 impl ListingKey {
-    /// The keys that say whether an object may be called absent: its kind
-    /// everywhere, and in its namespace. A namespace is looked for by its name.
+    /// Returns the keys that can prove the absence of an object: its kind in all namespaces, and
+    /// its kind in its own namespace. A namespace is read by its name.
     pub fn of(id: &ObjectId) -> [Self; 2] {
         let own = if id.is("", "Namespace") {
             Some(id.name.clone())
@@ -194,7 +188,7 @@ impl Serialize for ListingKey {
 impl<'de> Deserialize<'de> for ListingKey {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        // The text is an object id with a namespace for a name.
+        // The text is an object id whose name part is the namespace.
         let id: ObjectId = text.parse().map_err(serde::de::Error::custom)?;
         Ok(Self {
             kind: id.group_kind(),
@@ -203,100 +197,99 @@ impl<'de> Deserialize<'de> for ListingKey {
     }
 }
 
-/// How a LIST went.
+/// Outcome of a LIST.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Listing {
-    /// Every page arrived: what is not in it, is not labelled or not there.
+    /// All pages were read. A missing object is unlabeled or absent.
     Complete,
-    /// The kind is not served; its objects are not thereby gone.
+    /// The kind is not served. Its objects can still exist.
     NotServed,
-    /// We may not list it.
+    /// pleach is not allowed to list the kind.
     Forbidden(String),
-    /// It failed: nothing may be concluded.
+    /// The LIST failed, so no conclusion is possible.
     Failed(String),
 }
 
-/// What the server's dry run says about a desired object.
+/// Result of a server-side dry run of a desired object.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Prediction {
-    /// The object would be created; its random parts are not kept.
+    /// The object would be created. Its generated values are not stored.
     Creates,
-    /// The object would look like this.
+    /// The resulting object.
     Answer(Live),
-    /// Other managers hold fields that would change.
+    /// Other field managers own fields that would change.
     Conflict {
-        /// Who holds what.
+        /// The conflicting fields and their managers.
         fields: Vec<FieldConflict>,
-        /// How the object would look if they were taken over.
+        /// The resulting object if pleach took ownership of these fields.
         forced: Option<Live>,
-        /// Why they cannot be taken over; none where they can, or where nobody asked.
+        /// Refusal of the forced apply. `None` if it is accepted or was not tried.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         refused: Option<ApiRefusal>,
-        /// The fields that cannot change, where that is why.
+        /// Immutable fields, if they are the reason of the refusal.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         immutable: Vec<FieldPath>,
     },
-    /// These fields cannot change; only a new object would do.
+    /// Immutable fields would change. Only a recreated object could have the new values.
     Immutable {
         /// The fields.
         fields: Vec<FieldPath>,
-        /// Why the server would not take the new object either; none when it
-        /// would, or could not be asked.
+        /// Refusal of the recreated object. `None` if it is accepted or was not tried.
         refused: Option<ApiRefusal>,
     },
-    /// The server refuses it.
+    /// The server refuses the object.
     Refused(ApiRefusal),
-    /// The server could not be asked.
+    /// The dry run was not possible.
     Unverified(Unverified),
 }
 
-/// A field that another manager holds.
+/// A field that another manager owns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FieldConflict {
     /// The other field manager.
     pub manager: String,
-    /// The API version it wrote with, where the server says it.
+    /// API version that the manager wrote with, if the server reports it.
     pub api_version: Option<String>,
-    /// The field as the server names it, such as `.spec.replicas`.
+    /// The field as the server writes it, such as `.spec.replicas`.
     pub field: String,
 }
 
-/// A refusal of the API server, in its own words.
+/// A refusal of the API server, verbatim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiRefusal {
     /// HTTP status.
     pub code: u16,
-    /// Reason of the Status object; empty where there is none.
+    /// Reason of the Status object. Empty if absent.
     pub reason: String,
-    /// The message; for secret objects without the values.
+    /// Message of the server, without values for secret objects.
     pub message: String,
 }
 
-/// Why the server could not check an object yet.
+/// Reason why the server could not check an object yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Unverified {
-    /// Its namespace comes in an earlier stage.
+    /// An earlier stage creates its namespace.
     NamespaceMissing(String),
-    /// Its kind comes in an earlier stage.
+    /// An earlier stage creates its kind.
     KindMissing,
-    /// The role that it binds comes before it.
+    /// An earlier step creates the role that it binds.
     RoleMissing(String),
     /// Its API is registered but does not answer.
     ApiStale,
     /// A webhook does not support dry runs, or is down.
     Webhook(String),
-    /// It is refused by what is replaced before it is applied.
+    /// The previous version refuses the object, and an earlier step replaces that version.
     Former(String),
-    /// Its record of owners names a version at which the server cannot read what
-    /// is wanted; the record is changed when it is applied.
+    /// Its `managedFields` name an API version at which the server cannot read the desired object.
+    /// The apply corrects `managedFields`.
     Recorded(String),
-    /// A gate that a former run closed refuses it: this plan closes it again so that it
-    /// does not, or lifts it.
+    /// A gate that a previous run closed refuses the object. This plan either lifts the gate or
+    /// closes it with new terms that accept the object.
     Gate(String),
-    /// An offline preview has no server to ask.
+    /// An offline preview has no server.
     Offline,
 }
 
@@ -323,15 +316,14 @@ impl fmt::Display for Unverified {
 }
 
 impl ApiRefusal {
-    /// Whether a check of the cluster's own refuses the object that it looked at: a
-    /// webhook, an admission policy, a quota, pod security. They choose their HTTP
-    /// status themselves.
+    /// Returns whether admission refused the object: a webhook, an admission policy, a quota or pod
+    /// security. The HTTP status is no indication, because they choose it themselves.
     pub fn is_by_admission(&self) -> bool {
         let says = |start: &str, end: &str| {
             let rest = self.message.split_once(start).map(|(_, rest)| rest);
             rest.is_some_and(|rest| rest.contains(end))
         };
-        // `User "x" cannot …` comes from who looks at the right alone.
+        // `User "x" cannot …` comes from authorization, not admission.
         let is_about_rights = says("User \"", " cannot ")
             || Escalation::hint_of(&self.message).is_some()
             || self.message.contains("because it is being terminated");
@@ -342,7 +334,7 @@ impl ApiRefusal {
 }
 
 impl Observed {
-    /// A cluster of which nothing is known but what it is and what it serves.
+    /// Creates an observation with only the cluster's identity and its APIs.
     pub fn of(
         cluster: ClusterId,
         server_version: String,
@@ -383,16 +375,16 @@ impl Observed {
         }
     }
 
-    /// Returns the recorded policies that hold for the release: its own, and that of the
-    /// release whose objects are handed over to it.
+    /// Returns the recorded policies that apply to the release: its own, and that of a release that
+    /// hands over its objects.
     pub fn policies(&self) -> impl Iterator<Item = &Memory> {
         let record = self.installed.as_ref();
         let own = record.and_then(|record| record.memory.as_ref());
         own.into_iter().chain(&self.inherited)
     }
 
-    /// Recognizes the fields that were ours alone after the last apply, in the answers
-    /// to dry runs. Without a key nothing is recognized.
+    /// Finds the fields in dry-run answers that only pleach owned after the last apply. Does
+    /// nothing without a key.
     pub fn recognize_fields(&mut self, manager: &str, key: Option<&DigestKey>) {
         let Some(key) = key else {
             return;
@@ -415,26 +407,27 @@ impl Observed {
         }
     }
 
-    /// Whether the view of a kind is good enough to conclude that something is absent.
+    /// Returns whether the view of an object's kind is complete enough to prove its absence.
     pub fn is_complete(&self, id: &ObjectId) -> bool {
         let (all, own) = self.views(id);
         all == Some(&Listing::Complete) || own == Some(&Listing::Complete)
     }
 
-    /// Whether a namespace was looked for in vain, because we may not read it.
+    /// Returns whether a namespace is unknown because pleach is not allowed to read it.
     pub fn hides_namespace(&self, name: &str) -> bool {
         let id = ObjectId::new("", "Namespace", None, name);
         let (_, own) = self.views(&id);
         self.live_meta(&id).is_none() && matches!(own, Some(Listing::Forbidden(_)))
     }
 
-    /// What was seen of an object's kind: everywhere, and where the object is.
+    /// Returns the LIST outcomes of an object's kind: in all namespaces, and in the object's
+    /// namespace.
     fn views(&self, id: &ObjectId) -> (Option<&Listing>, Option<&Listing>) {
         let [all, own] = ListingKey::of(id).map(|key| self.listings.get(&key));
         (all, own)
     }
 
-    /// What is known of a live object, from whichever read brought it.
+    /// Returns the metadata of a live object, from the full read if there is one.
     pub fn live_meta(&self, id: &ObjectId) -> Option<&LiveMeta> {
         self.full
             .get(id)
@@ -443,18 +436,18 @@ impl Observed {
     }
 }
 
-/// The digest that is written for an object: keyed for secrets, plain otherwise.
+/// Digest in the annotation of an object: keyed for secret objects, plain otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum DesiredDigest {
-    /// The digest.
+    /// The computed digest.
     Known(Digest),
-    /// A secret object before the key exists.
+    /// A secret object, before the key exists.
     Unkeyed,
 }
 
 impl DesiredDigest {
-    /// The digest that is written for a manifest: keyed where it holds secrets.
+    /// Computes the digest of a manifest. Keyed if the manifest is secret.
     pub fn of(manifest: &Manifest, key: Option<&DigestKey>) -> Self {
         match (manifest.is_secret(), key) {
             (false, _) => Self::Known(manifest.digest()),

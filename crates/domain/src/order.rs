@@ -1,4 +1,4 @@
-//! In which order things happen: stages, kinds, and what one object needs of another.
+//! Order of operations: stages, kinds and dependencies between objects.
 
 mod kinds;
 mod selector;

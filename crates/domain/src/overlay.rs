@@ -1,9 +1,8 @@
-//! Temporary changes: what is replaced, and how it comes back.
+//! Temporary changes (overlays), and how they are reverted.
 //!
-//! A temporary change is a merge patch. What was there before is written down
-//! before the patch is sent, so that whoever comes next can take it back, also
-//! after a crash. Taken back is only what still is as we left it: somebody who
-//! changed a value in the meantime keeps theirs.
+//! A temporary change is a merge patch. The original values are recorded in the journal before the
+//! patch is sent, so that any later run can revert it, also after a crash. Only values that still
+//! are as pleach set them are reverted. Values that another writer changed in the meantime stay.
 //!
 //! ```
 //! use pleach_domain::overlay::project;
@@ -32,26 +31,26 @@ pub use content::{OverlayContent, OverlayKind};
 pub use owners::{Held, give_back, held};
 pub use take_back::{Taken, take_back};
 
-/// Names an overlay within a release: its own name and the object it changes.
+/// Id of an overlay within a release: its name, the object that it changes, and a digest of the
+/// patch.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct OverlayId(pub String);
 
 impl OverlayId {
-    /// The overlay of a bundle with this name, on one of its objects. With
-    /// another patch it is another one.
+    /// Creates the id of a bundle's overlay on one of its objects. Another patch gives another id.
     pub fn new(name: &str, object: &ObjectId, patch: &Value) -> Self {
         let patch = Digest::of(&canonical_json(patch)).short();
         Self(format!("{name} {object} {patch}"))
     }
 
-    /// The gate with this name, by its policy. What it closes may change while
-    /// it is on.
+    /// Creates the id of a gate from its name and policy. The terms of an active gate can change,
+    /// so they are not part of the id.
     pub fn of_gate(name: &str, policy: &ObjectId) -> Self {
         Self(format!("{name} {policy}"))
     }
 
-    /// The name in the bundle.
+    /// Returns the name in the bundle.
     pub fn name(&self) -> &str {
         self.0.split(' ').next().unwrap_or_default()
     }
@@ -63,28 +62,28 @@ impl fmt::Display for OverlayId {
     }
 }
 
-/// What becomes of a temporary change when its run does not converge: the same
-/// for failure, interruption and crash.
+/// Policy for a temporary change if its run does not converge. Failure, interruption and crash are
+/// treated alike.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OnFailure {
-    /// It is taken back.
+    /// Revert the change.
     Undo,
-    /// It is taken back, unless this object has taken over and is ready.
+    /// Revert the change unless this object is ready as its replacement.
     UndoUnless {
-        /// What takes over.
+        /// The replacement.
         ready: ObjectId,
     },
-    /// It stays until a run converges, or until git no longer has it.
+    /// Keep the change until a run converges, or until git no longer contains it.
     #[serde(rename_all = "camelCase")]
     Keep {
-        /// After this long the next run takes it back all the same.
+        /// Age after which the next run reverts it anyway.
         max_age: Option<SignedDuration>,
     },
 }
 
 impl OnFailure {
-    /// One sentence fragment for people.
+    /// Describes the policy in one sentence fragment.
     pub fn explain(&self) -> String {
         match self {
             Self::Undo => "taken back when the run fails".to_owned(),
@@ -101,38 +100,38 @@ impl OnFailure {
     }
 }
 
-/// A temporary change as the journal has it.
+/// Journal entry of a temporary change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Journaled {
-    /// Its sort. `None` in journals of format 1.
+    /// Kind of the change. `None` in journals of format 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<OverlayKind>,
-    /// What it changes.
+    /// The object that it changes.
     pub object: ObjectId,
-    /// The incarnation of that object.
+    /// uid of that object.
     pub uid: String,
-    /// How far it is.
+    /// Progress of the change.
     pub state: State,
-    /// What is at its places now, as far as it is ours.
+    /// Values that pleach set, as a merge patch.
     pub set: NonSecret,
-    /// What was there before; null where nothing was.
+    /// Original values, as a merge patch. Null where no value existed.
     pub original: NonSecret,
-    /// Who held the fields before.
+    /// Original owners of the fields.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub owners: Vec<Held>,
-    /// What becomes of it when its run does not converge.
+    /// Policy if the run does not converge.
     pub on_failure: OnFailure,
-    /// The stage with which it ends.
+    /// Stage that ends the change.
     pub until: String,
-    /// When it was begun.
+    /// Start time.
     pub since: Timestamp,
-    /// The version whose attempt made it.
+    /// Version whose attempt made the change.
     pub attempt: String,
 }
 
 impl Journaled {
-    /// Returns its sort. In format 1 only a patch has values from before.
+    /// Returns the kind. In format 1, only a patch has original values.
     pub fn kind(&self) -> OverlayKind {
         self.kind.unwrap_or_else(|| {
             if !self.original.0.is_null() {
@@ -145,26 +144,25 @@ impl Journaled {
         })
     }
 
-    /// Whether it is a gate.
+    /// Returns whether it is a gate.
     pub fn is_gate(&self) -> bool {
         self.kind() == OverlayKind::Gate
     }
 
-    /// Reads the gate. `None` if it is of another sort, or written in a way that
-    /// this version cannot read.
+    /// Parses the gate. `None` if it is of another kind, or in a form that this version cannot
+    /// parse.
     pub fn gate(&self) -> Option<Gate> {
         let gate = self.is_gate().then(|| self.set.0.clone())?;
         serde_json::from_value(gate).ok()
     }
 
-    /// Whether the object as a whole is there for a while only.
+    /// Returns whether pleach created the whole object temporarily.
     pub fn is_made(&self) -> bool {
         self.kind() == OverlayKind::Binding
     }
 
-    /// Whether it was not made yet, and what was written down as being there
-    /// before is not what is there now. A value that is ours was made, also where
-    /// the server wrote it in other words.
+    /// Returns whether the recorded original state is outdated and the change was not made yet. A
+    /// value that pleach owns was made, even if the server normalized it.
     pub fn is_overtaken(&self, live: &Value) -> bool {
         let metadata = &live["metadata"];
         let touched = fields(&self.set.0);
@@ -179,25 +177,24 @@ impl Journaled {
     }
 }
 
-/// How far a temporary change is.
+/// Progress of a temporary change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// About to be made: it may be there or not.
+    /// About to be made. It can exist or not.
     Intended,
-    /// It was made, and the server's answer was seen.
+    /// Made, with a successful response.
     On,
 }
 
-/// Whether an object that is there for a while only is as it was made, and
-/// nobody else wrote to it.
+/// Returns whether a temporary object is unchanged and no other manager wrote to it.
 pub fn is_as_made(live: &Value, made: &Value) -> bool {
     let managers = ownership::managers(&live["metadata"]);
     managers.iter().all(|manager| manager == managers::OVERLAY) && project(made, live) == *made
 }
 
-/// What an object has at the places that a merge patch names, as a merge patch
-/// that brings it back; null where there is nothing.
+/// Returns the live values at the paths of a merge patch, as a merge patch that restores them. Null
+/// where no value exists.
 pub fn project(patch: &Value, live: &Value) -> Value {
     let Value::Object(patch) = patch else {
         return live.clone();
@@ -214,7 +211,7 @@ pub fn project(patch: &Value, live: &Value) -> Value {
     Value::Object(found)
 }
 
-/// The fields that a merge patch sets or removes. Lists are one field.
+/// Returns the fields that a merge patch sets or removes. A list is one field.
 pub fn fields(patch: &Value) -> Vec<FieldPath> {
     fn walk(value: &Value, at: &FieldPath, found: &mut Vec<FieldPath>) {
         match value {
@@ -231,7 +228,7 @@ pub fn fields(patch: &Value) -> Vec<FieldPath> {
     found
 }
 
-/// Merges a patch into an object.
+/// Applies a merge patch to an object.
 pub fn merge(object: &mut Value, patch: &Value) {
     json_patch::merge(object, patch);
 }
@@ -286,14 +283,14 @@ mod tests {
         assert!(!journaled.is_overtaken(&before));
         assert!(journaled.is_overtaken(&live(10, "kubectl")));
         assert!(journaled.is_overtaken(&live(3, "scaler")));
-        // It was made, and the answer was lost.
+        // The change was made, but the response was lost.
         assert!(!journaled.is_overtaken(&live(0, managers::OVERLAY)));
         assert!(!journaled.is_overtaken(&live(1, managers::OVERLAY)));
         journaled.state = State::On;
         assert!(!journaled.is_overtaken(&live(10, "kubectl")));
     }
 
-    /// A patch of a policy stays a patch, whatever its text says.
+    /// A patch of a policy stays a patch, even if its text reads like a gate.
     #[test]
     fn an_entry_of_an_older_version_is_a_gate_only_if_it_replaced_nothing() {
         let gate = json!({"release": {"environment": "e", "release": "r"}, "name": "x",

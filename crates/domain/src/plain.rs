@@ -1,7 +1,7 @@
-//! Text of others, as it can be shown.
+//! Makes foreign text safe for output.
 
-/// Text of others without what would move the cursor, change colors, be shown in
-/// another order than it is written in, or not be shown at all.
+/// Escapes characters that control a terminal, reorder text or are invisible. Trailing white space
+/// is removed.
 pub fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.trim_end().chars() {
@@ -14,18 +14,19 @@ pub fn plain(text: &str) -> String {
     plain
 }
 
-/// The same in one line.
+/// Escapes text like [`plain`] and joins its lines.
 pub fn one_line(text: &str) -> String {
     plain(text).replace(['\n', '\t'], " ")
 }
 
-/// Whether a terminal may do something else than show a character.
+/// Returns whether a terminal possibly interprets a character instead of showing it.
 pub fn steers(character: char) -> bool {
     character.is_control() || turns(character) || hides(character)
 }
 
-/// Whether a character has no width, or ends a line without being its end: two texts
-/// with it look alike, or one line looks like two.
+/// Returns whether a character is invisible or an unusual line break.
+///
+/// Such a character makes different texts look equal, or one line look like two.
 fn hides(character: char) -> bool {
     matches!(
         character,
@@ -37,8 +38,7 @@ fn hides(character: char) -> bool {
     )
 }
 
-/// Whether what follows may be shown in another order than it is written in
-/// (CVE-2021-42574).
+/// Returns whether a character changes the order of the following text (CVE-2021-42574).
 fn turns(character: char) -> bool {
     matches!(
         character,
@@ -46,7 +46,7 @@ fn turns(character: char) -> bool {
     )
 }
 
-/// As much of a text as is read, with how much was left out.
+/// Truncates a text to a number of characters. Appends the number of omitted characters.
 pub fn clipped(text: &str, characters: usize) -> String {
     match text.char_indices().nth(characters) {
         None => text.to_owned(),

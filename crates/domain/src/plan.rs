@@ -1,42 +1,46 @@
-//! The planner: from what is wanted and what is there to ordered steps.
+//! The planner: turns desired and observed state into ordered steps.
 //!
-//! [`plan`] is pure, total (what cannot be done becomes a finding) and
-//! deterministic. It runs passes over a [`draft::Draft`]; a pass emits changes,
-//! steps, edges and findings and reads what earlier passes left:
+//! [`plan`] is pure, deterministic and total: every problem becomes a finding.
+//! It runs passes over a [`draft::Draft`]. A pass emits changes, steps, edges
+//! and findings, and reads the output of earlier passes:
 //!
-//! 1. `preflight`: may anything be written at all? With `access::operators`:
-//!    could those who write roles still do so? `checks`: does everything hold
-//!    that the bundle asks for?
-//! 2. `changes`: what happens to every desired object, and the steps for it.
-//! 3. `access::widen`, `trust::widen`: what running pods may need stays for now,
-//!    and who trusts them. `definitions::stage`: what of a definition can only
-//!    be had later.
-//! 4. `namespace`: the release's namespace, when no manifest has it; others that
-//!    are missing.
-//! 5. `edges`: what one step needs of another.
-//! 6. `prune::decide`: what git no longer has and may go, and what that would
-//!    break; `handover::succeed`: what of a release runs elsewhere that hands its
-//!    objects over.
-//! 7. `leftover`: registrations whose Service goes; `superseded`: those that git no
-//!    longer has, and whose pods are replaced.
-//! 8. `handover`: what moves to another namespace; `once`: what comes after Jobs
-//!    that run once; `definitions::run_before`: what comes after objects that a
-//!    webhook which goes has to convert; `overlays`: what is different or closed for a while, and
-//!    declared stages with what `stages` assigns to them; `checks` again before
-//!    each of these.
-//! 9. `verify`: readiness of everything, run-time objects too.
-//! 10. `overlays` again: what ends after that.
-//! 11. `prune::steps`: the deletions, in order, after that.
-//! 12. `access::shrink`, `definitions::finish`: access reduced to what git has,
-//!     stored objects rewritten, after all of it.
-//! 13. `gate`: whether a gate lets our own writes through. `certificates`, `surroundings`: what may be in the way of all that.
-//! 14. `needless`: without `--wait`, no wait that no other step needs.
+//! 1. `preflight`: checks that writing is allowed at all. `access::operators`:
+//!    checks that controllers that write roles keep the permissions for it.
+//!    `checks`: evaluates the checks that the bundle declares.
+//! 2. `changes`: decides the action for every desired object and emits its
+//!    steps.
+//! 3. `access::widen`, `trust::widen`: keep permissions and CA bundles that
+//!    running pods still use. `definitions::stage`: defers the parts of a CRD
+//!    that cannot be applied yet.
+//! 4. `namespace`: creates the release namespace if no manifest contains it,
+//!    and reports other missing namespaces.
+//! 5. `edges`: adds the dependencies between steps.
+//! 6. `prune::decide`: selects objects to delete that git no longer contains,
+//!    and finds what the deletions would break. `handover::succeed`: orders
+//!    workloads of a release that hands its objects over from another
+//!    namespace.
+//! 7. `leftover`: registrations whose Service is deleted. `superseded`: stale
+//!    registrations whose pods are replaced.
+//! 8. `handover`: orders a move to another namespace. `once`: orders steps
+//!    after run-once Jobs. `definitions::run_before`: orders steps after
+//!    storage migrations that need a conversion webhook which is about to be
+//!    deleted. `overlays`: adds temporary changes and gates, and the declared
+//!    stages that `stages` assigned. `checks` runs again before each of these
+//!    stages.
+//! 9. `verify`: waits for readiness of all objects, including runtime objects.
+//! 10. `overlays` again: ends temporary changes after verify.
+//! 11. `prune::steps`: adds the deletions, in order, after verify.
+//! 12. `access::shrink`, `definitions::finish`: reduce access to what git
+//!     declares and rewrite stored objects, after all of the above.
+//! 13. `gate`: exempts our own user from gates that would stop this plan.
+//!     `certificates`, `surroundings`: report obstacles in the cluster.
+//! 14. `needless`: without `--wait`, drops waits that no other step needs.
 //!
-//! `arrange` sorts the steps and refuses cycles. All passes share a `budget`: a plan
-//! that is too large is refused as a whole.
+//! `arrange` sorts the steps and refuses cycles. All passes share a `budget`: a
+//! plan that is too large is refused as a whole.
 //!
-//! [`remove`] is the same for a release that goes as a whole: there is nothing
-//! desired, so only the passes that take away are left.
+//! [`remove`] plans an uninstall. There are no desired objects, so only the
+//! deleting passes run.
 
 mod access;
 mod arrange;
@@ -100,7 +104,7 @@ use draft::{Ctx, Draft};
 /// Version of the plan's serialized form.
 pub const FORMAT: u32 = 1;
 
-/// Makes the plan that brings `observed` to `desired` within `policy`.
+/// Plans the steps that bring `observed` to `desired` within `policy`.
 pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     let mut ctx = Ctx::new(desired, observed, policy);
     let mut draft = Draft::within(&ctx.budget);
@@ -145,8 +149,9 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     arrange::run(&ctx, draft, direction)
 }
 
-/// Makes the plan that does nothing, for a release that is refused before its objects are
-/// observed: with what is wrong with the record and the cluster.
+/// Returns a plan without steps for a release that is refused before its
+/// objects are observed. The findings are `refusals` and the problems of the
+/// record and the cluster.
 pub fn refuse(
     desired: &Desired,
     observed: &Observed,
@@ -161,8 +166,8 @@ pub fn refuse(
     arrange::run(&ctx, draft, direction)
 }
 
-/// Makes the plan that takes a release away as a whole, within `policy`.
-/// `desired` says which release it is and has no manifests.
+/// Plans the uninstall of a release within `policy`. `desired` identifies the
+/// release and has no manifests.
 pub fn remove(desired: &Desired, removal: &Removal, observed: &Observed, policy: &Policy) -> Plan {
     let mut ctx = Ctx::new(desired, observed, policy);
     ctx.removal = Some(removal);

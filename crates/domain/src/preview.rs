@@ -1,6 +1,5 @@
-//! What a change in git does, for whoever reviews it: which environments and
-//! releases it touches, what is risky about it, and the differences, the most
-//! dangerous first.
+//! Preview of a change in git for reviewers: affected environments and releases, risks, and diffs
+//! in descending order of risk.
 
 mod apart;
 pub mod comment;
@@ -26,50 +25,48 @@ use crate::observe::ClusterId;
 use crate::plan::view::{Drawing, ReleaseDiff};
 use crate::plan::{Action, Plan, Stage};
 
-/// What a change does to a repository's environments.
+/// Effects of a change on a repository's environments.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Preview {
     /// Version of this format.
     pub format: u32,
-    /// The commit that is compared with.
+    /// The commit to compare with.
     pub base: String,
-    /// The revision that is previewed: a commit, `<commit>-dirty` or `none`.
+    /// The previewed revision: a commit, `<commit>-dirty` or `none`.
     pub head: String,
-    /// How many objects of all releases get which action, and which environments
-    /// are removed or cannot be previewed, in words.
-    pub summary: String,
-    /// The environments to which something happens, and those that cannot be
+    /// Summary line: number of objects per action, and environments that are removed or cannot be
     /// previewed.
+    pub summary: String,
+    /// Environments that change or cannot be previewed.
     pub environments: Vec<EnvironmentPreview>,
-    /// The environments to which nothing happens.
+    /// Environments that do not change.
     pub unchanged: Vec<String>,
 }
 
-/// What a change does to one environment.
+/// Effects of a change on one environment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvironmentPreview {
-    /// Its name.
+    /// Name of the environment.
     pub environment: String,
-    /// The releases to which something happens.
+    /// Releases that change.
     pub releases: Vec<ReleasePreview>,
-    /// The releases to which nothing happens.
+    /// Releases that do not change.
     pub unchanged: Vec<String>,
-    /// What there is to say about its files; errors mean that there is no more
-    /// to know.
+    /// Findings about its files. If there are errors, the preview is incomplete.
     pub findings: Vec<Finding>,
-    /// Why the API server would refuse objects of the head, as far as the files tell.
-    /// A warning where it is so at the base already.
+    /// Reasons why the API server would reject objects of the head, as far as files show. Warnings
+    /// if the base has the same problem.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<Finding>,
-    /// What the head would do to the cluster, where that was asked.
+    /// Effects of the head on the cluster, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterPreview>,
 }
 
 impl EnvironmentPreview {
-    /// Of an environment of which nothing is known yet.
+    /// Creates an empty preview of an environment.
     pub fn new(environment: impl Into<String>) -> Self {
         Self {
             environment: environment.into(),
@@ -81,7 +78,7 @@ impl EnvironmentPreview {
         }
     }
 
-    /// Whether there is anything to show.
+    /// Returns whether there is nothing to show.
     pub fn is_quiet(&self) -> bool {
         self.releases.is_empty()
             && self.findings.is_empty()
@@ -89,13 +86,13 @@ impl EnvironmentPreview {
             && self.cluster.is_none()
     }
 
-    /// What the head would do to a release in the cluster.
+    /// Returns the effects of the head on a release in the cluster.
     pub fn in_cluster(&self, release: &str) -> Option<&ReleasePreview> {
         let mut releases = self.cluster.iter().flat_map(|cluster| &cluster.releases);
         releases.find(|one| one.diff.release == release)
     }
 
-    /// The releases to which something happens in the cluster alone.
+    /// Returns the releases that only change in the cluster, but not against the base.
     pub fn only_in_cluster(&self) -> impl Iterator<Item = &ReleasePreview> {
         let releases = self.cluster.iter().flat_map(|cluster| &cluster.releases);
         releases.filter(|live| {
@@ -105,61 +102,61 @@ impl EnvironmentPreview {
     }
 }
 
-/// What the head would do to the cluster of an environment.
+/// Effects of the head on the cluster of an environment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterPreview {
-    /// The cluster; none where it could not be asked.
+    /// Id of the cluster. `None` if it is unreachable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<ClusterId>,
-    /// The releases that were looked at, also those to which nothing happens.
+    /// Compared releases, including unchanged ones.
     pub releases: Vec<ReleasePreview>,
-    /// Why there is no more to know.
+    /// Reasons why the result is incomplete.
     pub findings: Vec<Finding>,
 }
 
-/// What a change does to one release.
+/// Effects of a change on one release.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReleasePreview {
-    /// The differences, the most dangerous first.
+    /// The diff, in descending order of risk.
     #[serde(flatten)]
     pub diff: ReleaseDiff,
-    /// What a reviewer should look at.
+    /// Risks that a reviewer should check, with the number of objects.
     pub risks: BTreeMap<Risk, usize>,
-    /// The stages of the plan, in order.
+    /// Stages of the plan in order.
     pub stages: Vec<Stage>,
-    /// What goes from one namespace to another.
+    /// Objects that move to another namespace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub moves: Vec<Relocation>,
-    /// What users keep that comes along.
+    /// Objects of users that are copied.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub copies: Vec<CopyAlong>,
-    /// Who gets or loses a role.
+    /// Bindings that grant or revoke a role.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub subjects: Vec<SubjectChange>,
-    /// What an approval binds to, of a plan for a cluster.
+    /// Digest to which an approval is bound, for a plan against a cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effects: Option<Digest>,
 }
 
-/// What makes a change risky, the worst first.
+/// Kind of risk, in descending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Risk {
-    /// Findings that forbid to apply it: versions, consent, guards.
+    /// Findings that prevent an apply: versions, consent, guards.
     Refused,
-    /// Objects that cannot be brought about.
+    /// Objects that cannot be applied.
     Blocked,
-    /// Objects that are deleted and created anew.
+    /// Objects that are deleted and created again.
     Recreated,
-    /// Objects that go.
+    /// Objects that are deleted.
     Deleted,
-    /// Custom resource definitions that change.
+    /// CRDs that change.
     Definitions,
-    /// APIServices and webhook configurations that come, go or change.
+    /// APIServices and webhook configurations that are created, changed or deleted.
     Registrations,
-    /// Roles and bindings that come, go or change.
+    /// Roles and bindings that are created, changed or deleted.
     Access,
     /// Workloads whose pods are replaced.
     Restarted,
@@ -168,7 +165,7 @@ pub enum Risk {
 }
 
 impl Risk {
-    /// How many of it there are, as people say it.
+    /// Formats a number of objects with this risk.
     fn words(self, count: usize) -> String {
         let (one, many) = match self {
             Self::Refused => ("refusal", "refusals"),
@@ -186,7 +183,7 @@ impl Risk {
 }
 
 impl ReleasePreview {
-    /// Of a plan, with what it is drawn from.
+    /// Creates the preview of a release from its plan.
     pub fn new(plan: &Plan, drawing: Drawing<'_>, masker: &mut Masker) -> Self {
         let mut diff = drawing.release(plan, masker);
         let mut risks = BTreeMap::new();
@@ -201,7 +198,7 @@ impl ReleasePreview {
         for risk in diff.objects.iter().flat_map(risks_of) {
             *risks.entry(risk).or_default() += 1;
         }
-        // Stable: what is equally dangerous stays in the order of the steps.
+        // The sort is stable: objects of equal risk stay in the order of the steps.
         diff.objects.sort_by_key(|object| {
             let worst = worst_risk(object);
             (worst.is_none(), worst, calm(object.action))
@@ -217,7 +214,7 @@ impl ReleasePreview {
         }
     }
 
-    /// Whether anything would change, or be refused. What is kept stays as it is.
+    /// Returns whether the change modifies or refuses something. Skipped objects do not count.
     pub fn does_something(&self) -> bool {
         let mut actions = self.diff.counts.keys();
         actions.any(|action| !matches!(action, Action::Unchanged | Action::Skip))
@@ -225,8 +222,8 @@ impl ReleasePreview {
             || !self.diff.overlays.is_empty()
     }
 
-    /// Whether nothing happens and nothing has to be said. That something is
-    /// kept although git drops it has to be.
+    /// Returns whether there is nothing to report. Objects that are skipped although git dropped
+    /// them are reported.
     pub fn is_quiet(&self) -> bool {
         let mut findings = self.diff.findings.iter();
         !self.does_something()
@@ -234,14 +231,14 @@ impl ReleasePreview {
             && findings.all(|finding| finding.severity == Severity::Note)
     }
 
-    /// The risks in one line; empty where there are none.
+    /// Returns the risks in one line. Empty if there are none.
     pub fn risk_line(&self) -> String {
         let parts = self.risks.iter().map(|(risk, count)| risk.words(*count));
         parts.collect::<Vec<_>>().join(", ")
     }
 }
 
-/// The order of what is not risky.
+/// Returns the sort key of objects without a risk.
 fn calm(action: Action) -> usize {
     match action {
         Action::Adopt => 0,
@@ -252,7 +249,7 @@ fn calm(action: Action) -> usize {
     }
 }
 
-/// The worst that can be said of what happens to an object.
+/// Returns the highest risk of a change to an object.
 pub fn worst_risk(object: &ObjectDiff) -> Option<Risk> {
     risks_of(object).into_iter().min()
 }
@@ -270,7 +267,7 @@ fn risks_of(object: &ObjectDiff) -> BTreeSet<Risk> {
     if object.former.is_some() {
         risks.insert(Risk::Moved);
     }
-    // A definition that is new breaks nobody.
+    // A new CRD cannot break existing clients.
     if kind.is("apiextensions.k8s.io", "CustomResourceDefinition")
         && object.action != Action::Create
     {

@@ -1,15 +1,13 @@
-//! From the files of an environment to the objects of its releases.
+//! Rendering: from the files of an environment to the objects of its releases.
 //!
-//! A pure function: the same files give the same bytes, whatever the clock, the
-//! machine and the cluster say. Plain files are taken as they are, `*.j2` goes
-//! through [MiniJinja](https://docs.rs/minijinja); then come namespaces,
-//! patches, labels and the order. Everything that is wrong is found at once and
-//! comes back as findings with file and line; a value of the user is in none.
+//! Rendering is pure: equal files give equal bytes, independent of clock, machine and cluster.
+//! Plain files are used as they are, and `*.j2` files are [MiniJinja](https://docs.rs/minijinja)
+//! templates. Then namespaces, patches and labels are applied, and objects are sorted. All errors
+//! are reported at once, as findings with file and line, never with a user's value.
 //!
-//! Reading order: `source` (files to objects, with `engine`, `filters`,
-//! `formatter` and `lines` behind templates) → `scope` (with [`crate::kinds`], what
-//! kinds there are) → `post` (objects to manifests, with `identity`, `patch`,
-//! `reserved` and `secret`) → [`order::sort`].
+//! Reading order: `source` (files to objects, with `engine`, `filters`, `formatter` and `lines`
+//! behind templates) → `scope` (with [`crate::kinds`], the known kinds) → `post` (objects to
+//! manifests, with `identity`, `patch`, `reserved` and `secret`) → [`order::sort`].
 //!
 //! ```
 //! # use pleach_domain::{kinds::KindTable, render, repo::{FileTree, ResolvedEnvironment}};
@@ -71,43 +69,43 @@ use post::{Outcome, Work};
 use scope::Kinds;
 use source::{Loaded, Loader, Written};
 
-/// What a release renders to.
+/// Render result of one release.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rendered {
     /// The release.
     pub release: ReleaseName,
-    /// Sorted by stage, kind, namespace and name. Incomplete when there are errors.
+    /// Sorted by stage, kind, namespace and name. Incomplete if there are errors.
     pub manifests: Vec<Manifest>,
-    /// Fields of them that the release leaves to others.
+    /// Fields that the release leaves to other managers.
     pub ignored: BTreeMap<ObjectId, Vec<FieldPattern>>,
     /// Sorted by file and line.
     pub findings: Vec<Finding>,
-    /// Files that the result depends on beside those of the environment, sorted;
-    /// also those that were looked for and are not there. Only that objects are
-    /// shared with other releases may come from a change of another file.
+    /// Files that the result depends on beside those of the environment, sorted. Includes files
+    /// that were requested but do not exist. The finding about objects shared with other releases
+    /// can also depend on further files.
     pub inputs: Vec<String>,
-    /// The values that may not be shown, wherever they got.
+    /// Values that must be masked in any output.
     pub secret_values: SecretValues,
 }
 
 impl Rendered {
-    /// Whether something is wrong: then the manifests must not be used.
+    /// Returns whether there are errors. The manifests must not be used then.
     pub fn failed(&self) -> bool {
         self.findings.iter().any(Finding::is_error)
     }
 }
 
-/// An object as a file holds it.
+/// An object as written in a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParsedObject {
-    /// Where it is written.
+    /// Location in the file.
     pub origin: Origin,
-    /// What is written there.
+    /// Content of the object.
     pub value: Value,
 }
 
-/// The objects of a release's plain files as kubectl reads them: lists are
-/// expanded, and nothing else is done.
+/// Parses the objects of a release's plain files as kubectl does. Lists are expanded, nothing else
+/// is changed.
 ///
 /// Fails with every error found.
 pub fn parsed_objects(
@@ -130,10 +128,10 @@ pub fn parsed_objects(
     }
 }
 
-/// Renders one release of an environment. Other releases are read only where
-/// this one uses a kind that they may define, and their errors are not its own.
+/// Renders one release of an environment. Reads other releases only if this one uses a kind that
+/// they could define. Their errors are not reported.
 ///
-/// An object that another release has too is found by [`render_environment`].
+/// Does not detect objects that another release contains, too: use [`render_environment`].
 pub fn render(
     tree: &dyn FileTree,
     environment: &ResolvedEnvironment,
@@ -158,8 +156,8 @@ pub fn render(
 
 /// Renders every release of an environment, in the order of the environment.
 ///
-/// Custom kinds may be defined by any of them. An object that two releases have
-/// is an error of the later one.
+/// Any release can define custom kinds for all. An object in two releases is an error of the later
+/// one.
 pub fn render_environment(
     tree: &dyn FileTree,
     environment: &ResolvedEnvironment,
@@ -171,8 +169,8 @@ pub fn render_environment(
         .collect()
 }
 
-/// Renders every release as [`render_environment`] does, and says where every
-/// field is written. Keeps all texts in memory: for lint.
+/// Renders every release as [`render_environment`] does, and also returns the location of every
+/// field. Keeps all texts in memory, for lint.
 pub fn inspect(
     tree: &dyn FileTree,
     environment: &ResolvedEnvironment,
@@ -216,8 +214,8 @@ fn all(
     rendered
 }
 
-/// A release whose files are read. Objects become bytes as early as can be:
-/// trees are several times as large.
+/// A release whose files have been read. Objects are serialized as early as possible, because their
+/// trees use several times the memory.
 struct Started<'a> {
     release: &'a ResolvedRelease,
     work: Work<'a>,
@@ -226,9 +224,9 @@ struct Started<'a> {
     inputs: BTreeSet<String>,
 }
 
-/// How far a file is.
+/// Processing state of a file.
 enum Part {
-    /// Its objects wait until all definitions of the environment are known.
+    /// Objects that wait until all CRDs of the environment are known.
     Written(Vec<Written>),
     Processed(Outcome),
 }
@@ -273,7 +271,7 @@ impl<'a> Started<'a> {
         }
     }
 
-    /// The objects that wait.
+    /// Returns the waiting objects.
     fn written(&self) -> impl Iterator<Item = &Written> + Clone {
         self.files
             .iter()
@@ -316,8 +314,8 @@ impl<'a> Started<'a> {
     }
 }
 
-/// Keeps the first of several objects with the same id. The others are errors, unless
-/// they say the same.
+/// Keeps the first of several objects with the same id. Differing duplicates are errors, equal ones
+/// are notes.
 fn refuse_repeated(manifests: Vec<Manifest>, findings: &mut Vec<Finding>) -> Vec<Manifest> {
     let mut first: HashMap<&ObjectId, &Manifest> = HashMap::with_capacity(manifests.len());
     let mut kept = Vec::with_capacity(manifests.len());
@@ -340,10 +338,9 @@ fn refuse_repeated(manifests: Vec<Manifest>, findings: &mut Vec<Finding>) -> Vec
         .collect()
 }
 
-/// The values of a release that may not be shown, wherever they got. Nothing is
-/// rendered to know them.
+/// Returns the secret values of a release, without rendering it.
 ///
-/// Fails where the schema that says it cannot be read.
+/// Fails if the values schema that declares them cannot be read.
 pub fn secret_values(
     tree: &dyn FileTree,
     release: &ResolvedRelease,
@@ -355,8 +352,8 @@ pub fn secret_values(
     Ok(hide::values(tree, release)?.unwrap_or_default())
 }
 
-/// Finds objects that an earlier release has. Only for releases that were not
-/// rendered together.
+/// Reports objects that an earlier release contains, too. Only for releases that were not rendered
+/// together.
 pub fn refuse_shared<'a>(rendered: impl Iterator<Item = &'a mut Rendered>) {
     let mut owners: HashMap<ObjectId, (String, Origin)> = HashMap::new();
     for release in rendered {
@@ -383,10 +380,10 @@ pub fn refuse_shared<'a>(rendered: impl Iterator<Item = &'a mut Rendered>) {
     }
 }
 
-/// At most so many differing fields are named.
+/// Maximum number of differing fields that a message names.
 const NAMED: usize = 5;
 
-/// An object that the release has at two places.
+/// Reports a duplicate object within a release.
 fn twice(manifest: &Manifest, first: &Manifest) -> Finding {
     let place = first.origin();
     if manifest.json() == first.json() {

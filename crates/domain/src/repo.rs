@@ -1,4 +1,4 @@
-//! What git says: repository, environments, bundles, versions.
+//! Contents of the git repository: environments, bundles, versions and configuration.
 
 mod bundle;
 pub mod controller;

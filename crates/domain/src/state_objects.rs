@@ -1,4 +1,4 @@
-//! Objects that hold state of pleach, which no release and no overlay may target.
+//! Objects that contain pleach's state. Releases and overlays must not target them.
 //!
 //! ```
 //! use pleach_domain::inventory::Store;
@@ -14,16 +14,16 @@ use crate::inventory::{STATE_NAMESPACE, Store};
 use crate::object::{GroupKind, ObjectId, labels, managers};
 use crate::observe::LiveMeta;
 
-/// Name of the Secret that holds the key of state beside it.
+/// Name of the Secret with the key for state in the same namespace.
 pub const KEY_SECRET: &str = "pleach-digest-key";
 
-/// Names of Secrets that hold keys of state.
+/// Names of Secrets with keys for state.
 const KEYS: [&str; 2] = [KEY_SECRET, "pleach-state-key"];
 
 /// Labels of records, shards, journals and plans.
 const LABELS: [&str; 3] = [labels::RELEASE, labels::JOURNAL, labels::PLAN];
 
-/// Whether state is kept in objects of a kind.
+/// Returns whether objects of a kind can contain state.
 fn can_hold_state(kind: &GroupKind) -> bool {
     kind.group == "pleach.dev"
         || kind.is("", "ConfigMap")
@@ -31,10 +31,11 @@ fn can_hold_state(kind: &GroupKind) -> bool {
         || kind.is("coordination.k8s.io", "Lease")
 }
 
-/// Whether the name of an object is one of state: a Secret with a key of state,
-/// and in namespaces that hold state the names that begin with an environment.
+/// Returns whether the name of an object is reserved for state.
 ///
-/// `environment` and `store` are those of the release that has the object.
+/// The names of key Secrets are reserved. In state namespaces, names that start with an
+/// environment are reserved. `environment` and `store` belong to the release that contains the
+/// object.
 pub fn is_named_as_state(id: &ObjectId, environment: &str, store: &Store) -> bool {
     let kind = id.group_kind();
     if !can_hold_state(&kind) {
@@ -52,7 +53,7 @@ pub fn is_named_as_state(id: &ObjectId, environment: &str, store: &Store) -> boo
         || (namespace == store.namespace() && is_ours)
 }
 
-/// Whether an existing object holds state, by its labels and its field managers.
+/// Returns whether a live object contains state, by its labels and its field managers.
 pub fn holds_state(id: &ObjectId, live: &LiveMeta) -> bool {
     can_hold_state(&id.group_kind())
         && (LABELS.iter().any(|label| live.labels.contains_key(label))
@@ -63,7 +64,7 @@ pub fn holds_state(id: &ObjectId, live: &LiveMeta) -> bool {
             || (id.is("", "Secret") && KEYS.contains(&id.name.as_str())))
 }
 
-/// Returns the error for an object that holds state.
+/// Returns the error for an object that contains state.
 pub fn refusal() -> Finding {
     Finding::error(
         Kind::Policy,

@@ -1,4 +1,4 @@
-//! Whether the live members of a release are ready, and as the last run left them.
+//! Compares the live members of a release with the last run, and evaluates their readiness.
 //!
 //! The inputs are the inventory and what lists of the cluster hold, so no repository is
 //! needed. A field that another actor changed is no longer in our Apply entry: its
@@ -14,21 +14,21 @@ use crate::order::registered_services;
 use crate::readiness::{Readiness, Rules};
 use crate::repo::RuntimeObject;
 
-/// Fields of another actor that are named.
+/// Maximum number of changed fields that are listed.
 const FIELDS: usize = 3;
 
 /// State of the members of one release.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveStatus {
-    /// By object, sorted.
+    /// Members, sorted by object.
     pub members: Vec<MemberStatus>,
-    /// Why members could not be read, one line each.
+    /// Reasons why members could not be read, one line each.
     pub unread: Vec<String>,
 }
 
 impl LiveStatus {
-    /// Returns whether all members are ready; `None` where some could not be read, and
-    /// all others are.
+    /// Returns whether all members are ready. `None` if all readable members are ready, but some
+    /// could not be read.
     pub fn is_ready(&self) -> Option<bool> {
         if self.members.iter().any(|member| !member.is_ready) {
             Some(false)
@@ -37,7 +37,7 @@ impl LiveStatus {
         }
     }
 
-    /// Returns how many members another actor changed.
+    /// Returns the number of members that another actor changed.
     pub fn drifted(&self) -> usize {
         let drifted = self.members.iter();
         drifted.filter(|member| member.drift.is_some()).count()
@@ -51,28 +51,28 @@ pub struct MemberStatus {
     pub object: ObjectId,
     /// Whether it exists and is ready.
     pub is_ready: bool,
-    /// One line: why it is not ready. Empty where it is.
+    /// Reason why it is not ready, in one line. Empty if it is ready.
     pub message: String,
-    /// Who changed it since the last run.
+    /// Change by another actor since the last run.
     pub drift: Option<Drift>,
 }
 
 /// A change of a member that no run of the release made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drift {
-    /// Field manager of the newest write; empty where the server names none.
+    /// Field manager of the latest write. Empty if the server does not name one.
     pub manager: String,
     /// Time of that write.
     pub at: Option<Timestamp>,
-    /// Fields that the manager holds: the first few.
+    /// First few fields that the manager owns.
     pub fields: Vec<String>,
-    /// Number of further fields that it holds.
+    /// Number of further fields that it owns.
     pub more: usize,
     /// Whether the object was deleted and created again.
     pub is_recreated: bool,
 }
 
-/// Inputs of the judgement about one member.
+/// Input for evaluating one member.
 #[derive(Debug, Clone, Copy)]
 pub struct Member<'a> {
     /// The object.
@@ -98,8 +98,10 @@ pub fn is_covered(id: &ObjectId, entry: &Entry, declared: &[RuntimeObject]) -> b
 }
 
 impl Member<'_> {
-    /// Judges the live object; `None` says that it does not exist. Kinds without readiness
-    /// rules need only their metadata, unless a Service is recorded that the object points at.
+    /// Evaluates the live object. `None` means that it does not exist.
+    ///
+    /// Kinds without readiness rules only need the metadata of the object, unless the inventory
+    /// records a Service for it.
     pub fn judge(&self, live: Option<&Value>) -> MemberStatus {
         let (is_ready, message) = live.map_or_else(|| self.missing(), |live| self.readiness(live));
         MemberStatus {
@@ -111,7 +113,7 @@ impl Member<'_> {
     }
 
     fn missing(&self) -> (bool, String) {
-        // A finished Job may be removed after its time to live.
+        // A finished Job can be removed after its time to live.
         if self.id.is("batch", "Job") {
             (true, String::new())
         } else {
@@ -129,7 +131,7 @@ impl Member<'_> {
         let found = self.rules.assess(live);
         let required = live["metadata"]["annotations"][annotations::READY].as_str();
         let is_optional = matches!(required, Some("none" | "warn"));
-        // A claim that no pod uses yet may be pending without end.
+        // A claim that no pod uses yet can be pending forever.
         let is_unused = self.id.is("", "PersistentVolumeClaim");
         let is_ready = match found.readiness {
             Readiness::Current => true,
@@ -154,7 +156,7 @@ impl Member<'_> {
         }
         let ours = ownership::apply_entry(metadata, self.manager);
         let newest = newest_writer(metadata, ours.and_then(time));
-        // A run of the release writes before it records.
+        // A run of the release writes the object before it updates the inventory.
         if newest.is_none() && ours.is_some() {
             return None;
         }
@@ -177,8 +179,8 @@ impl Member<'_> {
     }
 }
 
-/// The newest entry of another tool that is not older than `since`, without those of the
-/// status.
+/// Returns the latest entry of another tool that is not older than `since`. Status entries are
+/// ignored.
 fn newest_writer(metadata: &Value, since: Option<Timestamp>) -> Option<&Value> {
     let entries = ownership::entries(metadata).iter();
     let others = entries.filter(|entry| {
@@ -215,7 +217,7 @@ mod tests {
         member.judge(live)
     }
 
-    /// A Deployment as it was left, and its entry.
+    /// Returns a Deployment after a run, and its inventory entry.
     fn left() -> (Entry, Value) {
         let live = json!({
             "apiVersion": "apps/v1", "kind": "Deployment",

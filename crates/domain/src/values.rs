@@ -1,7 +1,7 @@
-//! Values of a release, merged from layers, with the origin of every leaf.
+//! Release values, merged from layers, with the source of each leaf.
 //!
-//! Later layers win: bundle defaults, version defaults, extended environment,
-//! environment, release. Maps merge, lists replace, null deletes.
+//! Later layers take precedence: bundle defaults, version defaults, extended environment,
+//! environment, release. Maps are merged, lists are replaced, null deletes a value.
 
 mod merge;
 mod schema;

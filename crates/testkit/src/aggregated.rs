@@ -1,8 +1,7 @@
-//! A server behind an aggregated API that keeps objects of one kind in memory.
+//! Server of an aggregated API that stores objects of one kind in memory.
 //!
-//! It answers what the API server hands on to it: discovery, and reads and
-//! writes of notes. Like many such servers it keeps no record of field owners
-//! and cannot be watched for long.
+//! It answers discovery, reads and writes that the API server forwards. Like many such servers it
+//! does not record field ownership and does not support long watches.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,16 +19,16 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::{Value, json};
 use tokio_rustls::TlsAcceptor;
 
-/// The group that is served, in version `v1`.
+/// API group, in version `v1`.
 pub const GROUP: &str = "kept.example.org";
 
-/// Where it listens, on every address.
+/// Port, on all addresses.
 pub const PORT: u16 = 8443;
 
-/// The objects, by their path.
+/// Objects by path.
 type Kept = Arc<Mutex<BTreeMap<String, Value>>>;
 
-/// Serves until the process ends, on a thread of its own.
+/// Serves on a separate thread until the process ends.
 pub fn serve() -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).context("cannot listen")?;
     listener.set_nonblocking(true)?;
@@ -56,7 +55,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor) {
     while let Ok((stream, _)) = listener.accept().await {
         let (acceptor, kept) = (acceptor.clone(), Arc::clone(&kept));
         connections.spawn(async move {
-            // Whatever goes wrong here is for the client to notice.
+            // Errors are the client's concern.
             let Ok(stream) = acceptor.accept(stream).await else {
                 return;
             };
@@ -136,7 +135,7 @@ fn answer(
     }
 }
 
-/// An object as it is kept.
+/// Returns the object as it is stored.
 fn written(mut note: Value, before: Option<&Value>, path: &str) -> Value {
     let version = before.map_or(0, |before| {
         let version = before["metadata"]["resourceVersion"].as_str();

@@ -1,4 +1,4 @@
-//! The API server's audit log: the referee for every count of requests.
+//! Audit log of the API server, the reference for all request counts.
 
 use std::{
     collections::BTreeMap,
@@ -13,19 +13,19 @@ use anyhow::{Context as _, bail};
 use jiff::Timestamp;
 use serde::Deserialize;
 
-/// The log may lag behind an answer by moments.
+/// Maximum delay between an answer and its audit event.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// An audit log that is still being written.
+/// Audit log that is still being written.
 #[derive(Debug, Clone)]
 pub struct AuditLog {
     path: PathBuf,
-    /// Bytes that are left out.
+    /// Offset from which to read, in bytes.
     from: u64,
 }
 
 impl AuditLog {
-    /// Takes the path of a log; the file appears with the first request.
+    /// Creates the reader of a log. The file appears with the first request.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -33,8 +33,7 @@ impl AuditLog {
         }
     }
 
-    /// Gives the log without what is in it now, so that a long one need not be
-    /// read again and again.
+    /// Returns a reader that skips the current content, so that a long log is not read repeatedly.
     #[expect(clippy::disallowed_methods, reason = "the path is put into the error")]
     pub fn from_here(self) -> anyhow::Result<Self> {
         let metadata = std::fs::metadata(&self.path)
@@ -45,8 +44,7 @@ impl AuditLog {
         })
     }
 
-    /// Reads all events that are there. A last line that is still being written
-    /// is left for the next time.
+    /// Reads all events so far. Skips an incomplete last line.
     pub fn events(&self) -> anyhow::Result<Events> {
         let context = || format!("failed to read {}", self.path.display());
         match read(&self.path, self.from) {
@@ -58,8 +56,8 @@ impl AuditLog {
 
     /// Reads all events of requests that were answered before this call.
     ///
-    /// An event is written a moment after its answer is sent. So a request with
-    /// a name of its own is sent, and awaited in the log.
+    /// An event is written slightly after its answer. So this sends a request with a unique name
+    /// and waits for its event.
     pub async fn settled(&self, client: &kube::Client) -> anyhow::Result<Events> {
         static MARKS: AtomicU64 = AtomicU64::new(0);
         let mark = MARKS.fetch_add(1, Ordering::Relaxed);
@@ -81,43 +79,43 @@ impl AuditLog {
     }
 }
 
-/// An answered request.
+/// Audit event of an answered request.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// What was asked for: `get`, `list`, `watch`, `create`, `update`, `patch`,
-    /// `delete`, `deletecollection`; the HTTP method for paths without objects.
+    /// Verb: `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`.
+    /// For non-resource paths, the HTTP method.
     pub verb: String,
     /// Path and query.
     #[serde(rename = "requestURI")]
     pub request_uri: String,
-    /// Who asked.
+    /// Authenticated user.
     pub user: User,
-    /// Who was acted for.
+    /// Impersonated user.
     pub impersonated_user: Option<User>,
     /// The client's `User-Agent`.
     #[serde(default)]
     pub user_agent: String,
-    /// What the request was about.
+    /// Object of the request.
     pub object_ref: Option<ObjectRef>,
     /// The answer.
     pub response_status: Option<ResponseStatus>,
-    /// When the request came.
+    /// Time of arrival.
     pub request_received_timestamp: Timestamp,
 }
 
 /// A user of an [`Event`].
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct User {
-    /// Name of the user.
+    /// Name.
     #[serde(default)]
     pub username: String,
-    /// Groups of the user.
+    /// Groups.
     #[serde(default)]
     pub groups: Vec<String>,
 }
 
-/// The object of an [`Event`]; empty strings where there is nothing.
+/// Object of an [`Event`]. Missing values are empty strings.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[derive(Default)]
@@ -136,7 +134,7 @@ pub struct ObjectRef {
     pub subresource: String,
 }
 
-/// The answer of an [`Event`].
+/// Answer of an [`Event`].
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ResponseStatus {
     /// HTTP status.
@@ -144,7 +142,7 @@ pub struct ResponseStatus {
 }
 
 impl Event {
-    /// Tells whether the request asked to change nothing.
+    /// Returns whether the request is a dry run.
     pub fn is_dry_run(&self) -> bool {
         let query = self.request_uri.split_once('?').map(|(_, query)| query);
         query.is_some_and(|query| {
@@ -154,13 +152,13 @@ impl Event {
         })
     }
 
-    /// Tells whether the request could change something, or tried to. Reviews
-    /// (`SelfSubjectAccessReview` and the like) are created, but never stored.
+    /// Returns whether the request is a write, successful or not. Reviews
+    /// (`SelfSubjectAccessReview` and the like) do not count, because they are never stored.
     pub fn is_write(&self) -> bool {
         !self.is_dry_run() && self.has_writing_verb() && !self.is_review()
     }
 
-    /// Returns the HTTP status of the answer, 0 when it is unknown.
+    /// Returns the HTTP status of the answer, or 0 if it is unknown.
     pub fn code(&self) -> u16 {
         self.response_status
             .as_ref()
@@ -184,7 +182,7 @@ impl Event {
     }
 }
 
-/// Shows an event as one line: `patch apps deployments team-a/web 200 (dry run)`.
+/// Formats an event as one line: `patch apps deployments team-a/web 200 (dry run)`.
 impl fmt::Display for Event {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} ", self.verb)?;
@@ -217,7 +215,7 @@ pub struct Events(pub Vec<Event>);
 
 impl Events {
     fn parse(text: &str) -> anyhow::Result<Self> {
-        // Whole lines only.
+        // Skip an incomplete line.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let lines = whole.lines().enumerate();
         let events = lines.map(|(index, line)| {
@@ -226,19 +224,19 @@ impl Events {
         Ok(Self(events.collect::<Result<_, _>>()?))
     }
 
-    /// Keeps the events whose `User-Agent` starts with the text.
+    /// Returns the events whose `User-Agent` starts with the text.
     #[must_use]
     pub fn by_agent(&self, prefix: &str) -> Self {
         self.filter(|event| event.user_agent.starts_with(prefix))
     }
 
-    /// Keeps the events of requests that came at a time or later.
+    /// Returns the events of requests that arrived at `time` or later.
     #[must_use]
     pub fn since(&self, time: Timestamp) -> Self {
         self.filter(|event| event.request_received_timestamp >= time)
     }
 
-    /// Keeps the events in a namespace.
+    /// Returns the events in a namespace.
     #[must_use]
     pub fn in_namespace(&self, namespace: &str) -> Self {
         self.filter(|event| {
@@ -247,19 +245,19 @@ impl Events {
         })
     }
 
-    /// Keeps the events that changed something, or tried to.
+    /// Returns the writes, successful or not.
     #[must_use]
     pub fn writes(&self) -> Self {
         self.filter(Event::is_write)
     }
 
-    /// Keeps the dry runs.
+    /// Returns the dry runs.
     #[must_use]
     pub fn dry_runs(&self) -> Self {
         self.filter(Event::is_dry_run)
     }
 
-    /// Keeps the events that the function says yes to.
+    /// Returns the events for which `keep` returns `true`.
     #[must_use]
     pub fn filter(&self, keep: impl Fn(&Event) -> bool) -> Self {
         Self(self.0.iter().filter(|event| keep(event)).cloned().collect())
@@ -282,7 +280,7 @@ impl Events {
     }
 }
 
-/// Shows the events, one per line.
+/// Formats the events, one per line.
 impl fmt::Display for Events {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|event| writeln!(out, "{event}"))
@@ -292,11 +290,11 @@ impl fmt::Display for Events {
 /// Numbers of requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Requests that neither changed anything nor tried to.
+    /// Reads.
     pub reads: usize,
     /// Requests with a `dryRun` parameter.
     pub dry_runs: usize,
-    /// Requests that changed something, or tried to.
+    /// Writes, successful or not.
     pub writes: usize,
     /// All requests by verb.
     pub verbs: BTreeMap<String, usize>,
@@ -307,7 +305,7 @@ fn read(path: &Path, from: u64) -> io::Result<String> {
     file.seek(io::SeekFrom::Start(from))?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
-    // The end may be half a character; it is cut off with its line.
+    // The end can be half a character. It is cut off with its line.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -1,9 +1,8 @@
-//! pleach and kubectl in turn on the same work, on a throw-away control plane:
-//! `make bench`.
+//! Benchmark of pleach and kubectl with the same workload, on a throwaway control plane: `make
+//! bench`.
 //!
-//! The control plane is etcd and the API server alone. What controllers would
-//! write, the bench writes: so the numbers are those of the two programs, and
-//! what the server does for them.
+//! The control plane is only etcd and the API server. The benchmark writes what controllers would
+//! write. So the numbers cover only the two programs and the server's work for them.
 
 pub mod arena;
 pub mod desk;
@@ -18,26 +17,26 @@ use arena::Arena;
 use report::{Case, Report, Sample, Task, Tool};
 use workload::{Content, Workload};
 
-/// What is measured.
+/// Options of the benchmark.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The program.
+    /// Path of pleach.
     pub pleach: PathBuf,
-    /// The work.
+    /// Workloads.
     pub workloads: Vec<Workload>,
-    /// How often everything is done.
+    /// Number of repetitions.
     pub rounds: usize,
-    /// Largest number of objects that `diff` is measured with: kubectl needs
-    /// a process, two requests and two files for each.
+    /// Maximum number of objects for `diff`. kubectl needs a process, two requests and two files
+    /// per object.
     pub largest_diff: usize,
-    /// Number of templated objects that are rendered without a cluster.
+    /// Number of templated objects to render without a cluster.
     pub templated: usize,
-    /// Number of releases of which one change is previewed.
+    /// Number of releases, one of which is changed for the preview.
     pub releases: usize,
 }
 
 impl Options {
-    /// Everything: about half an hour.
+    /// Returns the options of the full benchmark, which takes about half an hour.
     pub fn full(pleach: PathBuf) -> Self {
         let mut workloads = Vec::new();
         for content in [Content::ConfigMaps, Content::Mixed] {
@@ -59,7 +58,7 @@ impl Options {
         }
     }
 
-    /// Enough to see that it works, and to count requests.
+    /// Returns options that are sufficient for a smoke test and for request counts.
     pub fn quick(pleach: PathBuf) -> Self {
         Self {
             pleach,
@@ -75,7 +74,7 @@ impl Options {
     }
 }
 
-/// Measures everything. `say` is told what is being done.
+/// Runs the benchmark. Reports progress with `say`.
 pub async fn run(options: &Options, mut say: impl FnMut(&str)) -> anyhow::Result<Report> {
     let mut report = Report::new(measure::machine(), options.rounds);
     say("the desk: start, render and preview");
@@ -84,7 +83,7 @@ pub async fn run(options: &Options, mut say: impl FnMut(&str)) -> anyhow::Result
         say(&format!("{workload}: a control plane is started"));
         let arena = Arena::start(&options.pleach, *workload).await?;
         for round in 0..options.rounds {
-            // Who comes second finds a warmer server.
+            // Alternate the order, because the second tool finds warmer caches in the server.
             let mut tools = [Tool::Pleach, Tool::Kubectl];
             tools.rotate_left(round % 2);
             for tool in tools {
@@ -96,7 +95,7 @@ pub async fn run(options: &Options, mut say: impl FnMut(&str)) -> anyhow::Result
     Ok(report)
 }
 
-/// One round of one tool, from an empty cluster to an empty cluster.
+/// Runs one round of one tool, from an empty cluster to an empty cluster.
 async fn play(
     arena: &Arena,
     options: &Options,

@@ -1,12 +1,11 @@
-//! Runs that are disturbed, and what has to be true afterwards: `make chaos`.
+//! Chaos tests: runs under faults and their required results: `make chaos`.
 //!
-//! [`kills`] plays the example of the project to and fro, killed at every write.
-//! [`storm`] plays generated bundles through faults of the connection, kills,
-//! and restarts of the control plane. [`moves`] lets generated products move to
-//! another namespace while a user writes. [`replicas`] kills one of two replicas of
-//! the loop every few seconds, [`follower`] the only loop of the example. Whatever happens on the way: a run says
-//! that it succeeded only if the cluster is as git wants it, the next
-//! undisturbed run gets there, and the one after it has nothing to do.
+//! [`kills`] installs, upgrades and uninstalls the project's example and kills the program at every
+//! write. [`storm`] runs generated bundles through connection faults, kills and restarts of the
+//! control plane. [`moves`] moves generated products to another namespace while a user writes.
+//! [`replicas`] kills one of two controller replicas every few seconds. [`follower`] kills the only
+//! controller of the example. In each case, a run must only report success if the cluster matches
+//! git. The next undisturbed run must succeed, and the one after it must have nothing to do.
 
 pub mod follower;
 mod judge;
@@ -25,23 +24,23 @@ use anyhow::ensure;
 use crate::faults::{FaultProxy, Kind, Rule, Seen};
 use crate::program::{Program, Run};
 
-/// Groups of reviews: they are created and never stored.
+/// Path prefixes of reviews, which are created but never stored.
 const REVIEWS: [&str; 2] = [
     "/apis/authorization.k8s.io/",
     "/apis/authentication.k8s.io/",
 ];
 
-/// Whether a request asks to change something.
+/// Returns whether a request is a write.
 fn is_change(seen: &Seen) -> bool {
     seen.kind == Kind::Write && !REVIEWS.iter().any(|group| seen.path.starts_with(group))
 }
 
-/// A rule about one of the requests that ask to change something.
+/// Returns a rule for the nth write.
 fn nth_change(fault: crate::faults::Fault, nth: usize) -> Rule {
     Rule::on(is_change, fault).nth(nth)
 }
 
-/// What no run may do, however it is disturbed.
+/// Checks invariants that every run must satisfy.
 fn is_sound(run: &Run) -> anyhow::Result<()> {
     ensure!(
         !run.says("panicked") && run.code != 101,
@@ -50,7 +49,7 @@ fn is_sound(run: &Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A run finds nothing to do, and writes nothing.
+/// Verifies that a run has nothing to do and writes nothing.
 async fn writes_nothing(
     program: &Program,
     proxy: &FaultProxy,

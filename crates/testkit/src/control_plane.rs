@@ -1,4 +1,4 @@
-//! Starting control planes from tests.
+//! Control planes for tests.
 
 use std::{
     env,
@@ -9,7 +9,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use pleach::io::throwaway::{Binaries, ControlPlane, Options, ThrowawayError};
 
-/// Returns the places of the programs that the environment names.
+/// Returns the locations of the programs from the environment.
 #[expect(
     clippy::disallowed_methods,
     reason = "tests and the demo have no settings but the environment"
@@ -23,11 +23,10 @@ pub fn binaries() -> Binaries {
     )
 }
 
-/// How often a control plane is started that does not get ready.
+/// Maximum number of attempts to start a control plane.
 const TRIES: usize = 5;
 
-/// Starts a control plane. On a machine that is busy with something else it may not
-/// get ready in time, which is nobody's fault: then it is started again.
+/// Starts a control plane and retries if it does not become ready in time, as on a busy machine.
 pub async fn start_patiently(options: Options) -> anyhow::Result<ControlPlane> {
     for _ in 1..TRIES {
         match ControlPlane::start(options.clone()).await {
@@ -40,9 +39,9 @@ pub async fn start_patiently(options: Options) -> anyhow::Result<ControlPlane> {
     Ok(ControlPlane::start(options).await?)
 }
 
-/// Starts a control plane from code that is not async.
+/// Starts a control plane from synchronous code.
 ///
-/// Works inside and outside of runtimes, so statics may call it.
+/// Works inside and outside of runtimes, so it can be used in statics.
 pub fn start(options: Options) -> anyhow::Result<ControlPlane> {
     let start = || -> anyhow::Result<Result<ControlPlane, ThrowawayError>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -55,9 +54,9 @@ pub fn start(options: Options) -> anyhow::Result<ControlPlane> {
     Ok(started??)
 }
 
-/// Connects to a control plane as the user of a kubeconfig, past all proxies.
+/// Connects to a control plane as the user of a kubeconfig, without proxies.
 pub async fn client(kubeconfig: &Path) -> anyhow::Result<Client> {
-    // Fails when a provider is there already, which is as good.
+    // Fails if a provider is already installed, which is fine.
     drop(rustls::crypto::ring::default_provider().install_default());
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config =

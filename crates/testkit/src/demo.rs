@@ -1,8 +1,8 @@
-//! The demo: the repository's own example on a throw-away control plane, from
-//! the first installation to an upgrade that moves a product to another
-//! namespace, and proofs that nothing of the old version is left.
+//! Demo: the project's own example on a throwaway control plane. It installs a product, then
+//! upgrades it to a version in another namespace, and proves that nothing of the old version
+//! remains.
 //!
-//! Runs the real `pleach` as a child, in a copy of the repository.
+//! Runs the real `pleach` as a child process, in a copy of the repository.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -17,28 +17,27 @@ use crate::kubectl::Kubectl;
 use crate::proof::{self, Move};
 use crate::world::{Product, World};
 
-/// What of the repository is an example.
+/// Parts of the repository that form the example.
 const EXAMPLE: [&str; 4] = ["pleach.yaml", "environments", "templates", "manifests"];
 const ENVIRONMENT: &str = "environments/demo.yaml";
 const OLD: &str = "v0.11.0";
 const NEW: &str = "v0.12.0";
-/// No command of the demo takes longer.
+/// Time-out of each command.
 const DEADLINE: Duration = Duration::from_mins(10);
 
-/// What the demo needs.
+/// Inputs of the demo.
 #[derive(Debug, Clone)]
 pub struct Demo {
     /// Folder with the example: the project's own repository.
     pub repository: PathBuf,
-    /// The `pleach` program.
+    /// Path of `pleach`.
     pub pleach: PathBuf,
-    /// Where the programs of the control plane lie.
+    /// Locations of the control plane's programs.
     pub binaries: Binaries,
 }
 
 impl Demo {
-    /// Plays the demo. Says whether every check held; what pleach prints goes
-    /// to the standard streams.
+    /// Runs the demo and returns whether all checks passed. pleach prints to the standard streams.
     pub async fn run(&self, out: &mut dyn Write) -> anyhow::Result<bool> {
         ensure!(
             self.pleach.is_file(),
@@ -99,7 +98,7 @@ impl Demo {
         git.commit(out, "Upgrade KubeVirt to v0.12.0").await?;
         pleach.run(out, &["diff", "demo"]).await?;
         pleach.run(out, &["plan", "demo"]).await?;
-        // What the cluster looks like is worth seeing above all when this fails.
+        // Show the cluster even if the upgrade fails.
         let upgraded = pleach.run(out, &["apply", "demo", "--yes"]).await;
 
         heading(out, "What the cluster looks like now")?;
@@ -159,7 +158,7 @@ fn heading(out: &mut dyn Write, text: &str) -> io::Result<()> {
     writeln!(out, "\n== {text}\n")
 }
 
-/// The program as a user runs it.
+/// `pleach` as a user runs it.
 struct Pleach<'a> {
     program: &'a Path,
     repository: &'a Path,
@@ -177,7 +176,7 @@ impl Pleach<'_> {
     }
 }
 
-/// git without the settings of the user.
+/// git without user settings.
 struct Git<'a> {
     folder: &'a Path,
 }
@@ -206,7 +205,7 @@ impl Git<'_> {
     }
 }
 
-/// Shows a command and runs it with the standard streams of the demo.
+/// Prints a command and runs it with the demo's standard streams.
 async fn shown(
     out: &mut dyn Write,
     name: &str,
@@ -243,7 +242,7 @@ async fn shown(
     }
 }
 
-/// Copies the example and nothing else of the repository.
+/// Copies only the example.
 #[expect(
     clippy::disallowed_methods,
     reason = "the errors here name their paths themselves"

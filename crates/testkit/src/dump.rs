@@ -1,9 +1,9 @@
-//! Everything that lies in a cluster, without what differs from one run to the
-//! next: so that the ends of two runs can be compared.
+//! Content of a cluster without details that differ between runs, so that two final states can be
+//! compared.
 //!
-//! Left out are uids, versions, times, addresses, certificates, status, and what
-//! comes and goes by itself: pods and what is made of them, events. Of owners of
-//! fields those of pleach are kept. An inventory is told by its entries.
+//! Omits uids, versions, times, addresses, certificates, status, and short-lived objects such as
+//! pods, objects derived from them, and events. Only pleach's managedFields entries are included.
+//! An inventory is represented by its entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 
 use crate::generated::id;
 
-/// The document that tells of all kinds at once.
+/// Media type of the aggregated discovery.
 const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Kinds that come and go by themselves, or are about machines and addresses.
+/// Kinds that change by themselves, or that depend on machines and addresses.
 const RESTLESS: [(&str, &str); 12] = [
     ("", "Pod"),
     ("", "Endpoints"),
@@ -39,31 +39,31 @@ const RESTLESS: [(&str, &str); 12] = [
     ("storage.k8s.io", "CSINode"),
 ];
 
-/// Annotations that count roll-outs.
+/// Annotations that count rollouts.
 const COUNTERS: [&str; 2] = [
     "deployment.kubernetes.io/revision",
     "deprecated.daemonset.template.generation",
 ];
 
-/// Where pleach keeps what it remembers.
+/// Namespace of pleach's state.
 const STATE: &str = "pleach-system";
 
-/// Lists under way at a time.
+/// Maximum number of concurrent lists.
 const CONCURRENCY: usize = 8;
 
-/// Differences that are told; the rest is counted.
+/// Maximum number of differences in a message.
 const TOLD: usize = 20;
 
-/// An object of a cluster and its address.
+/// Object of a cluster with its path.
 #[derive(Debug, Clone)]
 pub struct Found {
     /// The object, with its kind.
     pub object: Value,
-    /// Path of it.
+    /// Path on the API server.
     pub path: String,
 }
 
-/// All objects of a cluster that can be listed and deleted, by their ids.
+/// Returns all objects of a cluster that can be listed and deleted, by id.
 pub async fn everything(client: &Client) -> anyhow::Result<BTreeMap<String, Found>> {
     let lists: Vec<Vec<(String, Found)>> = stream::iter(kinds(client).await?)
         .map(|kind| list(client, kind))
@@ -73,7 +73,7 @@ pub async fn everything(client: &Client) -> anyhow::Result<BTreeMap<String, Foun
     Ok(lists.into_iter().flatten().collect())
 }
 
-/// What lies in a cluster.
+/// Content of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dump(BTreeMap<String, Value>);
 
@@ -99,13 +99,12 @@ impl Dump {
         Ok(Self(dump))
     }
 
-    /// Ids of what is in it.
+    /// Returns the ids of all objects.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    /// What another one has, lacks, or has otherwise. Without values: they may
-    /// be secret.
+    /// Returns the differences from another dump, without values, which can be secret.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let ids: BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
         let mut differences = Vec::new();
@@ -120,8 +119,8 @@ impl Dump {
         differences
     }
 
-    /// Waits until a cluster is like this: controllers and the garbage collector
-    /// may need a moment.
+    /// Waits until a cluster matches this dump. Controllers and the garbage collector can need some
+    /// time.
     pub async fn is_reached(&self, client: &Client, patience: Duration) -> anyhow::Result<()> {
         let started = Instant::now();
         loop {
@@ -139,7 +138,7 @@ impl Dump {
     }
 }
 
-/// A kind and where it is listed.
+/// Kind with the path of its list.
 #[derive(Debug)]
 struct Resource {
     api_version: String,
@@ -219,12 +218,12 @@ fn is_restless(object: &Value) -> bool {
         .split_once('/')
         .map_or("", |(group, _)| group);
     let kind = text(&object["kind"]);
-    // Of all Leases those count that pleach takes.
+    // Include only pleach's own Leases.
     let is_lease_of_others = kind == "Lease" && object["metadata"]["namespace"] != STATE;
     is_lease_of_others || RESTLESS.contains(&(group, kind))
 }
 
-/// Whether it is a shard of an inventory.
+/// Returns whether the object is a shard of an inventory.
 fn is_state_map(object: &Value) -> bool {
     let metadata = &object["metadata"];
     object["kind"] == "ConfigMap"
@@ -232,14 +231,13 @@ fn is_state_map(object: &Value) -> bool {
         && metadata["labels"][labels::JOURNAL].is_null()
 }
 
-/// Whether there is a record that may name a shard. One that nobody reads any
-/// more lies there for good.
+/// Returns whether a record exists that can refer to a shard. Unreferenced shards remain forever.
 fn has_record(shard: &Value, all: &BTreeMap<String, Found>) -> bool {
     let release = text(&shard["metadata"]["labels"][labels::RELEASE]);
     all.contains_key(&format!("Release.pleach.dev/{release}"))
 }
 
-/// Whether it is what a run planned, which is another one after a kill.
+/// Returns whether the object is the stored plan of a run, which differs after a kill.
 fn is_kept_plan(object: &Value, all: &BTreeMap<String, Found>) -> bool {
     let metadata = &object["metadata"];
     let release = text(&metadata["name"]).strip_suffix(".plan");
@@ -248,7 +246,7 @@ fn is_kept_plan(object: &Value, all: &BTreeMap<String, Found>) -> bool {
         && release.is_some_and(|release| all.contains_key(&format!("Release.pleach.dev/{release}")))
 }
 
-/// What of a record is the same after another run.
+/// Adds the parts of a record that are the same after another run.
 fn record(
     release: &Value,
     all: &BTreeMap<String, Found>,
@@ -283,7 +281,7 @@ fn record(
     Ok(())
 }
 
-/// What of an object is the same after another run.
+/// Returns the parts of an object that are the same after another run.
 fn lasting(object: &Value) -> Value {
     let mut object = object.clone();
     let phase = object["status"]["phase"].take();
@@ -295,7 +293,7 @@ fn lasting(object: &Value) -> Value {
         "Secret" => {
             let data = object["data"].as_object_mut();
             for value in data.into_iter().flat_map(|data| data.values_mut()) {
-                // What pods made is another one each time.
+                // Content created by pods differs each time.
                 let digest = Digest::of(text(value).as_bytes()).to_string();
                 *value = json!(is_pleachs.then_some(digest));
             }
@@ -332,7 +330,7 @@ fn remove(value: &mut Value, keys: &[&str]) {
     }
 }
 
-/// The entries of pleach in the record of owners, without their times.
+/// Returns pleach's managedFields entries, without their times.
 fn owners(metadata: &Value) -> Value {
     let mut owners = BTreeMap::new();
     for entry in array(&metadata["managedFields"]) {
@@ -349,7 +347,7 @@ fn owners(metadata: &Value) -> Value {
     json!(owners)
 }
 
-/// Certificates are made anew with every installation.
+/// Hides CA certificates, which differ with every installation.
 fn hide_authorities(value: &mut Value) {
     match value {
         Value::Object(map) => {

@@ -1,13 +1,12 @@
-//! A proxy before the API server that counts writes and does harm on request.
+//! Proxy for the API server that counts writes and injects faults.
 //!
-//! [`FaultProxy`] ends TLS, forwards every request as the user of the
-//! kubeconfig it was started with, and gives out a kubeconfig that leads to
-//! itself. Credentials of clients are ignored, all of them act as that user; a
-//! test with two users starts two proxies. Answers are streamed, so watches
-//! work; protocol upgrades (`exec`) do not.
+//! [`FaultProxy`] terminates TLS, forwards every request as the user of its kubeconfig, and
+//! provides a kubeconfig for itself. It ignores credentials of clients; all of them act as that
+//! user. A test with two users starts two proxies. Answers are streamed, so watches work. Protocol
+//! upgrades (`exec`) do not.
 //!
-//! The proxy runs in a thread of its own: a test may block while a client
-//! talks through it. Hooks run in that thread and must not wait for requests.
+//! The proxy runs in its own thread, so a test can block while a client uses it. Hooks run in that
+//! thread and must not wait for requests.
 //!
 //! ```no_run
 //! use pleach_testkit::faults::{Fault, FaultProxy, Rule};
@@ -41,7 +40,7 @@ pub use self::{
 
 use self::{log::Recorder, relay::Relay};
 
-/// A running proxy, which ends when this is dropped.
+/// Running proxy. Dropping it ends it.
 #[derive(Debug)]
 pub struct FaultProxy {
     recorder: Arc<Recorder>,
@@ -52,7 +51,7 @@ pub struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// Starts a proxy that forwards to the cluster of a kubeconfig, as its user.
+    /// Starts a proxy that forwards to the cluster of a kubeconfig as its user.
     pub fn start(kubeconfig: &Path) -> anyhow::Result<Self> {
         let recorder = Arc::new(Recorder::default());
         let stop = CancellationToken::new();
@@ -85,7 +84,7 @@ impl FaultProxy {
         })
     }
 
-    /// Returns the kubeconfig that leads to this proxy.
+    /// Returns the kubeconfig for this proxy.
     pub fn kubeconfig(&self) -> PathBuf {
         kubeconfig_in(&self.folder)
     }
@@ -95,17 +94,17 @@ impl FaultProxy {
         &self.url
     }
 
-    /// Adds a rule. The first rule that applies to a request decides.
+    /// Adds a rule. The first matching rule decides.
     pub fn add(&self, rule: Rule) {
         self.recorder.add(rule);
     }
 
-    /// Returns what has been seen until now, in the order of arrival.
+    /// Returns the requests so far, in order of arrival.
     pub fn log(&self) -> Log {
         self.recorder.log()
     }
 
-    /// Forgets all rules and all that was seen; counting starts again.
+    /// Removes all rules and recorded requests. Counting restarts.
     pub fn reset(&self) {
         self.recorder.reset();
     }
@@ -160,7 +159,7 @@ fn write_kubeconfig(path: &Path, url: &str, ca_pem: &str) -> anyhow::Result<()> 
     use base64::{Engine as _, prelude::BASE64_STANDARD};
 
     let name = "faults";
-    // Without any credentials kubectl would ask for a name and a password.
+    // Without credentials, kubectl would prompt for a name and a password.
     let text = json!({
         "apiVersion": "v1",
         "kind": "Config",

@@ -1,8 +1,7 @@
-//! A forge on loopback: as much of GitHub, GitLab and Gitea as pleach asks for.
+//! Fake forge on loopback with the parts of GitHub, GitLab and Gitea that pleach uses.
 //!
-//! It knows one repository, one token and the account that it is of. Whatever is
-//! asked in another way than the product documents is answered 404, and kept
-//! among [`FakeForge::wrong`].
+//! It has one repository and one token with its account. A request that does not follow the
+//! product's documentation is answered with 404 and recorded in [`FakeForge::wrong`].
 
 mod github;
 mod gitlab;
@@ -20,13 +19,13 @@ use serde_json::{Value, json};
 
 use crate::loopback::{Loopback, response};
 
-/// The token that is let in.
+/// Accepted token.
 pub const TOKEN: &str = "forge-token-tell-nobody";
 
-/// Number of the account that it is of.
+/// Id of the token's account.
 pub const ACCOUNT: u64 = 42;
 
-/// The repository.
+/// Repository.
 pub const PROJECT: &str = "example/fleet";
 
 /// A pull request.
@@ -34,22 +33,22 @@ pub const PROJECT: &str = "example/fleet";
 pub struct Pull {
     /// The newest commit.
     pub head: String,
-    /// The branch that it is to be merged into.
+    /// Target branch.
     pub base_branch: String,
-    /// Whether it comes from another repository.
+    /// Whether the source is another repository.
     pub is_fork: bool,
     /// Whether it was merged or closed.
     pub is_closed: bool,
-    /// The commit that it was merged as.
+    /// Commit on the target branch.
     pub merged_as: Option<String>,
     /// Its labels.
     pub labels: Vec<String>,
-    /// Number of the account that opened it.
+    /// Account id of the author.
     pub author: u64,
 }
 
 impl Pull {
-    /// Whether a commit came by it.
+    /// Returns whether the pull request introduced a commit.
     fn came_as(&self, commit: &str) -> bool {
         self.head == commit || self.merged_as.as_deref() == Some(commit)
     }
@@ -63,16 +62,16 @@ struct Review {
     state: String,
 }
 
-/// A request that arrived.
+/// Recorded request.
 #[derive(Debug, Clone)]
 pub struct Seen {
     /// The method.
     pub method: String,
-    /// Path and query, as they were on the wire.
+    /// Path and query as sent.
     pub path: String,
     /// The headers.
     pub headers: BTreeMap<String, String>,
-    /// The body; null where there was none.
+    /// Body. Null without one.
     pub body: Value,
 }
 
@@ -81,11 +80,11 @@ struct Note {
     id: u64,
     author: u64,
     body: String,
-    /// When it was last changed.
+    /// Time of the last change.
     changed_at: &'static str,
 }
 
-/// When all that is merged was.
+/// Time of all merges.
 const MERGED_AT: &str = "2026-11-02T09:14:03Z";
 
 #[derive(Debug, Clone)]
@@ -96,7 +95,7 @@ struct Known {
     description: String,
 }
 
-/// An answer instead of the one that would be given.
+/// Injected answer.
 #[derive(Debug, Clone)]
 struct Fault {
     status: StatusCode,
@@ -107,15 +106,15 @@ struct Fault {
 #[derive(Debug)]
 struct Inner {
     kind: ForgeKind,
-    /// How many items are on a page at most.
+    /// Maximum number of items per page.
     page: usize,
     token: String,
     pulls: BTreeMap<u64, Pull>,
     notes: BTreeMap<u64, Vec<Note>>,
     reviews: BTreeMap<u64, Vec<Review>>,
-    /// Accounts that may push.
+    /// Accounts with push access.
     members: BTreeSet<u64>,
-    /// How often something happened on a pull request.
+    /// Number of updates by pull request.
     updates: BTreeMap<u64, u64>,
     statuses: Vec<Known>,
     opened: Vec<Value>,
@@ -125,7 +124,7 @@ struct Inner {
     next: u64,
 }
 
-/// The forge; gone with the value.
+/// Running fake forge. Dropping it ends it.
 ///
 /// ```
 /// use pleach_domain::repo::format::ForgeKind;
@@ -145,7 +144,7 @@ pub struct FakeForge {
 }
 
 impl FakeForge {
-    /// Starts one on a port of its own.
+    /// Starts a forge on a free port.
     pub fn start(kind: ForgeKind) -> anyhow::Result<Self> {
         let inner = Arc::new(Mutex::new(Inner {
             kind,
@@ -176,7 +175,7 @@ impl FakeForge {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Root of the API, as the product has it on one's own servers.
+    /// Returns the root of the API, as in a self-hosted product.
     pub fn api(&self) -> String {
         let version = match self.inner().kind {
             ForgeKind::Github => "v3",
@@ -186,29 +185,29 @@ impl FakeForge {
         format!("http://{}/api/{version}", self.running.address())
     }
 
-    /// Puts at most so many items on a page.
+    /// Sets the maximum number of items per page.
     pub fn page(&self, items: usize) {
         self.inner().page = items;
     }
 
-    /// Lets in another token from now on.
+    /// Replaces the accepted token.
     pub fn demand(&self, token: &str) {
         token.clone_into(&mut self.inner().token);
     }
 
-    /// Opens a pull request, or makes another one of it.
+    /// Opens or replaces a pull request.
     pub fn put(&self, number: u64, pull: Pull) {
         let mut inner = self.inner();
         inner.pulls.insert(number, pull);
         inner.is_updated(number);
     }
 
-    /// Makes an account a member, which may push.
+    /// Gives an account push access.
     pub fn admit(&self, account: u64) {
         self.inner().members.insert(account);
     }
 
-    /// Reviews a commit of a pull request, with a state such as `APPROVED`.
+    /// Adds a review of a commit, with a state such as `APPROVED`.
     pub fn review(&self, number: u64, author: u64, commit: &str, state: &str) {
         let mut inner = self.inner();
         let review = Review {
@@ -220,19 +219,19 @@ impl FakeForge {
         inner.is_updated(number);
     }
 
-    /// Writes a comment as somebody.
+    /// Adds a comment by an account.
     pub fn note(&self, number: u64, author: u64, body: &str) {
         self.inner().add_note(number, author, body);
     }
 
-    /// The comments on a pull request: who wrote them, and what they say.
+    /// Returns the comments on a pull request: author and text.
     pub fn notes(&self, number: u64) -> Vec<(u64, String)> {
         let inner = self.inner();
         let notes = inner.notes.get(&number).into_iter().flatten();
         notes.map(|note| (note.author, note.body.clone())).collect()
     }
 
-    /// What was said of a commit, in turn: name, state and description.
+    /// Returns the statuses of a commit in order: context, state and description.
     pub fn statuses(&self, commit: &str) -> Vec<(String, String, String)> {
         let inner = self.inner();
         let of_commit = inner.statuses.iter().filter(|one| one.commit == commit);
@@ -249,17 +248,17 @@ impl FakeForge {
             .collect()
     }
 
-    /// The pull requests that were opened, as they were asked for.
+    /// Returns the bodies of requests that opened pull requests.
     pub fn opened(&self) -> Vec<Value> {
         self.inner().opened.clone()
     }
 
-    /// What was asked so far.
+    /// Returns the requests so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.inner().seen.clone()
     }
 
-    /// Methods and paths of what was asked so far.
+    /// Returns method and path of each request so far.
     pub fn asked(&self) -> Vec<String> {
         let inner = self.inner();
         let seen = inner.seen.iter();
@@ -267,13 +266,12 @@ impl FakeForge {
             .collect()
     }
 
-    /// What was asked in another way than the product documents.
+    /// Returns the requests that do not follow the product's documentation.
     pub fn wrong(&self) -> Vec<String> {
         self.inner().wrong.clone()
     }
 
-    /// Answers the next request, and each of these after it the following one,
-    /// with something else.
+    /// Replaces the answer to the next request. Further calls apply to the following requests.
     pub fn fail(&self, status: u16, headers: &[(&str, &str)], body: &str) {
         let headers = headers
             .iter()
@@ -383,7 +381,7 @@ impl Inner {
         *self.updates.entry(number).or_default() += 1;
     }
 
-    /// When something last happened on a pull request: only compared.
+    /// Returns the update time of a pull request. It is only compared.
     fn updated_at(&self, number: u64) -> String {
         let updates = self.updates.get(&number).copied().unwrap_or_default();
         format!("2026-11-02T08:{:02}:{:02}Z", updates / 60, updates % 60)
@@ -409,7 +407,7 @@ impl Inner {
         Some(note.clone())
     }
 
-    /// When something is said on a pull request: before or after its merge.
+    /// Returns the time of a comment: before or after the merge.
     fn time_of(&self, number: u64) -> &'static str {
         let pull = self.pulls.get(&number);
         if pull.is_some_and(|pull| pull.merged_as.is_some()) {
@@ -419,7 +417,7 @@ impl Inner {
         }
     }
 
-    /// One page, with a header that names the next one.
+    /// Returns one page with the header for the next one.
     fn pages(&self, items: Vec<Value>, query: &str, is_gitea: bool) -> Option<Answer> {
         let number = |name: &str| -> Option<usize> { value(query, name)?.parse().ok() };
         let size = number(if is_gitea { "limit" } else { "per_page" })?.min(self.page);

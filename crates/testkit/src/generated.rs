@@ -1,10 +1,9 @@
-//! Bundles made from a seed: an old and a new version of the same product, with
-//! objects of many kinds that need each other. From one version to the other
-//! parts of it come, go, change, get another name or another namespace.
+//! Bundles generated from a seed: an old and a new version of a product, with objects of many kinds
+//! that depend on each other. Between the versions, parts are added, removed, changed, renamed or
+//! moved to another namespace.
 //!
-//! The same seed gives the same bundle, so that what was found with one is found
-//! again. Everything is ready on a control plane with controllers, a scheduler
-//! and a simulated node.
+//! The same seed gives the same bundle, so failures are reproducible. All objects become ready on a
+//! control plane with controllers, a scheduler and a simulated node.
 //!
 //! ```
 //! use pleach_testkit::generated::{Generated, Shape, Side};
@@ -27,35 +26,35 @@ pub use moving::Moving;
 
 use part::{Kind, Part};
 
-/// Label that every object of a bundle carries, with the bundle's name.
+/// Label on all objects of a bundle, with the bundle's name.
 pub const LABEL: &str = "generated.example.org/of";
 
-/// A bundle that declares nothing.
+/// Bundle file without declarations.
 const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
 
 /// Kinds that are never deleted without consent.
 const PROTECTED: [&str; 2] = ["CustomResourceDefinition", "Namespace"];
 
-/// How large a bundle is.
+/// Size of a bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// Number of objects that the old version has at least.
+    /// Minimum number of objects in the old version.
     pub objects: usize,
-    /// Number of namespaces that they lie in, two at least.
+    /// Number of namespaces, at least two.
     pub namespaces: usize,
 }
 
 /// One of the two versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// What is installed first.
+    /// Version that is installed first.
     Old,
-    /// What comes after it.
+    /// Version after the upgrade.
     New,
 }
 
 impl Side {
-    /// The version, as in the name of its folder.
+    /// Returns the version, which is also the name of its folder.
     pub fn version(self) -> &'static str {
         match self {
             Self::Old => "v1.0.0",
@@ -64,20 +63,19 @@ impl Side {
     }
 }
 
-/// A bundle with two versions.
+/// Bundle with two versions.
 #[derive(Debug, Clone)]
 pub struct Generated {
     name: String,
     old: Vec<Value>,
     new: Vec<Value>,
     changes: Vec<String>,
-    /// Files beside the manifests, by their path.
+    /// Files besides the manifests, by path.
     files: Vec<(String, String)>,
 }
 
 impl Generated {
-    /// Makes a bundle. The name is part of all names that the whole cluster
-    /// shares, and has to be a DNS label.
+    /// Generates a bundle. The name is part of all cluster-scoped names and must be a DNS label.
     pub fn new(name: &str, seed: u64, shape: Shape) -> Self {
         let mut rng = Rng::with_seed(seed);
         let mut maker = Maker {
@@ -88,7 +86,7 @@ impl Generated {
         };
         let mut old = Vec::new();
         let mut size = maker.namespaces;
-        // Every kind of part is there before chance decides.
+        // Include every kind of part before choosing at random.
         for kind in Kind::ALL.into_iter().cycle() {
             if size >= shape.objects && old.len() >= Kind::ALL.len() {
                 break;
@@ -105,7 +103,7 @@ impl Generated {
         let (new, changes) = maker.next_version(&old);
         let files = vec![("bundle.yaml".to_owned(), BUNDLE.to_owned())];
         let last = maker.namespaces - 1;
-        // Whether a whole namespace comes or goes; what is in it moves.
+        // Add or remove a whole namespace. Its content moves.
         let (mut old_last, mut new_last) = (last, last);
         let (mut old, mut new) = (old, new);
         match rng.u8(0..4) {
@@ -128,17 +126,17 @@ impl Generated {
         }
     }
 
-    /// The name that all names begin with which the whole cluster shares.
+    /// Returns the prefix of all cluster-scoped names.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A namespace that both versions have.
+    /// Returns a namespace that exists in both versions.
     pub fn namespace(&self) -> String {
         part::namespace(&self.name, 0)
     }
 
-    /// The objects of a version.
+    /// Returns the objects of a version.
     pub fn objects(&self, side: Side) -> &[Value] {
         match side {
             Side::Old => &self.old,
@@ -146,19 +144,19 @@ impl Generated {
         }
     }
 
-    /// What is different in the new version, part by part, in words.
+    /// Describes the changes of the new version, part by part.
     pub fn changes(&self) -> &[String] {
         &self.changes
     }
 
-    /// Ids of what only the old version has.
+    /// Returns the ids of objects that only the old version has.
     pub fn removed(&self) -> BTreeSet<String> {
         let new: BTreeSet<String> = self.new.iter().map(id).collect();
         let old = self.old.iter().map(id);
         old.filter(|id| !new.contains(id)).collect()
     }
 
-    /// The files of the bundle, by their path in its folder.
+    /// Returns the files of the bundle, by path in its folder.
     pub fn files(&self) -> Vec<(String, String)> {
         let mut files = self.files.clone();
         for side in [Side::Old, Side::New] {
@@ -168,7 +166,7 @@ impl Generated {
                 let text = texts
                     .entry(namespace.unwrap_or("cluster").to_owned())
                     .or_default();
-                // JSON is YAML.
+                // JSON is valid YAML.
                 let _never_fails = writeln!(text, "---\n{object:#}");
             }
             files.extend(
@@ -180,9 +178,8 @@ impl Generated {
         files
     }
 
-    /// The consents that a release of this bundle needs to lose what is
-    /// protected, as items of `consent` in an environment file: to come to the
-    /// new version, and to end with it.
+    /// Returns the consents to delete protected objects, as items of `consent` in an environment
+    /// file: for the upgrade and for the uninstall.
     pub fn consents(&self, release: &str) -> String {
         let removed = self.removed();
         let going = self
@@ -191,7 +188,7 @@ impl Generated {
             .filter(|object| removed.contains(&id(object)));
         let upgrade = going.map(|object| (object, ", to: v1.1.0", Side::Old));
         let end = self.new.iter().map(|object| (object, "", Side::New));
-        // Only a release that may end has consents that go to no version.
+        // Consents without a version are only valid for a release that can be uninstalled.
         let mut text = format!("  - {{action: uninstall, release: {release}}}\n");
         for (object, to, from) in upgrade.chain(end) {
             let kind = object["kind"].as_str().unwrap_or_default();
@@ -207,9 +204,8 @@ impl Generated {
         text
     }
 
-    /// All that is not as a version wants it in a cluster, given as the objects
-    /// of it by their ids: what lacks, what differs, and what should be gone.
-    /// Without a version nothing is wanted.
+    /// Returns the differences between a version and the live objects by id: missing, different and
+    /// superfluous ones. Without a version, nothing is desired.
     pub fn wrong(&self, side: Option<Side>, live: &BTreeMap<String, Value>) -> Vec<String> {
         let wanted = side.map_or(&[][..], |side| self.objects(side));
         let ids: BTreeSet<String> = wanted.iter().map(id).collect();
@@ -232,7 +228,7 @@ impl Generated {
             .iter()
             .filter(|(_, object)| object["metadata"]["labels"][LABEL] == self.name.as_str());
         for (id, object) in ours {
-            // What controllers make of it has a copy of the label.
+            // Objects created by controllers have a copy of the label.
             let is_made =
                 object["metadata"]["ownerReferences"].is_array() || object["kind"] == "Endpoints";
             if !ids.contains(id) && !is_made {
@@ -243,7 +239,7 @@ impl Generated {
     }
 }
 
-/// Whether everything of `wanted` is in `live`.
+/// Adds all values of `wanted` that are not in `live`.
 fn lacks(wanted: &Value, live: &Value, place: &str, wrong: &mut Vec<String>) {
     match (wanted, live) {
         (Value::Object(wanted), _) => {
@@ -261,7 +257,7 @@ fn lacks(wanted: &Value, live: &Value, place: &str, wrong: &mut Vec<String>) {
     }
 }
 
-/// `Kind[.group]/[namespace/]name` of an object.
+/// Formats the id of an object: `Kind[.group]/[namespace/]name`.
 pub fn id(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let kind = text(&object["kind"]);
@@ -279,7 +275,7 @@ pub fn id(object: &Value) -> String {
     }
 }
 
-/// The namespaces up to a number, and what lies in them.
+/// Returns the namespaces up to a number, and the objects of the parts.
 fn objects(name: &str, last: usize, parts: &[Part]) -> Vec<Value> {
     let namespaces = (0..=last).map(|number| {
         json!({"apiVersion": "v1", "kind": "Namespace",
@@ -289,7 +285,7 @@ fn objects(name: &str, last: usize, parts: &[Part]) -> Vec<Value> {
     namespaces.chain(parts).collect()
 }
 
-/// Moves everything out of a namespace.
+/// Moves all parts out of a namespace.
 fn evacuate(parts: &mut [Part], namespace: usize) {
     for part in parts {
         if part.namespace == namespace {
@@ -298,7 +294,7 @@ fn evacuate(parts: &mut [Part], namespace: usize) {
     }
 }
 
-/// Makes parts by chance.
+/// Random generator of parts.
 struct Maker<'a> {
     name: &'a str,
     rng: &'a mut Rng,
@@ -308,7 +304,7 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     fn any_kind(&mut self) -> Kind {
-        // A definition brings many objects along; few are enough.
+        // Limit the number of CRDs, because each adds many objects.
         loop {
             let kind = Kind::ALL[self.rng.usize(..Kind::ALL.len())];
             if kind != Kind::Resources || self.rng.u8(0..3) == 0 {
@@ -330,7 +326,7 @@ impl Maker<'_> {
         }
     }
 
-    /// The parts of the next version, and what became of the old ones.
+    /// Returns the parts of the next version and a description of the changes.
     fn next_version(&mut self, old: &[Part]) -> (Vec<Part>, Vec<String>) {
         let (mut new, mut changes) = (Vec::new(), Vec::new());
         for part in old {
@@ -457,7 +453,7 @@ mod tests {
             .map(|object| (id(object), object.clone()))
             .collect();
         assert_eq!(bundle.wrong(Some(Side::New), &live), [""; 0]);
-        // What the server adds is nothing wrong.
+        // Fields added by the server are not a difference.
         let map = live
             .keys()
             .find(|id| id.starts_with("ConfigMap/"))

@@ -1,4 +1,4 @@
-//! A git server on loopback: git's own `http-backend` behind HTTP.
+//! Git server on loopback: git's own `http-backend` behind HTTP.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -15,12 +15,12 @@ use tokio::process::Command;
 
 use crate::loopback::{Loopback, response};
 
-/// What a server asks of its clients, and what it was asked.
+/// Settings and recorded requests of a server.
 #[derive(Debug, Default)]
 struct Shared {
-    /// The header `Authorization` that is let in; any where there is none.
+    /// Required `Authorization` header. `None`: no authentication.
     wanted: Option<String>,
-    /// Paths of all requests, with their methods.
+    /// Methods and paths of all requests.
     requests: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ struct Server {
     shared: Arc<Mutex<Shared>>,
 }
 
-/// Serves the repositories below a folder.
+/// Server of the repositories below a folder.
 ///
 /// ```
 /// use pleach_testkit::git_server::GitServer;
@@ -52,7 +52,7 @@ pub struct GitServer {
 }
 
 impl GitServer {
-    /// Starts it on a port of its own.
+    /// Starts the server on a free port.
     pub fn start(root: &Path) -> anyhow::Result<Self> {
         let mut server = Self {
             server: Server {
@@ -66,17 +66,17 @@ impl GitServer {
         Ok(server)
     }
 
-    /// The URL of a repository, by its path below the folder.
+    /// Returns the URL of a repository, from its path below the folder.
     pub fn url(&self, repository: &str) -> String {
         format!("http://127.0.0.1:{}/{repository}", self.port)
     }
 
-    /// Lets in only who sends this as header `Authorization`.
+    /// Requires this `Authorization` header from now on.
     pub fn demand(&self, authorization: &str) {
         self.shared().wanted = Some(authorization.to_owned());
     }
 
-    /// What was asked so far, such as `POST /fleet.git/git-upload-pack`.
+    /// Returns the requests so far, such as `POST /fleet.git/git-upload-pack`.
     pub fn requests(&self) -> Vec<String> {
         self.shared().requests.clone()
     }
@@ -93,7 +93,7 @@ impl GitServer {
         self.running = None;
     }
 
-    /// Takes connections again, on the same port.
+    /// Accepts connections again, on the same port.
     pub fn open(&mut self) -> anyhow::Result<()> {
         ensure!(self.running.is_none(), "it is open");
         let router = Router::new()
@@ -172,7 +172,7 @@ async fn backend(
         .spawn()
         .context("failed to run git http-backend")?;
     let mut input = child.stdin.take().context("it has a stdin")?;
-    // It may end before it has read everything.
+    // The program can exit before it has read the whole body.
     let (_written, output) = tokio::join!(
         async move { input.write_all(&body).await },
         child.wait_with_output()

@@ -1,16 +1,16 @@
-//! Tests that need a network of their own, because pods must answer.
+//! Tests that need their own network, because pods must answer.
 
 use std::io::{Read as _, Seek as _};
 
 use anyhow::bail;
 use pleach::io::throwaway::isolate;
 
-/// Set in the process that [`inside`] starts. The network of the host is never
-/// used in its place, even if it has the routes: ports may be taken there.
+/// Variable set in the process that [`inside`] starts. The host network is never used instead, even
+/// if it has the routes, because ports could be in use.
 const MARK: &str = "PLEACH_TEST_NETWORK";
 
-/// Runs a test of this binary again in a network of its own, unless this is
-/// one. Says whether the caller is the one inside, who does the work.
+/// Runs a test of this binary again in its own network, unless it is already in one. Returns `true`
+/// for the inner process, which executes the test.
 ///
 /// ```no_run
 /// # fn test() -> anyhow::Result<()> {
@@ -24,8 +24,7 @@ pub fn inside(test: &str) -> anyhow::Result<bool> {
     if is_marked() {
         return Ok(true);
     }
-    // The output belongs to the test only when it failed, and libtest does not
-    // see what a child prints.
+    // Show the output only after a failure. libtest does not capture the output of a child.
     let mut output = tempfile::tempfile()?;
     let mut command = isolate::command(std::env::current_exe()?);
     command

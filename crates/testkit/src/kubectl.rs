@@ -1,4 +1,4 @@
-//! The real kubectl: the referee of tests and of the demo.
+//! Real kubectl, the reference of tests and of the demo.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// Takes the program and the kubeconfig.
+    /// Creates the runner from the program and the kubeconfig.
     pub fn new(program: impl Into<PathBuf>, kubeconfig: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -22,11 +22,10 @@ impl Kubectl {
         }
     }
 
-    /// Runs a command and gives what it printed; its error output is part of
-    /// the error.
+    /// Runs a command and returns its stdout. An error includes stderr.
     pub fn run(&self, args: &[&str]) -> anyhow::Result<String> {
         let output = Command::new(&self.program)
-            // Its cache is by address, and the next cluster may have the same.
+            // kubectl caches by address, and the next cluster can have the same address.
             .arg("--cache-dir")
             .arg(self.kubeconfig.with_file_name("kubectl-cache"))
             .arg("--kubeconfig")
@@ -44,7 +43,7 @@ impl Kubectl {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Runs a command with `-o json` and reads what it printed.
+    /// Runs a command with `-o json` and parses its output.
     pub fn json(&self, args: &[&str]) -> anyhow::Result<Value> {
         let mut args = args.to_vec();
         args.extend(["-o", "json"]);
@@ -52,7 +51,7 @@ impl Kubectl {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// The items of a list.
+    /// Returns the items of a list.
     pub fn list(&self, args: &[&str]) -> anyhow::Result<Vec<Value>> {
         match self.json(args)?["items"].take() {
             Value::Array(items) => Ok(items),
@@ -60,7 +59,7 @@ impl Kubectl {
         }
     }
 
-    /// Reads an object; absent is `None`.
+    /// Reads an object. `None` if it is absent.
     pub fn get(&self, args: &[&str]) -> anyhow::Result<Option<Value>> {
         let mut all = vec!["get", "--ignore-not-found", "-o", "json"];
         all.extend(args);

@@ -1,4 +1,4 @@
-//! What the tests and the demo run on.
+//! Test fixtures of the tests and the demo.
 
 pub mod aggregated;
 pub mod audit;

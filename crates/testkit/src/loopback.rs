@@ -1,4 +1,4 @@
-//! A web server on loopback, with a thread of its own.
+//! HTTP server on loopback, with its own thread.
 
 use std::net::{SocketAddr, TcpListener};
 use std::thread::JoinHandle;
@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use tokio_util::sync::CancellationToken;
 
-/// Answers until it is dropped.
+/// Running server. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Loopback {
     address: SocketAddr,
@@ -20,7 +20,7 @@ pub(crate) struct Loopback {
 }
 
 impl Loopback {
-    /// Serves at a port, with bodies of any size; at any free one if it is 0.
+    /// Serves on a port, with bodies of any size. Port 0 selects a free port.
     pub(crate) fn start(port: u16, router: Router) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", port)).context("failed to listen")?;
         listener.set_nonblocking(true)?;
@@ -49,7 +49,7 @@ impl Loopback {
         })
     }
 
-    /// Where it answers.
+    /// Returns the address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -64,7 +64,7 @@ impl Drop for Loopback {
     }
 }
 
-/// An answer with headers, by their names.
+/// Creates an answer with headers by name.
 pub(crate) fn response(
     status: StatusCode,
     headers: &[(String, String)],

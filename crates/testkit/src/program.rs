@@ -1,4 +1,4 @@
-//! The `pleach` program as a user runs it, with its output kept.
+//! Runner of `pleach` that captures the output.
 
 use std::fmt;
 use std::fs::File;
@@ -10,17 +10,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-/// No command has a reason to take longer, also on a machine that is busy with
-/// something else.
+/// Time-out of each command, even on a busy machine.
 const DEADLINE: Duration = Duration::from_mins(10);
 
-/// Exit code of a program that was killed, as shells tell it.
+/// Exit code of a killed program, as in shells.
 pub const KILLED: i32 = 137;
 
 /// Exit code of a program that was asked to stop.
 pub const STOPPED: i32 = 130;
 
-/// A program, the repository it runs in and the cluster it reaches.
+/// Program with its repository and cluster.
 #[derive(Debug, Clone)]
 pub struct Program {
     executable: PathBuf,
@@ -28,21 +27,21 @@ pub struct Program {
     kubeconfig: PathBuf,
 }
 
-/// What a run left behind.
+/// Result of a run.
 #[derive(Debug, Clone)]
 pub struct Run {
     /// Exit code.
     pub code: i32,
-    /// The result.
+    /// Content of stdout.
     pub stdout: String,
-    /// Everything else.
+    /// Content of stderr.
     pub stderr: String,
-    /// How long it took.
+    /// Duration.
     pub took: Duration,
 }
 
 impl Program {
-    /// Takes a program and the places that it works with.
+    /// Creates the runner from the program, the repository and the kubeconfig.
     pub fn new(executable: &Path, repository: &Path, kubeconfig: &Path) -> Self {
         Self {
             executable: executable.to_owned(),
@@ -51,8 +50,7 @@ impl Program {
         }
     }
 
-    /// Runs a command line without a terminal, and without the settings of
-    /// whoever runs the tests.
+    /// Runs a command line without a terminal and without user settings.
     pub async fn run(&self, args: &[&str]) -> anyhow::Result<Run> {
         let started = Instant::now();
         let mut command = tokio::process::Command::from(self.command(args)?);
@@ -73,8 +71,7 @@ impl Program {
         })
     }
 
-    /// Runs a command line that somebody may kill on the way. Its code is
-    /// [`KILLED`] then.
+    /// Runs a command line that can be killed through `victim`. Its code is then [`KILLED`].
     pub async fn run_until_killed(&self, args: &[&str], victim: &Victim) -> anyhow::Result<Run> {
         let started = Instant::now();
         let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
@@ -110,8 +107,7 @@ impl Program {
         Ok(run)
     }
 
-    /// Starts a command line that goes on until somebody ends it. What it says goes
-    /// to a file.
+    /// Starts a command line in the background. Its stderr goes to a file.
     pub fn start(&self, args: &[&str], said: File) -> anyhow::Result<Child> {
         let mut command = self.command(args)?;
         command.stdout(Stdio::null()).stderr(said);
@@ -138,30 +134,30 @@ impl Program {
     }
 }
 
-/// A running program that may be killed, from any thread.
+/// Running program that any thread can kill.
 #[derive(Debug, Clone, Default)]
 pub struct Victim(Arc<Mutex<Option<Child>>>);
 
 impl Victim {
-    /// Kills it as a crash would, if it still runs.
+    /// Kills the program with SIGKILL if it is still running.
     pub fn kill(&self) {
         if let Some(child) = self.child().as_mut() {
-            // It may have ended by itself.
+            // The program could have ended by itself.
             drop(child.kill());
         }
     }
 
-    /// Asks it to end, as a system does, if it still runs.
+    /// Sends SIGTERM if the program is still running.
     pub fn stop(&self) {
         if let Some(child) = self.child().as_ref() {
             let process = child.id().to_string();
-            // It may have ended by itself.
+            // The program could have ended by itself.
             drop(Command::new("kill").args(["-s", "TERM", &process]).status());
         }
     }
 
     fn start(&self, command: &mut Command) -> std::io::Result<()> {
-        // Who wants to kill it waits until it is there.
+        // The lock makes a concurrent kill wait for the start.
         let mut child = self.child();
         *child = Some(command.spawn()?);
         Ok(())
@@ -187,19 +183,19 @@ fn path() -> anyhow::Result<std::ffi::OsString> {
 }
 
 impl Run {
-    /// Fails with everything that was printed when the code is another one.
+    /// Fails with the whole output if the exit code differs.
     pub fn ended_with(self, code: i32) -> anyhow::Result<Self> {
         ensure!(self.code == code, "expected exit code {code}\n{self}");
         Ok(self)
     }
 
-    /// Whether one of the streams holds a text.
+    /// Returns whether one of the streams contains a text.
     pub fn says(&self, text: &str) -> bool {
         self.stdout.contains(text) || self.stderr.contains(text)
     }
 }
 
-/// Shows code and streams, for messages of failed tests.
+/// Formats code and streams, for messages of failed tests.
 impl fmt::Display for Run {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -1,5 +1,4 @@
-//! Proofs about a cluster, with kubectl as the referee. Each gives what it
-//! saw, or what is wrong.
+//! Checks of a cluster with kubectl. Each returns its observation or the problem.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,25 +16,25 @@ use serde_json::Value;
 use crate::kubectl::Kubectl;
 use crate::world::{DENY, Product, USERS};
 
-/// Kinds that come and go by themselves.
+/// Kinds whose objects change by themselves.
 const RESTLESS: [&str; 2] = ["Event", "Lease"];
 
-/// How long the garbage collector may take.
+/// Time-out of the garbage collector.
 const GARBAGE_COLLECTION: Duration = Duration::from_secs(5);
 
-/// What lies in a namespace, as `Kind[.group]/name`.
+/// Objects in a namespace, as `Kind[.group]/name`.
 pub type Contents = BTreeSet<String>;
 
-/// A product that moved from one namespace to another.
+/// Product that moved from one namespace to another.
 #[derive(Debug, Clone, Copy)]
 pub struct Move<'a> {
-    /// The referee.
+    /// kubectl.
     pub kubectl: &'a Kubectl,
-    /// Leads to the cluster.
+    /// Kubeconfig of the cluster.
     pub kubeconfig: &'a Path,
-    /// What moved.
+    /// Product.
     pub product: &'a Product,
-    /// What lay in the old namespace before the product was installed.
+    /// Objects in the old namespace before the installation.
     pub before: &'a Contents,
     /// The old namespace.
     pub from: &'a str,
@@ -44,7 +43,7 @@ pub struct Move<'a> {
 }
 
 impl Move<'_> {
-    /// Everything that must be true now, and whether it is.
+    /// Runs all checks and returns their results.
     pub async fn checks(self) -> Vec<(&'static str, anyhow::Result<String>)> {
         let Self {
             kubectl,
@@ -83,7 +82,7 @@ impl Move<'_> {
     }
 }
 
-/// The id of a cluster: uid of the namespace kube-system.
+/// Returns the id of a cluster: the uid of the namespace kube-system.
 pub fn cluster_id(kubectl: &Kubectl) -> anyhow::Result<String> {
     kubectl.run(&[
         "get",
@@ -93,7 +92,7 @@ pub fn cluster_id(kubectl: &Kubectl) -> anyhow::Result<String> {
     ])
 }
 
-/// What a Release object records, and the inventory that it commits to.
+/// Returns the record of a Release object and the inventory that it refers to.
 pub fn record(kubectl: &Kubectl, release: &str) -> anyhow::Result<(Installed, Inventory)> {
     let object = kubectl.json(&["get", "releases.pleach.dev", release])?;
     let installed = Installed::from_object(&object)?;
@@ -108,7 +107,7 @@ pub fn record(kubectl: &Kubectl, release: &str) -> anyhow::Result<(Installed, In
     Ok((installed, read_shards(&shards)?))
 }
 
-/// Lists what lies in a namespace, of every kind that can be listed.
+/// Lists the objects of all kinds in a namespace.
 pub fn contents(kubectl: &Kubectl, namespace: &str) -> anyhow::Result<Contents> {
     let kinds = kubectl.run(&[
         "api-resources",
@@ -135,8 +134,8 @@ fn id(object: &Value) -> String {
     }
 }
 
-/// Waits until the API server and controllers have made what they make in a
-/// new cluster, so that [`contents`] of kube-system change no more by itself.
+/// Waits until the API server and controllers have created the initial objects of a cluster. The
+/// [`contents`] of kube-system no longer change by themselves then.
 pub fn settled(kubectl: &Kubectl) -> anyhow::Result<()> {
     kubectl
         .run(&[
@@ -152,8 +151,8 @@ pub fn settled(kubectl: &Kubectl) -> anyhow::Result<()> {
         .map(drop)
 }
 
-/// Nothing lies in a namespace that was not there before, except what is kept.
-/// What only the garbage collector still has to remove gets a moment.
+/// Checks that a namespace has no new objects except those in `kept`. Waits a moment for the
+/// garbage collector.
 pub fn nothing_left(
     kubectl: &Kubectl,
     namespace: &str,
@@ -180,7 +179,7 @@ pub fn nothing_left(
     }
 }
 
-/// Every registration of the cluster points at a Service that is there.
+/// Checks that every registration of the cluster refers to an existing Service.
 pub fn no_dead_registration(kubectl: &Kubectl) -> anyhow::Result<String> {
     let services: BTreeSet<(String, String)> = kubectl
         .list(&["get", "services", "--all-namespaces"])?
@@ -225,7 +224,7 @@ fn reference(object: &Value) -> (String, String) {
     (text("namespace"), text("name"))
 }
 
-/// The registrations of a product point at a namespace.
+/// Checks that the registrations of a product refer to a namespace.
 pub fn registrations_point_at(
     kubectl: &Kubectl,
     product: &Product,
@@ -250,8 +249,8 @@ pub fn registrations_point_at(
     Ok(format!("APIService and webhooks point at {namespace}"))
 }
 
-/// No cluster-wide right is left with accounts of the old namespace, and every
-/// account that has one exists.
+/// Checks that accounts of the old namespace have no cluster-wide permissions, and that all
+/// accounts with such permissions exist.
 pub fn subjects_moved(kubectl: &Kubectl, from: &str, to: &str) -> anyhow::Result<String> {
     let accounts: BTreeSet<(String, String)> = kubectl
         .list(&["get", "serviceaccounts", "--all-namespaces"])?
@@ -290,7 +289,7 @@ pub fn subjects_moved(kubectl: &Kubectl, from: &str, to: &str) -> anyhow::Result
     ))
 }
 
-/// Every aggregated API is available and none is stale in discovery.
+/// Checks that every aggregated API is available and not stale in discovery.
 pub async fn discovery_is_fresh(kubectl: &Kubectl, kubeconfig: &Path) -> anyhow::Result<String> {
     let services = kubectl.list(&["get", "apiservices"])?;
     for service in &services {
@@ -306,7 +305,7 @@ pub async fn discovery_is_fresh(kubectl: &Kubectl, kubeconfig: &Path) -> anyhow:
             available.map_or(&Value::Null, |condition| &condition["message"])
         );
     }
-    // kubectl drops stale groups without a word.
+    // kubectl silently drops stale groups.
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config =
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
@@ -340,7 +339,7 @@ pub async fn discovery_is_fresh(kubectl: &Kubectl, kubeconfig: &Path) -> anyhow:
     ))
 }
 
-/// A namespace can be created and deleted: that hangs while an API is dead.
+/// Checks that a namespace can be created and deleted, which would hang with an unavailable API.
 pub fn namespace_comes_and_goes(kubectl: &Kubectl) -> anyhow::Result<String> {
     let name = format!("proof-{}", process::id());
     kubectl.run(&["create", "namespace", &name])?;
@@ -348,8 +347,8 @@ pub fn namespace_comes_and_goes(kubectl: &Kubectl) -> anyhow::Result<String> {
     Ok("created and deleted within 30 s".to_owned())
 }
 
-/// The product's webhook says no to what it should, through the real API
-/// server. The user's namespace must exist.
+/// Checks that the product's webhook denies a request through the real API server. The user's
+/// namespace must exist.
 pub fn webhook_denies(kubectl: &Kubectl, product: &Product) -> anyhow::Result<String> {
     let reason = "denied as a proof";
     let resource = &product.guarded;

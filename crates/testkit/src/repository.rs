@@ -1,4 +1,4 @@
-//! Git repositories made from a few lines.
+//! Git repositories for tests.
 #![expect(
     clippy::disallowed_methods,
     reason = "writes only inside its own folder; contexts name the path"
@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-/// A git repository in a temporary folder.
+/// Git repository in a temporary folder.
 ///
 /// ```
 /// use pleach_testkit::repository::TestRepo;
@@ -30,7 +30,7 @@ pub struct TestRepo {
 }
 
 impl TestRepo {
-    /// Makes a repository with files in its working tree and no commit.
+    /// Creates a repository with files in its working tree and without commits.
     pub fn new<P: AsRef<Path>, T: AsRef<str>>(
         files: impl IntoIterator<Item = (P, T)>,
     ) -> anyhow::Result<Self> {
@@ -48,7 +48,7 @@ impl TestRepo {
         self.folder.path()
     }
 
-    /// Writes a file, with the folders it needs.
+    /// Writes a file and creates its folders.
     pub fn write(&self, path: impl AsRef<Path>, text: impl AsRef<str>) -> anyhow::Result<PathBuf> {
         let path = self.folder.path().join(path);
         let write = || {
@@ -59,7 +59,7 @@ impl TestRepo {
         Ok(path)
     }
 
-    /// Replaces text in a file. The text must be there.
+    /// Replaces text in a file. Fails if the text is missing.
     pub fn edit(&self, path: impl AsRef<Path>, from: &str, to: &str) -> anyhow::Result<()> {
         let full = self.folder.path().join(&path);
         let text = fs::read_to_string(&full)
@@ -82,13 +82,13 @@ impl TestRepo {
         self.git(&["rev-parse", "HEAD"])
     }
 
-    /// Runs git in the repository and returns what it printed, trimmed.
+    /// Runs git in the repository and returns its trimmed output.
     ///
-    /// The user's settings do not matter, and times are fixed: same files and
-    /// messages, same revisions.
+    /// User settings are ignored and times are fixed, so the same files and messages give the same
+    /// revisions.
     pub fn git(&self, args: &[&str]) -> anyhow::Result<String> {
         let mut command = Command::new("git");
-        // Where a commit hook runs the tests, git's variables point elsewhere.
+        // If a commit hook runs the tests, git's variables refer to another repository.
         for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
             command.env_remove(name);
         }
@@ -115,12 +115,12 @@ impl TestRepo {
     }
 }
 
-/// Text that compression hardly makes smaller, of at least so many bytes.
+/// Returns nearly incompressible text of at least `bytes` bytes.
 pub fn noise(seed: u64, bytes: usize) -> String {
     let mut state = seed;
     let mut text = String::with_capacity(bytes + 8);
     while text.len() < bytes {
-        // The generator of PCG.
+        // PCG generator.
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);

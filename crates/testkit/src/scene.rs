@@ -1,5 +1,5 @@
-//! Where a product is installed and upgraded: a control plane with nodes, the
-//! world, a fault proxy before the API server, and kubectl as the referee.
+//! Test environment for installations and upgrades of a product: a control plane with nodes, the
+//! world, a fault proxy for the API server, and kubectl.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::program::Program;
 use crate::proof::{self, Contents, Move};
 use crate::world::{Product, World};
 
-/// A running scene. Pods must be able to answer: see [`crate::isolated`].
+/// Running test environment. Pods must be able to answer: see [`crate::isolated`].
 pub struct Scene {
-    /// Those who live there.
+    /// Simulated pods and users.
     pub world: World,
-    /// Stands between the program and the API server.
+    /// Proxy between the program and the API server.
     pub proxy: FaultProxy,
-    /// The referee, past the proxy.
+    /// kubectl without the proxy.
     pub kubectl: Kubectl,
     product: Product,
     before: Contents,
@@ -33,8 +33,8 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Starts everything. `namespace` is where the old version will live; what
-    /// lies there now is remembered.
+    /// Starts the environment. `namespace` is that of the old version; its current content is
+    /// recorded.
     pub async fn start(product: Product, namespace: &'static str) -> anyhow::Result<Self> {
         let control_plane = start_patiently(Options {
             binaries: binaries(),
@@ -58,35 +58,35 @@ impl Scene {
         })
     }
 
-    /// The program in a repository; its requests go through the proxy.
+    /// Returns a runner of the program in a repository. Its requests pass the proxy.
     pub fn program(&self, program: &Path, repository: &Path) -> Program {
         Program::new(program, repository, &self.proxy.kubeconfig())
     }
 
-    /// Where the old version lives.
+    /// Returns the namespace of the old version.
     pub fn namespace(&self) -> &str {
         self.namespace
     }
 
-    /// uid of the namespace kube-system.
+    /// Returns the uid of the namespace kube-system.
     pub fn cluster_id(&self) -> anyhow::Result<String> {
         proof::cluster_id(&self.kubectl)
     }
 
-    /// The audit log of every request answered until now.
+    /// Returns the audit events of all requests answered so far.
     pub async fn audit(&self) -> anyhow::Result<Events> {
         let client = self.client().await?;
         self.audit_log().settled(&client).await
     }
 
-    /// The audit log while it is being written.
+    /// Returns the audit log, which is still being written.
     pub fn audit_log(&self) -> AuditLog {
         AuditLog::new(self.control_plane.audit_log())
     }
 
-    /// The last plans of an environment beside the audit log: the same writes.
+    /// Compares the last plans of an environment with the audit log and returns the result.
     pub async fn audited(&self, program: &Program, environment: &str) -> anyhow::Result<Value> {
-        // Read once, so that the log holds all of it.
+        // Wait until the log is complete.
         self.audit().await?;
         let log = self.control_plane.audit_log().to_string_lossy();
         let args = ["status", environment, "--audit", &log, "-o", "json"];
@@ -94,19 +94,18 @@ impl Scene {
         Ok(serde_json::from_str(&run.stdout)?)
     }
 
-    /// A connection as administrator, past the proxy.
+    /// Connects as administrator without the proxy.
     pub async fn client(&self) -> anyhow::Result<Client> {
         client(self.control_plane.kubeconfig()).await
     }
 
-    /// The user begins to write, and has written a little.
+    /// Starts the user and waits for the first writes.
     pub async fn start_user(&mut self, deadline: Duration) -> anyhow::Result<()> {
         self.world.start_user().await?;
         self.world.more_writes(20, deadline).await
     }
 
-    /// An apply finds nothing to do: it succeeds, writes nothing, and does not
-    /// even ask the server what would change.
+    /// Verifies that an apply has nothing to do: it succeeds, writes nothing and sends no dry runs.
     pub async fn is_unchanged(&self, program: &Program, environment: &str) -> anyhow::Result<()> {
         let begun = Timestamp::now();
         let run = program.run(&["apply", environment, "--yes"]).await?;
@@ -122,8 +121,8 @@ impl Scene {
         Ok(())
     }
 
-    /// Everything of the product is in another namespace now, and nothing of it
-    /// is left in the old one. All that is wrong at once.
+    /// Verifies that the product is completely in another namespace and nothing remains in the old
+    /// one. Reports all problems at once.
     pub async fn has_moved_to(&self, namespace: &str) -> anyhow::Result<()> {
         let checks = Move {
             kubectl: &self.kubectl,

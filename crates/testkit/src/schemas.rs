@@ -1,6 +1,5 @@
-//! The kind tables of the domain crate, from where Kubernetes says it: the
-//! newest from a real API server, those before from the documents that are
-//! published with the source of Kubernetes.
+//! Kind tables of the domain crate. The newest comes from a real API server, earlier ones from the
+//! documents in the source of Kubernetes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,8 +15,7 @@ use serde_json::Value;
 
 use crate::control_plane::binaries;
 
-/// The releases of former minors whose documents are taken, with the checksum
-/// of the module as `go.sum` has it.
+/// Releases of earlier minor versions to read, with the checksum of the module in `go.sum`.
 pub const FORMER: [(&str, &str); 4] = [
     (
         "v1.32.13",
@@ -31,10 +29,9 @@ pub const FORMER: [(&str, &str); 4] = [
     ("v1.35.4", "h1:o/8dBC/pHVpYoGV4OAIytAlNPZbdYVTXJHoYvXC4qzM="),
 ];
 
-/// Starts an API server with its default flags and asks it for its kinds and
-/// their schemas.
+/// Starts an API server with default flags and reads its kinds with their schemas.
 pub async fn served_kinds() -> anyhow::Result<KindTable> {
-    // Fails when a provider is there already, which is as good.
+    // Fails if a provider is already installed, which is fine.
     drop(rustls::crypto::ring::default_provider().install_default());
     let control_plane = ControlPlane::start(Options {
         binaries: binaries(),
@@ -61,7 +58,7 @@ pub async fn served_kinds() -> anyhow::Result<KindTable> {
     Ok(table.with_schemas(&documents(&client).await?)?)
 }
 
-/// The `OpenAPI` v3 documents of every group-version.
+/// Returns the `OpenAPI` v3 documents of all group-versions.
 async fn documents(client: &Client) -> anyhow::Result<Vec<Value>> {
     let get = async |path: &str| -> anyhow::Result<Value> {
         let request = http::Request::get(path).body(Vec::new())?;
@@ -83,9 +80,8 @@ async fn documents(client: &Client) -> anyhow::Result<Vec<Value>> {
     Ok(documents)
 }
 
-/// The kinds of a release of Kubernetes and their schemas, from the files that
-/// its module has under `api/`. Those files were written with every API on; a
-/// server with its default flags serves the stable versions.
+/// Returns the kinds and schemas of a Kubernetes release from the files under `api/` in its module.
+/// These files contain all APIs; a server with default flags serves only the stable versions.
 pub fn published_kinds(version: &str, checksum: &str) -> anyhow::Result<KindTable> {
     let module = download(version, checksum)?;
     let read = |path: &Path| -> anyhow::Result<Value> {
@@ -94,7 +90,7 @@ pub fn published_kinds(version: &str, checksum: &str) -> anyhow::Result<KindTabl
     };
     let mut discovery = Discovery::default();
     let api = module.join("api");
-    // The core group is in a file of its own, without aggregation.
+    // The core group has its own file, without aggregation.
     add_core(&read(&api.join("discovery/api__v1.json"))?, &mut discovery)?;
     let list = read(&api.join("discovery/aggregated_v2.json"))?;
     add(serde_json::from_value(list)?, &mut discovery)?;
@@ -136,7 +132,7 @@ fn fs_list(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Fetches the module of a release, as `go build` does, and says where it is.
+/// Downloads the module of a release like `go build` and returns its folder.
 fn download(version: &str, checksum: &str) -> anyhow::Result<PathBuf> {
     let folder = tempfile::tempdir()?;
     let output = Command::new("go")

@@ -1,5 +1,5 @@
-//! A git server over ssh on loopback: the machine's own `sshd`, one process per
-//! connection, with keys of its own.
+//! Git server over ssh on loopback: the system's `sshd`, one process per connection, with its own
+//! keys.
 #![expect(
     clippy::disallowed_methods,
     reason = "writes only inside its own folder; contexts name the path"
@@ -16,12 +16,12 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context as _, ensure};
 
-/// Where Debian and others keep it, beside where programs are looked for.
+/// Usual locations of `sshd`, such as on Debian.
 const PLACES: [&str; 3] = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"];
-/// What `sshd` wants to be there when it runs as root.
+/// Folder that `sshd` requires when it runs as root.
 const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
-/// Serves the repositories of this machine to whoever has [`SshServer::key`].
+/// Server of the local repositories for clients with [`SshServer::key`].
 ///
 /// ```no_run
 /// use pleach_testkit::repository::TestRepo;
@@ -45,7 +45,7 @@ pub struct SshServer {
 }
 
 impl SshServer {
-    /// Starts it on a port of its own.
+    /// Starts the server on a free port.
     pub fn start() -> anyhow::Result<Self> {
         let program = PLACES.iter().map(Path::new).find(|path| path.exists());
         let program = program.context("there is no sshd; `make check-tools` names its package")?;
@@ -79,8 +79,8 @@ impl SshServer {
         Ok(server)
     }
 
-    /// One `sshd` per connection, as inetd starts it: nothing is left behind, and
-    /// no port has to be free beforehand.
+    /// Starts one `sshd` per connection, like inetd. No process remains, and no port must be known
+    /// before.
     fn serve(&self, program: PathBuf, listener: TcpListener) -> JoinHandle<()> {
         let (stop, children) = (Arc::clone(&self.stop), Arc::clone(&self.children));
         let connections = Arc::clone(&self.connections);
@@ -111,25 +111,25 @@ impl SshServer {
         })
     }
 
-    /// The URL of a repository by its folder, as `ssh://user@host:port/path`.
+    /// Returns the URL of a repository folder, as `ssh://user@host:port/path`.
     pub fn url(&self, repository: &Path) -> String {
         let (user, address) = (&self.user, self.address);
         format!("ssh://{user}@{address}{}", repository.display())
     }
 
-    /// The private key that is let in.
+    /// Returns the path of the accepted private key.
     pub fn key(&self) -> PathBuf {
         self.folder.path().join("id")
     }
 
-    /// The line by which the server is known.
+    /// Returns the `known_hosts` line of the server.
     pub fn known_hosts(&self) -> anyhow::Result<String> {
         let key = fs::read_to_string(self.folder.path().join("host.pub"))?;
         let port = self.address.port();
         Ok(format!("[127.0.0.1]:{port} {key}"))
     }
 
-    /// The fingerprint of the server's key.
+    /// Returns the fingerprint of the server's key.
     pub fn fingerprint(&self) -> anyhow::Result<String> {
         let said = said(
             Command::new("ssh-keygen")
@@ -140,12 +140,12 @@ impl SshServer {
         Ok(fingerprint.to_owned())
     }
 
-    /// How often somebody came.
+    /// Returns the number of connections.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// What `sshd` said so far.
+    /// Returns the log of `sshd`.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -154,7 +154,7 @@ impl SshServer {
 impl Drop for SshServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Wakes the thread, so that it looks.
+        // Wake the thread, so that it checks the stop flag.
         drop(TcpStream::connect(self.address));
         if let Some(thread) = self.thread.take() {
             drop(thread.join());
@@ -167,7 +167,7 @@ impl Drop for SshServer {
     }
 }
 
-/// Makes a key pair: the private key at a path, the public one beside it.
+/// Creates a key pair: the private key at a path, the public one beside it.
 pub fn make_key(path: &Path) -> anyhow::Result<()> {
     said(
         Command::new("ssh-keygen")
@@ -186,7 +186,7 @@ pub fn make_key(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a program to its end, and returns what it printed.
+/// Runs a program and returns its output.
 fn said(command: &mut Command) -> anyhow::Result<String> {
     let output = command
         .output()

@@ -1,5 +1,5 @@
-//! An upgrade that moves a product to another namespace, watched from the
-//! server's side: in which order things are done, and what stood meanwhile.
+//! Upgrade that moves a product to another namespace, observed on the server: order of operations
+//! and state during the upgrade.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,29 +16,29 @@ use crate::program::{Program, Run};
 use crate::proof;
 use crate::scene::Scene;
 
-/// Groups of kinds that point at Services.
+/// API groups of kinds that refer to Services.
 const REGISTRATIONS: [&str; 2] = ["apiregistration.k8s.io", "admissionregistration.k8s.io"];
 
-/// Policies and their bindings, in one of those groups: gates.
+/// Prefix of policies and bindings, which are gates in one of these groups.
 const GATES: &str = "validatingadmissionpolic";
 
-/// What was seen of an upgrade.
+/// Observations of an upgrade.
 #[derive(Debug)]
 pub struct Upgrade {
-    /// What the program said.
+    /// Run of the program.
     pub run: Run,
-    /// Its writes of objects, in the order of their answers.
+    /// Writes of objects, in order of their answers.
     writes: Events,
-    /// Its deletions, with what they asked for.
+    /// Deletions with their options.
     deletions: Vec<Seen>,
-    /// What stood when the first object in the old namespace was deleted.
+    /// State at the first deletion of an object in the old namespace.
     snapshot: Option<Snapshot>,
     from: String,
     to: String,
 }
 
 impl Upgrade {
-    /// Applies an environment that moves a product, without asking.
+    /// Applies an environment that moves a product, with `--yes`.
     pub async fn watch(
         scene: &Scene,
         program: &Program,
@@ -70,8 +70,8 @@ impl Upgrade {
             writes: requests.writes().filter(|event| !is_record(event)),
             deletions: log
                 .writes()
-                // What moved since the plan was made is refused once, and looked at
-                // again.
+                // A deletion of an object that changed since the plan is refused once, then the
+                // object is read again.
                 .filter(|seen| {
                     seen.method == Method::DELETE
                         && seen.status != Some(409)
@@ -85,9 +85,9 @@ impl Upgrade {
         })
     }
 
-    /// What the old version registered goes before the new component that
-    /// registers comes; whatever lies in the old namespace goes last, when the
-    /// new version is ready and has registered; then its rights go.
+    /// Verifies the order. Registrations of the old version are removed before the new registering
+    /// component is applied. Objects in the old namespace are deleted last, after the new version
+    /// is ready and registered. Then its permissions are removed.
     pub fn is_in_order(&self, api: &str) -> anyhow::Result<()> {
         let deleted = |event: &Event| event.verb == "delete";
         let registrations = self.places(|event| deleted(event) && is_registration(event));
@@ -138,8 +138,7 @@ impl Upgrade {
         Ok(())
     }
 
-    /// Nothing is deleted but the very object that was looked at. Gives how
-    /// many were.
+    /// Verifies that deletions have a uid precondition. Returns their number.
     pub fn deletes_what_it_saw(&self) -> anyhow::Result<usize> {
         for seen in &self.deletions {
             let preconditions = &seen.delete_options["preconditions"];
@@ -156,7 +155,7 @@ impl Upgrade {
         Ok(self.deletions.len())
     }
 
-    /// Places of the writes that the function says yes to.
+    /// Returns the positions of matching writes.
     fn places(&self, which: impl Fn(&Event) -> bool) -> Vec<usize> {
         let events = self.writes.0.iter().enumerate();
         events
@@ -166,8 +165,8 @@ impl Upgrade {
     }
 }
 
-/// Whether a release is recorded as converged at a version, with nothing in a
-/// namespace that it left.
+/// Verifies that a release is recorded as installed at a version, without objects in the namespace
+/// that it left.
 pub fn is_recorded(
     kubectl: &Kubectl,
     release: &str,
@@ -196,7 +195,7 @@ pub fn is_recorded(
     Ok(())
 }
 
-/// Whether a write is of what pleach keeps for itself.
+/// Returns whether a write concerns pleach's own records.
 fn is_record(event: &Event) -> bool {
     event.object_ref.as_ref().is_some_and(|object| {
         object.namespace == "pleach-system" || object.api_group == "pleach.dev"
@@ -210,12 +209,12 @@ fn is_registration(event: &Event) -> bool {
     })
 }
 
-/// What stood at a moment.
+/// State at a point in time.
 #[derive(Debug)]
 struct Snapshot {
-    /// Workloads of the new namespace whose pods are not all ready.
+    /// Workloads of the new namespace with unready pods.
     unready: Vec<Value>,
-    /// Where the registrations of the product point.
+    /// Backends of the product's registrations.
     backends: Vec<Value>,
 }
 
@@ -253,7 +252,7 @@ fn is_ready(workload: &Value) -> bool {
     ready == wanted && ready.as_u64() > Some(0)
 }
 
-/// Namespace of the Service that a registration points at.
+/// Returns the namespace of a registration's Service.
 fn backend(registration: &Value) -> Value {
     let service = match &registration["webhooks"][0] {
         Value::Null => &registration["spec"]["service"],

@@ -1,23 +1,22 @@
-//! A world in which a product lives that registers itself: pods that answer,
-//! or crash, and a user who writes all the time.
+//! Simulation of a product that registers itself: pods that answer or crash, and a user who writes
+//! continuously.
 //!
-//! The API server, controllers and the scheduler are real; kubelets are
-//! simulated. The world acts as what would run in the pods of a [`Product`]:
-//! - A pod of the api component makes its certificates and its registrations
-//!   (an `APIService` and two webhook configurations) with the rights of its
-//!   service account, and crash-loops if it cannot, for instance because one of
-//!   them points at another namespace. Then it is ready and answers.
-//! - A pod of the controller component keeps the leader's lock, or crash-loops.
-//! - The user creates, updates and deletes objects and records what happens.
+//! The API server, controllers and scheduler are real; kubelets are simulated. The world acts as
+//! the processes in the pods of a [`Product`]:
+//! - A pod of the api component creates its certificates and registrations (an `APIService` and two
+//!   webhook configurations) with the permissions of its service account. It crash-loops if it
+//!   cannot, for example because a registration refers to another namespace. Then it is ready and
+//!   answers.
+//! - A pod of the controller component holds the leader lock, or crash-loops.
+//! - The user creates, updates and deletes objects and records the results.
 //!
-//! Audit logs tell them apart by User-Agent: `testkit-world`, `testkit-user`, and
-//! the name of the component, or of the operator, for its pods.
+//! In audit logs they differ by User-Agent: `testkit-world`, `testkit-user`, and for pods the name
+//! of the component or of the operator.
 //!
-//! An [`Operator`] is a world of its own: what runs in the pods of the bundle
-//! `manifests/depot`.
+//! An [`Operator`] is a separate world: the processes in the pods of the bundle `manifests/depot`.
 //!
-//! The addresses of pods must be local: run in a network namespace of the
-//! throw-away control plane. Everything stops when the world is dropped.
+//! Pod addresses must be local, so run in a network namespace of the throwaway control plane.
+//! Dropping the world stops everything.
 
 mod admission;
 mod certificates;
@@ -60,40 +59,40 @@ use rest::{Failure, Rest};
 use server::Alive;
 use user::Diary;
 
-/// A pod that exited at its start or while it ran.
+/// Exit of a pod, at its start or later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crash {
     /// Namespace of the pod.
     pub namespace: String,
     /// Name of the pod.
     pub pod: String,
-    /// What it said.
+    /// Error message of the pod.
     pub reason: String,
 }
 
-/// A running world, which ends when it is dropped.
+/// Running world. Dropping it ends it.
 pub struct World {
     shared: Arc<Shared>,
     log: ValidationLog,
     diary: Diary,
-    /// Of who shares the administrator's kubeconfig.
+    /// Diary of the second user, with the administrator's kubeconfig.
     shared_diary: Diary,
     tasks: JoinSet<anyhow::Result<()>>,
 }
 
-/// What the parts of the world have in common.
+/// State shared by all parts of the world.
 struct Shared {
     config: Config,
     admin: Rest,
     product: Arc<Product>,
-    /// With the namespace that each of them is in.
+    /// Running pods, with their namespace.
     alive: Alive<String>,
     controllers: Controllers,
     served: Mutex<HashMap<String, Arc<rustls::ServerConfig>>>,
     crashes: Mutex<Vec<Crash>>,
 }
 
-/// The administrator's connection, past all proxies.
+/// Returns the administrator's client settings, without proxies.
 async fn connection(kubeconfig: &Path) -> anyhow::Result<Config> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config =
@@ -103,7 +102,8 @@ async fn connection(kubeconfig: &Path) -> anyhow::Result<Config> {
 }
 
 impl Shared {
-    /// What the api pods of a namespace serve with, once one of them started.
+    /// Returns the TLS settings of the api pods in a namespace. `None` before the first one has
+    /// started.
     fn certificates(&self, namespace: &str) -> Option<Arc<rustls::ServerConfig>> {
         let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         served.get(namespace).cloned()
@@ -127,7 +127,7 @@ impl Shared {
 }
 
 impl World {
-    /// Begins to play a product on a control plane, as its administrator.
+    /// Starts the simulation of a product on a control plane, as administrator.
     pub async fn start(kubeconfig: &Path, product: Product) -> anyhow::Result<Self> {
         let config = connection(kubeconfig).await?;
         let admin = Rest::new(&config, "testkit-world")?;
@@ -162,7 +162,7 @@ impl World {
         })
     }
 
-    /// Lets the user begin to write. The product must be installed.
+    /// Starts the user. The product must be installed.
     pub async fn start_user(&mut self) -> anyhow::Result<()> {
         let admin = &self.shared.admin;
         let bindings =
@@ -172,7 +172,7 @@ impl World {
             "kind": "Namespace",
             "metadata": {"name": USERS},
         });
-        // The product adds its resources to this role.
+        // The product aggregates its resources into this role.
         let binding = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "RoleBinding",
@@ -199,7 +199,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets somebody write who shares the administrator's kubeconfig, beside the user.
+    /// Starts a second user, with the administrator's kubeconfig.
     pub fn start_administrator(&mut self) -> anyhow::Result<()> {
         let user = Rest::new(&self.shared.config, "testkit-administrator")?;
         self.write((user, "shared"), self.shared_diary.clone());
@@ -215,17 +215,17 @@ impl World {
         });
     }
 
-    /// What who shares the administrator's kubeconfig saw so far.
+    /// Returns the report of the second user so far.
     pub fn administrators_report(&self) -> Report {
         self.shared_diary.report()
     }
 
-    /// What the user saw so far.
+    /// Returns the report of the user so far.
     pub fn report(&self) -> Report {
         self.diary.report()
     }
 
-    /// Waits until the user made so many more writes.
+    /// Waits for `count` more writes of the user.
     pub async fn more_writes(&mut self, count: usize, deadline: Duration) -> anyhow::Result<()> {
         let mut written = self.diary.count();
         let until = *written.borrow() + count;
@@ -241,19 +241,18 @@ impl World {
         }
     }
 
-    /// All crashes so far, in their order.
+    /// Returns all crashes so far, in order.
     pub fn crashes(&self) -> Vec<Crash> {
         let crashes = self.shared.crashes.lock();
         crashes.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Pairs of namespaces in which controllers ran at the same time: the one
-    /// where they ran already, and the one where they came.
+    /// Returns pairs of namespaces whose controllers ran at the same time: first the earlier one.
     pub fn controllers_together(&self) -> Vec<(String, String)> {
         self.shared.controllers.together()
     }
 
-    /// Stops everything, and says what went wrong in the world itself.
+    /// Stops everything. Fails if a part of the world itself failed.
     pub async fn stop(mut self) -> anyhow::Result<Report> {
         let ended = self.tasks.try_join_next();
         self.tasks.shutdown().await;

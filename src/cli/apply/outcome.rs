@@ -1,4 +1,4 @@
-//! What the command ends with: what was refused, begun and done, release by release.
+//! Result of the command, release by release: refused, started and finished.
 
 use std::collections::BTreeSet;
 
@@ -17,11 +17,11 @@ use crate::engine::sync::report::{FailureKind, SyncResult};
 use crate::engine::sync::{self, Claim, Run, SyncError};
 use crate::io::cluster::Cluster;
 
-/// What the command ends with, release by release.
+/// Result of the command, release by release.
 pub(in crate::cli) struct Outcome {
     output: ApplyOutput,
     claim: Claim,
-    /// The command that is carried out.
+    /// Name of the command.
     command: &'static str,
     pub(in crate::cli) exit: Exit,
     reports: Vec<Value>,
@@ -41,20 +41,20 @@ impl Outcome {
         }
     }
 
-    /// A release could not be planned; why has been shown.
+    /// Records a release that could not be planned. The reason has already been shown.
     pub(in crate::cli) fn unplanned(&mut self, release: &ReleaseName, error: &CliError) {
         self.exit = self.exit.and(error.exit());
         self.unplanned.insert(release.release.clone());
         self.reports.push(format::report::unplanned(release, error));
     }
 
-    /// The command that goes on where this one was stopped.
+    /// Returns the command that continues this one.
     fn go_on(&self, plan: &Plan) -> String {
         let ReleaseName {
             environment,
             release,
         } = &plan.release;
-        // What git no longer has is no target by itself.
+        // A release that git no longer has is not a valid target.
         if plan.removal.is_some() && self.command == "apply" {
             format!("pleach apply {environment}")
         } else {
@@ -62,7 +62,7 @@ impl Outcome {
         }
     }
 
-    /// Shows what forbids to apply anything, of all releases at once.
+    /// Shows the refusals of all releases. Returns whether there are any.
     pub(in crate::cli) fn refuses<'a>(
         &mut self,
         ui: &mut Ui,
@@ -96,7 +96,7 @@ impl Outcome {
                 error: error.as_ref(),
                 go_on: &self.go_on(&planned.plan),
             };
-            // People have seen the reason, and that nothing was written.
+            // The text output already shows the reason and that nothing was written.
             if self.output == ApplyOutput::Json {
                 self.reports.push(report.json());
             }
@@ -104,7 +104,7 @@ impl Outcome {
         true
     }
 
-    /// The plans are not those that were reviewed; why has been shown.
+    /// Records that the plans differ from the reviewed ones. The reason has already been shown.
     pub(super) fn stale(&mut self, ui: &mut Ui, reviewed: &[Reviewed<'_>], error: &CliError) {
         self.exit = self.exit.and(error.exit());
         for one in reviewed {
@@ -112,7 +112,7 @@ impl Outcome {
         }
     }
 
-    /// A release was not begun; why has been shown.
+    /// Records a release that was not started. The reason has already been shown.
     pub(super) fn not_begun(&mut self, ui: &mut Ui, planned: &Planned, error: &CliError) {
         self.exit = self.exit.and(error.exit());
         let word = if error.kind() == Kind::Interrupted {
@@ -129,7 +129,7 @@ impl Outcome {
         self.report(ui, &report);
     }
 
-    /// Carries out one release; what fails is reported and costs only it.
+    /// Applies one release. Reports a failure without affecting other releases.
     pub(in crate::cli) async fn carry_out(
         &mut self,
         ui: &mut Ui,
@@ -141,7 +141,7 @@ impl Outcome {
         let (plan, result) = Box::pin(carry_out(ui, ctx, cluster, self, planned)).await;
         let (result, error) = match result {
             Ok(result) => {
-                // What was done is reported all the same.
+                // Report the executed steps even if recording failed.
                 let error = result
                     .unrecorded
                     .clone()
@@ -177,7 +177,7 @@ impl Outcome {
         }
     }
 
-    /// Ends the result: whatever happened, programs get all of it.
+    /// Prints the JSON result, if requested, and returns the exit code.
     pub(in crate::cli) fn finish(self, ui: &mut Ui) -> Exit {
         if self.output == ApplyOutput::Json {
             ui.print(format::json(
@@ -202,7 +202,7 @@ async fn carry_out(
     } = planned;
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let events = Events::new(desired.name.clone(), sender);
-    // The report in words tells them in full.
+    // The text report already shows failures in full.
     let tells_failures = outcome.output == ApplyOutput::Json;
     let mut progress = format::progress::Progress::new(ui, &plan, tells_failures);
     let result = {

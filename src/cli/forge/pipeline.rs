@@ -1,4 +1,4 @@
-//! What pipelines say of themselves, by variables.
+//! Variables of CI pipelines.
 
 use std::path::Path;
 
@@ -7,24 +7,24 @@ use serde::Deserialize;
 
 use crate::io::files;
 
-/// A pipeline of a forge.
+/// CI pipeline of a forge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pipeline {
-    /// Whose it is.
+    /// Product of the forge.
     pub(super) kind: ForgeKind,
     /// Root of the API.
     pub(super) api: String,
-    /// The repository.
+    /// Project on the forge.
     pub(super) project: String,
-    /// The pull request that it runs for.
+    /// Pull request of the pipeline run.
     pub(super) number: Option<u64>,
-    /// The newest commit of that when it was started.
+    /// Newest commit of the pull request when the pipeline started.
     pub(super) head: Option<String>,
-    /// The variable that may hold a token.
+    /// Variable that can contain a token.
     pub(super) token: &'static str,
 }
 
-/// The event that an action was started for.
+/// Event that triggered an action.
 #[derive(Debug, Default, Deserialize)]
 struct Event {
     pull_request: Option<EventPull>,
@@ -42,13 +42,13 @@ struct EventHead {
 }
 
 impl Pipeline {
-    /// The one that this runs in.
+    /// Returns the pipeline of this process.
     pub(super) fn find(variable: &dyn Fn(&str) -> Option<String>) -> Option<Self> {
         if variable("GITLAB_CI").is_some() {
             return Self::gitlab(variable);
         }
         let is = |name: &str| variable(name).as_deref() == Some("true");
-        // They call themselves by both names.
+        // Forgejo can set either variable.
         let is_gitea = is("GITEA_ACTIONS") || is("FORGEJO_ACTIONS");
         if is_gitea || is("GITHUB_ACTIONS") {
             return Self::actions(variable, is_gitea);
@@ -77,7 +77,7 @@ impl Pipeline {
 
     fn gitlab(variable: &dyn Fn(&str) -> Option<String>) -> Option<Self> {
         let number = variable("CI_MERGE_REQUEST_IID").and_then(|text| text.parse().ok());
-        // What runs on the result of a merge has a commit of its own.
+        // A pipeline for merged results runs on a different commit.
         let head =
             variable("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA").or_else(|| variable("CI_COMMIT_SHA"));
         Some(Self {

@@ -1,4 +1,4 @@
-//! Plans beside an audit log.
+//! Comparison of plans with an audit log.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use super::findings::plain;
 use super::style;
 
-/// A plan, and what a log says of it.
+/// Plan and its comparison with the audit log.
 pub(crate) struct Compared<'a> {
     pub(crate) plan: &'a LastPlan,
     pub(crate) report: Report,
 }
 
 impl Compared<'_> {
-    /// Whether what was planned is what was written, as far as that was kept.
+    /// Returns whether the recorded plan equals the logged writes.
     pub(crate) fn is_same(&self) -> bool {
         self.report.is_same() && self.plan.writes.is_some()
     }
@@ -39,7 +39,7 @@ impl Compared<'_> {
     }
 }
 
-/// For people: a line per release, and each difference below it.
+/// Formats the comparisons as text: one line per release, then its differences.
 pub(crate) fn text(compared: &[Compared<'_>]) -> String {
     let mut text = String::new();
     for one in compared {
@@ -80,7 +80,7 @@ pub(crate) fn text(compared: &[Compared<'_>]) -> String {
     text.trim_end().to_owned()
 }
 
-/// For programs.
+/// Formats the comparisons as JSON.
 pub(crate) fn json(compared: &[Compared<'_>]) -> Value {
     let releases: Vec<Value> = compared
         .iter()

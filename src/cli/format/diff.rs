@@ -1,4 +1,4 @@
-//! Differences for a terminal.
+//! Diffs as text.
 
 use std::fmt::Write as _;
 
@@ -12,8 +12,8 @@ use pleach_domain::plan::view::ReleaseDiff;
 use super::findings::plain;
 use super::style;
 
-/// One release: each object under its name. With `counts`, how many objects get
-/// which action is said at once.
+/// Formats one release with its objects. With `counts`, the heading shows the number of objects per
+/// action.
 pub(crate) fn text(diff: &ReleaseDiff, counts: bool) -> String {
     let mut text = format!(
         "{}release {}{:#} {}",
@@ -33,7 +33,7 @@ pub(crate) fn text(diff: &ReleaseDiff, counts: bool) -> String {
     text
 }
 
-/// One object under its name.
+/// Formats one object.
 pub(crate) fn object(object: &ObjectDiff) -> String {
     let mut text = String::new();
     let style = style_of(object.action);
@@ -66,7 +66,7 @@ pub(crate) fn object(object: &ObjectDiff) -> String {
     text
 }
 
-/// What is different for a while.
+/// Formats the temporary changes.
 pub(crate) fn overlays(diff: &ReleaseDiff) -> String {
     let lines = diff.overlays.iter().flat_map(meanwhile);
     lines.fold(String::new(), |mut text, line| {
@@ -75,7 +75,8 @@ pub(crate) fn overlays(diff: &ReleaseDiff) -> String {
     })
 }
 
-/// What ends a diff: what nobody checked, then how many objects get which action.
+/// Formats the end of a diff: the number of unverified objects, then the number of objects per
+/// action.
 pub(crate) fn end(diffs: &[ReleaseDiff]) -> String {
     let unverified = diffs
         .iter()
@@ -85,7 +86,7 @@ pub(crate) fn end(diffs: &[ReleaseDiff]) -> String {
     let summary = summary(diffs);
     match unverified {
         0 => summary,
-        // Not one more kind of change: they are among those counted.
+        // They are already included in the counts above.
         count => format!("{count} not verified by the server\n{summary}"),
     }
 }

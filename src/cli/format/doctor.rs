@@ -1,4 +1,4 @@
-//! Diagnoses in words and for programs.
+//! Diagnoses as text and JSON.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::findings::plain;
 use super::style::{ERROR, HINT, NOTE, PLACE, WARNING};
 
-/// All diagnoses under a heading per severity, then how many there are.
+/// Formats all diagnoses grouped by severity, with a summary.
 pub(crate) fn text(diagnoses: &[Diagnosis]) -> String {
     let mut text = String::new();
     for (severity, style, heading) in [
@@ -35,7 +35,7 @@ pub(crate) fn text(diagnoses: &[Diagnosis]) -> String {
     text
 }
 
-/// How many there are of each severity.
+/// Formats the number of diagnoses per severity.
 fn summary(diagnoses: &[Diagnosis]) -> String {
     if diagnoses.is_empty() {
         return "nothing found".to_owned();
@@ -59,7 +59,7 @@ fn summary(diagnoses: &[Diagnosis]) -> String {
     counts.join(", ")
 }
 
-/// One diagnosis: the object, what is wrong with it, and everything else below.
+/// Formats one diagnosis: object, problem and details.
 pub(crate) fn one(text: &mut String, diagnosis: &Diagnosis) {
     let object = match &diagnosis.object {
         Some(object) => format!("{PLACE}{}{PLACE:#}: ", plain(&object.to_string())),
@@ -99,7 +99,7 @@ fn indented(text: &str) -> String {
     plain(text).replace('\n', "\n      ")
 }
 
-/// The same for programs.
+/// Formats the diagnoses as JSON.
 pub(crate) fn json(cluster: &str, diagnoses: &[Diagnosis]) -> Value {
     json!({ "format": 1, "server": cluster, "diagnoses": diagnoses })
 }

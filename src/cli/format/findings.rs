@@ -1,8 +1,7 @@
 //! Findings as text: `file:line: error: message`, then object and hint.
 //!
-//! In the order of file and line, as an editor walks through them; those
-//! without a place come last. Where the line of source can be shown, it is, with
-//! a mark below the word that is meant.
+//! They are sorted by file and line, as editors expect; findings without a location come last. If
+//! possible, the source line is shown with a mark below the word.
 
 use std::fmt::Write as _;
 
@@ -12,8 +11,7 @@ pub(crate) use pleach_domain::plain::plain;
 
 use super::style::{ERROR, HINT, NOTE, PLACE, WARNING};
 
-/// Writes all findings that are at least as bad as `least`; the rest is
-/// counted, for those who want to see it.
+/// Formats the findings of at least severity `least`. Appends the number of hidden findings.
 pub(crate) fn text(findings: &[Finding], least: Severity) -> String {
     let mut shown: Vec<&Finding> = findings
         .iter()
@@ -76,7 +74,7 @@ fn one(text: &mut String, finding: &Finding) {
     }
 }
 
-/// The line of source, and a mark below the word at a column.
+/// Writes the source line with a mark below the word at a column.
 fn source(text: &mut String, number: usize, excerpt: &str, column: Option<usize>) {
     let excerpt = plain(excerpt);
     let number = number.to_string();
@@ -92,7 +90,7 @@ fn source(text: &mut String, number: usize, excerpt: &str, column: Option<usize>
     if word == 0 {
         return;
     }
-    // Tabs stay tabs, so that the mark is below the word whatever their width.
+    // Keep tabs, so that the mark aligns with the word for any tab width.
     let indent: String = excerpt
         .chars()
         .take(before)

@@ -1,4 +1,4 @@
-//! Recorded results in words and for programs.
+//! Recorded results as text and JSON.
 
 use pleach_domain::inventory::{AttemptResult, Installed, ReleaseSummary};
 use serde_json::{Value, json};
@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use super::status::short;
 use super::table::table;
 
-/// One line per result, the newest first.
+/// Formats one line per result, newest first.
 pub(crate) fn text(installed: &Installed) -> String {
     let rows: Vec<[String; 5]> = installed
         .history
         .iter()
         .map(|result| {
             [
-                // Fractions of a second say nothing here.
+                // Omit fractions of a second.
                 format!("{:.0}", result.at),
                 result.version.clone(),
                 short(&result.revision),
@@ -28,8 +28,7 @@ pub(crate) fn text(installed: &Installed) -> String {
     table(["AT", "VERSION", "REVISION", "RESULT", "MESSAGE"], &rows).join("\n")
 }
 
-/// What is worth knowing of a result: what failed, who went ahead from a desk,
-/// and what was overridden.
+/// Formats the remarks of a result: failure, local run and overridden checks.
 fn remarks(result: &AttemptResult) -> String {
     let local = (!result.local.is_empty()).then(|| format!("from the desk: {}", result.local));
     let overridden = result.overridden.iter();
@@ -43,7 +42,7 @@ fn remarks(result: &AttemptResult) -> String {
         .join("; ")
 }
 
-/// The same for programs, with whole revisions.
+/// Formats the results as JSON, with full revisions.
 pub(crate) fn json(summary: &ReleaseSummary, installed: &Installed) -> Value {
     json!({
         "format": 1,

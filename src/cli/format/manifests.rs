@@ -1,7 +1,7 @@
-//! Rendered objects as text, for kubectl or for one file each.
+//! Rendered objects as text, for kubectl or as one file each.
 //!
-//! Values of Secrets are replaced unless they are asked for. A placeholder is
-//! not base64, so the API server refuses it where a Secret was.
+//! Values of Secrets are masked by default. The placeholder is not valid base64, so the API server
+//! refuses it.
 
 use std::fmt::Write as _;
 
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use super::findings::plain;
 
-/// One document of a stream, with a comment that says where it is written.
+/// Formats one document of a stream, with its source as a comment.
 pub(crate) fn document(manifest: &Manifest, object: Value) -> String {
     let mut text = String::from("---\n");
-    // A file name may hold anything, a line break too.
+    // A file name can contain line breaks.
     let place = plain(&manifest.origin().to_string()).replace('\n', "\\n");
     // Writing to a String cannot fail.
     let _ = writeln!(text, "# Source: {place}");
@@ -22,13 +22,13 @@ pub(crate) fn document(manifest: &Manifest, object: Value) -> String {
     text
 }
 
-/// All objects as the list that kubectl reads.
+/// Wraps all objects in a `List` for kubectl.
 pub(crate) fn list(objects: impl IntoIterator<Item = Value>) -> Value {
     let items: Vec<Value> = objects.into_iter().map(in_reading_order).collect();
     json!({"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-/// The file of an object: `RELEASE/[NAMESPACE/]Kind[.group]-NAME.EXTENSION`.
+/// Returns the file name of an object: `RELEASE/[NAMESPACE/]Kind[.group]-NAME.EXTENSION`.
 pub(crate) fn file_name(release: &str, id: &ObjectId, extension: &str) -> String {
     let mut path = format!("{}/", part(release));
     if let Some(namespace) = &id.namespace {
@@ -41,8 +41,8 @@ pub(crate) fn file_name(release: &str, id: &ObjectId, extension: &str) -> String
     path
 }
 
-/// Part of a path, whatever the name holds. Names of Kubernetes hold neither
-/// `/` nor `%`, so two names never become one.
+/// Escapes a name as one part of a path. Kubernetes names contain neither `/` nor `%`, so the
+/// result is unique.
 fn part(name: &str) -> String {
     let mut part = String::with_capacity(name.len());
     for (index, character) in name.char_indices() {

@@ -1,4 +1,4 @@
-//! A plan in words.
+//! Plans as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use pleach_domain::plan::{Action, Body, Change, Edge, EdgeReason, Need, Op, Plan
 use super::findings::plain;
 use super::style;
 
-/// The stages with their steps, then what stays as it is, then the summary.
+/// Formats the stages with their steps, then the unchanged objects and the summary.
 pub(crate) fn text(plan: &Plan) -> String {
     let changes = by_object(plan);
     let mut text = headline(plan);
@@ -47,7 +47,7 @@ fn section(text: &mut String, name: &impl std::fmt::Display) {
     let _ = writeln!(text, "\n{}{name}{:#}", style::PLACE, style::PLACE);
 }
 
-/// What happens to each object.
+/// Returns the changes by object.
 pub(super) fn by_object(plan: &Plan) -> BTreeMap<&ObjectId, &Change> {
     plan.changes
         .iter()
@@ -55,7 +55,7 @@ pub(super) fn by_object(plan: &Plan) -> BTreeMap<&ObjectId, &Change> {
         .collect()
 }
 
-/// Says, behind the name of an object, what the server has not checked.
+/// Returns a suffix for objects that the server has not verified.
 pub(super) fn unverified(change: &Change) -> String {
     match &change.unverified {
         Some(why) => format!("  [not verified by the server: {}]", plain(why)),
@@ -77,7 +77,7 @@ fn headline(plan: &Plan) -> String {
     )
 }
 
-/// The version that is gone to; what was installed of a release that goes.
+/// Returns the target version, or the installed version if the release is removed.
 pub(super) fn version(plan: &Plan) -> String {
     match (&plan.removal, &plan.from) {
         (None, _) => plain(&plan.to),
@@ -126,7 +126,7 @@ fn because(step: &Step) -> String {
         | Op::Restart { .. }
         | Op::Replace { .. }
         | Op::Migrate { .. } => format!("  ({})", plain(&step.reason)),
-        // One object in two steps: what each of them does.
+        // One object has two steps, so describe each.
         Op::Apply { .. } if is_a_part(step) => {
             format!("  ({})", plain(&step.reason))
         }
@@ -135,7 +135,7 @@ fn because(step: &Step) -> String {
     }
 }
 
-/// Whether a wait says why it is there: what it waits for does not.
+/// Returns whether the reason of a wait must be shown, because its target does not explain it.
 fn is_explained(step: &Step) -> bool {
     matches!(
         step.until,
@@ -143,8 +143,8 @@ fn is_explained(step: &Step) -> bool {
     )
 }
 
-/// Whether it is one of several applies of its object: it gives more access
-/// than git has, or keeps of a definition what cannot go yet, or ends that.
+/// Returns whether the step is one of several applies of the same object: temporary extra
+/// permissions, retained CRD versions, or their end.
 fn is_a_part(step: &Step) -> bool {
     let is_ours = matches!(
         &step.op,
@@ -194,8 +194,8 @@ fn waits_for(id: &str, until: &Until) -> String {
     }
 }
 
-/// Why one object is where it is: what happens to it, its steps, what each of
-/// them waits for, and who waits for them.
+/// Explains one object: its change, its steps with their dependencies, and the steps that depend on
+/// them.
 pub(crate) fn explain(plan: &Plan, id: &ObjectId) -> Option<String> {
     let change = plan.changes.iter().find(|change| change.object == *id);
     let steps: Vec<&Step> = plan
@@ -243,8 +243,8 @@ fn needed(plan: &Plan, edge: &Edge) -> String {
     format!("{} is {state} ({})", named(from), why(&edge.why))
 }
 
-/// A step in a sentence. One that only stands between others has no object that says
-/// anything: it is named by its number and by why it is there.
+/// Names a step in a sentence. A pure ordering step has no meaningful object, so it is named by
+/// number and reason.
 fn named(step: &Step) -> String {
     if matches!(step.op, Op::Wait) && step.until.is_none() {
         return format!(
@@ -283,7 +283,7 @@ fn why(reason: &EdgeReason) -> &'static str {
     }
 }
 
-/// The last line of every diff, plan and report.
+/// Formats the last line of each diff, plan and report.
 pub(crate) fn summary(plan: &Plan) -> String {
     let mut summary =
         pleach_domain::diff::text::summary(plan.changes.iter().map(|change| change.action));
@@ -293,7 +293,7 @@ pub(crate) fn summary(plan: &Plan) -> String {
         .filter(|change| change.unverified.is_some())
         .count();
     if unverified > 0 {
-        // Not one more kind of change: they are among those counted before.
+        // They are already included in the counts above.
         let _ = write!(summary, "; {unverified} not verified by the server");
     }
     summary

@@ -1,5 +1,5 @@
-//! What a change in git does, as text and as a page. Comments on pull requests
-//! are not only the command's: `pleach_domain::preview::comment`.
+//! Previews of git changes as text and HTML page. Comments on pull requests are in
+//! `pleach_domain::preview::comment`, because the controller writes them too.
 
 mod page;
 
@@ -16,7 +16,7 @@ use super::{diff, findings, style};
 
 pub(crate) use page::page;
 
-/// For a terminal: each release with its risks, its stages and what changes.
+/// Formats a preview as text: each release with its risks, stages and changes.
 pub(crate) fn text(preview: &Preview) -> String {
     let mut text = String::new();
     for environment in &preview.environments {
@@ -61,7 +61,7 @@ pub(crate) fn text(preview: &Preview) -> String {
     text
 }
 
-/// What the head does to a release in the cluster, without what is shown already.
+/// Formats the effect on a release in the cluster, without changes that are already shown.
 fn beside(text: &mut String, live: &ReleasePreview, base: Option<&ReleasePreview>) {
     let _ = writeln!(
         text,

@@ -1,4 +1,4 @@
-//! Events of a sync as lines and as a block below them.
+//! Sync events as log lines and a progress block.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,31 +12,31 @@ use crate::cli::Ui;
 use crate::engine::lease::Holder;
 use crate::engine::sync::events::{EventKind, Outcome, SyncEvent, Verb, WaitState};
 
-/// A wait that ends before this gets no line.
+/// Minimum duration of a wait to be logged.
 const SHORT: Duration = Duration::from_secs(5);
-/// Time after which a wait gets another line although nothing changed.
+/// Interval at which an unchanged wait is logged again.
 const REMINDER: Duration = Duration::from_secs(30);
-/// Waits that the block shows.
+/// Maximum number of waits in the block.
 const SHOWN: usize = 8;
 
-/// Consumes the events of one release.
+/// Formatter for the events of one release.
 pub(crate) struct Progress<'a> {
     plan: &'a Plan,
-    /// Whether failures get lines: where no report in words follows.
+    /// Whether failures are logged here because no text report follows.
     tells_failures: bool,
     done: usize,
-    /// Operations under way.
+    /// Running operations.
     operating: BTreeSet<StepId>,
-    /// Lines of operations that are done, until those of the stages before are.
+    /// Lines of finished operations that wait for earlier stages.
     applied: BTreeMap<StepId, String>,
     waiting: BTreeMap<StepId, Wait>,
 }
 
-/// A wait that goes on.
+/// Current wait.
 struct Wait {
     line: String,
     since: Duration,
-    /// The last line that was written, and how long the wait was then.
+    /// Last logged line with the duration of the wait at that time.
     told: Option<(String, Duration)>,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Shows one event.
+    /// Shows an event.
     pub(crate) fn show(&mut self, ui: &mut Ui, event: &SyncEvent) {
         match &event.kind {
             EventKind::Queued(holder) => ui.status(queued(&event.release, holder)),
@@ -68,7 +68,7 @@ impl<'a> Progress<'a> {
             EventKind::Done(id, _, outcome) => self.done(ui, *id, outcome),
             EventKind::Waiting(id, state) => self.wait(ui, *id, state),
             EventKind::Retrying(id, message) => {
-                // It may take long: others do not wait for its line.
+                // A retry can take long, so later lines do not wait for this operation.
                 self.operating.remove(id);
                 ui.status(format!("retrying {}: {}", self.object(*id), plain(message)));
             }
@@ -84,8 +84,8 @@ impl<'a> Progress<'a> {
         ui.progress(self.done, &self.block());
     }
 
-    /// Writes the lines of operations whose stage, and all stages before, have none under
-    /// way that is earlier.
+    /// Writes the lines of finished operations, as long as no operation of an earlier stage is
+    /// running.
     fn flush(&mut self, ui: &mut Ui) {
         let earliest = self.operating.first().copied();
         let stage = |id: StepId| &self.step(id).stage;
@@ -104,7 +104,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// The waits, those that take longest first.
+    /// Formats the waits, longest first.
     fn block(&self) -> String {
         let mut waits: Vec<&Wait> = self.waiting.values().collect();
         waits.sort_by_key(|wait| std::cmp::Reverse(wait.since));
@@ -129,7 +129,7 @@ impl<'a> Progress<'a> {
         plain(&self.step(id).object.to_string())
     }
 
-    /// The line about an operation that is done; none about a mere wait.
+    /// Returns the line for a finished operation. `None` for a wait.
     fn line(&self, id: StepId) -> Option<String> {
         let step = self.step(id);
         let done = match &step.op {
@@ -149,7 +149,7 @@ impl<'a> Progress<'a> {
             && told
                 .as_ref()
                 .is_none_or(|(last, at)| *last != message || state.since >= *at + REMINDER);
-        // The block shows it all the time.
+        // The block already shows the wait.
         let told = if is_due && !ui.has_block() {
             ui.status(format!("waiting for {object}: {message} ({seconds} s)"));
             Some((message.clone(), state.since))
@@ -186,7 +186,7 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// Says that somebody else is waited for.
+/// Formats the message about waiting for another lease holder.
 pub(crate) fn queued(release: &ReleaseName, holder: &Holder) -> String {
     format!(
         "waiting for {}, who applies release {release}",

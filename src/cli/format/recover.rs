@@ -1,4 +1,4 @@
-//! What was found of a lost record, in words and for programs.
+//! Results of `recover` as text and JSON.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::findings::plain;
 use super::style;
 use crate::engine::recover::Examined;
 
-/// What is lost, what was found, and what could not be looked at.
+/// Formats the losses, the recovered entries and the unreadable parts.
 pub(crate) fn text(examined: &Examined) -> String {
     let rebuilt = &examined.rebuilt;
     let mut text = format!(
@@ -43,7 +43,7 @@ fn list(text: &mut String, what: &str, ids: &[ObjectId]) {
     }
 }
 
-/// The last line of a release.
+/// Formats the last line of a release.
 pub(crate) fn ending(examined: &Examined, word: &str) -> String {
     let members = examined.rebuilt.inventory.entries.len();
     let mut text = match word {
@@ -66,7 +66,7 @@ pub(crate) fn ending(examined: &Examined, word: &str) -> String {
     text
 }
 
-/// The same for programs.
+/// Formats the result as JSON.
 pub(crate) fn json(examined: &Examined, word: &str) -> Value {
     let rebuilt = &examined.rebuilt;
     json!({

@@ -1,4 +1,4 @@
-//! How a release ended, in words and for programs.
+//! Results of releases as text and JSON.
 
 use std::fmt::Write as _;
 
@@ -15,23 +15,22 @@ use crate::engine::sync::events::Outcome;
 use crate::engine::sync::remainder::Remainder;
 use crate::engine::sync::report::SyncResult;
 
-/// Objects that are named one by one.
+/// Maximum number of objects that are listed.
 const LINES: usize = 10;
 
-/// What became of the plan of one release.
+/// Result of the plan of one release.
 pub(crate) struct Report<'a> {
     pub(crate) plan: &'a Plan,
-    /// How the steps ended; one word where it was not begun, or where that is
-    /// not known.
+    /// Result of the steps. `Err` has one word if the run was not started or its result is unknown.
     pub(crate) result: Result<&'a SyncResult, &'static str>,
-    /// Why it was not begun, or could not be recorded.
+    /// Reason why it was not started or not recorded.
     pub(crate) error: Option<&'a CliError>,
-    /// The command that goes on where this one was stopped.
+    /// Command that continues a stopped run.
     pub(crate) go_on: &'a str,
 }
 
 impl Report<'_> {
-    /// One word for how the release ended.
+    /// Returns one word for the result.
     pub(crate) fn verdict(&self) -> &'static str {
         match self.result {
             Ok(result) => result.ending,
@@ -39,8 +38,7 @@ impl Report<'_> {
         }
     }
 
-    /// Failures with their hints, what did not happen because of them, what is
-    /// kept, and the summary.
+    /// Formats the failures with hints, their consequences, the retained objects and the summary.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         if let Ok(result) = self.result {
@@ -57,7 +55,7 @@ impl Report<'_> {
         text
     }
 
-    /// What was done; what was planned where not all of it was.
+    /// Formats the executed actions, or the planned ones after a partial run.
     fn done(&self) -> String {
         let actions = self.plan.changes.iter().map(|change| change.action);
         match self.result {
@@ -68,7 +66,7 @@ impl Report<'_> {
         }
     }
 
-    /// The same for programs.
+    /// Formats the result as JSON.
     pub(crate) fn json(&self) -> Value {
         let failures: Vec<Value> = self
             .result
@@ -94,7 +92,7 @@ impl Report<'_> {
     }
 }
 
-/// A release that has no plan, for programs.
+/// Formats a release without a plan as JSON.
 pub(crate) fn unplanned(release: &ReleaseName, error: &CliError) -> Value {
     json!({
         "release": release.to_string(),
@@ -111,7 +109,7 @@ fn reason(error: &CliError) -> Value {
     })
 }
 
-/// How far a run got that was stopped, for programs.
+/// Formats the progress of a stopped run as JSON.
 fn stopped(plan: &Plan, result: &SyncResult, go_on: &str) -> Option<Value> {
     let cause = result.stopped?;
     let remainder = Remainder::of(plan, result);
@@ -129,7 +127,7 @@ fn stopped(plan: &Plan, result: &SyncResult, go_on: &str) -> Option<Value> {
     }))
 }
 
-/// The same in words.
+/// Formats the progress of a stopped run as text.
 fn how_far(text: &mut String, plan: &Plan, result: &SyncResult, cause: Cause, go_on: &str) {
     let remainder = Remainder::of(plan, result);
     let _ = writeln!(text, "{}: {}", cause.word(), remainder.summary());
@@ -143,7 +141,7 @@ fn how_far(text: &mut String, plan: &Plan, result: &SyncResult, cause: Cause, go
     let _ = writeln!(text, "`{go_on}` goes on from there");
 }
 
-/// The first lines of many.
+/// Formats the first lines of a list.
 fn some_of(text: &mut String, what: &str, lines: impl ExactSizeIterator<Item = String>) {
     let more = lines.len().saturating_sub(LINES);
     for line in lines.take(LINES) {

@@ -1,4 +1,4 @@
-//! Plans made by hand, for tests of the formats.
+//! Sample plans for tests of the formats.
 
 use jiff::SignedDuration;
 use pleach_domain::inventory::ReleaseName;
@@ -7,7 +7,7 @@ use pleach_domain::observe::DesiredDigest;
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Action, Body, Change, Op, Plan, Step, StepId};
 
-/// A plan that does this to these ConfigMaps, one step for each that changes.
+/// Returns a plan with these actions on ConfigMaps, with one step per change.
 pub(crate) fn plan(changes: &[(&str, Action)]) -> Plan {
     let changes: Vec<Change> = changes
         .iter()
@@ -45,7 +45,7 @@ pub(crate) fn plan(changes: &[(&str, Action)]) -> Plan {
     }
 }
 
-/// A step on the ConfigMap with this name.
+/// Returns a step on the ConfigMap with this name.
 pub(crate) fn step(position: usize, name: &str, op: Op) -> Step {
     Step {
         id: StepId(position),

@@ -1,14 +1,14 @@
-//! Findings as SARIF 2.1.0, which code hosts and editors show beside the line.
+//! Findings as SARIF 2.1.0, which forges and editors show beside the source line.
 //!
-//! Written by hand: what is needed of the format is small, and the crates that
-//! have all of it are generated from its schema.
+//! Hand-written, because only a small part of the format is needed. Existing crates are generated
+//! from the full schema.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use pleach_domain::finding::{Finding, Severity};
 use pleach_domain::lint::meaning;
 use serde::Serialize;
 
-/// What may not stand in the path of a URI.
+/// Characters to escape in the path of a URI.
 const RESERVED: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -26,7 +26,7 @@ const RESERVED: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// Where a finding is shown that has no place of its own.
+/// File for findings without a location.
 const NOWHERE: &str = "pleach.yaml";
 
 #[derive(Debug, Serialize)]
@@ -42,7 +42,7 @@ pub(crate) struct Log {
 #[serde(rename_all = "camelCase")]
 struct Run {
     tool: Tool,
-    /// Columns are counted in characters.
+    /// Unit of columns: characters.
     column_kind: &'static str,
     results: Vec<ResultOf>,
 }
@@ -60,7 +60,7 @@ struct Driver {
     rules: Vec<Rule>,
 }
 
-/// A code of a finding.
+/// Code of a finding.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Rule {
@@ -111,7 +111,7 @@ struct Region {
     start_column: Option<usize>,
 }
 
-/// Findings of one run of lint.
+/// Returns the findings of one lint run as a SARIF log.
 pub(crate) fn log(findings: &[Finding]) -> Log {
     let mut codes: Vec<&str> = findings.iter().map(|one| one.code.as_str()).collect();
     codes.sort_unstable();
@@ -192,7 +192,7 @@ fn location(finding: &Finding) -> Location {
                 uri: utf8_percent_encode(file, RESERVED).to_string(),
             },
             region: Region {
-                // A file as a whole has no line.
+                // A finding about a whole file has no line.
                 start_line: line.max(1),
                 start_column: finding.column,
             },

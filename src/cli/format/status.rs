@@ -1,4 +1,4 @@
-//! Releases in words and for programs.
+//! Releases as text and JSON.
 
 use jiff::Timestamp;
 use pleach_domain::age::age;
@@ -15,25 +15,23 @@ mod live;
 
 pub(crate) use live::Live;
 
-/// What git says of an environment.
+/// Desired state of an environment in git.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// Name of the environment.
     pub(crate) environment: String,
     /// Id of the repository.
     pub(crate) repository: String,
-    /// Its releases, with the versions they are pinned to; none for bundles
-    /// without versions.
+    /// Releases with their pinned versions. `None` for unversioned bundles.
     pub(crate) releases: Vec<(String, Option<String>)>,
-    /// The only one that was asked for.
+    /// Release to show. `None`: all releases.
     pub(crate) only: Option<String>,
 }
 
-/// The table of releases, what is wrong with those that are not ready, and
-/// where they differ from git.
+/// Formats the table of releases, the problems of those that are not ready, and the differences
+/// from git.
 ///
-/// `target` is what was asked for, where that is not everything. Without `live` the
-/// record alone is shown.
+/// `target` is the requested target, if any. Without `live`, only the record is shown.
 pub(crate) fn text(
     releases: &[ReleaseSummary],
     target: Option<&Target>,
@@ -105,7 +103,7 @@ pub(crate) fn text(
     lines.join("\n")
 }
 
-/// Whether a release is ready: as it was recorded, and as its objects are.
+/// Returns whether a release is ready, from its record and its live objects.
 fn is_ready(release: &ReleaseSummary, live: Option<&Live>) -> Option<bool> {
     let live = live.and_then(|live| live.of(release));
     match live.map(pleach_domain::status::LiveStatus::is_ready) {
@@ -151,7 +149,7 @@ fn row(release: &ReleaseSummary, live: Option<&Live>, now: Timestamp) -> [String
     ]
 }
 
-/// What is different for a while: since when, by which attempt, how it ends.
+/// Formats the temporary changes: start, attempt and end.
 fn standing(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
     let overlays = release.journal.iter().flat_map(|journal| &journal.overlays);
     overlays
@@ -174,7 +172,7 @@ fn standing(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
         .collect()
 }
 
-/// A gate that is closed: since when, by which attempt, how it is lifted.
+/// Formats a closed gate: start, attempt and how to lift it.
 fn closed(release: &ReleaseSummary, (id, one): (&OverlayId, &Journaled), now: Timestamp) -> String {
     let what = one.gate().map(|gate| gate.explain());
     format!(
@@ -190,7 +188,7 @@ fn closed(release: &ReleaseSummary, (id, one): (&OverlayId, &Journaled), now: Ti
     )
 }
 
-/// The version that is installed, and the one on its way.
+/// Formats the installed version and the one being applied.
 fn versions(record: &Installed) -> String {
     match (&record.installed, &record.applying) {
         (None, None) => String::new(),
@@ -205,7 +203,7 @@ fn versions(record: &Installed) -> String {
     }
 }
 
-/// The version of a bundle without versions is the revision.
+/// Formats a version. For an unversioned bundle, this is the revision.
 fn version(attempt: &Attempt) -> String {
     if attempt.version == attempt.revision {
         short(&attempt.version)
@@ -214,7 +212,7 @@ fn version(attempt: &Attempt) -> String {
     }
 }
 
-/// A commit as people write it; the rest as it is.
+/// Abbreviates a commit id. Returns any other text unchanged.
 pub(super) fn short(revision: &str) -> String {
     let is_commit = revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_commit {
@@ -224,7 +222,7 @@ pub(super) fn short(revision: &str) -> String {
     }
 }
 
-/// Why a release is not ready.
+/// Returns the reason why a release is not ready.
 fn trouble(release: &ReleaseSummary) -> Option<String> {
     if let Err(why) = &release.record {
         return Some(why.clone());
@@ -243,7 +241,7 @@ fn trouble(release: &ReleaseSummary) -> Option<String> {
     })
 }
 
-/// What people say of a release without git.
+/// Formats the user requests for a release.
 fn orders(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
     let suspended = release.orders.suspended(now).map(Suspension::words);
     let sync = release.orders.sync.as_ref().map(|sync| {
@@ -265,7 +263,7 @@ fn orders(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
 }
 
 impl Wanted {
-    /// The releases that git has and were asked for.
+    /// Returns the selected releases of git.
     fn asked(&self) -> impl Iterator<Item = &(String, Option<String>)> {
         self.releases
             .iter()
@@ -279,7 +277,7 @@ impl Wanted {
             .map(|(_, version)| version)
     }
 
-    /// Where the cluster differs from git, as far as versions tell.
+    /// Returns the differences between cluster and git in releases and versions.
     fn differences(&self, releases: &[ReleaseSummary]) -> Vec<String> {
         let mut differences = Vec::new();
         for (name, version) in self.missing(releases) {
@@ -330,7 +328,7 @@ impl Wanted {
     }
 }
 
-/// The same for programs.
+/// Formats the releases as JSON.
 pub(crate) fn json(
     releases: &[ReleaseSummary],
     wanted: Option<&Wanted>,

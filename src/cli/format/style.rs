@@ -1,4 +1,4 @@
-//! Colors. Output reads the same without them.
+//! Colors. The output is complete without them.
 
 use anstyle::{AnsiColor, Style};
 
@@ -7,7 +7,7 @@ pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 pub(crate) const NOTE: Style = AnsiColor::Blue.on_default().bold();
 pub(crate) const HINT: Style = AnsiColor::Cyan.on_default().bold();
 pub(crate) const PLACE: Style = Style::new().bold();
-/// Lines that come.
+/// Added lines.
 pub(crate) const ADDED: Style = AnsiColor::Green.on_default();
-/// Lines that go.
+/// Removed lines.
 pub(crate) const REMOVED: Style = AnsiColor::Red.on_default();

@@ -1,10 +1,10 @@
-//! Columns.
+//! Tables.
 
 use super::findings::plain;
 use super::style::PLACE;
 
-/// Aligns rows below their headings; the last column is as long as it likes.
-/// Cells are texts of others: one line each, and nothing that moves the cursor.
+/// Aligns rows below their headings. The last column has no fixed width. Cells can contain
+/// untrusted text, so each is reduced to one line without control characters.
 pub(super) fn table<const COLUMNS: usize>(
     headings: [&str; COLUMNS],
     rows: &[[String; COLUMNS]],
@@ -39,7 +39,7 @@ pub(super) fn table<const COLUMNS: usize>(
     lines
 }
 
-/// Text without line ends and control characters.
+/// Returns the text on one line without control characters.
 pub(super) fn one_line(text: &str) -> String {
     plain(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -1,6 +1,6 @@
-//! Values of a release with where they come from.
+//! Values of a release with their sources.
 //!
-//! A value that ends up in a Secret is as secret as that: it is replaced.
+//! A value that is used in a Secret is masked.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,19 +14,19 @@ use serde_json::{Value, json};
 use super::escaped;
 use super::findings::plain;
 
-/// What is secret in rendered objects, to tell which values may not be shown.
+/// Secret content of rendered objects, to decide which values to mask.
 pub(crate) enum Secrets {
-    /// Nothing may be shown: what becomes of the values is not known.
+    /// Mask everything, because the use of the values is unknown.
     Unknown,
-    /// The content of every secret field, and what is marked `writeOnly`.
+    /// Content of all secret fields and values marked `writeOnly`.
     Known(BTreeSet<String>, SecretValues),
 }
 
 impl Secrets {
-    /// Collects what rendered objects keep secret.
+    /// Collects the secret content of rendered objects.
     pub(crate) fn of(releases: &[&Rendered]) -> Self {
         let (mut texts, mut values) = (BTreeSet::new(), SecretValues::default());
-        // What is shown here are values; the masked objects only tell them apart.
+        // Only values are shown; masking the objects only finds their secrets.
         let mut masker = Masker::new(DigestKey::new(Vec::new()));
         for rendered in releases {
             values.extend(&rendered.secret_values);
@@ -64,7 +64,7 @@ impl Secrets {
     }
 }
 
-/// The scalars that masking replaced.
+/// Collects the scalars that masking replaced.
 fn collect(value: &Value, masked: &Value, texts: &mut BTreeSet<String>) {
     match (value, masked) {
         (Value::Object(fields), Value::Object(masked)) => {
@@ -79,8 +79,8 @@ fn collect(value: &Value, masked: &Value, texts: &mut BTreeSet<String>) {
         }
         (value, masked) if value == masked => {}
         (Value::String(text), _) => {
-            // data is base64; a value may have been that to begin with, and more of
-            // it may be in there, as in the credentials of a registry.
+            // `data` is base64. The value itself can be base64 too, and can contain further
+            // secrets, such as registry credentials.
             texts.extend(unpacked(text));
         }
         (other, _) => {
@@ -89,7 +89,7 @@ fn collect(value: &Value, masked: &Value, texts: &mut BTreeSet<String>) {
     }
 }
 
-/// Lines of YAML, each with a comment that says where the value comes from.
+/// Formats the values as lines of YAML, each with its source as a comment.
 pub(crate) fn text(release: &str, rows: &[ValueRow], secrets: &Secrets) -> String {
     let mut text = format!("---\n# Release: {release}\n");
     for row in rows {
@@ -103,11 +103,11 @@ pub(crate) fn text(release: &str, rows: &[ValueRow], secrets: &Secrets) -> Strin
             row.source.layer
         );
     }
-    // Values and odd keys are JSON.
+    // Values and unusual keys are JSON.
     escaped(text)
 }
 
-/// The same for programs.
+/// Formats the values as JSON.
 pub(crate) fn json(release: &str, rows: &[ValueRow], secrets: &Secrets) -> Vec<Value> {
     rows.iter()
         .map(|row| {
@@ -136,7 +136,7 @@ fn shown(row: &ValueRow, secrets: &Secrets) -> String {
     }
 }
 
-/// A key that needs no quotes, or the key in quotes.
+/// Returns the key, in quotes if needed.
 fn key(path: &str) -> String {
     let harmless =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'/');
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn values_are_found_however_they_were_put_into_a_secret() {
-        // In JSON, below a key of YAML, and in the credentials of a registry.
+        // As JSON, below a YAML key, and in registry credentials.
         check(json!("pa\"ss-word"), "\"<secret>\"");
         check(json!("first line\nsecond line\n"), "\"<secret>\"");
         check(json!("pull-token"), "\"<secret>\"");

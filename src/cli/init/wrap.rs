@@ -1,4 +1,4 @@
-//! A bundle around YAML that is there already.
+//! Bundle from existing YAML.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -11,16 +11,16 @@ use crate::cli::target::is_dns_label;
 use crate::cli::ui::Ui;
 use crate::io::files::{self, FileContent, WorkingTree};
 
-/// Stands for the standard input.
+/// Name of the standard input.
 const STANDARD_INPUT: &str = "-";
 
-/// Most bytes of the standard input.
+/// Maximum size of the standard input, in bytes.
 const LONGEST: u64 = 64 * 1024 * 1024;
 
-/// Name of a bundle that is read from the standard input.
+/// Name of a bundle from the standard input.
 const UNNAMED: &str = "app";
 
-/// Files that other tools render, and how to have them rendered.
+/// Files of other tools, with the command that renders them.
 const FOREIGN: [(&str, &str); 4] = [
     ("kustomization.yaml", "kustomize build DIR > app.yaml"),
     ("kustomization.yml", "kustomize build DIR > app.yaml"),
@@ -28,33 +28,33 @@ const FOREIGN: [(&str, &str); 4] = [
     ("Chart.yaml", "helm template NAME DIR > app.yaml"),
 ];
 
-/// YAML that becomes a bundle.
+/// Source of a bundle.
 pub(in crate::cli) struct Origin<'a> {
-    /// A file, a folder, or `-` for the standard input.
+    /// File, folder, or `-` for the standard input.
     pub(in crate::cli) from: &'a Path,
-    /// Name of the bundle; that of the file or folder when left out.
+    /// Name of the bundle. `None`: the name of the file or folder.
     pub(in crate::cli) name: Option<&'a str>,
-    /// The version that it becomes; that of the folder when left out.
+    /// Version of the bundle. `None`: from the name of the folder.
     pub(in crate::cli) version: Option<&'a str>,
 }
 
-/// A bundle around YAML.
+/// New bundle.
 pub(in crate::cli) struct Wrapped {
     /// Its name.
     pub(in crate::cli) name: String,
-    /// Its newest version; none for a bundle without versions.
+    /// Newest version. `None` for an unversioned bundle.
     pub(in crate::cli) version: Option<String>,
-    /// Its files but bundle.yaml, by their paths in the repository.
+    /// Files except bundle.yaml, by path in the repository.
     pub(in crate::cli) files: Files,
 }
 
 impl Wrapped {
-    /// The path of its bundle.yaml.
+    /// Returns the path of bundle.yaml.
     pub(in crate::cli) fn bundle_file(&self) -> String {
         format!("manifests/{}/bundle.yaml", self.name)
     }
 
-    /// The text of its bundle.yaml.
+    /// Returns the content of bundle.yaml.
     pub(in crate::cli) fn bundle(&self) -> FileContent {
         let text = match self.version {
             Some(_) => include_str!("starter/from-versions.yaml"),
@@ -64,14 +64,14 @@ impl Wrapped {
     }
 }
 
-/// Files that were found, by their paths in the bundle.
+/// Found files, by path in the bundle.
 struct Found {
     name: String,
     version: Option<String>,
     files: Vec<(String, FileContent)>,
 }
 
-/// Collects the files of the repository around YAML.
+/// Returns the files of a new repository with the bundle.
 pub(super) fn files(ui: &mut Ui, id: &str, origin: &Origin<'_>) -> Result<Files, CliError> {
     let wrapped = wrap(ui, origin)?;
     let mut environment = include_str!("starter/from-dev.yaml").to_owned();
@@ -95,7 +95,7 @@ pub(super) fn files(ui: &mut Ui, id: &str, origin: &Origin<'_>) -> Result<Files,
     Ok(files)
 }
 
-/// Collects the files of a bundle around YAML.
+/// Returns the files of the bundle.
 pub(in crate::cli) fn wrap(ui: &mut Ui, origin: &Origin<'_>) -> Result<Wrapped, CliError> {
     if let Some(name) = origin.name.filter(|name| !is_dns_label(name)) {
         return Err(CliError::usage(format!("{name} is no name of a bundle"))
@@ -193,7 +193,7 @@ fn from_files(ui: &mut Ui, origin: &Origin<'_>) -> Result<Found, CliError> {
         )));
     }
     let newest = newest_version(&from, &paths, origin.version)?;
-    // Folders that are versions already need no other.
+    // Version folders in the source need no other version.
     let prefix = match (&newest, origin.version) {
         (Some(_), _) => None,
         (None, Some(version)) => Some(version.to_owned()),
@@ -214,8 +214,8 @@ fn within(version: Option<&str>, path: &str) -> String {
     version.map_or_else(|| path.to_owned(), |version| format!("{version}/{path}"))
 }
 
-/// The newest of the folders that are named as versions: they become versions of the
-/// bundle. Refuses files beside them, which would not be rendered.
+/// Returns the newest of the folders that are named like versions. Refuses files beside them,
+/// because they would not be rendered.
 fn newest_version(
     from: &Path,
     paths: &[String],
@@ -248,7 +248,7 @@ fn newest_version(
     Ok(Some(newest))
 }
 
-/// Finds the YAML files of a folder, and says which other files stay behind.
+/// Finds the YAML files of a folder and reports other files that are skipped.
 fn collect(
     ui: &mut Ui,
     tree: &WorkingTree,

@@ -1,4 +1,4 @@
-//! Where a release goes back to.
+//! Target of a rollback.
 
 use jiff::Timestamp;
 use pleach_domain::inventory::{Installed, ReleaseName, is_commit};
@@ -8,13 +8,13 @@ use pleach_domain::repo::restore::is_same;
 use crate::cli::error::{CliError, Kind};
 use crate::io::git::{GitTree, Source};
 
-/// A revision to go back to.
+/// Revision to roll back to.
 pub(super) struct Chosen {
     /// The commit.
     pub(super) revision: String,
-    /// Its files.
+    /// Files of the commit.
     pub(super) tree: GitTree,
-    /// When it was deployed, where the record has it.
+    /// Time of the deployment, if recorded.
     deployed: Option<Timestamp>,
 }
 
@@ -23,14 +23,14 @@ impl Chosen {
         self.revision.chars().take(7).collect()
     }
 
-    /// When that was, in words.
+    /// Formats the time of the deployment.
     pub(super) fn said(&self) -> String {
         self.deployed
             .map_or_else(String::new, |at| format!(" (deployed {at:.0})"))
     }
 }
 
-/// What was deployed once.
+/// Deployed revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Deployed<'a> {
     version: &'a str,
@@ -38,8 +38,8 @@ struct Deployed<'a> {
     at: Timestamp,
 }
 
-/// What was deployed, the newest first, as far as the record has it: what is
-/// installed is known also where the history has room for failures only.
+/// Returns the recorded deployments, newest first. Includes the installed revision even if the
+/// history contains only failures.
 fn deployed(record: &Installed) -> impl Iterator<Item = Deployed<'_>> {
     let results = record.history.iter();
     let results = results.filter(|result| result.result == "deployed");
@@ -59,8 +59,8 @@ fn deployed(record: &Installed) -> impl Iterator<Item = Deployed<'_>> {
     }))
 }
 
-/// The last successful result that differs from what git has now, or what
-/// `--to` says: a version that the history has, or a revision.
+/// Returns the last successful result that differs from git, or the target of `--to`: a version in
+/// the history or a revision.
 pub(super) fn choose(
     source: &Source,
     now: &dyn FileTree,
@@ -94,8 +94,7 @@ pub(super) fn choose(
     for result in deployed(record) {
         let chosen = open(source, result, record)?;
         let (environment, release) = (&name.environment, &name.release);
-        // What cannot be read with its environment cannot be gone back to; the
-        // reason is said when it is.
+        // An unreadable revision cannot be a target. Selecting it reports the reason.
         if !is_same(now, &chosen.tree, environment, release).unwrap_or(false) {
             return Ok(chosen);
         }
@@ -131,7 +130,7 @@ fn open(source: &Source, result: Deployed<'_>, record: &Installed) -> Result<Cho
     })
 }
 
-/// The deployed results that a commit has, as `REVISION (VERSION)`.
+/// Returns the deployed results with a commit, as `REVISION (VERSION)`.
 fn commits(record: &Installed) -> Option<String> {
     let commits: Vec<String> = deployed(record)
         .filter(|result| is_commit(result.revision))

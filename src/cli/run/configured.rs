@@ -1,4 +1,4 @@
-//! What a configuration file says is to be followed.
+//! Controller configuration from a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -25,10 +25,10 @@ use crate::io::git::remote::{Auth, Remote};
 use crate::server::hooks::Hook;
 use crate::server::notifications;
 
-/// How long a forge is waited for that takes no requests now.
+/// Maximum wait for the end of a rate limit.
 const FORGE_PATIENCE: Duration = Duration::from_mins(1);
 
-/// What a configuration file says.
+/// Reads the configuration file.
 pub(super) fn from_file(
     ctx: &Context,
     path: &Path,
@@ -78,7 +78,7 @@ pub(super) fn from_file(
                 grant.previews.then_some((forge, grant.live))
             }
         };
-        // Without a cluster they say nothing of effects.
+        // Previews without a cluster do not show effects.
         let live = previews.as_ref().filter(|(_, live)| live.is_some());
         let telling = live.map(|(forge, _)| Arc::clone(forge));
         let grants = repository.environments.into_iter();
@@ -136,7 +136,7 @@ pub(super) fn from_file(
     })
 }
 
-/// Refuses options that name what the configuration file names.
+/// Refuses options that duplicate the configuration file.
 fn ensure_only_file(ctx: &Context) -> Result<(), CliError> {
     if ctx.names_repository() || ctx.settings.context.is_some() {
         return Err(CliError::usage(
@@ -146,8 +146,7 @@ fn ensure_only_file(ctx: &Context) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Returns the names of the repositories whose states of commits and comments quote
-/// clusters.
+/// Returns the names of the repositories whose commit statuses and comments quote clusters.
 fn quoting(said: &config::Controller) -> BTreeSet<String> {
     let repositories = said.repositories.iter();
     let quoting = repositories.filter(|repository| {
@@ -157,7 +156,7 @@ fn quoting(said: &config::Controller) -> BTreeSet<String> {
     quoting.map(|repository| repository.name.clone()).collect()
 }
 
-/// Returns the webhooks that are called, each with the file that holds its address.
+/// Returns the outgoing webhooks, each with the file of its URL.
 fn targets(notifications: Vec<config::Notification>, folder: &Path) -> Vec<notifications::Target> {
     notifications
         .into_iter()
@@ -168,7 +167,7 @@ fn targets(notifications: Vec<config::Notification>, folder: &Path) -> Vec<notif
         .collect()
 }
 
-/// Returns the id of the cluster that the controller runs in, if a grant tells.
+/// Returns the id of the controller's own cluster, if a source policy names it.
 fn home(said: &config::Controller) -> Option<String> {
     let mut grants = said.repositories.iter().flat_map(|one| &one.environments);
     let here = grants.find(|grant| grant.connection == ConnectionGrant::InCluster)?;
@@ -188,8 +187,8 @@ fn kubeconfigs(said: &config::Controller) -> BTreeSet<ObjectId> {
         .collect()
 }
 
-/// Warns of patterns that can match one environment: a branch of one repository could
-/// then stop the environment of another.
+/// Warns about patterns that can match the same environment. A branch of one repository could then
+/// block the environment of another.
 fn warn_of_overlaps(repositories: &[Repository]) {
     let grants: Vec<Vec<_>> = repositories
         .iter()
@@ -213,8 +212,7 @@ fn warn_of_overlaps(repositories: &[Repository]) {
     }
 }
 
-/// How a repository is read, with the files that are named beside the
-/// configuration.
+/// Returns the credentials of a repository. File names are relative to the configuration.
 fn auth(folder: &Path, auth: config::Auth) -> Auth {
     match auth {
         config::Auth::Anonymous => Auth::Anonymous,
@@ -238,7 +236,7 @@ fn auth(folder: &Path, auth: config::Auth) -> Auth {
     }
 }
 
-/// How its forge is asked: with the token of a file, or as the app that fetches.
+/// Returns the token for the forge: from a file, or from the GitHub App of the fetch.
 fn token(folder: &Path, file: Option<&str>, auth: &Auth) -> Option<Token> {
     match (file, auth) {
         (Some(file), _) => Some(Token::File(folder.join(file))),
@@ -247,7 +245,7 @@ fn token(folder: &Path, file: Option<&str>, auth: &Auth) -> Option<Token> {
     }
 }
 
-/// What branches may do, and how their cluster is reached.
+/// Returns the source policy of branches, with the connection of their cluster.
 fn grant(
     folder: &Path,
     (own, keys): (&OwnCluster, &Keys),
@@ -290,7 +288,7 @@ fn grant(
     }
 }
 
-/// What leads to clusters beside kubeconfigs.
+/// Returns the environment variables that affect cluster connections.
 fn variables() -> Vec<(OsString, OsString)> {
     const NAMES: [&str; 8] = [
         "HOME",

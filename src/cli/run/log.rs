@@ -1,4 +1,4 @@
-//! Events of the loop as log lines and numbers.
+//! Controller events as log lines and metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::server::notifications::Notifier;
 #[cfg(feature = "otlp")]
 use crate::server::traces::Traces;
 
-/// Who hears of what the loop does, beside the log.
+/// Receivers of controller events besides the log.
 pub(super) struct Listeners<'a> {
     pub(super) metrics: &'a Metrics,
     pub(super) statuses: Statuses,
@@ -24,24 +24,24 @@ pub(super) struct Listeners<'a> {
     pub(super) traces: Option<Traces>,
 }
 
-/// A wait of a run that ends before this is not logged.
+/// Minimum duration of a wait in a run to be logged.
 const SHORT: Duration = Duration::from_secs(5);
-/// Shortest time between two lines about the waits of one run.
+/// Minimum interval between two log lines about the waits of one run.
 const CHANGES: Duration = Duration::from_secs(10);
-/// Time after which a wait is logged again although nothing changed.
+/// Interval at which an unchanged wait is logged again.
 const REMINDER: Duration = Duration::from_mins(1);
 
-/// What releases wait for, as far as the log has it.
+/// Waits that were already logged.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// Before a run.
+    /// Waits before a run.
     releases: BTreeMap<ReleaseName, (End, String)>,
-    /// In a run: the last line, and when it was written.
+    /// Waits in a run: last line and its time.
     runs: BTreeMap<ReleaseName, (Instant, String)>,
 }
 
 impl Waits {
-    /// Whether a wait of a run is to be logged: when it changes, and once per minute.
+    /// Returns whether to log a wait: when it changes, and once per minute.
     fn is_due(&mut self, release: &ReleaseName, state: &WaitState, now: Instant) -> bool {
         if state.since < SHORT {
             return false;
@@ -57,14 +57,14 @@ impl Waits {
         is_due
     }
 
-    /// Whether a look says something that the log does not have yet.
+    /// Returns whether the result of a reconcile is not in the log yet.
     fn is_news(&mut self, release: &ReleaseName, end: End, message: &str) -> bool {
         match end {
             End::Waiting | End::Suspended => {
                 let now = (end, message.to_owned());
                 self.releases.insert(release.clone(), now.clone()) != Some(now)
             }
-            // It was stopped, and goes on waiting.
+            // An interrupted run continues to wait.
             End::Superseded | End::Interrupted => false,
             _ => {
                 self.releases.remove(release);
@@ -75,7 +75,7 @@ impl Waits {
 }
 
 impl Listeners<'_> {
-    /// Listens until the loop has ended.
+    /// Listens until the controller has ended.
     pub(super) async fn listen(mut self, heard: Heard) {
         let Heard {
             mut events,
@@ -386,7 +386,7 @@ mod tests {
             revision: "9683080".to_owned(),
             changes: "2 to update, 1 to delete".to_owned(),
         });
-        // Short waits are not logged; others when they change, and once per minute.
+        // Short waits are not logged. Longer ones are logged when they change, and once per minute.
         for (second, message) in [
             (1, "0 of 3 replicas ready"),
             (8, "1 of 3 replicas ready"),

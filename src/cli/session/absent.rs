@@ -1,4 +1,4 @@
-//! Environments that git does not have, and releases that nobody has.
+//! Environments that are not in git, and releases that are not installed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::engine::load::is_unknown;
 use crate::engine::sync::state::{self, Search};
 use crate::io::cluster::Retry;
 
-/// How long a cluster that only adds a hint is asked.
+/// Time-out of a cluster request that only improves an error hint.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Session {
-    /// Reads what `uninstall` needs: the environment by itself, without its
-    /// bundles. It may be gone from git, or be broken.
+    /// Loads only the environment for `uninstall`, without its bundles. It can be missing from git
+    /// or invalid.
     pub(in crate::cli) async fn for_end(
         ui: &mut Ui,
         ctx: &Context,
@@ -68,7 +68,7 @@ impl Session {
     }
 }
 
-/// What is left of an environment whose file is gone or cannot be read.
+/// Returns the environment settings that are known without a valid file.
 fn without_file(
     ui: &mut Ui,
     tree: &dyn FileTree,
@@ -101,8 +101,8 @@ fn without_file(
     })
 }
 
-/// An environment that git does not have is suspended: adds what the cluster
-/// has of it, where the cluster answers.
+/// Adds to the error the state in the cluster of an environment that git does not have, if the
+/// cluster answers.
 pub(super) async fn suspended(ctx: &Context, target: &Target, error: CliError) -> CliError {
     if !is_unknown(error.findings()) {
         return error;
@@ -146,7 +146,7 @@ pub(super) async fn suspended(ctx: &Context, target: &Target, error: CliError) -
     ))
 }
 
-/// A release that nobody can uninstall: it is not there.
+/// Creates the error of a release that is not installed.
 pub(in crate::cli) fn not_installed(target: &Target, server: &str) -> CliError {
     CliError::new(
         Kind::Failed,

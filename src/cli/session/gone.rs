@@ -1,4 +1,4 @@
-//! Releases that the cluster has and git has not, for commands.
+//! Releases that are in the cluster but not in git.
 
 use super::{Session, Subject, finish};
 use crate::cli::error::CliError;
@@ -9,9 +9,8 @@ use crate::engine::sync::state::{self, Search};
 use crate::io::cluster::Class;
 
 impl Session {
-    /// What plans are made for: the releases of the target in the order in which
-    /// they depend on each other, then those that git
-    /// has no more, which go last.
+    /// Returns the subjects to plan: the releases of the target in dependency order, then those
+    /// that git no longer has.
     pub(in crate::cli) async fn subjects(
         &self,
         ui: &mut Ui,
@@ -29,8 +28,8 @@ impl Session {
         Ok(subjects)
     }
 
-    /// The releases of this environment that the cluster has and git has not,
-    /// and those elsewhere whose objects come over to the target.
+    /// Returns the installed releases of this environment that are not in git, and releases
+    /// elsewhere whose objects move to the target.
     async fn gone(
         &self,
         ui: &mut Ui,
@@ -54,8 +53,8 @@ impl Session {
         Ok(planning::gone(loaded, &*tree, candidates, &read))
     }
 
-    /// Every release whose record can be read, where this environment keeps
-    /// them; none where we may not ask.
+    /// Returns the releases with a readable record in the store of this environment. `None` without
+    /// the permission to list them.
     async fn installed(&self, ui: &mut Ui) -> Result<Option<Vec<Candidate>>, CliError> {
         let search = self.search();
         match finish(&self.cancel, state::releases(&self.cluster, &search)).await? {
@@ -68,7 +67,8 @@ impl Session {
         }
     }
 
-    /// Where the records of the environment are; anywhere, when it is gone.
+    /// Returns where to search the records of the environment. Searches everywhere if its file is
+    /// missing.
     pub(in crate::cli) fn search(&self) -> Search {
         if self.is_without_file {
             Search::Everywhere

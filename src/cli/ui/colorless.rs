@@ -1,15 +1,14 @@
-//! Text without colors, for files and pipes.
+//! Removal of colors, for files and pipes.
 
 use std::io::{self, Write};
 
 use anstream::adapter::StripBytes;
 
-/// How many bytes are looked at together.
+/// Number of bytes that are checked at once.
 const TOGETHER: usize = 64;
 
-/// Takes escape sequences and control characters out of what is written, as
-/// [`anstream::StripStream`] does: that looks at every byte for itself, and most
-/// results have none of them.
+/// Writer that removes escape sequences and control characters, like [`anstream::StripStream`].
+/// That one checks each byte, but most results have no control characters.
 pub(super) struct Colorless<W> {
     inner: W,
     state: StripBytes,
@@ -26,7 +25,7 @@ impl<W> Colorless<W> {
 
 impl<W: Write> Write for Colorless<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Not within a sequence that an earlier write began.
+        // Only outside of a sequence from an earlier write.
         if self.state == StripBytes::new() && is_text(bytes) {
             self.inner.write_all(bytes)?;
         } else {
@@ -42,10 +41,10 @@ impl<W: Write> Write for Colorless<W> {
     }
 }
 
-/// Whether bytes hold no control characters but those between words and lines.
+/// Returns whether the bytes have no control characters except whitespace.
 fn is_text(bytes: &[u8]) -> bool {
     let is_control = |byte: u8| byte.is_ascii_control() && !byte.is_ascii_whitespace();
-    // Without a way out within a piece the compiler looks at all of it at once.
+    // Without an early exit, the compiler vectorizes the check of a piece.
     let has_control = |piece: &[u8]| {
         let controls = piece.iter().map(|byte| is_control(*byte));
         controls.fold(false, |found, control| found | control)
@@ -59,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes out, and what anstream lets through.
+    /// Returns our output and that of anstream.
     fn written(parts: &[String]) -> (Vec<u8>, Vec<u8>) {
         let mut ours = Colorless::new(Vec::new());
         let mut theirs = anstream::StripStream::new(Vec::new());

@@ -1,11 +1,11 @@
-//! A stream that can be written to without looking.
+//! Output stream whose writes never fail.
 
 use std::io::{self, Write};
 
-/// Swallows what cannot be written, and keeps the first reason.
+/// Stream that ignores write errors and saves the first one.
 pub(super) struct Stream {
     inner: Box<dyn Write + Send>,
-    /// Nothing is written any more.
+    /// Whether writing has stopped.
     closed: bool,
     error: Option<io::Error>,
 }
@@ -19,7 +19,7 @@ impl Stream {
         }
     }
 
-    /// Writes text that has to be seen at once.
+    /// Writes text and flushes.
     pub(super) fn write_now(&mut self, text: &str) {
         self.attempt(|inner| inner.write_all(text.as_bytes()));
         self.flush_now();
@@ -29,7 +29,7 @@ impl Stream {
         self.attempt(|inner| inner.flush());
     }
 
-    /// Why something was not written; a reader that went away is no reason.
+    /// Returns the saved write error. A closed pipe is not an error.
     pub(super) fn take_error(&mut self) -> Option<io::Error> {
         self.error.take()
     }

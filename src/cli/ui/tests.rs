@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use super::*;
 use crate::cli::Exit;
 
-/// A stream that keeps what is written, or refuses to.
+/// Stream that records the output, or fails.
 #[derive(Clone, Default)]
 struct Tape {
     text: Arc<Mutex<Vec<u8>>>,

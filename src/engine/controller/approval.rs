@@ -1,13 +1,11 @@
-//! Plans that wait until somebody approves what they do: `sync.approval: digest`.
+//! Plans that wait for an approval of their effects: `sync.approval: digest`.
 //!
-//! An approval binds to the effects of a plan and to nothing else: made again
-//! from another commit, or on a cluster that has changed, a plan that does the
-//! same is approved, and any other is not.
+//! An approval covers the effects of a plan and nothing else. A new plan, from another commit or on
+//! a changed cluster, is approved if it has the same effects.
 //!
-//! Effects are approved by an annotation of the Release, or by the merge of a pull
-//! request: where the commit came by one, and our own comment says of the head
-//! that was merged that it has these effects, and said so before, those who merged
-//! it knew them. Who may merge, the forge decides.
+//! Effects are approved by an annotation of the Release, or by the merge of a pull request. A merge
+//! counts if our comment on the merged head listed these effects before the merge. The forge
+//! decides who is allowed to merge.
 
 use pleach_domain::inventory::{Attempt, ConditionKind, Orders, ReleaseName, Source, Store};
 use pleach_domain::object::annotations;
@@ -31,12 +29,12 @@ const AWAITING: &str = "AwaitingApproval";
 pub(super) struct Missing {
     /// Message for the log and the condition of the release.
     message: String,
-    /// Message for the public, without text of servers and users.
+    /// Message for the public, without text from servers or users.
     about: String,
 }
 
 impl Missing {
-    /// Adds why the forge did not answer, which the public does not read.
+    /// Adds the error of the forge, only to the non-public message.
     fn unanswered(mut self, error: &ForgeError) -> Self {
         self.message = format!(
             "{}; whether its pull request was merged with these effects is not known: {}",
@@ -46,7 +44,7 @@ impl Missing {
         self
     }
 
-    /// Returns the result of a look at a release that waits for this approval.
+    /// Returns the outcome of a reconcile that waits for this approval.
     pub(super) fn looked(&self) -> Looked {
         Looked::new(End::Unapproved, self.message.clone())
             .about(self.about.clone())
@@ -54,18 +52,18 @@ impl Missing {
     }
 }
 
-/// A plan that was told to wait for approval.
+/// A plan that was reported as waiting for approval.
 pub(super) struct Asked {
-    /// What it brings about.
+    /// Identity of the content to apply.
     attempt: Attempt,
-    /// What it does; nothing of what it changes, which may be much.
+    /// The plan without its changes, which can be large.
     plan: Plan,
-    /// What was told.
+    /// The reported approval request.
     pub(super) missing: Missing,
 }
 
 impl Asked {
-    /// Notes what is told of a plan.
+    /// Records the approval request of a plan.
     pub(super) fn of(planned: Planned, missing: Missing) -> Self {
         let mut plan = planned.plan;
         plan.changes = Vec::new();
@@ -76,14 +74,14 @@ impl Asked {
         }
     }
 
-    /// Whether it was told of the same at the same commit.
+    /// Returns whether a plan has the same commit and effects as the reported one.
     pub(super) fn is_for(&self, planned: &Planned) -> bool {
         self.attempt.revision == planned.desired.revision
             && self.plan.effects() == planned.plan.effects()
     }
 
-    /// Whether it was approved, and a plan brings about the same and does nothing that it
-    /// did not: drift that it would have corrected was corrected meanwhile.
+    /// Returns whether the reported plan was approved and covers this one. The new plan can do
+    /// less, because drift can have disappeared meanwhile.
     pub(super) fn approves(&self, planned: &Planned) -> bool {
         let approved = planned.observation.orders().approved;
         planned.desired.is_of(&self.attempt)
@@ -92,7 +90,7 @@ impl Asked {
     }
 }
 
-/// What has to be approved before a plan is carried out; none where it may be.
+/// Returns the missing approval of a plan, or `None` if it can be executed.
 pub(super) async fn missing(wanted: &Wanted, planned: &Planned) -> Option<Missing> {
     let missing = lacks(planned)?;
     let (Some(forge), Some(source)) = (&wanted.grant.forge, &wanted.source) else {
@@ -105,8 +103,8 @@ pub(super) async fn missing(wanted: &Wanted, planned: &Planned) -> Option<Missin
     }
 }
 
-/// Whether a commit came to its branch by a pull request of which we had said,
-/// of the head that was merged, that it has the effects of a plan.
+/// Returns whether the commit was merged by a pull request whose merged head had our comment with
+/// the effects of the plan.
 async fn was_merged_knowingly(
     forge: &Forge,
     source: &Source,
@@ -115,7 +113,7 @@ async fn was_merged_knowingly(
 ) -> Result<bool, ForgeError> {
     let (release, effects) = (plan.release.to_string(), plan.effects());
     for pull in forge.pull_requests_of(commit).await? {
-        // What was pushed on top of it nobody reviewed with it.
+        // Commits pushed on top of the merge were not reviewed with it.
         let is_this = pull.merged_as.iter().any(|merged| merged == commit);
         if !is_this || pull.base_branch != source.branch {
             continue;
@@ -134,9 +132,8 @@ async fn was_merged_knowingly(
     Ok(false)
 }
 
-/// Whether a comment said what it says when a pull request was merged: who merged
-/// it knows nothing of what came later, nor of what came in the same second. Where
-/// the forge does not say when, it was not there.
+/// Returns whether a comment had its present text before the merge. A change in the same second
+/// does not count, nor does a comment or merge without a time.
 fn was_there(comment: &Comment, pull: &PullRequest) -> bool {
     match (comment.changed_at, pull.merged_at) {
         (Some(changed), Some(merged)) => changed < merged,
@@ -144,7 +141,7 @@ fn was_there(comment: &Comment, pull: &PullRequest) -> bool {
     }
 }
 
-/// What the annotation of the Release would have to say.
+/// Returns the approval that the annotation of the Release lacks for a plan.
 pub(super) fn lacks(planned: &Planned) -> Option<Missing> {
     let Planned {
         desired,
@@ -172,8 +169,8 @@ pub(super) fn lacks(planned: &Planned) -> Option<Missing> {
     })
 }
 
-/// The annotation that approves plans of a release, with its object, as kubectl takes
-/// both. Tenants may write ConfigMaps of their namespaces, and not the namespaces.
+/// Returns the object and annotation that approve plans of a release, as kubectl arguments. For
+/// namespaced state this is the Namespace, because tenants can write ConfigMaps but not Namespaces.
 fn approval_place(store: &Store, name: &ReleaseName) -> String {
     match store {
         Store::Release => format!("{} {}", store.address(name), annotations::APPROVED),
@@ -184,7 +181,7 @@ fn approval_place(store: &Store, name: &ReleaseName) -> String {
     }
 }
 
-/// What a plan would change, in short.
+/// Summarizes the changes of a plan.
 fn difference(plan: &Plan) -> String {
     let mut changed = Vec::new();
     let mut counts = Vec::new();
@@ -202,7 +199,7 @@ fn difference(plan: &Plan) -> String {
         changed.push(format!("and {more} more"));
     }
     if counts.is_empty() {
-        // A restart, a gate, or only the end of something temporary.
+        // For example a restart, a gate, or the end of a temporary change.
         format!("{} steps, no object of git", plan.steps.len())
     } else {
         format!("{} ({})", counts.join(", "), changed.join(", "))

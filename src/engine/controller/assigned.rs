@@ -1,4 +1,4 @@
-//! What an environment is to be made of.
+//! Assignments: the source and commit of each environment.
 
 use std::sync::Arc;
 
@@ -6,46 +6,45 @@ use super::Grant;
 use crate::io::git::mirror::Reader;
 use crate::io::git::remote::Remote;
 
-/// What an environment is to be made of.
+/// Assignment of an environment.
 #[derive(Debug, Clone)]
 pub(super) struct Assigned {
-    /// The repository whose branch says what it is.
+    /// The repository with its branch.
     pub(super) repository: String,
-    /// Where that is.
+    /// The remote of the repository.
     pub(super) remote: Remote,
-    /// Where to, and within which limits.
+    /// Source policy: the cluster and the restrictions.
     pub(super) grant: Arc<Grant>,
-    /// Branch and repository, in words.
+    /// Branch and repository, as text.
     pub(super) by: String,
-    /// The commit, or why there is none.
+    /// The commit, or the reason why there is none.
     pub(super) what: Assignment,
-    /// Why its repository cannot be reached now.
+    /// Error if the repository is unreachable now.
     pub(super) source: Option<String>,
-    /// Which questions about the repository this answers.
+    /// Sequence number of the latest fetch request that this answers.
     pub(super) answered: u64,
-    /// Whether git has it no more: there is nothing to do once that is told.
+    /// Whether git no longer contains the environment. Its task ends once that is reported.
     pub(super) is_over: bool,
 }
 
-/// The commit of an environment, or why there is none.
+/// Commit of an environment, or the reason why there is none.
 #[derive(Debug, Clone)]
 pub(super) enum Assignment {
     /// A commit of its branch.
     Follow { commit: String, reader: Reader },
-    /// It is not synced.
+    /// The environment is stalled.
     Held {
         reason: &'static str,
         message: String,
     },
-    /// The newest commit is not signed by somebody who counts: what was read
-    /// before stays.
+    /// The newest commit lacks a trusted signature. The last loaded commit stays in effect.
     Distrusted { commit: String, message: String },
-    /// Its repository was not reached yet.
+    /// The repository was not reached yet.
     Unknown,
 }
 
 impl Assigned {
-    /// Whether they mean the same: mirrors are made anew without a change.
+    /// Returns whether both assign the same content. A recreated mirror does not count as a change.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let what = match (&self.what, &other.what) {
             (Assignment::Follow { commit: a, .. }, Assignment::Follow { commit: b, .. })

@@ -1,4 +1,4 @@
-//! The connection of an environment, and what is heard over it.
+//! Cluster connection of an environment, and the watch of its releases.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,43 +15,43 @@ use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
 use crate::io::cluster::{Cluster, ClusterError};
 
-/// All releases, and then those that change.
+/// Stream of all releases first, then of changed ones.
 type Releases = BoxStream<'static, Result<Vec<ReleaseSummary>, ClusterError>>;
 
-/// A connection, and what was asked for over it.
+/// A cluster connection with its watches.
 pub(super) struct Connected {
     pub(super) grant: Arc<Grant>,
     pub(super) context: Option<String>,
-    /// Which kubeconfig it was made from.
+    /// Fingerprint of the kubeconfig it was made from.
     pub(super) kubeconfig: Option<Digest>,
     pub(super) cluster: Cluster,
-    /// The members of all releases there.
+    /// The members of all releases on this cluster.
     pub(super) members: Option<Members>,
-    /// What people ask for, as it comes in.
+    /// Watch of the user requests.
     orders: Option<(Store, Releases)>,
     known: BTreeMap<ReleaseName, Known>,
 }
 
-/// What was last heard of a release.
+/// Last received state of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Known {
     orders: Orders,
-    /// What others wait for: whether it is ready, and at which commit.
+    /// State that dependent releases wait for: readiness and commit.
     standing: Option<(bool, Option<String>)>,
 }
 
-/// What is new of a release.
+/// Changes of a release since its last known state.
 pub(super) struct Heard {
-    /// Others that wait for it may go on.
+    /// Dependent releases might be able to proceed.
     pub(super) moved: bool,
-    /// Somebody asks for something else.
+    /// A user request changed.
     pub(super) asked: bool,
-    /// Somebody asks for what git has now.
+    /// A new request to fetch and sync.
     pub(super) fetch: Option<SyncRequest>,
 }
 
 impl Connected {
-    /// Connects with what the grant says, at a desk to `context`.
+    /// Connects according to the source policy; for a local run, to `context`.
     pub(super) async fn open(
         shared: &Shared,
         grant: &Arc<Grant>,
@@ -75,7 +75,7 @@ impl Connected {
         })
     }
 
-    /// Whether it was made from a kubeconfig that is another by now.
+    /// Returns whether the kubeconfig changed since the connection was made.
     pub(super) async fn is_other_kubeconfig(&self, environment: &str) -> bool {
         let Some(known) = self.kubeconfig else {
             return false;
@@ -93,7 +93,7 @@ impl Connected {
         }
     }
 
-    /// Listens for what people ask of the releases.
+    /// Starts watching the user requests on the releases.
     pub(super) fn follow_orders(&mut self, store: &Store) {
         let is_followed = |(known, _): &(Store, Releases)| known == store;
         if !self.orders.as_ref().is_some_and(is_followed) {
@@ -104,18 +104,18 @@ impl Connected {
         }
     }
 
-    /// Where records are kept, as far as that is known.
+    /// Returns the location of the records, as far as it is known.
     pub(super) fn search(&self) -> Search {
         let known = self.orders.as_ref();
         known.map_or(Search::Everywhere, |(store, _)| Search::In(store.clone()))
     }
 
-    /// What is said next; never returns where nothing is listened for.
+    /// Waits for the next changes. Never returns without an active watch.
     pub(super) async fn said(&mut self) -> Vec<ReleaseSummary> {
         while let Some((_, orders)) = &mut self.orders {
             match orders.next().await {
                 Some(Ok(releases)) => return releases,
-                // It goes on by itself, and each release looks at its own.
+                // The watch restarts by itself, and each reconcile reads its own record too.
                 Some(Err(error)) => tracing::debug!(
                     error = %words(&error),
                     "requests of people cannot be followed"
@@ -126,7 +126,7 @@ impl Connected {
         std::future::pending().await
     }
 
-    /// Notes what is said of a release.
+    /// Records the state of a release, and returns the changes.
     pub(super) fn hear(&mut self, release: ReleaseSummary) -> Heard {
         let standing = release.record.ok().map(|record| {
             let installed = record.installed.map(|installed| installed.revision);
@@ -139,7 +139,7 @@ impl Connected {
         };
         let known = self.known.insert(release.name, now);
         let moved = known.as_ref().map(|known| &known.standing) != Some(&standing);
-        // One that is heard of for the first time may have been asked already.
+        // A new release can already have pending requests.
         let known = known.map(|known| known.orders).unwrap_or_default();
         let is_other = known.suspend != orders.suspend || known.approved != orders.approved;
         let fetch = orders.sync.filter(|sync| known.sync.as_ref() != Some(sync));

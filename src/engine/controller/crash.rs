@@ -1,8 +1,8 @@
-//! Commits at which the controller crashed: they wait before they are tried again.
+//! Crash records: a commit that crashed the controller waits before it is retried.
 //!
-//! An environment records in a file of the temporary folder which commit it takes up. It
-//! removes the file when all releases are planned, or when the commit failed in an orderly
-//! way. A file that is there at the start was left behind by a crash.
+//! An environment records the commit that it starts to process in a file of the temporary folder.
+//! It removes the file once all releases are planned, or the commit failed without a crash. A file
+//! that exists at start was left behind by a crash.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const VERSION: u32 = 1;
 /// The largest file, in bytes.
 const FILE: u64 = 4 << 10;
 
-/// The attempt of an environment to take up a commit. Clones share it.
+/// Attempt of an environment to process a commit. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Attempt(Arc<Inner>);
 
@@ -35,9 +35,9 @@ struct Inner {
 
 #[derive(Debug)]
 struct State {
-    /// The commit at which the controller crashed, until it is taken up again.
+    /// The commit that crashed the controller, until it is retried.
     crashed: Option<Crashed>,
-    /// The commit that is taken up now.
+    /// The commit in progress.
     open: Option<Open>,
 }
 
@@ -45,14 +45,14 @@ struct State {
 struct Crashed {
     commit: String,
     crashes: u32,
-    /// The commit waits until then.
+    /// End of the backoff.
     until: Instant,
 }
 
 #[derive(Debug)]
 struct Open {
     commit: String,
-    /// The releases that are not planned yet. `None` until the environment is read.
+    /// Releases that are not planned yet. `None` until the environment is loaded.
     unplanned: Option<BTreeSet<String>>,
 }
 
@@ -61,9 +61,9 @@ struct Open {
 struct Content {
     version: u32,
     commit: String,
-    /// Crashes at this commit before.
+    /// Number of previous crashes at this commit.
     crashes: u32,
-    /// Whether the commit was taken up: another start is another crash then.
+    /// Whether the commit is in progress: a restart then counts as a crash.
     is_open: bool,
 }
 
@@ -76,7 +76,7 @@ impl Crashed {
         }
     }
 
-    /// Time that is left to wait. `None`: the commit may be taken up.
+    /// Returns the remaining backoff, or `None` if the commit can be retried.
     fn left(&self) -> Option<Duration> {
         let left = self.until.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
@@ -84,15 +84,15 @@ impl Crashed {
 }
 
 impl Attempt {
-    /// Reads the file of an environment. A file that cannot be read counts as absent.
+    /// Reads the crash record of an environment. An unreadable file counts as absent.
     pub(super) fn of(folder: &Path, url: &str, key: &ClaimKey) -> Self {
         let ClaimKey {
             environment,
             cluster,
         } = key;
         let cluster = cluster.as_deref().unwrap_or_default();
-        // A container that restarts has the same process id. Other controllers that share
-        // the folder have other ones.
+        // A restarted container has the same process id. Other controllers that share the folder
+        // have other ids.
         let process = std::process::id();
         let named = format!("{process}\n{url}\n{environment}\n{cluster}");
         let digest = Digest::of(named.as_bytes()).to_string();
@@ -104,7 +104,7 @@ impl Attempt {
         let crashed = read
             .filter(|content| content.version == VERSION)
             .map(|content| {
-                // A restart while the commit waits is no further crash.
+                // A restart during the backoff is not a crash.
                 let crashes = content.crashes.saturating_add(u32::from(content.is_open));
                 let content = Content {
                     crashes,
@@ -124,7 +124,7 @@ impl Attempt {
         }))
     }
 
-    /// Returns why a commit is held after crashes. `None`: it may be taken up.
+    /// Returns the reason why a commit is stalled after crashes, or `None` if it can be processed.
     pub(super) fn hold(&self, commit: &str) -> Option<Hold> {
         let state = self.lock();
         let crashed = state.crashed.as_ref();
@@ -137,12 +137,12 @@ impl Attempt {
         Some(Hold::new("ControllerCrashed", of_commit(commit, &words)))
     }
 
-    /// Returns how long a commit waits after crashes. `None`: none waits.
+    /// Returns the remaining backoff of a crashed commit, or `None`.
     pub(super) fn left(&self) -> Option<Duration> {
         self.lock().crashed.as_ref().and_then(Crashed::left)
     }
 
-    /// Records that a commit is taken up, before anything of it is rendered. Blocks.
+    /// Records the start of processing a commit, before anything is rendered. Blocks.
     pub(super) fn begin(&self, commit: &str) {
         let mut state = self.lock();
         let crashed = state.crashed.take_if(|crashed| crashed.commit == commit);
@@ -156,7 +156,7 @@ impl Attempt {
             crashes: crashed.map_or(0, |crashed| crashed.crashes),
             is_open: true,
         };
-        // The lock keeps the end of this attempt from being overtaken.
+        // Write under the lock, so that the end of this attempt cannot overtake the write.
         write(&self.0.file, &content);
         drop(state);
     }
@@ -170,7 +170,7 @@ impl Attempt {
         }
     }
 
-    /// Records that a release was planned at a commit, whatever came of it.
+    /// Records that a release was planned at a commit, with any outcome.
     pub(super) fn planned(&self, commit: &str, release: &str) {
         let is_last = {
             let mut state = self.lock();
@@ -184,7 +184,7 @@ impl Attempt {
         }
     }
 
-    /// Ends the attempt: its commit is planned, or failed in an orderly way.
+    /// Ends the attempt: its commit is planned, or failed without a crash.
     pub(super) fn end(&self) {
         let mut state = self.lock();
         if state.open.take().is_some()
@@ -242,7 +242,7 @@ mod tests {
             let left = attempt.left().unwrap();
             let pause = left.as_secs_f64() / seconds;
             assert!((0.89..=1.11).contains(&pause), "{crashes}: {pause}");
-            // Another environment crashed the controller while this one waited.
+            // Another environment crashed the controller during the backoff.
             assert_eq!(start(folder.path()).hold("a"), Some(hold));
             tokio::time::advance(left).await;
             assert_eq!((attempt.hold("a"), attempt.left()), (None, None));

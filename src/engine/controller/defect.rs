@@ -1,4 +1,4 @@
-//! Defects of pleach itself: one that shows in a release is that release's trouble.
+//! Isolation of panics: a panic while a release is reconciled fails only that release.
 
 use std::panic::AssertUnwindSafe;
 
@@ -7,9 +7,9 @@ use futures::FutureExt as _;
 use super::End;
 use super::looked::Looked;
 
-/// Runs something to its end. A panic is what came of it: where it was, and why, was
-/// written to stderr, and is not told, as its words may quote anything. Whoever runs it
-/// uses nothing afterwards that it may have left half done.
+/// Runs `work`, and turns a panic into a failed outcome. The panic message is only on stderr and
+/// not in the outcome, because it can quote anything. Callers must not reuse state that `work`
+/// could have left inconsistent.
 pub(super) async fn guarded<T>(work: impl Future<Output = T>) -> Result<T, Looked> {
     let work = AssertUnwindSafe(work).catch_unwind();
     work.await.map_err(|_| {

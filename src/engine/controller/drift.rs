@@ -1,14 +1,12 @@
-//! Changes of members as they happen: one metadata watch per kind of object and
-//! connection, for all releases.
+//! Watches of members: one metadata watch per kind and connection, shared by all releases.
 //!
-//! What is kept is the members of the releases, and nothing of any other object:
-//! who wants to hear of each, and how it was left. What is heard of an object
-//! that is as it was left (by the rule of [`is_unchanged`](pleach_domain::observe::is_unchanged)) wakes nobody.
+//! Only members of releases are stored: their subscribers and their last applied state. An event
+//! for an object in that state (by [`is_unchanged`](pleach_domain::observe::is_unchanged)) triggers
+//! nothing.
 //!
-//! A watch only ever makes the loop look earlier. One that breaks begins with a
-//! list, in which everything that was missed shows; where a kind may not be
-//! watched in the whole cluster it is watched in the namespaces of the members,
-//! and where that is not allowed either, the interval finds it.
+//! A watch only makes the controller reconcile earlier. A broken watch restarts with a list, which
+//! contains all missed changes. If a cluster-wide watch of a kind is forbidden, the namespaces of
+//! the members are watched. If that is forbidden too, the interval finds the changes.
 
 mod mailbox;
 mod scopes;
@@ -34,43 +32,43 @@ use crate::io::cluster::{Class, Cluster, ClusterError, Connection, Heard, Resour
 
 pub(super) use self::mailbox::Left;
 
-/// When a watch that was forbidden is tried again.
+/// Delay before a forbidden watch is retried.
 const FORBIDDEN: Duration = Duration::from_mins(10);
-/// Run-time objects of a release that are watched: the interval finds more.
+/// Limit on watched runtime objects per release. The interval finds changes of the others.
 const EXPECTED: usize = 16;
-/// Changes within this time are looked at together.
+/// Window in which changes are combined into one reconcile.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// The members on all connections; none where nobody wants watches.
+/// Members on all connections; `None` if watches are disabled.
 #[derive(Debug, Clone)]
 pub(super) struct Watches(Option<Known>);
 
-/// How a connection was made, and what is known of it.
+/// Identity of a connection with its members.
 type Member = (Made, Weak<Inner>);
 
-/// The connections that somebody has members on.
+/// Connections with subscribed members.
 #[derive(Debug, Clone)]
 struct Known {
     members: Arc<Mutex<Vec<Member>>>,
-    /// Where new ones are handed to, which are followed by nobody yet.
+    /// Channel for new connections that are not watched yet.
     unfollowed: mpsc::UnboundedSender<Asked>,
 }
 
-/// A connection, and which kubeconfig it was made from: one that changed makes
-/// another.
+/// A connection with the fingerprint of its kubeconfig. A changed kubeconfig makes another
+/// connection.
 type Made = (Connection, Option<Digest>);
 
-/// Members, and the connection that they are on.
+/// Members with the connection that they are on.
 pub(super) type Asked = (Members, Cluster);
 
-/// The members of all releases on one connection.
+/// Members of all releases on one connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Members(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     state: Mutex<State>,
-    /// Another set of kinds or namespaces is to be watched.
+    /// Signals a change of the kinds or namespaces to watch.
     changed: Notify,
 }
 
@@ -81,28 +79,28 @@ struct State {
     expected: BTreeMap<ObjectId, Expected>,
 }
 
-/// A run-time object that releases declare.
+/// A runtime object that releases declare.
 #[derive(Debug)]
 struct Expected {
     path: ResourcePath,
-    /// How many releases declare it.
+    /// Number of releases that declare it.
     count: usize,
 }
 
-/// A kind of which somebody has members.
+/// A kind with subscribed members.
 #[derive(Debug, Default)]
 struct Kind {
-    /// Where it is served, as far as anybody knows.
+    /// API path of the kind, if known.
     path: Option<ResourcePath>,
-    /// The server says that it is not served there any more.
+    /// Whether the server reported that it no longer serves this path.
     is_unserved: bool,
-    /// By their namespaces.
+    /// Number of members by namespace.
     members: BTreeMap<Option<String>, usize>,
 }
 
 impl Drop for Members {
-    /// Wakes who follows them when nobody else is left: on the one thread of the
-    /// loop it looks when this one is gone.
+    /// Wakes the watch task when the last subscriber is dropped. On the single thread of the
+    /// controller, the task runs after this drop.
     fn drop(&mut self) {
         if Arc::strong_count(&self.0) == 2 {
             self.0.changed.notify_one();
@@ -110,7 +108,7 @@ impl Drop for Members {
     }
 }
 
-/// One release that wants to hear of its members, until this is dropped.
+/// Subscription of one release to its members, until dropped.
 #[derive(Debug)]
 pub(super) struct Subscription {
     members: Members,
@@ -119,11 +117,11 @@ pub(super) struct Subscription {
     expected: BTreeSet<ObjectId>,
 }
 
-/// Changes within a scope. With the rest of a list come the ids of its other parts.
+/// Stream of changes in a scope. The last part of a list comes with the ids of the earlier parts.
 type Changes = LocalBoxStream<'static, (Scope, Result<Heard, ClusterError>, BTreeSet<ObjectId>)>;
 
 impl Watches {
-    /// Watches, where they are wanted, and what [`follow_all`] needs.
+    /// Creates the watches, if enabled, and the receiver for [`follow_all`].
     pub(super) fn new(wanted: bool) -> (Self, mpsc::UnboundedReceiver<Asked>) {
         let (unfollowed, asked) = mpsc::unbounded_channel();
         let known = Known {
@@ -133,12 +131,12 @@ impl Watches {
         (Self(wanted.then_some(known)), asked)
     }
 
-    /// The members on a connection.
+    /// Returns the members on a connection.
     pub(super) fn on(&self, made: Made, cluster: &Cluster) -> Option<Members> {
         let known = self.0.as_ref()?;
         let (members, is_new) = known.on(made);
         if is_new {
-            // Nobody follows any more when the loop ends.
+            // The receiver is gone only at shutdown.
             drop(known.unfollowed.send((members.clone(), cluster.clone())));
         }
         Some(members)
@@ -146,7 +144,7 @@ impl Watches {
 }
 
 impl Known {
-    /// The members on a connection, and whether they are new.
+    /// Returns the members on a connection, and whether they are new.
     fn on(&self, made: Made) -> (Members, bool) {
         let mut known = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, members)| members.strong_count() > 0);
@@ -160,8 +158,8 @@ impl Known {
     }
 }
 
-/// Follows the members on every connection until the loop ends: longer than the
-/// environment that connected first.
+/// Watches the members of all connections until shutdown. A watch can outlive the environment that
+/// connected first.
 pub(super) async fn follow_all(mut asked: mpsc::UnboundedReceiver<Asked>, stop: CancellationToken) {
     let mut following = JoinSet::new();
     loop {
@@ -180,12 +178,12 @@ impl Members {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether these are the same members.
+    /// Returns whether both share the same members.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Somebody wants to hear of its members.
+    /// Subscribes a release to its members.
     pub(super) fn subscribe(&self, manager: String) -> Subscription {
         Subscription {
             members: self.clone(),
@@ -195,13 +193,13 @@ impl Members {
         }
     }
 
-    /// Follows the members until the loop ends.
+    /// Watches the members until shutdown.
     pub(super) async fn follow(self, cluster: Cluster, stop: CancellationToken) {
         let mut scopes = Scopes::default();
         let mut changes: SelectAll<Changes> = SelectAll::new();
         loop {
             if Arc::strong_count(&self.0) == 1 {
-                // Nobody else has them.
+                // No subscriber is left.
                 return;
             }
             let begun = {
@@ -228,7 +226,7 @@ impl Members {
         }
     }
 
-    /// Tells the releases what was heard; true where nothing more will be.
+    /// Distributes an event to the releases. Returns true if the watch has ended.
     fn hear(
         &self,
         scope: &Scope,
@@ -245,7 +243,7 @@ impl Members {
                 let id = tell(&value);
                 self.stir(&id);
             }
-            // Gone, or without its label.
+            // The object is deleted or lost its label.
             Ok(Heard::Deleted(value)) => self.tell(&id_of(&scope.path, &value), None),
             Ok(Heard::Part(values)) => values.iter().for_each(|value| drop(tell(value))),
             Ok(Heard::Rest(values)) => {
@@ -263,7 +261,7 @@ impl Members {
                 tracing::info!(%scope, error = %words(&error), "changes may not be watched");
                 return true;
             }
-            // It begins anew by itself, with a list.
+            // The watch restarts by itself, with a list.
             Err(error) => {
                 if error.class() == Some(&Class::KindNotServed) && scope.name.is_none() {
                     self.note(scope, false);
@@ -281,7 +279,7 @@ impl Members {
         }
     }
 
-    /// Tells the releases that something was written to an object.
+    /// Notifies the releases of a write to an object.
     fn stir(&self, id: &ObjectId) {
         let state = self.lock();
         for mailbox in state.listeners.get(id).into_iter().flatten() {
@@ -289,7 +287,7 @@ impl Members {
         }
     }
 
-    /// Notes whether a kind is still served where it is watched.
+    /// Records whether a kind is still served at the watched path.
     fn note(&self, scope: &Scope, is_served: bool) {
         let mut state = self.lock();
         if let Some(kind) = state.kinds.get_mut(&scope.path.group_kind())
@@ -299,7 +297,7 @@ impl Members {
         }
     }
 
-    /// The members that a list of the scope would have.
+    /// Returns the members that a list of the scope would contain.
     fn within(&self, scope: &Scope) -> BTreeSet<ObjectId> {
         let kind = scope.path.group_kind();
         let state = self.lock();
@@ -316,18 +314,17 @@ impl Members {
 }
 
 impl Subscription {
-    /// Whether it is one to these members.
+    /// Returns whether the subscription is to these members.
     pub(super) fn is_to(&self, members: &Members) -> bool {
         self.members.is_same(members)
     }
 
-    /// Is about these objects from now on. What is heard of them is held until
-    /// [`Subscription::settle`]: somebody is about to look at them. Gives what
-    /// was found to be changed before.
+    /// Replaces the subscribed objects at the start of a reconcile. Events are buffered until
+    /// [`Subscription::settle`]. Returns the objects with changes found before.
     pub(super) fn begin(&mut self, ids: BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
         let mut state = self.members.lock();
         let mut is_other = false;
-        // An object of a manifest is none of them any more.
+        // An object of a manifest is no longer a runtime object.
         for id in self.expected.extract_if(.., |id| ids.contains(id)) {
             state.forget(&id, &self.mailbox);
             is_other = true;
@@ -352,8 +349,8 @@ impl Subscription {
         changed
     }
 
-    /// Says where kinds are served. One that is watched elsewhere stays so as long as
-    /// it is served there: releases may want it in several versions.
+    /// Sets the API paths of kinds. A kind that is watched at another path stays there while it is
+    /// served, because releases can use several versions.
     pub(super) fn watch(&self, paths: impl Iterator<Item = ResourcePath>) {
         let mut state = self.members.lock();
         let mut is_new = false;
@@ -374,8 +371,8 @@ impl Subscription {
         }
     }
 
-    /// Reports these run-time objects too when they appear: an object that is not
-    /// recorded with its uid is a change.
+    /// Watches these runtime objects too. An appearance with another uid than the recorded one is a
+    /// change.
     pub(super) fn expect(&mut self, objects: BTreeMap<ObjectId, ResourcePath>) {
         let objects = objects.into_iter();
         let objects = objects.filter(|(id, _)| !self.ids.contains(id));
@@ -397,32 +394,31 @@ impl Subscription {
         self.members.0.changed.notify_one();
     }
 
-    /// Whether one of the objects is a run-time object.
+    /// Returns whether one of the objects is a runtime object.
     pub(super) fn expects_any(&self, ids: &BTreeSet<ObjectId>) -> bool {
         !self.expected.is_disjoint(ids)
     }
 
-    /// Somebody has looked. Where the objects were left otherwise than before,
-    /// `left` says how.
+    /// Ends the buffering after a reconcile. `left` is the new state of the objects, if it changed.
     pub(super) fn settle(&self, left: Option<Left>) {
         self.mailbox.settle(left);
     }
 
-    /// Where a kind is served, as far as that is known.
+    /// Returns the API path of a kind, if known.
     pub(super) fn path(&self, kind: &GroupKind) -> Option<ResourcePath> {
         self.members.lock().kinds.get(kind)?.path.clone()
     }
 
-    /// All objects are to be looked at, whether they are ready.
+    /// Marks all objects for a readiness check.
     pub(super) fn stir(&self) {
         self.mailbox.stir();
     }
 
-    /// Waits until objects may not be ready any more, or until a time, and gives them.
-    /// What is written to is not given before some time has gone.
+    /// Waits until objects need a readiness check or until `due`, and returns the objects. Written
+    /// objects are returned only after `calm` has passed.
     pub(super) async fn stirred(&self, calm: Duration, due: Option<Instant>) -> BTreeSet<ObjectId> {
         let stirred = async {
-            // However often somebody looks at the release meanwhile.
+            // The delay counts from the first write, even if the release is reconciled meanwhile.
             let since = self.mailbox.is_stirred().await;
             sleep_until(since + calm).await;
         };
@@ -433,17 +429,17 @@ impl Subscription {
         self.mailbox.take_stirred()
     }
 
-    /// From now on everything that is heard of the objects counts as a change.
+    /// Treats every further event of the objects as a change.
     pub(super) fn alert(&self) {
         self.mailbox.alert();
     }
 
-    /// Waits until objects are found to be changed, at least until `calm_at`, and
-    /// gives them. What was changed back meanwhile is not among them.
+    /// Waits for changed objects, at least until `calm_at`, and returns them. Objects that were
+    /// changed back meanwhile are not included.
     pub(super) async fn changes(&self, calm_at: Instant) -> BTreeSet<ObjectId> {
         loop {
             self.mailbox.changed().await;
-            // Several changes at once are one.
+            // Combine several changes into one.
             sleep_until(calm_at.max(Instant::now() + GATHER)).await;
             let changed = self.mailbox.take();
             if !changed.is_empty() {
@@ -475,7 +471,7 @@ impl State {
         *kind.members.entry(id.namespace.clone()).or_default() += 1;
     }
 
-    /// Adds a run-time object.
+    /// Adds a runtime object.
     fn expect(&mut self, id: &ObjectId, path: ResourcePath, mailbox: &Arc<Mailbox>) {
         let listeners = self.listeners.entry(id.clone()).or_default();
         listeners.push(Arc::clone(mailbox));
@@ -483,7 +479,7 @@ impl State {
         expected.or_insert(Expected { path, count: 0 }).count += 1;
     }
 
-    /// Removes a run-time object.
+    /// Removes a runtime object.
     fn forget(&mut self, id: &ObjectId, mailbox: &Arc<Mailbox>) {
         self.silence(id, mailbox);
         if let Some(expected) = self.expected.get_mut(id) {
@@ -527,7 +523,7 @@ fn follow(cluster: &Cluster, scope: Scope, ending: CancellationToken) -> Changes
         .map(|name| format!("metadata.name={name}"));
     let selector = Selector {
         namespace: scope.namespace.as_deref(),
-        // Run-time objects carry no labels of ours.
+        // Runtime objects carry no labels of pleach.
         labels: scope.name.is_none().then_some(labels::PART_OF),
         fields: field.as_deref(),
     };

@@ -1,5 +1,4 @@
-//! Releases that an environment had and has no more: they go last, and only
-//! with consent.
+//! Uninstalls of releases that left git. They come last, and need consent.
 
 mod telling;
 
@@ -25,35 +24,34 @@ use crate::engine::words;
 use crate::io::cluster::Class;
 use crate::io::git::mirror::Reader;
 
-/// What an environment has now.
+/// Present state of an environment.
 #[derive(Debug, Clone)]
 pub(super) struct Last {
-    /// Its first release, for all that they have in common.
+    /// Its first release, for settings that all releases share.
     pub(super) wanted: Arc<Wanted>,
-    /// Where its files are read.
+    /// Reader of its files.
     pub(super) reader: Reader,
-    /// The newest commit: the mirror may not have an older one any more.
+    /// The newest commit. Older ones can be missing from the mirror.
     pub(super) commit: String,
 }
 
-/// The task that ends releases of an environment.
+/// Task that uninstalls releases of an environment.
 pub(super) struct Ends {
     wanted: watch::Receiver<Last>,
-    /// Somebody asks for something of a release that left git: approves its end,
-    /// or lets it go on.
+    /// Triggered by user requests on a release that left git, for example an approval or a resume.
     asked: Arc<Notify>,
-    /// What exactly they ask for.
+    /// The user requests.
     requests: Requests,
     shared: Shared,
-    /// What was told of those that left git.
+    /// Last reported state of releases that left git.
     leaving: BTreeMap<ReleaseName, Leaving>,
 }
 
-/// What came of ending releases.
+/// Outcome of a round of uninstalls.
 struct Ended {
-    /// Whether all that could go went.
+    /// Whether every uninstall that is allowed has succeeded.
     done: bool,
-    /// A release of which somebody asked for something that holds on.
+    /// A release with a sync request that is still open.
     open: Option<String>,
 }
 
@@ -73,7 +71,7 @@ impl Ends {
         }
     }
 
-    /// Runs until the loop ends, or the environment is not synced any more.
+    /// Runs until shutdown, or until the environment is no longer synced.
     pub(super) async fn run(mut self) {
         let mut failures = 0;
         loop {
@@ -86,7 +84,7 @@ impl Ends {
             let sync = &wanted.loaded.environment.sync;
             let pause = if done {
                 let interval = pace::interval(sync.interval.try_into().unwrap_or(LIMIT));
-                // What may go only then goes when the windows open.
+                // Wake up when the windows open, for uninstalls that wait for them.
                 let closed = until_open(&sync.windows, Timestamp::now());
                 closed.map_or(interval, |closed| closed.min(interval))
             } else {
@@ -110,7 +108,7 @@ impl Ends {
         }
     }
 
-    /// Ends what may go, and takes back what was asked for of what stays.
+    /// Uninstalls releases as far as allowed, and withdraws requests on releases that stay.
     async fn end_all(&mut self, last: Last, answered: u64, stop: &CancellationToken) -> Ended {
         let mut ended = Ended {
             done: true,
@@ -127,7 +125,7 @@ impl Ends {
         let releases = match stop.run_until_cancelled(listing).await {
             None => return ended,
             Some(Ok(records)) => records.releases,
-            // Who may not list them does not notice what left git.
+            // Without permission to list releases, removed ones stay unnoticed.
             Some(Err(error)) if error.class() == Some(&Class::Forbidden) => return ended,
             Some(Err(error)) => {
                 tracing::debug!(environment = %environment.name, error = %words(&error), "releases cannot be listed");
@@ -136,12 +134,12 @@ impl Ends {
             }
         };
         let mut leaving = candidates(&wanted.loaded, true, readable(releases.clone()));
-        // Those of other environments are other branches' concern.
+        // Releases of other environments belong to other branches.
         leaving.retain(|(name, ..)| name.environment == environment.name);
         let names: BTreeSet<ReleaseName> = leaving.iter().map(|(name, ..)| name.clone()).collect();
         self.leaving.retain(|name, _| names.contains(name));
         let now = Timestamp::now();
-        // Only what somebody wants at any time.
+        // Outside of the windows, only uninstall releases with a window override.
         let windows = |record: &Installed| policy(&environment.sync, &record.memory).windows;
         let (may_go, wait): (Vec<_>, Vec<_>) =
             leaving.into_iter().partition(|(name, _, record)| {
@@ -175,7 +173,7 @@ impl Ends {
             if there.orders.suspended(Timestamp::now()).is_some() {
                 continue;
             }
-            // What is handed over goes when it was taken over.
+            // A release that is handed over waits until its successors are ready.
             if !is_taken_over(&wanted, &one, &releases) {
                 ended.done = false;
                 continue;
@@ -202,8 +200,8 @@ impl Ends {
         ended
     }
 
-    /// What is to become of releases that the environment may have no more, by its files at
-    /// a commit; none where these cannot be read now, or the loop ends.
+    /// Decides about releases that left git, by the files at a commit. Returns `None` if the files
+    /// cannot be read now, or at shutdown.
     async fn gone(
         &self,
         wanted: &Wanted,
@@ -215,7 +213,7 @@ impl Ends {
         let reading = tokio::task::spawn_blocking(move || {
             let place = reader.place();
             let tree = place.tree(&commit).ok()?;
-            // Whoever pushes may let others take over what they like.
+            // The files are untrusted: a push can declare successors for any release.
             let read = |environment: &str| {
                 reading.other(&Which {
                     place: place.clone(),
@@ -229,8 +227,8 @@ impl Ends {
         read.ok().flatten()
     }
 
-    /// Takes back what was asked for of a release, unless what git had then is still
-    /// to come.
+    /// Returns whether a sync request stays open because its fetch is not done. Withdraws it
+    /// otherwise.
     async fn holds_on(&self, wanted: &Wanted, release: &ReleaseSummary, answered: u64) -> bool {
         let Some(request) = &release.orders.sync else {
             return false;
@@ -251,7 +249,7 @@ impl Ends {
         false
     }
 
-    /// Takes one release away, as far as that is allowed; none at the end of the loop.
+    /// Uninstalls one release, as far as allowed. Returns `None` at shutdown.
     async fn end(&self, wanted: &Wanted, gone: &Gone, stop: &CancellationToken) -> Option<Looked> {
         let started = Instant::now();
         self.shared.listener.tell(LoopEvent::Looking {
@@ -311,8 +309,8 @@ impl Ends {
         })
     }
 
-    /// Carries the plan out, unless git has the release again meanwhile, or takes the
-    /// consent back, or the environment is not synced any more.
+    /// Executes the plan. Cancels it if git contains the release again, the consent is withdrawn,
+    /// or the environment is no longer synced.
     async fn carry_out(&self, wanted: &Wanted, gone: &Gone, planned: Planned) -> Done {
         let cluster = wanted.planner(false).cluster_for(gone.name());
         let newer = CancellationToken::new();
@@ -339,20 +337,20 @@ impl Ends {
     }
 }
 
-/// The version that was installed last.
+/// Returns the last installed version.
 fn version(record: &Installed) -> &str {
     let installed = record.installed.as_ref();
     installed.map_or("", |installed| installed.version.as_str())
 }
 
-/// Whether a release that left git is to end as before: it did not come back, and
-/// the consent to its end and all other terms are the same.
+/// Returns whether the uninstall is unaffected by a new commit: the release is still absent, and
+/// consent and other terms are the same.
 fn is_meant_alike(before: &Wanted, now: &Wanted, name: &ReleaseName) -> bool {
     let environments = (&before.loaded.environment, &now.loaded.environment);
     !now.loaded.has(name) && are_same_terms(environments.0, environments.1, &name.release)
 }
 
-/// Whether somebody asked for a release to be synced also outside of the windows.
+/// Returns whether a user requested a sync of the release outside of the windows.
 fn is_at_any_time(releases: &[ReleaseSummary], name: &ReleaseName) -> bool {
     let mut named = releases.iter().filter(|release| release.name == *name);
     named.any(|release| {
@@ -361,7 +359,7 @@ fn is_at_any_time(releases: &[ReleaseSummary], name: &ReleaseName) -> bool {
     })
 }
 
-/// Whether all that take over objects of a release were brought to what is wanted.
+/// Returns whether all successors of a release are ready at the desired commit.
 fn is_taken_over(wanted: &Wanted, gone: &Gone, releases: &[ReleaseSummary]) -> bool {
     gone.heirs().all(|heir| {
         releases.iter().any(|release| {

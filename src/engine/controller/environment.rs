@@ -1,5 +1,5 @@
-//! One environment: read at the newest commit of its branch, and handed to a
-//! task per release.
+//! Task of one environment: loads the newest commit of its branch, and hands the desired state to
+//! one task per release.
 
 mod former;
 mod reading;
@@ -36,20 +36,20 @@ use super::{Grant, LoopEvent, Shared};
 use crate::engine::load::Loaded;
 use crate::engine::words;
 
-/// How long it may take to read an environment.
+/// Time limit for loading an environment.
 pub(super) const LIMIT: Duration = Duration::from_mins(10);
-/// When a commit is read again that could not be rendered within bounds.
+/// Delay before a commit is retried that exceeded the render limits.
 const AGAIN: Duration = Duration::from_mins(30);
-/// Tasks that are there as long as the environment.
+/// Number of tasks that live as long as the environment.
 const OWN_TASKS: usize = 1;
-/// How often it is looked whether a kubeconfig is another one.
+/// Interval between checks for a changed kubeconfig.
 const KUBECONFIG: Duration = Duration::from_secs(15);
 
-/// A release that has a task.
+/// A release with a running task.
 struct Running {
     wanted: watch::Sender<Arc<Wanted>>,
     wake: Arc<Notify>,
-    /// One that it depends on may be ready now.
+    /// Signals that a dependency might have become ready.
     ready: Arc<Notify>,
 }
 
@@ -61,56 +61,54 @@ impl Running {
     }
 }
 
-/// The task of an environment.
+/// Task of an environment.
 pub(super) struct Environment {
     key: ClaimKey,
     assigned: watch::Receiver<Assigned>,
     paces: Paces,
-    /// What people ask for of its releases.
+    /// User requests for its releases.
     requests: Requests,
     shared: Shared,
     loaded: Option<Arc<Loaded>>,
-    /// What its held releases were.
+    /// Previous state of its stalled releases.
     formers: Formers,
-    /// Those of them that are being looked up.
+    /// Lookups of previous states in progress.
     asked: JoinSet<(String, Option<Recalled>)>,
-    /// What it was read from, at the commit that was last read.
+    /// Inputs of the last loaded commit.
     inputs: Option<Inputs>,
-    /// The commit that was last read, whatever came of it.
+    /// The last commit that was tried, with any outcome.
     tried: Option<String>,
     hold: Option<Hold>,
-    /// When it was found that the commit cannot be rendered: the machine may have been
-    /// the reason.
+    /// Time of the last failure to render within the limits. The machine can have been the cause.
     beyond: Option<Instant>,
-    /// The commit that is taken up, and the one at which the controller crashed.
+    /// The commit in progress, with the crash record.
     attempt: Attempt,
-    /// How often in a row nothing could be read for another reason than the commit.
+    /// Number of consecutive load failures that were not caused by the commit.
     unread: u32,
-    /// The commit that was held when it was last looked up what was synced before.
+    /// The stalled commit at the last history lookup.
     sought: Option<String>,
-    /// What will be found.
+    /// The history lookup in progress.
     remembering: Option<oneshot::Receiver<Recalled>>,
-    /// Whether what is loaded was found in this way.
+    /// Whether the loaded state came from a history lookup.
     is_remembered: bool,
     connected: Option<Connected>,
     releases: BTreeMap<String, Running>,
     ends: Option<watch::Sender<Last>>,
-    /// Somebody asks for something of a release that has no task: one that left
-    /// git may end now.
+    /// Triggered by user requests on a release without a task: its uninstall might be allowed now.
     end_asked: Arc<Notify>,
     tasks: JoinSet<()>,
-    /// Names of releases that were brought to a commit.
+    /// Names of releases that were reconciled to a commit.
     reached: (
         mpsc::UnboundedSender<String>,
         mpsc::UnboundedReceiver<String>,
     ),
-    /// Where releases ask what they were before.
+    /// Sender of history lookups, for the release tasks.
     questions: mpsc::UnboundedSender<Question>,
-    /// What was told of releases that have no task.
+    /// Last reported state of releases without a task.
     told: Option<Vec<Untasked>>,
-    /// When that was last reported.
+    /// Time of that report.
     renewed: Instant,
-    /// What people were told of each of them then.
+    /// State of the notifications about each of them.
     news: BTreeMap<String, Told>,
 }
 
@@ -146,7 +144,7 @@ impl Environment {
             end_asked: Arc::default(),
             tasks: JoinSet::new(),
             reached: mpsc::unbounded_channel(),
-            // Nobody answers before it runs.
+            // Placeholder; replaced when the task starts.
             questions: mpsc::unbounded_channel().0,
             told: None,
             renewed: Instant::now(),
@@ -182,7 +180,7 @@ impl Environment {
                         break;
                     }
                     if assigned.is_over {
-                        // What is under way may still say something else.
+                        // Reset, because unfinished work can still report something else.
                         self.told = None;
                     }
                     let is_again = !is_known || assigned.is_over;
@@ -190,7 +188,7 @@ impl Environment {
                 }
                 Err(message) => {
                     failures += 1;
-                    // It is reported again with the next try, and not before.
+                    // Reported again only with the next attempt.
                     self.told = None;
                     self.shared.listener.tell(LoopEvent::Unconnected {
                         environment: self.key.environment.clone(),
@@ -216,7 +214,7 @@ impl Environment {
         }
     }
 
-    /// Waits until there is something to do; false at the end of the loop.
+    /// Waits until there is something to do. Returns false at shutdown.
     async fn wait(&mut self, retry: Option<Duration>) -> bool {
         let retry_at = retry.map(|pause| Instant::now() + pause);
         let mut looks = interval_at(Instant::now() + KUBECONFIG, KUBECONFIG);
@@ -261,7 +259,7 @@ impl Environment {
         }
     }
 
-    /// Wakes the releases of which somebody wants something else now.
+    /// Triggers the releases with changed user requests.
     fn hear(&mut self, releases: Vec<ReleaseSummary>) {
         let mut moved = Vec::new();
         for release in releases {
@@ -277,7 +275,7 @@ impl Environment {
                 moved.push(name.release.clone());
             }
             if let Some(request) = &heard.fetch {
-                // What was pushed without a word is followed as soon as it is here.
+                // A push without a webhook is followed as soon as it is fetched.
                 self.requests.ask(&name.release, request);
             }
             if heard.asked {
@@ -302,7 +300,7 @@ impl Environment {
         looked == Some(true)
     }
 
-    /// Wakes the releases that may wait for one.
+    /// Triggers the releases that could wait for this one.
     fn wake_dependants(&self, name: &str) {
         let running = self.releases.values();
         for one in running.filter(|one| one.depends_on(name)) {
@@ -310,7 +308,7 @@ impl Environment {
         }
     }
 
-    /// Nothing of it is synced any more: what is under way ends at its next safe point.
+    /// Stops syncing the environment. Work in progress ends at its next safe point.
     fn leave(&mut self) {
         self.releases.clear();
         self.ends = None;
@@ -318,7 +316,7 @@ impl Environment {
         self.paces.forget(&self.key);
     }
 
-    /// Brings the tasks in line with what was read.
+    /// Adapts the tasks to the loaded state.
     async fn settle(&mut self, assigned: &Assigned) -> Result<(), String> {
         let Some(loaded) = self.loaded.clone() else {
             self.leave();
@@ -328,7 +326,7 @@ impl Environment {
         let named = loaded.environment.cluster.id.clone().map(ClusterId);
         let cluster_id = match (&grant.cluster, named) {
             (Some(meant), Some(named)) if *meant != named => {
-                // What is wrong with a newer commit is said first.
+                // Errors of a newer commit have priority.
                 if self.hold.is_none() {
                     let commit = loaded.revision.to_string();
                     self.held(assigned, wrong_cluster(meant, &named), Some(&commit));
@@ -390,8 +388,8 @@ impl Environment {
         }
         self.follow_releases(all);
         if self.hold.is_some() {
-            // What left git ends by the newest commit only: it may be back in one
-            // that cannot be read.
+            // Uninstalls follow the newest commit only. The release can be back in a commit that
+            // cannot be loaded.
             self.ends = None;
         } else if let Assignment::Follow { reader, commit } = &assigned.what {
             let last = Last {
@@ -407,7 +405,7 @@ impl Environment {
         self.tell_untasked(assigned, untasked).await
     }
 
-    /// Hands what is wanted of releases to their tasks.
+    /// Hands the desired states to the release tasks.
     fn follow_releases(&mut self, all: Vec<Wanted>) {
         let mut releases = BTreeMap::new();
         for wanted in all {
@@ -442,11 +440,11 @@ impl Environment {
             };
             releases.insert(name, running);
         }
-        // What is left is not in git any more, or not known: its task ends.
+        // Dropping the other senders ends the tasks of releases that are gone or unknown.
         self.releases = releases;
     }
 
-    /// Hands what is wanted last to the task that ends releases.
+    /// Hands the present state to the uninstall task.
     fn follow_ends(&mut self, last: Last) {
         if let Some(ends) = &self.ends {
             ends.send_if_modified(|known| {
@@ -464,13 +462,13 @@ impl Environment {
         }
     }
 
-    /// The connection; another one where the grant or the context is another.
+    /// Returns the connection. Reconnects if the source policy or the context changed.
     async fn connect(
         &mut self,
         grant: &Arc<Grant>,
         context: Option<String>,
     ) -> Result<&mut Connected, String> {
-        // Only at a desk the file says which context is meant.
+        // The environment file selects the context only in a local run.
         let context = match (&grant.cluster, &grant.connection.context) {
             (None, None) => context,
             (_, named) => named.clone(),
@@ -481,7 +479,7 @@ impl Environment {
         let is_same = |connected: &Connected| {
             Arc::ptr_eq(&connected.grant, grant)
                 && (connected.context == context || self.loaded.is_none())
-                // What cannot be read now leaves the connection that is there.
+                // If the kubeconfig cannot be read now, keep the present connection.
                 && !matches!(&kubeconfig, Ok(now) if *now != connected.kubeconfig)
         };
         let is_same = self.connected.as_ref().is_some_and(is_same);
@@ -498,8 +496,7 @@ impl Environment {
     }
 }
 
-/// A task that broke down takes the one that started it along: the loop ends,
-/// and is started anew by whoever watches it.
+/// Propagates the panic of a task. The controller then exits and is restarted by its supervisor.
 pub(super) fn pass_on(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && let Ok(panic) = error.try_into_panic()

@@ -1,4 +1,4 @@
-//! What the loop tells of itself.
+//! Events of the controller.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,111 +11,109 @@ use tokio::sync::mpsc;
 use super::pull_requests::Previewed;
 use crate::engine::sync::events::{Events, SyncEvent};
 
-/// The most events of the loop that wait for the listener.
+/// Capacity of the queue of controller events.
 const EVENTS: usize = 16_384;
-/// The most events of runs that do.
+/// Capacity of the queue of run events.
 const SYNCS: usize = 4_096;
 
-/// One thing that happened in the loop.
+/// Event of the controller.
 #[derive(Debug, Clone)]
 pub enum LoopEvent {
-    /// A repository was asked for its branches.
+    /// The branches of a repository were fetched.
     Fetched {
         /// The repository.
         repository: String,
-        /// How many of its branches are followed.
+        /// Number of followed branches.
         branches: usize,
-        /// How long it took.
+        /// Duration of the fetch.
         took: Duration,
     },
-    /// A repository cannot be reached.
+    /// A repository is unreachable.
     Unreachable {
         /// The repository.
         repository: String,
-        /// Why.
+        /// The error.
         message: String,
     },
-    /// How many replicas there are is another number now.
+    /// The number of replicas changed.
     Sharing {
-        /// The replicas, with this one; none while it is cut off from them.
+        /// Number of replicas including this one; 0 while it is cut off from them.
         there: usize,
     },
-    /// An environment is synced by this replica from now on, or no longer.
+    /// This replica became the leader of an environment, or stopped being it.
     Led {
         /// The environment.
         environment: String,
-        /// Whether it is.
+        /// Whether it is the leader.
         leads: bool,
     },
-    /// An environment on a cluster has a branch that this replica syncs it from, or
-    /// no longer.
+    /// The assignment of an environment on a cluster to a branch changed.
     Claimed {
         /// The environment.
         environment: String,
-        /// The cluster that is meant, where the configuration names one.
+        /// The cluster id, if the configuration declares one.
         cluster: Option<String>,
-        /// Who has it now.
+        /// The present owner.
         by: Claimed,
     },
-    /// An environment was read at a new commit.
+    /// An environment was loaded at a new commit.
     Loaded {
         /// The repository.
         repository: String,
         /// The environment.
         environment: String,
-        /// The cluster that is meant, where the configuration names one.
+        /// The cluster id, if the configuration declares one.
         cluster: Option<String>,
         /// The commit.
         revision: String,
-        /// The releases it has, also those that are held.
+        /// Its releases, including stalled ones.
         releases: Vec<String>,
-        /// The releases that cannot be brought to the commit, with the reason in one line.
+        /// Releases that are stalled at the commit, with the reason in one line.
         held: BTreeMap<String, String>,
-        /// How long it took.
+        /// Duration of the load.
         took: Duration,
     },
-    /// A commit changes nothing of an environment.
+    /// A commit did not change an environment.
     Unaffected {
         /// The environment.
         environment: String,
-        /// The cluster that is meant, where the configuration names one.
+        /// The cluster id, if the configuration declares one.
         cluster: Option<String>,
         /// The commit.
         revision: String,
-        /// How long it took to read it; none where nothing that the environment was
-        /// read from is another.
+        /// Duration of the load; `None` if no input file changed and nothing was loaded.
         took: Option<Duration>,
     },
-    /// Nothing newer of an environment is synced until somebody does something.
+    /// An environment is stalled: no newer commit is synced until a user acts.
     Held {
         /// The repository.
         repository: String,
         /// The environment.
         environment: String,
-        /// The cluster that is meant, where the configuration names one.
+        /// The cluster id, if the configuration declares one.
         cluster: Option<String>,
-        /// The commit that is the reason, where it is one.
+        /// The commit that caused it, if one did.
         revision: Option<String>,
         /// One word.
         reason: String,
         /// One line.
         message: String,
     },
-    /// The cluster of an environment cannot be reached.
+    /// The cluster of an environment is unreachable.
     Unconnected {
         /// The environment.
         environment: String,
-        /// Why.
+        /// The error.
         message: String,
     },
-    /// Somebody begins to look at a release.
+    /// A reconcile of a release started.
     Looking {
         /// Environment and release.
         release: ReleaseName,
     },
-    /// Other releases wait until there is room to look at them.
+    /// The number of releases that wait for a reconcile permit changed.
     Queued {
-        /// How many.
+        /// Number of waiting releases.
         waiting: usize,
     },
     /// A release was observed and planned.
@@ -124,72 +122,70 @@ pub enum LoopEvent {
         release: ReleaseName,
         /// Whether its cluster answered.
         answered: bool,
-        /// How long it took.
+        /// Duration of both.
         took: Duration,
     },
-    /// A plan is about to be carried out.
+    /// The execution of a plan is about to start.
     Applying {
         /// Environment and release.
         release: ReleaseName,
         /// The revision.
         revision: String,
-        /// How many objects it creates, updates and deletes, in words.
+        /// Numbers of objects to create, update and delete, as text.
         changes: String,
     },
-    /// A plan was carried out, as far as that went.
+    /// The execution of a plan finished, with any outcome.
     Carried {
         /// Environment and release.
         release: ReleaseName,
-        /// What was done to how many objects; nothing where it failed.
+        /// Number of objects per action; empty if it failed.
         objects: Vec<(Action, usize)>,
-        /// How long it took.
+        /// Duration of the execution.
         took: Duration,
     },
-    /// Somebody changed objects of a release, and a look at them found that the
-    /// release was not as git says.
+    /// A reconcile after a watch event found drift.
     Changed {
         /// Environment and release.
         release: ReleaseName,
-        /// How many objects.
+        /// Number of drifted objects.
         objects: usize,
     },
-    /// It was looked whether what was brought about is still ready.
+    /// The readiness of a reconciled release was checked.
     Health {
         /// Environment and release.
         release: ReleaseName,
-        /// Whether something is not.
+        /// Whether an object is not ready.
         is_degraded: bool,
     },
-    /// Other clients keep writing to fields of a release, or do so no longer.
+    /// Other field managers keep writing to fields of a release, or stopped doing so.
     Contended {
         /// Environment and release.
         release: ReleaseName,
-        /// How many fields are left alone.
+        /// Number of fields that pleach leaves alone.
         fields: usize,
     },
-    /// The state of a release changed: for those who are told.
+    /// The state of a release changed, for notifications.
     News(News),
-    /// A release was looked at, and what came of it.
+    /// A reconcile of a release finished.
     Looked {
         /// Environment and release.
         release: ReleaseName,
-        /// The cluster that is meant, where the configuration names one.
+        /// The cluster id, if the configuration declares one.
         cluster: Option<String>,
-        /// The revision that is wanted.
+        /// The desired revision.
         revision: String,
-        /// What came of it.
+        /// The outcome.
         end: End,
-        /// One line: why, where there is something to say; the counts of a deployment.
+        /// The reason in one line, if any; the counts for a deployment.
         message: String,
-        /// Whether it only corrected drift. The message names objects and managers then.
+        /// Whether it only corrected drift. The message then names objects and managers.
         is_correction: bool,
-        /// The same for the public, without words of a server or of users: codes and
-        /// objects. Empty where there is no more to say than what came of it.
+        /// The message for the public: codes and objects, without text from servers or users. Empty
+        /// if the outcome says it all.
         about: String,
-        /// What came of the revision that was there before, where the wanted one
-        /// waits.
+        /// Outcome for the last applied revision, if the desired one waits.
         kept: Option<KeptUp>,
-        /// How long it took.
+        /// Duration of the reconcile.
         took: Duration,
     },
     /// A pull request was previewed.
@@ -200,73 +196,73 @@ pub enum LoopEvent {
         number: u64,
         /// Its newest commit.
         head: String,
-        /// What came of it.
+        /// The outcome.
         previewed: Previewed,
         /// One line.
         message: String,
-        /// How long it took.
+        /// Duration of the preview.
         took: Duration,
     },
-    /// The forge of a repository cannot be asked for its pull requests.
+    /// The forge of a repository could not be queried for pull requests.
     Untold {
         /// The repository.
         repository: String,
-        /// Why.
+        /// The error.
         message: String,
     },
 }
 
-/// Who syncs an environment on a cluster.
+/// Owner of an environment on a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claimed {
     /// This replica.
     Ours,
     /// Another replica, or another task of this one.
     Elsewhere,
-    /// Nothing: no branch holds it, or several do.
+    /// None: no branch contains it, or several do.
     Nobody,
 }
 
-/// What came of a revision that was there before, and is kept up.
+/// Outcome for the last applied revision, which is retained while a newer one waits.
 #[derive(Debug, Clone)]
 pub struct KeptUp {
     /// The revision.
     pub revision: String,
-    /// What came of it.
+    /// The outcome.
     pub end: End,
-    /// One line: why, where there is something to say.
+    /// The reason in one line, if any.
     pub message: String,
 }
 
-/// What came of looking at a release.
+/// Outcome of a reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum End {
-    /// It is as git says.
+    /// The release is in sync.
     Unchanged,
-    /// It was made so.
+    /// The desired state was applied.
     Deployed,
-    /// It is gone, as git says.
+    /// The release was uninstalled.
     Removed,
-    /// It failed, and is tried again.
+    /// The reconcile failed and will be retried.
     Failed,
-    /// The plan may not be carried out.
+    /// The plan was refused.
     Refused,
-    /// Somebody changed it, and that is only told.
+    /// The release has drifted, and the policy is to only report it.
     Drifted,
-    /// A newer revision came meanwhile.
+    /// A newer revision replaced this one.
     Superseded,
-    /// The loop ends.
+    /// The controller shuts down.
     Interrupted,
-    /// Somebody holds it.
+    /// A user suspended the release.
     Suspended,
-    /// It waits for its time, or for others.
+    /// The release waits for a window or a dependency.
     Waiting,
-    /// It waits for somebody to approve the plan.
+    /// The plan waits for an approval.
     Unapproved,
 }
 
 impl End {
-    /// In one word.
+    /// Returns the outcome in one word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Unchanged => "unchanged",
@@ -285,7 +281,7 @@ impl End {
 }
 
 impl LoopEvent {
-    /// Whether it only says how far something is: the next event of its kind makes up for it.
+    /// Returns whether the event is mere progress. A later event of its kind supersedes it.
     fn is_progress(&self) -> bool {
         match self {
             Self::Looking { .. }
@@ -313,28 +309,28 @@ impl LoopEvent {
     }
 }
 
-/// Who hears of what happens.
+/// Sender of the events.
 #[derive(Debug, Clone)]
 pub struct Listener {
-    /// Of the loop.
+    /// Controller events.
     events: mpsc::Sender<LoopEvent>,
-    /// Of each run.
+    /// Events of runs.
     syncs: mpsc::Sender<SyncEvent>,
 }
 
-/// Where a listener hears.
+/// Receiver of the events.
 #[derive(Debug)]
 pub struct Heard {
-    /// Of the loop.
+    /// Controller events.
     pub events: mpsc::Receiver<LoopEvent>,
-    /// Of each run.
+    /// Events of runs.
     pub syncs: mpsc::Receiver<SyncEvent>,
 }
 
 impl Listener {
-    /// A listener, and where it hears. A consumer that is slow, such as a log that nobody
-    /// reads, holds up nobody: the progress of runs is dropped first, then that of the loop,
-    /// and with a full buffer the rest.
+    /// Creates a sender and its receiver. A slow consumer does not block the controller: events of
+    /// runs are dropped first, then progress of the controller, and the rest when the queue is
+    /// full.
     pub fn new() -> (Self, Heard) {
         let (events, hears_events) = mpsc::channel(EVENTS);
         let (syncs, hears_syncs) = mpsc::channel(SYNCS);
@@ -345,7 +341,7 @@ impl Listener {
         (Self { events, syncs }, heard)
     }
 
-    /// Tells of something; nobody has to listen.
+    /// Sends an event. Ignores a missing receiver.
     pub(super) fn tell(&self, event: LoopEvent) {
         let is_half_full = self.events.capacity() <= EVENTS / 2;
         if !(is_half_full && event.is_progress()) {
@@ -353,7 +349,7 @@ impl Listener {
         }
     }
 
-    /// Where the events of a run go.
+    /// Returns the sender of the events of a run.
     pub(super) fn of_run(&self, release: ReleaseName) -> Events {
         Events::bounded(release, self.syncs.clone())
     }

@@ -1,9 +1,8 @@
-//! Whether what was brought about stays ready.
+//! Readiness of releases after they were reconciled.
 //!
-//! A watch of metadata says that something was written to an object, be it only its
-//! status. Then it is read, and by the rules that a run waits by it is ready or not. What
-//! is not ready for a while degrades the release; nothing is done about it, as git says
-//! nothing else than what is there.
+//! A metadata watch reports each write to an object, including status updates. The object is then
+//! read and assessed by the readiness rules of runs. An object that stays unready for a while
+//! degrades the release. No correction follows, because the cluster is in sync with git.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,49 +16,50 @@ use tokio::time::Instant;
 use super::NAMED;
 use crate::io::cluster::{Cluster, ResourcePath, Retry};
 
-/// How long something may not be ready: what changes gets ready by itself.
+/// Time for which an object is allowed to be unready, because a change often causes that for a
+/// moment.
 const GRACE: Duration = Duration::from_mins(1);
-/// When an object is read again that could not be read.
+/// Delay before a failed read is retried.
 const AGAIN: Duration = Duration::from_mins(1);
-/// How long answers are waited for.
+/// Time limit of a readiness check.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// After this time it is looked whether what was written to is ready: what is on its way
-/// writes again and again.
+/// Delay between a write and its readiness check. An object that is still changing is written
+/// repeatedly.
 const CALM: Duration = Duration::from_secs(10);
-/// That time at most: it doubles with every look that finds nothing else, as some write
-/// without end to the status of what is ready.
+/// Upper bound of the delay. It doubles with each check without news, because some controllers keep
+/// writing to the status of ready objects.
 const CALMEST: Duration = Duration::from_mins(5);
-/// How many objects are read at once.
+/// Number of concurrent reads.
 const CONCURRENCY: usize = 4;
 /// Reason of the condition.
 const NOT_READY: &str = "NotReady";
 
-/// What is known of the readiness of a release.
+/// Readiness of a release.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     ailing: BTreeMap<ObjectId, Ailment>,
-    /// What could not be read, and when it was tried.
+    /// Objects that could not be read, with the time of the attempt.
     unread: BTreeMap<ObjectId, Instant>,
-    /// What a loop said of it before this one looked.
+    /// Message of a previous controller about the release.
     former: Option<String>,
-    /// Whether all of it is to be looked at.
+    /// Whether all objects need a check.
     is_uncertain: bool,
-    /// How many looks in a row found nothing else, soon after each other.
+    /// Number of consecutive, closely spaced checks without a change.
     fruitless: u32,
     looked: Option<Instant>,
 }
 
-/// Something that is not ready.
+/// An unready object.
 #[derive(Debug)]
 struct Ailment {
-    /// From when on it degrades the release.
+    /// Time from which it degrades the release.
     counts_at: Instant,
     message: String,
 }
 
 impl Health {
-    /// Takes what was said of the release before, which is looked at; whether it says
-    /// anything that is not known.
+    /// Takes over the message of a previous controller and schedules a check. Returns whether the
+    /// message is new.
     pub(super) fn said_before(&mut self, degraded: Option<String>) -> bool {
         let is_new = degraded.is_some() && self.ailing.is_empty();
         if is_new {
@@ -69,27 +69,27 @@ impl Health {
         is_new
     }
 
-    /// All of it is to be looked at.
+    /// Schedules a check of all objects.
     pub(super) fn doubt(&mut self) {
         self.is_uncertain = true;
     }
 
-    /// Whether all of it is to be looked at: that is done now.
+    /// Returns and clears whether all objects need a check.
     pub(super) fn is_uncertain(&mut self) -> bool {
         std::mem::take(&mut self.is_uncertain)
     }
 
-    /// It was brought about, with all that is waited for.
+    /// Resets the state after a run that waited for everything.
     pub(super) fn is_well(&mut self) {
         *self = Self::default();
     }
 
-    /// How long nothing is looked at after something was written to.
+    /// Returns the delay between a write and its check.
     pub(super) fn calm(&self) -> Duration {
         CALM.saturating_mul(1 << self.fruitless.min(5)).min(CALMEST)
     }
 
-    /// Notes whether a look found anything else than before.
+    /// Records whether a check found a change.
     fn note(&mut self, is_other: bool, now: Instant) {
         let calm = self.calm();
         let is_soon = self.looked.is_some_and(|looked| now < looked + calm * 2);
@@ -101,7 +101,7 @@ impl Health {
         self.looked = Some(now);
     }
 
-    /// When something is to be looked at without being written to.
+    /// Returns the time of the next check without a write, or `None`.
     pub(super) fn due(&self) -> Option<Instant> {
         let now = Instant::now();
         let ailing = self.ailing.values().map(|one| one.counts_at);
@@ -110,7 +110,7 @@ impl Health {
         ailing.chain(unread).min()
     }
 
-    /// Reads objects, and those that are to be read again.
+    /// Reads the given objects, and those that need a repeated check.
     pub(super) async fn look(
         &mut self,
         cluster: &Cluster,
@@ -121,7 +121,7 @@ impl Health {
         let now = Instant::now();
         written.extend(self.ailing.keys().cloned());
         written.extend(self.unread.keys().cloned());
-        // What nobody serves any more cannot be read, now or later.
+        // Skip kinds without a known path. They cannot be read.
         written.retain(|id| path(id).is_some());
         self.ailing.retain(|id, _| written.contains(id));
         self.unread.retain(|id, _| written.contains(id));
@@ -142,7 +142,7 @@ impl Health {
             let was_ailing = self.ailing.contains_key(&id);
             match read {
                 Ok(Some(value)) => self.judge(id.clone(), rules.assess(&value), now),
-                // Who took it away is drift.
+                // A deleted object is drift, and handled elsewhere.
                 Ok(None) => drop(self.ailing.remove(&id)),
                 Err(_) => {
                     self.unread.insert(id, now);
@@ -158,7 +158,7 @@ impl Health {
     fn judge(&mut self, id: ObjectId, found: Assessment, now: Instant) {
         let counts_at = match found.readiness {
             Readiness::Failed if found.give_up != GiveUp::AtDeadline => now,
-            // A claim that no pod uses yet may wait for that without end.
+            // An unused claim can stay pending forever (`WaitForFirstConsumer`).
             _ if id.is("", "PersistentVolumeClaim") => {
                 self.ailing.remove(&id);
                 return;
@@ -167,7 +167,7 @@ impl Health {
                 self.ailing.remove(&id);
                 return;
             }
-            // It was said before, and still is so.
+            // The previous controller already reported it.
             _ if self.former.is_some() => now,
             _ => now + GRACE,
         };
@@ -179,7 +179,7 @@ impl Health {
         self.ailing.insert(id, ailment);
     }
 
-    /// What there is to say of it.
+    /// Returns the condition to report, if degraded.
     pub(super) fn condition(&self) -> Option<Condition> {
         let now = Instant::now();
         let degrading = self.ailing.iter().filter(|(_, one)| one.counts_at <= now);
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(said(&health), None);
         assert_eq!(health.due(), Some(Instant::now() + GRACE));
         tokio::time::advance(GRACE / 2).await;
-        // It still is not: from when it was not first.
+        // Still unready: the first time counts.
         health.judge(deployment(), found(Readiness::InProgress), Instant::now());
         tokio::time::advance(GRACE / 2).await;
         let words = "Deployment.apps/shop/web: 0 of 1 replicas ready";
@@ -259,12 +259,12 @@ mod tests {
             assert_eq!(health.calm(), Duration::from_secs(expected));
             health.note(false, Instant::now());
             if expected == 10 {
-                // The first look is soon after nothing.
+                // The first check is not close to an earlier one.
                 health.note(false, Instant::now());
             }
             tokio::time::advance(health.calm()).await;
         }
-        // Something comes of it, or it was quiet for a while.
+        // A check with a change, or a quiet period, resets the delay.
         health.note(true, Instant::now());
         assert_eq!(health.calm(), CALM);
         health.note(false, Instant::now());
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(said(&health).as_deref(), Some("web is down"));
         health.judge(deployment(), found(Readiness::InProgress), Instant::now());
         health.former = None;
-        // What is known is said in its place, and not looked at again for that.
+        // Present knowledge replaces the inherited message, without another check.
         assert!(!health.said_before(Some("web is down".to_owned())));
         assert!(said(&health).unwrap().starts_with("Deployment"));
     }

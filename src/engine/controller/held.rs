@@ -1,5 +1,5 @@
-//! Releases that are held while the rest of their environment is synced: those that have errors
-//! at the newest commit, and those that need one of these.
+//! Stalled releases, while the rest of their environment is synced: releases with errors at the
+//! newest commit, and releases that need one of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,35 +14,35 @@ use crate::engine::load::{HeldRelease, Loaded};
 /// Code of the finding about a kind that neither Kubernetes nor a release defines.
 const KIND_UNKNOWN: &str = "kind-unknown";
 
-/// What a held release was at the last commit that it can be kept at.
+/// State of a stalled release at its last usable commit.
 #[derive(Debug, Clone)]
 pub(super) enum Former {
-    /// It has to be looked up.
+    /// A lookup is needed.
     Unknown,
-    /// It is being looked up.
+    /// A lookup is in progress.
     Asked,
-    /// No commit was found when the environment was held at this one.
+    /// No usable commit was found; the commit at which the environment was stalled.
     Absent(String),
     /// The release alone, and whether only its record named that commit.
     Known(Arc<Loaded>, bool),
 }
 
-/// What held releases were, by their names.
+/// Previous states of stalled releases, by name.
 pub(super) type Formers = BTreeMap<String, Former>;
 
 impl Former {
-    /// The release and what it rendered to.
+    /// Returns the release and its rendered objects, if known.
     fn release(&self) -> Option<&(ResolvedRelease, Rendered)> {
         match self {
-            // It is alone.
+            // A previous state contains a single release.
             Self::Known(loaded, _) => loaded.rendered.first(),
             Self::Unknown | Self::Asked | Self::Absent(_) => None,
         }
     }
 }
 
-/// Completes an environment with what is known of its held releases: more releases are held
-/// where they need something of these, and their objects are known as those of others.
+/// Adds the previous states of stalled releases to an environment. Stalls further releases that
+/// need them, and registers their objects as those of other releases.
 pub(super) fn complete(loaded: &mut Loaded, known: impl Fn(&str) -> Former) -> Formers {
     let mut formers = Formers::new();
     while !loaded.held.is_empty() {
@@ -71,7 +71,7 @@ pub(super) fn complete(loaded: &mut Loaded, known: impl Fn(&str) -> Former) -> F
     formers
 }
 
-/// What a release is held for at a commit.
+/// Returns the hold of a release at a commit.
 pub(super) fn hold_of(held: &HeldRelease, commit: &str) -> Hold {
     let reasons = held.reasons.join("; ");
     Hold {
@@ -80,12 +80,12 @@ pub(super) fn hold_of(held: &HeldRelease, commit: &str) -> Hold {
     }
 }
 
-/// What held releases have, which no other release may have.
+/// Objects and kinds of stalled releases, which no other release can contain.
 #[derive(Default)]
 struct Taken<'a> {
     objects: BTreeMap<&'a ObjectId, &'a str>,
     kinds: BTreeMap<GroupKind, &'a str>,
-    /// A release of which that is not known yet.
+    /// A release with an unknown previous state.
     unknown: Option<&'a str>,
 }
 
@@ -108,13 +108,13 @@ impl<'a> Taken<'a> {
         taken
     }
 
-    /// Why a release is held as well.
+    /// Returns the reason to stall a release too.
     fn speaks_against(&self, rendered: &Rendered) -> Option<String> {
         let ids = || rendered.manifests.iter().map(Manifest::id);
         if let Some((id, owner)) = ids().find_map(|id| self.objects.get_key_value(id)) {
             return Some(format!("release {owner}, which is held, has {id}"));
         }
-        // How objects of such a kind are called depends on its definition.
+        // The plural of such a kind depends on its CRD.
         let mut findings = rendered.findings.iter();
         if !findings.any(|finding| finding.code == KIND_UNKNOWN) {
             return None;
@@ -132,7 +132,7 @@ impl<'a> Taken<'a> {
     }
 }
 
-/// The kind that a definition defines.
+/// Returns the kind that a CRD defines.
 fn defined_by(manifest: &Manifest) -> Option<GroupKind> {
     if !pleach_domain::definition::is_definition(manifest.id()) {
         return None;

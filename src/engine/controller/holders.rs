@@ -1,4 +1,4 @@
-//! Which of several branches an environment was synced from before: that one keeps it.
+//! Resolution of contested environments: the branch that synced an environment before keeps it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,32 +12,31 @@ use tokio_util::sync::CancellationToken;
 use super::recall::sources;
 use super::{Grant, Repository};
 
-/// Pause after a cluster did not answer.
+/// Backoff after a cluster did not answer.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// The branches that contested environments were synced from, by their records. Clones
-/// are the same.
+/// Recorded source branches of contested environments. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Holders(Arc<Mutex<BTreeMap<ClaimKey, Holder>>>);
 
-/// The state of a lookup.
+/// State of a lookup.
 #[derive(Debug)]
 enum Holder {
-    /// The cluster is asked for the first time.
+    /// The first query is in progress.
     Asked,
     /// The cluster did not answer.
     Failed,
-    /// The cluster is asked again after a pause.
+    /// A repeated query is in progress or waits for its backoff.
     Retried,
     /// Records name these branches.
     Known {
         sources: BTreeSet<Source>,
-        /// Whether the environment was contested when the cluster was asked.
+        /// Whether the environment was contested at the time of the query.
         was_contested: bool,
     },
 }
 
-/// What the holders of environments are found by.
+/// Input of a lookup.
 pub(super) struct Lookup<'a> {
     pub(super) repositories: &'a [Repository],
     /// Branches of repositories that were not reached yet.
@@ -50,7 +49,7 @@ impl Lookup<'_> {
         &self.repositories[claimant.repository].grants[claimant.grant]
     }
 
-    /// Whether records name the branch of a claimant.
+    /// Returns whether records name the branch of a claimant.
     fn is_named(&self, claimant: &Claimant, sources: &BTreeSet<Source>) -> bool {
         sources.contains(&Source {
             url: self.grant(claimant).url.clone(),
@@ -58,7 +57,7 @@ impl Lookup<'_> {
         })
     }
 
-    /// Gives an environment to the branch that records name.
+    /// Assigns an environment to the branch that records name.
     fn keep(&self, key: &ClaimKey, claim: &Claim, sources: &BTreeSet<Source>) -> Claim {
         let Claim::Held(holder) = claim else {
             let claim = claim.clone();
@@ -78,9 +77,9 @@ impl Holders {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives contested environments to the branches that they were synced from, and looks
-    /// up those of which nothing is known yet in tasks that end with the answer. Returns
-    /// the environments that are to be left as they are until then.
+    /// Assigns contested environments to their recorded branches. Starts tasks that look up unknown
+    /// records, and which end with the answer. Returns the environments that must stay unchanged
+    /// until then.
     pub(super) fn settle(
         &self,
         claims: &mut BTreeMap<ClaimKey, Claim>,
@@ -120,7 +119,7 @@ impl Holders {
                     }
                     PAUSE
                 }
-                // The first branch may have been synced since.
+                // The first branch can have synced since.
                 Some(Holder::Known { .. }) | None => {
                     holders.insert(key.clone(), Holder::Asked);
                     open.insert(key.clone());
@@ -137,7 +136,7 @@ impl Holders {
         open
     }
 
-    /// Notes the branches that records of a contested environment name.
+    /// Records the source branches of a contested environment.
     #[cfg(test)]
     pub(super) fn know(&self, key: &ClaimKey, sources: BTreeSet<Source>) {
         let known = Holder::Known {

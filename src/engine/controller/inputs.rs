@@ -1,5 +1,4 @@
-//! What an environment was read from: a commit that changes nothing of it changes
-//! nothing of the environment either, and is not read again.
+//! Inputs of an environment: a commit that changes none of them does not reload it.
 
 use pleach_domain::object::Digest;
 use pleach_domain::repo::{FileTree, Record, TreeError, TreeKind};
@@ -7,33 +6,33 @@ use serde::Serialize;
 
 use crate::io::git::GitTree;
 
-/// Everything that was asked of a tree, and what the answers were.
+/// All queries to a file tree with their answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Inputs {
     record: Record,
-    /// None where a question had no answer: such a tree equals no other one, nor itself.
+    /// Digest of the answers. `None` after a failed query: then never equal, not even to itself.
     answers: Option<Digest>,
 }
 
 impl Inputs {
-    /// Takes what was asked of a tree.
+    /// Collects the answers of a tree to recorded queries.
     pub(super) fn of(tree: &GitTree, record: Record) -> Self {
         let answers = answers(tree, &record);
         Self { record, answers }
     }
 
-    /// Whether another tree answers all of it in the same way.
+    /// Returns whether another tree gives the same answers.
     pub(super) fn are_those_of(&self, tree: &GitTree) -> bool {
         let now = answers(tree, &self.record);
         now.is_some() && now == self.answers
     }
 }
 
-/// A tree that can tell equal contents without reading them.
+/// A file tree that identifies contents without reading them.
 trait Contents: FileTree {
-    /// Names what is at a path: the same content has the same name.
+    /// Returns an id of the content at a path. Equal contents have equal ids.
     fn content(&self, path: &str) -> Result<String, TreeError>;
-    /// What a name in a folder stands for.
+    /// Returns the kind of an entry in a folder.
     fn named(&self, folder: &str, name: &str) -> Result<TreeKind, TreeError>;
 }
 
@@ -47,7 +46,7 @@ impl Contents for GitTree {
     }
 }
 
-/// The answer to each question of a record, in its order; none where nothing is there.
+/// Answers to the queries of a record, in its order; `None` for a missing file.
 #[derive(Debug, Serialize)]
 struct Answers {
     read: Vec<Option<String>>,
@@ -55,7 +54,7 @@ struct Answers {
     named: Vec<Option<Kind>>,
 }
 
-/// [`TreeKind`] as it is digested.
+/// Serializable form of [`TreeKind`].
 #[derive(Debug, Clone, Copy, Serialize)]
 enum Kind {
     File,
@@ -75,8 +74,8 @@ impl From<TreeKind> for Kind {
     }
 }
 
-/// The answers in short; none where one of them is an error. Files are compared by the names
-/// that git gives to their contents: nothing is read.
+/// Digests the answers; `None` if a query failed. Files are compared by their git object ids,
+/// without reading them.
 fn answers(tree: &impl Contents, record: &Record) -> Option<Digest> {
     let Record {
         read,
@@ -99,7 +98,7 @@ fn answers(tree: &impl Contents, record: &Record) -> Option<Digest> {
     Some(Digest::of(&text))
 }
 
-/// What is missing is an answer; any other error is none.
+/// Collects answers. A missing file is an answer; any other error makes it `None`.
 fn all<T>(answers: impl Iterator<Item = Result<T, TreeError>>) -> Option<Vec<Option<T>>> {
     answers
         .map(|answer| match answer {
@@ -117,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// Files in memory, one folder of which may not be readable.
+    /// Files in memory, optionally with an unreadable folder.
     struct Tree {
         files: MemoryTree,
         broken: Option<&'static str>,
@@ -184,7 +183,7 @@ mod tests {
         let known = of(&good, None);
         assert!(known.is_some());
         assert_eq!(of(&good, None), known);
-        // What is gone is another answer, and all of them differ.
+        // A missing file gives a different answer, for each file another one.
         let gone = (0..3).map(|at| {
             let mut files = good.to_vec();
             files.remove(at);

@@ -1,5 +1,5 @@
-//! The release that the loop itself is goes last: when a commit changes it and
-//! others, they are synced by a loop that is not being replaced.
+//! Self update: the release of the controller itself comes last. Other releases of the same commit
+//! are then synced before the controller is replaced.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use tokio::time::timeout;
 
 use super::run::Wanted;
 
-/// How long the others are waited for: one that never comes to an end does not
-/// hold up the loop's own upgrade, which may be what it needs.
+/// Limit on the wait for the other releases. One that never finishes does not block the update of
+/// the controller, which can be its fix.
 const LIMIT: Duration = Duration::from_mins(10);
 
-/// Which releases were looked at, and at which revision. Clones are the same.
+/// Revisions at which releases were reconciled. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Last {
     own: Option<Arc<ReleaseName>>,
@@ -23,7 +23,7 @@ pub(super) struct Last {
 }
 
 impl Last {
-    /// The release that goes last; none where the loop is no release.
+    /// Sets the release of the controller; `None` if it is not a release.
     pub(super) fn of(own: Option<ReleaseName>) -> Self {
         Self {
             own: own.map(Arc::new),
@@ -31,7 +31,7 @@ impl Last {
         }
     }
 
-    /// A release was looked at, and what was to be done is done or has failed.
+    /// Records that a reconcile of a release finished, successfully or not.
     pub(super) fn looked(&self, wanted: &Wanted) {
         let Some(own) = &self.own else { return };
         let name = &wanted.release().0.name;
@@ -42,7 +42,7 @@ impl Last {
         }
     }
 
-    /// Waits until it is the turn of a release: at once, unless it is our own.
+    /// Waits until it is the turn of a release. Returns at once unless it is the own one.
     pub(super) async fn turn(&self, wanted: &Wanted) {
         let name = &wanted.release().0.name;
         if self.own.as_deref() != Some(name) {

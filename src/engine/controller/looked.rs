@@ -1,5 +1,4 @@
-//! What came of looking at a release, and what a plan says without being carried
-//! out.
+//! Outcome of a reconcile, and decisions about plans that are not executed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,39 +24,39 @@ use crate::engine::sync::{SyncError, novelty};
 use crate::engine::words;
 use crate::io::cluster::Class;
 
-/// Why nothing newer is synced outside of the windows.
+/// Message for the time outside of the windows.
 const CLOSED: &str = "the environment allows no sync at this time";
 
-/// Why a release is left alone that is not as the last good commit says.
+/// Message for a drifted release whose last good commit is only known from records.
 pub(super) const OTHERWISE: &str =
     "the newest commit cannot be synced, and what is installed is not what the last good one says";
 
-/// What came of looking.
+/// Outcome of a reconcile, with its messages.
 pub(super) struct Looked {
     pub(super) end: End,
     pub(super) message: String,
     /// Whether it only corrected drift.
     pub(super) is_correction: bool,
-    /// The same for the public: codes and objects.
+    /// Message for the public: codes and objects.
     pub(super) about: String,
-    /// What is to be said of it.
+    /// Condition to report.
     pub(super) condition: Option<Condition>,
-    /// A request that was taken up.
+    /// A sync request that was fulfilled.
     pub(super) request: Option<SyncRequest>,
-    /// When to look again, where that is not the interval.
+    /// Requeue delay, if not the interval.
     pub(super) pause: Option<Duration>,
-    /// What it waits for.
+    /// Dependencies that it waits for.
     pub(super) awaited: Option<Awaited>,
-    /// How its objects were left.
+    /// State of its objects after the reconcile.
     pub(super) left: Option<Left>,
-    /// What was reached before, and is kept up while this waits.
+    /// Outcome for the last applied revision, which is retained while this waits.
     pub(super) kept: Option<Box<Kept>>,
 }
 
-/// What was reached before, while something newer waits.
+/// The last applied revision, retained while a newer one waits.
 pub(super) struct Kept {
     pub(super) wanted: Arc<Wanted>,
-    /// What came of looking whether it still is so.
+    /// Outcome of its reconcile.
     pub(super) looked: Looked,
 }
 
@@ -77,23 +76,24 @@ impl Looked {
         }
     }
 
-    /// How it ended in the cluster: what was reached before, where that is kept up.
+    /// Returns the outcome in the cluster: that of the retained revision, if any.
     pub(super) fn in_the_end(&self) -> End {
         self.kept.as_ref().map_or(self.end, |kept| kept.looked.end)
     }
 
-    /// Whether something is to be tried again soon.
+    /// Returns whether a retry is due soon.
     pub(super) fn failed(&self) -> bool {
         self.end == End::Failed || self.in_the_end() == End::Failed
     }
 
-    /// Whether drift was corrected that may have been in the way of what waits.
+    /// Returns whether a drift correction could have unblocked the waiting revision.
     pub(super) fn made_way(&self) -> bool {
         let is_stopped = matches!(self.end, End::Failed | End::Refused | End::Unapproved);
         self.kept.is_some() && is_stopped && self.in_the_end() == End::Deployed
     }
 
-    /// What is to be said of it beside what holds its environment.
+    /// Returns the conditions to report: those of the environment first, then others of different
+    /// kinds.
     pub(super) fn conditions(&self, of_environment: &[Condition]) -> Vec<Condition> {
         let mut said = of_environment.to_vec();
         let kept = self.kept.iter().map(|kept| &kept.looked.condition);
@@ -105,7 +105,7 @@ impl Looked {
         said
     }
 
-    /// Says for the public what it is about.
+    /// Sets the message for the public.
     pub(super) fn about(mut self, about: impl Into<String>) -> Self {
         self.about = about.into();
         self
@@ -121,18 +121,18 @@ impl Looked {
     }
 }
 
-/// Says that it is not the time for what git wants.
+/// Returns the outcome for a change that waits for its window.
 pub(super) fn window_closed(windows: &Windows, orders: &Orders, now: Timestamp) -> Looked {
     let looked = Looked::new(End::Waiting, CLOSED).about(CLOSED);
     Looked {
-        // One that would go ahead all the same does not come here.
+        // Requests with a window override do not get here.
         request: orders.sync.clone(),
         pause: until_open(windows, now),
         ..looked.saying(ConditionKind::Waiting, WINDOW_CLOSED)
     }
 }
 
-/// Says that somebody holds it.
+/// Returns the outcome for a suspended release.
 pub(super) fn suspended(suspension: &Suspension, now: Timestamp) -> Looked {
     let left = suspension.until.map(|until| until.duration_since(now));
     Looked {
@@ -141,7 +141,7 @@ pub(super) fn suspended(suspension: &Suspension, now: Timestamp) -> Looked {
     }
 }
 
-/// What there is to say where a plan may not be carried out.
+/// Returns the outcome of a refused plan, or `None` if the plan is allowed.
 pub(super) fn refused(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Option<Looked> {
     let refusals = wanted.refusals(planned);
     let waits = |finding: &Finding| finding.code == depends::NOT_READY;
@@ -164,7 +164,7 @@ pub(super) fn refused(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Op
     })
 }
 
-/// What there is to say where what others changed is only told.
+/// Returns the outcome if drift is only reported, or `None` if it is corrected.
 pub(super) fn reported(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Option<Looked> {
     let only_tells = wanted.loaded.environment.sync.drift == Drift::Report;
     if !only_tells || !is_reached(planned) || is_new(planned) || !has_drifted(&planned.plan) {
@@ -177,8 +177,7 @@ pub(super) fn reported(wanted: &Wanted, planned: &Planned, orders: &Orders) -> O
     })
 }
 
-/// What there is to say where something was to be done and nothing of it can be:
-/// no run writes that down.
+/// Returns the outcome if no step of a plan can be executed, or `None`. No run records that.
 pub(super) fn blocked(plan: &Plan, orders: &Orders) -> Option<Looked> {
     if !plan.is_stuck() {
         return None;
@@ -192,9 +191,8 @@ pub(super) fn blocked(plan: &Plan, orders: &Orders) -> Option<Looked> {
     })
 }
 
-/// What there is to say where no plan could be made; `failures` is how often that
-/// was so before. What passes by itself is said to nobody, and nothing is said to
-/// a cluster that does not answer.
+/// Returns the outcome if planning failed. `failures` is the number of previous failures. Passing
+/// errors get no condition at first, and nothing is written to an unreachable cluster.
 pub(super) fn unplanned(error: &SyncError, failures: u32) -> Looked {
     let looked = Looked::new(End::Failed, words(error)).about(code(error.kind()));
     let may_pass = match error {
@@ -212,8 +210,7 @@ pub(super) fn unplanned(error: &SyncError, failures: u32) -> Looked {
     }
 }
 
-/// How long the windows of an environment stay closed; none where they are open, or
-/// never will be.
+/// Returns how long the windows stay closed. `None`: they are open, or never open again.
 pub(super) fn until_open(windows: &Windows, now: Timestamp) -> Option<Duration> {
     if windows.are_open(now) {
         return None;
@@ -223,13 +220,12 @@ pub(super) fn until_open(windows: &Windows, now: Timestamp) -> Option<Duration> 
         .duration_since(now)
         .try_into()
         .ok()?;
-    // Clocks of a sleep are not those of a window.
+    // Add a second, because timers and wall clock can differ.
     Some(closed + Duration::from_secs(1))
 }
 
-/// Returns when and how a release is synced: as the environment file says, and as
-/// strictly as the recorded policies. The commit that loosens the policy is still
-/// under the recorded one.
+/// Returns the sync policy of a release: that of the environment file, made as strict as the
+/// recorded policies. A commit that loosens the policy is still subject to the recorded one.
 pub(super) fn policy<'m>(
     sync: &SyncPolicy,
     recorded: impl IntoIterator<Item = &'m Memory>,
@@ -239,7 +235,7 @@ pub(super) fn policy<'m>(
     })
 }
 
-/// Whether it is not the time for anything new.
+/// Returns whether windows forbid new changes now.
 pub(super) fn is_closed(windows: &Windows, orders: &Orders, now: Timestamp) -> bool {
     let is_overridden = orders
         .sync
@@ -248,7 +244,7 @@ pub(super) fn is_closed(windows: &Windows, orders: &Orders, now: Timestamp) -> b
     !windows.are_open(now) && !is_overridden
 }
 
-/// Whether what git wants was reached before: what differs now is not git's.
+/// Returns whether the desired state was reconciled before. Remaining differences are then drift.
 pub(super) fn is_reached(planned: &Planned) -> bool {
     let record: Option<&Installed> = planned.observation.observed.installed.as_ref();
     record.is_some_and(|record| {
@@ -257,33 +253,33 @@ pub(super) fn is_reached(planned: &Planned) -> bool {
     })
 }
 
-/// Whether the record names another commit than the one that is looked at.
+/// Returns whether the record names another commit than the desired one.
 pub(super) fn is_of_another_commit(planned: &Planned) -> bool {
     let record: Option<&Installed> = planned.observation.observed.installed.as_ref();
     let installed = record.and_then(|record| record.installed.as_ref());
     installed.is_some_and(|installed| installed.revision != planned.desired.revision)
 }
 
-/// Whether a plan brings anything that was not there before, or deletes what git
-/// does not want any more: not only drift is corrected, or that is tried again.
+/// Returns whether a plan applies new content, or deletes objects that git removed. A drift
+/// correction or its retry is not new.
 pub(super) fn is_new(planned: &Planned) -> bool {
     let record = planned.observation.observed.installed.as_ref();
     novelty::is_new(&planned.desired, record, &planned.plan)
 }
 
-/// Whether nothing else was begun since something was reached.
+/// Returns whether no other content was started since the last reconciled one.
 pub(super) fn is_left(planned: &Planned) -> bool {
     let record: Option<&Installed> = planned.observation.observed.installed.as_ref();
     record.is_some_and(novelty::is_undisturbed)
 }
 
-/// Whether exactly this was there, and nothing else was begun since.
+/// Returns whether exactly this content was applied before, and no other content was started since.
 pub(super) fn was_there(planned: &Planned) -> bool {
     let record = planned.observation.observed.installed.as_ref();
     novelty::was_there(&planned.desired, record)
 }
 
-/// Whether somebody changed what git says: who owns a field is no value.
+/// Returns whether values differ from git. Changed field ownership alone is not drift.
 fn has_drifted(plan: &Plan) -> bool {
     plan.changes.iter().any(|change| match change.action {
         Action::Unchanged | Action::Skip | Action::Blocked => false,
@@ -292,7 +288,7 @@ fn has_drifted(plan: &Plan) -> bool {
     })
 }
 
-/// What differs from git, and who did it.
+/// Summarizes the drift, with the field managers that caused it.
 pub(super) fn drift(plan: &Plan) -> String {
     let changed: Vec<_> = plan
         .changes
@@ -342,7 +338,7 @@ mod tests {
             ..Installed::default()
         };
         let now = Timestamp::UNIX_EPOCH;
-        // The commit says nothing of approval or windows.
+        // The commit declares neither approval nor windows.
         let loose = SyncPolicy::default();
         for (case, installed, inherited, is_strict) in [
             ("a new release", None, None, false),

@@ -1,5 +1,4 @@
-//! What is told of a release to people who do not watch it: once per change of
-//! its state, and never without bounds.
+//! Notifications about releases: one per state change, with a rate limit.
 
 use std::time::Duration;
 
@@ -16,37 +15,37 @@ use super::read::Hold;
 use super::run::Wanted;
 use crate::engine::sync::state::Announcement;
 
-/// How much may be told of one release at once.
+/// Largest burst of notifications about one release.
 const BURST: u32 = 20;
-/// After this time one more thing may be told.
+/// Interval at which one more notification is allowed.
 const REFILL: Duration = Duration::from_mins(5);
-/// How long a message is at most.
+/// Longest message, in bytes.
 const LONGEST: usize = 1024;
 
-/// What was told of a release.
+/// State of the notifications about a release.
 #[derive(Debug)]
 pub(super) struct Told {
     last: Option<Digest>,
-    /// What was told of a revision that was kept up while another one waited.
+    /// Last state reported about a revision that is retained while another one waits.
     kept: Option<Digest>,
-    /// What held its environment then.
+    /// Last reported hold of the environment.
     hold: Option<Digest>,
-    /// Whether it was told that something is not ready any more.
+    /// Whether lost readiness was reported.
     is_degraded: bool,
-    /// Whether it was told that fields are contended.
+    /// Whether contended fields were reported.
     is_contended: bool,
     left: u32,
     refilled: Instant,
 }
 
-/// Something to tell.
+/// A notification.
 #[derive(Debug)]
 pub(super) struct Item {
     /// One word, for the Event.
     pub(super) reason: &'static str,
-    /// Whether somebody has to do something.
+    /// Whether a user must act.
     pub(super) is_warning: bool,
-    /// For those who are told, where they can ask to be.
+    /// Cause by which subscribers filter; `None` for Events only.
     pub(super) cause: Option<NotificationCause>,
     /// One line.
     pub(super) message: String,
@@ -65,9 +64,8 @@ impl Told {
         }
     }
 
-    /// What there is to tell of a look; none where it was told already, or so
-    /// much was told lately that nobody would read it. `was_reached` says that
-    /// the same was brought about before.
+    /// Returns the notification about a reconcile. `None` if it was already sent or the rate limit
+    /// is reached. `was_reached`: the same content was reconciled before.
     pub(super) fn of(
         &mut self,
         wanted: &Wanted,
@@ -78,14 +76,14 @@ impl Told {
         self.judge(end, was_reached, &wanted.revision(), message)
     }
 
-    /// What there is to tell of what is kept up while something newer waits.
+    /// Returns the notification about the retained revision while a newer one waits.
     pub(super) fn of_kept(&mut self, kept: Option<&Kept>) -> Option<Item> {
         let Some(kept) = kept else {
             self.kept = None;
             return None;
         };
         let (revision, looked) = (kept.wanted.revision(), &kept.looked);
-        // What it waits for, or is refused for, is told of what waits.
+        // Waiting and refusals are reported for the newer revision.
         if !matches!(looked.end, End::Deployed | End::Drifted | End::Failed) {
             return None;
         }
@@ -95,8 +93,8 @@ impl Told {
         item
     }
 
-    /// What there is to tell of what holds the environment of a release; none
-    /// where it was told already. What is over is news when it comes again.
+    /// Returns the notification about a hold of the environment; `None` if it was already sent. A
+    /// hold that ended is reported again when it returns.
     pub(super) fn of_hold(&mut self, hold: Option<&Hold>) -> Option<Item> {
         let state = hold.map(|hold| {
             let commit = hold.revision.as_deref().unwrap_or_default();
@@ -115,12 +113,12 @@ impl Told {
         })
     }
 
-    /// It was told before that something is not ready any more.
+    /// Records that lost readiness was reported before.
     pub(super) fn was_degraded(&mut self) {
         self.is_degraded = true;
     }
 
-    /// What there is to tell of what is not ready any more, or is again.
+    /// Returns the notification about lost or regained readiness.
     pub(super) fn of_health(&mut self, degraded: Option<&Condition>) -> Option<Item> {
         if self.is_degraded == degraded.is_some() || !self.may_tell(Instant::now()) {
             return None;
@@ -142,8 +140,8 @@ impl Told {
         })
     }
 
-    /// Reports fields that other clients keep writing to; none where that was reported
-    /// already and did not calm down since.
+    /// Returns the notification about fields that other clients keep writing to. `None` if it was
+    /// already sent and the contention has not ended since.
     pub(super) fn of_contended(&mut self, fields: &[String]) -> Option<Item> {
         if fields.is_empty() {
             self.is_contended = false;
@@ -164,7 +162,7 @@ impl Told {
         })
     }
 
-    /// Nothing holds the environment any more.
+    /// Records that the environment is no longer stalled.
     pub(super) fn free(&mut self) {
         self.hold = None;
     }
@@ -180,7 +178,7 @@ impl Told {
         let normal = |reason, cause| Some((reason, false, cause));
         let (reason, is_warning, cause) = match end {
             End::Deployed if was_reached => {
-                // Each correction is one: it is over when it is told.
+                // Each correction is a separate event, so it is complete once reported.
                 self.last = None;
                 normal("DriftCorrected", Some(NotificationCause::Drifted))
             }
@@ -193,14 +191,14 @@ impl Told {
             End::Unapproved => normal("AwaitingApproval", None),
             End::Waiting => normal("Waiting", None),
             End::Suspended => normal("Suspended", None),
-            // As it should be: what comes next is news again.
+            // In sync: the next change is reported again.
             End::Unchanged => {
                 self.last = None;
                 None
             }
             End::Superseded | End::Interrupted => None,
         }?;
-        // A failure is retried with other words each time, and is one failure.
+        // Ignore the message: retries of one failure can have different messages.
         let state = match end {
             End::Unapproved => format!("{reason} {revision} {message}"),
             _ => format!("{reason} {revision}"),
@@ -231,7 +229,7 @@ impl Told {
     }
 }
 
-/// A message in one line of bounded length.
+/// Returns a message in one line, truncated to the limit.
 fn line(message: &str) -> String {
     let mut message = message.split_whitespace().collect::<Vec<_>>().join(" ");
     if message.len() > LONGEST {
@@ -242,8 +240,7 @@ fn line(message: &str) -> String {
 }
 
 impl Item {
-    /// For those who asked to be told: of a release, with its version and the
-    /// commit that it is about.
+    /// Returns the notification for subscribers, with version and commit of the release.
     pub(super) fn news(
         &self,
         name: &ReleaseName,
@@ -261,7 +258,7 @@ impl Item {
         })
     }
 
-    /// For those who read Events.
+    /// Returns the notification as a Kubernetes Event.
     pub(super) fn announcement<'a>(&'a self, revision: &'a str) -> Announcement<'a> {
         Announcement {
             reason: self.reason,
@@ -310,7 +307,7 @@ mod tests {
             told.judge(End::Failed, false, "def", "other words")
                 .is_none()
         );
-        // Another plan waits for another approval.
+        // Another plan needs another approval.
         assert!(told.judge(End::Unapproved, false, "def", "a").is_some());
         assert!(told.judge(End::Unapproved, false, "def", "a").is_none());
         assert!(told.judge(End::Unapproved, false, "def", "b").is_some());
@@ -330,7 +327,7 @@ mod tests {
             ("SyncFailed", "it cannot be rendered")
         );
         assert!(told.of_hold(Some(&hold("abc"))).is_none());
-        // Another commit is another failure, and so is the same after a good one.
+        // Another commit is another failure, and so is the same one after a good commit.
         assert!(told.of_hold(Some(&hold("def"))).is_some());
         assert!(told.of_hold(None).is_none());
         assert!(told.of_hold(Some(&hold("def"))).is_some());
@@ -347,7 +344,7 @@ mod tests {
         assert_eq!((item.reason, item.is_warning), ("Contended", true));
         assert!(item.message.ends_with(&fields[0]), "{}", item.message);
         assert!(told.of_contended(&fields).is_none());
-        // It calmed down, and begins again.
+        // The contention ended and started again.
         assert!(told.of_contended(&[]).is_none());
         assert!(told.of_contended(&fields).is_some());
     }

@@ -1,4 +1,4 @@
-//! How long the loop waits where nothing wakes it.
+//! Intervals and backoffs of the controller.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -10,53 +10,52 @@ use pleach_domain::repo::controller::ClaimKey;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Pause after the first failure; doubles with every further one.
+/// Backoff after the first failure. It doubles with each further failure.
 const FIRST: Duration = Duration::from_secs(2);
-/// Longest pause after failures.
+/// Longest backoff after failures.
 const LONGEST: Duration = Duration::from_mins(5);
-/// How old an answer may be that is taken from others.
+/// Largest age of an answer that is shared between releases.
 pub(super) const STALE: Duration = Duration::from_secs(30);
-/// A branch cannot ask for more than this.
+/// Shortest interval that a branch can configure.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// A random number from 0 up to 1.
+/// Returns a random number in [0, 1).
 pub(super) fn random() -> f64 {
-    // Every hasher of the standard library has random keys.
+    // Each hasher of the standard library has random keys.
     let bits = RandomState::new().hash_one(0) >> 11;
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
     let fraction = bits as f64 / (1_u64 << 53) as f64;
     fraction
 }
 
-/// An interval as it is kept: give or take a tenth, so that not everything
-/// happens at once.
+/// Adds up to 10 % jitter to an interval, so that work is spread.
 pub(super) fn interval(interval: Duration) -> Duration {
     interval.max(SHORTEST).mul_f64(0.9 + random() * 0.2)
 }
 
-/// From when on answers count that others asked for, for who looks only because
-/// a pause is over: what was done before that pause is seen.
+/// Returns the oldest time of shared answers to use after a pause. Answers cover everything that
+/// was done before the pause.
 pub(super) fn not_before(pause: Duration) -> Option<Instant> {
     Instant::now().checked_sub((pause / 10).min(STALE))
 }
 
-/// The pause after so many failures in a row.
+/// Returns the backoff after consecutive failures, with jitter.
 pub(super) fn after(failures: u32) -> Duration {
     let doubled = FIRST.saturating_mul(1_u32 << failures.saturating_sub(1).min(20));
     doubled.min(LONGEST).mul_f64(0.9 + random() * 0.2)
 }
 
-/// What makes the loop fetch a repository, as often as it may. However often a webhook
-/// is sent, also one that is sent again, the loop fetches once per period.
+/// Rate-limited trigger of fetches. Any number of webhooks, including redelivered ones, causes one
+/// fetch per period.
 #[derive(Debug)]
 pub(super) struct Triggered {
     wake: Arc<Notify>,
     is_woken: bool,
 }
 
-/// The shortest time from one fetch to the next one that a webhook asks for.
+/// Shortest time between two triggered fetches.
 const SPACING: Duration = Duration::from_secs(1);
-/// The longest one, after a fetch that took long.
+/// Longest such time, after slow fetches.
 const LONGEST_SPACING: Duration = Duration::from_secs(30);
 
 impl Triggered {
@@ -67,13 +66,13 @@ impl Triggered {
         }
     }
 
-    /// What was asked for before is answered by the fetch that begins now.
+    /// Clears the trigger: the fetch that starts now answers it.
     pub(super) fn is_answered(&mut self) {
         self.is_woken = false;
     }
 
-    /// Waits until somebody asks for a fetch and it is time for one, after the last
-    /// one that began and took so long. It may be dropped and called again meanwhile.
+    /// Waits for a trigger and until a fetch is due, by start and duration of the last one.
+    /// Cancel-safe: it can be dropped and called again.
     pub(super) async fn is_due(&mut self, (began, took): (Instant, Duration)) {
         if !self.is_woken {
             self.wake.notified().await;
@@ -84,19 +83,18 @@ impl Triggered {
     }
 }
 
-/// How often the environments of a repository want it to be looked at, and whether
-/// one of them wants it at once.
+/// Fetch intervals of the environments of a repository, and their requests for an immediate fetch.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Paces(Arc<PacesInner>);
 
 #[derive(Debug, Default)]
 struct PacesInner {
     intervals: Mutex<BTreeMap<ClaimKey, Duration>>,
-    /// One of them is another now.
+    /// Signals a changed interval.
     changed: Notify,
-    /// Somebody waits for what it has now.
+    /// Signals a request for an immediate fetch.
     asked: Notify,
-    /// How often that was so.
+    /// Number of requests so far.
     questions: AtomicU64,
 }
 
@@ -108,7 +106,7 @@ impl Paces {
         }
     }
 
-    /// An environment is not synced any more, and wants nothing.
+    /// Removes an environment that is no longer synced.
     pub(super) fn forget(&self, key: &ClaimKey) {
         if self.lock().remove(key).is_some() {
             self.0.changed.notify_one();
@@ -123,19 +121,19 @@ impl Paces {
         self.0.changed.notified().await;
     }
 
-    /// Wants it to be looked at now. Says how often that was wanted so far.
+    /// Requests an immediate fetch. Returns the sequence number of the request.
     pub(super) fn ask(&self) -> u64 {
         let question = self.0.questions.fetch_add(1, Ordering::Relaxed) + 1;
         self.0.asked.notify_one();
         question
     }
 
-    /// How often it was wanted so far: who looks from now on answers all of these.
+    /// Returns the number of requests so far. A fetch that starts afterwards answers all of them.
     pub(super) fn questions(&self) -> u64 {
         self.0.questions.load(Ordering::Relaxed)
     }
 
-    /// Waits until it is wanted now.
+    /// Waits for a request.
     pub(super) async fn asked(&self) {
         self.0.asked.notified().await;
     }
@@ -189,7 +187,7 @@ mod tests {
             let began = Instant::now();
             let mut last = began;
             for _ in 0..10 {
-                // Something else happens meanwhile, and nothing gets lost by that.
+                // The wait is interrupted, and no trigger gets lost.
                 let moment = Duration::from_millis(100);
                 let early = tokio::time::timeout(moment, triggered.is_due((last, took)));
                 assert!(early.await.is_err());

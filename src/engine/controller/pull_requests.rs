@@ -1,10 +1,9 @@
-//! The pull requests of one repository: the newest commit of each that is open
-//! is previewed once, and what came of it is told there.
+//! Previews of the pull requests of one repository: the newest commit of each open one is previewed
+//! once, and the result is posted there.
 //!
-//! It is level-based too: whatever wakes it, it lists what is open now. A newer
-//! commit takes the place of one that is being previewed, and one that was merged
-//! or closed ends it. That a preview was told is known by the comment itself, so
-//! nothing has to be kept.
+//! It is level-based too: any trigger lists the open pull requests. A newer commit cancels the
+//! preview of the previous one, and a merge or close cancels it too. The comment itself shows that
+//! a preview was posted, so no state is stored.
 
 mod subject;
 pub(super) mod work;
@@ -30,58 +29,56 @@ use crate::engine::preview_process::Verdict;
 use crate::engine::words;
 use crate::io::forge::{Forge, PullRequest};
 
-/// How often the open ones are listed where nothing wakes this.
+/// Interval between lists without a trigger.
 const POLL: Duration = Duration::from_mins(1);
-/// So many failures of others count where a cluster did not answer: it is not asked
-/// again within moments.
+/// Number of extra failures that an unanswered cluster counts for, so that it gets a longer
+/// backoff.
 const CALMER: u32 = 2;
-/// However often something wakes this: each time costs a request, and anybody may
-/// comment on a pull request.
+/// Shortest time between lists. Each list costs a request, and anyone can trigger one with a
+/// comment.
 const SHORTEST: Duration = Duration::from_secs(3);
-/// How long a preview may take as a whole, its turn not counted.
+/// Time limit of a preview, excluding the wait for a slot.
 const LIMIT: Duration = Duration::from_mins(15);
 
-/// How pull requests of a repository are previewed.
+/// Configuration of previews for a repository.
 #[derive(Debug, Clone)]
 pub struct Previews {
-    /// Where they are.
+    /// Forge of the pull requests.
     pub forge: Arc<Forge>,
-    /// pleach itself: each preview is a process of its own.
+    /// Path of the pleach binary, which runs each preview as a process.
     pub program: PathBuf,
-    /// How these ask clusters; none where they do not.
+    /// Access of previews to clusters; `None` without any.
     pub live: Option<Live>,
 }
 
-/// How previews ask clusters.
+/// Access of previews to clusters.
 #[derive(Debug, Clone)]
 pub struct Live {
-    /// How the names of labels begin that vouch for a commit of a fork. None where
-    /// nothing does.
+    /// Prefix of labels that approve a commit of a fork. `None`: no label does.
     pub fork_label: Option<String>,
-    /// Variables by which connections lead to clusters.
+    /// Environment variables that cluster connections need.
     pub variables: Vec<(OsString, OsString)>,
-    /// Whether comments quote errors of clusters: everybody who can read the repository
-    /// reads them.
+    /// Whether comments quote errors of clusters. Every reader of the repository sees them.
     pub details: bool,
 }
 
-/// What came of previewing a pull request.
+/// Outcome of a preview of a pull request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Previewed {
-    /// It can be carried out.
+    /// The change can be applied.
     Fine,
-    /// It would not be carried out.
+    /// The change would be refused.
     Refused,
-    /// It cannot be rendered.
+    /// The change cannot be rendered.
     Invalid,
-    /// It took more than it may, or broke down.
+    /// The preview exceeded a limit or crashed.
     GivenUp,
-    /// It could not be told, and is tried again.
+    /// The result could not be posted. It will be retried.
     Failed,
 }
 
 impl Previewed {
-    /// In one word.
+    /// Returns the outcome in one word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Fine => "fine",
@@ -103,35 +100,35 @@ impl From<Verdict> for Previewed {
     }
 }
 
-/// One that is open.
+/// An open pull request.
 struct Open {
     subject: Subject,
-    /// Ends the preview that is under way.
+    /// Cancels the preview in progress.
     stop: CancellationToken,
     runs: bool,
     failures: u32,
-    /// How often in a row a cluster did not answer.
+    /// Number of consecutive attempts without an answer from a cluster.
     unanswered: u32,
-    /// When it is tried again.
+    /// Time of the next attempt.
     retry_at: Option<Instant>,
-    /// When something last happened on it, in the words of its forge.
+    /// Time of the last activity, in the format of the forge.
     updated_at: Option<String>,
-    /// How often it is still asked whether a member consented.
+    /// Remaining checks for the consent of a member.
     questions: u8,
 }
 
-/// How often it is asked for consent after something happened on a pull request. Two
-/// things may happen within the second that forges tell times by.
+/// Number of consent checks after an activity. Two, because forges have timestamps in seconds and
+/// two activities can share one.
 const QUESTIONS: u8 = 2;
 
-/// What came of one try; none where it had been told before.
+/// Result of one attempt. The inner `None`: already posted before.
 type Ended = (Subject, Result<Option<Outcome>, String>, Duration);
 
-/// The task of the pull requests of a repository.
+/// Task of the pull requests of a repository.
 pub(super) struct PullRequests {
     work: Arc<Work>,
     wake: Arc<Notify>,
-    /// Which replica previews.
+    /// Leadership: selects the replica that previews.
     stands: watch::Receiver<Standing>,
     shared: Shared,
     open: BTreeMap<u64, Open>,
@@ -155,13 +152,13 @@ impl PullRequests {
         }
     }
 
-    /// Runs until the loop ends.
+    /// Runs until shutdown.
     pub(super) async fn run(mut self) {
         let stop = self.shared.stop.clone();
         let mut failures = 0;
         loop {
             if !self.leads() {
-                // Dropped, each ends what it has under way.
+                // Dropping an entry cancels its preview.
                 self.open.clear();
                 match stop.run_until_cancelled(self.stands.changed()).await {
                     Some(Ok(())) => continue,
@@ -197,13 +194,13 @@ impl PullRequests {
         }
     }
 
-    /// Whether it is this replica that previews.
+    /// Returns whether this replica previews.
     fn leads(&mut self) -> bool {
         let standing = self.stands.borrow_and_update();
         standing.leads_previews(&self.work.repository)
     }
 
-    /// Waits until there is something to do; false at the end of the loop.
+    /// Waits until there is something to do. Returns false at shutdown.
     async fn wait(&mut self, until: Instant, was_listed: bool) -> bool {
         let rested = Instant::now() + SHORTEST;
         loop {
@@ -219,7 +216,7 @@ impl PullRequests {
                 Some(ended) = self.tasks.join_next() => self.end(pass_on(ended)),
             }
         }
-        // Several things that happen at once are one.
+        // Combine several events into one list.
         let resting = sleep_until(rested);
         self.shared
             .stop
@@ -228,15 +225,15 @@ impl PullRequests {
             .is_some()
     }
 
-    /// Brings the tasks in line with what is open.
+    /// Adapts the tasks to the open pull requests.
     fn settle(&mut self, pulls: Vec<PullRequest>) {
         let numbers: BTreeSet<u64> = pulls.iter().map(|pull| pull.number).collect();
-        // Dropped, each ends what it has under way.
+        // Dropping an entry cancels its preview.
         self.open.retain(|number, _| numbers.contains(number));
         for mut pull in pulls {
             let updated_at = pull.updated_at.take();
             let subject = Subject::of(pull, self.work.previews.live.as_ref());
-            // Some forges know a pull request before its commits.
+            // Some forges report a pull request before its commits.
             if subject.head.is_empty() {
                 continue;
             }
@@ -262,7 +259,7 @@ impl PullRequests {
                 open.questions = QUESTIONS;
             }
             let is_due = open.retry_at.is_some_and(|at| at <= Instant::now());
-            // The pause after a failure comes first.
+            // A backoff after a failure has priority.
             let is_asked = open.retry_at.is_none() && open.questions > 0;
             if !open.runs && (is_due || is_asked) {
                 open.runs = true;
@@ -280,7 +277,7 @@ impl PullRequests {
         let is_again = open.unanswered > 0;
         self.tasks.spawn_local(async move {
             let trying = async {
-                // New ones do not wait for all those whose cluster is away.
+                // New previews do not queue behind repeated ones of an unreachable cluster.
                 let _again = if is_again {
                     Some(work.again.acquire().await.ok()?)
                 } else {
@@ -299,7 +296,7 @@ impl PullRequests {
         });
     }
 
-    /// Notes what came of a try, if it is of what is open now.
+    /// Records the result of an attempt, unless the pull request changed meanwhile.
     fn end(&mut self, ended: Option<Ended>) {
         let Some((subject, result, took)) = ended else {
             return;
@@ -310,7 +307,7 @@ impl PullRequests {
         };
         open.runs = false;
         if open.questions > 0 {
-            // Something happened on it meanwhile.
+            // An activity happened during the attempt.
             open.retry_at = Some(Instant::now() + SHORTEST);
         }
         let (previewed, message) = match result {
@@ -346,9 +343,8 @@ impl Drop for Open {
     }
 }
 
-/// When the open ones are listed again: `until` at the latest, and earlier where one
-/// of them is to be tried again. A forge that did not answer is not asked earlier for
-/// that: its pauses grow.
+/// Returns the time of the next list: `until`, or earlier for a retry of a pull request. A forge
+/// that did not answer is not queried early, so that its backoff grows.
 fn next_list(
     (rested, until): (Instant, Instant),
     retries: impl Iterator<Item = Instant>,
@@ -358,7 +354,7 @@ fn next_list(
     retry.map_or(until, |retry| retry.min(until)).max(rested)
 }
 
-/// A task that broke down takes the one that started it along.
+/// Propagates the panic of a task.
 fn pass_on(ended: Result<Option<Ended>, tokio::task::JoinError>) -> Option<Ended> {
     match ended {
         Ok(ended) => ended,

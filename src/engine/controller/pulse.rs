@@ -1,4 +1,4 @@
-//! Whether the loop goes on: what the probes ask.
+//! Liveness of the controller, for the probes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// How often the loop shows that its tasks get their turn.
+/// Interval of the heartbeat.
 const BEAT: Duration = Duration::from_secs(1);
-/// How long it may miss that.
+/// Age of the heartbeat at which the controller counts as stuck.
 const MISSED: Duration = Duration::from_mins(1);
 
-/// When the loop last showed that it goes on. Clones are the same. Whatever takes long has
-/// a limit of its own: a slow cluster or repository is no reason to end the loop of all.
+/// Heartbeat of the controller. Clones share it. Slow clusters and repositories have their own time
+/// limits and never affect it.
 #[derive(Debug, Clone, Default)]
 pub struct Pulse(Arc<Mutex<State>>);
 
@@ -28,7 +28,7 @@ impl Pulse {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows that tasks get their turn, until the loop ends.
+    /// Updates the heartbeat until shutdown.
     pub(super) async fn beat(self, stop: CancellationToken) {
         loop {
             self.lock().beat = Some(Instant::now());
@@ -46,7 +46,7 @@ impl Pulse {
         self.lock().draining = true;
     }
 
-    /// What hangs; nothing while the loop goes on.
+    /// Describes a stuck controller; `None` while it is live.
     pub fn hangs(&self) -> Option<String> {
         let state = self.lock();
         let now = Instant::now();
@@ -61,8 +61,8 @@ impl Pulse {
         None
     }
 
-    /// Whether every repository was asked once, and the loop does not end. What
-    /// came of it does not matter: git decides nothing about readiness.
+    /// Returns readiness: every repository was tried once, and no shutdown is in progress. Failed
+    /// fetches count too, because git does not affect readiness.
     pub fn takes_work(&self) -> bool {
         let state = self.lock();
         state.ready && !state.draining

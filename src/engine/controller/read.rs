@@ -1,4 +1,4 @@
-//! Reads an environment at a commit, where that is another one than before.
+//! Loading of environments at commits, skipped if nothing changed.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -18,15 +18,15 @@ use crate::engine::words;
 use crate::io::git::Revision;
 use crate::io::git::mirror::Place;
 
-/// How long the message of a condition is at most.
+/// Longest message of a condition, in bytes.
 const LONGEST_MESSAGE: usize = 1024;
 
-/// Why nothing newer of an environment is synced.
+/// Reason why an environment is stalled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hold {
     pub(super) reason: String,
     pub(super) message: String,
-    /// The commit that is held, where one is the reason.
+    /// The stalled commit, if one is the cause.
     pub(super) revision: Option<String>,
 }
 
@@ -46,33 +46,33 @@ impl Hold {
     }
 }
 
-/// What reading an environment came to.
+/// Result of loading an environment.
 #[derive(Debug)]
 pub(super) enum Read {
-    /// It would be the same as what was read before.
+    /// The inputs are unchanged.
     Same,
-    /// It was read from this, whatever it is.
+    /// The inputs, with the environment or the reason why it cannot be synced.
     From(Inputs, Result<Box<Loaded>, Hold>),
-    /// It cannot be rendered at this commit, as far as anybody knows.
+    /// The commit exceeds the limits. Only a later retry can show otherwise.
     Beyond(Hold),
-    /// In a moment it may be read.
+    /// A retry can succeed soon.
     Not(Hold),
 }
 
-/// The state of an environment before it is read.
+/// State of an environment before a load.
 #[derive(Debug)]
 pub(super) struct Known {
-    /// What it was read from.
+    /// Inputs of the last load.
     pub(super) inputs: Option<Inputs>,
-    /// The charge of what is loaded, which is replaced.
+    /// Memory charge of the loaded state, which the new one replaces.
     pub(super) charge: Option<Arc<Charge>>,
 }
 
-/// Reads environments, in threads where that may block.
+/// Loader of environments. Blocking work runs on threads.
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
     pub(super) slots: RenderSlots,
-    /// Ends what takes long.
+    /// Cancels long loads.
     pub(super) stop: CancellationToken,
 }
 
@@ -85,8 +85,8 @@ pub(super) struct Which {
 }
 
 impl Reading {
-    /// Reads an environment at a commit, or says why it cannot be synced; not again
-    /// where it is as it was read from `known`. Begins the attempt before it is rendered.
+    /// Loads an environment at a commit. Skips the load if the inputs are those of `known`. Starts
+    /// the attempt before rendering.
     pub(super) async fn load(&self, which: Which, known: Known, attempt: &Attempt) -> Read {
         let Known {
             inputs: known,
@@ -139,8 +139,8 @@ impl Reading {
         reading.await.unwrap_or_else(|_| which.broken())
     }
 
-    /// Reads an environment at a commit, whatever it was before. The outer error is why
-    /// that has to be tried again. Blocks.
+    /// Loads an environment at a commit, without comparing it to a previous load. The outer error
+    /// asks for a retry. Blocks.
     pub(super) fn load_anew(&self, which: &Which) -> Result<Result<Loaded, Hold>, String> {
         let invalid = |words| Ok(Err(Hold::new("InvalidRepository", words)));
         let tree = match which.place.tree(&which.commit) {
@@ -161,8 +161,7 @@ impl Reading {
         }
     }
 
-    /// Renders another environment of the same commit; none where that cannot be done.
-    /// Blocks.
+    /// Renders another environment of the same commit. Returns `None` on errors. Blocks.
     pub(super) fn other(&self, which: &Which) -> Option<Loaded> {
         let tree = which.place.tree(&which.commit).ok()?;
         let answer = self.render_here(which).ok()?;
@@ -201,25 +200,25 @@ impl Which {
     }
 }
 
-/// Words about a commit.
+/// Prefixes a text with a short commit id.
 pub(super) fn of_commit(commit: &str, words: &dyn Display) -> String {
     format!("commit {}: {words}", commit.get(..7).unwrap_or(commit))
 }
 
-/// The hold of a commit for which retained environments leave no memory.
+/// Returns the hold of a commit that does not fit into memory beside retained environments.
 fn crowded(commit: &str) -> Hold {
     let words = "its objects do not fit into the memory of the controller beside those of other environments and of commits that are retained";
     Hold::new("MemoryExhausted", of_commit(commit, &words))
 }
 
-/// The hold of a commit whose rendering cannot be used.
+/// Returns the hold of a commit whose render process gave an invalid answer.
 fn distrusted(commit: &str, error: &AnswerError) -> Hold {
     let words = format!("the process that rendered it gave an answer that it cannot give: {error}");
     Hold::new("Internal", of_commit(commit, &words))
 }
 
-/// An environment by its files and what a process rendered of them, with what that process
-/// read. The outer error is about the process.
+/// Builds an environment from its files and the answer of a render process. Also returns the files
+/// that the process read. The outer error is about the process.
 fn load_from(
     tree: &dyn FileTree,
     which: &Which,
@@ -232,7 +231,7 @@ fn load_from(
     } = which;
     let invalid =
         |reason: &str, errors: &[String]| Hold::new(reason, of_commit(commit, &errors.join("; ")));
-    // One branch would take what another branch holds.
+    // A takeover would let one branch seize objects of another branch.
     let takes_over = |release: &ResolvedRelease| {
         let former = release.moved_from.as_ref()?;
         let (origin, release) = (&release.origin, &release.name.release);
@@ -258,7 +257,7 @@ fn load_from(
     let revision = Revision::Commit(commit.clone());
     let loaded = each_loaded(&kept, revision, partial, rendered, &takes_over);
     if loaded.rendered.is_empty() && !loaded.held.is_empty() {
-        // Nothing of it can be synced.
+        // Every release is stalled.
         let reasons = loaded.held.values().flat_map(|held| held.reasons.clone());
         let reasons: BTreeSet<String> = reasons.collect();
         let reasons: Vec<String> = reasons.into_iter().collect();

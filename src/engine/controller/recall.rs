@@ -1,6 +1,5 @@
-//! What clusters know of a repository that cannot be reached: which environments
-//! were synced from which of its branches before; and of an environment that several
-//! branches hold.
+//! Lookup of environments in the records of clusters. It finds the environments and branches of an
+//! unreachable repository, and the previous branch of a contested environment.
 
 use std::collections::BTreeSet;
 
@@ -18,16 +17,15 @@ use crate::io::cluster::Cluster;
 /// An environment that was synced from a branch before.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Recalled {
-    /// Position of the grant within the repository.
+    /// Index of the source policy within the repository.
     pub(super) grant: usize,
     pub(super) environment: String,
     pub(super) branch: String,
 }
 
-/// Looks at the clusters of those grants that name their branches by a pattern:
-/// all others say themselves which environments there are.
+/// Lookup for source policies with a branch pattern. Other source policies list their environments.
 pub(super) struct Recall {
-    /// Positions of the grants whose cluster did not answer yet.
+    /// Indices of source policies whose cluster did not answer yet.
     open: Vec<usize>,
 }
 
@@ -45,7 +43,7 @@ impl Recall {
         !self.open.is_empty()
     }
 
-    /// Asks each cluster that was not asked with success before.
+    /// Queries each cluster that has not answered yet.
     pub(super) async fn look(&mut self, repository: &Repository) -> BTreeSet<Recalled> {
         let mut found = BTreeSet::new();
         for position in std::mem::take(&mut self.open) {
@@ -68,8 +66,8 @@ impl Recall {
     }
 }
 
-/// The branches that the records of an environment were synced from: those that pleach
-/// wrote, on the cluster of a grant.
+/// Returns the source branches in authentic records of an environment, on the cluster of a source
+/// policy.
 pub(super) async fn sources(grant: &Grant, environment: &str) -> Result<BTreeSet<Source>, String> {
     let (cluster, releases) = records(grant).await?;
     let mut found = BTreeSet::new();
@@ -92,7 +90,7 @@ pub(super) async fn sources(grant: &Grant, environment: &str) -> Result<BTreeSet
     Ok(found)
 }
 
-/// Environments with their branches.
+/// Returns recorded environments with their branches.
 async fn look_at(grant: &Grant) -> Result<Vec<(String, String)>, String> {
     let (cluster, releases) = records(grant).await?;
     let mut found = Vec::new();
@@ -121,7 +119,7 @@ async fn records(grant: &Grant) -> Result<(Cluster, Vec<ReleaseSummary>), String
     Ok((cluster, releases))
 }
 
-/// Whether a record is on the cluster of a grant, as far as that names one.
+/// Returns whether a record belongs to the declared cluster of a source policy, if any.
 async fn is_meant(grant: &Grant, cluster: &Cluster, release: &ReleaseSummary) -> bool {
     match grant.cluster.as_ref().or(grant.fallback.as_ref()) {
         Some(ClusterId(id)) => is_cluster(cluster, &release.store, id).await == Some(true),

@@ -1,10 +1,9 @@
-//! What releases were brought to before the loop started, for those whose newest
-//! commit waits: drift is corrected to it.
+//! History lookup: the last reconciled state of releases whose newest commit waits. After a
+//! restart, drift is corrected to that state.
 //!
-//! The record of a release names the commit that it was brought to. It lies in the
-//! cluster, and whoever may write there decides nothing about git: a commit counts
-//! only where the branch that the configuration names has it in its history, and
-//! where it is signed as commits have to be.
+//! The record in the cluster names the commit, but clients with write access to the cluster must
+//! not decide about git. So a commit counts only if it is in the history of the configured branch,
+//! and carries the required signatures.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -26,33 +25,32 @@ use crate::io::git::fetch::Carrier;
 use crate::io::git::former::Former;
 use crate::io::git::remote::Remote;
 
-/// How old the history of a branch may be that questions are answered from.
+/// Largest age of a branch history that lookups use.
 const AGE: Duration = Duration::from_mins(1);
-/// How long it is kept where nobody asks.
+/// Time for which a history is retained without lookups.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What was found; none where no commit counts.
+/// Result of a lookup; `None` if no commit counts.
 pub(super) type Recalled = Option<Arc<Loaded>>;
 
-/// Asks what an environment was. Nothing is answered where that could not be looked
-/// up now.
+/// A lookup of a previous state. The sender is dropped without an answer if the lookup failed.
 #[derive(Debug)]
 pub(super) struct Question {
-    /// At the newest of these commits that counts and can be read.
+    /// Candidate commits. The newest that counts and can be loaded is used.
     pub(super) commits: BTreeSet<String>,
-    /// The release that this is about; all of them where none is named.
+    /// The release to look up; `None` for the whole environment.
     pub(super) release: Option<String>,
     pub(super) answer: oneshot::Sender<Recalled>,
 }
 
 impl Question {
     fn answer(self, recalled: Recalled) {
-        // Who asked may have something newer to look at by now.
+        // The receiver is gone if the release has newer work.
         drop(self.answer.send(recalled));
     }
 }
 
-/// A question of a release, with its answer.
+/// A lookup by a release, with its result.
 #[derive(Debug)]
 pub(super) struct Recall {
     commit: String,
@@ -66,7 +64,7 @@ enum Answer {
 }
 
 impl Recall {
-    /// Asks what a release was at a commit.
+    /// Starts a lookup of a release at a commit.
     pub(super) fn of(
         release: &str,
         commit: String,
@@ -78,7 +76,7 @@ impl Recall {
             release: Some(release.to_owned()),
             answer,
         };
-        // Nobody answers any more when the loop ends.
+        // The receiver is gone only at shutdown.
         drop(questions.send(question));
         Self {
             commit,
@@ -86,7 +84,7 @@ impl Recall {
         }
     }
 
-    /// What was answered for this commit; the outer none where it was not asked.
+    /// Returns the result for this commit. The outer `None`: no lookup was made.
     pub(super) fn answered(&self, commit: &str) -> Option<Recalled> {
         if self.commit != commit {
             return None;
@@ -97,13 +95,12 @@ impl Recall {
         })
     }
 
-    /// Whether the commit does not count: something newer may change that.
+    /// Returns whether the commit does not count. A newer branch state can change that.
     pub(super) fn is_in_vain(&self) -> bool {
         matches!(self.answer, Answer::Known(None))
     }
 
-    /// Comes back when there is an answer that can be used. What could not be looked
-    /// up is forgotten, and asked for again by the next look.
+    /// Waits for a result. A failed lookup is cleared, and the next reconcile repeats it.
     pub(super) async fn is_answered(this: &mut Option<Self>) {
         if let Some(recall) = this
             && let Answer::Awaited(answered) = &mut recall.answer
@@ -123,39 +120,39 @@ impl Recall {
     }
 }
 
-/// Looks up what an environment was; one such task per environment.
+/// Task that looks up previous states, one per environment.
 pub(super) struct Recollection {
     pub(super) environment: String,
     pub(super) assigned: watch::Receiver<Assigned>,
     pub(super) questions: mpsc::UnboundedReceiver<Question>,
     pub(super) shared: Shared,
-    /// The commit at which the controller crashed.
+    /// The commit that crashed the controller.
     pub(super) attempt: Attempt,
-    /// How long it may take to look something up, and to wait for others who do.
+    /// Time limit of a lookup, and of the wait for lookups of other environments.
     pub(super) limit: Duration,
 }
 
-/// What is kept for questions that come soon.
+/// A history that is retained for further lookups.
 #[derive(Debug)]
 struct Kept {
-    /// A history is large: there is one at a time, of all environments.
+    /// Permit for the history. Only one environment at a time has one, because histories are large.
     room: OwnedSemaphorePermit,
     known: Known,
 }
 
-/// What is known of a branch, for as long as questions come.
+/// History of a branch, with the last result.
 #[derive(Debug)]
 struct Known {
     grant: Arc<Grant>,
     keys: Option<PathBuf>,
     fetched: Instant,
     former: Former,
-    /// The environment at the commit that was read last: many ask for the same.
+    /// The last loaded commit, because lookups often repeat it.
     last: Option<(String, Recalled)>,
 }
 
 impl Recollection {
-    /// Answers until the loop ends.
+    /// Answers lookups until shutdown.
     pub(super) async fn run(mut self) {
         let stop = self.shared.stop.clone();
         let mut known: Option<Kept> = None;
@@ -164,7 +161,7 @@ impl Recollection {
             let answering = match asked {
                 Asked::Questions(asked) => self.answer(asked, known.take()),
                 Asked::Nothing => {
-                    // It lies on a disk.
+                    // Dropping it deletes files, so do that on a thread.
                     let known = known.take();
                     drop(tokio::task::spawn_blocking(move || drop(known)));
                     continue;
@@ -189,8 +186,8 @@ impl Recollection {
         }
     }
 
-    /// All questions that there are, as soon as there is one; for a while only, where
-    /// something is kept for them.
+    /// Waits for lookups and returns all that are pending. With a retained history, waits only for
+    /// a limited time.
     async fn asked(&mut self, is_known: bool) -> Asked {
         let first = if is_known {
             timeout(LINGER, self.questions.recv()).await
@@ -222,7 +219,7 @@ impl Recollection {
             Some(Kept { room, known }) => (room, Some(known)),
             None => (self.room().await?, None),
         };
-        // Somebody may have something newer to look at by now.
+        // Skip lookups of releases that have newer work.
         asked.retain(|question| !question.answer.is_closed());
         let name = self.environment.clone();
         let search = Search {
@@ -234,7 +231,7 @@ impl Recollection {
             attempt: self.attempt.clone(),
             budget: self.shared.fetching.budget.clone(),
         };
-        // Dropped, this kills the process that fetches. Then the permit is free.
+        // If dropped, the fetch process is killed. The permit is free then.
         let fetcher = &self.shared.fetching.fetcher;
         let answering = fetcher.run(move |carrier| search.answer(carrier, asked, known));
         let Ok(answered) = timeout(self.limit, answering).await else {
@@ -244,7 +241,7 @@ impl Recollection {
         Ok(known.map(|known| Kept { room, known }))
     }
 
-    /// Waits until no other environment keeps a history.
+    /// Waits until no other environment retains a history.
     async fn room(&self) -> Result<OwnedSemaphorePermit, String> {
         let waiting = Arc::clone(&self.shared.histories).acquire_owned();
         match timeout(self.limit, waiting).await {
@@ -255,16 +252,16 @@ impl Recollection {
     }
 }
 
-/// What came in.
+/// Received lookups.
 enum Asked {
     Questions(Vec<Question>),
-    /// Nobody asks any more.
+    /// No lookup arrived in time.
     Nothing,
-    /// Nobody is left who could.
+    /// All senders are gone.
     Over,
 }
 
-/// Where former commits of an environment are looked up. Blocks.
+/// Blocking search for previous commits of an environment.
 struct Search {
     environment: String,
     branch: String,
@@ -297,17 +294,17 @@ impl Search {
             _ => Vec::new(),
         };
         let (mut known, commits) = match known {
-            // One that it lacks may be newer than it.
+            // A missing commit can be newer than the history.
             Some(known) if there.len() == named.len() => (known, there),
             known => {
-                // The former copy goes before there is another one.
+                // Delete the previous copy before the next fetch.
                 drop(known);
                 let known = self.fetch(carrier)?;
                 let commits = had(&known)?;
                 (known, commits)
             }
         };
-        // Those of the same commit come together.
+        // Group lookups of the same commit.
         asked.sort_by(|a, b| a.commits.cmp(&b.commits));
         for question in asked {
             let recalled = self.recall(&commits, &question, &mut known)?;
@@ -327,7 +324,7 @@ impl Search {
         })
     }
 
-    /// What is asked for; `had` are commits of the branch, newest first.
+    /// Answers a lookup. `had` are commits of the branch, newest first.
     fn recall(
         &self,
         had: &[String],
@@ -340,8 +337,8 @@ impl Search {
             };
             return Ok(Some(match &question.release {
                 None => loaded,
-                // An environment may be large, and each of its releases may ask for
-                // another commit.
+                // Retain only the release: an environment can be large, and its releases can look
+                // up different commits.
                 Some(release) => Arc::new(loaded.alone(release)),
             }));
         }
@@ -352,8 +349,8 @@ impl Search {
         Ok(None)
     }
 
-    /// The environment at a commit that the branch had, where that counts and can be
-    /// read.
+    /// Loads the environment at a commit of the branch. Returns `None` if the commit does not count
+    /// or cannot be loaded.
     fn at(&self, commit: &str, known: &mut Known) -> Result<Recalled, String> {
         let unused = |reason: String| {
             let environment = &self.environment;

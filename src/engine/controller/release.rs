@@ -1,5 +1,4 @@
-//! One release: looked at whenever something may have changed, and brought to
-//! what git says.
+//! Task of one release: reconciles it whenever something could have changed.
 
 mod looking;
 mod telling;
@@ -27,83 +26,81 @@ use super::sight::Sight;
 use super::{End, KeptUp, LoopEvent, Shared, pace};
 use crate::io::cluster::ClusterError;
 
-/// Every object goes through a dry run once in this time.
+/// Interval in which every object gets a dry run.
 const VERIFY: Duration = Duration::from_hours(24);
-/// Pause after a change that needed nothing to be done; doubles with every
-/// further one.
+/// Delay after a change that required no action. It doubles with each further one.
 const CALM: Duration = Duration::from_secs(1);
-/// The longest such pause.
+/// Longest such delay.
 const CALMEST: Duration = Duration::from_mins(1);
 
-/// The task of a release.
+/// Task of a release.
 pub(super) struct Release {
     wanted: watch::Receiver<Arc<Wanted>>,
-    /// Somebody asks for something.
+    /// Triggered by user requests.
     wake: Arc<Notify>,
     neighbors: Neighbors,
     shared: Shared,
     failures: u32,
-    /// What was last reached: what drift is corrected to while anything newer waits.
+    /// The last reconciled state. Drift is corrected to it while a newer one waits.
     reached: Option<Arc<Wanted>>,
-    /// What the commit of its record is asked to be, until something is reached.
+    /// Lookup of the state at the recorded commit, until a reconcile succeeds.
     recall: Option<Recall>,
-    /// What was last found not to be approved.
+    /// The last plan that waited for approval.
     asked: Option<Asked>,
-    /// The room that it has to look.
+    /// The reconcile permit, or the error of its cluster.
     room: Option<Result<Sight, ClusterError>>,
-    /// How often in a row drift was corrected that was in the way of what waits.
+    /// Number of consecutive drift corrections that could unblock the waiting revision.
     made_way: u32,
-    /// Whether something else was begun since, and did not come to its end.
+    /// Whether other content was started since and did not finish.
     is_elsewhere: bool,
-    /// What the loop last said of it; unknown at first.
+    /// The last reported conditions; `None` before the first report.
     told: Option<Vec<Condition>>,
-    /// When it was last said that a controller follows it.
+    /// Time of the last heartbeat in the record that the controller follows the release.
     renewed: Instant,
-    /// Whether the record was seen to be this release's, on the cluster that is
-    /// meant: nothing is told of any other.
+    /// Whether the record verifiably belongs to this release on the expected cluster. Nothing is
+    /// reported to other records.
     is_ours: bool,
     verify_at: Instant,
-    /// Where it hears of changes of its objects.
+    /// Watch subscription for its objects.
     subscription: Option<Subscription>,
-    /// Whether what was brought about stays ready.
+    /// Readiness since the last reconcile.
     health: Health,
     /// Fields that other clients keep writing to.
     contended: Vec<String>,
-    /// How often in a row somebody changed something and nothing was to be done.
+    /// Number of consecutive changes that required no action.
     fruitless: u32,
-    /// Whether what is wanted was brought about before the last look.
+    /// Whether the desired state was already reconciled before the last reconcile.
     was_reached: bool,
-    /// What people were told of it.
+    /// State of the notifications.
     news: Told,
-    /// From when on answers count that others asked the cluster for; from now on
-    /// where it was not said.
+    /// Oldest shared answer we may use. `None`: only answers requested from now on.
     since: Option<Instant>,
 }
 
-/// For how long a release is left alone, and what is heard of it meanwhile.
+/// Conditions of the wait for the next reconcile.
 struct Rest {
-    /// Then it is looked at whatever happens.
+    /// Longest wait.
     pause: Duration,
-    /// From when on changes are looked at.
+    /// Time from which changes trigger a reconcile.
     calm_at: Instant,
-    /// Whether it is kept as it is.
+    /// Whether the present state is maintained: drift triggers a reconcile.
     is_kept: bool,
-    /// Whether what was asked for is still to come.
+    /// Whether a sync request is still open.
     is_held: bool,
 }
 
-/// How the releases of an environment hear of each other.
+/// Channels between the releases of an environment.
 #[derive(Debug, Clone)]
 pub(super) struct Neighbors {
-    /// One that this release depends on may be ready now.
+    /// Signals that a dependency might have become ready.
     pub(super) ready: Arc<Notify>,
-    /// Where it says by its name that it was brought to a commit.
+    /// Channel to report, by name, that the release was reconciled.
     pub(super) reached: mpsc::UnboundedSender<String>,
-    /// Where to ask what they were at a commit.
+    /// Channel for history lookups.
     pub(super) questions: mpsc::UnboundedSender<Question>,
-    /// What people ask for of them.
+    /// The user requests.
     pub(super) requests: Requests,
-    /// The commit that the environment takes up, until all of them are planned.
+    /// The commit in progress, until all releases are planned.
     pub(super) attempt: Attempt,
 }
 
@@ -130,7 +127,7 @@ impl Release {
             renewed: Instant::now(),
             is_ours: false,
             since: Some(Instant::now()),
-            // Spread over the day.
+            // Random, to spread verification over the day.
             verify_at: Instant::now() + VERIFY.mul_f64(pace::random()),
             subscription: None,
             health: Health::default(),
@@ -141,13 +138,13 @@ impl Release {
         }
     }
 
-    /// Runs until the loop ends, or git no longer has the release.
+    /// Runs until shutdown, or until git no longer contains the release.
     pub(super) async fn run(mut self) {
         let mut changed = BTreeSet::new();
         loop {
             let answered = self.neighbors.requests.answered();
             let wanted = Arc::clone(&self.wanted.borrow_and_update());
-            // What was changed is looked at first, which takes no room.
+            // Changed objects are reconciled first, without a permit.
             match self.turn(&wanted, changed.is_empty()).await {
                 Some(true) => {}
                 Some(false) => continue,
@@ -157,7 +154,7 @@ impl Release {
             let started = Instant::now();
             let found = self.begin(&wanted);
             if !changed.is_empty() {
-                // What was changed while it waited for its turn.
+                // Add changes that arrived while waiting for the permit.
                 changed.extend(found);
             }
             self.shared.listener.tell(LoopEvent::Looking {
@@ -174,7 +171,7 @@ impl Release {
             self.room = None;
             let Some(mut looked) = looked else { return };
             let is_held = self.holds_on(&wanted, &mut looked, answered);
-            // Most of the time it waits: what it does in between takes no room then.
+            // The wait that follows needs no permit.
             let calm_at = self.heed(&wanted, &changed, &mut looked, started.elapsed());
             if self.health.is_uncertain()
                 && let Some(subscription) = &self.subscription
@@ -191,7 +188,7 @@ impl Release {
             if looked.in_the_end() == End::Interrupted {
                 return;
             }
-            // What is left alone, or not as git says, is not kept as it is.
+            // States that are out of sync or not managed now are not maintained.
             let is_kept = matches!(
                 looked.in_the_end(),
                 End::Deployed | End::Unchanged | End::Drifted
@@ -215,8 +212,8 @@ impl Release {
         }
     }
 
-    /// Waits until there is a reason to look again, and gives what was changed where that
-    /// is one; none at the end, or where git no longer has the release.
+    /// Waits for a reason to reconcile, and returns the changed objects if there are any. Returns
+    /// `None` at shutdown, or if git no longer contains the release.
     async fn rest(
         &mut self,
         wanted: &Arc<Wanted>,
@@ -265,7 +262,7 @@ impl Release {
             };
             let recalling = Recall::is_answered(&mut self.recall);
             let stirred = tokio::select! {
-                // A release that left git is not looked at again.
+                // Shutdown has priority, so that a release that left git is not reconciled again.
                 biased;
                 () = stop.cancelled() => return None,
                 changed = self.wanted.changed() => {
@@ -297,8 +294,8 @@ impl Release {
         }
     }
 
-    /// Waits for its turn, and for room where that is needed to look. False where
-    /// something else is wanted by then; none at the end.
+    /// Waits for its turn, and for a permit if one is needed. Returns false if the desired state
+    /// changed meanwhile, and `None` at shutdown.
     async fn turn(&mut self, wanted: &Wanted, takes_room: bool) -> Option<bool> {
         let turn = async {
             self.shared.last.turn(wanted).await;
@@ -308,7 +305,7 @@ impl Release {
                 None
             }
         };
-        // Nothing is kept for a look while it waits: there may be many.
+        // Hold no data during the wait, because many releases can be waiting.
         tokio::select! {
             biased;
             room = turn => {
@@ -323,13 +320,13 @@ impl Release {
         }
     }
 
-    /// Records that the release was planned, whatever came of it.
+    /// Records that the release was planned, with any outcome.
     fn was_planned(&self, wanted: &Wanted) {
         let release = &wanted.release().0.name.release;
         self.neighbors.attempt.planned(&wanted.revision(), release);
     }
 
-    /// Nothing is known that a look may have left half done.
+    /// Resets state that an aborted reconcile could have left inconsistent.
     fn forget(&mut self) {
         self.reached = None;
         self.recall = None;
@@ -339,18 +336,18 @@ impl Release {
         self.is_elsewhere = true;
     }
 
-    /// Something else is wanted: what came of the former one says nothing of it.
+    /// Resets state about the previous desired state.
     fn begin_anew(&mut self) {
         self.failures = 0;
         self.since = None;
         self.recall.take_if(|recall| recall.is_in_vain());
     }
 
-    /// Whether what was asked for is not taken back yet: what git had when it was
-    /// asked for is still to come.
+    /// Returns whether a sync request stays open, because the commit at the time of the request has
+    /// not arrived yet.
     fn holds_on(&self, wanted: &Wanted, looked: &mut Looked, answered: u64) -> bool {
         if looked.made_way() && self.made_way == 0 {
-            // It counts for what comes now, as nothing is in the way any more.
+            // Keep the request for the next reconcile, which is unblocked now.
             looked.request = None;
         }
         let name = &wanted.release().0.name.release;
@@ -363,8 +360,8 @@ impl Release {
         is_held
     }
 
-    /// Takes in what came of a look, and tells of it. Says from when on a change is
-    /// looked at again.
+    /// Records and reports the outcome of a reconcile. Returns the time from which changes trigger
+    /// the next one.
     fn heed(
         &mut self,
         wanted: &Wanted,
@@ -380,7 +377,7 @@ impl Release {
             _ => 0,
         };
         let calm_at = Instant::now() + calm(self.fruitless);
-        // What others may change, such as replicas that are scaled, is no drift.
+        // Changes of fields that others manage, such as scaled replicas, are not drift.
         let is_drift = matches!(done, End::Deployed | End::Drifted | End::Failed);
         if is_drift && !changed.is_empty() {
             self.shared.listener.tell(LoopEvent::Changed {
@@ -416,13 +413,13 @@ impl Release {
         calm_at
     }
 
-    /// How long the release is not looked at where nothing happens.
+    /// Returns the requeue delay without events.
     fn pause(&self, wanted: &Wanted, looked: &Looked, is_kept: bool) -> Duration {
         let sync = &wanted.loaded.environment.sync;
         let interval = pace::interval(sync.interval.try_into().unwrap_or(LIMIT));
         let pause = match looked.in_the_end() {
             End::Superseded => Duration::ZERO,
-            // Not again and again, where somebody changes it again and again.
+            // Back off while another writer keeps changing the object.
             _ if looked.made_way() && self.made_way == 0 => CALM,
             _ if looked.failed() => pace::after(self.failures),
             _ => looked.pause.unwrap_or(interval).min(interval),
@@ -435,8 +432,8 @@ impl Release {
         }
     }
 
-    /// Holds what is heard of the objects until they were looked at. Gives those that
-    /// were found to be changed before.
+    /// Starts buffering watch events of the objects during a reconcile. Returns the objects with
+    /// changes found before.
     fn begin(&mut self, wanted: &Wanted) -> BTreeSet<ObjectId> {
         let Some(members) = &wanted.members else {
             self.subscription = None;
@@ -453,29 +450,29 @@ impl Release {
         let Some(subscription) = &mut self.subscription else {
             return BTreeSet::new();
         };
-        // What was reached is kept while something newer waits.
+        // The retained state is watched while a newer one waits.
         let reached = self.reached.as_ref().map(|reached| &reached.release().1);
         let manifests = [Some(rendered), reached].into_iter().flatten();
         let manifests = manifests.flat_map(|rendered| &rendered.manifests);
         subscription.begin(manifests.map(|manifest| manifest.id().clone()).collect())
     }
 
-    /// Judges what was heard meanwhile.
+    /// Evaluates the events that arrived during the reconcile.
     fn settle(&self, looked: &mut Looked) {
         if let Some(subscription) = &self.subscription {
             let kept = looked.kept.as_mut();
             let left = kept.map_or(&mut looked.left, |kept| &mut kept.looked.left);
             subscription.settle(left.take());
             if looked.in_the_end() == End::Drifted {
-                // Whoever takes it back makes it something to tell.
+                // A reverted change is reported too.
                 subscription.alert();
             }
         }
     }
 }
 
-/// How long changes are not looked at after so many that needed nothing: objects
-/// that others keep writing to.
+/// Returns the delay before changes trigger a reconcile, after consecutive ones without an action.
+/// Some clients keep writing to objects.
 fn calm(fruitless: u32) -> Duration {
     match fruitless.checked_sub(1) {
         None => Duration::ZERO,

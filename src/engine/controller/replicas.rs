@@ -1,16 +1,13 @@
-//! Several replicas of the loop share its environments.
+//! Replicas of the controller, which share its environments.
 //!
-//! Each replica has a Lease of its own in a namespace that they have in common,
-//! and sees those of the others. From the names of those that are there every
-//! replica works out by itself who leads which environment, so nothing is agreed
-//! on and nothing has to be given back. Views may differ for a moment; then two
-//! look at the same release, and the Lease of the release still lets only one of
-//! them write.
+//! Each replica has a Lease in a common namespace and watches the Leases of the others. From the
+//! names of the live replicas, each one computes the leader of each environment. So nothing is
+//! negotiated or handed over. Views can differ for a moment. Then two replicas reconcile the same
+//! release, and the Lease of the release lets only one of them write.
 //!
-//! A replica that could not renew its Lease drops all its work before others
-//! take it over. One that ends gives its Lease back when its last run has come
-//! to its end, and is followed at once. A push that one is told of is written
-//! on its Lease, where all others see it.
+//! A replica that could not renew its Lease drops all work before the others take over. A replica
+//! that shuts down deletes its Lease after its last run has finished, and others take over at once.
+//! Webhook pushes are counted in an annotation of the Lease, which the other replicas watch.
 
 mod view;
 
@@ -35,37 +32,37 @@ use crate::io::cluster::{
     Cluster, Connection, DeleteOptions, Depth, Propagation, ResourcePath, Retry, Selector,
 };
 
-/// What the names of their Leases start with.
+/// Name prefix of the replica Leases.
 const PREFIX: &str = "pleach-replica-";
-/// On the Lease of a replica: how many pushes it was told of, by repository.
+/// Annotation of a replica Lease: number of received pushes by repository.
 const PUSHED: &str = "pleach.dev/pushed";
-/// A replica that was killed is followed within eleven seconds: the duration, and
-/// the pause until something is heard again.
+/// Timing of the Leases. Others take over from a killed replica within eleven seconds: the
+/// duration, plus the delay until the next event.
 const TERMS: Terms = Terms {
     duration: Duration::from_secs(9),
     renew: Duration::from_secs(2),
     retry: Duration::from_millis(500),
 };
-/// How long it may take to give a Lease back.
+/// Time limit for the deletion of a Lease.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Pause between two pushes that are passed on.
+/// Delay in which pushes are combined before they are passed on.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// Where replicas find each other.
+/// Location where replicas find each other.
 #[derive(Debug, Clone)]
 pub struct Sharing {
-    /// The way to the cluster with their Leases.
+    /// Connection to the cluster with their Leases.
     pub connection: Connection,
-    /// The namespace of their Leases.
+    /// Namespace of their Leases.
     pub namespace: String,
-    /// What tells this replica from all others, also from those before it.
+    /// Unique id of this replica process.
     pub replica: String,
 }
 
 impl Sharing {
-    /// A replica that finds the others there.
+    /// Creates the configuration of a replica with a random id.
     pub fn new(connection: Connection, namespace: String) -> Self {
-        // Every hasher of the standard library has random keys.
+        // Each hasher of the standard library has random keys.
         let random = RandomState::new().hash_one(0);
         Self {
             connection,
@@ -75,25 +72,25 @@ impl Sharing {
     }
 }
 
-/// What a replica leads.
+/// Leadership of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Everything: there are no others.
+    /// Leads everything, because there are no other replicas.
     Alone,
-    /// Its part.
+    /// Leads its share.
     Among {
         /// Its name.
         own: String,
-        /// The names of all that are there.
+        /// Names of all live replicas.
         replicas: Vec<String>,
     },
-    /// Nothing: others may have taken over.
+    /// Leads nothing, because other replicas could have taken over.
     Out,
 }
 
 impl Standing {
-    /// Whether an environment is ours to sync: on all of its clusters, so that one
-    /// replica knows the state of a commit.
+    /// Returns whether this replica leads an environment: on all of its clusters, so that one
+    /// replica knows the status of a commit.
     pub(super) fn leads(&self, key: &ClaimKey) -> bool {
         match self {
             Self::Alone => true,
@@ -104,11 +101,11 @@ impl Standing {
         }
     }
 
-    /// Whether the pull requests of a repository are ours to preview.
+    /// Returns whether this replica previews the pull requests of a repository.
     pub(super) fn leads_previews(&self, repository: &str) -> bool {
         match self {
             Self::Alone => true,
-            // No environment is called so.
+            // The line break keeps the key distinct from any environment name.
             Self::Among { own, replicas } => {
                 leader(replicas, &format!("previews of\n{repository}")) == Some(own)
             }
@@ -117,15 +114,15 @@ impl Standing {
     }
 }
 
-/// A replica among others.
+/// A replica in a group.
 pub(super) struct Replica {
     sharing: Sharing,
     shared: Shared,
-    /// Who hears what it leads.
+    /// Receivers of its leadership.
     standing: watch::Sender<Standing>,
-    /// Pushes that it was told of, by the position of their repository.
+    /// Received pushes by repository index.
     pushes: watch::Receiver<Vec<u64>>,
-    /// What the repositories are called, and what makes the loop look at them.
+    /// Names of the repositories, and their triggers.
     repositories: Vec<(String, Wakes)>,
 }
 
@@ -146,14 +143,14 @@ impl Replica {
         }
     }
 
-    /// Takes part until `leave`, which comes when all runs have ended.
+    /// Participates until `leave`, which fires after all runs have ended.
     pub(super) async fn run(mut self, leave: CancellationToken) {
         let mut failures = 0;
         let mut attempt = 0_u32;
         while !leave.is_cancelled() {
             let name = format!("{PREFIX}{}-{attempt}", self.sharing.replica);
             if attempt > 0 {
-                // All that it did under its former name was dropped by now.
+                // All work under the previous name is dropped by now.
                 let claim = &self.shared.claim;
                 claim.peers.return_as_another(&claim.who);
             }
@@ -190,7 +187,7 @@ impl Replica {
         });
     }
 
-    /// Makes a Lease of our own.
+    /// Creates the Lease of this replica.
     async fn join(&self, name: &str) -> Result<(Cluster, Lease), String> {
         let cluster = Cluster::connect(&self.sharing.connection);
         let cluster = cluster.await.map_err(|error| words(&error))?;
@@ -213,7 +210,7 @@ impl Replica {
         ObjectId::new("coordination.k8s.io", "Lease", namespace, name)
     }
 
-    /// Sees who is there, until our own Lease is lost or given back.
+    /// Watches the other replicas until our Lease is lost or deleted.
     async fn take_part(
         &mut self,
         name: &str,
@@ -249,13 +246,13 @@ impl Replica {
                                 wakes.pull_requests.notify_one();
                             }
                         }
-                        // What we know of ourselves comes the same way: before
-                        // that, others may lead what looks like ours.
+                        // Our own Lease arrives through the watch too. Until then, others can lead
+                        // environments that look like ours.
                         if let Some(replicas) = view.there() {
                             self.stand(Standing::Among { own: name.to_owned(), replicas });
                         }
                         let clearing = clear(cluster, &self.sharing.namespace, view.stale());
-                        // The loss of our own Lease is heard at once, whatever is under way.
+                        // React to the loss of our Lease at once.
                         let _cleared = lease.lost().run_until_cancelled(clearing).await;
                     }
                     Some(Err(error)) => {
@@ -274,8 +271,8 @@ impl Replica {
         }
     }
 
-    /// Tells the others of a push. What gets lost on the way is found out at the
-    /// next interval.
+    /// Passes a push on to the other replicas. If that fails, they find the change at their next
+    /// interval.
     async fn pass_on(&mut self, lease: &Lease) {
         let pushed: BTreeMap<&String, u64> = {
             let counts = self.pushes.borrow_and_update();
@@ -294,8 +291,7 @@ impl Replica {
     }
 }
 
-/// Takes away what replicas left behind that are long gone. What fails is tried
-/// again when something is heard.
+/// Deletes Leases of replicas that are long gone. A failure is retried at the next event.
 async fn clear(cluster: &Cluster, namespace: &str, stale: Vec<String>) {
     let cluster = cluster.clone().with_retry(Retry::never());
     let path: ResourcePath = leases();

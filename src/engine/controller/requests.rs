@@ -1,5 +1,5 @@
-//! Requests to sync that go ahead outside of the windows: each counts until what
-//! git had when it was made was looked at, and not for anything later.
+//! Sync requests that override the windows. Each one lasts until the commits at the time of the
+//! request are reconciled, and does not cover later ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,21 +11,21 @@ use tokio::time::{Instant, timeout_at};
 
 use super::pace::Paces;
 
-/// How long a request holds at most while git does not answer: a fetch, and the
-/// reading of what it brings, end earlier.
+/// Longest time that a request stays open while git does not answer. Fetch and load have shorter
+/// limits.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// The requests of an environment. Clones are the same.
+/// Sync requests of an environment. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Requests {
     paces: Paces,
-    /// What was asked of git for the newest request, by the release.
+    /// Fetch of the newest sync request, by release.
     asked: Arc<Mutex<BTreeMap<String, Asked>>>,
-    /// Which questions are answered by what the releases are told to be now.
+    /// Sequence number of the last fetch request that the present desired states answer.
     answered: watch::Sender<u64>,
 }
 
-/// What was asked of git for a request.
+/// Fetch that belongs to a sync request.
 #[derive(Debug)]
 struct Asked {
     request: SyncRequest,
@@ -42,8 +42,8 @@ impl Requests {
         }
     }
 
-    /// Asks for what git has now, once per request. Says which question that is,
-    /// and how long its answer is waited for.
+    /// Requests a fetch, once per sync request. Returns its sequence number and the deadline for
+    /// the answer.
     pub(super) fn ask(&self, release: &str, request: &SyncRequest) -> (u64, Instant) {
         let mut asked = self.lock();
         if let Some(known) = asked.get(release)
@@ -63,7 +63,7 @@ impl Requests {
         (question, until)
     }
 
-    /// Notes that the releases were told what came of these questions.
+    /// Records that the releases have received the result of these fetches.
     pub(super) fn answer(&self, questions: u64) {
         self.answered.send_if_modified(|known| {
             let is_newer = *known < questions;
@@ -72,25 +72,25 @@ impl Requests {
         });
     }
 
-    /// Which questions are answered. What a release is told to be is read after
-    /// this, so that it is no older.
+    /// Returns the sequence number of answered fetches. Read it before the desired state, so that
+    /// the state is not older.
     pub(super) fn answered(&self) -> u64 {
         *self.answered.borrow()
     }
 
-    /// Whether a request holds on after a look at what answers these questions:
-    /// what git had when it was made may be something else.
+    /// Returns whether a sync request stays open after a reconcile with these answers, because its
+    /// commits could still be missing.
     pub(super) fn is_open(&self, release: &str, request: &SyncRequest, answered: u64) -> bool {
         if !request.override_window {
-            // What it brings is followed like any other commit.
+            // Without an override, its commits need no special treatment.
             return false;
         }
         let (question, until) = self.ask(release, request);
         answered < question && Instant::now() < until
     }
 
-    /// Comes back when what was asked for the newest request of a release is
-    /// answered, or is not waited for any longer.
+    /// Waits until the fetch of the newest request of a release is answered, or its deadline
+    /// passes.
     pub(super) async fn answer_to(&self, release: &str) {
         let asked = self
             .lock()
@@ -132,26 +132,26 @@ mod tests {
         let paces = Paces::default();
         let requests = Requests::new(paces.clone());
         let first = request(1, true);
-        // Somebody else asked before.
+        // An earlier request of another client.
         assert_eq!(paces.ask(), 1);
         assert!(is_open(&requests, &first));
         let before = requests.answered();
-        // A fetch that began before it was made says nothing of it.
+        // A fetch that started before the request does not count.
         requests.answer(1);
         assert!(is_open(&requests, &first));
-        // It is asked for once, however often the release is looked at.
+        // One fetch per request, however often the release is reconciled.
         assert_eq!(paces.questions(), 2);
         let waiting = requests.answer_to("web");
         let answering = async { requests.answer(2) };
         tokio::join!(waiting, answering);
-        // A look that began before the answer does not count.
+        // A reconcile that started before the answer does not count.
         assert!(requests.is_open("web", &first, before));
         assert!(!is_open(&requests, &first));
-        // Answers that come late take nothing back.
+        // Late answers do not reopen it.
         requests.answer(1);
         assert!(!is_open(&requests, &first));
 
-        // The next request is another question, and one of another release too.
+        // The next request, and one of another release, need their own fetches.
         assert!(is_open(&requests, &request(2, true)));
         assert!(requests.is_open("api", &first, requests.answered()));
         assert_eq!(paces.questions(), 4);
@@ -166,7 +166,7 @@ mod tests {
         requests.answer_to("web").await;
         assert!(since.elapsed() >= PATIENCE);
         assert!(!is_open(&requests, &request));
-        // Nothing was asked for any other.
+        // There is no request for other releases.
         requests.answer_to("api").await;
     }
 

@@ -1,4 +1,4 @@
-//! What is wanted of a release, and one run that brings it about.
+//! Desired state of a release, and a run that applies it.
 
 mod same;
 
@@ -27,52 +27,50 @@ use crate::engine::sync::{self, Run, SyncError};
 use crate::engine::words;
 use crate::io::cluster::{Cluster, Keys};
 
-/// How long it may take to look at a release.
+/// Time limit for observing and planning a release.
 pub(super) const LIMIT: Duration = Duration::from_mins(15);
 
-/// A release as it is wanted, and where.
+/// Desired state of a release, with its cluster.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
     /// The environment at a commit.
     pub(super) loaded: Arc<Loaded>,
-    /// Position of the release in it.
+    /// Index of the release in it.
     pub(super) index: usize,
-    /// Where it is.
+    /// The cluster of the release.
     pub(super) cluster: Cluster,
-    /// The cluster that is meant.
+    /// The expected cluster id.
     pub(super) cluster_id: Option<ClusterId>,
-    /// The members of all releases there, where they are watched.
+    /// The members of all releases on the cluster, if watched.
     pub(super) members: Option<Members>,
-    /// The limits.
+    /// The source policy.
     pub(super) grant: Arc<Grant>,
-    /// The branch that the commit is from.
+    /// The branch of the commit.
     pub(super) source: Option<Source>,
-    /// What there is to say of the environment.
+    /// Conditions of the environment.
     pub(super) conditions: Vec<Condition>,
-    /// Why nothing newer of it is synced.
+    /// Reason why the release is stalled.
     pub(super) hold: Option<Hold>,
-    /// Whether the release alone is held. Nothing is deleted for it.
+    /// Whether only this release is stalled. Nothing is pruned then.
     pub(super) is_held: bool,
-    /// Whether the commit is known from records: what is not as it says is left
-    /// alone.
+    /// Whether the commit is only known from records. Drift is not corrected then.
     pub(super) is_remembered: bool,
-    /// Whether this is what was there before something newer, which waits. Nothing is
-    /// deleted for it.
+    /// Whether this is the last applied state, while a newer one waits. Nothing is pruned then.
     pub(super) is_kept: bool,
 }
 
 impl Wanted {
-    /// Whether nothing at all is wanted otherwise: nobody has to be woken.
+    /// Returns whether nothing changed, so that the task need not be triggered.
     pub(super) fn is_identical(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.loaded, &other.loaded)
             && Arc::ptr_eq(&self.grant, &other.grant)
-            // Another one is made from a kubeconfig that changed.
+            // A changed kubeconfig makes a new client.
             && self.cluster.is_same(&other.cluster)
             && (self.index, &self.cluster_id, &self.conditions, &self.hold)
                 == (other.index, &other.cluster_id, &other.conditions, &other.hold)
     }
 
-    /// The same release as the environment was at a commit before, where it had it.
+    /// Returns the release at an earlier commit, or `None` if it did not exist there.
     pub(super) fn kept_at(&self, loaded: Arc<Loaded>) -> Option<Self> {
         let name = &self.release().0.name;
         let mut releases = loaded.rendered.iter();
@@ -82,12 +80,12 @@ impl Wanted {
             index,
             is_remembered: false,
             is_kept: true,
-            // The limits, and the connection, are those of now.
+            // Restrictions and connection stay the present ones.
             ..self.clone()
         })
     }
 
-    /// What makes the plans.
+    /// Returns the planner.
     pub(super) fn planner(&self, verify: bool) -> Planner<'_> {
         Planner {
             loaded: &self.loaded,
@@ -105,33 +103,33 @@ impl Wanted {
         }
     }
 
-    /// The release, and what it renders to.
+    /// Returns the release and its rendered objects.
     pub(super) fn release(&self) -> &(ResolvedRelease, Rendered) {
         &self.loaded.rendered[self.index]
     }
 
-    /// The commit.
+    /// Returns the commit.
     pub(super) fn revision(&self) -> String {
         self.loaded.revision.to_string()
     }
 
-    /// Whether the release is the same in both, and what may be done to it: a run need
-    /// not be stopped for a commit that only changes others.
+    /// Returns whether release and permissions are the same in both. A run need not be stopped for
+    /// a commit that only changes other releases.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let Self {
             loaded,
             index,
-            // A run goes on with the connection that it has.
+            // A run continues with its connection.
             cluster: _,
             cluster_id,
             members: _,
-            // They are the same as long as the controller runs.
+            // Constant for the life of the controller.
             grant: _,
             source,
-            // Reported beside a run.
+            // Reported separately from a run.
             conditions: _,
             hold: _,
-            // How it came to be desired, and not by whom; see `may_go_on`.
+            // Not part of the desired content; see `may_go_on`.
             is_held: _,
             is_remembered: _,
             is_kept: _,
@@ -140,13 +138,13 @@ impl Wanted {
             && same::is_same((loaded, *index), (&other.loaded, other.index))
     }
 
-    /// Whether a run may go on where something newer is desired.
+    /// Returns whether a run can continue when a newer state is desired.
     pub(super) fn may_go_on(&self, newer: &Self) -> bool {
-        // Nothing of a release that is held is pruned.
+        // Objects of a stalled release are never pruned.
         self.is_held == newer.is_held && self.is_same(newer)
     }
 
-    /// What forbids to carry out a plan.
+    /// Returns the reasons against executing a plan.
     pub(super) fn refusals(&self, planned: &Planned) -> Vec<Finding> {
         let mut refusals: Vec<Finding> = planned.plan.refusals().cloned().collect();
         if let Some(allow) = &self.grant.allow {
@@ -172,7 +170,7 @@ impl Wanted {
     }
 }
 
-/// Refuses to sync a release whose key of state tenants can read: they could forge the
+/// Refuses to sync a release if tenants can read the key of its state, because they could forge the
 /// state.
 fn refuse_key(store: &Store, keys: &Keys) -> Option<Finding> {
     let namespace = match (store, keys) {
@@ -186,7 +184,7 @@ fn refuse_key(store: &Store, keys: &Keys) -> Option<Finding> {
     Some(Finding::error(Kind::Policy, "key-beside-state", message).hint(hint))
 }
 
-/// Findings in one line, with the next step of the first one that has one.
+/// Formats findings in one line, with the first available hint.
 pub(super) fn line(findings: &[Finding]) -> String {
     let texts: Vec<String> = findings.iter().take(5).map(ToString::to_string).collect();
     let more = findings.len().saturating_sub(texts.len());
@@ -202,7 +200,7 @@ pub(super) fn line(findings: &[Finding]) -> String {
     format!("{text}; hint: {}", hint.join(" "))
 }
 
-/// Findings for the public: the object and the code of each.
+/// Formats findings for the public: object and code of each.
 pub(super) fn codes(findings: &[Finding]) -> String {
     let one = |finding: &Finding| match &finding.object {
         Some(object) => format!("{object}: {}", finding.code),
@@ -212,7 +210,7 @@ pub(super) fn codes(findings: &[Finding]) -> String {
     codes.join("; ")
 }
 
-/// Code of an error, for the public.
+/// Returns the public code of an error.
 pub(super) fn code(kind: Kind) -> &'static str {
     match kind {
         Kind::Repository => "repository",
@@ -222,7 +220,7 @@ pub(super) fn code(kind: Kind) -> &'static str {
     }
 }
 
-/// Code of a step that failed, for the public.
+/// Returns the public code of a failed step.
 fn code_of_step(kind: FailureKind) -> &'static str {
     match kind {
         FailureKind::Cluster => "cluster",
@@ -234,7 +232,7 @@ fn code_of_step(kind: FailureKind) -> &'static str {
     }
 }
 
-/// Plans a release within the limit. Beyond it the release failed, and others go on.
+/// Plans a release within the time limit. Beyond it, only this release fails.
 pub(super) async fn in_time<T>(
     release: &ReleaseName,
     planning: impl Future<Output = Result<T, SyncError>>,
@@ -248,7 +246,7 @@ pub(super) async fn in_time<T>(
     })
 }
 
-/// Carries a plan out. `newer` ends it at its next safe point.
+/// Executes a plan. `newer` stops it at its next safe point.
 pub(super) async fn carry_out(
     shared: &Shared,
     cluster: &Cluster,
@@ -306,20 +304,20 @@ pub(super) async fn carry_out(
     }
 }
 
-/// What came of a run.
+/// Outcome of a run.
 pub(super) struct Done {
     pub(super) end: End,
-    /// One line: why, where there is something to say.
+    /// The reason in one line, if any.
     pub(super) message: String,
     /// Whether it only corrected drift.
     pub(super) is_correction: bool,
-    /// The same for the public: codes and objects.
+    /// Message for the public: codes and objects.
     pub(super) about: String,
-    /// The members as they were left.
+    /// The members after the run.
     pub(super) members: Option<Arc<Inventory>>,
 }
 
-/// What came of a run, in words.
+/// Outcome of a run with its messages.
 struct Verdict {
     end: End,
     message: String,
@@ -327,7 +325,7 @@ struct Verdict {
 }
 
 impl Verdict {
-    /// One of which the words are our own.
+    /// Creates a verdict with a message that is safe for the public.
     fn new(end: End, message: &str) -> Self {
         Self {
             end,
@@ -352,7 +350,7 @@ fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> Verdict {
     };
     let failure = || {
         let first = result.failures(plan).next();
-        // It is tried again: hints of steps are for those who run commands.
+        // Omit hints: they address users of the CLI, and the controller retries anyway.
         let first = first.map(|(object, failure)| {
             let code = code_of_step(failure.kind);
             let message = format!("{object}: {}", failure.message);
@@ -433,10 +431,10 @@ mod tests {
         for failures in [0, 1] {
             let looked = unplanned(&error, failures);
             assert_eq!(looked.end, End::Failed);
-            // Reported where it fails again.
+            // Reported from the second failure on.
             assert_eq!(looked.condition.is_some(), failures > 0);
         }
-        // One that ends in time is not affected.
+        // A plan within the limit is unaffected.
         assert_eq!(in_time(&name, async { Ok(1) }).await.unwrap(), 1);
     }
 

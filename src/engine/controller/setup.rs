@@ -1,4 +1,4 @@
-//! What the loop follows, where to, and within which limits.
+//! Setup of the controller: sources, clusters and restrictions.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,67 +14,64 @@ use crate::io::cluster::Connection;
 use crate::io::forge::Forge;
 use crate::io::git::remote::Remote;
 
-/// What the loop follows, and where to.
+/// Setup of the controller.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// The repositories.
     pub repositories: Vec<Repository>,
-    /// Who carries plans out, and how long others are waited for.
+    /// Lease identity of runs, and their patience.
     pub claim: LeaseClaim,
-    /// Whether changes of members are watched; otherwise they are found at the
-    /// interval.
+    /// Whether to watch members. Otherwise drift is found at the interval.
     pub drift_watch: bool,
-    /// The replicas that the work is shared with; none when it is alone.
+    /// Replicas to share the work with; `None` for a single one.
     pub sharing: Option<Sharing>,
-    /// The release that the loop itself is, which is synced after all others of
-    /// its environment.
+    /// The release of the controller itself, which is synced after all others of its environment.
     pub own: Option<ReleaseName>,
-    /// pleach itself, for work that is done by a process of its own.
+    /// Path of the pleach binary, for child processes.
     pub program: PathBuf,
-    /// Disk space of copies of repositories.
+    /// Disk space for copies of repositories.
     pub disk: Disk,
 }
 
-/// A repository that is followed.
+/// A followed repository.
 #[derive(Debug, Clone)]
 pub struct Repository {
-    /// What messages call it.
+    /// Name in messages.
     pub name: String,
-    /// Where it is.
+    /// Its remote.
     pub remote: Remote,
-    /// The environments that are synced from it.
+    /// Source policies of the environments that are synced from it.
     pub grants: Vec<Arc<Grant>>,
-    /// How its pull requests are previewed; none where they are not.
+    /// Configuration of pull request previews; `None` if disabled.
     pub previews: Option<Previews>,
 }
 
-/// Environments of a repository, where to, and within which limits.
+/// Source policy: environments of a repository, with their cluster and restrictions.
 #[derive(Debug)]
 pub struct Grant {
     /// URL of the repository.
     pub url: String,
-    /// The branches that hold them.
+    /// The branches that contain them.
     pub branches: Branches,
-    /// The cluster that is meant. None where the environment file may name it,
-    /// and the context of the kubeconfig too: at a desk.
+    /// The expected cluster id. `None` in a local run, where the environment file can declare the
+    /// cluster and the kubeconfig context.
     pub cluster: Option<ClusterId>,
-    /// The cluster that is meant where neither this nor the file names one.
+    /// The cluster id to use if neither this nor the file declares one.
     pub fallback: Option<ClusterId>,
-    /// The way to it.
+    /// Connection to the cluster.
     pub connection: Connection,
-    /// What may be written at all. `None` for no limits.
+    /// Allowed objects. `None`: unrestricted.
     pub allow: Option<Allow>,
-    /// The least strict policy of its environments.
+    /// Minimum sync policy of its environments.
     pub minimum: Minimum,
-    /// The configuration of the controller there.
+    /// Objects of the controller configuration, which releases must not change.
     pub reserved: Reserved,
-    /// Where previews of pull requests say what carrying them out does; none where
-    /// no preview asks the cluster.
+    /// Forge with the preview comments that list effects. `None` if no preview queries the cluster.
     pub forge: Option<Arc<Forge>>,
 }
 
 impl Grant {
-    /// The branch that holds an environment.
+    /// Returns the branch that contains an environment.
     pub(super) fn source(&self, environment: &str) -> Option<Source> {
         let branch = self.branches.branch(environment)?;
         Some(Source {

@@ -1,6 +1,5 @@
-//! How releases look at a cluster: a few at a time, and those of a large
-//! environment together. A cluster that does not answer holds up its own releases
-//! only.
+//! Concurrency limits of reconciles: few at a time, with shared reads for large environments. An
+//! unresponsive cluster delays only its own releases.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,20 +14,20 @@ use super::run::Wanted;
 use super::{Listener, LoopEvent};
 use crate::io::cluster::{Class, Cluster, ClusterError, Retry};
 
-/// How many releases are observed and planned at the same time: what is known of
-/// a cluster takes memory. What is carried out, and what waits, takes no room.
+/// Number of concurrent observations and plans, limited because their data uses memory. Execution
+/// and waits need no permit.
 const ROOM: usize = 16;
-/// How many of those may look at the same API server, so that others have room while
-/// one is slow, or was not yet found to be silent.
+/// Share of these permits per API server, so that others make progress while one is slow or not yet
+/// known to be silent.
 const SHARE: usize = 10;
-/// How many ask an API server at the same time that did not answer the last time.
+/// Number of concurrent probes of a silent API server.
 const ASKING: usize = 4;
-/// How long such a one is given for an answer.
+/// Time limit of such a probe.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// From how many releases of an environment on they ask together.
+/// Number of releases in an environment from which reads are shared.
 const MANY: usize = 8;
 
-/// Room for those who look. Clones are the same.
+/// Source of reconcile permits. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Sights {
     room: Arc<Semaphore>,
@@ -36,22 +35,22 @@ pub(super) struct Sights {
     queue: Queue,
 }
 
-/// Those who wait for room.
+/// Counter of releases that wait for a permit.
 #[derive(Debug, Clone)]
 struct Queue {
     waiting: Arc<AtomicUsize>,
     listener: Listener,
 }
 
-/// One of them.
+/// One waiting release.
 struct Queued<'a>(&'a Queue);
 
-/// What is known of an API server.
+/// State of an API server.
 #[derive(Debug)]
 struct Server {
     share: Arc<Semaphore>,
     asking: Semaphore,
-    /// Whether it did not answer the last time.
+    /// Whether the last request got no answer.
     is_silent: AtomicBool,
 }
 
@@ -83,18 +82,17 @@ impl Default for Server {
     }
 }
 
-/// One that looks, until this is dropped: also while it notes what it saw, as
-/// that takes memory too.
+/// Reconcile permit, released on drop. Reports also need it, because they use memory too.
 #[derive(Debug)]
 pub(super) struct Sight {
-    /// What it asks.
+    /// Client for reads.
     pub(super) cluster: Cluster,
     server: Arc<Server>,
     _room: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl Sights {
-    /// Room for all, and who hears how many wait for it.
+    /// Creates the permits. The listener receives the queue depth.
     pub(super) fn new(listener: Listener) -> Self {
         Self {
             room: Arc::new(Semaphore::new(ROOM)),
@@ -106,9 +104,8 @@ impl Sights {
         }
     }
 
-    /// Waits for room. Answers count that others asked for at a moment or later;
-    /// from now on where none is said. Whom nobody hears of is asked without room,
-    /// and the error is why there is nothing to look at.
+    /// Waits for a permit. Shared answers must have been requested at `since` or later; `None`
+    /// means now. A silent server is probed without a permit, and its error is returned.
     pub(super) async fn begin(
         &self,
         wanted: &Wanted,
@@ -119,7 +116,7 @@ impl Sights {
         let queued = self.queue.join();
         let room = loop {
             server.answers(&wanted.cluster).await?;
-            // They are never closed.
+            // The semaphores are never closed.
             let share = Arc::clone(&server.share).acquire_owned().await.ok();
             let room = Arc::clone(&self.room).acquire_owned().await.ok();
             if !server.is_silent.load(Ordering::Relaxed) {
@@ -131,7 +128,7 @@ impl Sights {
         let cluster = if wanted.loaded.rendered.len() < MANY {
             cluster
         } else {
-            // While much is written, it is looked at anew now and then.
+            // Renew shared answers now and then, because runs keep writing.
             let oldest = Instant::now().checked_sub(STALE);
             cluster.as_of(oldest.map_or(since, |oldest| oldest.max(since)))
         };
@@ -153,8 +150,7 @@ impl Sights {
 }
 
 impl Server {
-    /// Returns once it is heard of, where it was silent; the error is that it still
-    /// is.
+    /// Returns once the server answers. Fails if it is still silent.
     async fn answers(&self, cluster: &Cluster) -> Result<(), ClusterError> {
         if !self.is_silent.load(Ordering::Relaxed) {
             return Ok(());
@@ -176,14 +172,14 @@ impl Server {
 }
 
 impl Sight {
-    /// Notes that the API server did not answer.
+    /// Records whether the API server answered.
     pub(super) fn heard(&self, error: Option<&ClusterError>) {
         let is_silent = error.is_some_and(is_silence);
         self.server.is_silent.store(is_silent, Ordering::Relaxed);
     }
 }
 
-/// Whether nobody is there to answer.
+/// Returns whether the error means that the server did not answer.
 pub(super) fn is_silence(error: &ClusterError) -> bool {
     matches!(
         error.class(),

@@ -1,4 +1,4 @@
-//! One repository: fetched when somebody pushed, and from time to time.
+//! Task of one repository: fetches after a push, and at an interval.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,25 +14,25 @@ use crate::engine::words;
 use crate::io::git::GitError;
 use crate::io::git::mirror::{Fetched, Limits, Mirror};
 
-/// How often a repository is asked at least.
+/// Longest interval between fetches.
 const LONGEST: Duration = Duration::from_mins(1);
-/// What is known of a repository.
+/// State of a repository.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SourceState {
-    /// What it had when it was last reached.
+    /// Branches at the last successful fetch.
     pub(super) fetched: Option<Arc<Fetched>>,
-    /// Why it cannot be reached now.
+    /// Error if it is unreachable now.
     pub(super) trouble: Option<String>,
-    /// What is known of it before it was reached.
+    /// Recorded environments, looked up before the first successful fetch.
     pub(super) recalled: Vec<Recalled>,
-    /// Whether it was asked at all.
+    /// Whether a fetch was tried.
     pub(super) was_tried: bool,
-    /// How many of those who wanted to know what it has were there before it was
-    /// last asked, whatever came of that.
+    /// Sequence number of the last fetch request before the latest fetch, which succeeded or
+    /// failed.
     pub(super) answered: u64,
 }
 
-/// Fetches until the loop ends. Says what it found, and wakes whoever listens.
+/// Fetches until shutdown. Publishes the state and notifies the receiver.
 pub(super) async fn follow(
     repository: Repository,
     (wake, paces): (Arc<Notify>, Paces),
@@ -73,8 +73,8 @@ pub(super) async fn follow(
                     message: message.clone(),
                 });
                 sender.send_modify(|state| {
-                    // One that fails once is asked again at once, and each release
-                    // would have to be looked at for the sake of it.
+                    // Publish only repeated failures: the first is retried at once, and each
+                    // publication makes every release report.
                     if failures > 1 || state.fetched.is_none() {
                         state.trouble = Some(message);
                     }
@@ -82,7 +82,7 @@ pub(super) async fn follow(
                     state.answered = questions;
                 });
                 if sender.borrow().fetched.is_none() && recall.is_open() {
-                    // What it says already is not held up by a cluster.
+                    // Publish the error now, because the lookup can be slow.
                     changed.notify_one();
                     let looking = recall.look(&repository);
                     let Some(recalled) = shared.stop.run_until_cancelled(looking).await else {
@@ -105,7 +105,7 @@ pub(super) async fn follow(
                 () = triggered.is_due((started, took)) => break,
                 () = paces.asked() => break,
                 () = sleep_until(asked + pause) => break,
-                // An environment that was just read may want it more often.
+                // A newly loaded environment can have a shorter interval.
                 () = paces.changed() => {}
                 () = shared.stop.cancelled() => return,
             }
@@ -113,7 +113,7 @@ pub(super) async fn follow(
     }
 }
 
-/// Fetches once. The connections of the mirror end at their deadlines.
+/// Fetches once. Connections of the mirror have deadlines.
 async fn fetch(
     repository: &Repository,
     mirror: &mut Option<Mirror>,

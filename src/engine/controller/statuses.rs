@@ -1,12 +1,10 @@
-//! What forges are told of the commits that environments are synced to: one
-//! state per environment, once per change of it. Where an environment is on several
-//! clusters, it is as it is where it is worst.
+//! Commit statuses on forges: one per environment, posted once per change. For an environment on
+//! several clusters, it is the worst status of them.
 //!
-//! It listens to what happens in the loop and keeps the newest state of each
-//! environment. Whatever is not told yet is told again and again; what became
-//! old meanwhile never is. One replica leads an environment on all of its clusters,
-//! and only that one tells of it. What it knows of an environment on a cluster ends
-//! when it leads it no longer, or no branch holds it any more.
+//! This module consumes controller events and retains the newest status of each environment. Failed
+//! posts are retried, unless a newer status replaces them. One replica leads an environment on all
+//! of its clusters, and only that one posts. The state of an environment is dropped when this
+//! replica stops leading it, or no branch contains it any more.
 
 mod telling;
 
@@ -19,63 +17,62 @@ use tokio::sync::watch;
 use super::{Claimed, End, LoopEvent};
 use crate::io::forge::{Forge, State, Status};
 
-/// What is known of the environments of all repositories.
+/// Statuses of the environments of all repositories.
 #[derive(Debug)]
 pub struct Statuses {
-    /// By the name of the repository.
+    /// By repository name.
     teller: BTreeMap<String, watch::Sender<Wanted>>,
     environments: BTreeMap<ClaimKey, Environment>,
-    /// Those that this replica syncs.
+    /// Environments that this replica syncs.
     claimed: BTreeSet<ClaimKey>,
-    /// Repositories whose states of commits quote clusters.
+    /// Repositories whose commit statuses quote errors of clusters.
     quoting: BTreeSet<String>,
-    /// How many claims ended so far.
+    /// Number of claims that ended so far.
     ended: u64,
-    /// How many commits were taken up so far.
+    /// Number of commits received so far.
     taken_up: u64,
 }
 
-/// What a forge is to know: the newest commit and its state, by the context.
+/// Statuses to post: the newest commit with its status, by context.
 type Wanted = BTreeMap<String, Said>;
 
-/// What is to be said of a commit.
+/// A commit status to post.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Said {
     commit: String,
     status: Status,
-    /// The commit before it, and how that ended.
+    /// The previous commit with its final status.
     former: Option<(String, Status)>,
-    /// How many claims had ended before: another replica may have told something else
-    /// until then.
+    /// Number of claims that had ended before. Other replicas can have posted in between.
     since: u64,
 }
 
-/// One environment at its newest commit.
+/// An environment at its newest commit.
 #[derive(Debug)]
 struct Environment {
     repository: String,
     commit: String,
-    /// The how many-th of all commits that were taken up this is.
+    /// Sequence number of this commit, in order of arrival.
     taken_up: u64,
-    /// The commit that it was read at, where later ones change nothing of it.
+    /// The commit at which it was loaded. Later ones did not change it.
     read_at: String,
-    /// What came of looking at each release; none until then.
+    /// Outcome per release; `None` before its reconcile.
     releases: BTreeMap<String, Option<(End, String)>>,
-    /// What is in the way of the end of releases that the commit does not have.
+    /// Problems with the uninstall of releases that the commit lacks.
     leaving: BTreeMap<String, (End, String)>,
-    /// Why it cannot be synced to this commit.
+    /// Reason why it cannot be synced to this commit.
     held: Option<String>,
-    /// Releases that cannot be synced to it, and why.
+    /// Releases that cannot be synced to this commit, with the reason.
     held_releases: BTreeMap<String, String>,
 }
 
-/// What tells the forges.
+/// Tasks that post statuses, one per forge.
 #[derive(Debug)]
 pub struct Tellers(Vec<(Arc<Forge>, watch::Receiver<Wanted>)>);
 
 impl Statuses {
-    /// Of the repositories whose forges are told, by their names. States of commits of
-    /// the `quoting` ones have words of servers too.
+    /// Creates statuses for repositories with a forge, by name. Those of `quoting` repositories
+    /// quote errors of servers.
     pub fn new(forges: BTreeMap<String, Arc<Forge>>, quoting: BTreeSet<String>) -> (Self, Tellers) {
         let mut tellers = Vec::new();
         let mut teller = BTreeMap::new();
@@ -95,7 +92,7 @@ impl Statuses {
         (statuses, Tellers(tellers))
     }
 
-    /// Takes notice of something that happened.
+    /// Processes an event.
     pub fn hear(&mut self, event: &LoopEvent) {
         match event {
             LoopEvent::Claimed {
@@ -181,7 +178,7 @@ impl Statuses {
                 } else if matches!(end, End::Failed | End::Refused | End::Unapproved) {
                     known.leaving.insert(release.release.clone(), now);
                 } else if known.leaving.remove(&release.release).is_none() {
-                    // It stays, or went, as everybody expects.
+                    // The release stayed or was uninstalled, as expected.
                     return;
                 }
                 self.tell(&key);
@@ -190,7 +187,7 @@ impl Statuses {
         }
     }
 
-    /// An environment at a commit that is taken up now.
+    /// Creates the state of an environment at a newly received commit.
     fn taken_up(
         &mut self,
         repository: &str,
@@ -213,13 +210,13 @@ impl Statuses {
 
     fn follow(&mut self, key: &ClaimKey, now: Environment) {
         if !self.claimed.contains(key) {
-            // It was read before the claim ended.
+            // Loaded before the claim ended.
             return;
         }
         if let Some(known) = self.environments.get_mut(key)
             && known.is_same(&now)
         {
-            // It is read once more, by a replica that got it back.
+            // Loaded again by a replica that leads it again.
             known.read_at = now.read_at;
             return;
         }
@@ -227,8 +224,8 @@ impl Statuses {
         self.tell(key);
     }
 
-    /// Forgets an environment on a cluster. The others decide about its commit from now
-    /// on; what waits for it alone is over where nobody will say more.
+    /// Forgets an environment on a cluster. Its other clusters decide about the commit from now on.
+    /// A pending status becomes final if no further reports are expected.
     fn end(&mut self, key: &ClaimKey, by: Claimed) {
         let Some(ended) = self.environments.remove(key) else {
             return;
@@ -262,7 +259,7 @@ impl Statuses {
         });
     }
 
-    /// Hands on what is to be said of an environment, where that is news.
+    /// Publishes the status of an environment if it changed.
     fn tell(&self, key: &ClaimKey) {
         let Some(known) = self.environments.get(key) else {
             return;
@@ -319,7 +316,7 @@ fn key(environment: &str, cluster: Option<&String>) -> ClaimKey {
     }
 }
 
-/// The state of a commit of an environment, which is on these clusters.
+/// Returns the status of a commit of an environment, over its clusters.
 fn status(environment: &str, commit: &str, everywhere: &[&Environment]) -> Status {
     let judged = everywhere.iter().map(|one| {
         if one.commit == commit {
@@ -342,12 +339,12 @@ fn status(environment: &str, commit: &str, everywhere: &[&Environment]) -> Statu
     }
 }
 
-/// What states of an environment are about.
+/// Returns the status context of an environment.
 fn context(environment: &str) -> String {
     format!("pleach/{environment}")
 }
 
-/// What came of a release, with what there is to say of it.
+/// Combines the outcome of a release with its message.
 fn told(what: &str, message: &str) -> String {
     if message.is_empty() {
         what.to_owned()
@@ -356,7 +353,7 @@ fn told(what: &str, message: &str) -> String {
     }
 }
 
-/// How a commit ends that another one took the place of.
+/// Returns the final status of a commit that was superseded.
 fn superseded(context: &str, by: &str) -> Status {
     let short = by.get(..7).unwrap_or(by);
     Status {
@@ -366,13 +363,13 @@ fn superseded(context: &str, by: &str) -> Status {
     }
 }
 
-/// Whether there is nothing new in it. How far it got is no news.
+/// Returns whether a status need not be posted again. Mere progress is no change.
 fn is_same(a: &Status, b: &Status) -> bool {
     a.state == b.state && (a.state != State::Failure || a.description == b.description)
 }
 
 impl Environment {
-    /// Whether it is the same commit, whatever is known of it.
+    /// Returns whether both are the same commit with the same stalled releases.
     fn is_same(&self, other: &Self) -> bool {
         let is_of_it = self.commit == other.commit && self.repository == other.repository;
         let is_held_alike = self.held == other.held && self.held_releases == other.held_releases;

@@ -1,4 +1,4 @@
-//! Hands branches to environments, as long as this replica leads them.
+//! Supervisor of environments: assigns branches to their tasks, while this replica leads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,27 +16,26 @@ use super::source::SourceState;
 use super::{Claimed, LoopEvent, Repository, Shared};
 use crate::io::git::mirror::Fetched;
 
-/// Hands branches to environments.
+/// Supervisor of the environment tasks.
 pub(super) struct Supervisor<'a> {
     repositories: &'a [Repository],
     paces: Vec<Paces>,
     shared: Shared,
     environments: BTreeMap<ClaimKey, Led>,
-    /// Environments that others lead by now, while their last run ends.
+    /// Environments that other replicas lead now, while their last run ends here.
     leaving: BTreeMap<ClaimKey, AbortHandle>,
-    /// Environments that this replica leads, and whose branch is gone: that is told,
-    /// and nothing more is to be done.
+    /// Led environments whose branch is gone. Their tasks have reported that and ended.
     over: BTreeSet<ClaimKey>,
-    /// Environments that were told to be synced by this replica, from one branch each.
+    /// Environments that were reported as synced by this replica from one branch.
     claimed: BTreeSet<ClaimKey>,
-    /// The branches that contested environments were synced from.
+    /// Recorded source branches of contested environments.
     holders: Holders,
 }
 
 /// An environment that this replica leads.
 struct Led {
     assigned: watch::Sender<Assigned>,
-    /// Position of the repository that it is followed at the pace of.
+    /// Index of the repository whose intervals apply.
     repository: usize,
     task: AbortHandle,
 }
@@ -55,8 +54,8 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Gives each environment what it is to be now, and leaves to others what
-    /// they lead.
+    /// Assigns the present content to each environment, and gives up those that other replicas
+    /// lead.
     pub(super) fn assign(
         &mut self,
         states: &[SourceState],
@@ -93,7 +92,7 @@ impl<'a> Supervisor<'a> {
                             commit: commit.clone(),
                             reader: fetched.reader.clone(),
                         },
-                        // It is there, and its first commit is not here.
+                        // The branch exists, but its first commit is not fetched yet.
                         (None, _, Some(fetched))
                             if fetched.behind.contains_key(&claimant.branch) =>
                         {
@@ -132,7 +131,7 @@ impl<'a> Supervisor<'a> {
             };
             self.give(key, claimant.repository, assigned, tasks);
         }
-        // A branch that is gone suspends its environment, and deletes nothing.
+        // A deleted branch suspends its environment, and nothing is deleted.
         for (
             key,
             Led {
@@ -150,7 +149,7 @@ impl<'a> Supervisor<'a> {
         self.tell_claims(&claims);
     }
 
-    /// Tells which environments this replica syncs, where that is another answer.
+    /// Reports which environments this replica syncs, if that changed.
     fn tell_claims(&mut self, claims: &BTreeMap<ClaimKey, Claim>) {
         let has_branch = |key: &ClaimKey| matches!(claims.get(key), Some(Claim::Held(_)));
         let keys = self.environments.keys();
@@ -176,8 +175,8 @@ impl<'a> Supervisor<'a> {
         self.claimed = now;
     }
 
-    /// Which branches hold which environments, and which branches of repositories that
-    /// were not reached yet may hold the same ones.
+    /// Returns the claims of branches to environments, and the branches of unreached repositories
+    /// that could claim the same ones.
     fn claims(
         &self,
         states: &[SourceState],
@@ -205,7 +204,7 @@ impl<'a> Supervisor<'a> {
         let mut claims = claims(&grants, &heads);
         let is_absent = |repository: usize| states[repository].fetched.is_none();
         let rivals = rivals(&grants, &claims, is_absent);
-        // Environments of patterns whose branches nobody could ask for yet.
+        // Recorded environments of branch patterns whose repository is still unreachable.
         for (repository, state) in states.iter().enumerate() {
             for recalled in &state.recalled {
                 let (_, cluster) = &grants[repository][recalled.grant];
@@ -225,8 +224,8 @@ impl<'a> Supervisor<'a> {
         (claims, rivals)
     }
 
-    /// Lets go of what others lead. What is under way comes to its next safe
-    /// point, unless others may have taken it over already.
+    /// Gives up environments that other replicas lead. Work in progress continues to its next safe
+    /// point, unless another replica could have taken over already.
     fn give_up(&mut self, stand: &Standing) {
         let lost: Vec<ClaimKey> = self
             .environments
@@ -257,7 +256,7 @@ impl<'a> Supervisor<'a> {
         });
     }
 
-    /// A branch and its repository.
+    /// Describes a branch with its repository.
     fn words(&self, claimant: &Claimant) -> String {
         let repository = &self.repositories[claimant.repository].name;
         format!("{} of {repository}", claimant.branch)
@@ -277,7 +276,7 @@ impl<'a> Supervisor<'a> {
                 self.environments.insert(key.clone(), led);
                 return;
             }
-            // It is another one that is to be asked now, and at another pace.
+            // The environment moved to another repository, with other intervals.
             Some(led) => {
                 self.tell(key, false);
                 self.leaving.insert(key.clone(), led.task);
@@ -285,7 +284,8 @@ impl<'a> Supervisor<'a> {
             None => {}
         }
         if self.leaving.contains_key(key) {
-            // It came back too soon: its task ends first, and that wakes us.
+            // Leadership returned quickly. The previous task must end first, and its end triggers
+            // another assignment.
             return;
         }
         let (sender, receiver) = watch::channel(assigned);
@@ -308,7 +308,7 @@ impl<'a> Supervisor<'a> {
     }
 }
 
-/// The commits of branches that are wanted.
+/// Returns the commits of the followed branches; `None` if not fetched yet.
 fn heads(fetched: &Fetched) -> Heads {
     let behind = fetched.behind.keys().map(|branch| (branch.clone(), None));
     let here = fetched.heads.iter();

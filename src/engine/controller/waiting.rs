@@ -1,5 +1,4 @@
-//! What a release waits for that is not ready yet: woken by events, not by
-//! asking again.
+//! Waits for dependencies of a release, based on watch events instead of polling.
 
 use std::time::Duration;
 
@@ -13,19 +12,19 @@ use pleach_domain::plan::Desired;
 use crate::engine::sync::{is_ready, place_of};
 use crate::io::cluster::{Cluster, Depth, Followed, ResourcePath, Selector};
 
-/// How often a kind is asked for that nobody serves yet: nothing tells of it.
+/// Poll interval for a kind that is not served yet, because no event reports it.
 const UNSERVED: Duration = Duration::from_secs(30);
 
-/// What is in the way of a release. Other releases tell by themselves.
+/// Objects that a release waits for. Releases that it waits for trigger it directly.
 #[derive(Debug, Default)]
 pub(super) struct Awaited {
     objects: Vec<(ResourcePath, ObjectId, NeededObject)>,
-    /// When to look again without an event.
+    /// Delay of a reconcile without an event.
     pub(super) pause: Option<Duration>,
 }
 
 impl Awaited {
-    /// Takes what was found to be in the way.
+    /// Collects the unready dependencies from an observation.
     pub(super) fn of(desired: &Desired, observed: &Observed) -> Self {
         let mut awaited = Self::default();
         let hindering = observed.hindrances.iter().filter_map(|one| one.index);
@@ -42,8 +41,8 @@ impl Awaited {
         awaited
     }
 
-    /// Comes back when one of the objects is seen to be ready: one watch per
-    /// object, for as long as somebody waits. Never, where there is none.
+    /// Waits until one of the objects becomes ready, with one watch per object. Never returns
+    /// without objects.
     pub(super) async fn one_is_ready(&self, cluster: &Cluster) {
         let watches = self.objects.iter().map(|(path, id, needed)| {
             let field = format!("metadata.name={}", id.name);
@@ -57,7 +56,7 @@ impl Awaited {
                 std::future::ready(match change {
                     Ok(Followed::Applied(live)) => is_ready(needed, live),
                     Ok(Followed::Listed(all)) => all.iter().any(|live| is_ready(needed, live)),
-                    // A watch that fails begins again by itself.
+                    // A failed watch restarts by itself.
                     Ok(Followed::Deleted(_)) | Err(_) => false,
                 })
             });

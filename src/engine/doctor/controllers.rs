@@ -1,4 +1,4 @@
-//! The workloads of a cluster, where something waits for a controller.
+//! Workloads of a cluster, read only if an object waits for a controller.
 
 use pleach_domain::doctor::{Observations, Workload, waits_for_controller};
 use serde_json::Value;
@@ -6,14 +6,14 @@ use serde_json::Value;
 use super::Take as _;
 use crate::io::cluster::{Cluster, ClusterError, Depth, ResourcePath, Selector};
 
-/// Kinds that controllers run as.
+/// Workload kinds that controllers run as.
 const KINDS: [(&str, &str); 3] = [
     ("Deployment", "deployments"),
     ("StatefulSet", "statefulsets"),
     ("DaemonSet", "daemonsets"),
 ];
 
-/// Reads the workloads if the end of some object waits for a controller.
+/// Reads the workloads if the deletion of some object waits for a controller.
 pub(super) async fn look_for(cluster: &Cluster, observations: &mut Observations) {
     if !observations.objects.iter().any(waits_for_controller) {
         return;
@@ -26,7 +26,7 @@ pub(super) async fn look_for(cluster: &Cluster, observations: &mut Observations)
         .zip(KINDS)
     {
         let found = observations.take(&format!("the {plural}"), listed);
-        // A part of them proves nothing about who is not there.
+        // An incomplete list cannot prove that a controller is missing.
         all = all.zip(found).map(|(mut all, found)| {
             all.extend(found);
             all
@@ -35,7 +35,7 @@ pub(super) async fn look_for(cluster: &Cluster, observations: &mut Observations)
     observations.workloads = all;
 }
 
-/// Reads all workloads of the cluster.
+/// Lists all workloads of the cluster.
 pub(in crate::engine) async fn workloads(cluster: &Cluster) -> Result<Vec<Workload>, ClusterError> {
     let lists = KINDS.map(|(kind, plural)| of_kind(cluster, kind, plural));
     let all = futures::future::try_join_all(lists).await?;

@@ -1,4 +1,4 @@
-//! Gates of upgrades, and whether anybody carries out those upgrades.
+//! Gates of upgrades, and whether a client still executes those upgrades.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 use super::Take as _;
 use crate::io::cluster::{Cluster, ClusterError, Depth, ResourcePath, Selector};
 
-/// The longest Lease that is watched; pleach's own are much shorter.
+/// Longest Lease duration to watch. Leases of pleach are much shorter.
 const LONGEST_LEASE: Duration = Duration::from_mins(1);
-/// Pause between two looks at a Lease.
+/// Interval between reads of a Lease.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Policies, which `--fix` may delete.
+/// Returns the path of admission policies, which `--fix` is allowed to delete.
 pub(super) fn policies() -> ResourcePath {
     ResourcePath::cluster_scoped(
         "admissionregistration.k8s.io/v1",
@@ -25,7 +25,7 @@ pub(super) fn policies() -> ResourcePath {
     )
 }
 
-/// Bindings, which go with their policy.
+/// Returns the path of policy bindings, which are deleted with their policy.
 pub(super) fn bindings() -> ResourcePath {
     ResourcePath::cluster_scoped(
         "admissionregistration.k8s.io/v1",
@@ -44,7 +44,7 @@ pub(super) async fn all(cluster: &Cluster, observations: &mut Observations) {
     complete(cluster, gates.unwrap_or_default(), observations).await;
 }
 
-/// Adds what puts gates in force, and whether anybody holds them.
+/// Adds the bindings of the gates, and whether a run still holds their Lease.
 pub(super) async fn complete(
     cluster: &Cluster,
     mut gates: Vec<Gate>,
@@ -82,9 +82,9 @@ pub(super) async fn complete(
     observations.gates = gates;
 }
 
-/// Where a Lease of this release may be: where its record is kept. There may be
-/// releases of one name in several namespaces. None where a record may be that
-/// we did not see.
+/// Returns the namespaces that can contain the Lease of a release: those of its record. Releases
+/// with the same name can exist in several namespaces. Empty if records could exist that we did not
+/// see.
 fn lease_namespaces(observations: &Observations, owner: &str) -> BTreeSet<String> {
     let known = observations
         .releases
@@ -99,9 +99,8 @@ fn lease_namespaces(observations: &Observations, owner: &str) -> BTreeSet<String
     namespaces
 }
 
-/// Whether the Lease of a release is renewed. Clocks of two machines are never
-/// compared: it is looked at until its `renewTime` has changed, or has had the
-/// time to.
+/// Returns whether the Lease of a release is renewed. Polls until its `renewTime` changes or its
+/// duration has passed, because clocks of two machines are never compared.
 pub(super) async fn holding(
     cluster: &Cluster,
     namespace: &str,

@@ -1,5 +1,5 @@
-//! Temporary changes that releases have on record, and whether anybody carries
-//! out a plan of those releases.
+//! Temporary changes in the journals of releases, and whether a run still holds the Leases of those
+//! releases.
 
 use pleach_domain::doctor::{Gap, Observations, Standing};
 use pleach_domain::object::labels;
@@ -9,7 +9,7 @@ use super::Take as _;
 use super::gates::holding;
 use crate::io::cluster::{Cluster, Depth, ResourcePath, Selector};
 
-/// Reads all journals, or those of a namespace.
+/// Reads all journals, or those of one namespace.
 pub(super) async fn all(
     cluster: &Cluster,
     namespace: Option<&str>,
@@ -36,7 +36,7 @@ pub(super) async fn all(
         }
     }
     let holdings = all.iter().map(|standing| async {
-        // The Lease lies beside the journal.
+        // The Lease is in the namespace of the journal.
         let namespace = standing.record.namespace.as_deref().unwrap_or_default();
         holding(cluster, namespace, &standing.owner).await
     });

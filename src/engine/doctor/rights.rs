@@ -1,4 +1,4 @@
-//! What pleach itself may not do in the cluster.
+//! Permissions that pleach lacks in the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,10 @@ use super::{CONCURRENCY, Take as _};
 use crate::engine::sync::state::{KEY_SECRET, Search};
 use crate::io::cluster::{Access, Cluster, ClusterError, ResourcePath};
 
-/// What is done with members.
+/// Verbs that pleach uses on members.
 const OF_MEMBERS: &[&str] = &["get", "list", "watch", "create", "patch", "delete"];
 
-/// Group, kind, plural, verbs, and whether it is about state, which has a
-/// namespace of its own.
+/// Group, kind, plural, verbs, and whether the kind stores state, which has its own namespace.
 type Needed = (
     &'static str,
     &'static str,
@@ -25,7 +24,7 @@ type Needed = (
     bool,
 );
 
-/// What every release needs.
+/// Permissions that every release needs.
 const OF_PLEACH: &[Needed] = &[
     (
         "pleach.dev",
@@ -94,10 +93,10 @@ const OF_PLEACH: &[Needed] = &[
     ),
 ];
 
-/// The definition of Release.
+/// Name of the Release CRD.
 const DEFINITION: &str = "releases.pleach.dev";
 
-/// What a release needs whose state is kept in a namespace.
+/// Permissions for a release whose state is in its namespace.
 const OF_ONE_NAMESPACE: &[Needed] = &[
     (
         "",
@@ -117,11 +116,12 @@ const OF_ONE_NAMESPACE: &[Needed] = &[
     ("", "Namespace", "namespaces", &["get"], true),
 ];
 
-/// A kind somewhere: its plural, a namespace, and the only object that is needed.
+/// Scope of a permission: kind, plural, namespace, and the name of a single object if one is
+/// enough.
 type Place = (GroupKind, String, Option<String>, Option<String>);
 
-/// Fills in the rights that pleach lacks: those that every release needs, and
-/// those on the kinds of its members, in the namespaces that they are in.
+/// Adds the permissions that pleach lacks: those that every release needs, and those on the kinds
+/// of its members in their namespaces.
 pub(super) async fn missing(cluster: &Cluster, search: &Search, observations: &mut Observations) {
     let everything = may(cluster, "*", ("*", "*"), None, None).await;
     match observations.take("our rights", everything) {
@@ -137,7 +137,7 @@ pub(super) async fn missing(cluster: &Cluster, search: &Search, observations: &m
         let namespace = is_state.then(|| state_namespace.to_owned());
         let name = match (*kind, search) {
             ("Secret", _) => Some(KEY_SECRET.to_owned()),
-            // It reads the namespace that it is in, and no other.
+            // It reads only the namespace of its state.
             ("Namespace", Search::In(Store::ConfigMap { namespace })) => Some(namespace.clone()),
             ("CustomResourceDefinition", _) => Some(DEFINITION.to_owned()),
             _ => None,
@@ -186,7 +186,8 @@ async fn ask(
     }
     let mut missing = Vec::new();
     for verb in verbs {
-        // What is made has no name yet for who allows it, unless it is made by a patch.
+        // RBAC cannot match the name of an object on create, except for creation by server-side
+        // apply.
         let name = name.filter(|name| verb != "create" || *name == DEFINITION);
         if !may(cluster, verb, of, within, name).await? {
             missing.push(MissingGrant {

@@ -1,8 +1,8 @@
-//! Objects that are being deleted, and objects that say they are ours.
+//! Objects in deletion, and objects with a label of pleach.
 //!
-//! Kinds of which pleach has members, and kinds that custom resources define,
-//! are gone through in full, in pages of metadata of which only what matters is
-//! kept. Of all other kinds only what carries the label of an ApplySet is asked for.
+//! Kinds with pleach members, and kinds of custom resources, are listed in full: in pages of
+//! metadata, with only the relevant fields retained. Other kinds are listed with a selector for the
+//! ApplySet label.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{CONCURRENCY, Take as _};
 use crate::io::cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Selector};
 
-/// Namespaces whose left content is looked for.
+/// Largest number of namespaces that are searched for leftovers.
 const NAMESPACES: usize = 20;
 
 #[derive(Deserialize)]
@@ -29,8 +29,7 @@ struct Question {
     labels: Option<&'static str>,
 }
 
-/// Fills in the objects of the namespaces that releases lie in, of the kinds
-/// that we may list there.
+/// Adds the objects in namespaces of releases, for the kinds that we are allowed to list there.
 pub(super) async fn namespaces(
     cluster: &Cluster,
     state_namespace: &str,
@@ -76,7 +75,7 @@ pub(super) async fn namespaces(
     });
 }
 
-/// Fills in the objects.
+/// Adds the objects of the whole cluster.
 pub(super) async fn objects(
     cluster: &Cluster,
     defined: BTreeSet<GroupKind>,
@@ -88,7 +87,7 @@ pub(super) async fn objects(
     ask_all(cluster, questions, observations).await;
 }
 
-/// The members of all releases whose inventory could be read.
+/// Returns the members of all releases with a readable inventory.
 fn members(observations: &Observations) -> impl Iterator<Item = &ObjectId> {
     observations
         .releases
@@ -108,7 +107,7 @@ async fn ask_all(cluster: &Cluster, questions: Vec<Question>, observations: &mut
         .buffer_unordered(CONCURRENCY)
         .collect()
         .await;
-    // A kind may have been asked for twice.
+    // The same kind can be listed by two requests.
     let mut objects: BTreeMap<ObjectId, Subject> = BTreeMap::new();
     let mut closed = Vec::new();
     for (path, found) in read {
@@ -132,7 +131,7 @@ fn is_forbidden(error: &ClusterError) -> bool {
     error.class() == Some(&Class::Forbidden)
 }
 
-/// One gap for all kinds that we may not list: there may be many.
+/// Combines all kinds that we are not allowed to list in one gap, because there can be many.
 fn forbidden(kinds: &mut Vec<String>) -> Option<Gap> {
     kinds.sort();
     kinds.dedup();
@@ -148,7 +147,7 @@ fn forbidden(kinds: &mut Vec<String>) -> Option<Gap> {
     })
 }
 
-/// Kinds that are kept and can be listed.
+/// Returns the persisted kinds that can be listed.
 fn listed_kinds(observations: &Observations) -> BTreeMap<GroupKind, ResourcePath> {
     let discovery = &observations.discovery;
     let mut kinds: BTreeMap<GroupKind, ResourcePath> = BTreeMap::new();
@@ -158,7 +157,7 @@ fn listed_kinds(observations: &Observations) -> BTreeMap<GroupKind, ResourcePath
             .iter()
             .flat_map(|version| &version.resources)
         {
-            // What cannot be deleted is computed, not kept.
+            // Kinds without deletion are computed and not persisted.
             if !resource.verbs.contains("list") || !resource.verbs.contains("delete") {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! On a paused clock, over a store of one Lease without sockets.
+//! Tests on a paused clock, against an in-memory server with one Lease and no sockets.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -10,14 +10,14 @@ use kube::client::Body;
 use super::*;
 use crate::io::cluster::Connection;
 
-/// A Status as the API server writes it.
+/// Builds a Status as the API server would.
 fn status(code: u16, reason: &str) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "code": code, "reason": reason,
         "message": format!("{reason} on leases.coordination.k8s.io \"dev.web\"")})
 }
 
-/// An API server that knows one Lease.
+/// An API server with one Lease.
 #[derive(Debug, Clone, Default)]
 struct Store(Arc<Mutex<Stored>>);
 
@@ -25,22 +25,22 @@ struct Store(Arc<Mutex<Stored>>);
 struct Stored {
     lease: Option<Value>,
     version: u64,
-    /// Requests are not answered.
+    /// Whether requests get no answer.
     silent: bool,
-    /// How often the Lease was made or changed.
+    /// Number of creations and updates of the Lease.
     writes: usize,
-    /// How the next requests are answered, whatever comes of them.
+    /// Faults of the next requests, in order.
     answers: VecDeque<Fault>,
 }
 
-/// What happens to a request.
+/// Fault of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// It is carried out, and nobody hears of it.
+    /// The request is executed and its answer is lost.
     Lost,
-    /// It is not carried out, and may be repeated after so many seconds.
+    /// The request is rejected, with a retry delay in seconds.
     Later(u64),
 }
 
@@ -202,7 +202,7 @@ async fn a_holder_that_renews_keeps_it_and_is_named() {
                 .ends_with("Z holds Lease.coordination.k8s.io/pleach-system/dev.web"),
         "{error}"
     );
-    // Said once, not at every look.
+    // Reported once, not at every poll.
     assert_eq!(told, ["desk of ann"]);
     assert_eq!(store.holder(), "desk of ann");
 }
@@ -219,7 +219,7 @@ async fn who_waits_can_be_stopped() {
     };
     let cluster = store.cluster();
     let id = id();
-    // Told when somebody else is waited for.
+    // Called when the Lease has another holder.
     let waiting = |_: &Holder| token.cancel();
     let terms = Terms::default();
     let stopped = Lease::acquire(&cluster, &id, "b", terms, patience, waiting).await;
@@ -233,7 +233,7 @@ async fn who_waits_can_be_stopped() {
 #[tokio::test(start_paused = true)]
 async fn a_holder_that_is_gone_is_followed_after_the_duration() {
     let store = Store::default();
-    // Dropped without giving it back: as a kill leaves it.
+    // Dropped without a release, as after a kill.
     drop(acquire(&store, "a", 0).await.unwrap());
     let begun = Instant::now();
     let held = acquire(&store, "b", 60).await.unwrap();
@@ -244,8 +244,8 @@ async fn a_holder_that_is_gone_is_followed_after_the_duration() {
     held.release().await;
 }
 
-/// Whoever may write Leases cannot block a release for ever, also where each
-/// attempt waits for less than such a Lease lasts.
+/// A client with write access to Leases cannot block a release forever, even if each attempt waits
+/// for less than the declared duration.
 #[tokio::test(start_paused = true)]
 async fn a_declared_duration_counts_up_to_ten_of_ours() {
     let store = Store::default();
@@ -290,14 +290,14 @@ async fn who_is_known_to_be_gone_is_not_waited_for() {
         };
         Lease::acquire(&cluster, &id, "b", terms, patience, |_| {})
     };
-    // Another one whose name begins alike is not meant.
+    // A holder whose name only starts with the same text is not matched.
     peers.are_without("pod 1 5f");
     assert!(attempt().await.is_err());
     peers.are_without("pod 1");
     let held = attempt().await.unwrap();
     assert_eq!(store.holder(), "b");
     held.release().await;
-    // Not all of them are remembered for ever.
+    // The memory of gone replicas is bounded.
     for number in 0..REMEMBERED {
         peers.are_without(&number.to_string());
     }
@@ -327,7 +327,7 @@ fn who_comes_back_has_another_name_and_what_it_held_is_free() {
 async fn clocks_are_not_compared() {
     let store = Store::default();
     drop(acquire(&store, "a", 0).await.unwrap());
-    // By its own clock the holder renewed an hour ago, or will in an hour.
+    // By its own clock, the holder renewed long ago or far in the future.
     for renewed in ["2001-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"] {
         if let Some(lease) = &mut store.0.lock().unwrap().lease {
             lease["spec"]["renewTime"] = json!(renewed);
@@ -348,9 +348,9 @@ async fn who_cannot_renew_stops_before_others_may_begin() {
     let begun = Instant::now();
     held.lost().cancelled().await;
     let after = begun.elapsed().as_secs();
-    // Renewed at 5 s; two thirds of 15 s later is 9 s from here.
+    // Renewed at 5 s. Two thirds of 15 s later is 9 s from here.
     assert_eq!(after, 9);
-    // Nobody is asked any more, and nothing hangs.
+    // The release sends no request and does not hang.
     held.release().await;
 }
 
@@ -365,7 +365,7 @@ async fn a_short_outage_costs_nothing() {
     assert!(!held.lost().is_cancelled());
 }
 
-/// Gets the Lease through faults, with some patience for each request.
+/// Acquires the Lease despite faults, with retries of each request.
 async fn acquire_through(faults: &[Fault], terms: Terms) -> (Store, Lease) {
     let store = Store::default();
     store.0.lock().unwrap().answers.extend(faults);
@@ -385,7 +385,7 @@ async fn what_nobody_heard_of_does_not_count_as_renewed() {
     let terms = Terms::default();
     let (store, held) = acquire_through(&[Fault::Lost, Fault::Later(8)], terms).await;
     assert_eq!(store.holder(), "a");
-    // Others have seen the first write for eight seconds.
+    // Other clients have observed the first write for eight seconds.
     assert_eq!(store.0.lock().unwrap().writes, 2);
     assert_eq!(store.lease().unwrap()["spec"]["leaseTransitions"], 0);
     assert!(!held.lost().is_cancelled());
@@ -398,7 +398,7 @@ async fn a_lease_that_took_long_to_get_is_not_lost_at_once() {
         renew: Duration::from_secs(2),
         retry: Duration::from_millis(500),
     };
-    // Longer than it may go without a renewal.
+    // Longer than a holder is allowed to continue without a renewal.
     let (store, held) = acquire_through(&[Fault::Later(7)], terms).await;
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert!(!held.lost().is_cancelled());
@@ -425,7 +425,7 @@ async fn a_lease_that_was_taken_is_lost_at_the_next_renewal() {
         held.lost().cancelled().await;
         assert_eq!(begun.elapsed().as_secs(), 5);
         held.release().await;
-        // What is somebody else's is not deleted.
+        // A Lease of another holder is not deleted.
         assert_eq!(store.lease().is_some(), taken);
     }
 }

@@ -1,4 +1,4 @@
-//! Releases that the cluster has and git has not.
+//! Releases that are in the cluster but no longer in git.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,32 +23,32 @@ use crate::engine::sync::{
 };
 use crate::io::cluster::Cluster;
 
-/// Deadline of each wait where the record does not say another.
+/// Deadline of each wait if the record declares none.
 const TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
-/// What a plan is made for.
+/// Subject of a plan.
 pub enum Subject<'a> {
-    /// A release that git has.
+    /// A release that git contains.
     Wanted(&'a ResolvedRelease, &'a Rendered),
-    /// A release that git has no more.
+    /// A release that git no longer contains.
     Gone(Box<Gone>),
 }
 
-/// A release that goes as a whole.
+/// A release to uninstall.
 pub struct Gone {
     name: ReleaseName,
     store: Store,
     record: Installed,
     removal: Removal,
     timeout: Option<SignedDuration>,
-    /// Somebody asked for it by its own command.
+    /// Whether a user requested the uninstall by command.
     by_command: bool,
-    /// What to say beside the plan.
+    /// Findings to report with the plan.
     findings: Vec<Finding>,
 }
 
 impl Subject<'_> {
-    /// Environment and release.
+    /// Returns environment and release.
     pub fn name(&self) -> &ReleaseName {
         match self {
             Self::Wanted(release, _) => &release.name,
@@ -58,17 +58,17 @@ impl Subject<'_> {
 }
 
 impl Gone {
-    /// Environment and release.
+    /// Returns environment and release.
     pub fn name(&self) -> &ReleaseName {
         &self.name
     }
 
-    /// The releases that take over objects of it.
+    /// Returns the releases that take over objects of this one.
     pub fn heirs(&self) -> impl Iterator<Item = &ReleaseName> {
         self.removal.heirs.iter().map(|heir| &heir.name)
     }
 
-    /// Takes a release away because somebody asked for that.
+    /// Creates the uninstall that a user requested by command.
     pub fn by_command(
         name: ReleaseName,
         store: Store,
@@ -76,7 +76,7 @@ impl Gone {
         heirs: Heirs,
         timeout: Option<SignedDuration>,
     ) -> Self {
-        // Nobody is told where to consent: this is the consent.
+        // The command itself is the consent, so no hint about consent is needed.
         let (removal, findings) = heirs.removal(Some(Consented::by_command()), true);
         Self {
             name,
@@ -89,7 +89,7 @@ impl Gone {
         }
     }
 
-    /// What is known of the release without its bundle.
+    /// Builds the desired state from the record, without the bundle.
     fn desired(&self, planner: &Planner<'_>) -> Desired {
         let memory = self.record.memory.clone().unwrap_or_default();
         Desired {
@@ -123,7 +123,7 @@ impl Gone {
                 source: planner.source.cloned(),
             },
             sequence: Sequence {
-                // A rule of a newer pleach is one it can do without: nothing is made.
+                // Readiness rules of a newer pleach can be ignored, because nothing is created.
                 readiness: Rules::read(&memory.readiness).unwrap_or_default(),
                 ..Sequence::default()
             },
@@ -156,7 +156,7 @@ impl Gone {
 }
 
 impl Planner<'_> {
-    /// What the environment and the flags allow a subject.
+    /// Returns the policy of a subject, from the environment and the flags.
     pub fn policy_for(&self, subject: &Subject<'_>) -> Policy {
         match subject {
             Subject::Wanted(release, _) => self.policy(release),
@@ -164,7 +164,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Observes and plans the end of a release.
+    /// Observes a release and plans its uninstall.
     pub async fn plan_end(&self, gone: &Gone) -> Result<Planned, SyncError> {
         let mut desired = gone.desired(self);
         let cluster = self.cluster_for(&gone.name);
@@ -172,8 +172,7 @@ impl Planner<'_> {
         let mut observation = Box::pin(observe(&cluster, &mut desired, &policy)).await?;
         let recorded = observation.observed.installed.as_ref();
         if recorded.is_some_and(|recorded| recorded.memory != gone.record.memory) {
-            // The record that said what is to be removed is not the one that was
-            // verified.
+            // The record changed since it was verified.
             return Err(SyncError::Contended {
                 release: gone.name.to_string(),
                 source: None,
@@ -214,7 +213,7 @@ impl Planner<'_> {
 }
 
 impl Planner<'_> {
-    /// Who depends on a release that goes.
+    /// Returns the releases that depend on a release to uninstall.
     async fn dependants(
         &self,
         cluster: &Cluster,
@@ -233,10 +232,10 @@ impl Planner<'_> {
     }
 }
 
-/// A release that the cluster has, with its record.
+/// An installed release, with its record.
 pub type Candidate = (ReleaseName, Store, Installed);
 
-/// The releases whose records can be read.
+/// Returns the releases with readable records.
 pub fn readable(releases: Vec<ReleaseSummary>) -> Vec<Candidate> {
     releases
         .into_iter()
@@ -244,9 +243,9 @@ pub fn readable(releases: Vec<ReleaseSummary>) -> Vec<Candidate> {
         .collect()
 }
 
-/// The installed releases of an environment that git does not have, and those
-/// elsewhere whose objects come over to a release that was asked for.
-/// `is_whole` says that the whole environment was asked for.
+/// Returns the installed releases of the environment that git no longer contains, and releases
+/// elsewhere whose objects move to a requested release. `is_whole`: the whole environment was
+/// requested.
 pub fn candidates(loaded: &Loaded, is_whole: bool, installed: Vec<Candidate>) -> Vec<Candidate> {
     let environment = &loaded.environment;
     let formers: BTreeSet<&ReleaseName> = formers(loaded).collect();
@@ -264,7 +263,7 @@ pub fn candidates(loaded: &Loaded, is_whole: bool, installed: Vec<Candidate>) ->
         .collect()
 }
 
-/// The releases whose objects are handed over to those that were asked for.
+/// Returns the releases whose objects move to requested releases.
 pub fn formers(loaded: &Loaded) -> impl Iterator<Item = &ReleaseName> {
     loaded
         .rendered
@@ -272,9 +271,8 @@ pub fn formers(loaded: &Loaded) -> impl Iterator<Item = &ReleaseName> {
         .filter_map(|(release, _)| release.moved_from.as_ref())
 }
 
-/// What becomes of the candidates. The last one goes first: what came later may
-/// need what came before.
-/// `read` reads other environments of the same revision, where that can be done.
+/// Decides about the candidates. Starts with the last, because later releases can depend on earlier
+/// ones. `read` loads other environments of the same revision; `None` on errors.
 pub fn gone(
     loaded: &Loaded,
     tree: &dyn FileTree,
@@ -305,7 +303,7 @@ pub fn gone(
     in_order(gone)
 }
 
-/// What depends on another one goes before it.
+/// Sorts releases so that each comes before those it depends on.
 fn in_order(gone: Vec<Gone>) -> Vec<Gone> {
     let depends = |one: &Gone, on: &Gone| {
         let memory = one.record.memory.as_ref();
@@ -325,8 +323,8 @@ fn in_order(gone: Vec<Gone>) -> Vec<Gone> {
     order.iter().filter_map(|at| gone[*at].take()).collect()
 }
 
-/// Whether git has a release of another environment no more. An environment
-/// that cannot be read says nothing.
+/// Returns whether git no longer contains a release of another environment. Returns false if the
+/// environment cannot be read.
 fn is_gone_elsewhere(tree: &dyn FileTree, name: &ReleaseName) -> bool {
     match repo::outline(tree, &name.environment, &pleach_version()) {
         Ok(outline) => !outline.releases.contains_key(&name.release),

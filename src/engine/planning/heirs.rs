@@ -1,4 +1,4 @@
-//! Who takes over the objects of a release (`movedFrom`).
+//! Successors: releases that take over the objects of another one (`movedFrom`).
 
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::ReleaseName;
@@ -8,17 +8,17 @@ use pleach_domain::repo::{self, FileTree, Outline, ResolvedRelease};
 
 use crate::engine::load::{Loaded, pleach_version};
 
-/// Who takes over objects of a release.
+/// Successors of a release.
 #[derive(Default)]
 pub struct Heirs {
     known: Vec<Heir>,
-    /// Environments that cannot be read: they may take over anything.
+    /// Findings about environments that cannot be read and could contain successors.
     unread: Vec<Finding>,
 }
 
 impl Heirs {
-    /// Those in any environment of the repository; `loaded` is one of them, and `read`
-    /// gives others, where they can be read.
+    /// Finds the successors in all environments of the repository. `loaded` is one of them, and
+    /// `read` loads the others; `None` on errors.
     pub fn of(
         former: &ReleaseName,
         tree: &dyn FileTree,
@@ -36,7 +36,7 @@ impl Heirs {
                 .values()
                 .filter(|_| name == loaded.environment.name);
             if held.any(|held| held.moved_from.as_ref() == Some(former)) {
-                // What it takes over is known once it can be rendered.
+                // Its objects are unknown until it can be rendered.
                 heirs.unread.push(unread(&name, former));
                 continue;
             }
@@ -68,8 +68,8 @@ impl Heirs {
         heirs
     }
 
-    /// What becomes of the release. What may be handed over is not deleted: a
-    /// consent counts where all who may take something are known.
+    /// Builds the removal. Consent only counts if all possible successors are known, so that
+    /// objects to hand over are not deleted.
     pub fn removal(self, consented: Option<Consented>, has_file: bool) -> (Removal, Vec<Finding>) {
         let removal = Removal {
             consented: consented.filter(|_| self.unread.is_empty()),
@@ -80,7 +80,7 @@ impl Heirs {
     }
 }
 
-/// A release as one that takes over objects.
+/// Describes a release as a successor.
 pub(super) fn heir(release: &ResolvedRelease, rendered: &Rendered) -> Heir {
     let wants = rendered.manifests.iter();
     Heir {

@@ -1,4 +1,4 @@
-//! Makes plans in threads of their own: the tasks of others go on meanwhile.
+//! Planning on separate threads, so that it does not block the tasks of other releases.
 
 use std::panic::resume_unwind;
 use std::time::Duration;
@@ -14,24 +14,24 @@ use tokio::time::timeout;
 use crate::engine::sync::{Observation, SyncError, look_into_namespaces};
 use crate::io::cluster::Cluster;
 
-/// How many are made at the same time: each may use up the budget of a plan.
+/// Permits for concurrent plans. Each plan can use its whole budget.
 static TURNS: Semaphore = Semaphore::const_new(2);
-/// How long one may take. The planner counts what it does, and gives up long before.
+/// Time limit of a plan. The planner counts its work and normally gives up long before.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// What the plan of a release is made from.
+/// Input of the plan of a release.
 pub(super) struct Making {
     pub(super) desired: Desired,
     pub(super) observation: Observation,
     pub(super) policy: Policy,
-    /// Set where the release goes as a whole.
+    /// Set to uninstall the whole release.
     pub(super) removal: Option<Removal>,
 }
 
-/// What the cluster answered to the questions of a plan.
+/// Answers of the cluster to the questions of a plan.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// What was looked at for checks, by their names.
+    /// Observed objects of checks, by check name.
     pub(super) checked: Vec<(String, Looked)>,
     pub(super) surroundings: Option<Surroundings>,
     pub(super) hindrances: Vec<Hindrance>,
@@ -39,8 +39,8 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Whether a plan is another one with them than with [`Surroundings`] that are clear and
-    /// no other answer.
+    /// Returns whether the answers can change the plan, compared with default [`Surroundings`] and
+    /// no other answers.
     pub(super) fn are_news(&self) -> bool {
         let Self {
             checked,
@@ -62,8 +62,8 @@ impl Answers {
     }
 }
 
-/// Makes a plan that knows what lies in the namespaces that it deletes: what it needs
-/// otherwise depends on whether they go.
+/// Plans with the content of the namespaces that the plan deletes. The content decides whether they
+/// can be deleted, which affects the rest of the plan.
 pub(super) async fn settle_namespaces(
     cluster: &Cluster,
     making: Making,
@@ -79,14 +79,14 @@ pub(super) async fn settle_namespaces(
 }
 
 impl Making {
-    /// Makes the plan from what is known now. A panic of the planner is one of the caller.
+    /// Plans from the present facts. Propagates a panic of the planner.
     pub(super) async fn plan(self) -> Result<(Self, Plan), SyncError> {
-        // It is never closed.
+        // The semaphore is never closed.
         let turn = TURNS.acquire().await.ok();
         let release = self.desired.name.to_string();
         let making = spawn_blocking(move || {
             let plan = self.make();
-            // One that takes too long keeps its turn until it ends.
+            // A plan beyond the time limit keeps its permit until it ends.
             drop(turn);
             (self, plan)
         });
@@ -94,7 +94,7 @@ impl Making {
             Ok(Ok(made)) => Ok(made),
             Ok(Err(ended)) => match ended.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
-                // Nobody ends it but the end of all.
+                // Canceled only at shutdown of the runtime.
                 Err(_) => Err(SyncError::TooLong {
                     release,
                     limit: LIMIT,

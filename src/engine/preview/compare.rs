@@ -1,9 +1,8 @@
-//! Two revisions of an environment, compared without a cluster.
+//! Comparison of two revisions of an environment without a cluster.
 //!
-//! The same planner as for a cluster, on what would be observed had the base
-//! just been applied ([`Observed::from_rendered`]). Releases are paired by
-//! name: one that only the head has is new, one that only the base has comes to
-//! its end, or hands over its objects.
+//! Uses the same planner as for a cluster, on the state that would be observed right after an apply
+//! of the base ([`Observed::from_rendered`]). Releases are paired by name. A release that is only
+//! in the head is new. A release that is only in the base is uninstalled or hands over its objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +24,7 @@ use crate::engine::planning::{Heirs, Options, Predecessors, desired_among, polic
 use crate::engine::refusals;
 use crate::io::git::Revision;
 
-/// How a preview is planned: as an apply would be.
+/// Planning options of a preview, the same as for an apply.
 const OPTIONS: Options = Options {
     verify: false,
     wait: true,
@@ -34,34 +33,32 @@ const OPTIONS: Options = Options {
     predecessors: Predecessors::Ready,
 };
 
-/// Two revisions of an environment.
+/// Two compared revisions of an environment.
 pub struct Comparison {
-    /// Which they are.
+    /// The revisions.
     pub revisions: Revisions,
-    /// What the fields of their kinds hold.
+    /// Schemas of their kinds.
     pub kinds: Kinds,
-    /// The releases that either of them has: those of the head in its order,
-    /// then those that are removed.
+    /// Releases of either revision: those of the head in its order, then the removed ones.
     pub releases: Vec<Compared>,
-    /// The releases that were not planned because both revisions want the same
-    /// of them.
+    /// Releases that were not planned, because both revisions have the same desired state.
     pub unchanged: Vec<ReleaseName>,
-    /// Why the API server would refuse objects of the releases that were planned, at
-    /// the head. A warning where it is so at the base already.
+    /// Errors that the API server would return for the planned releases at the head. Errors that
+    /// the base has too are warnings.
     pub refusals: Vec<Finding>,
-    /// The head, as it was rendered.
+    /// The rendered head.
     pub head: Loaded,
-    /// The cluster that the base means; none where it lacks the environment.
+    /// The cluster at the base; `None` if the base lacks the environment.
     pub before: Option<ClusterRef>,
-    /// Knows what is secret at either revision.
+    /// Masker with the secret values of both revisions.
     pub masker: Masker,
 }
 
-/// The revisions that are compared.
+/// Labels and commits of the compared revisions.
 pub struct Revisions {
-    /// The base, for people.
+    /// Label of the base for users.
     pub base: String,
-    /// The head, for people.
+    /// Label of the head for users.
     pub head: String,
     /// The commit of the base.
     pub base_commit: String,
@@ -69,14 +66,14 @@ pub struct Revisions {
     pub head_commit: String,
 }
 
-/// The kinds of Kubernetes, and those that releases define.
+/// Kinds of Kubernetes, and kinds that releases define by CRDs.
 pub struct Kinds {
     table: KindTable,
     definitions: Definitions,
 }
 
 impl Kinds {
-    /// Those of an environment; the definitions of the releases that come last win.
+    /// Collects the kinds of an environment. CRDs of later releases win.
     pub fn of<'a>(
         environment: &ResolvedEnvironment,
         releases: impl IntoIterator<Item = &'a Rendered>,
@@ -89,7 +86,7 @@ impl Kinds {
         }
     }
 
-    /// What asks them.
+    /// Returns a catalog for lookups.
     pub fn catalog(&self) -> Catalog<'_> {
         Catalog {
             table: &self.table,
@@ -100,28 +97,28 @@ impl Kinds {
 
 /// One release at both revisions.
 pub struct Compared {
-    /// What the head wants.
+    /// Desired state at the head.
     pub desired: Desired,
-    /// What would be observed, had the base just been applied.
+    /// State that would be observed right after an apply of the base.
     pub observed: Observed,
-    /// What the head allows.
+    /// Policy at the head.
     pub policy: Policy,
-    /// The way from one to the other.
+    /// Plan from one to the other.
     pub plan: Plan,
 }
 
 /// One of the two revisions.
 pub struct End {
-    /// As people call it.
+    /// Name for users, for example a branch.
     pub name: String,
     /// Its files.
     pub tree: Box<dyn FileTree>,
-    /// What they are a revision of.
+    /// The revision of the files.
     pub revision: Revision,
 }
 
 impl End {
-    /// With as much of the commit as people read.
+    /// Returns the name with a short commit id.
     pub fn label(&self) -> String {
         let revision = match &self.revision {
             Revision::Commit(id) => id.chars().take(7).collect(),
@@ -131,12 +128,12 @@ impl End {
     }
 }
 
-/// What is compared: an environment, or one release of it.
+/// Scope of a comparison: an environment, or one release of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope<'a> {
     /// Name of the environment.
     pub environment: &'a str,
-    /// Name of the release; all of them when left out.
+    /// Name of the release; `None` for all releases.
     pub release: Option<&'a str>,
 }
 
@@ -150,15 +147,15 @@ impl std::fmt::Display for Scope<'_> {
     }
 }
 
-/// Two revisions that cannot be compared.
+/// Two revisions cannot be compared.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Incomparable {
-    /// What cannot be done.
+    /// The failed operation.
     pub message: String,
-    /// Why: errors are among them.
+    /// Findings, including the errors that caused it.
     pub findings: Vec<Finding>,
-    /// The obvious next step, where there is one.
+    /// The next step, if it is obvious.
     pub hint: Option<&'static str>,
 }
 
@@ -172,23 +169,22 @@ impl Incomparable {
     }
 }
 
-/// What is known of two revisions before they are compared.
+/// Facts about two revisions that are known before the comparison.
 #[derive(Debug, Default)]
 pub struct Known<'a> {
-    /// The environment at the base, where it was read already.
+    /// The environment at the base, if already resolved.
     pub base: Option<ResolvedEnvironment>,
-    /// The environment at the head, likewise.
+    /// The environment at the head, if already resolved.
     pub head: Option<ResolvedEnvironment>,
-    /// The files in which the revisions differ. Only what they touch is
-    /// rendered at both, and planned.
+    /// Files that differ between the revisions. Only releases that they affect are rendered at both
+    /// revisions and planned.
     pub files: Option<&'a BTreeSet<String>>,
-    /// Every release of the head is rendered, whatever the change touches: for
-    /// those who go on with it.
+    /// Whether to render all releases of the head, including untouched ones, for later steps.
     pub whole: bool,
 }
 
-/// Renders a scope at both revisions and plans the way from one to the other.
-/// `key` digests what is secret; it must not outlive the run.
+/// Renders a scope at both revisions, and plans the change from one to the other. `key` digests
+/// secret values and must not outlive the run.
 pub fn revisions(
     scope: Scope<'_>,
     (base, head): (&End, &End),
@@ -255,7 +251,7 @@ pub fn revisions(
     })
 }
 
-/// Renders the scope at both revisions, with all that other releases say of it.
+/// Renders the scope at both revisions, with the contributions of other releases.
 fn whole(
     scope: Scope<'_>,
     (base, head): (&End, &End),
@@ -293,8 +289,8 @@ pub(super) fn render_all(
     load::loaded(tree, revision, environment, all)
 }
 
-/// The base, whose errors are told from those of the head. None where it does
-/// not have the environment.
+/// Loads the base, and reports its errors separately from those of the head. Returns `None` if the
+/// base lacks the environment.
 fn read_base(
     scope: Scope<'_>,
     (base, former): (&End, Result<ResolvedEnvironment, Vec<Finding>>),
@@ -323,14 +319,14 @@ fn read_base(
         Err(findings) if is_unknown(&findings) => return Ok(None),
         Err(findings) => return Err(refuse(findings)),
     };
-    // All of it: what any release of it has exists.
+    // Check all releases, because any of them can contain relevant objects.
     if loaded.findings.iter().any(Finding::is_error) {
         return Err(refuse(loaded.findings));
     }
     Ok(Some(loaded))
 }
 
-/// Renders what the change touches; the rest is as at the head.
+/// Renders the releases that the change touches, and copies the others from the head.
 fn render_touched(
     tree: &dyn FileTree,
     revision: Revision,
@@ -338,7 +334,7 @@ fn render_touched(
     head: &Loaded,
     touched: Touched<'_>,
 ) -> Loaded {
-    /// Rendering many releases one by one takes longer than all together.
+    /// Limit for rendering one by one. Beyond it, rendering all releases together is faster.
     const FEW: usize = 20;
     let at_head: BTreeMap<&ReleaseName, &(ResolvedRelease, Rendered)> =
         head.rendered.iter().map(|one| (&one.0.name, one)).collect();
@@ -368,7 +364,7 @@ fn render_touched(
     load::loaded(tree, revision, environment, all)
 }
 
-/// What is paired, release by release.
+/// Both revisions, to pair their releases.
 struct Sides<'a> {
     scope: Scope<'a>,
     tree: &'a dyn FileTree,
@@ -379,8 +375,8 @@ struct Sides<'a> {
 }
 
 impl Sides<'_> {
-    /// Plans every release that either revision has; with `only_changed` not
-    /// those of which both want the same, which are named.
+    /// Plans every release of either revision. With `only_changed`, skips releases with the same
+    /// desired state in both, and returns their names.
     fn pair(&self, only_changed: bool) -> (Vec<Compared>, Vec<ReleaseName>) {
         let former = self
             .before
@@ -407,7 +403,7 @@ impl Sides<'_> {
             let asked = self.scope.release;
             asked.is_none_or(|asked| *asked == name.release)
         };
-        // The last one first, as an apply would.
+        // In reverse order, as in an apply.
         let removed = former
             .iter()
             .rev()
@@ -417,7 +413,7 @@ impl Sides<'_> {
         (compared, unchanged.cloned().collect())
     }
 
-    /// What a revision wants of its releases.
+    /// Returns the desired states of a revision.
     fn wanted<'l>(&self, loaded: &'l Loaded) -> Vec<(&'l ResolvedRelease, Desired)> {
         let autoscaled: Vec<_> = loaded.autoscaled().collect();
         let releases = loaded.rendered.iter();
@@ -430,7 +426,7 @@ impl Sides<'_> {
             .collect()
     }
 
-    /// What would be observed for a release, had the base just been applied.
+    /// Returns the state of a release that would be observed right after an apply of the base.
     fn observe(&self, desired: &Desired, former: &[(&ResolvedRelease, Desired)]) -> Observed {
         let kubernetes = self.head.environment.cluster.kubernetes.as_deref();
         let (kinds, _) = KindTable::nearest(kubernetes);

@@ -1,14 +1,13 @@
-//! A change of few releases among many, without rendering the others.
+//! Changes of few releases among many, compared without rendering the others.
 //!
-//! The releases that it touches are rendered first, at both revisions. Where
-//! nothing about them concerns other releases, all that has to be known of these
-//! is where they are and what is secret in them; those that may scale what is
-//! touched, or make its namespaces, are rendered with it. Otherwise everything is
-//! rendered: objects that two releases have, and kinds that one defines for
-//! another, show only then.
+//! Renders the touched releases first, at both revisions. Usually they do not affect other
+//! releases. Then only the namespaces and secret values of the others are needed. Releases that
+//! could scale touched objects or create their namespaces are rendered too.
 //!
-//! What is wrong with a release that the change does not touch is wrong at both
-//! revisions, and no part of the change.
+//! Otherwise all releases are rendered. Only then are objects found that two releases share, or
+//! kinds that one release defines for another.
+//!
+//! Errors of an untouched release exist at both revisions, so they are not part of the change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,30 +23,29 @@ use pleach_domain::values::SecretValues;
 use super::compare::{End, render_all};
 use crate::engine::load::Loaded;
 
-/// Where more than one of so many releases is touched, rendering the rest as well
-/// costs little more.
+/// Minimum number of releases per touched release. Below it, rendering all costs little more.
 const MANY: usize = 4;
-/// What templates may import.
+/// Folder of shared templates, which any template can import.
 const SHARED: &str = "templates";
 
-/// Both revisions, with the releases that the change touches.
+/// Both revisions, with only the touched releases rendered.
 pub(super) struct Few {
     pub(super) before: Loaded,
     pub(super) head: Loaded,
     pub(super) aside: Aside,
 }
 
-/// The releases that are not rendered: they are the same at both revisions.
+/// Releases that are not rendered, because they are the same at both revisions.
 #[derive(Default)]
 pub(super) struct Aside {
     pub(super) names: BTreeSet<ReleaseName>,
-    /// The namespaces that they lie in, each with the set of who makes it.
+    /// Their namespaces, each with the ApplySet of the release that creates it.
     pub(super) namespaces: BTreeMap<String, Option<String>>,
-    /// What may not be shown of them.
+    /// Their secret values.
     pub(super) secrets: SecretValues,
 }
 
-/// Renders what the change touches; none where the rest has to be rendered too.
+/// Renders the touched releases. Returns `None` if the others must be rendered too.
 pub(super) fn few(
     (base, former): (&End, &ResolvedEnvironment),
     (head, environment): (&End, &ResolvedEnvironment),
@@ -112,7 +110,7 @@ pub(super) fn few(
     })
 }
 
-/// An environment of which some releases are rendered.
+/// Loads an environment with only some releases rendered.
 fn only(end: &End, environment: &ResolvedEnvironment, picked: &BTreeSet<&ReleaseName>) -> Loaded {
     let part = environment.with_only(|one| picked.contains(&one.name));
     let mut loaded = render_all(&*end.tree, end.revision.clone(), part);
@@ -123,14 +121,14 @@ fn only(end: &End, environment: &ResolvedEnvironment, picked: &BTreeSet<&Release
     loaded
 }
 
-/// Whether environments say the same of what concerns all of their releases, and
-/// have the same.
+/// Returns whether both environments have the same releases, and agree in all settings that affect
+/// all releases.
 fn are_alike(a: &ResolvedEnvironment, b: &ResolvedEnvironment) -> bool {
     let names = |environment: &'_ ResolvedEnvironment| -> Vec<ReleaseName> {
         let releases = environment.releases.iter();
         releases.map(|one| one.name.clone()).collect()
     };
-    // What becomes of a former release other environments say.
+    // The fate of a previous release depends on other environments.
     let takes_over = |environment: &ResolvedEnvironment| {
         let mut releases = environment.releases.iter();
         releases.any(|one| one.moved_from.is_some())
@@ -144,7 +142,7 @@ fn are_alike(a: &ResolvedEnvironment, b: &ResolvedEnvironment) -> bool {
 }
 
 impl Aside {
-    /// What has to be known of releases; none where it cannot be.
+    /// Collects the facts about untouched releases. Returns `None` if they cannot be read.
     fn of(tree: &dyn FileTree, releases: &[&ResolvedRelease]) -> Option<Self> {
         let mut aside = Self::default();
         for release in releases {
@@ -161,13 +159,12 @@ impl Aside {
     }
 }
 
-/// What other releases may have to do with those that are touched, by the words
-/// that their texts would have to hold.
+/// Search terms for relations between untouched and touched releases. An untouched release is
+/// related only if its files contain these terms.
 struct Words {
-    /// Parts of kinds.
+    /// Parts of kind names.
     kinds: Vec<&'static str>,
-    /// Namespaces that the releases which are touched make themselves, unless
-    /// others do.
+    /// Namespaces that only touched releases create.
     namespaces: BTreeSet<String>,
 }
 
@@ -177,7 +174,7 @@ impl Words {
         let releases = touched.into_iter().flat_map(|loaded| &loaded.rendered);
         let makers = releases.filter(|(release, _)| release.create_namespace);
         let made = makers.filter_map(|(release, _)| release.namespace.clone());
-        // Where others lie too, it is known already.
+        // Namespaces with untouched releases are already recorded in `aside`.
         let namespaces: BTreeSet<String> = made
             .filter(|namespace| !aside.namespaces.contains_key(namespace))
             .collect();
@@ -189,7 +186,7 @@ impl Words {
         }
     }
 
-    /// Whether a release may have something to do with them.
+    /// Returns whether a release can be related to the touched ones.
     fn are_in(&self, tree: &dyn FileTree, release: &ResolvedRelease) -> bool {
         let namespaces = self.namespaces.iter().map(String::as_str);
         let words: Vec<&str> = namespaces.chain(self.kinds.iter().copied()).collect();
@@ -199,13 +196,13 @@ impl Words {
             .any(|file| mentions(tree, file, &words))
     }
 
-    /// Whether any of some releases may, by what they share with others.
+    /// Returns whether shared files of the releases can relate them to the touched ones.
     fn are_shared(&self, tree: &dyn FileTree, releases: &[&ResolvedRelease]) -> bool {
         let values = releases.iter().flat_map(|one| &one.values.files);
         let mut files: BTreeSet<String> = values.cloned().collect();
         let mut folders = vec![SHARED.to_owned()];
         while let Some(folder) = folders.pop() {
-            // There need be none.
+            // The folder is optional.
             for entry in tree.list(&folder).unwrap_or_default() {
                 let path = format!("{folder}/{}", entry.name);
                 match entry.kind {
@@ -220,7 +217,7 @@ impl Words {
 }
 
 fn mentions(tree: &dyn FileTree, file: &str, words: &[&str]) -> bool {
-    // What cannot be read is no part of the change.
+    // An unreadable file is not part of the change.
     tree.read(file).is_ok_and(|text| {
         let text = String::from_utf8_lossy(&text);
         words.iter().any(|word| text.contains(word))

@@ -1,4 +1,4 @@
-//! The head against the cluster: what carrying it out would do there now.
+//! Comparison of the head with the live cluster.
 
 use std::collections::BTreeSet;
 
@@ -19,8 +19,8 @@ use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
 use crate::io::cluster::{Class, Cluster, ClusterError};
 
-/// As `diff` and `plan` do. Which rights a plan needs is asked of those who
-/// carry it out.
+/// Planning options as in `diff` and `plan`. Permissions are not checked here, because they depend
+/// on the user who executes the plan.
 const OPTIONS: Options = Options {
     verify: false,
     wait: true,
@@ -29,20 +29,20 @@ const OPTIONS: Options = Options {
     predecessors: Predecessors::Ready,
 };
 
-/// The cluster that is looked at.
+/// The cluster to compare with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Meant {
-    /// Context of the kubeconfig; the current one where none is named.
+    /// Context of the kubeconfig; `None` for the current one.
     pub context: Option<String>,
-    /// Its id, where it is named.
+    /// Its cluster id, if declared.
     pub id: Option<String>,
-    /// That the change names another one.
+    /// Warning if the change declares another cluster.
     pub findings: Vec<Finding>,
 }
 
 impl Meant {
-    /// The cluster of the base: a change does not choose who is asked. That of
-    /// the head where the environment is new.
+    /// Selects the cluster of the base, because a change must not choose the cluster to query.
+    /// Selects that of the head if the environment is new.
     pub fn of(head: &RenderedHead) -> Self {
         let after = &head.loaded.environment.cluster;
         let before = head.before.as_ref().unwrap_or(after);
@@ -63,33 +63,33 @@ impl Meant {
     }
 }
 
-/// The cluster that is asked.
+/// Access to the cluster to compare with.
 pub struct Asked<'a> {
     /// The cluster.
     pub cluster: &'a Cluster,
-    /// The one that is meant, where somebody names it.
+    /// The expected cluster id, if declared.
     pub id: Option<ClusterId>,
-    /// What may be asked for; anything where left out.
+    /// Restrictions of queries. `None`: unrestricted.
     pub allow: Option<&'a Allow>,
-    /// Whether findings quote errors of the cluster. `false`: the public reads them.
+    /// Whether findings quote errors of the cluster. `false` for public previews.
     pub quotes: bool,
 }
 
 impl Asked<'_> {
-    /// Why it is not asked about a release: what others have there is not for
-    /// whoever reads this.
+    /// Returns the reasons not to query the cluster about a release. Objects of other tenants must
+    /// not be disclosed to readers of the preview.
     fn refusals(&self, subject: &Subject<'_>) -> Vec<Finding> {
         match (self.allow, subject) {
             (Some(allow), Subject::Wanted(_, rendered)) => {
                 allow.refuse(rendered.manifests.iter().map(Manifest::id))
             }
-            // Nothing of git is sent for it.
+            // Removals send no content from git.
             (_, Subject::Gone(_)) | (None, _) => Vec::new(),
         }
     }
 }
 
-/// What is known of a cluster that is not asked to the end.
+/// Creates the preview of a cluster that was not queried completely.
 pub fn unanswered(why: Finding) -> ClusterPreview {
     ClusterPreview {
         findings: vec![why],
@@ -97,13 +97,13 @@ pub fn unanswered(why: Finding) -> ClusterPreview {
     }
 }
 
-/// What is known of a cluster that cannot be reached. The error is quoted if `quotes`.
+/// Creates the preview of an unreachable cluster. Quotes the error if `quotes`.
 pub fn unreachable(error: &ClusterError, quotes: bool) -> ClusterPreview {
     unanswered(unknown(error, error.hint(), quotes).of_kind(error.kind()))
 }
 
-/// Reports that a comparison with the cluster failed. Texts of servers, with addresses,
-/// are no part of it unless `quotes`.
+/// Reports that a comparison with the cluster failed. Quotes errors of servers, which contain
+/// addresses, only if `quotes`.
 fn unknown(
     error: &(dyn std::error::Error + 'static),
     hint: Option<String>,
@@ -120,10 +120,9 @@ fn unknown(
     finding
 }
 
-/// Adds what the head would do to the cluster: to the releases to which
-/// something happens in git, or to `all` of them. What cannot be found out is
-/// said, and costs nothing else. `leaving` says what becomes of releases that
-/// git no longer has ([`planning::gone`], with the files of the head).
+/// Adds the changes that the head would cause in the cluster, for the releases that change in git,
+/// or for `all`. Failures become findings and do not stop the rest. `leaving` decides about
+/// releases that git no longer contains ([`planning::gone`], with the files of the head).
 pub async fn add_cluster(
     preview: &mut EnvironmentPreview,
     head: &mut RenderedHead,
@@ -158,7 +157,7 @@ pub async fn add_cluster(
         options: OPTIONS,
     };
     let store = &loaded.environment.store;
-    // Nor are records read where others keep theirs.
+    // Do not read records in stores of other tenants either.
     if let Some(why) = asked.allow.and_then(|allow| allow.refuse_store(store)) {
         preview.cluster = Some(unanswered(why));
         return;
@@ -171,7 +170,7 @@ pub async fn add_cluster(
             let candidates = planning::candidates(loaded, is_whole, installed);
             leaving(loaded, candidates)
         }
-        // Who may not list them does not see what left git.
+        // Without permission to list records, removed releases stay unknown.
         Err(error) if error.class() == Some(&Class::Forbidden) => Vec::new(),
         Err(error) => {
             preview.cluster = Some(unreachable(&error, asked.quotes));
@@ -224,7 +223,7 @@ fn unplanned(release: &ReleaseName, error: &SyncError, quotes: bool) -> Finding 
     about(release, finding)
 }
 
-/// As many findings of a release as people read.
+/// Returns the first findings of a release, with its name.
 fn of_release(release: &ReleaseName, findings: Vec<Finding>) -> impl Iterator<Item = Finding> {
     const SHOWN: usize = 10;
     let findings = findings.into_iter().take(SHOWN);

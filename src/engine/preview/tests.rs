@@ -1,4 +1,4 @@
-//! What is rendered for a change, and that it is enough.
+//! Selection of releases to render for a change, and its completeness.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -40,7 +40,7 @@ fn definition(scope: &str) -> String {
     )
 }
 
-/// An environment of so many releases of a bundle each, two to a namespace.
+/// Builds an environment with one bundle per release, and two releases per namespace.
 fn fleet(releases: usize) -> Files {
     let mut environment = format!("{HEADER}: Environment\nreleases:\n");
     let mut files = Files::from([
@@ -91,8 +91,8 @@ fn change(base: &Files, head: &Files) -> Change {
     }
 }
 
-/// What is known of the environment, and how many releases of the head were
-/// rendered for it; none where it cannot be.
+/// Returns the preview, and the number of rendered releases of the head; `None` if it cannot be
+/// rendered.
 fn look(change: &Change, whole: bool) -> (Value, Option<usize>) {
     let question = Question {
         scope: Scope {
@@ -117,7 +117,7 @@ fn protected() -> String {
     format!("{text}protect: [{{kind: ConfigMap}}]\n")
 }
 
-/// The first release has a namespace of its own.
+/// Gives the first release its own namespace.
 fn alone() -> String {
     fleet(8)["environments/dev.yaml"].replacen("team-0", "alone", 1)
 }
@@ -227,7 +227,7 @@ fn what_is_rendered_is_enough(
     let change = change(&base, &head);
     let (found, count) = look(&change, false);
     assert_eq!(count, rendered, "{found:#}");
-    // Those who render everything find the same.
+    // Rendering everything gives the same result.
     let (whole, _) = look(&change, true);
     assert_eq!(found, whole);
     assert!(!found.to_string().contains(PASSWORD), "{found:#}");

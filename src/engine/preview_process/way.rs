@@ -1,5 +1,5 @@
-//! The way to a cluster, as the process of a preview is told it: where
-//! credentials lie and whom they are for, and no credentials.
+//! Cluster access as passed to a preview process: locations of credentials and their purpose, but
+//! never the credentials.
 
 use std::path::PathBuf;
 
@@ -9,45 +9,45 @@ use serde::{Deserialize, Serialize};
 use crate::engine::planning::agent;
 use crate::io::cluster::{Connection, Keys, KubeconfigSecret, OwnCluster};
 
-/// The way to the cluster of an environment, and the limits there.
+/// Access to the cluster of an environment, with its restrictions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Way {
-    /// Id of the cluster that is meant.
+    /// Expected cluster id.
     pub cluster: String,
-    /// The cluster that this runs in.
+    /// Whether to use the cluster that this process runs in.
     pub in_cluster: bool,
-    /// A kubeconfig, as its file.
+    /// Path of a kubeconfig file.
     pub kubeconfig: Option<PathBuf>,
-    /// A kubeconfig in a Secret.
+    /// Secret with a kubeconfig.
     pub secret: Option<SecretPlace>,
-    /// The user that is impersonated.
+    /// User to impersonate.
     pub user: Option<String>,
-    /// State in the namespaces of tenants is read without its key, which only the
-    /// controller has.
+    /// Whether to read state in tenant namespaces without verifying it, because only the controller
+    /// has the key.
     pub is_keyless: bool,
-    /// What may be asked for; anything where left out.
+    /// Restrictions of queries. `None`: unrestricted.
     pub allow: Option<AllowList>,
     /// Whether the preview, which is public, quotes errors of the cluster.
     pub quotes: bool,
 }
 
-/// A Secret that holds a kubeconfig.
+/// A Secret with a kubeconfig.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SecretPlace {
-    /// The kubeconfig that leads to it; as kubectl finds one where left out.
+    /// Kubeconfig of the cluster with the Secret; `None` for the default of kubectl.
     pub own: Option<PathBuf>,
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// The key of its data.
+    /// The key in its data.
     pub key: String,
 }
 
 impl Way {
-    /// Describes a connection to a cluster, of which the preview quotes no error.
+    /// Describes a connection to a cluster. The preview quotes no error of it.
     pub fn of(connection: &Connection, cluster: &str, allow: Option<AllowList>) -> Self {
         let secret = connection.secret.as_ref().map(|secret| SecretPlace {
             own: secret.own.connection().kubeconfig.clone(),
@@ -67,7 +67,7 @@ impl Way {
         }
     }
 
-    /// The connection that it stands for.
+    /// Returns the described connection.
     pub fn connection(&self) -> Connection {
         let mut connection = Connection::new(agent(None));
         connection.programs = false;

@@ -1,8 +1,7 @@
-//! Whether kinds that are not served are gone with their objects.
+//! Detection of kinds that are gone with their objects.
 //!
-//! A kind that is not served is not thereby gone: its server may be down. It is
-//! gone when nothing defines it any more, neither a definition nor a server
-//! that is registered for its group.
+//! A kind that is not served is not necessarily gone, because its server can be down. It is gone if
+//! nothing defines it: neither a CRD nor an APIService of its group.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +16,7 @@ use serde_json::Value;
 use super::error::SyncError;
 use crate::io::cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Selector};
 
-/// Label of the `APIServices` that the server makes by itself.
+/// Label of the `APIServices` that the server creates by itself.
 const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
 fn definitions() -> ResourcePath {
@@ -28,10 +27,9 @@ fn definitions() -> ResourcePath {
     )
 }
 
-/// Ends a look at a release of which a kind is wanted that an established
-/// definition of the cluster has and discovery lacks: an API server that was just
-/// started says so of kinds that it serves a moment later. Nothing is asked where
-/// all kinds are served, or come with the release or before it.
+/// Fails if discovery lacks a needed kind although an established CRD defines it. An API server
+/// that was just started can report such kinds with a delay. Sends no request if all kinds are
+/// served, or come with the release or before it.
 pub(super) async fn ensure_discovered(
     cluster: &Cluster,
     desired: &Desired,
@@ -63,7 +61,7 @@ pub(super) async fn ensure_discovered(
             Depth::Full,
             |mut item: Value| {
                 let meant = is_meant(&item)?;
-                // Items of a list do not say what they are.
+                // Items of a list lack apiVersion and kind.
                 item["apiVersion"] = "apiextensions.k8s.io/v1".into();
                 item["kind"] = "CustomResourceDefinition".into();
                 is_established(&item).then_some(meant)
@@ -75,14 +73,13 @@ pub(super) async fn ensure_discovered(
             Some(gvk) => Err(SyncError::Undiscovered(gvk.group_kind())),
             None => Ok(()),
         },
-        // Who may not look goes by what discovery says.
+        // Without permission to list CRDs, rely on discovery.
         Err(error) if is_passed_over(&error) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Whether an established definition of this name is there. Nobody's, for who may
-/// not look.
+/// Returns whether an established CRD of this name exists. False without permission to read it.
 pub(super) async fn has_definition(cluster: &Cluster, name: &str) -> Result<bool, ClusterError> {
     match cluster.get(&definitions(), None, name).await {
         Ok(definition) => Ok(definition.as_ref().is_some_and(is_established)),
@@ -98,7 +95,7 @@ fn is_passed_over(error: &ClusterError) -> bool {
     )
 }
 
-/// Whether a definition has a kind, and serves it at that version.
+/// Returns whether a CRD defines a kind and serves it at that version.
 fn defines(definition: &Value, gvk: &Gvk) -> bool {
     let spec = &definition["spec"];
     let versions = spec["versions"].as_array().into_iter().flatten();
@@ -113,7 +110,7 @@ fn is_established(definition: &Value) -> bool {
     definition["metadata"]["deletionTimestamp"].is_null() && assess(definition).is_current()
 }
 
-/// The kinds among these that nothing defines any more.
+/// Returns those of the kinds that nothing defines any more.
 pub(super) async fn confirmed_absent(
     cluster: &Cluster,
     kinds: BTreeSet<GroupKind>,
@@ -138,8 +135,8 @@ pub(super) async fn confirmed_absent(
         ),
         cluster.list_metadata(&services, &everything, "")
     )?;
-    // The name of an APIService is `<version>.<group>`. Those of definitions are
-    // made by the server, which takes them back a little later than those.
+    // The name of an APIService is `<version>.<group>`. Skip those that the server creates for
+    // CRDs, because it removes them with a delay.
     let registered: BTreeSet<&str> = registered
         .items
         .iter()

@@ -1,4 +1,4 @@
-//! What pleach itself may not do of a plan, asked before its first write.
+//! Permissions that pleach lacks for a plan, checked before the first write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +15,12 @@ use pleach_domain::plan::{Body, Desired, Op, Plan, Precondition, Step, Until};
 use super::paths::Paths;
 use crate::io::cluster::{Access, ApplyOptions, Class, Cluster, ClusterError};
 
-/// Questions at a time.
+/// Number of concurrent queries.
 const CONCURRENCY: usize = 32;
-/// Of how many objects a right is asked for by their names.
+/// Largest number of objects whose permission is checked by name.
 const NAMED: usize = 64;
 
-/// One right that the plan needs.
+/// A permission that the plan needs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Right {
     verb: &'static str,
@@ -30,33 +30,33 @@ struct Right {
     namespace: Option<String>,
 }
 
-/// What a right is needed for.
+/// Objects that a permission is needed for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Of {
-    /// All objects of the kind: the request names none.
+    /// All objects of the kind, for requests without a name.
     All,
-    /// Those of these names.
+    /// Objects with these names.
     These(BTreeSet<String>),
 }
 
-/// The rights that are needed.
+/// The needed permissions.
 #[derive(Debug, Default)]
 struct Needed(BTreeMap<Right, Of>);
 
 impl Needed {
-    /// Adds one for all objects of a kind.
+    /// Adds a permission for all objects of a kind.
     fn add(&mut self, right: Right) {
         self.0.insert(right, Of::All);
     }
 
-    /// Adds some, likewise.
+    /// Adds several permissions for all objects of a kind.
     fn add_all(&mut self, rights: Vec<Right>) {
         for right in rights {
             self.add(right);
         }
     }
 
-    /// Adds one for an object.
+    /// Adds a permission for one object.
     fn add_for(&mut self, right: Right, name: &str) {
         let of = self
             .0
@@ -68,10 +68,10 @@ impl Needed {
     }
 }
 
-/// Asks by `SelfSubjectAccessReview` for every right that carrying out the plan
-/// needs; one question is enough for who may do everything. A right that is
-/// needed in several namespaces is asked for cluster-wide first, and for single
-/// objects only where it is not held for all of a kind.
+/// Checks every permission that the execution needs, by `SelfSubjectAccessReview`. One query is
+/// enough if pleach is allowed to do everything. A permission that is needed in several namespaces
+/// is first checked cluster-wide. Single objects are only checked if the permission for the whole
+/// kind is missing.
 pub(super) async fn review(
     cluster: &Cluster,
     desired: &Desired,
@@ -87,8 +87,8 @@ pub(super) async fn review(
     Ok(grants)
 }
 
-/// What is known after a review. A webhook that is asked about the questions
-/// themselves, and does not answer, says nothing of our rights.
+/// Returns the result of a review. An unavailable webhook for the review requests themselves leaves
+/// our permissions unknown.
 fn known(reviewed: Result<Grants, ClusterError>) -> Result<Grants, ClusterError> {
     match reviewed {
         Err(error) if matches!(error.class(), Some(Class::WebhookUnavailable(_))) => Ok(Grants {
@@ -166,9 +166,9 @@ async fn ask_for_all(
     })
 }
 
-/// Roles and bindings that give more than git has for a while, and that the
-/// server would not take from us: it wants us to have what we give. Those that
-/// are as git has them were asked about when the cluster was observed.
+/// Returns temporary roles and bindings that the server would reject as privilege escalation,
+/// because it only lets us grant permissions that we have. Permanent ones are checked during
+/// observation.
 async fn escalations(
     cluster: &Cluster,
     desired: &Desired,
@@ -198,7 +198,7 @@ async fn escalations(
                 ..ApplyOptions::new(manager)
             };
             let asked = cluster.apply(&path, &step.object, body, &options).await;
-            // What else may be wrong shows when it is written.
+            // Other errors are reported by the actual write.
             match asked.err()?.class() {
                 Some(Class::RbacEscalation { missing }) => {
                     Some(Escalation::new(step.object.clone(), missing))
@@ -212,7 +212,7 @@ async fn escalations(
         .await
 }
 
-/// The rights that the steps need.
+/// Returns the permissions that the steps need.
 fn needed(plan: &Plan, paths: &Paths) -> Needed {
     let mut needed = Needed::default();
     for step in &plan.steps {
@@ -238,7 +238,7 @@ fn needed(plan: &Plan, paths: &Paths) -> Needed {
                 needed.add_all(of_a_migration(crd, paths));
                 continue;
             }
-            // What closing needs is asked for on its own.
+            // The permissions to close a gate are collected separately.
             Op::Close { .. } | Op::Wait => continue,
         };
         let watches = matches!(step.until, Some(Until::Ready { .. })).then_some("watch");
@@ -252,7 +252,7 @@ fn needed(plan: &Plan, paths: &Paths) -> Needed {
             });
         }
         let kind = step.object.group_kind();
-        // A kind that the release itself defines is asked for by its plural too.
+        // Kinds that the release defines are included, with their plural.
         let Some(path) = paths.of_kind(&kind) else {
             continue;
         };
@@ -264,7 +264,7 @@ fn needed(plan: &Plan, paths: &Paths) -> Needed {
                 subresource: None,
                 namespace: step.object.namespace.clone(),
             };
-            // What is created by a POST has no name in the request, nor has a watch.
+            // Creation by POST and watches have no name in the request.
             if verb == "watch" || verb == "create" && is_made(plan, step) {
                 needed.add(right);
             } else {
@@ -275,7 +275,7 @@ fn needed(plan: &Plan, paths: &Paths) -> Needed {
     needed
 }
 
-/// What a step needs beside the rights on its object: those on its pods.
+/// Returns the permissions that a step needs beside its object: those on its pods.
 fn beside(step: &Step) -> Vec<(&'static str, GroupKind, &'static str)> {
     let pods = |verb| (verb, GroupKind::new("", "Pod"), "pods");
     let mut rights = Vec::new();
@@ -295,14 +295,14 @@ fn beside(step: &Step) -> Vec<(&'static str, GroupKind, &'static str)> {
     rights
 }
 
-/// Whether a step makes or takes away an object that is there for a while only.
+/// Returns whether a step creates or deletes a temporary object.
 fn is_made(plan: &Plan, step: &Step) -> bool {
     let overlay = plan.overlay_of(step);
     overlay.is_some_and(|overlay| overlay.content.kind() == OverlayKind::Binding)
 }
 
-/// The rights that rewriting the objects of a definition needs: its name is
-/// their plural and their group.
+/// Returns the permissions to rewrite the objects of a CRD. The CRD name consists of their plural
+/// and group.
 fn of_a_migration(crd: &ObjectId, paths: &Paths) -> Vec<Right> {
     let right = |verb, kind: &GroupKind, resource: &str, subresource| Right {
         verb,
@@ -317,7 +317,7 @@ fn of_a_migration(crd: &ObjectId, paths: &Paths) -> Vec<Right> {
         right("patch", &crd.group_kind(), definitions, Some("status")),
     ];
     if let Some((plural, group)) = crd.name.split_once('.') {
-        // The kind is not known here, and nobody is asked about it.
+        // The kind can be unknown here, and the review does not need it.
         let kind = paths
             .kind_of(group, plural)
             .unwrap_or_else(|| GroupKind::new(group, plural));
@@ -326,7 +326,7 @@ fn of_a_migration(crd: &ObjectId, paths: &Paths) -> Vec<Right> {
     rights
 }
 
-/// The rights that a copy needs: reading it there, creating it here.
+/// Returns the permissions for a copy: reading the source and creating the target.
 fn of_a_copy(from: &ObjectId, to: &ObjectId, paths: &Paths) -> Vec<Right> {
     let kind = to.group_kind();
     let Some(path) = paths.of_kind(&kind) else {
@@ -343,8 +343,8 @@ fn of_a_copy(from: &ObjectId, to: &ObjectId, paths: &Paths) -> Vec<Right> {
         .into()
 }
 
-/// The rights that closing or lifting a gate needs: the policy's and the
-/// binding's. The probe lies where the record does.
+/// Returns the permissions to close or lift a gate: on its policy, its binding and its probe. The
+/// probe is in the namespace of the record.
 fn of_a_gate(step: &Step, paths: &Paths) -> Vec<Right> {
     let verbs: &[&'static str] = match &step.op {
         Op::Close { .. } => &["create", "get", "patch"],
@@ -366,7 +366,7 @@ fn of_a_gate(step: &Step, paths: &Paths) -> Vec<Right> {
         .collect()
 }
 
-/// The rights that writing the record needs.
+/// Returns the permissions to write the record.
 fn of_the_record(store: &Store, observed: &Observed, plan: &Plan) -> Vec<Right> {
     let is_new = observed.installed.is_none();
     let right = |verb, kind: &str, group: &str, resource: &str, subresource| Right {
@@ -397,11 +397,10 @@ fn of_the_record(store: &Store, observed: &Observed, plan: &Plan) -> Vec<Right> 
     rights
 }
 
-/// A right, and the name of the object that it is asked for.
+/// A permission, with the name of the object to check it for.
 type Question = (Right, Option<String>);
 
-/// The questions for single objects; none where there are too many, or where objects are
-/// not named.
+/// Returns the queries for single objects. Empty if there are too many names, or none.
 fn by_name((right, of): (&Right, &Of)) -> impl Iterator<Item = Question> {
     let names = match of {
         Of::These(names) => Some(names).filter(|names| names.len() <= NAMED),
@@ -411,7 +410,7 @@ fn by_name((right, of): (&Right, &Of)) -> impl Iterator<Item = Question> {
     names.map(|name| (right.clone(), Some(name.clone())))
 }
 
-/// The questions among these that are answered with yes.
+/// Returns the queries that were answered with yes.
 async fn ask(
     cluster: &Cluster,
     questions: BTreeSet<Question>,
@@ -479,7 +478,7 @@ mod tests {
         needed.add(right("patch"));
         needed.add_for(right("patch"), "c");
         assert_eq!(asked(&needed), []);
-        // Too many are asked for by nobody.
+        // Too many names are not checked one by one.
         for number in 0..=NAMED {
             needed.add_for(right("delete"), &number.to_string());
         }

@@ -1,21 +1,20 @@
-//! The bytes that are sent for a manifest.
+//! Request bodies of manifests.
 
 use bytes::Bytes;
 use pleach_domain::object::{annotations, canonical_json};
 use pleach_domain::observe::DesiredDigest;
 use serde_json::{Value, json};
 
-/// What is sent beside the manifest itself.
+/// Preconditions to send with a manifest.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Require<'a> {
-    /// Only to this incarnation.
+    /// Required uid.
     pub(super) uid: Option<&'a str>,
-    /// Only if nobody wrote to it.
+    /// Required resource version.
     pub(super) resource_version: Option<&'a str>,
 }
 
-/// The request body: the object with the annotation that carries its digest,
-/// and with the incarnation it is meant for.
+/// Builds the request body: the object with its digest annotation and the preconditions.
 pub(super) fn compose(mut value: Value, digest: DesiredDigest, require: Require<'_>) -> Bytes {
     if let DesiredDigest::Known(digest) = digest {
         value["metadata"]["annotations"][annotations::DESIRED] = json!(digest.to_string());
@@ -23,7 +22,7 @@ pub(super) fn compose(mut value: Value, digest: DesiredDigest, require: Require<
     with_requirements(value, require)
 }
 
-/// An object of our own with the incarnation it is meant for.
+/// Builds the request body of an object of pleach, with the preconditions.
 pub(super) fn with_requirements(mut value: Value, require: Require<'_>) -> Bytes {
     if let Some(uid) = require.uid {
         value["metadata"]["uid"] = json!(uid);

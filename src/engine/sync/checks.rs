@@ -1,4 +1,4 @@
-//! Looks at live objects for what a bundle says must hold of them.
+//! Checks of a bundle on live objects.
 
 use futures::stream::{self, StreamExt as _};
 use pleach_domain::check::{Check, Looked, Objection};
@@ -11,8 +11,7 @@ use super::CONCURRENCY;
 use super::absent::confirmed_absent;
 use crate::io::cluster::{Class, Cluster, Depth, ResourcePath, Selector};
 
-/// Looks at the objects of the checks before a plan is carried out that changes
-/// the release, by names of checks.
+/// Reads the objects of the checks before a plan with steps, by check name.
 pub async fn look_at_checked(
     cluster: &Cluster,
     desired: &Desired,
@@ -46,16 +45,16 @@ pub async fn look_at_checked(
         .await
 }
 
-/// What git says is secret of an object, beside what its kind says.
+/// Returns the secret fields of an object that git declares, beside those of its kind.
 pub(super) fn secrecy_of(desired: &Desired, id: &ObjectId) -> Secrecy {
     let mut manifests = desired.manifests.iter();
     let manifest = manifests.find(|manifest| manifest.id() == id);
     manifest.map_or_else(Secrecy::default, Manifest::secrecy)
 }
 
-/// Looks at every object of a check; `of` says what is secret of it, and none
-/// for one that does not count. A kind that nobody serves has no objects; a
-/// list that is not complete says nothing, nor does a server that is only starting.
+/// Evaluates every object of a check. `of` returns the secret fields, or `None` for an object to
+/// skip. A kind that is not served has no objects. An incomplete list, or a server that is still
+/// starting, gives an unknown result.
 pub(super) async fn look(
     cluster: &Cluster,
     path: Option<&ResourcePath>,
@@ -106,7 +105,7 @@ pub(super) async fn look(
         Ok(objections) => Looked::seen(objections),
         Err(error) => {
             let is_missing = matches!(error.class(), Some(Class::KindNotServed | Class::NotFound));
-            // Its definition may be on its way, or have gone.
+            // The CRD can be about to appear, or be gone.
             if is_missing && is_absent(cluster, path).await {
                 Looked::seen(Vec::new())
             } else {
@@ -116,7 +115,7 @@ pub(super) async fn look(
     }
 }
 
-/// Whether nothing defines a kind that is not served; false where that cannot be told.
+/// Returns whether nothing defines a kind that is not served. False if that is unknown.
 async fn is_absent(cluster: &Cluster, path: &ResourcePath) -> bool {
     let absent = confirmed_absent(cluster, [path.group_kind()].into()).await;
     absent.is_ok_and(|absent| !absent.is_empty())

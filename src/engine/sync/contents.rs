@@ -1,4 +1,4 @@
-//! What lies in a namespace that may go.
+//! Content of namespaces that a plan would delete.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use super::CONCURRENCY;
 use super::absent::confirmed_absent;
 use crate::io::cluster::{Class, Cluster, Depth, ResourcePath, Selector};
 
-/// Namespaces read at a time: each takes a request per kind.
+/// Number of concurrently read namespaces. Each takes one request per kind.
 const NAMESPACES: usize = 4;
 
-/// Looks into the namespaces that a plan would delete.
+/// Reads the content of the namespaces that a plan would delete.
 pub async fn look_into_namespaces(
     cluster: &Cluster,
     observed: &Observed,
@@ -39,8 +39,7 @@ pub async fn look_into_namespaces(
         .await
 }
 
-/// Lists everything in a namespace. A kind that cannot be listed may hide
-/// something.
+/// Lists all objects in a namespace. A kind that cannot be listed can hide objects.
 pub(super) async fn look_into(
     cluster: &Cluster,
     discovery: &Discovery,
@@ -84,8 +83,8 @@ pub(super) async fn look_into(
     Contents::Known(found)
 }
 
-/// Why there may be objects of these kinds all the same; none where nothing
-/// defines any of them: the definitions went with the release.
+/// Returns the reason why unlisted kinds can have objects. `None` if nothing defines them, because
+/// their CRDs were deleted with the release.
 async fn hidden(cluster: &Cluster, unseen: BTreeMap<GroupKind, String>) -> Option<String> {
     if unseen.is_empty() {
         return None;
@@ -126,8 +125,8 @@ fn content(path: &ResourcePath, metadata: &Value) -> Content {
     }
 }
 
-/// Every namespaced kind, once; and the groups that may have more of them, as the
-/// kind without a name.
+/// Returns every namespaced kind once. Also returns the groups that can have unknown kinds, as a
+/// kind with an empty name.
 fn listed_kinds(discovery: &Discovery) -> (Vec<ResourcePath>, BTreeMap<GroupKind, String>) {
     let mut kinds = Vec::new();
     let mut silent = BTreeMap::new();

@@ -1,42 +1,42 @@
-//! The pods of a `DaemonSet`, by what they run.
+//! Pods of a `DaemonSet`, by the template revision that they run.
 
 use pleach_domain::object::ObjectId;
 use serde_json::Value;
 
 use crate::io::cluster::{Cluster, ClusterError, ResourcePath, Selector};
 
-/// How far a `DaemonSet` is.
+/// Rollout state of a `DaemonSet`.
 #[derive(Debug)]
 pub(super) struct Daemon {
-    /// How many pods it should have.
+    /// Desired number of pods.
     pub(super) desired: usize,
-    /// How many of them are available.
+    /// Number of available pods.
     pub(super) available: usize,
-    /// Pods that run what it says now.
+    /// Pods of the current revision.
     pub(super) updated: Vec<DaemonPod>,
-    /// The other ones.
+    /// Pods of previous revisions.
     pub(super) former: Vec<DaemonPod>,
 }
 
-/// A pod of it.
+/// A pod of a `DaemonSet`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DaemonPod {
-    /// What it says of itself, and who controls it.
+    /// Labels and owner references.
     pub(super) metadata: Value,
     pub(super) name: String,
     pub(super) uid: String,
-    /// Whether it is ready, and not on its way out.
+    /// Whether the pod is ready and not terminating.
     pub(super) is_ready: bool,
     pub(super) is_ending: bool,
-    /// How often its containers were started again.
+    /// Number of container restarts.
     pub(super) restarts: i64,
-    /// Why the one that ended last did.
+    /// Reason of the last container termination.
     pub(super) trouble: String,
 }
 
 impl Daemon {
-    /// Reads a `DaemonSet` and its pods. In words what is missing where its
-    /// controller has not seen what it says now.
+    /// Reads a `DaemonSet` and its pods. The inner error describes why that is impossible, for
+    /// example because the controller has not observed the latest spec.
     pub(super) async fn read(
         cluster: &Cluster,
         id: &ObjectId,
@@ -86,8 +86,8 @@ impl Daemon {
         }))
     }
 
-    /// The former pods that are to be replaced, so that as many as wanted run
-    /// what it says now: first those that are not ready.
+    /// Returns the old pods to replace, so that `wanted` pods run the current revision. Unready
+    /// pods come first.
     pub(super) fn next(&self, wanted: usize) -> Vec<&DaemonPod> {
         let ending = self.former.iter().filter(|pod| pod.is_ending).count();
         let missing = wanted.saturating_sub(self.updated.len() + ending);
@@ -99,7 +99,7 @@ impl Daemon {
     }
 }
 
-/// The label by which pods and revisions tell what they run.
+/// Label of pods and revisions with the template hash.
 const HASH: &str = "controller-revision-hash";
 
 fn selector(object: &Value) -> String {
@@ -198,7 +198,7 @@ mod tests {
         assert!(next(&[], &former, 1).is_empty());
         assert!(next(&[pod("c", true, false)], &former, 2).is_empty());
         assert_eq!(next(&[pod("c", true, false)], &former, 3), ["b"]);
-        // One that ends counts as not ready, whatever it says.
+        // A terminating pod counts as not ready.
         assert!(!pod("a", true, true).is_ready);
     }
 

@@ -1,5 +1,4 @@
-//! Looks whether what a release depends on is ready, and who depends on one
-//! that goes.
+//! Readiness of the dependencies of a release, and the dependents of a release to uninstall.
 
 use futures::stream::{self, StreamExt as _};
 use pleach_domain::depends::{Dependency, Hindrance, Needed, NeededObject, Wanted};
@@ -15,17 +14,17 @@ use super::state::{self, Search};
 use crate::engine::words;
 use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath};
 
-/// A release beside the one that is planned.
+/// Another release beside the planned one.
 #[derive(Debug, Clone, Copy)]
 pub struct Neighbor<'a> {
-    /// What is wanted of it.
+    /// Its expected state.
     pub wanted: Wanted<'a>,
-    /// It is carried out, or taken away, before the one that is planned.
+    /// Whether it is executed or uninstalled before the planned release.
     pub comes_first: bool,
 }
 
-/// Where an object that is needed is, as its kind is served; none where the kind
-/// is not served. The namespace is that of the release where nothing is said.
+/// Returns path and id of a needed object. `None` if its kind is not served. The namespace defaults
+/// to that of the release.
 pub fn place_of(
     needed: &NeededObject,
     namespace: Option<&str>,
@@ -37,10 +36,9 @@ pub fn place_of(
     Some((path, id))
 }
 
-/// Looks at what a release depends on before a plan is carried out that changes
-/// it. Gives what is in the way.
+/// Checks the dependencies of a release before a plan with steps. Returns those that are not ready.
 ///
-/// `neighbor` knows the other releases of the environment by their names.
+/// `neighbor` returns other releases of the environment by name.
 pub async fn look_at_dependencies<'a>(
     cluster: &Cluster,
     desired: &Desired,
@@ -117,8 +115,8 @@ async fn look_at_release(
     })
 }
 
-/// What an object is called, and what it lacks. One that may not be read is
-/// not known to be ready.
+/// Returns the name of an object, and what it lacks. An object that cannot be read counts as not
+/// ready.
 async fn look_at_object(
     cluster: &Cluster,
     needed: &NeededObject,
@@ -139,7 +137,7 @@ async fn look_at_object(
     Ok((id.to_string(), lacks))
 }
 
-/// Whether a failure says something of the object only.
+/// Returns whether an error concerns only the object.
 fn is_of_the_object(error: &ClusterError) -> bool {
     matches!(
         error.class(),
@@ -147,21 +145,20 @@ fn is_of_the_object(error: &ClusterError) -> bool {
     )
 }
 
-/// Whether a live object is what is needed, as a watch shows it.
+/// Returns whether a live object, as received by a watch, meets the need.
 pub fn is_ready(needed: &NeededObject, live: &Value) -> bool {
     needed.lacks(Some(live)).is_none()
 }
 
-/// Whether the plan that was applied last depends on a release of its environment.
+/// Returns whether the last applied plan depended on a release of its environment.
 fn remembers(record: &Installed, release: &String) -> bool {
     let memory = record.memory.as_ref();
     memory.is_some_and(|memory| memory.depends_on.contains(release))
 }
 
-/// Finds the installed releases that depend on one that goes: those that git
-/// has (`in_git`, with whether they do) by what git says, all others by what is
-/// recorded; one whose record cannot be read may. Who may not list releases sees
-/// only itself.
+/// Finds the installed releases that depend on one to uninstall. Releases in git (`in_git`, which
+/// returns whether they depend on it) count by git, others by their record. A release with an
+/// unreadable record counts too. Without permission to list releases, none is found.
 pub async fn look_at_dependants(
     cluster: &Cluster,
     name: &ReleaseName,
@@ -181,11 +178,11 @@ pub async fn look_at_dependants(
             continue;
         }
         let said_in_git = in_git(&other.release);
-        // What git still has does not go first.
+        // A release that is still in git is not uninstalled first.
         let comes_first = comes_first && said_in_git.is_none() && release.record.is_ok();
         let message = match (said_in_git, &release.record) {
             (Some(false), _) => continue,
-            // Not known to be independent is not independent.
+            // Unknown dependencies count as dependencies.
             (None, Err(why)) => {
                 format!("whether release {other} depends on it cannot be told: {why}")
             }

@@ -1,4 +1,4 @@
-//! Errors that end a sync before, or instead of, its steps.
+//! Errors that prevent a sync, or end it early.
 
 use std::time::Duration;
 
@@ -10,129 +10,128 @@ use super::unanswered::way_out;
 use crate::engine::lease::{Holder, Terms};
 use crate::io::cluster::ClusterError;
 
-/// Why a sync could not be begun, or could not be recorded.
+/// Reason why a sync could not start or could not be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
     /// The cluster could not be read or written.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// A webhook is asked about what pleach writes, and nothing answers for it.
+    /// A webhook for the objects of pleach itself does not answer.
     #[error("{registration} keeps pleach from writing: nothing answers for it")]
     Unanswered {
-        /// The configuration that has the webhook.
+        /// The configuration with the webhook.
         registration: Box<ObjectId>,
-        /// The Service that is to answer; none where it is asked at a URL.
+        /// The Service of the webhook; `None` for a URL.
         service: Option<Box<ServiceRef>>,
-        /// Whether it is a member of the release that was to be applied.
+        /// Whether it is a member of the release to apply.
         is_ours: bool,
-        /// What was to be written.
+        /// The failed write.
         #[source]
         source: Box<ClusterError>,
     },
-    /// The record of the release is of a newer pleach, or unreadable.
+    /// The record of the release was written by a newer pleach, or is unreadable.
     #[error("the record of release {release} cannot be used")]
     Record {
         /// Environment and release.
         release: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: RecordError,
     },
-    /// The inventory is incomplete: nothing may be concluded from it (I1).
+    /// The inventory is incomplete, so nothing can be concluded from it (I1).
     #[error("the inventory of release {release} is incomplete: {what}")]
     Inventory {
         /// Environment and release.
         release: String,
-        /// Where it is kept.
+        /// Namespace of the inventory.
         namespace: String,
-        /// What is missing.
+        /// The missing part.
         what: String,
-        /// Why, where a shard could not be read.
+        /// The error of an unreadable shard.
         #[source]
         source: Option<ShardError>,
     },
-    /// Its state is not what pleach wrote: nothing is concluded from it (I14).
+    /// The state does not verify as written by pleach, so nothing can be concluded from it (I14).
     #[error("the state of release {release} cannot be trusted: {what} does not verify")]
     Unverified {
         /// Environment and release.
         release: String,
-        /// What of it.
+        /// The part that does not verify.
         what: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: SealError,
     },
-    /// The release is installed with a record in another place.
+    /// The release is installed with a record in another store.
     #[error("release {release} is installed, and its record is kept in {}, not in {}", found.spelled(), wanted.spelled())]
     KeptElsewhere {
         /// Environment and release.
         release: String,
-        /// Where the record is.
+        /// Store of the present record.
         found: Store,
-        /// Where the environment file has it.
+        /// Store in the environment file.
         wanted: Store,
     },
-    /// State is to be kept in a namespace that does not exist.
+    /// The namespace for the state does not exist.
     #[error("namespace {0}, in which state is to be kept, does not exist")]
     NoStateNamespace(String),
     /// The journal cannot be read or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// Somebody else wrote the record in the meantime.
+    /// Another client changed the record meanwhile.
     #[error("the record of release {release} was changed by somebody else in the meantime")]
     Contended {
         /// Environment and release.
         release: String,
-        /// The server's answer, where it refused the write.
+        /// Answer of the server, if it rejected the write.
         #[source]
         source: Option<Box<ClusterError>>,
     },
-    /// Somebody else carries out a plan of the same release.
+    /// Another client executes a plan of the same release.
     #[error("release {release} is being applied by {holder}; waited {patience:?} for it")]
     Held {
         /// Environment and release.
         release: String,
-        /// What keeps two from writing at once.
+        /// The Lease that prevents concurrent writes.
         lease: Box<ObjectId>,
-        /// Who has it.
+        /// Its holder.
         holder: Box<Holder>,
-        /// How long it was waited for.
+        /// Duration of the wait.
         patience: Duration,
     },
-    /// It was not our turn any more.
+    /// The Lease was lost during the run.
     #[error(
         "release {release} may be applied by somebody else now: {lease} was lost, and nothing was written from then on"
     )]
     LeaseLost {
         /// Environment and release.
         release: String,
-        /// What keeps two from writing at once.
+        /// The Lease that prevents concurrent writes.
         lease: Box<ObjectId>,
     },
-    /// The definition of Release did not become available.
+    /// The Release CRD was not served in time.
     #[error(
         "the cluster does not serve releases.pleach.dev {0:?} after its definition was applied"
     )]
     Definition(Duration),
-    /// A definition has a kind that the server does not say it serves: what is
-    /// there of it is unknown, not absent.
+    /// A CRD defines a kind that discovery lacks. Its objects are unknown, not absent.
     #[error("the cluster has a definition of {0}, and does not say yet that it serves it")]
     Undiscovered(GroupKind),
-    /// It was given up: others wait for the same.
+    /// Planning exceeded its time limit, and other releases wait for the permit.
     #[error("no plan of release {release} was made within {limit:?}")]
     TooLong {
         /// Environment and release.
         release: String,
-        /// How long it was given.
+        /// The time limit.
         limit: Duration,
     },
-    /// The operating system gave no random bytes for the digest key.
+    /// The operating system provided no random bytes for the digest key.
     #[error("failed to get random bytes from the operating system")]
     Random,
 }
 
 impl SyncError {
-    /// What went wrong between us and the cluster, where that is it.
+    /// Returns the error of the cluster, if it is the cause.
     pub fn of_cluster(&self) -> Option<&ClusterError> {
         match self {
             Self::Cluster(error) => Some(error),
@@ -141,7 +140,7 @@ impl SyncError {
         }
     }
 
-    /// What it counts as: decides the exit code.
+    /// Returns the kind of the error, which decides the exit code.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Cluster(error) => error.kind(),
@@ -169,7 +168,7 @@ impl SyncError {
         }
     }
 
-    /// The obvious next step.
+    /// Returns the next step, if it is obvious.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Cluster(error) => error.hint(),
@@ -228,7 +227,7 @@ impl SyncError {
     }
 }
 
-/// How state is read that does not verify here, or written again.
+/// Returns the hint to verify the state with its key, or to write it again.
 fn way_to_trust(release: &str, source: &SealError) -> String {
     let target = release.replacen('.', "/", 1);
     let recover =

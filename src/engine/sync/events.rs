@@ -1,4 +1,4 @@
-//! What happens during a sync, as a stream of events.
+//! Events of a sync.
 
 use std::time::Duration;
 
@@ -12,94 +12,94 @@ use tokio::sync::mpsc::{Sender, UnboundedSender};
 use super::report::{Failure, SyncResult};
 use crate::engine::lease::Holder;
 
-/// One thing that happened, in the release it happened in.
+/// An event, with its release.
 #[derive(Debug, Clone)]
 pub struct SyncEvent {
     /// Environment and release.
     pub release: ReleaseName,
-    /// What happened.
+    /// The event.
     pub kind: EventKind,
 }
 
-/// The verbs of a sync, in their order.
+/// Phases of a sync, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
-    /// git is read.
+    /// Read git.
     Fetch,
-    /// Manifests are made.
+    /// Render manifests.
     Render,
-    /// The cluster is read.
+    /// Read the cluster.
     Observe,
-    /// Both are compared.
+    /// Compare both.
     Diff,
-    /// Steps are planned.
+    /// Plan the steps.
     Plan,
-    /// Steps are carried out.
+    /// Execute the steps.
     Apply,
-    /// Readiness is waited for.
+    /// Wait for readiness.
     Wait,
-    /// What git no longer has goes.
+    /// Delete objects that git no longer contains.
     Prune,
-    /// The result is recorded.
+    /// Record the result.
     Report,
 }
 
-/// What can happen.
+/// Kind of an event.
 #[derive(Debug, Clone)]
 pub enum EventKind {
-    /// A phase begins.
+    /// A phase starts.
     Phase(Verb),
-    /// Somebody else carries out a plan of the release, and is waited for.
+    /// The run waits for another client, which executes a plan of the release.
     Queued(Holder),
-    /// A step begins.
+    /// A step starts.
     Started(StepId),
-    /// The operation of a step is done; it may wait from now on.
+    /// The operation of a step is done. Its wait can follow.
     Applied(StepId),
-    /// A step waits; sent when what it waits for changes.
+    /// A step waits. Sent again when the wait state changes.
     Waiting(StepId, WaitState),
-    /// A request is tried again.
+    /// A request is retried.
     Retrying(StepId, String),
-    /// A step ended; with the object that it is about.
+    /// A step ended, with its object.
     Done(StepId, ObjectId, Outcome),
-    /// Something to say that stops nothing.
+    /// A finding that stops nothing.
     Warning(Finding),
     /// The sync ended.
     Finished(SyncResult),
 }
 
-/// What is being waited for.
+/// State of a wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitState {
-    /// The object that is not there yet.
+    /// The object to wait for.
     pub object: ObjectId,
     /// Condition and last message, in one line.
     pub message: String,
-    /// For how long so far.
+    /// Duration so far.
     pub since: Duration,
 }
 
-/// How a step ended.
+/// Outcome of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// Carried out, and complete.
+    /// Executed and complete.
     Done,
-    /// It failed.
+    /// Failed.
     Failed(Failure),
-    /// Not started, because a step that it needs did not end well.
+    /// Not started, because a step that it needs was not successful.
     Skipped {
-        /// That step.
+        /// The unsuccessful step.
         because: StepId,
     },
-    /// Not started, or its wait was broken off: the sync was stopped.
+    /// Not started, or its wait was interrupted, because the sync was stopped.
     Stopped {
-        /// Its operation was carried out.
+        /// Whether its operation was executed.
         applied: bool,
     },
 }
 
-/// Where events go. Sending never blocks and never fails: a consumer that went
-/// away is no reason to stop a sync.
+/// Sender of events. Sending never blocks and never fails, because a lost consumer must not stop a
+/// sync.
 #[derive(Debug, Clone)]
 pub struct Events {
     release: ReleaseName,
@@ -109,14 +109,14 @@ pub struct Events {
 #[derive(Debug, Clone)]
 enum Sink {
     Nowhere,
-    /// A consumer of one run.
+    /// Consumer of one run.
     All(UnboundedSender<SyncEvent>),
-    /// A consumer of many runs. Events that it has no room for are dropped.
+    /// Consumer of many runs. Events beyond its capacity are dropped.
     Some(Sender<SyncEvent>),
 }
 
 impl Events {
-    /// Sends to a consumer.
+    /// Creates a sender to a consumer of one run.
     pub fn new(release: ReleaseName, sender: UnboundedSender<SyncEvent>) -> Self {
         Self {
             release,
@@ -124,7 +124,7 @@ impl Events {
         }
     }
 
-    /// Sends to a consumer that hears of many runs. Events are dropped while it has no room.
+    /// Creates a sender to a consumer of many runs. Events beyond its capacity are dropped.
     pub fn bounded(release: ReleaseName, sender: Sender<SyncEvent>) -> Self {
         Self {
             release,
@@ -132,7 +132,7 @@ impl Events {
         }
     }
 
-    /// Sends nowhere.
+    /// Creates a sender that drops all events.
     pub fn silent(release: ReleaseName) -> Self {
         Self {
             release,
@@ -146,7 +146,7 @@ impl Events {
             release: self.release.clone(),
             kind,
         };
-        // A closed channel means that nobody listens any more.
+        // A closed channel has no consumer left.
         match &self.sink {
             Sink::Nowhere => {}
             Sink::All(sender) => drop(sender.send(event())),

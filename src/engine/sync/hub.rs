@@ -1,10 +1,9 @@
-//! What single waits need to know of live objects, from one watch per kind, or
-//! per kind and namespace for who may no more.
+//! Watch cache for waits: one watch per kind or, with restricted permissions, per kind and
+//! namespace.
 //!
-//! A watch is started when the first wait of a kind asks for it and serves all
-//! waits of that kind. The objects that will be waited for are known from the
-//! plan, so whoever asks later finds what the watch has already told; all other
-//! objects are dropped at once.
+//! The first wait for a kind starts its watch, which serves all waits for that kind. The objects to
+//! wait for are known from the plan. So later waits find the events that the watch already
+//! received, and other objects are dropped at once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,43 +18,42 @@ use tokio::task::JoinSet;
 use super::reach::Reach;
 use crate::io::cluster::{Class, Cluster, ClusterError, Depth, Followed, ResourcePath, Selector};
 
-/// What a watch knows of one object.
+/// State of one object in the watch cache.
 #[derive(Debug, Clone, Default)]
 pub(super) enum Seen {
     /// The watch has not listed yet.
     #[default]
     Unknown,
-    /// It is not there, or no longer selected: its label may be gone.
+    /// The object does not exist, or lost the selected label.
     Unselected,
-    /// It is there.
+    /// The object exists.
     Present(Arc<Value>),
-    /// The watch fails; it goes on trying.
+    /// The watch fails and is retried.
     Failing(Trouble),
 }
 
-/// Why a watch fails.
+/// Failure of a watch.
 #[derive(Debug, Clone)]
 pub(super) struct Trouble {
-    /// In one line.
+    /// Description in one line.
     pub(super) message: String,
     lasts: Lasts,
 }
 
-/// How long trouble lasts.
+/// Persistence of a failure.
 #[derive(Debug, Clone, Copy)]
 enum Lasts {
-    /// Trying again may help.
+    /// A retry can succeed.
     AWhile,
     /// The kind is not served.
     Unserved,
-    /// Trying again will not help.
+    /// A retry cannot succeed.
     ForGood,
 }
 
 impl Trouble {
-    /// Takes a failed request. All waits of a kind share the watch: only what says
-    /// that it cannot be watched at all ends them, and not a line that is garbled
-    /// or a token that is being renewed.
+    /// Describes a failed request. All waits of a kind share the watch, so only errors that forbid
+    /// watching end them. A garbled line or a token renewal does not.
     pub(super) fn new(error: &ClusterError) -> Self {
         let lasts = match error.class() {
             None | Some(Class::Forbidden | Class::Unsupported) => Lasts::ForGood,
@@ -68,8 +66,8 @@ impl Trouble {
         }
     }
 
-    /// Whether trying again will not help. Of a kind that comes with the plan one API
-    /// server may know a little later than another.
+    /// Returns whether a retry cannot succeed. API servers can learn a kind that comes with the
+    /// plan at different times.
     pub(super) fn is_permanent(&self, comes_with_the_plan: bool) -> bool {
         match self.lasts {
             Lasts::AWhile => false,
@@ -79,7 +77,7 @@ impl Trouble {
     }
 }
 
-/// A failed request with the server's words.
+/// Formats a failed request with the message of the server.
 pub(super) fn describe(error: &ClusterError) -> String {
     error.api().map_or_else(
         || error.to_string(),
@@ -89,15 +87,15 @@ pub(super) fn describe(error: &ClusterError) -> String {
 
 type Senders = Arc<HashMap<ObjectId, watch::Sender<Seen>>>;
 
-/// The watches of one sync. Dropping it ends them.
+/// The watches of one sync, which end on drop.
 pub(super) struct Hub {
     cluster: Cluster,
-    /// Label selector of the release's members.
+    /// Label selector of the release members.
     selector: String,
     reach: Reach,
-    /// Everything that the plan waits for.
+    /// All objects that the plan waits for.
     senders: Senders,
-    /// The kinds that are watched.
+    /// Kinds with a watch.
     started: Mutex<BTreeSet<String>>,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -121,7 +119,7 @@ impl Hub {
         }
     }
 
-    /// Follows one object that the plan waits for; none for any other.
+    /// Follows one object that the plan waits for. Returns `None` for other objects.
     pub(super) fn follow(
         &self,
         path: &ResourcePath,
@@ -155,7 +153,7 @@ impl Hub {
     }
 }
 
-/// A kind that is watched.
+/// A watched kind.
 struct Watched {
     cluster: Cluster,
     path: ResourcePath,
@@ -163,11 +161,11 @@ struct Watched {
     senders: Senders,
 }
 
-/// We may not watch the kind in the whole cluster.
+/// The kind cannot be watched cluster-wide.
 struct Closed;
 
 impl Watched {
-    /// Watches for ever; where the whole cluster is closed, namespace by namespace.
+    /// Watches forever. Falls back to single namespaces if a cluster-wide watch is forbidden.
     async fn follow(self, scopes: Vec<Option<String>>, namespaces: BTreeSet<String>) {
         let watches = scopes.into_iter().map(|scope| self.follow_scope(scope));
         let ended = futures::future::join_all(watches).await;
@@ -228,7 +226,7 @@ impl Watched {
         Ok(())
     }
 
-    /// The waits that a watch serves.
+    /// Returns the waits that a watch serves.
     fn senders_in(
         &self,
         scope: Option<&str>,

@@ -1,6 +1,6 @@
-//! The journal while a plan is carried out: written before what it describes,
-//! one write at a time, fenced by the version that was read. A write may be dropped on
-//! its way, or its answer be lost: whether it arrived is found out before the next one.
+//! Journal writer of a run. Each entry is written before the change that it describes: one write at
+//! a time, with optimistic locking. A write can be canceled or lose its answer, so its success is
+//! checked before the next one.
 
 use std::sync::Arc;
 
@@ -16,38 +16,38 @@ use crate::io::cluster::{
     ApplyOptions, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions, Propagation,
 };
 
-/// The journal of one release.
+/// Journal writer of one release.
 #[derive(Debug)]
 pub(super) struct Ledger {
     cluster: Cluster,
     name: ReleaseName,
     store: Store,
-    /// What it is sealed with, and bound to.
+    /// Scope and key of its seal.
     seals: Option<(Scope, StateKey)>,
     attempt: Attempt,
     plan: Digest,
     kept: Mutex<Kept>,
 }
 
-/// What the journal says, and the object that says it.
+/// Content of the journal, with the object that stores it.
 #[derive(Debug)]
 struct Kept {
     journal: Arc<Journal>,
     live: Option<Value>,
-    /// A write that was begun, and of which nobody heard the end.
+    /// A write with an unknown result.
     unheard: Option<Unheard>,
 }
 
-/// What a write makes of the journal.
+/// Content of a pending write.
 #[derive(Debug)]
 struct Unheard {
     journal: Arc<Journal>,
-    /// Its text; none where that is its end.
+    /// The serialized journal; `None` for its deletion.
     text: Option<String>,
 }
 
 impl Ledger {
-    /// The journal as it was read, for one attempt. Writes nothing.
+    /// Creates the writer from the journal as read, for one attempt. Writes nothing.
     pub(super) fn new(
         cluster: &Cluster,
         ((name, store), seals): ((&ReleaseName, &Store), Option<(Scope, StateKey)>),
@@ -69,17 +69,17 @@ impl Ledger {
         }
     }
 
-    /// What it says now.
+    /// Returns the present content.
     pub(super) async fn journal(&self) -> Arc<Journal> {
         Arc::clone(&self.kept.lock().await.journal)
     }
 
-    /// The version that is gone to.
+    /// Returns the version to install.
     pub(super) fn version(&self) -> &str {
         &self.attempt.version
     }
 
-    /// Writes a change of it. When this returns well, the cluster has it.
+    /// Writes a change. On success, the cluster has stored it.
     pub(super) async fn record(
         &self,
         change: impl FnOnce(&mut Journal) + Send,
@@ -118,7 +118,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Takes over what a write did of which nobody heard the end.
+    /// Determines the result of a write whose answer was lost.
     async fn hear(&self, kept: &mut Kept) -> Result<(), SyncError> {
         let Some(unheard) = &kept.unheard else {
             return Ok(());
@@ -148,7 +148,7 @@ impl Ledger {
         match written {
             Ok(value) => Ok(value),
             Err(error) if error.is_race() => {
-                // A write of ours whose answer was lost, or a label of somebody.
+                // Our write succeeded and lost its answer, or another client changed the metadata.
                 let Some(found) = self.cluster.get_id(&config_maps(), &self.id()).await? else {
                     return Err(self.contended(error));
                 };
@@ -187,7 +187,7 @@ impl Ledger {
         Ok(self.cluster.create(&path, &id, body, &options).await?.value)
     }
 
-    /// The text, with the proof that pleach wrote it.
+    /// Returns the data of the object: the journal text with its seal.
     fn data(&self, text: &str) -> Value {
         let seals = self.seals.as_ref();
         let seal = seals.map(|(scope, key)| scope.seal_journal(key, text));
@@ -215,7 +215,7 @@ impl Ledger {
             .value)
     }
 
-    /// Removes it when it says nothing any more.
+    /// Deletes the object when the journal is empty.
     async fn end(&self, live: Option<&Value>) -> Result<(), SyncError> {
         let Some(live) = live else { return Ok(()) };
         let options = DeleteOptions {

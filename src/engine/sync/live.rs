@@ -1,8 +1,8 @@
-//! Live state of the members of releases, for a status. Nothing is written.
+//! Live state of the members of releases, for status commands. Writes nothing.
 //!
-//! One list per kind for many releases together: whole objects where readiness is in the
-//! status, metadata of the others. Members that no list has are read by name, and so are
-//! objects that workloads made: they have no label of ours.
+//! Lists each kind once for many releases: whole objects if readiness depends on the status,
+//! otherwise metadata. Members that are missing in the lists are read by name. So are objects that
+//! workloads create, because they have no label of pleach.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -22,16 +22,16 @@ use super::state;
 use crate::engine::words;
 use crate::io::cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Retry, Selector};
 
-/// Requests at a time.
+/// Number of concurrent requests.
 const CONCURRENCY: usize = 32;
-/// How long each request is repeated: a user waits for the answer.
+/// Time limit for retries of a request, because a user waits for the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Releases that one list selects: the server limits the length of a URL.
+/// Number of releases per list, because the server limits the length of a URL.
 const SETS: usize = 50;
 
 /// A member of one of the releases.
 struct Known<'a> {
-    /// Position of its release.
+    /// Index of its release.
     release: usize,
     id: &'a ObjectId,
     entry: &'a Entry,
@@ -50,7 +50,7 @@ impl Known<'_> {
         member.judge(live)
     }
 
-    /// The version that it was applied at, else the one that the server prefers.
+    /// Returns the path at the applied version, or else at the version that the server prefers.
     fn path(&self, discovery: &Discovery) -> Option<ResourcePath> {
         let recorded = (!self.entry.api_version.is_empty()).then(|| Gvk {
             api_version: ApiVersion::parse(&self.entry.api_version),
@@ -63,19 +63,19 @@ impl Known<'_> {
     }
 }
 
-/// A kind whose objects are listed.
+/// A kind to list.
 struct Wanted {
     path: ResourcePath,
-    /// Namespaces of the members that a run applied.
+    /// Namespaces of applied members.
     namespaces: BTreeSet<String>,
-    /// Whether a run applied one of them, so that a list by label has it.
+    /// Whether a run applied one of the members, so that a list by label contains it.
     is_labeled: bool,
     /// Whether readiness needs the whole object.
     depth: Depth,
 }
 
-/// Reads the live members of releases, in their order. The error says that the cluster does
-/// not answer; what else cannot be read is told per release.
+/// Reads the live members of releases, in the given order. Fails if the cluster does not answer.
+/// Other read errors are reported per release.
 pub async fn live(
     cluster: &Cluster,
     releases: &[ReleaseSummary],
@@ -102,7 +102,7 @@ pub async fn live(
                         rules: &rules[release],
                         manager: &managers[release],
                     };
-                    // An object that one release applied counts for that release.
+                    // An applied object counts for the release that applied it.
                     if entry.state == EntryState::Applied {
                         members.insert(id, known);
                     } else {
@@ -146,7 +146,7 @@ pub async fn live(
     Ok(found)
 }
 
-/// Objects of an inventory that a status covers.
+/// Returns the objects of an inventory that a status covers.
 fn covered<'a>(
     inventory: &'a Inventory,
     declared: &'a [RuntimeObject],
@@ -155,24 +155,24 @@ fn covered<'a>(
     entries.filter(move |(id, entry)| is_covered(id, entry, declared))
 }
 
-/// The memory of the last run.
+/// Returns the uninstall data of the last run.
 fn memory_of(release: &ReleaseSummary) -> Option<&Memory> {
     release.record.as_ref().ok()?.memory.as_ref()
 }
 
-/// Objects that the workloads make, as declared at the last run.
+/// Returns the runtime objects that were declared at the last run.
 fn declared(release: &ReleaseSummary) -> &[RuntimeObject] {
     memory_of(release).map_or(&[], |memory| memory.runtime_objects.as_slice())
 }
 
-/// The readiness rules that were recorded at the last run.
+/// Returns the readiness rules of the last run.
 fn rules_of(release: &ReleaseSummary) -> Rules {
     memory_of(release)
         .and_then(|memory| Rules::read(&memory.readiness).ok())
         .unwrap_or_default()
 }
 
-/// Label selectors of the members of these sets, in the order of the sets.
+/// Returns label selectors for the members of these sets, in the order of the sets.
 fn selectors(sets: BTreeSet<String>) -> Vec<String> {
     let sets: Vec<String> = sets.into_iter().collect();
     sets.chunks(SETS)
@@ -180,7 +180,7 @@ fn selectors(sets: BTreeSet<String>) -> Vec<String> {
         .collect()
 }
 
-/// State of each member that was read, or why it could not be read.
+/// State of each member, or the error of its read.
 type Judged = BTreeMap<ObjectId, Result<MemberStatus, String>>;
 
 struct Reader<'a> {
@@ -190,8 +190,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// The kinds of the members with their namespaces, and the members of kinds that the
-    /// server does not serve.
+    /// Returns the kinds of the members with their namespaces, and the members of unserved kinds.
     fn kinds(&self, discovery: &Discovery) -> (BTreeMap<GroupKind, Wanted>, Vec<&'a Known<'a>>) {
         let mut kinds: BTreeMap<GroupKind, Wanted> = BTreeMap::new();
         let mut unserved = Vec::new();
@@ -220,10 +219,10 @@ impl<'a> Reader<'a> {
         (kinds, unserved)
     }
 
-    /// Lists the kinds; those that may not be listed in the whole cluster by namespace.
+    /// Lists the kinds cluster-wide, or by namespace if that is forbidden.
     async fn list(&self, kinds: &BTreeMap<GroupKind, Wanted>) -> Result<Judged, ClusterError> {
         let reach = Reach::default();
-        // A namespace is read by its name: few may list namespaces.
+        // A namespace is read by name, because permission to list namespaces is rare.
         let is_listed = |wanted: &&Wanted| wanted.is_labeled && !is_by_name(&wanted.path);
         let listed = kinds.values().filter(is_listed);
         let questions: Vec<(&Wanted, Option<String>)> = listed
@@ -245,8 +244,7 @@ impl<'a> Reader<'a> {
         Ok(judged)
     }
 
-    /// Makes lists. Returns the namespaced kinds that may not be listed in the whole
-    /// cluster.
+    /// Executes lists. Returns the namespaced kinds whose cluster-wide list is forbidden.
     async fn list_all<'w>(
         &self,
         questions: Vec<(&'w Wanted, Option<String>)>,
@@ -322,7 +320,7 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    /// Reads by name the members that no list has: one may have lost its label.
+    /// Reads the members missing in the lists by name, because they can have lost their label.
     async fn read_missing(
         &self,
         kinds: &BTreeMap<GroupKind, Wanted>,

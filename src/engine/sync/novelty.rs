@@ -1,10 +1,10 @@
-//! Whether a plan brings anything new, or only what a record says that was there.
+//! Distinction of new content from corrections of drift.
 
 use pleach_domain::inventory::{AttemptResult, Installed};
 use pleach_domain::plan::{Action, Cause, Change, Desired, Op, Plan, Step};
 
-/// Returns whether a plan brings anything that was not there before, or deletes what git
-/// does not want any more: not only drift is corrected, or that is tried again.
+/// Returns whether a plan applies new content, or deletes objects that git removed. A drift
+/// correction or its retry is not new.
 pub fn is_new(desired: &Desired, record: Option<&Installed>, plan: &Plan) -> bool {
     let is_of_git = |step: &Step| match &step.op {
         Op::Delete(deletion) => deletion.because().is_of_git(),
@@ -17,13 +17,13 @@ pub fn is_new(desired: &Desired, record: Option<&Installed>, plan: &Plan) -> boo
         || plan.changes.iter().any(is_anew)
 }
 
-/// Returns whether exactly this was there, and nothing else was begun since.
+/// Returns whether exactly this content was applied before, and no other content was started since.
 pub fn was_there(desired: &Desired, record: Option<&Installed>) -> bool {
     record.is_some_and(|one| !desired.is_fresh(Some(one)) && is_undisturbed(one))
 }
 
-/// Returns whether no other revision was tried since the last one that was reached: the
-/// way back from one that failed is no correction.
+/// Returns whether no other revision was tried since the last reconciled one. Reverting a failed
+/// revision is not a drift correction.
 pub fn is_undisturbed(record: &Installed) -> bool {
     let attempts = [&record.installed, &record.applying];
     let is_of_it = |result: &AttemptResult| {

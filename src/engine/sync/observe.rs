@@ -1,8 +1,8 @@
-//! Reads what the planner needs to know, and nothing more.
+//! Observation of the cluster facts that the planner needs.
 //!
-//! One metadata LIST per kind, or per kind and namespace for who may no more;
-//! what it settles costs nothing further (triage). What is left is read in full and asked for with a dry run. A LIST that fails
-//! is recorded and costs only what depends on it (I1, I10).
+//! Sends one metadata LIST per kind or, with restricted permissions, per kind and namespace. Most
+//! objects are decided by that. The others are read in full and sent through a dry run. A failed
+//! LIST is recorded, and only affects plans that depend on it (I1, I10).
 
 mod adoption;
 mod autoscalers;
@@ -45,25 +45,24 @@ pub use identity::{cluster_id, is_cluster, recognize};
 pub use record::observe_record;
 pub use run_time::expected_objects;
 
-/// Groups of the kinds that point at Services.
+/// Groups of the kinds that refer to Services.
 const REGISTRATIONS: [&str; 2] = ["apiregistration.k8s.io", "admissionregistration.k8s.io"];
-/// Requests at a time.
+/// Number of concurrent requests.
 const CONCURRENCY: usize = 32;
-/// After so many requests in a row without an answer in time, nothing more is asked.
+/// Number of consecutive time-outs that end the observation.
 const UNANSWERED: usize = 8;
 
-/// What was observed, and the record through which a sync goes on.
+/// Observed facts, with the record that the run continues.
 #[derive(Debug)]
 pub struct Observation {
-    /// What the planner may know.
+    /// Facts for the planner.
     pub observed: Observed,
     /// The record of the release.
     pub state: State,
 }
 
-/// Reads the cluster for one release. Fills in `desired.digests`, which need
-/// the key that the cluster keeps, and `desired.ignored` with what autoscalers
-/// in the cluster scale.
+/// Observes the cluster for one release. Fills in `desired.digests`, which need the key in the
+/// cluster. Also adds the scale targets of live autoscalers to `desired.ignored`.
 pub async fn observe(
     cluster: &Cluster,
     desired: &mut Desired,
@@ -138,8 +137,8 @@ pub async fn observe(
     Ok(Observation { observed, state })
 }
 
-/// Takes in the registrations of the cluster. They were read in full: no further
-/// request for those that are members.
+/// Stores the registrations of the cluster. They were read in full, so registrations that are
+/// members need no further request.
 fn note_registrations(
     observed: &mut Observed,
     lists: Vec<RegistrationList>,
@@ -163,7 +162,7 @@ fn note_registrations(
     Ok(())
 }
 
-/// Drops what a former run meant to apply and never saw done.
+/// Drops inventory entries that a previous run intended to apply but never confirmed.
 fn drop_unconfirmed(desired: &mut Desired, observed: &mut Observed) {
     let apply_set = desired.apply_set();
     let unconfirmed = observed.inventory.settle(&observed.meta, &apply_set);
@@ -180,7 +179,7 @@ fn drop_unconfirmed(desired: &mut Desired, observed: &mut Observed) {
     desired.findings.extend(dropped);
 }
 
-/// What has to be known of each manifest's object.
+/// Returns the depth of the read that each manifest needs.
 fn readings(desired: &Desired, policy: &Policy, observed: &Observed) -> Vec<Reading> {
     let mut readings = triage(Known {
         manifests: &desired.manifests,
@@ -192,7 +191,7 @@ fn readings(desired: &Desired, policy: &Policy, observed: &Observed) -> Vec<Read
     });
     for (reading, manifest) in readings.iter_mut().zip(&desired.manifests) {
         if runs_once(manifest) {
-            // What counts is whether it ran, and not what it looks like.
+            // A run-once job counts by whether it ran, not by its content.
             *reading = if desired.has_run(manifest.id(), &observed.journal) {
                 Reading::Nothing
             } else if observed.meta.contains_key(manifest.id()) {
@@ -214,10 +213,9 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Members that git no longer has: a Service is read in full, it may be a
-    /// load balancer; so is a `StatefulSet`, with which its claims may go, and a
-    /// definition that may lose what converts its objects; of a registration it is
-    /// looked up whether its backend lives.
+    /// Reads members that git no longer contains, if the planner needs details. A Service can be a
+    /// load balancer, a `StatefulSet` can have claims, and a CRD can lose its conversion webhook. A
+    /// registration needs the state of its backend.
     async fn read_leaving(
         &self,
         desired: &Desired,
@@ -239,8 +237,7 @@ impl Reader<'_> {
         observed.full.extend(read);
         self.read_former(&wanted, &leaving, observed).await?;
         self.read_definitions_left(desired, observed).await?;
-        // A release without manifests goes as a whole: its pods may have left
-        // registrations behind that are dead already.
+        // Deleted pods of an uninstalled release can leave stale registrations behind.
         let goes_as_a_whole = desired.manifests.is_empty();
         let services: BTreeSet<ServiceRef> = observed
             .registrations
@@ -260,7 +257,7 @@ impl Reader<'_> {
             .collect();
         let backends: Vec<Option<(ServiceRef, Backend)>> = stream::iter(services)
             .map(|service| async move {
-                // One that cannot be read is not known to be dead.
+                // A backend that cannot be read does not count as dead.
                 let backend = self.cluster.backend(&service).await.ok()?;
                 Some((service, backend))
             })
@@ -273,8 +270,7 @@ impl Reader<'_> {
 }
 
 impl Reader<'_> {
-    /// What may only get another name is read in full, so that the diff can show
-    /// what else changes of it.
+    /// Reads objects that could be renamed in full, so that the diff shows their other changes.
     async fn read_former(
         &self,
         wanted: &HashSet<&ObjectId>,
@@ -297,14 +293,13 @@ impl Reader<'_> {
                 Some((id.clone(), self.paths.of_member(id, &entry.api_version)?))
             })
             .collect();
-        // What could not be read is deleted all the same, and only not shown as a move.
+        // An unreadable object is deleted as planned, and only not shown as renamed.
         let found = self.read_those_there(paths, CONCURRENCY).await?;
         observed.full.extend(found);
         Ok(())
     }
 
-    /// Reads objects in full, so many at a time; without those that are not there
-    /// or may not be read.
+    /// Reads objects in full, with the given concurrency. Skips missing and forbidden objects.
     async fn read_those_there(
         &self,
         paths: Vec<(ObjectId, ResourcePath)>,
@@ -328,8 +323,8 @@ impl Reader<'_> {
     }
 }
 
-/// Where an object is read in full before it goes; none where nothing has to be known
-/// of it.
+/// Returns the path for a full read of an object before its deletion. `None` if no details are
+/// needed.
 fn path_of_leaving(id: &ObjectId, meta: &LiveMeta) -> Option<ResourcePath> {
     let once = meta.annotations.contains_key(annotations::RUN);
     match (id.group.as_str(), id.kind.as_str()) {
@@ -338,14 +333,14 @@ fn path_of_leaving(id: &ObjectId, meta: &LiveMeta) -> Option<ResourcePath> {
             let plural = "statefulsets";
             Some(ResourcePath::namespaced("apps/v1", "StatefulSet", plural))
         }
-        // A Job that runs once is not deleted while it runs.
+        // A running run-once job is not deleted.
         ("batch", "Job") if once => Some(ResourcePath::namespaced("batch/v1", "Job", "jobs")),
         _ => None,
     }
 }
 
-/// Services by which registrations were recorded that are there, and that neither git
-/// nor the record has any more: a former run may have taken them away.
+/// Returns Services of recorded, still existing registrations that are neither in git nor in the
+/// record. A previous run can have deleted them.
 fn lost(observed: &Observed, wanted: &HashSet<&ObjectId>) -> BTreeSet<ServiceRef> {
     let entries = &observed.inventory.entries;
     let there = observed.registrations.iter();
@@ -358,7 +353,7 @@ fn lost(observed: &Observed, wanted: &HashSet<&ObjectId>) -> BTreeSet<ServiceRef
         .collect()
 }
 
-/// Services that registrations of the release point at, and that it does not have.
+/// Returns Services outside of the release that its registrations refer to.
 fn elsewhere(desired: &Desired, wanted: &HashSet<&ObjectId>) -> BTreeSet<ServiceRef> {
     let manifests = desired.manifests.iter();
     let registrations = manifests.filter(|one| REGISTRATIONS.contains(&one.id().group.as_str()));
@@ -368,7 +363,7 @@ fn elsewhere(desired: &Desired, wanted: &HashSet<&ObjectId>) -> BTreeSet<Service
         .collect()
 }
 
-/// Whether a Service is, or was, of a release that goes as a whole.
+/// Returns whether a Service belongs or belonged to a release that is uninstalled.
 fn is_of(desired: &Desired, leaving: &[ObjectId], service: &ServiceRef) -> bool {
     let declared = desired.runtime_objects.iter();
     leaving.contains(&service.id())
@@ -379,8 +374,8 @@ fn is_of(desired: &Desired, leaving: &[ObjectId], service: &ServiceRef) -> bool 
             })
 }
 
-/// The namespaces that the release ships or implies, and the one that its state
-/// is kept in where that is not our own.
+/// Returns the namespaces that the release contains or implies, and the namespace of its state if
+/// that is not the default.
 fn namespaces(desired: &Desired) -> impl Iterator<Item = ObjectId> {
     desired
         .manifests
@@ -396,7 +391,7 @@ fn namespaces(desired: &Desired) -> impl Iterator<Item = ObjectId> {
         .map(|name| ObjectId::new("", "Namespace", None, name))
 }
 
-/// Namespaces that objects lie in and that an earlier stage makes.
+/// Returns namespaces of objects that do not exist yet and that an earlier stage creates.
 fn missing_namespaces(desired: &Desired, observed: &Observed) -> BTreeSet<String> {
     namespaces(desired)
         .filter(|id| !observed.meta.contains_key(id) && !observed.hides_namespace(&id.name))
@@ -404,8 +399,8 @@ fn missing_namespaces(desired: &Desired, observed: &Observed) -> BTreeSet<String
         .collect()
 }
 
-/// Whether a failure is of the connection or of who we are: then nothing else
-/// can be asked either. Everything else costs only what depends on it (I10).
+/// Returns whether an error concerns the connection or our identity, so that no other request can
+/// succeed. Other errors only affect plans that depend on the answer (I10).
 pub(super) fn ends_observation(error: &ClusterError) -> bool {
     error.api().is_none_or(|api| {
         matches!(
@@ -419,8 +414,7 @@ pub(super) fn ends_observation(error: &ClusterError) -> bool {
     })
 }
 
-/// How many requests in a row were not answered in time: a server that goes on like that
-/// is not asked about every object.
+/// Counter of consecutive time-outs, so that a hanging server is not queried for every object.
 #[derive(Debug, Default)]
 struct Silence(AtomicUsize);
 
@@ -429,12 +423,12 @@ impl Silence {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Takes note of a request without an answer. Says whether there were enough of them.
+    /// Counts a time-out. Returns whether the limit is reached.
     fn is_kept(&self) -> bool {
         self.0.fetch_add(1, Ordering::Relaxed) + 1 >= UNANSWERED
     }
 
-    /// Takes note of a failure. Says whether it ends the observation.
+    /// Records a failure. Returns whether it ends the observation.
     fn ends(&self, error: &ClusterError) -> bool {
         if error.class() == Some(&Class::Timeout) {
             return self.is_kept();
@@ -444,8 +438,7 @@ impl Silence {
     }
 }
 
-/// What a failed LIST means; a cluster that cannot be reached at all, or does
-/// not know us, ends the observation.
+/// Classifies a failed LIST. Fails if the cluster is unreachable or rejects our credentials.
 fn failed_listing(error: ClusterError) -> Result<Listing, SyncError> {
     match error.api() {
         Some(api) if !ends_observation(&error) => Ok(api.listing()),

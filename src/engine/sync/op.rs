@@ -1,4 +1,4 @@
-//! The operations of a plan, one file each.
+//! Operations of a plan, one file each.
 
 mod apply;
 mod contents;
@@ -38,43 +38,43 @@ use super::wait::{Controllers, Since, Statuses, Waiter};
 use crate::engine::stop::Stop;
 use crate::io::cluster::{Class, Cluster, ClusterError, Retry};
 
-/// How long a 403 right after granting rights may be passing: the authorizer
-/// sees new rules within milliseconds, replicas of the API server later.
+/// Time in which a 403 after a permission change can be passing. The authorizer sees new rules
+/// within milliseconds, other replicas of the API server later.
 const RIGHTS_SETTLE: Duration = Duration::from_secs(5);
 
-/// Carries out steps and keeps the inventory in step with the answers.
+/// Executor of steps, which keeps the inventory up to date with the answers.
 pub(super) struct Operator<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) plan: &'a Plan,
-    /// Whether the plan grants rights, which take a moment to be in force.
+    /// Whether the plan grants permissions, which take a moment to be in force.
     pub(super) grants: bool,
     pub(super) desired: &'a Desired,
     pub(super) manifests: BTreeMap<&'a ObjectId, &'a Manifest>,
     pub(super) manager: String,
-    /// The key of digests; `None` where there is none yet.
+    /// The key of digests; `None` if there is none yet.
     pub(super) key: Option<DigestKey>,
     pub(super) paths: Paths,
     pub(super) hub: Hub,
     pub(super) events: &'a Events,
-    /// After which nothing that failed is tried again.
+    /// Ends retries of failed requests when requested.
     pub(super) stop: &'a Stop,
     pub(super) ledger: Ledger,
     pub(super) inventory: Mutex<Inventory>,
-    /// Whether it was looked for registrations of the Services that go.
+    /// Whether registrations of the deleted Services were searched.
     pub(super) unregistered: OnceCell<()>,
     /// Deletions that the server confirmed at once.
     pub(super) gone: Mutex<BTreeSet<StepId>>,
-    /// Bounds the requests of all waits together.
+    /// Limits the requests of all waits together.
     pub(super) places: Semaphore,
-    /// Who takes finalizers away, for all waits together.
+    /// Controllers that remove finalizers, shared by all waits.
     pub(super) controllers: Controllers,
-    /// Definitions read for objects without a status, for all waits together.
+    /// CRDs read for objects without a status, shared by all waits.
     pub(super) statuses: Statuses,
-    /// Whether a verified version is installed that the release can go back to.
+    /// Whether a verified version is installed, so that the release can be rolled back.
     pub(super) can_go_back: bool,
-    /// The places of the operations that are under way.
+    /// Permits of the operations in progress.
     pub(super) operations: Mutex<BTreeMap<StepId, Place>>,
-    /// When each step began, and what its write gave back.
+    /// Start time of each step, and the answer to its write.
     pub(super) begun: Mutex<BTreeMap<StepId, (Instant, Since)>>,
 }
 
@@ -177,14 +177,14 @@ impl Operator<'_> {
             .insert(step.id, (started, since));
     }
 
-    /// A confirmed deletion leaves the inventory.
+    /// Removes an object from the inventory after a confirmed deletion.
     fn forget(&self, id: &ObjectId) {
         let mut inventory = self
             .inventory
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         inventory.entries.remove(id);
-        // With a definition go its objects, also those that git has no more.
+        // The deletion of a CRD deletes its objects, including those that git no longer contains.
         if let Some(kind) = self.paths.defined_by(id) {
             inventory
                 .entries
@@ -192,7 +192,7 @@ impl Operator<'_> {
         }
     }
 
-    /// Waits in the middle of an operation, without holding up others.
+    /// Waits in the middle of an operation, without holding the permit.
     async fn pause(&self, step: &Step, pause: Duration) {
         let sleep = tokio::time::sleep(pause);
         match self.place(step) {
@@ -201,15 +201,15 @@ impl Operator<'_> {
         }
     }
 
-    /// The place of a step whose operation is under way.
+    /// Returns the permit of a step in progress.
     fn place(&self, step: &Step) -> Option<Place> {
         let operations = self.operations.lock();
         let operations = operations.unwrap_or_else(PoisonError::into_inner);
         operations.get(&step.id).cloned()
     }
 
-    /// The cluster with the retries of one step: until its deadline, and with
-    /// what is known to be passing in this plan.
+    /// Returns the client with the retries of one step: until its deadline, and for errors that are
+    /// known to be passing in this plan.
     fn cluster_for(&self, step: &Step, started: Instant) -> Cluster {
         let deadline = started + Duration::try_from(step.deadline).unwrap_or_default();
         let defined = self.paths.definition(&step.object.group_kind()).is_some()
@@ -247,9 +247,9 @@ impl Operator<'_> {
         self.cluster.clone().with_retry(retry)
     }
 
-    /// Updates the record of an object that was seen ready: kinds without a
-    /// generation move their resourceVersion with their status, and nobody but
-    /// the owner of the status wrote as long as our fields are as we left them.
+    /// Updates the entry of an object that became ready. Kinds without a generation change their
+    /// resourceVersion with their status. If only we own fields of the object itself, every later
+    /// write was to its status.
     fn refresh(&self, id: &ObjectId, seen: Option<&Value>) {
         let Some(value) = seen else { return };
         let mut inventory = self
@@ -271,8 +271,7 @@ impl Operator<'_> {
         }
     }
 
-    /// Takes over what a restart of ours changed: the rest of the object is as it
-    /// was recorded.
+    /// Adopts the new versions after a restart by pleach. The rest of the object is unchanged.
     fn restarted(&self, step: &Step, answer: &Value, started: Instant) {
         let metadata = &answer["metadata"];
         let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
@@ -299,15 +298,15 @@ impl Operator<'_> {
         self.record(step, started, since);
     }
 
-    /// Whether nobody else has fields of the object itself: then every write
-    /// since ours was to its status.
+    /// Returns whether only we own fields of the object itself, so that every write since ours was
+    /// to its status.
     fn last_main_writer_is_us(&self, metadata: &Value) -> bool {
         let managers = pleach_domain::diff::ownership::managers(metadata);
         managers.iter().all(|manager| *manager == self.manager)
     }
 }
 
-/// The precondition on the incarnation, if any.
+/// Returns the precondition on the uid, if any.
 pub(super) fn required_uid(step: &Step) -> Option<&str> {
     step.require
         .iter()
@@ -317,7 +316,7 @@ pub(super) fn required_uid(step: &Step) -> Option<&str> {
         })
 }
 
-/// The precondition on the version, if any.
+/// Returns the precondition on the resource version, if any.
 fn required_version(step: &Step) -> Option<&str> {
     step.require
         .iter()
@@ -327,7 +326,7 @@ fn required_version(step: &Step) -> Option<&str> {
         })
 }
 
-/// A failed request as the failure of a step.
+/// Converts a failed request into the failure of a step.
 pub(super) fn failure(error: &ClusterError) -> Failure {
     let kind = match error.kind() {
         Kind::Cluster => FailureKind::Cluster,

@@ -1,4 +1,4 @@
-//! Where the objects of a release are on the server.
+//! API paths of the objects of a release.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,17 +10,17 @@ use serde_json::Value;
 
 use crate::io::cluster::ResourcePath;
 
-/// Addresses of kinds: what discovery says, and what the release's own CRDs
-/// will serve once they are there.
+/// Paths of kinds, from discovery and from the CRDs of the release, whose kinds can be served
+/// later.
 #[derive(Debug, Clone)]
 pub(super) struct Paths {
     discovery: Discovery,
-    /// What the server serves since its APIs came to be, while a plan is carried out.
+    /// Discovery refreshed during execution, for APIs that appeared since.
     later: Arc<RwLock<Discovery>>,
     defined: BTreeMap<GroupKind, Definition>,
-    /// The group-versions that APIServices of the release register.
+    /// Group-versions that APIServices of the release register.
     registered: BTreeSet<ApiVersion>,
-    /// The versions that the manifests are written in.
+    /// Versions of the manifests.
     wanted: BTreeMap<GroupKind, ApiVersion>,
 }
 
@@ -32,7 +32,7 @@ struct Definition {
 }
 
 impl Paths {
-    /// Takes discovery and the manifests that may define kinds.
+    /// Collects the kinds from discovery and from manifests.
     pub(super) fn new(discovery: &Discovery, manifests: &[Manifest]) -> Self {
         let defined = manifests
             .iter()
@@ -61,11 +61,11 @@ impl Paths {
         }
     }
 
-    /// The address of a kind at a version: what the server serves, or what a
-    /// CRD of the release will.
+    /// Returns the path of a kind at a version, as the server serves it or a CRD of the release
+    /// will.
     pub(super) fn of(&self, gvk: &Gvk) -> Option<ResourcePath> {
         let definition = self.defined.get(&gvk.group_kind());
-        // A definition changes its scope only by being created anew.
+        // The scope of a CRD only changes if it is recreated.
         let has_scope = |path: &ResourcePath| {
             definition.is_none_or(|one| one.resource.namespaced == path.namespaced)
         };
@@ -84,19 +84,17 @@ impl Paths {
             })
     }
 
-    /// Takes what the server serves by now: the kinds behind an APIService are
-    /// known once its server answers.
+    /// Stores refreshed discovery. Kinds of an APIService become known when its server answers.
     pub(super) fn learn(&self, discovery: Discovery) {
         *self.later.write().unwrap_or_else(PoisonError::into_inner) = discovery;
     }
 
-    /// Whether an APIService of the release registers this group-version.
+    /// Returns whether an APIService of the release registers this group-version.
     pub(super) fn is_registered(&self, api_version: &ApiVersion) -> bool {
         self.registered.contains(api_version)
     }
 
-    /// The address of an object that was applied at `api_version`, or where it
-    /// can be found today.
+    /// Returns the path of an object at its applied version, or else at the preferred one.
     pub(super) fn of_member(&self, id: &ObjectId, api_version: &str) -> Option<ResourcePath> {
         let recorded = (!api_version.is_empty()).then(|| Gvk {
             api_version: ApiVersion::parse(api_version),
@@ -107,9 +105,8 @@ impl Paths {
             .or_else(|| ResourcePath::preferred(&self.discovery, &id.group_kind()))
     }
 
-    /// The address of a kind while a plan is carried out: at the version that
-    /// is applied, else where the server had it, else where a CRD of the
-    /// release puts it.
+    /// Returns the path of a kind during execution: at the desired version, else as discovered,
+    /// else as a CRD of the release defines it.
     pub(super) fn of_kind(&self, kind: &GroupKind) -> Option<ResourcePath> {
         let at = |api_version: &ApiVersion| {
             self.of(&Gvk {
@@ -124,7 +121,7 @@ impl Paths {
             .or_else(|| at(&self.defined.get(kind)?.served))
     }
 
-    /// The kind with a plural in a group, as the server has it today.
+    /// Returns the kind with a plural in a group, from discovery.
     pub(super) fn kind_of(&self, group: &str, plural: &str) -> Option<GroupKind> {
         let versions = &self.discovery.groups.get(group)?.versions;
         let mut resources = versions.iter().flat_map(|version| &version.resources);
@@ -132,12 +129,12 @@ impl Paths {
         Some(GroupKind::new(group, resource.kind.clone()))
     }
 
-    /// The CRD of the release that defines a kind.
+    /// Returns the CRD of the release that defines a kind.
     pub(super) fn definition(&self, kind: &GroupKind) -> Option<&ObjectId> {
         self.defined.get(kind).map(|definition| &definition.crd)
     }
 
-    /// The kind that a CRD of the release defines.
+    /// Returns the kind that a CRD of the release defines.
     pub(super) fn defined_by(&self, crd: &ObjectId) -> Option<&GroupKind> {
         let mut defined = self.defined.iter();
         let (kind, _) = defined.find(|(_, definition)| definition.crd == *crd)?;

@@ -1,5 +1,4 @@
-//! How far our rights reach: a kind is listed and watched in the whole cluster,
-//! or namespace by namespace.
+//! RBAC scope of pleach: whether kinds are listed and watched cluster-wide or per namespace.
 
 use std::collections::BTreeSet;
 
@@ -8,18 +7,18 @@ use pleach_domain::observe::{Listing, Observed};
 
 use crate::io::cluster::ResourcePath;
 
-/// What is known of our rights from requests that were made anyway.
+/// RBAC scope, as learned from requests.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reach {
-    /// Something of the whole cluster was refused: who may not list
-    /// registrations has rights in namespaces.
+    /// Whether a cluster-wide request was forbidden. Without permission to list registrations,
+    /// pleach probably has only namespaced permissions.
     restricted: bool,
-    /// Kinds that were refused in the whole cluster.
+    /// Kinds whose cluster-wide list was forbidden.
     closed: BTreeSet<GroupKind>,
 }
 
 impl Reach {
-    /// Takes what the lists so far have shown.
+    /// Derives the scope from the lists so far.
     pub(super) fn of(observed: &Observed) -> Self {
         let closed: BTreeSet<GroupKind> = observed
             .listings
@@ -35,13 +34,13 @@ impl Reach {
         }
     }
 
-    /// Whether something of the whole cluster was refused.
+    /// Returns whether a cluster-wide request was forbidden.
     pub(super) fn is_restricted(&self) -> bool {
         self.restricted
     }
 
-    /// Where a kind is asked for whose objects lie in these namespaces; none
-    /// stands for the whole cluster. One namespace is never more than that.
+    /// Returns the scopes to query for objects in these namespaces; `None` stands for the whole
+    /// cluster. For a single namespace, it returns that namespace.
     pub(super) fn scopes(
         &self,
         path: &ResourcePath,

@@ -1,4 +1,4 @@
-//! What a sync writes down: before its first change, and at its end.
+//! Record of a sync: what is written before the first change and at the end.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -27,7 +27,7 @@ use super::returned;
 use super::state::State;
 use crate::io::cluster::{Cluster, ClusterError, ResourcePath, Selector};
 
-/// The attempt that begins now.
+/// Creates the attempt that starts now.
 pub fn attempt(desired: &Desired) -> Attempt {
     Attempt {
         version: desired.version.clone(),
@@ -37,7 +37,7 @@ pub fn attempt(desired: &Desired) -> Attempt {
     }
 }
 
-/// The writes of a plan that is about to be carried out.
+/// Summarizes the writes of a plan that is about to be executed.
 pub(super) fn last_plan(
     desired: &Desired,
     observed: &Observed,
@@ -50,13 +50,13 @@ pub(super) fn last_plan(
     })
 }
 
-/// Whether carrying out a plan would write something, be it only the record.
-/// Where nothing can be done, nothing is recorded either.
+/// Returns whether execution would write anything, even only the record. If no step can be
+/// executed, nothing is recorded either.
 pub(super) fn writes(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
     !plan.is_stuck() && (!plan.steps.is_empty() || !is_current(desired, observed, plan))
 }
 
-/// Whether the record says already what it would say after a sync without steps.
+/// Returns whether the record already equals the one after a sync without steps.
 fn is_current(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
     let Some(record) = &observed.installed else {
         return false;
@@ -71,7 +71,7 @@ fn is_current(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
     let is_said = if record.ready {
         is_this(&record.installed) && record.applying.is_none()
     } else {
-        // Applied without waiting, and asked for in the same way again.
+        // Applied without waiting, and requested in the same way again.
         let last = record.history.first();
         is_this(&record.applying) && last.is_some_and(|last| last.result == "unverified")
     };
@@ -80,13 +80,13 @@ fn is_current(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
         && record.memory.as_ref()
             == Some(&memory(desired, record, &observed.inventory, Under::Recorded))
         && super::is_keyed(desired)
-        // What was fought over and has calmed down is forgotten.
+        // An ended contention must still be removed from the record.
         && !record.clone().calm_down(observed.at)
         && is_noted(desired, observed, plan)
 }
 
-/// Whether the inventory says already what was found out. That the status of an
-/// object moved is worth no write: as soon as it moves again the note is void.
+/// Returns whether the inventory already contains the observed facts. A changed status alone is not
+/// worth a write, because the next change makes it obsolete.
 fn is_noted(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
     if is_fresh(desired, observed, plan) {
         return true;
@@ -104,17 +104,17 @@ fn is_noted(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
     found == observed.inventory
 }
 
-/// The policy that a record has from now on.
+/// Policy to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Under {
-    /// The policy of git: a plan that brings something new was admitted.
+    /// The policy of git, because a plan with new content was admitted.
     Desired,
-    /// A policy that is at least as strict as the recorded one.
+    /// A policy at least as strict as the recorded one.
     Recorded,
 }
 
-/// What the record keeps for the end of the release: what git says of it now,
-/// and where those of its members stood that git does not have any more.
+/// Returns the data that the record needs for an uninstall: the present policies of git, and the
+/// stages of members that git no longer contains.
 pub(super) fn memory(
     desired: &Desired,
     record: &Installed,
@@ -129,8 +129,7 @@ pub(super) fn memory(
     }
 }
 
-/// The inventory before the first change: everything that is a member, and
-/// everything that may become one.
+/// Returns the inventory before the first change, with all present and possible members.
 pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> Inventory {
     let mut inventory = refreshed(desired, observed, plan);
     let defined = defined_kinds(&desired.manifests);
@@ -162,14 +161,13 @@ pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> I
             entry.api_version = manifest.api_version().to_string();
         }
         if step.require.contains(&Precondition::Absent) {
-            // What was recorded of a former incarnation says nothing about the
-            // one that is about to be made.
+            // The entry of a previous incarnation does not apply to the new object.
             entry.state = EntryState::Intended;
             entry.uid = None;
         }
         entry.adopted |= adopted.contains(id) && id.is("", "Namespace");
-        // A namespace that we make because nobody else does is not deleted with
-        // what lies in it.
+        // A namespace that pleach creates only because it is missing is protected, so that its
+        // content is not deleted with it.
         entry.protected |= matches!(body, Body::Inline(_)) && id.is("", "Namespace") && !existed;
     }
     for (id, entry) in returned::remembered(desired, observed, plan) {
@@ -179,8 +177,7 @@ pub(super) fn superset(desired: &Desired, observed: &Observed, plan: &Plan) -> I
     inventory
 }
 
-/// Records in which stages the bundle has its objects applied: they go in the
-/// reverse order, be it without the bundle.
+/// Records the stage of each object. Uninstalls use them in reverse order, even without the bundle.
 fn note_stages(desired: &Desired, plan: &Plan, inventory: &mut Inventory) {
     let mut defined = None;
     for id in desired.manifests.iter().map(Manifest::id) {
@@ -199,13 +196,13 @@ fn note_stages(desired: &Desired, plan: &Plan, inventory: &mut Inventory) {
     }
 }
 
-/// Whether a bundle declares the stage.
+/// Returns whether the stage is declared by a bundle.
 fn is_own(stage: &str) -> bool {
     !stage.is_empty() && StageName::standard(stage).is_none()
 }
 
-/// Whether [`refreshed`] would return the inventory as it is: live objects confirm all
-/// entries, and none of them was read in full. A scan, which copies nothing.
+/// Returns whether [`refreshed`] would change nothing: live objects confirm all entries, and none
+/// was read in full. Copies nothing.
 fn is_fresh(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
     let entries = &observed.inventory.entries;
     let is_confirmed = |(id, entry): (&ObjectId, &Entry)| {
@@ -230,7 +227,7 @@ fn is_fresh(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
         && desired.manifests.iter().map(Manifest::id).all(is_placed)
 }
 
-/// The same as [`refreshed`], without a copy where nothing changed.
+/// Like [`refreshed`], but avoids a copy if nothing changed.
 pub(super) fn into_refreshed(desired: &Desired, observed: Observed, plan: &Plan) -> Inventory {
     if is_fresh(desired, &observed, plan) {
         observed.inventory
@@ -239,29 +236,29 @@ pub(super) fn into_refreshed(desired: &Desired, observed: Observed, plan: &Plan)
     }
 }
 
-/// The inventory after what was found out while observing: members that are
-/// gone leave it, unchanged ones are in it as they are now.
+/// Returns the inventory updated by the observation: without members that are gone, and with the
+/// live versions of unchanged ones.
 fn refreshed(desired: &Desired, observed: &Observed, plan: &Plan) -> Inventory {
     let mut inventory = observed.inventory.clone();
     let wanted: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     inventory.entries.retain(|id, entry| {
         if wanted.contains(id) {
-            // A Job that ran and is gone by its own rule is nothing to look for.
+            // A run-once job that was deleted by its own rule is complete.
             let is_over = desired.has_run(id, &observed.journal);
             return !is_over || observed.live_meta(id).is_some() || !observed.is_complete(id);
         }
         match (entry.state, observed.live_meta(id)) {
-            // Made anew by its workload: the record follows below.
+            // Recreated by its workload. The entry is updated below.
             (EntryState::Observed, Some(_)) => true,
             (EntryState::Applied | EntryState::Kept, Some(live)) => {
                 entry.uid.as_deref() == Some(&live.uid)
             }
-            // Never confirmed and no longer in git, or not there any more: it
-            // leaves, unless it could not be looked for.
+            // Never confirmed and no longer in git, or gone: drop it, unless the search was
+            // incomplete.
             (EntryState::Intended, _) | (_, None) => !observed.is_complete(id),
         }
     });
-    // Pods may make them after the run that brought the pods.
+    // Pods can create them after the run that created the pods.
     let apply_set = desired.apply_set();
     for (id, entry) in &observed.found {
         let live = observed.live_meta(id);
@@ -303,8 +300,8 @@ fn refreshed(desired: &Desired, observed: &Observed, plan: &Plan) -> Inventory {
     inventory
 }
 
-/// Whether a run-time object is still what it was recorded for: one that was
-/// found by the Service it points at must still point there.
+/// Returns whether a runtime object is still the recorded one. An object that was found by its
+/// Service must still refer to it.
 fn still_matches(observed: &Observed, id: &ObjectId, entry: &Entry) -> bool {
     let Some(service) = &entry.service else {
         return true;
@@ -315,8 +312,8 @@ fn still_matches(observed: &Observed, id: &ObjectId, entry: &Entry) -> bool {
         .any(|registration| registration.id == *id && registration.services.contains(service))
 }
 
-/// Records the run-time objects of a verified release, with their uids: they
-/// may have been made anew since the last time.
+/// Records the runtime objects of a verified release with their uids, because they can have been
+/// recreated.
 pub(super) async fn record_run_time_objects(
     cluster: &Cluster,
     desired: &Desired,
@@ -341,7 +338,7 @@ pub(super) async fn record_run_time_objects(
     Ok(())
 }
 
-/// Registrations are found by the Service they point at.
+/// Records registrations, which are found by their Service.
 async fn record_registrations(
     cluster: &Cluster,
     desired: &Desired,
@@ -369,7 +366,7 @@ async fn record_registrations(
     Ok(())
 }
 
-/// Others are found by their name, in each namespace of the release.
+/// Records other runtime objects, which are found by name in each namespace of the release.
 async fn record_named(
     cluster: &Cluster,
     desired: &Desired,
@@ -402,7 +399,7 @@ async fn record_named(
     Ok(())
 }
 
-/// A member that we applied stays one, whoever else declares it.
+/// Records an object. An applied member stays one, even if it is also declared as a runtime object.
 fn remember(
     inventory: &mut Inventory,
     id: ObjectId,
@@ -421,10 +418,10 @@ fn remember(
     }
 }
 
-/// Reason and message of the condition Ready where all is as a commit wants it.
+/// Reason and message of the condition Ready for a reconciled release.
 pub(super) const REACHED: (&str, &str) = ("Deployed", "");
 
-/// How a sync ended, in the words of the record.
+/// Outcome of a sync, as recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ending {
     /// `deployed`, `failed`, `interrupted`, `superseded` or `unverified`.
@@ -433,16 +430,16 @@ pub(super) struct Ending {
     reason: &'static str,
     /// The first problem, in one line.
     message: String,
-    /// The last stage in which a step was carried out.
+    /// The last stage with an executed step.
     stage: String,
-    /// Who went ahead although a loop follows the release, and why.
+    /// User and reason of a local run that overrode the controller.
     local: String,
-    /// Checks that did not hold and did not matter.
+    /// Checks that failed and were overridden.
     overridden: Vec<Override>,
 }
 
 impl Ending {
-    /// The word for a plan of which nothing was to be carried out or recorded.
+    /// Returns the word for a plan without anything to execute or record.
     pub(super) fn of_nothing(plan: &Plan, was_ready: bool) -> &'static str {
         if plan.is_stuck() {
             "failed"
@@ -453,8 +450,8 @@ impl Ending {
         }
     }
 
-    /// Judges a result; `was_ready` says whether the release was ready before:
-    /// it still is after a plan that changes nothing.
+    /// Evaluates a result. `was_ready`: the release was ready before, and still is after a plan
+    /// without changes.
     pub(super) fn of(
         plan: &Plan,
         result: &SyncResult,
@@ -495,7 +492,7 @@ impl Ending {
         }
     }
 
-    /// The same for a run that may have gone ahead although a loop follows.
+    /// Adds the override of a local run, if any.
     pub(super) fn local(self, said: Option<&String>) -> Self {
         Self {
             local: said.cloned().unwrap_or_default(),
@@ -505,7 +502,7 @@ impl Ending {
 }
 
 impl Ending {
-    /// The word for people and programs, who want to know too that nothing was done.
+    /// Returns the word to show, which distinguishes that nothing was done.
     pub(super) fn word(&self, plan: &Plan, was_ready: bool) -> &'static str {
         if plan.steps.is_empty() && was_ready && self.result == "deployed" {
             "unchanged"
@@ -515,7 +512,7 @@ impl Ending {
     }
 }
 
-/// The fields that were taken back from others.
+/// Returns the fields that were reverted from other field managers.
 pub(super) fn corrected(plan: &Plan, result: &SyncResult) -> Vec<(ObjectId, Taken)> {
     let applied: BTreeSet<&ObjectId> = plan
         .steps
@@ -534,10 +531,9 @@ pub(super) fn corrected(plan: &Plan, result: &SyncResult) -> Vec<(ObjectId, Take
         .collect()
 }
 
-/// Whether a result belongs in the history. That of a run without effects does
-/// only where the newest entry says something else of the release: that it
-/// failed, or that another version is there. What has no versions has another
-/// one with each commit, which is nothing to say.
+/// Returns whether a result belongs in the history. A run without effects only does if the newest
+/// entry has another result or version. Without versions, each commit counts as one, which is not
+/// worth an entry.
 fn is_news(record: &Installed, attempt: &Attempt, result: &str) -> bool {
     let is_versioned = attempt.version != attempt.revision;
     record.history.first().is_none_or(|last| {
@@ -545,7 +541,7 @@ fn is_news(record: &Installed, attempt: &Attempt, result: &str) -> bool {
     })
 }
 
-/// Writes how a sync ended.
+/// Writes the outcome of a sync.
 pub(super) async fn finish(
     state: &mut State,
     desired: &Desired,
@@ -593,7 +589,7 @@ pub(super) async fn finish(
         .await
 }
 
-/// One line of at most 1 KiB: the record does not grow with what servers say.
+/// Formats a message in one line of at most 1 KiB, because messages of servers can be long.
 pub(super) fn bounded(message: &str) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(1000) {
@@ -602,7 +598,7 @@ pub(super) fn bounded(message: &str) -> String {
     }
 }
 
-/// How far a run got that was stopped, in one line.
+/// Summarizes the progress of a stopped run in one line.
 pub(super) fn how_far(plan: &Plan, result: &SyncResult) -> Option<String> {
     result.stopped?;
     Some(Remainder::of(plan, result).summary())

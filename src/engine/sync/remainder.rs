@@ -1,4 +1,4 @@
-//! How far a run got that was stopped.
+//! Progress of a stopped run.
 
 use std::collections::BTreeMap;
 
@@ -8,31 +8,30 @@ use pleach_domain::plan::{Action, Op, Plan, Step};
 use super::events::Outcome;
 use super::report::SyncResult;
 
-/// What a stopped run did, and what it left, object by object in the order of
-/// the plan.
+/// Done and remaining changes of a stopped run, by object in the order of the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remainder<'a> {
-    /// Changed, and as it shall be.
+    /// Changed and complete.
     pub made: Vec<&'a ObjectId>,
-    /// Changed; that it became ready, or went, was not waited for.
+    /// Changed, but readiness or deletion was not awaited.
     pub unsettled: Vec<&'a ObjectId>,
-    /// Not changed, or not all of it.
+    /// Not changed, or only partly.
     pub left: Vec<Left<'a>>,
 }
 
-/// What is left to do to an object.
+/// Remaining change of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left<'a> {
     /// The object.
     pub object: &'a ObjectId,
-    /// What is to be done to it, in one word.
+    /// The action, in one word.
     pub action: String,
-    /// Some of its steps were carried out.
+    /// Whether some of its steps were executed.
     pub begun: bool,
 }
 
 impl<'a> Remainder<'a> {
-    /// Compares a plan with what became of its steps.
+    /// Compares a plan with the outcomes of its steps.
     pub fn of(plan: &'a Plan, result: &SyncResult) -> Self {
         let mut remainder = Self {
             made: Vec::new(),
@@ -42,7 +41,7 @@ impl<'a> Remainder<'a> {
         let actions: BTreeMap<&ObjectId, String> = plan
             .changes
             .iter()
-            // What is as git wants it may be changed for a while.
+            // An object in sync can still have a temporary change.
             .filter(|change| change.action != Action::Unchanged)
             .map(|change| (&change.object, change.action.to_string()))
             .collect();
@@ -58,7 +57,7 @@ impl<'a> Remainder<'a> {
             }
             steps.push(step);
         }
-        // What was made for a while and taken back at once is as it was.
+        // A temporary change that was reverted left no trace.
         let is_undone = |step: &Step| {
             let overlay = step.overlay.as_ref();
             !matches!(step.op, Op::Lift) && overlay.is_some_and(|id| result.undone.contains(id))
@@ -95,17 +94,18 @@ impl<'a> Remainder<'a> {
         remainder
     }
 
-    /// Number of objects that were changed.
+    /// Returns the number of changed objects.
     pub fn changed(&self) -> usize {
         self.made.len() + self.unsettled.len()
     }
 
-    /// Number of objects that were to be changed.
+    /// Returns the number of objects to change.
     pub fn planned(&self) -> usize {
         self.changed() + self.left.len()
     }
 
-    /// In a few words: `2 of 5 changes are made, 1 of them was not waited for`.
+    /// Summarizes the progress, for example `2 of 5 changes are made, 1 of them was not waited
+    /// for`.
     pub fn summary(&self) -> String {
         let (changed, planned) = (self.changed(), self.planned());
         let made = match (changed, planned) {
@@ -135,7 +135,7 @@ mod tests {
     use crate::engine::stop::Cause;
     use crate::engine::sync::report::{Failure, FailureKind};
 
-    /// One patch of each object, and a wait at the end; the last object has two.
+    /// Builds a plan with one patch per object, two for the last, and a final wait.
     fn plan(objects: &[&str]) -> Plan {
         let step = |(position, name): (usize, &&str)| Step {
             id: StepId(position),
@@ -230,7 +230,7 @@ mod tests {
         plan.steps[0].overlay = Some(stop.clone());
         let outcomes = [Outcome::Done, UNTOUCHED, Outcome::Done, UNTOUCHED];
         check_plan(&plan, &outcomes, &[&stop], "b||a: 1 of 2 changes is made");
-        // While it is on, it is half of what was to be done.
+        // While the temporary change is active, half of the work is done.
         check_plan(&plan, &outcomes, &[], "b||a+: 1 of 2 changes is made");
     }
 

@@ -1,4 +1,4 @@
-//! A release that goes as a whole: its steps, its record, and the record's end.
+//! Uninstall of a release: its steps, its record, and the removal of the record.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use super::state::State;
 use super::{Books, Observation, Reached, Run, record, returned};
 use crate::io::cluster::{Cluster, ResourcePath};
 
-/// Carries out the plan of a release that goes as a whole.
+/// Executes an uninstall.
 ///
-/// The record shrinks after confirmed deletions, and ends when it has no
-/// members any more: until then it can be gone on with.
+/// The record shrinks after confirmed deletions, and is removed once it has no members. Until then,
+/// the uninstall can be resumed.
 pub(super) async fn carry_out(
     run: &Run<'_>,
     desired: &Desired,
@@ -34,7 +34,7 @@ pub(super) async fn carry_out(
         mut state,
     } = observation;
     if state.record().uid.is_empty() {
-        // There is no record, so there are no members.
+        // Without a record, there are no members.
         return Ok(ended(SyncResult::default(), "uninstalled"));
     }
     if plan.steps.is_empty() && !writes(desired, &observed, plan, outgoing) {
@@ -66,7 +66,7 @@ pub(super) async fn carry_out(
     .await
 }
 
-/// Writes down what is about to be done, before the first deletion.
+/// Records the intended uninstall before the first deletion.
 async fn begin(run: &Run<'_>, state: &mut State, before: &Inventory) -> Result<(), SyncError> {
     run.events.send(EventKind::Phase(Verb::Apply));
     let change = |record: &mut Installed| {
@@ -77,7 +77,7 @@ async fn begin(run: &Run<'_>, state: &mut State, before: &Inventory) -> Result<(
     state.commit(before, change, "Uninstalling", message).await
 }
 
-/// What every run ends with that was begun, however far it got.
+/// Finishes an uninstall that has started, with any outcome.
 async fn settle(
     run: &Run<'_>,
     state: &mut State,
@@ -98,7 +98,7 @@ async fn settle(
         }
     }
     if plan.has_steps() && result.is_success() && inventory.entries.is_empty() {
-        // Pods may have made their registrations anew before they ended.
+        // Terminating pods can have recreated their registrations.
         let told = (run.cluster, run.events);
         let look = returned::keep(told, desired, observed, plan, &mut inventory);
         Box::pin(look).await;
@@ -106,7 +106,7 @@ async fn settle(
     finish(run, state, plan, outgoing, &inventory, result).await
 }
 
-/// Whether carrying out the plan would write something, be it only the record.
+/// Returns whether execution would write anything, even only the record.
 pub(super) fn writes(
     desired: &Desired,
     observed: &Observed,
@@ -127,7 +127,7 @@ fn ended(result: SyncResult, ending: &'static str) -> SyncResult {
     SyncResult { ending, ..result }
 }
 
-/// What stays is no member any more, once its marks are off.
+/// Removes retained objects from the inventory once their marks are removed.
 fn without_released(
     mut inventory: Inventory,
     outgoing: &Outgoing,
@@ -138,8 +138,8 @@ fn without_released(
         let steps = plan.steps.iter().filter(|step| step.object == *id);
         let mut done = steps.map(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done));
         let is_done = match done.next() {
-            // It has no marks: after a run that failed the next one may be told to
-            // delete it.
+            // An object without marks is only removed after a successful run, because the next run
+            // could be told to delete it.
             None => result.is_success(),
             Some(first) => first && done.all(|is_done| is_done),
         };
@@ -150,7 +150,7 @@ fn without_released(
     inventory
 }
 
-/// Writes what is left, or ends the record when nothing is.
+/// Writes the remaining record, or removes it if it is empty.
 async fn finish(
     run: &Run<'_>,
     state: &mut State,
@@ -196,7 +196,7 @@ async fn finish(
             name,
         )
     };
-    // What was done is reported even if it could not be recorded.
+    // Report the result even if it could not be recorded.
     result.unrecorded = written.err().map(Arc::new);
     result.ending = if result.unrecorded.is_some() {
         "failed"
@@ -220,8 +220,8 @@ fn message(plan: &Plan, result: &SyncResult, inventory: &Inventory) -> String {
     )
 }
 
-/// What forbids the end of a release: objects that its bundle says must be gone
-/// before. One that cannot be looked for forbids it too.
+/// Returns reasons against an uninstall: existing objects that the bundle declares as blocking. A
+/// failed search counts too.
 pub async fn review_end(cluster: &Cluster, desired: &Desired, observed: &Observed) -> Vec<Finding> {
     let mut findings = Vec::new();
     for rule in &desired.terms.block_uninstall {
@@ -245,7 +245,7 @@ async fn blocks(cluster: &Cluster, observed: &Observed, rule: &BlockUninstall) -
     let Ok(check) = Check::of_end(rule, Origin::new("", 0)) else {
         return unknown("a newer pleach wrote down how".to_owned());
     };
-    // A kind that nobody serves has no objects that anybody could use.
+    // A kind that is not served has no usable objects.
     let path = ResourcePath::preferred(&observed.discovery, &kind)?;
     let is_member = |id: &ObjectId| {
         let entry = observed.inventory.entries.get(id);

@@ -1,4 +1,4 @@
-//! How a sync ended.
+//! Result of a sync.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,38 +13,38 @@ use super::error::SyncError;
 use super::events::Outcome;
 use crate::engine::stop::Cause;
 
-/// Why a step failed; decides the exit code.
+/// Category of a failed step, which decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FailureKind {
-    /// The cluster cannot be reached, or does not let us (exit 4).
+    /// The cluster is unreachable or rejects our credentials (exit 4).
     Cluster,
-    /// Fields of others, or a precondition that no longer holds (exit 5).
+    /// Fields of other field managers, or a failed precondition (exit 5).
     Conflict,
-    /// Only a planned step could do it (exit 7).
+    /// Only possible as a planned step (exit 7).
     Policy,
-    /// Not ready in time, or failed to become ready (exit 6).
+    /// Not ready in time, or readiness failed (exit 6).
     NotReady,
-    /// The server refuses the object (exit 3).
+    /// The server rejects the object (exit 3).
     Refused,
-    /// Anything else (exit 1).
+    /// Any other failure (exit 1).
     Other,
 }
 
-/// A step that failed.
+/// Failure of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failure {
-    /// What kind of failure.
+    /// Category of the failure.
     pub kind: FailureKind,
-    /// One line: what failed and why.
+    /// One line: the operation and the cause.
     pub message: String,
-    /// The obvious next step.
+    /// The next step, if it is obvious.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
 impl Failure {
-    /// A failure without a hint.
+    /// Creates a failure without a hint.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -54,45 +54,44 @@ impl Failure {
     }
 }
 
-/// A temporary change that is still on after a run.
+/// A temporary change that is still active after a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Standing {
     /// Its name.
     pub overlay: OverlayId,
-    /// Its sort.
+    /// Its kind.
     #[serde(skip)]
     pub kind: OverlayKind,
-    /// What it changes.
+    /// The changed object.
     pub object: ObjectId,
-    /// When it is taken back.
+    /// The rule by which it is reverted.
     pub rule: String,
-    /// Why it could not be taken back now, where it should have been.
+    /// Reason why it could not be reverted when it was due.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }
 
-/// How a sync ended, step by step.
+/// Result of a sync, by step.
 #[derive(Debug, Clone, Default)]
 pub struct SyncResult {
-    /// By step.
+    /// Outcome by step.
     pub outcomes: BTreeMap<StepId, Outcome>,
-    /// Why it ended before its plan did.
+    /// Reason why the run stopped early.
     pub stopped: Option<Cause>,
     /// `deployed`, `unchanged`, `failed`, `interrupted`, `superseded` or `unverified`.
     pub ending: &'static str,
-    /// Temporary changes that are still on.
+    /// Temporary changes that are still active.
     pub standing: Vec<Standing>,
-    /// Temporary changes that were taken back because the run did not come to its
-    /// end.
+    /// Temporary changes that were reverted because the run did not finish.
     pub undone: BTreeSet<OverlayId>,
-    /// The members as they are now, be it unrecorded; none where nothing was begun.
+    /// The members now, even if unrecorded; `None` if nothing was started.
     pub members: Option<Arc<Inventory>>,
-    /// Why the result could not be recorded in the cluster, if it could not.
+    /// Reason why the result could not be recorded in the cluster.
     pub unrecorded: Option<Arc<SyncError>>,
 }
 
 impl SyncResult {
-    /// A plan of which nothing was begun.
+    /// Creates the result of a plan that was stopped before its start.
     pub(super) fn not_begun(plan: &Plan, cause: Cause) -> Self {
         let outcomes = plan.steps.iter();
         Self {
@@ -105,7 +104,7 @@ impl SyncResult {
         }
     }
 
-    /// Whether every step ended well.
+    /// Returns whether every step succeeded.
     pub fn is_success(&self) -> bool {
         self.stopped.is_none()
             && self.unrecorded.is_none()
@@ -115,7 +114,7 @@ impl SyncResult {
                 .all(|outcome| *outcome == Outcome::Done)
     }
 
-    /// The failures with their objects, in the order of the plan.
+    /// Returns the failures with their objects, in the order of the plan.
     pub fn failures<'a>(
         &'a self,
         plan: &'a Plan,

@@ -1,7 +1,7 @@
-//! Registrations whose Service is gone, and that somebody made anew after that: what
-//! the next plan finds them by.
+//! Recreated registrations of deleted Services.
 //!
-//! It finds them by their Service, so that this stays on record until they are gone.
+//! The next plan finds such registrations by their Service, so the Service stays in the record
+//! until they are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use super::events::{EventKind, Events};
 use super::hub::describe;
 use crate::io::cluster::{Class, Cluster};
 
-/// The Services of registrations that a plan deletes as they go.
+/// Returns the Services of registrations that a plan deletes as stale.
 fn unregistered(plan: &Plan) -> impl Iterator<Item = &ServiceRef> {
     plan.steps.iter().filter_map(|step| match &step.op {
         Op::Delete(deletion) => match deletion.because() {
@@ -26,8 +26,8 @@ fn unregistered(plan: &Plan) -> impl Iterator<Item = &ServiceRef> {
     })
 }
 
-/// Services of the release that were gone when the plan was made, and of which it
-/// deletes registrations: they stay on record until that is done.
+/// Returns Services of the release that were gone before the plan, and whose registrations it
+/// deletes. They stay in the record until that is done.
 pub(super) fn remembered<'a>(
     desired: &Desired,
     observed: &'a Observed,
@@ -43,9 +43,8 @@ pub(super) fn remembered<'a>(
     .collect()
 }
 
-/// Looks, once Services of the release went, whether something points at them that
-/// was not there when the plan was made. That keeps the Service among the members, by
-/// which the next plan finds it; so does a look that is not complete.
+/// Searches for new registrations of deleted Services. Keeps the Service in the inventory if there
+/// are any, or if the search was incomplete, so that the next plan finds them.
 pub(super) async fn keep(
     (cluster, events): (&Cluster, &Events),
     desired: &Desired,
@@ -76,8 +75,8 @@ pub(super) async fn keep(
     }
 }
 
-/// The Services among those that are gone which something points at that is not
-/// known, or may: what could not be listed is not known to be absent.
+/// Returns the deleted Services with unknown registrations. A kind that cannot be listed counts as
+/// having some.
 async fn look(
     cluster: &Cluster,
     manager: &str,
@@ -88,7 +87,7 @@ async fn look(
     for list in cluster.clone().alone().registrations(manager).await {
         let found = match list.found {
             Ok(found) => found,
-            // What may not be listed was said to be none of our concern.
+            // A list that is forbidden was reported as out of scope.
             Err(error)
                 if matches!(error.class(), Some(Class::Forbidden | Class::KindNotServed)) =>
             {
@@ -147,7 +146,7 @@ mod tests {
         (code, status)
     }
 
-    /// What is kept when the list of mutating webhooks is answered so.
+    /// Returns the retained Services, given an answer to the list of mutating webhooks.
     async fn kept(answer: (u16, Value), known: &[&str]) -> Vec<(String, String)> {
         let cluster = answering(move |path| {
             if path.ends_with("/mutatingwebhookconfigurations") {

@@ -1,8 +1,7 @@
-//! Carries out a plan's graph: every step as soon as what it needs is reached.
+//! Scheduler of plans: starts every step as soon as its edges are satisfied.
 //!
-//! Steps without an edge between them run concurrently, a bounded number of
-//! operations at a time; waiting takes no place. One step's failure stops its
-//! descendants only.
+//! Steps without an edge between them run concurrently, up to a number of operations. Waits hold no
+//! permit. The failure of a step only stops its descendants.
 
 mod places;
 
@@ -20,23 +19,23 @@ use super::events::{EventKind, Events, Outcome};
 use super::report::{Failure, SyncResult};
 use crate::engine::stop::Stop;
 
-/// What carries out single steps.
+/// Executor of single steps.
 pub(super) trait Executor: Sync {
-    /// Does what the step does, with its retries, until the server took it. It
-    /// waits aside of the place that it has.
+    /// Executes the operation of a step, with retries, until the server accepted it. Waits do not
+    /// hold `place`.
     fn carry_out<'a>(
         &'a self,
         step: &'a Step,
         place: &'a Place,
     ) -> impl Future<Output = Result<(), Failure>> + Send + 'a;
-    /// Waits for what completes the step.
+    /// Waits for the completion of the step.
     fn complete<'a>(
         &'a self,
         step: &'a Step,
     ) -> impl Future<Output = Result<(), Failure>> + Send + 'a;
 }
 
-/// How far a step is.
+/// Progress of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reached {
     Nothing,
@@ -44,7 +43,7 @@ enum Reached {
     Complete,
 }
 
-/// What a future of a step ended with.
+/// Result of a future of a step.
 enum Ended {
     Operation(Result<(), Failure>),
     Wait(Result<(), Failure>),
@@ -55,11 +54,11 @@ struct Run<'a, E> {
     executor: &'a E,
     events: &'a Events,
     reached: Vec<Reached>,
-    /// Edges that are not yet satisfied, by step.
+    /// Number of unsatisfied edges, by step.
     unmet: Vec<usize>,
-    /// Who needs a step, and what of it.
+    /// Steps that depend on a step, with the required progress.
     dependents: Vec<Vec<(StepId, Need)>>,
-    /// Steps whose edges are satisfied and whose operation has no place yet.
+    /// Steps with satisfied edges that wait for a permit.
     ready: BTreeSet<StepId>,
     running: FuturesUnordered<BoxFuture<'a, (StepId, Ended)>>,
     places: Places,
@@ -67,9 +66,8 @@ struct Run<'a, E> {
     outcomes: BTreeMap<StepId, Outcome>,
 }
 
-/// Carries out a plan with at most `limit` operations at a time. When it is asked
-/// to stop, running operations are finished, waits are broken off and nothing
-/// new is started.
+/// Executes a plan with at most `limit` concurrent operations. On a stop request, running
+/// operations finish, waits are interrupted, and no step starts.
 pub(super) async fn run<E: Executor>(
     plan: &Plan,
     executor: &E,
@@ -95,8 +93,7 @@ pub(super) async fn run<E: Executor>(
             () = run.places.free(), if asked.is_none() && !run.ready.is_empty() => {}
         }
     }
-    // Who is asked after the last step has nothing to stop. A long operation may
-    // break off by itself.
+    // A stop request after the last step has no effect. A long operation can stop by itself.
     let is_done = |id| run.outcomes.get(id) == Some(&Outcome::Done);
     let stopped = asked.filter(|_| !plan.steps.iter().all(|step| is_done(&step.id)));
     for step in &plan.steps {
@@ -139,7 +136,7 @@ impl<'a, E: Executor> Run<'a, E> {
         }
     }
 
-    /// Starts ready steps, in the order of the plan, while there is place.
+    /// Starts ready steps in plan order, while permits are available.
     fn start(&mut self) {
         while let Some(&id) = self.ready.first()
             && let Some(place) = self.places.take()
@@ -209,8 +206,8 @@ impl<'a, E: Executor> Run<'a, E> {
         self.skip_dependents(id, reached);
     }
 
-    /// Skips what can no longer start. A step that was applied and did not
-    /// become ready still lets those go on that only need it applied.
+    /// Skips steps that can no longer start. Steps that only need an applied, not a ready,
+    /// predecessor can continue.
     fn skip_dependents(&mut self, because: StepId, reached: Reached) {
         let mut open = vec![(because, reached)];
         while let Some((id, reached)) = open.pop() {

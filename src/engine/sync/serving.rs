@@ -1,4 +1,4 @@
-//! A server without sockets, for tests.
+//! In-memory API server for tests.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -12,17 +12,17 @@ use tokio::sync::Barrier;
 
 use crate::io::cluster::{Cluster, Connection};
 
-/// A server that answers reads by their path, and says 404 of everything else.
+/// Creates a server that answers reads by path, and 404 otherwise.
 pub(super) fn serving(answer: impl Fn(&str) -> Option<Value> + Clone + Send + 'static) -> Cluster {
     answering(move |path| found(answer(path)))
 }
 
-/// A server that answers by the path: with a code, and with what comes along.
+/// Creates a server that answers by path with a status code and a body.
 pub(super) fn answering(answer: impl Fn(&str) -> (u16, Value) + Clone + Send + 'static) -> Cluster {
     over(move |path| std::future::ready(answer(&path)))
 }
 
-/// A server like [`serving`] that answers no request before so many wait.
+/// Creates a server like [`serving`] that answers only once this many requests wait.
 pub(super) fn gathering(
     requests: usize,
     answer: impl Fn(&str) -> Option<Value> + Clone + Send + Sync + 'static,

@@ -1,11 +1,9 @@
-//! The record of a release in the cluster: the object that holds it, inventory
-//! shards, digest key.
+//! The record of a release in the cluster: its object, inventory shards and digest key.
 //!
-//! What holds the record is a Release object, or a ConfigMap where that kind may
-//! not be defined ([`Store`]). Either way the superset of the inventory is
-//! written before the first change it describes: changed shards under new names,
-//! then one fenced write of the record that commits them, then shards that are
-//! no longer named go. A crash between any two of these leaves a complete record.
+//! The record is in a Release object, or in a ConfigMap if that CRD cannot be installed
+//! ([`Store`]). In both cases, the superset of the inventory is written before the first change.
+//! Changed shards get new names, then one write of the record with optimistic locking commits them,
+//! then old shards are deleted. A crash at any point leaves a complete record.
 
 mod all;
 mod announce;
@@ -55,40 +53,40 @@ pub(super) use shards::members;
 
 pub(in crate::engine) use pleach_domain::state_objects::KEY_SECRET;
 
-/// The record of one release, and how it is written.
+/// The record of one release, with its writer.
 #[derive(Debug)]
 pub struct State {
     cluster: Cluster,
     name: ReleaseName,
     store: Store,
     key: Option<StateKey>,
-    /// What the seals of record and journal are bound to.
+    /// Scope that the seals of record and journal are bound to.
     scope: Scope,
     record: Installed,
-    /// The object that holds the record, as it was last read or written.
+    /// The object of the record, as last read or written.
     live: Option<Value>,
-    /// The object that holds the journal, as it was read.
+    /// The object of the journal, as read.
     journal: Option<Value>,
-    /// Shards that a former run wrote and did not commit, or did not remove.
+    /// Shards of a previous run that were not committed or not deleted.
     unlisted: BTreeSet<String>,
 }
 
-/// Where members may be of a release whose record says nothing: kinds and
-/// namespaces that the object which holds it still names.
+/// Possible locations of members of a release with an empty record: kinds and namespaces that its
+/// object still names.
 #[derive(Debug, Default)]
 pub(super) struct Named {
     pub(super) kinds: Vec<GroupKind>,
     pub(super) namespaces: Vec<String>,
 }
 
-/// What the record says.
+/// Content of the record.
 #[derive(Debug)]
 pub struct Recorded {
-    /// The record itself; none on first use.
+    /// The record; `None` on first use.
     pub installed: Option<Installed>,
     /// The members.
     pub inventory: Inventory,
-    /// What a former run left to do.
+    /// Open entries of a previous run.
     pub journal: Journal,
 }
 
@@ -107,8 +105,8 @@ impl Recorded {
 }
 
 impl State {
-    /// A record that was not read, or is not there. Nothing is written of it where
-    /// the cluster is not named.
+    /// Creates an empty state without a read. With an empty cluster id, its seals are valid for no
+    /// cluster.
     pub(super) fn unread(cluster: &Cluster, name: &ReleaseName, store: &Store) -> Self {
         Self {
             cluster: cluster.clone(),
@@ -123,9 +121,9 @@ impl State {
         }
     }
 
-    /// Reads the record of a release, in the cluster with an id. Reads nothing where
-    /// Release is neither served nor defined: first use. What pleach did not write is
-    /// an error (I14).
+    /// Reads the record of a release in the cluster with this id. Reads nothing on first use, when
+    /// Release is neither served nor defined. State that was not written by pleach is an error
+    /// (I14).
     pub async fn read(
         cluster: &Cluster,
         (name, store): (&ReleaseName, &Store),
@@ -135,7 +133,7 @@ impl State {
         let mut state = Self::unread(cluster, name, store);
         state.scope = Scope::of(&id.0, store, name);
         let recorded = Box::pin(state.read_all(discovery)).await?;
-        // From here on it may be written, and is asked for by us alone.
+        // It can be written from here on, so do not share answers.
         state.cluster = cluster.clone().alone();
         Ok((state, recorded))
     }
@@ -146,12 +144,12 @@ impl State {
             Store::ConfigMap { .. } => discovery.served(&Gvk::new("v1", "ConfigMap")),
         };
         if served == Served::Stale {
-            // Not first use: the record is there and cannot be read.
+            // Not first use: the record exists and cannot be read.
             let what = "the server behind releases.pleach.dev does not answer".to_owned();
             return Err(self.incomplete(what));
         }
-        // An API server that was just started does not say yet what it serves of
-        // what is defined: whether there is a record says the read itself.
+        // Discovery of an API server that was just started can be incomplete. If the CRD exists,
+        // the read itself decides.
         if served == Served::Absent && !has_definition(&self.cluster, crd::NAME).await? {
             return Ok(Recorded::nothing());
         }
@@ -163,8 +161,8 @@ impl State {
         self.verify(&installed)?;
         let inventory = match self.read_inventory(&installed).await {
             Ok(inventory) => inventory,
-            // Somebody may have committed new shards between the two reads. And answers
-            // that others asked for may be of two moments, the second one before the first.
+            // Another client can have committed new shards between the two reads. Shared answers
+            // can also be out of order.
             Err(error) => {
                 self.cluster = self.cluster.clone().alone();
                 let Some(again) = self.read_record().await? else {
@@ -191,8 +189,8 @@ impl State {
         })
     }
 
-    /// The journal, for an attempt whose plan has these effects; `journal` is
-    /// what was read of it. Writes nothing.
+    /// Returns the journal writer for an attempt whose plan has these effects. `journal` is the
+    /// content as read. Writes nothing.
     pub(super) fn ledger(&self, journal: Journal, attempt: Attempt, plan: Digest) -> Ledger {
         let live = self.journal.clone();
         let of = (&self.name, &self.store);
@@ -200,34 +198,34 @@ impl State {
         Ledger::new(&self.cluster, (of, seals), (journal, live), (attempt, plan))
     }
 
-    /// The key of digests; none before the first apply in this cluster.
+    /// Returns the key of digests; `None` before the first apply in this cluster.
     pub fn key(&self) -> Option<&DigestKey> {
         self.key.as_ref().map(StateKey::digests)
     }
 
-    /// The record as it was last read or written.
+    /// Returns the record as last read or written.
     pub fn record(&self) -> &Installed {
         &self.record
     }
 
-    /// What the loop that follows the release says of itself, as it was last
-    /// read; none where no loop does.
+    /// Returns the heartbeat of the controller that follows the release, as last read. `None`
+    /// without a controller.
     pub fn followed(&self) -> Option<Following> {
         self.live.as_ref().and_then(followed)
     }
 
-    /// Whether the loop has said exactly this of the release, as it was last read.
+    /// Returns whether the controller already reported exactly these conditions, as last read.
     pub fn says(&self, said: &[Condition]) -> bool {
         let live = self.live.as_ref();
         live.is_some_and(|live| telling(live, said, Timestamp::now()).is_none())
     }
 
-    /// What the loop said of what was ready and is not any more, as it was last read.
+    /// Returns the message of the controller about lost readiness, as last read.
     pub fn degraded(&self) -> Option<String> {
         self.live.as_ref().and_then(degraded)
     }
 
-    /// Where members may be that the record does not say; nothing where it says all.
+    /// Returns possible locations of members beyond the record; empty if the record is complete.
     pub(super) fn named(&self) -> Named {
         let Some(live) = self.live.as_ref().filter(|_| self.record.is_blank()) else {
             return Named::default();
@@ -246,7 +244,7 @@ impl State {
             GroupKind::new(group, kind)
         };
         let mut namespaces = texts("applyset.kubernetes.io/additional-namespaces");
-        // A parent does not name the namespace that it is in.
+        // An ApplySet parent does not name its own namespace.
         if let Store::ConfigMap { namespace } = &self.store {
             namespaces.push(namespace.clone());
         }
@@ -256,39 +254,38 @@ impl State {
         }
     }
 
-    /// What people say of the release without git, as it was last read.
+    /// Returns the user requests, as last read.
     pub fn orders(&self) -> Orders {
         self.live.as_ref().map(Orders::read).unwrap_or_default()
     }
 
-    /// Where the record is kept.
+    /// Returns the store of the record.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Where it is written.
+    /// Returns the cluster of the record.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// Environment and release.
+    /// Returns environment and release.
     pub fn name(&self) -> &ReleaseName {
         &self.name
     }
 
-    /// What members of the release carry as label.
+    /// Returns the label value of the release members.
     pub(super) fn apply_set(&self) -> String {
         self.store.apply_set(&self.name)
     }
 
-    /// The namespace that the inventory lies in.
+    /// Returns the namespace of the inventory.
     pub fn namespace(&self) -> &str {
         self.store.namespace()
     }
 
-    /// Reads the record once more: a plan that was made from another one is
-    /// not carried out. The names of its shards are those of their contents, so
-    /// this is about the inventory too.
+    /// Reads the record again, and fails if it changed since the plan was made. Names of shards are
+    /// content digests, so this covers the inventory too.
     pub async fn ensure_unmoved(&mut self) -> Result<(), SyncError> {
         let now = self.read_record().await?;
         let was = self.live.as_ref().map(Installed::from_object).transpose();
@@ -311,12 +308,11 @@ impl State {
         Ok(())
     }
 
-    /// Writes the record: the parent's metadata where it changed, new shards,
-    /// then the record that commits them, then the removal of old shards.
+    /// Writes the record: changed metadata of the parent, new shards, the record that commits them,
+    /// then the deletion of old shards.
     ///
-    /// Every write to the parent is fenced by the version that was read. A
-    /// write of somebody else that left the record as it was (an annotation, a
-    /// label) is no reason to lose a result: then it is tried once more.
+    /// Every write to the parent uses optimistic locking. If another client only changed an
+    /// annotation or a label, the write is retried once.
     pub async fn commit(
         &mut self,
         inventory: &Inventory,
@@ -334,7 +330,7 @@ impl State {
             other => other?,
         }
         self.record = next;
-        // The record is complete without that, and the next run tries again.
+        // The record is complete without it, and the next run tries again.
         if let Err(error) = self.remove_unlisted().await {
             tracing::warn!(
                 release = %self.name,
@@ -352,8 +348,8 @@ impl State {
         reason: &str,
         message: &str,
     ) -> Result<(), SyncError> {
-        // A Release is there before its shards, with the kinds and namespaces
-        // of all members; a ConfigMap says all of it at once, at the end.
+        // A Release exists before its shards, with the kinds and namespaces of all members. A
+        // ConfigMap gets everything in the final write.
         if self.store == Store::Release {
             let live = self.write_metadata(inventory).await?;
             fence(next, &live);
@@ -379,8 +375,8 @@ impl State {
         Ok(())
     }
 
-    /// Reads the record again after a failed write: whether its record is still
-    /// the one that we know. The fence moves to what was read.
+    /// Reads the record again after a failed write, and returns whether it is still the known one.
+    /// The next write uses the version that was read.
     async fn is_record_untouched(&mut self) -> Result<bool, SyncError> {
         let Some((installed, live)) = self.read_record().await? else {
             return Ok(false);
@@ -428,20 +424,20 @@ impl State {
     }
 }
 
-/// A record without what every write of its object changes.
+/// Returns a record without the fields that every write of its object changes.
 fn comparable(record: &Installed) -> Installed {
     Installed {
         resource_version: String::new(),
         tooling: String::new(),
         uid: String::new(),
-        // It is about what is compared.
+        // Derived from the compared fields.
         seal: None,
         content: None,
         ..record.clone()
     }
 }
 
-/// Takes over what the next write is fenced by.
+/// Adopts the resource version and uid that guard the next write.
 fn fence(record: &mut Installed, live: &Value) {
     let metadata = &live["metadata"];
     record.resource_version = text(&metadata["resourceVersion"]);

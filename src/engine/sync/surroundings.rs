@@ -1,4 +1,4 @@
-//! Looks at what stands around workloads that are about to be written.
+//! Workload context: nodes and disruption budgets around workloads to write.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use super::CONCURRENCY;
 use super::reach::Reach;
 use crate::io::cluster::{Cluster, Depth, ResourcePath, Selector};
 
-/// Looks at disruption budgets and nodes if a plan writes workloads. What cannot be read is
-/// not warned about, and stops nothing.
+/// Reads disruption budgets and nodes if a plan writes workloads. Read errors cause no warning and
+/// stop nothing.
 pub async fn look_around(
     cluster: &Cluster,
     desired: &Desired,
@@ -28,7 +28,7 @@ pub async fn look_around(
         budgets: budgets(cluster, desired, &reach).await,
         ..Surroundings::default()
     };
-    // Who has rights in namespaces only sees no nodes.
+    // Namespaced permissions do not include nodes.
     if !reach.is_restricted() {
         let path = ResourcePath::cluster_scoped("v1", "Node", "nodes");
         let read = |value: Value| Some(Node::of(&value));
@@ -41,8 +41,8 @@ pub async fn look_around(
     Some(found)
 }
 
-/// Budgets in the namespaces of the workloads, sorted. Those that git has are not among
-/// them: the plan uses them as git has them.
+/// Returns the budgets in the namespaces of the workloads, sorted. Excludes budgets in git, because
+/// the plan uses their desired state.
 async fn budgets(cluster: &Cluster, desired: &Desired, reach: &Reach) -> Vec<Budget> {
     let path = ResourcePath::namespaced("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets");
     let namespaces: BTreeSet<String> = desired

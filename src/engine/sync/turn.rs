@@ -1,5 +1,4 @@
-//! Whose turn it is: a plan with steps is carried out under the Lease of its
-//! release, which the desk and the loop share.
+//! Execution under the Lease of the release, which the CLI and the controller share.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -14,26 +13,24 @@ use crate::engine::lease::{Holder, Lease, LeaseError, Patience, Peers, Terms};
 use crate::engine::stop::{Cause, Stop};
 use crate::io::cluster::Cluster;
 
-/// Who carries plans out, and how long others are waited for.
+/// Lease identity of runs, and their patience.
 #[derive(Debug, Clone)]
 pub struct Claim {
-    /// Who it is, for others who wait: a user on a host, a pod.
+    /// Name for other clients that wait: a user on a host, or a pod.
     pub who: String,
-    /// How long somebody else who carries out a plan is waited for.
+    /// Longest wait for another client that executes a plan.
     pub patience: Duration,
-    /// The replicas that it shares work with: those that are gone are not waited for.
+    /// The replicas to share work with. Leases of dead replicas are not waited for.
     pub peers: Peers,
-    /// Who goes ahead from the desk although a loop follows the release, and
-    /// why: for the result that is recorded.
+    /// User and reason of a local run that overrides the controller, for the recorded result.
     pub local: Option<String>,
 }
 
-/// Does something while the Lease of a release is ours, and the record is still
-/// what it was when the plan was made. The Lease is given back whatever comes of
-/// it. When it is lost, the work is dropped where it stands: nothing more is
-/// written.
+/// Runs `work` while we hold the Lease of a release, and if the record is unchanged since the plan
+/// was made. The Lease is released in any case. If the Lease is lost, the work is dropped at once
+/// and nothing more is written.
 ///
-/// The inner error says that we were asked to stop before it was our turn.
+/// The inner error is the cause of a stop before the Lease was acquired.
 pub(in crate::engine) async fn in_turn<T>(
     claim: &Claim,
     state: &mut State,
@@ -84,7 +81,7 @@ pub(in crate::engine) async fn in_turn<T>(
     let done = lost.run_until_cancelled(checked).await;
     lease.release().await;
     match done {
-        // The record is written like any other object.
+        // A webhook can also reject the write of the record.
         Some(Err(SyncError::Cluster(error))) => {
             let apply_set = state.apply_set();
             Err(explained(state.cluster(), error, &apply_set).await)
@@ -97,9 +94,8 @@ pub(in crate::engine) async fn in_turn<T>(
     }
 }
 
-/// Takes away the Lease of a release that is not there: a run that was killed
-/// after its last write left it. Whoever holds it may still be at work, and is
-/// waited for. Does nothing where there is none.
+/// Deletes the Lease of a release that is not installed, as left by a run that was killed after its
+/// last write. Waits for a holder that could still be at work. Does nothing without a Lease.
 pub async fn clear_lease(
     claim: &Claim,
     cluster: &Cluster,
@@ -115,8 +111,8 @@ pub async fn clear_lease(
     cleared.map(drop)
 }
 
-/// The name of one attempt: who it is, and what tells two attempts of the same
-/// process apart.
+/// Builds the identity of one attempt: the name of the client, and a random part to distinguish
+/// attempts of the same process.
 fn identity(who: &str) -> Result<String, SyncError> {
     let mut random = [0; 4];
     rustls::crypto::ring::default_provider()
@@ -132,7 +128,7 @@ fn identity(who: &str) -> Result<String, SyncError> {
 }
 
 impl State {
-    /// The Lease of the release.
+    /// Returns the id of the release Lease.
     fn lease(&self) -> ObjectId {
         ObjectId::new(
             "coordination.k8s.io",

@@ -1,5 +1,5 @@
-//! A webhook that is asked about what pleach itself writes, and behind which nothing
-//! answers: nothing can be applied then, not even what would bring that back.
+//! Unavailable webhooks for objects that pleach itself writes. They block every apply, even the one
+//! that would repair them.
 
 use pleach_domain::object::{ObjectId, ServiceRef, labels};
 use serde_json::Value;
@@ -18,9 +18,8 @@ const KINDS: [(&str, &str); 2] = [
     ),
 ];
 
-/// Names the registration of a webhook because of which a write failed. `apply_set` is
-/// that of the release. Any other failure, and a webhook that is not found, is left as
-/// it is.
+/// Names the registration of the webhook that failed a write. `apply_set` is that of the release.
+/// Returns other failures, and failures of unknown webhooks, unchanged.
 pub(super) async fn explained(
     cluster: &Cluster,
     error: ClusterError,
@@ -31,7 +30,7 @@ pub(super) async fn explained(
     };
     for (kind, plural) in KINDS {
         let path = ResourcePath::cluster_scoped("admissionregistration.k8s.io/v1", kind, plural);
-        // What may not be listed is not named.
+        // A kind that cannot be listed is skipped.
         let Ok(list) = cluster.list(&path, &Selector::default()).await else {
             continue;
         };
@@ -51,8 +50,7 @@ pub(super) async fn explained(
     error.into()
 }
 
-/// How a webhook of a configuration is reached, if it has one of this name that must
-/// not fail.
+/// Returns the client configuration of a webhook by name, unless its failures are ignored.
 fn client_of<'a>(configuration: &'a Value, webhook: &str) -> Option<&'a Value> {
     let webhooks = configuration["webhooks"].as_array().into_iter().flatten();
     let mut named = webhooks.filter(|one| one["name"] == webhook);
@@ -68,7 +66,7 @@ fn service_of(client: &Value) -> Option<ServiceRef> {
     })
 }
 
-/// What to do about it.
+/// Returns the hint for an unavailable webhook.
 pub(super) fn way_out(
     registration: &ObjectId,
     service: Option<&ServiceRef>,
@@ -99,7 +97,7 @@ mod tests {
     use crate::engine::sync::serving::serving;
     use crate::io::cluster::ApiError;
 
-    /// A Lease that could not be created.
+    /// Builds the error of a failed Lease creation.
     fn refused(class: Class) -> ClusterError {
         ClusterError::Create {
             id: ObjectId::new("coordination.k8s.io", "Lease", Some("pleach-system"), "e.r"),
@@ -115,7 +113,7 @@ mod tests {
         }
     }
 
-    /// A cluster with a configuration that has such a webhook.
+    /// Builds a cluster with a configuration of such a webhook.
     fn cluster(policy: &str) -> Cluster {
         let hook = json!({"name": "g.example.org", "failurePolicy": policy,
             "clientConfig": {"service": {"namespace": "web", "name": "guard"}}});

@@ -1,4 +1,4 @@
-//! Waiting: every wait has a deadline and can say at any moment what it waits for (I4).
+//! Waits: every wait has a deadline and can report its state at any moment (I4).
 
 mod controllers;
 mod grace;
@@ -39,39 +39,38 @@ use super::paths::Paths;
 use super::report::{Failure, FailureKind};
 use crate::io::cluster::{ApplyOptions, Class, Cluster, ClusterError, ResourcePath, Selector};
 
-/// First pause between two looks at something that cannot be watched.
+/// First interval between reads of a state that cannot be watched.
 const SHORTEST: Duration = Duration::from_millis(100);
-/// Longest pause.
+/// Longest such interval.
 const LONGEST: Duration = Duration::from_secs(2);
-/// How often a wait without news says what it waits for.
+/// Interval at which a wait repeats its state.
 const REMINDER: Duration = Duration::from_secs(10);
 
-/// The version of an object that an apply gave back: what a watch tells must
-/// not be older.
+/// Version of an object after our apply. Watch events must not be older.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Since {
     pub(super) uid: String,
     pub(super) resource_version: String,
     pub(super) generation: Option<i64>,
-    /// How often its pods had been started again before, by their uid.
+    /// Number of container restarts before the write, by pod uid.
     pub(super) restarts: BTreeMap<String, i64>,
-    /// The object in the answer to our write; `None` where nothing waits for it.
+    /// The object in the answer to our write; `None` if no wait needs it.
     pub(super) answer: Option<Arc<Value>>,
 }
 
 impl Since {
-    /// Whether the object is at least as new as our write.
+    /// Returns whether the object is at least as new as our write.
     fn is_reached(&self, value: &Value) -> bool {
         let metadata = &value["metadata"];
-        // Another incarnation is younger than ours.
+        // Another incarnation is newer than ours.
         if !self.uid.is_empty() && metadata["uid"] != self.uid.as_str() {
             return true;
         }
         if let (Some(ours), Some(theirs)) = (self.generation, metadata["generation"].as_i64()) {
             return theirs >= ours;
         }
-        // Resource versions are comparable as numbers (KEP-5504); a server where
-        // they are not gets the benefit of the doubt.
+        // Resource versions are comparable as numbers (KEP-5504). Otherwise, assume that the object
+        // is new enough.
         let number = |text: &str| text.parse::<u128>().ok();
         match (
             number(&self.resource_version),
@@ -83,48 +82,48 @@ impl Since {
     }
 }
 
-/// What waits are made with.
+/// Context of waits.
 pub(super) struct Waiter<'a> {
     pub(super) cluster: &'a Cluster,
-    /// What git wants, and what it says that "ready" means.
+    /// Desired state, with its readiness rules.
     pub(super) desired: &'a Desired,
     pub(super) paths: &'a Paths,
     pub(super) hub: &'a Hub,
     pub(super) events: &'a Events,
-    /// Bounds the requests of all waits together.
+    /// Limits the requests of all waits together.
     pub(super) places: &'a Semaphore,
-    /// What they see of those who take finalizers away.
+    /// Controllers that remove finalizers, as observed by waits.
     pub(super) controllers: &'a Controllers,
-    /// Definitions that were read for objects without a status.
+    /// CRDs that were read for objects without a status.
     pub(super) statuses: &'a Statuses,
-    /// Whether a verified version is installed that the release can go back to.
+    /// Whether a verified version is installed, so that the release can be rolled back.
     pub(super) can_go_back: bool,
 }
 
-/// How a look at the cluster went.
+/// Result of a read during a wait.
 enum Look {
-    /// It has come about.
+    /// The condition is met.
     Done,
-    /// Not yet; what it looks like.
+    /// Not yet, with the present state.
     NotYet(String),
-    /// An object is still there.
+    /// An object still exists.
     Stays {
-        /// What its end waits for.
+        /// Reason why its deletion is pending.
         message: String,
-        /// What to do when it does not come.
+        /// Hint if the deletion does not happen.
         advice: Option<String>,
     },
-    /// It will not come about.
+    /// The condition can never be met.
     Never(String),
 }
 
 impl Waiter<'_> {
-    /// How far an object is, by what the bundle says of its kind.
+    /// Assesses the readiness of an object by the rules of the bundle.
     fn assess(&self, value: &Value) -> Assessment {
         self.desired.sequence.readiness.assess(value)
     }
 
-    /// Waits for what completes a step, until its deadline.
+    /// Waits for the completion of a step, until its deadline.
     pub(super) async fn wait(
         &self,
         step: &Step,
@@ -226,7 +225,7 @@ impl Waiter<'_> {
         }
     }
 
-    /// What came of waiting for an object that may have to be ready, or not.
+    /// Returns the result of a wait. Lost readiness of an optional object is no failure.
     fn forgiven(
         &self,
         step: &Step,
@@ -244,7 +243,7 @@ impl Waiter<'_> {
         }
     }
 
-    /// Looks again and again, with growing pauses.
+    /// Polls with growing intervals.
     async fn poll<'a>(
         &self,
         deadline: Instant,
@@ -273,7 +272,7 @@ impl Waiter<'_> {
             if now >= deadline {
                 return Err(progress.timed_out(None));
             }
-            // The last look is at the deadline, however long the pauses are by then.
+            // The last read is at the deadline, whatever the interval.
             tokio::time::sleep(pause.min(deadline - now)).await;
             pause = (pause * 2).min(LONGEST);
         }
@@ -286,8 +285,8 @@ impl Waiter<'_> {
         uid: Option<&str>,
         waiting_since: Instant,
     ) -> Result<Look, ClusterError> {
-        // A kind that is no longer served took its objects with it only if its
-        // definition is confirmed gone; here the object was seen just before.
+        // An unserved kind proves the deletion of its objects only if its CRD is confirmed gone.
+        // Here the object was seen just before.
         let Some(path) = path else {
             return Ok(Look::Never(format!(
                 "{} is not served any more",
@@ -297,7 +296,7 @@ impl Waiter<'_> {
         let value = match self.cluster.get_id(path, id).await {
             Ok(Some(value)) => value,
             Ok(None) => return Ok(Look::Done),
-            // Its definition went in the meantime, and took it along?
+            // The CRD can have been deleted meanwhile, together with the object.
             Err(error) if error.class() == Some(&Class::KindNotServed) => {
                 let kinds = [id.group_kind()].into();
                 let absent = confirmed_absent(self.cluster, kinds).await?;
@@ -325,7 +324,7 @@ impl Waiter<'_> {
         })
     }
 
-    /// Whether a Job has ended, well or not. One that is gone has.
+    /// Checks whether a Job has ended, successfully or not. A deleted Job has.
     async fn look_finished(
         &self,
         path: Option<&ResourcePath>,
@@ -347,8 +346,7 @@ impl Waiter<'_> {
         })
     }
 
-    /// Whether a workload has no pods any more: its own count leaves out those
-    /// that are still ending.
+    /// Checks whether a workload has no pods left. Its own replica count excludes terminating pods.
     async fn look_emptied(
         &self,
         workload: &ObjectId,
@@ -380,8 +378,8 @@ impl Waiter<'_> {
         })
     }
 
-    /// Whether the gate behind a probe answers as wanted. Nothing is created:
-    /// it is a dry run either way.
+    /// Checks whether the gate behind a probe answers as expected. The probe is a dry run, so
+    /// nothing is created.
     async fn look_probe(&self, probe: &ObjectId, denied: bool) -> Result<Look, ClusterError> {
         let path = ResourcePath::namespaced("v1", "ConfigMap", "configmaps");
         let body = serde_json::json!({
@@ -402,7 +400,7 @@ impl Waiter<'_> {
                 {
                     true
                 }
-                // Policies are asked before it is looked whether it exists.
+                // Policies are evaluated before the existence check.
                 Some(Class::AlreadyExists { .. }) => false,
                 _ => return Err(error),
             },
@@ -423,7 +421,7 @@ impl Waiter<'_> {
             ..Selector::default()
         };
         match self.cluster.list_metadata(&path, &selector, "").await {
-            // Another definition may serve the same kind.
+            // Another CRD can serve the same kind.
             Ok(_) => self.explain_definition(definition).await,
             Err(error) => match error.class() {
                 Some(Class::KindNotServed | Class::NotFound) => {
@@ -437,7 +435,7 @@ impl Waiter<'_> {
         }
     }
 
-    /// Whether a definition was accepted, or why it was not: its own conditions say it.
+    /// Returns whether a CRD was accepted or why not, from its conditions.
     async fn explain_definition(&self, definition: &ObjectId) -> Result<Look, ClusterError> {
         let Some(path) = self.paths.of_kind(&definition.group_kind()) else {
             return Ok(Look::NotYet("it is not served yet".to_owned()));
@@ -485,7 +483,7 @@ impl Waiter<'_> {
         if path.is_none()
             && let Some(kind) = &kind
         {
-            // It may have come since the plan was made.
+            // The kind can be served since the plan was made.
             let discovery = self.cluster.clone().alone().discover().await?;
             path = ResourcePath::preferred(&discovery, kind);
             if path.is_none() && discovery.is_stale(&kind.group) {

@@ -1,8 +1,7 @@
-//! The one table from an answer of the API server to a kind of failure.
+//! Maps each answer of the API server to a kind of failure.
 //!
-//! Statuses and reasons alone do not tell: the same 500 is a typing error in a
-//! manifest, a webhook that is down, or a server in trouble. The exact texts
-//! are tests (`classify/tests.rs`).
+//! Status and reason are not enough. A 500 can mean a type error in a manifest, an unavailable
+//! webhook or a broken server. The exact texts are covered by tests (`classify/tests.rs`).
 
 mod conflict;
 mod immutable;
@@ -15,63 +14,63 @@ use pleach_domain::observe::FieldConflict;
 
 use super::status::Status;
 
-/// What a request wanted.
+/// Operation that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Verb {
-    /// One object, or a document of the server.
+    /// Read of one object or of a server document.
     Get,
-    /// A page of objects.
+    /// Read of a page of objects.
     List,
-    /// A stream of changes.
+    /// Stream of changes.
     Watch,
-    /// A server-side apply.
+    /// Server-side apply.
     Apply,
-    /// A server-side apply that writes nothing.
+    /// Server-side apply that writes nothing.
     DryRun,
-    /// A POST that makes an object.
+    /// POST that creates an object.
     Create,
-    /// A JSON patch or merge patch.
+    /// JSON patch or merge patch.
     Patch,
-    /// A deletion.
+    /// Deletion.
     Delete,
-    /// A POST that makes nothing: an access review.
+    /// POST that creates nothing, such as an access review.
     Review,
 }
 
-/// Which precondition failed.
+/// Precondition that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Failed {
-    /// The object is another incarnation, or none.
+    /// The object has another uid or does not exist.
     Uid,
-    /// Somebody wrote to the object.
+    /// Another client wrote to the object.
     ResourceVersion,
-    /// A test within a JSON patch; the server does not say which.
+    /// A `test` operation of a JSON patch. The server does not say which one.
     Test,
 }
 
-/// Kinds of failure.
+/// Kind of failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Class {
     /// No connection.
     Unreachable,
-    /// The certificates do not fit.
+    /// TLS failed: a certificate does not match or is not trusted.
     Tls,
-    /// The connection broke off before the answer was complete: ours, or the one
-    /// from a load balancer to the server.
+    /// The connection broke before the answer was complete. It can also be the connection between a
+    /// load balancer and the server.
     Interrupted,
-    /// No complete answer in time.
+    /// No complete answer within the time-out.
     Timeout,
-    /// Our credentials could not be had: a plugin or a token file failed.
+    /// Our credentials are not available: a plugin or a token file failed.
     Credentials,
-    /// An answer that no API server gives.
+    /// The answer does not come from an API server.
     NotKubernetes,
-    /// The server does not accept who we say we are.
+    /// The server rejects our credentials.
     Unauthorized,
-    /// The server knows us and does not let us.
+    /// The server authenticated us, but denies the request.
     Forbidden,
-    /// The object would grant rights that we do not have.
+    /// The object would grant permissions that we do not have.
     RbacEscalation {
-        /// The rules that we lack, as the server writes them.
+        /// Missing rules, as the server writes them.
         missing: Vec<String>,
     },
     /// The namespace is being deleted.
@@ -86,79 +85,77 @@ pub enum Class {
     NotFound,
     /// The object exists.
     AlreadyExists {
-        /// It is being deleted.
+        /// Whether the object is being deleted.
         terminating: bool,
     },
-    /// Other managers hold fields that would change.
+    /// Other field managers own fields that would change.
     FieldConflict(Vec<FieldConflict>),
-    /// A precondition of ours no longer holds.
+    /// A precondition of the request failed.
     PreconditionFailed(Failed),
-    /// Somebody wrote to the object in the meantime.
+    /// Another client wrote to the object in the meantime.
     StaleResourceVersion,
     /// Another conflict.
     Conflict,
-    /// These fields cannot change.
+    /// Fields are immutable.
     Immutable(Vec<FieldPath>),
     /// The object is not valid.
     Invalid,
     /// The object does not fit the schema: unknown fields, duplicate keys, wrong types.
     InvalidManifest,
-    /// The live object is stored at a version that is gone, or its managedFields
-    /// record one.
+    /// The live object, or a managedFields entry, uses a version that the server no longer serves.
     UnconvertibleVersion(String),
-    /// What would become of the live object does not fit the schema of a version
-    /// that its managedFields record.
+    /// The merged object does not match the schema of a version in its managedFields.
     RecordedVersion,
-    /// A request that makes no sense to the server.
+    /// The server cannot interpret the request.
     BadRequest,
     /// The object is too large.
     TooLarge,
-    /// The server behind this API does not know the method or the format.
+    /// The server of this API does not support the method or the format.
     Unsupported,
-    /// A webhook could not be called.
+    /// An admission webhook could not be called.
     WebhookUnavailable(String),
-    /// A webhook refuses the object.
+    /// An admission webhook denied the object.
     WebhookDenied(String),
-    /// A webhook cannot be asked without writing.
+    /// An admission webhook does not support dry runs.
     WebhookNoDryRun(String),
-    /// A `ValidatingAdmissionPolicy` refuses the object.
+    /// A `ValidatingAdmissionPolicy` denied the object.
     PolicyDenied {
-        /// The policy.
+        /// Name of the policy.
         policy: String,
-        /// Its binding.
+        /// Name of its binding.
         binding: String,
     },
-    /// Another admission check refuses it: a quota, pod security, a limit range.
+    /// Another admission check denied the object, such as quota, pod security or a limit range.
     AdmissionDenied,
-    /// The API is registered and does not answer, or the server is going away.
+    /// The API is registered but does not answer, or the server is shutting down.
     ApiUnavailable,
     /// Too many requests.
     TooManyRequests,
     /// The server ran out of time.
     ServerTimeout,
-    /// The list or the version to start from is no longer kept.
+    /// The server no longer stores the list snapshot or the version to start from.
     Expired {
-        /// With it the rest of the list can be had, inconsistently.
+        /// Token that continues the list with an inconsistent snapshot.
         continue_token: Option<String>,
     },
-    /// The server is in trouble.
+    /// Internal error of the server.
     ServerError,
-    /// A status that nothing here expects.
+    /// Status that this table does not cover.
     Unexpected,
 }
 
-/// What a request was about, as far as it changes the meaning of an answer.
+/// Facts about a request that change the meaning of an answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Question<'a> {
-    /// What it wanted.
+    /// Operation of the request.
     pub(super) verb: Verb,
     /// Kind of the object; empty for documents of the server.
     pub(super) kind: &'a str,
 }
 
 impl Class {
-    /// Looks an answer up: HTTP status, and the Status object of the body.
-    /// `status` is none when the body was something else.
+    /// Classifies an answer by its HTTP status and the Status object of the body. `status` is
+    /// `None` if the body is not a Status.
     pub(super) fn of(
         question: Question<'_>,
         http: u16,
@@ -166,7 +163,7 @@ impl Class {
         body: &str,
     ) -> Self {
         let message = status.map_or(body, |status| status.message.as_str());
-        // Webhooks and policies choose the code themselves.
+        // Webhooks and policies choose the HTTP status themselves.
         if let Some(class) = admission(message) {
             return class;
         }
@@ -193,7 +190,7 @@ impl Class {
     }
 }
 
-/// The text between two marks.
+/// Returns the text between two markers.
 fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(start)?;
     Some(rest.split_once(end)?.0)
@@ -256,8 +253,8 @@ fn forbidden(question: Question<'_>, status: Option<&Status>, message: &str) -> 
     if terminating || namespace.is_some() {
         return Class::NamespaceTerminating(namespace.unwrap_or_default().to_owned());
     }
-    // `User "x" cannot list resource "y" …` comes from the authorizer; any
-    // other 403 on a write is an admission check that looked at the object.
+    // `User "x" cannot list resource "y" …` comes from the authorizer. Any other 403 on a write
+    // comes from an admission check of the object.
     let writes = matches!(
         question.verb,
         Verb::Apply | Verb::DryRun | Verb::Create | Verb::Patch
@@ -270,7 +267,7 @@ fn forbidden(question: Question<'_>, status: Option<&Status>, message: &str) -> 
 }
 
 fn not_found(question: Question<'_>, status: Option<&Status>) -> Class {
-    // A path that nothing serves gets plain text from the outermost handler.
+    // The outermost handler answers with plain text if no API serves the path.
     let Some(status) = status else {
         return Class::KindNotServed;
     };
@@ -281,8 +278,8 @@ fn not_found(question: Question<'_>, status: Option<&Status>) -> Class {
     if status.details.kind == "namespaces" && question.kind != "Namespace" {
         return Class::NamespaceMissing(named.to_owned());
     }
-    // An apply creates, so the missing thing is not the object: the server
-    // gives the name of the role and the kind of the binding.
+    // An apply creates the object, so the role is missing and not the binding. The Status has the
+    // name of the role and the kind of the binding.
     let writes = matches!(question.verb, Verb::Apply | Verb::DryRun | Verb::Create);
     if writes && matches!(question.kind, "RoleBinding" | "ClusterRoleBinding") {
         return Class::RoleMissing(named.to_owned());
@@ -302,8 +299,8 @@ fn conflicting(status: Option<&Status>, message: &str) -> Class {
             };
         }
     }
-    // The words of the storage come where a kind judges its deletions itself
-    // (Namespace, CustomResourceDefinition), or where a write came in between.
+    // The storage layer reports the failed precondition in two cases: a kind with its own deletion
+    // logic (Namespace, CustomResourceDefinition), or a concurrent write.
     let says = |words: &[&str]| words.iter().any(|words| message.contains(words));
     if says(&[
         "the UID in the precondition",
@@ -333,7 +330,7 @@ fn unprocessable(question: Question<'_>, status: Option<&Status>, message: &str)
     {
         return Class::PreconditionFailed(Failed::Test);
     }
-    // Who hands out addresses and ports puts trouble of its storage into a field.
+    // The allocator of addresses and ports reports storage failures as a field error.
     if message.contains("rpc error: code = Unavailable") {
         return Class::ApiUnavailable;
     }
@@ -351,7 +348,7 @@ fn unprocessable(question: Question<'_>, status: Option<&Status>, message: &str)
 }
 
 fn internal(status: Option<&Status>, message: &str) -> Class {
-    // `to` the version that managedFields record, `from` the one it is stored at.
+    // `to`: a version from managedFields. `from`: the version in storage.
     const CONVERT: [&str; 2] = [
         "request to convert CR to an invalid group/version: ",
         "request to convert CR from an invalid group/version: ",
@@ -371,9 +368,9 @@ fn internal(status: Option<&Status>, message: &str) -> Class {
     }
 }
 
-/// Whether the server could not read an object at a version that some owner of its
-/// fields wrote it at. Definitions without a webhook convert nothing: what one
-/// version has, another one may lack, or have as another type.
+/// Returns whether the server could not convert an object to a version in its managedFields. A CRD
+/// without a conversion webhook converts nothing, so a field can be missing in one version or have
+/// another type.
 fn is_of_record(message: &str) -> bool {
     const CONVERTING: [&str; 3] = [
         "failed to convert merged object",
@@ -381,7 +378,7 @@ fn is_of_record(message: &str) -> bool {
         "failed to convert old object",
     ];
     let is_converted = CONVERTING.iter().any(|text| message.contains(text));
-    // The live object itself is always read at the version that is asked for.
+    // The server always reads the live object at the requested version.
     let is_undeclared = message.contains(": field not declared in schema")
         && !message.contains("failed to create typed live object");
     is_undeclared || is_converted && message.contains(": expected ")

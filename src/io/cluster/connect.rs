@@ -1,4 +1,4 @@
-//! From a kubeconfig, or the files of a pod, to a client.
+//! Builds a client from a kubeconfig or from the files of a pod.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,41 +14,41 @@ use super::keys::Keys;
 use super::kubeconfig::{self, KubeconfigSecret, runs_programs};
 use super::{Class, Cluster, ClusterError, Retry};
 
-/// How long a credential plugin may take: somebody may have to log in.
+/// Time-out of a credential plugin. It includes an interactive login.
 const LOGIN: Duration = Duration::from_mins(2);
 
-/// Which cluster to talk to, as whom, and how patiently.
+/// Settings of a connection: cluster, credentials and time-outs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connection {
-    /// The kubeconfig; none for `KUBECONFIG`, `~/.kube/config`, or the files of
-    /// a pod, in this order.
+    /// Kubeconfig file. `None`: `KUBECONFIG`, `~/.kube/config` or the files of a pod, in this
+    /// order.
     pub kubeconfig: Option<PathBuf>,
-    /// A Secret that holds the kubeconfig, instead of a file.
+    /// Secret with the kubeconfig, instead of a file.
     pub secret: Option<KubeconfigSecret>,
-    /// The context of the kubeconfig; none for its current one.
+    /// Context of the kubeconfig. `None`: its current context.
     pub context: Option<String>,
-    /// The files of the pod that this runs in, and no kubeconfig.
+    /// Whether to use only the service account files of this pod and no kubeconfig.
     pub in_cluster: bool,
-    /// Whether a kubeconfig may name programs that are run for credentials.
+    /// Whether a kubeconfig is allowed to run programs for credentials.
     pub programs: bool,
-    /// The user that is impersonated.
+    /// User to impersonate.
     pub user: Option<String>,
-    /// Where the key of state in the namespace of a tenant is.
+    /// Location of the keys for state in tenant namespaces.
     pub keys: Keys,
-    /// Audit logs are read by it: `pleach/<version> <environment>.<release>`.
+    /// User agent, for audit logs: `pleach/<version> <environment>.<release>`.
     pub user_agent: String,
-    /// For the connection itself and for the first answer.
+    /// Time-out for the connection itself and for the first answer.
     pub connect_timeout: Duration,
-    /// For every request.
+    /// Time-out of each request.
     pub request_timeout: Duration,
-    /// How long a watch may be silent before it is opened anew.
+    /// Maximum silence of a watch before it is reopened.
     pub watch_timeout: Duration,
-    /// How long failed requests are repeated where nothing else is said.
+    /// Default duration for which failed requests are repeated.
     pub patience: Duration,
 }
 
 impl Connection {
-    /// The defaults, under a user agent.
+    /// Returns the default settings with this user agent.
     pub fn new(user_agent: impl Into<String>) -> Self {
         Self {
             kubeconfig: None,
@@ -68,15 +68,15 @@ impl Connection {
 }
 
 impl Cluster {
-    /// Connects and asks for the server's version, which shows whether there is
-    /// a server and whether it accepts the credentials.
+    /// Connects and requests the server's version. This verifies that there is a server and that it
+    /// accepts the credentials.
     pub async fn connect(connection: &Connection) -> Result<Self, ClusterError> {
         let mut config = config(connection).await?;
         if let Some(user) = &connection.user {
             impersonate(&mut config.auth_info, user);
         }
         config.connect_timeout = Some(connection.connect_timeout);
-        // kube would repeat 429, 503 and 504 by itself, for six minutes.
+        // kube would retry 429, 503 and 504 by itself, for six minutes.
         config.default_retry = false;
         let server = address(&config.cluster_url);
         let client = client(config, &server).await?;
@@ -84,14 +84,14 @@ impl Cluster {
         let probe = cluster.probe(connection.connect_timeout);
         match probe.fetch_version().await {
             Ok(version) => cluster.remember_version(version),
-            // Rights differ; what is needed is asked for later.
+            // Permissions differ between users. Later requests check their own.
             Err(error) if error.class == Class::Forbidden => {}
             Err(source) => return Err(ClusterError::Connect { server, source }),
         }
         Ok(cluster)
     }
 
-    /// The same cluster with one short attempt per request.
+    /// Returns this connection with one short attempt per request.
     fn probe(&self, limit: Duration) -> Self {
         let mut probe = self.clone().with_retry(Retry::never());
         probe.limits.request = limit;
@@ -99,8 +99,7 @@ impl Cluster {
     }
 }
 
-/// Acts as a user, and as nobody whom the kubeconfig names for that: groups would come
-/// on top of the user's own.
+/// Impersonates only this user. Groups from the kubeconfig would add to the groups of the user.
 fn impersonate(auth_info: &mut AuthInfo, user: &str) {
     auth_info.impersonate = Some(user.to_owned());
     auth_info.impersonate_uid = None;
@@ -108,7 +107,7 @@ fn impersonate(auth_info: &mut AuthInfo, user: &str) {
     auth_info.impersonate_user_extra = None;
 }
 
-/// The text as a header; what a header cannot hold becomes `_`.
+/// Converts the text to a header value. Replaces invalid characters by `_`.
 pub(super) fn header(text: &str) -> HeaderValue {
     let safe: String = text
         .chars()
@@ -123,7 +122,7 @@ pub(super) fn header(text: &str) -> HeaderValue {
     HeaderValue::try_from(safe).unwrap_or_else(|_| HeaderValue::from_static("pleach"))
 }
 
-/// The address without user names and paths.
+/// Returns the address without user names and paths.
 fn address(url: &http::Uri) -> String {
     let host = url.host().unwrap_or_default();
     let scheme = url.scheme_str().unwrap_or("https");
@@ -147,7 +146,7 @@ async fn config(connection: &Connection) -> Result<Config, ClusterError> {
     };
     let kubeconfig = match kubeconfig {
         Ok(kubeconfig) => kubeconfig,
-        // Without a kubeconfig this may be a pod; with a broken one it is not.
+        // Without a kubeconfig this can be a pod. A broken kubeconfig is an error.
         Err(error) if is_missing(&error) && path.is_none() => {
             return in_cluster(connection, &error);
         }
@@ -188,7 +187,7 @@ async fn config(connection: &Connection) -> Result<Config, ClusterError> {
     let unused = kubeconfig.clusters.is_empty() && kubeconfig.current_context.is_none();
     match Config::from_custom_kubeconfig(kubeconfig, &options).await {
         Ok(config) => Ok(config),
-        // An empty kubeconfig is what a pod image may ship.
+        // Images of pods can contain an empty kubeconfig.
         Err(error) if unused && path.is_none() => in_cluster(connection, &error),
         Err(KubeconfigError::LoadContext(name)) => {
             Err(ClusterError::UnknownContext { name, known })
@@ -200,13 +199,13 @@ async fn config(connection: &Connection) -> Result<Config, ClusterError> {
     }
 }
 
-/// From a kubeconfig in a Secret.
+/// Builds the client settings from a kubeconfig in a Secret.
 async fn config_of(
     connection: &Connection,
     secret: &KubeconfigSecret,
 ) -> Result<Config, ClusterError> {
     let kubeconfig = secret.kubeconfig().await?;
-    // Whoever may write the Secret would run programs as the loop.
+    // Otherwise any client with write access to the Secret could run programs as the controller.
     if let Some(user) = runs_programs(&kubeconfig) {
         return Err(secret.failed(format!(
             "user {user} in it runs a program for its credentials (exec or auth-provider), which is not allowed here"
@@ -244,8 +243,7 @@ fn is_missing(error: &KubeconfigError) -> bool {
     }
 }
 
-/// Builds the client. Credential plugins run now, so not on the runtime's own
-/// threads.
+/// Builds the client. Credential plugins run during the build, so it uses a blocking thread.
 async fn client(config: Config, server: &str) -> Result<Client, ClusterError> {
     let prepare = |message: String| ClusterError::Prepare {
         server: server.to_owned(),
@@ -267,7 +265,7 @@ async fn client(config: Config, server: &str) -> Result<Client, ClusterError> {
                     let named = plugin.map(|name| format!("`{name}`: ")).unwrap_or_default();
                     format!("{named}{}", auth_message(error))
                 }
-                // The TLS library has no type for it that can be told apart.
+                // The TLS library has no distinct error type for this case.
                 error => match error.to_string() {
                     text if text.contains("UnsupportedCertVersion") => OLD_CERTIFICATE.to_owned(),
                     text => text,
@@ -276,8 +274,8 @@ async fn client(config: Config, server: &str) -> Result<Client, ClusterError> {
         })
 }
 
-/// What is wrong with the credentials. A plugin's command line and output may
-/// hold a token, so only its exit status and its last words are told.
+/// Describes an error of the credentials. The command line and output of a plugin can contain a
+/// token, so the message has only the exit status and the last line of stderr.
 pub(super) fn auth_message(error: &AuthError) -> String {
     match error {
         AuthError::AuthExecRun { out, .. } => {

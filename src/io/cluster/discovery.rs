@@ -1,7 +1,7 @@
-//! Which kinds the cluster serves: aggregated discovery, in two requests.
+//! Discovery of the served kinds: aggregated, in two requests.
 //!
-//! A group-version whose server does not answer is kept as stale, so that its
-//! kinds are unknown and not absent.
+//! A group-version is marked as stale if its server does not answer. Its kinds are then unknown,
+//! not absent.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::core::discovery::v2::{
@@ -17,11 +17,11 @@ use super::shared::Taking;
 use super::transport::{About, Call};
 use super::{ApiError, Class, Cluster, ClusterError};
 
-/// Group-versions asked for at the same time, where each is asked on its own.
+/// Number of concurrent requests when each group-version is requested separately.
 const CONCURRENT: usize = 8;
 
 impl Cluster {
-    /// Reads which kinds are served.
+    /// Returns the served kinds.
     pub async fn discover(&self) -> Result<Discovery, ClusterError> {
         let found = match self.taking {
             Taking::Nothing => self.ask_discovery().await,
@@ -30,7 +30,7 @@ impl Cluster {
         found.map_err(ClusterError::Discover)
     }
 
-    /// Reads which kinds are served, whatever others asked for.
+    /// Requests the served kinds and ignores shared answers.
     pub(super) async fn ask_discovery(&self) -> Result<Discovery, Box<ApiError>> {
         let (core, groups) = futures::try_join!(self.document("/api"), self.document("/apis"))?;
         let mut discovery = Discovery::default();
@@ -85,8 +85,8 @@ impl Cluster {
         }
     }
 
-    /// Asks for every group-version on its own: servers before 1.26 and servers
-    /// with aggregated discovery turned off. One that fails is stale.
+    /// Requests each group-version separately: for servers before 1.26 and servers without
+    /// aggregated discovery. A group-version that fails is marked as stale.
     async fn walk(
         &self,
         groups: Vec<(String, Vec<String>)>,
@@ -141,7 +141,7 @@ impl Cluster {
     }
 }
 
-/// A failure that is the API's own and not the whole server's.
+/// Returns whether the failure concerns only one API and not the whole server.
 fn is_stale(error: &ApiError) -> bool {
     error.status.is_some_and(|status| status >= 500)
         || matches!(error.class, Class::KindNotServed | Class::NotFound)
@@ -152,7 +152,7 @@ enum Document {
     Names(Vec<(String, Vec<String>)>),
 }
 
-/// The kind of a document; the rest is skipped while parsing.
+/// Kind of a document. The rest is skipped during parsing.
 #[derive(Deserialize)]
 struct Typed {
     kind: Option<String>,
@@ -208,7 +208,7 @@ fn served(version: APIVersionDiscovery) -> Option<ServedVersion> {
                 .response_kind
                 .and_then(|kind| kind.kind)
                 .unwrap_or_default();
-            // A resource without a kind only holds subresources.
+            // A resource without a kind has only subresources.
             if plural.is_empty() || kind.is_empty() {
                 return None;
             }

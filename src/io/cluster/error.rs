@@ -1,7 +1,7 @@
-//! Errors of requests: what was asked, of which object, and how it failed.
+//! Errors of requests: operation, object and cause.
 //!
-//! No text here ever holds a request body, and messages about secret objects
-//! come without the values they quote.
+//! No text here contains a request body. Messages about secret objects omit the values that the
+//! server quotes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,28 +12,28 @@ use pleach_domain::observe::MissingRule;
 
 use super::Class;
 
-/// How one request failed.
+/// Failure of one request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// What kind of failure it is.
+    /// Kind of failure.
     pub class: Class,
-    /// HTTP status; none when no answer came.
+    /// HTTP status. `None` without an answer.
     pub status: Option<u16>,
-    /// Reason of the Status object; empty where there is none.
+    /// Reason of the Status object. Empty without one.
     pub reason: String,
-    /// The server's words, or ours when it said nothing.
+    /// Message of the server, or our own if there is none.
     pub message: String,
-    /// How long the server asks to wait.
+    /// Retry delay that the server asks for.
     pub retry_after: Option<Duration>,
-    /// Whether this or an earlier attempt may have been carried out all the same.
+    /// Whether the server could have executed this or an earlier attempt.
     pub unclear: bool,
-    /// How many times it was tried.
+    /// Number of attempts.
     pub attempts: u32,
 }
 
 impl ApiError {
-    /// A failure that is no answer of the server.
+    /// Creates a failure that is not an answer of the server.
     pub(super) fn local(class: Class, message: impl Into<String>) -> Self {
         Self {
             unclear: class.is_unclear(),
@@ -53,9 +53,9 @@ pub enum ClusterError {
     /// The kubeconfig could not be read.
     #[error("failed to read the kubeconfig{}: {message}", of_file(.path.as_ref()))]
     ReadKubeconfig {
-        /// The file, where one was named.
+        /// File, if it was named explicitly.
         path: Option<PathBuf>,
-        /// What is wrong with it; never its content.
+        /// Reason, without content of the file.
         message: String,
     },
     /// A kubeconfig in a Secret cannot be used.
@@ -63,21 +63,21 @@ pub enum ClusterError {
     KubeconfigSecret {
         /// The Secret.
         id: ObjectId,
-        /// What is wrong with it; never its content.
+        /// Reason, without content of the Secret.
         message: String,
     },
     /// The kubeconfig has no such context.
     #[error("the kubeconfig has no context `{name}`; it has {}", names(.known))]
     UnknownContext {
-        /// The name that was asked for.
+        /// Requested name.
         name: String,
-        /// The names there are.
+        /// Existing names.
         known: Vec<String>,
     },
     /// Neither a kubeconfig nor the files of a pod were found.
     #[error("no cluster to talk to: {message}")]
     NoCluster {
-        /// What was looked for.
+        /// Locations that were searched.
         message: String,
     },
     /// The client could not be built: credentials, certificates, proxy.
@@ -85,7 +85,7 @@ pub enum ClusterError {
     Prepare {
         /// Address of the API server.
         server: String,
-        /// What is wrong; never a credential.
+        /// Reason, without credentials.
         message: String,
     },
     /// The API server did not answer the first request.
@@ -93,16 +93,16 @@ pub enum ClusterError {
     Connect {
         /// Address of the API server.
         server: String,
-        /// How it failed.
+        /// Cause.
         #[source]
         source: Box<ApiError>,
     },
-    /// A name that has no address.
+    /// The object has no valid URL.
     #[error("cannot address {what}: {why}")]
     Address {
         /// Kind and name.
         what: String,
-        /// What is wrong with it.
+        /// Reason.
         why: &'static str,
     },
     /// The version of the server could not be read.
@@ -116,7 +116,7 @@ pub enum ClusterError {
     List {
         /// Their kind.
         kind: GroupKind,
-        /// Their namespace; none for all.
+        /// Their namespace. `None`: all namespaces.
         namespace: Option<String>,
         /// How it failed.
         #[source]
@@ -127,7 +127,7 @@ pub enum ClusterError {
     Watch {
         /// Their kind.
         kind: GroupKind,
-        /// Their namespace; none for all.
+        /// Their namespace. `None`: all namespaces.
         namespace: Option<String>,
         /// How it failed.
         #[source]
@@ -178,10 +178,10 @@ pub enum ClusterError {
         #[source]
         source: Box<ApiError>,
     },
-    /// The server could not be asked what we may do, or who we are.
+    /// An access review or a self review failed.
     #[error("failed to ask the server about {about}")]
     Review {
-        /// What was asked.
+        /// Subject of the review.
         about: String,
         /// How it failed.
         #[source]
@@ -208,13 +208,12 @@ fn names(known: &[String]) -> String {
     }
 }
 
-/// The message of [`ClusterError::Prepare`] for a certificate that the TLS library
-/// does not support.
+/// Message of [`ClusterError::Prepare`] for a certificate that the TLS library does not support.
 pub(super) const OLD_CERTIFICATE: &str =
     "the client certificate has X.509 version 1, and TLS needs version 3";
 
 impl ClusterError {
-    /// How the request failed; none when nothing was asked.
+    /// Returns the failure of the request. `None` if no request was sent.
     pub fn api(&self) -> Option<&ApiError> {
         match self {
             Self::ReadKubeconfig { .. }
@@ -237,12 +236,13 @@ impl ClusterError {
         }
     }
 
-    /// The kind of failure; none when nothing was asked.
+    /// Returns the kind of failure. `None` if no request was sent.
     pub fn class(&self) -> Option<&Class> {
         self.api().map(|api| &api.class)
     }
 
-    /// Whether somebody else was faster, or we were and did not hear of it.
+    /// Returns whether another client was faster, or an earlier attempt of ours succeeded
+    /// unnoticed.
     pub fn is_race(&self) -> bool {
         matches!(
             self.class(),
@@ -256,7 +256,7 @@ impl ClusterError {
         )
     }
 
-    /// The object it is about.
+    /// Returns the object that the request was about.
     pub fn object(&self) -> Option<&ObjectId> {
         match self {
             Self::Get { id, .. }
@@ -269,16 +269,16 @@ impl ClusterError {
         }
     }
 
-    /// Whether the same request may succeed later.
+    /// Returns whether the same request can succeed later.
     pub fn is_retryable(&self) -> bool {
         self.class().is_some_and(Class::is_retryable)
     }
 
-    /// What it counts as: decides the exit code.
+    /// Returns the finding kind, which decides the exit code.
     pub fn kind(&self) -> finding::Kind {
         match self {
             Self::Address { .. } => finding::Kind::Repository,
-            // Only what we send can be the repository's fault.
+            // Only failures of writes can be caused by the repository.
             Self::Apply { source, .. }
             | Self::Create { source, .. }
             | Self::Patch { source, .. }
@@ -287,8 +287,8 @@ impl ClusterError {
         }
     }
 
-    /// The obvious next step, where there is one: of a missing right the rule
-    /// that grants it.
+    /// Returns the next step for the user, if there is an obvious one. For a missing permission,
+    /// this is the RBAC rule that grants it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::ReadKubeconfig { .. } | Self::NoCluster { .. } => Some(

@@ -1,4 +1,4 @@
-//! Which cluster this is, and who we are in it.
+//! Identity of the cluster and of our user.
 
 use bytes::Bytes;
 use http::Method;
@@ -10,19 +10,19 @@ use super::classify::Verb;
 use super::transport::{About, Call, JSON};
 use super::{ApiError, Class, Cluster, ClusterError, ResourcePath};
 
-/// Who the server takes us for.
+/// User as which the server authenticated us.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct User {
     /// User name.
     pub username: String,
-    /// Unique id, where the authenticator knows one.
+    /// Unique id, if the authenticator provides one.
     pub uid: String,
     /// Groups.
     pub groups: Vec<String>,
 }
 
-/// A right to ask about.
+/// Permission to check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access<'a> {
     /// API verb, such as `patch`.
@@ -33,17 +33,17 @@ pub struct Access<'a> {
     pub resource: &'a str,
     /// Subresource.
     pub subresource: Option<&'a str>,
-    /// Namespace; none for all of them and for cluster-scoped kinds.
+    /// Namespace. `None`: all namespaces, or a cluster-scoped kind.
     pub namespace: Option<&'a str>,
-    /// Name; none for all of them.
+    /// Name. `None`: all objects.
     pub name: Option<&'a str>,
 }
 
-/// What we may do in one namespace, as the server lists it.
+/// Permissions of our user in one namespace, as listed by the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rights {
     rules: Vec<Rule>,
-    /// The server does not know all: only asking tells.
+    /// Whether the list is incomplete. Single access reviews are then needed.
     incomplete: bool,
 }
 
@@ -57,8 +57,8 @@ struct Rule {
 }
 
 impl Rights {
-    /// Whether something may be done with all objects of a kind, or may be
-    /// allowed for what the server says.
+    /// Returns whether an operation on all objects of a kind is allowed. Returns `true` if the list
+    /// is incomplete.
     pub fn allow(&self, verb: &str, group: &str, resource: &str) -> bool {
         let has =
             |list: &[String], wanted: &str| list.iter().any(|item| item == "*" || item == wanted);
@@ -73,7 +73,7 @@ impl Rights {
 }
 
 impl Cluster {
-    /// Asks the server what we may do in a namespace: one request.
+    /// Requests our permissions in a namespace. Sends one request.
     pub async fn rights_in(&self, namespace: &str) -> Result<Rights, ClusterError> {
         #[derive(Deserialize, Default)]
         #[serde(rename_all = "camelCase", default)]
@@ -99,7 +99,7 @@ impl Cluster {
         })
     }
 
-    /// Reads which cluster this is: the uid of its namespace kube-system.
+    /// Returns the identity of the cluster: the uid of its namespace kube-system.
     pub async fn cluster_id(&self) -> Result<ClusterId, ClusterError> {
         let namespaces = ResourcePath::cluster_scoped("v1", "Namespace", "namespaces");
         let id = namespaces.id(None, "kube-system");
@@ -122,8 +122,8 @@ impl Cluster {
         }
     }
 
-    /// The version of the API server, such as `v1.36.3`. The first call after
-    /// connecting costs no request.
+    /// Returns the version of the API server, such as `v1.36.3`. The first call after connecting
+    /// sends no request.
     pub async fn server_version(&self) -> Result<String, ClusterError> {
         match self.take_version() {
             Some(version) => Ok(version),
@@ -131,7 +131,7 @@ impl Cluster {
         }
     }
 
-    /// Asks the API server for its version: whether it answers at all.
+    /// Requests the version of the API server, which proves that it answers.
     pub async fn ask_version(&self) -> Result<String, ClusterError> {
         let asked = self.fetch_version().await;
         asked.map_err(ClusterError::ServerVersion)
@@ -148,7 +148,7 @@ impl Cluster {
         Ok(version.git_version)
     }
 
-    /// Asks the server who it takes us for.
+    /// Returns the user as which the server authenticated us.
     pub async fn whoami(&self) -> Result<User, ClusterError> {
         #[derive(Deserialize, Default)]
         #[serde(rename_all = "camelCase", default)]
@@ -169,7 +169,7 @@ impl Cluster {
         Ok(status.user_info)
     }
 
-    /// Asks the server whether we may.
+    /// Returns whether our user has the permission.
     pub async fn can_i(&self, access: &Access<'_>) -> Result<bool, ClusterError> {
         #[derive(Deserialize, Default)]
         #[serde(default)]
@@ -199,7 +199,7 @@ impl Cluster {
         Ok(status.allowed)
     }
 
-    /// Posts a review and reads the status that the server fills in.
+    /// Posts a review and returns the status that the server fills in.
     async fn review<T: serde::de::DeserializeOwned>(
         &self,
         url: &str,

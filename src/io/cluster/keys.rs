@@ -1,5 +1,5 @@
-//! Where the keys of state are kept. Tenants can read, and write, what lies in
-//! their namespaces: a key there proves nothing against them.
+//! Location of the state keys. Tenants can read and write their own namespaces, so a key there does
+//! not protect against them.
 
 use std::sync::Arc;
 
@@ -13,24 +13,23 @@ use tokio::sync::OnceCell;
 use super::kubeconfig::OwnCluster;
 use super::{ApplyOptions, Class, Cluster, ClusterError, ResourcePath};
 
-/// The Secret that holds the key from which those of all stores are derived.
+/// Name of the Secret with the root key, from which the keys of all stores are derived.
 const ROOT_SECRET: &str = "pleach-state-key";
 
-/// Where the key of state is looked for that lies in the namespace of a tenant.
-/// State in `pleach-system` has its key beside it, always.
+/// Location of the keys for state in tenant namespaces. State in `pleach-system` always has its key
+/// in the same namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Keys {
-    /// Beside the state.
+    /// In the namespace of the state.
     #[default]
     Beside,
-    /// In a namespace that tenants have no access to.
+    /// In a namespace that tenants cannot access.
     In(KeyHome),
-    /// Nowhere: such state is read without a key, unverified, and never written.
+    /// No key: such state is read unverified and never written.
     Unread,
 }
 
-/// A namespace with the key from which those of stores are derived. It is read
-/// when it is needed, and once.
+/// Namespace with the root key. The key is read once, on first use.
 #[derive(Debug, Clone)]
 pub struct KeyHome(Arc<Home>);
 
@@ -50,7 +49,7 @@ impl PartialEq for KeyHome {
 impl Eq for KeyHome {}
 
 impl KeyHome {
-    /// The key in a namespace of a cluster.
+    /// Creates the location from a cluster and a namespace. Sends no request.
     pub fn new(own: OwnCluster, namespace: String) -> Self {
         Self(Arc::new(Home {
             own,
@@ -59,12 +58,12 @@ impl KeyHome {
         }))
     }
 
-    /// The Secret: `<namespace>/<name>`.
+    /// Returns the name of the Secret: `<namespace>/<name>`.
     pub fn place(&self) -> String {
         format!("{}/{ROOT_SECRET}", self.0.namespace)
     }
 
-    /// The key; none where it was not made yet.
+    /// Returns the root key. `None` if it does not exist yet.
     pub async fn root(&self) -> Result<Option<DigestKey>, ClusterError> {
         if let Some(root) = self.0.root.get() {
             return Ok(Some(root.clone()));
@@ -74,8 +73,8 @@ impl KeyHome {
         Ok(read.map(|bytes| self.remember(bytes)))
     }
 
-    /// Makes the key of these bytes, or reads the one that is there. None where
-    /// the Secret is there and holds no key.
+    /// Creates the key from these bytes, or reads the existing one. `None` if the Secret exists
+    /// without a key.
     pub async fn make(&self, bytes: &[u8]) -> Result<Option<DigestKey>, ClusterError> {
         let cluster = self.0.own.cluster().await?;
         let made = make_key(cluster, &self.0.namespace, ROOT_SECRET, bytes).await?;
@@ -84,7 +83,7 @@ impl KeyHome {
 
     fn remember(&self, bytes: Vec<u8>) -> DigestKey {
         let root = DigestKey::new(bytes);
-        // Another task may have read the same one meanwhile.
+        // Another task could have read the same key meanwhile.
         drop(self.0.root.set(root.clone()));
         root
     }
@@ -94,7 +93,7 @@ fn secrets() -> ResourcePath {
     ResourcePath::namespaced("v1", "Secret", "secrets")
 }
 
-/// Reads a key; none where its Secret is not there, or holds no key.
+/// Reads a key. `None` if the Secret does not exist or has no key.
 pub async fn read_key(
     cluster: &Cluster,
     namespace: &str,
@@ -109,8 +108,8 @@ fn key_of(secret: &Value) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok().filter(|key| !key.is_empty())
 }
 
-/// Makes a key, or reads the one that another client made first. None where the
-/// Secret is there and holds no key.
+/// Creates a key, or reads the one that another client created first. `None` if the Secret exists
+/// without a key.
 pub async fn make_key(
     cluster: &Cluster,
     namespace: &str,

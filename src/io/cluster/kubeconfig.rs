@@ -1,5 +1,4 @@
-//! Kubeconfigs: where they lie, what is wrong with them, and whether they are
-//! others by now. No message repeats what is in one.
+//! Kubeconfigs: location, validation and change detection. No message repeats their content.
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -16,8 +15,7 @@ use super::connect::Connection;
 use super::{Cluster, ClusterError, ResourcePath};
 use crate::io::files;
 
-/// The cluster that the loop itself belongs to: connected to when something of it
-/// is needed, and once.
+/// The controller's own cluster. Connects once, on first use.
 #[derive(Debug, Clone)]
 pub struct OwnCluster(Arc<Own>);
 
@@ -36,7 +34,7 @@ impl PartialEq for OwnCluster {
 impl Eq for OwnCluster {}
 
 impl OwnCluster {
-    /// The cluster of a connection.
+    /// Creates a lazy connection.
     pub fn new(connection: Connection) -> Self {
         Self(Arc::new(Own {
             connection,
@@ -44,7 +42,7 @@ impl OwnCluster {
         }))
     }
 
-    /// The way to it.
+    /// Returns the settings of the connection.
     pub fn connection(&self) -> &Connection {
         &self.0.connection
     }
@@ -53,22 +51,22 @@ impl OwnCluster {
         self.0.cluster.get_or_try_init(|| self.connect()).await
     }
 
-    // To connect may mean to read a kubeconfig of another cluster first.
+    // Boxed because connecting can recurse: the kubeconfig can come from another cluster.
     fn connect(&self) -> BoxFuture<'_, Result<Cluster, ClusterError>> {
         Cluster::connect(&self.0.connection).boxed()
     }
 }
 
-/// A kubeconfig in a Secret of another cluster.
+/// Kubeconfig in a Secret of the controller's own cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubeconfigSecret {
-    /// That other cluster.
+    /// Cluster with the Secret.
     pub own: OwnCluster,
     /// Namespace of the Secret.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Secret.
     pub name: String,
-    /// The key of its data.
+    /// Key in `data` of the Secret.
     pub key: String,
 }
 
@@ -77,7 +75,7 @@ impl KubeconfigSecret {
         ObjectId::new("", "Secret", Some(&self.namespace), &self.name)
     }
 
-    /// What the Secret holds now.
+    /// Reads the current content of the Secret.
     async fn read(&self) -> Result<Vec<u8>, ClusterError> {
         let secrets = ResourcePath::namespaced("v1", "Secret", "secrets");
         let cluster = self.own.cluster().await?;
@@ -91,7 +89,7 @@ impl KubeconfigSecret {
             .map_err(|_| failed(format!("its key `{}` is not base64", self.key)))
     }
 
-    /// The kubeconfig: one that reads no files and runs no programs of ours.
+    /// Reads the kubeconfig. Rejects references to local files and insecure settings.
     pub(super) async fn kubeconfig(&self) -> Result<Kubeconfig, ClusterError> {
         let bytes = self.read().await?;
         let text = String::from_utf8(bytes).map_err(|_| self.failed("it is no text".to_owned()))?;
@@ -119,8 +117,8 @@ impl KubeconfigSecret {
 }
 
 impl Connection {
-    /// Tells a kubeconfig from one that is at the same place later. None where
-    /// the connection names no place.
+    /// Returns a digest of the kubeconfig, to detect changes. `None` if the connection names no
+    /// file and no Secret.
     pub async fn fingerprint(&self) -> Result<Option<Digest>, ClusterError> {
         let bytes = match (&self.secret, &self.kubeconfig) {
             (Some(secret), _) => secret.read().await?,
@@ -139,7 +137,7 @@ impl Connection {
     }
 }
 
-/// A user whose credentials come from a program.
+/// Returns the first user that runs a program for credentials.
 pub(super) fn runs_programs(kubeconfig: &Kubeconfig) -> Option<&str> {
     let mut users = kubeconfig.auth_infos.iter();
     let user = users.find(|user| {
@@ -149,7 +147,7 @@ pub(super) fn runs_programs(kubeconfig: &Kubeconfig) -> Option<&str> {
     Some(&user.name)
 }
 
-/// A field of a kubeconfig that names a file.
+/// Returns the first field that names a local file.
 fn names_files(kubeconfig: &Kubeconfig) -> Option<&'static str> {
     let users = kubeconfig.auth_infos.iter();
     let of_users = users.filter_map(|user| {
@@ -175,8 +173,7 @@ fn names_files(kubeconfig: &Kubeconfig) -> Option<&'static str> {
     of_users.chain(of_clusters).next()
 }
 
-/// A setting of a kubeconfig that leaves the connection unprotected, or sends it
-/// through somebody else.
+/// Returns the first setting that makes the connection insecure or redirects it.
 fn unprotected(kubeconfig: &Kubeconfig) -> Option<&'static str> {
     let clusters = kubeconfig.clusters.iter();
     let mut clusters = clusters.filter_map(|cluster| cluster.cluster.as_ref());
@@ -198,8 +195,8 @@ fn unprotected(kubeconfig: &Kubeconfig) -> Option<&'static str> {
     })
 }
 
-/// What is wrong with a kubeconfig. The parser would quote the lines, and they
-/// may hold a token.
+/// Describes an error of a kubeconfig. The parser's own message would quote lines, which can
+/// contain a token.
 pub(super) fn message(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::Parse(error) => match error.location() {

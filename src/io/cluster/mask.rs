@@ -1,14 +1,14 @@
-//! Takes values out of what the server says about secret objects.
+//! Masks values in server messages about secret objects.
 //!
-//! The server quotes what it does not like (`Invalid value: "hunter2"`). Names
-//! stay readable: those follow words that announce a name.
+//! The server quotes rejected values (`Invalid value: "hunter2"`). Names stay readable. They are
+//! recognized by the words before them.
 
 use std::borrow::Cow;
 
 use pleach_domain::object::from_base64;
 use serde_json::Value;
 
-/// Stands in the place of a value.
+/// Replacement of a value.
 const MASK: &str = "<masked>";
 
 /// Words before a quoted text that announce a name and not a value.
@@ -27,20 +27,20 @@ const NAMES: [&str; 12] = [
     "group",
 ];
 
-/// Shorter values would blot out ordinary words; where they are quoted, the
-/// quotes give them away.
+/// Minimum length of a masked value. Shorter ones would match ordinary words; quoted ones are
+/// masked anyway.
 const SHORTEST: usize = 4;
 
-/// What may not be repeated about one object.
+/// Secret values of one object.
 #[derive(Default)]
 pub(super) struct Mask {
-    /// Longest first, so that no rest of a value remains.
+    /// Longest first, so that no part of a value remains.
     values: Vec<String>,
 }
 
 impl Mask {
-    /// Knows the values of a body that is sent, and of the object that it is about:
-    /// webhooks may repeat them in any form.
+    /// Collects the values of a request body and of the object itself. Webhooks can repeat them in
+    /// any form.
     pub(super) fn of(body: &[u8], object: Option<&Value>) -> Self {
         let mut values = Vec::new();
         let sent = serde_json::from_slice::<Value>(body).ok();
@@ -53,7 +53,7 @@ impl Mask {
         Self { values }
     }
 
-    /// The message without values.
+    /// Returns the message with all values masked.
     pub(super) fn apply(&self, message: &str) -> String {
         let mut message = mask(message);
         for value in &self.values {
@@ -63,7 +63,7 @@ impl Mask {
     }
 }
 
-/// The texts of an object, without those that say what it is.
+/// Collects the strings of an object, except fields that identify it.
 fn collect(value: &Value, values: &mut Vec<String>) {
     match value {
         Value::String(text) => {
@@ -81,7 +81,7 @@ fn collect(value: &Value, values: &mut Vec<String>) {
     }
 }
 
-/// The message without what the server quotes.
+/// Masks quoted strings and unquoted values in the message.
 fn mask(message: &str) -> String {
     let message = mask_unquoted(message);
     let mut masked = String::with_capacity(message.len());
@@ -101,8 +101,8 @@ fn mask(message: &str) -> String {
     masked
 }
 
-/// Bytes of the quoted text at the start of `text`, with its quotes; all of it
-/// when the quote is not closed.
+/// Returns the length of the quoted string at the start of `text`, in bytes with its quotes.
+/// Returns the length of the whole text if the quote is not closed.
 fn quoted_len(text: &str) -> usize {
     let mut escaped = false;
     for (index, char) in text.char_indices().skip(1) {
@@ -115,9 +115,9 @@ fn quoted_len(text: &str) -> usize {
     text.len()
 }
 
-/// Numbers, maps and lists stand without quotes: `Invalid value: {…}: reason`,
-/// `valueUnstructured{Value:17}`. What ends them cannot be told from their
-/// content, so the line is cut at its last `: `.
+/// Masks unquoted numbers, maps and lists: `Invalid value: {…}: reason`,
+/// `valueUnstructured{Value:17}`. Their end cannot be detected, so the mask extends to the last `:
+/// ` of the line.
 fn mask_unquoted(message: &str) -> Cow<'_, str> {
     const STARTS: [&str; 5] = [
         "nvalid value: ",

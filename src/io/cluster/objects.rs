@@ -16,7 +16,7 @@ use super::classify::Verb;
 use super::transport::{About, Call};
 use super::{Class, Cluster, ClusterError, ResourcePath};
 
-/// Names an object where its body must not be shown: it may be a Secret.
+/// Identifies an object without showing its body, which can be a Secret.
 pub(super) fn brief(value: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let metadata = &value["metadata"];
@@ -30,9 +30,9 @@ pub(super) fn brief(value: &Value) -> String {
 }
 
 impl Cluster {
-    /// Reads an object; none when it does not exist.
+    /// Reads an object. `None` if it does not exist.
     ///
-    /// A kind that is not served is an error: its objects are not thereby gone.
+    /// A kind that is not served is an error, because its objects can still exist.
     pub async fn get(
         &self,
         path: &ResourcePath,
@@ -51,13 +51,13 @@ impl Cluster {
         };
         match self.send(call).await {
             Ok(reply) => Ok(Some(reply.json().map_err(failed)?)),
-            // A GET in a missing namespace gives the object as missing.
+            // A GET in a missing namespace reports the object as missing.
             Err(error) if error.class == Class::NotFound => Ok(None),
             Err(error) => Err(failed(error)),
         }
     }
 
-    /// Reads an object that an id names; none when it does not exist.
+    /// Reads an object by id. `None` if it does not exist.
     pub async fn get_id(
         &self,
         path: &ResourcePath,

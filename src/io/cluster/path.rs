@@ -1,8 +1,7 @@
-//! Addresses of resources and objects within an API server.
+//! URLs of resources and objects of an API server.
 //!
-//! Names come from files that users write, so a name that would lead to
-//! another address is refused here: above all an empty one, with which a
-//! DELETE of an object would become a DELETE of its whole collection.
+//! Names come from user files. A name that changes the URL is refused. Above all, an empty name
+//! would turn the DELETE of an object into a DELETE of its whole collection.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use pleach_domain::object::{ApiVersion, GroupKind, Gvk, ObjectId};
@@ -10,7 +9,7 @@ use pleach_domain::observe::{Discovery, Resource, Served};
 
 use super::ClusterError;
 
-/// What a path segment need not escape; names such as `system:node` stay readable.
+/// Characters to escape in a path segment. Names such as `system:node` stay readable.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -18,14 +17,14 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'~')
     .remove(b':');
 
-/// What a query value need not escape.
+/// Characters to escape in a query value.
 const QUERY: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// Where the objects of a kind are served.
+/// Path of a resource on the server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourcePath {
     /// Group and version.
@@ -39,7 +38,7 @@ pub struct ResourcePath {
 }
 
 impl ResourcePath {
-    /// Takes a resource out of discovery.
+    /// Creates the path from a resource of the discovery.
     pub fn new(api_version: ApiVersion, resource: &Resource) -> Self {
         Self {
             api_version,
@@ -49,7 +48,7 @@ impl ResourcePath {
         }
     }
 
-    /// Names a cluster-scoped resource that every cluster serves.
+    /// Creates the path of a cluster-scoped resource that every cluster serves.
     pub fn cluster_scoped(api_version: &str, kind: &str, plural: &str) -> Self {
         Self {
             api_version: ApiVersion::parse(api_version),
@@ -59,7 +58,7 @@ impl ResourcePath {
         }
     }
 
-    /// Names a namespaced resource that every cluster serves.
+    /// Creates the path of a namespaced resource that every cluster serves.
     pub fn namespaced(api_version: &str, kind: &str, plural: &str) -> Self {
         Self {
             namespaced: true,
@@ -67,7 +66,7 @@ impl ResourcePath {
         }
     }
 
-    /// Where a kind is served at a version; none when it is stale or absent.
+    /// Returns the path of a kind at a version. `None` if the version is stale or absent.
     pub fn of(discovery: &Discovery, gvk: &Gvk) -> Option<Self> {
         match discovery.served(gvk) {
             Served::Current(resource) => Some(Self::new(gvk.api_version.clone(), resource)),
@@ -75,34 +74,34 @@ impl ResourcePath {
         }
     }
 
-    /// Where a kind is served at the version that the server prefers.
+    /// Returns the path of a kind at the server's preferred version.
     pub fn preferred(discovery: &Discovery, kind: &GroupKind) -> Option<Self> {
         let (api_version, resource) = discovery.preferred(kind)?;
         Some(Self::new(api_version, resource))
     }
 
-    /// The kind without its version.
+    /// Returns the kind without its version.
     pub fn group_kind(&self) -> GroupKind {
         GroupKind::new(self.api_version.group.clone(), self.kind.clone())
     }
 
-    /// Names an object of the kind.
+    /// Returns the id of an object of this kind.
     pub fn id(&self, namespace: Option<&str>, name: &str) -> ObjectId {
         ObjectId::new(&self.api_version.group, &self.kind, namespace, name)
     }
 
-    /// Whether there can be an object of that id: one in a namespace where the kind
-    /// has them, and in none where it has not.
+    /// Returns whether the id is valid for this kind: with a namespace exactly if the kind is
+    /// namespaced.
     pub fn may_hold(&self, id: &ObjectId) -> bool {
         self.namespaced == id.namespace.is_some()
     }
 
-    /// The root of the group-version, such as `/apis/apps/v1`.
+    /// Returns the root of the group-version, such as `/apis/apps/v1`.
     fn root(&self) -> String {
         root(&self.api_version)
     }
 
-    /// URL of the objects in a namespace, or in all of them.
+    /// Returns the URL of the objects in a namespace, or in all namespaces.
     pub(super) fn collection(&self, namespace: Option<&str>) -> Result<String, ClusterError> {
         let mut url = self.root();
         if let Some(namespace) = namespace {
@@ -117,7 +116,7 @@ impl ResourcePath {
         Ok(url)
     }
 
-    /// URL of one object, or of a subresource of it.
+    /// Returns the URL of an object or of one of its subresources.
     pub(super) fn object(
         &self,
         namespace: Option<&str>,
@@ -137,8 +136,7 @@ impl ResourcePath {
         Ok(url)
     }
 
-    /// One segment of a path, by the rules of the API server
-    /// (`IsValidPathSegmentName`).
+    /// Escapes one path segment. Validates it like the API server (`IsValidPathSegmentName`).
     fn segment(&self, text: &str) -> Result<String, ClusterError> {
         let why = match text {
             "" => "an empty name would address the whole collection",
@@ -157,7 +155,7 @@ impl ResourcePath {
     }
 }
 
-/// The root of a group-version.
+/// Returns the root of a group-version.
 pub(super) fn root(api_version: &ApiVersion) -> String {
     if api_version.group.is_empty() {
         format!("/api/{}", api_version.version)

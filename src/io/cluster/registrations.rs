@@ -1,4 +1,4 @@
-//! What points at Services, and what stands behind those Services.
+//! Registrations that refer to Services, and the endpoints of these Services.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,11 +11,10 @@ use tokio::time::Instant;
 
 use super::{ApiError, Class, Cluster, ClusterError, ResourcePath, Selector};
 
-/// How long a refusal is taken for granted: rights may be given at any time.
+/// How long a refusal is cached. Permissions can be granted at any time.
 const REMEMBERED: Duration = Duration::from_mins(2);
 
-/// Lists that were refused, by the plural of their kind, for all clones of a
-/// connection.
+/// Forbidden lists by plural name, shared by all clones of a connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Refusals(Arc<Mutex<HashMap<String, (Instant, ApiError)>>>);
 
@@ -26,8 +25,8 @@ impl Refusals {
         (since.elapsed() < REMEMBERED).then(|| error.clone())
     }
 
-    /// Whether something of the whole cluster was refused lately: who is refused
-    /// one kind has rights in namespaces, as a rule.
+    /// Returns whether a cluster-wide list was refused recently. Such a user usually has
+    /// permissions only in namespaces.
     pub(super) fn are_recent(&self) -> bool {
         let refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         refusals
@@ -37,7 +36,7 @@ impl Refusals {
 
     pub(super) fn remember(&self, plural: &str, error: &ApiError) {
         let mut refusals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // What was remembered is not news.
+        // Do not extend a cached refusal.
         let known = refusals.get(plural);
         if known.is_none_or(|(since, _)| since.elapsed() >= REMEMBERED) {
             refusals.insert(plural.to_owned(), (Instant::now(), error.clone()));
@@ -45,21 +44,20 @@ impl Refusals {
     }
 }
 
-/// The registrations of one kind, or why they could not be listed.
+/// Registrations of one kind, or the error of their list.
 #[derive(Debug)]
 pub struct RegistrationList {
     /// The kind.
     pub kind: GroupKind,
-    /// Those that point at a Service.
+    /// Registrations that refer to a Service.
     pub found: Result<Vec<Registration>, ClusterError>,
 }
 
 impl Cluster {
-    /// Lists what points at Services: `APIServices` and webhook configurations.
-    /// Each kind has its own result: a forbidden or failed one makes the view
-    /// incomplete, not empty. A refusal is remembered for a while: who has rights
-    /// in namespaces only would be refused again for every release. `manager` is
-    /// our field manager.
+    /// Lists registrations that refer to Services: `APIServices` and webhook configurations. Each
+    /// kind has its own result, so a failure makes the view incomplete, not empty. Refusals are
+    /// cached, because a user with namespace permissions would otherwise be refused again for every
+    /// release. `manager` is our field manager.
     pub async fn registrations(&self, manager: &str) -> Vec<RegistrationList> {
         let paths = [
             ResourcePath::cluster_scoped("apiregistration.k8s.io/v1", "APIService", "apiservices"),
@@ -104,13 +102,13 @@ impl Cluster {
         futures::future::join_all(lists).await
     }
 
-    /// Reads what stands behind a Service: two requests.
+    /// Reads the backend of a Service. Sends two requests.
     pub async fn backend(&self, service: &ServiceRef) -> Result<Backend, ClusterError> {
         self.backend_of(service, None).await
     }
 
-    /// The same, where only endpoints of pods with these labels count: one more
-    /// request. For who may not list pods all count.
+    /// Reads the backend of a Service and counts only endpoints of pods with these labels. Sends
+    /// one more request. Without the permission to list pods, all endpoints count.
     pub async fn backend_among(
         &self,
         service: &ServiceRef,
@@ -165,7 +163,7 @@ impl Cluster {
     }
 }
 
-/// Leaves the endpoints of these pods in EndpointSlices.
+/// Retains only the endpoints of these pods, by uid.
 fn keep_endpoints_of(slices: &mut [Value], pods: &BTreeSet<String>) {
     let is_of = |endpoint: &Value| {
         let uid = endpoint["targetRef"]["uid"].as_str();
@@ -179,7 +177,7 @@ fn keep_endpoints_of(slices: &mut [Value], pods: &BTreeSet<String>) {
     }
 }
 
-/// Reads a registration; none when it points at no Service.
+/// Reads a registration. `None` if it refers to no Service.
 fn registration(path: &ResourcePath, value: &Value, manager: &str) -> Option<Registration> {
     let name = value["metadata"]["name"].as_str()?;
     Registration::read(path.id(None, name), value, manager)

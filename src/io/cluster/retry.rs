@@ -1,4 +1,4 @@
-//! How long a request is tried again, and who hears of it.
+//! Retry policy of requests and its listeners.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
@@ -10,34 +10,34 @@ use tokio::time::Instant;
 
 use super::{ApiError, Class};
 
-/// First pause; doubles with every attempt.
+/// First backoff; doubles with every attempt.
 const FIRST: Duration = Duration::from_millis(100);
-/// Longest pause that is ours to choose.
+/// Longest backoff that we choose.
 const LONGEST: Duration = Duration::from_secs(5);
-/// Longest pause that a server may ask for.
+/// Longest delay that a server can ask for.
 const LONGEST_ASKED: Duration = Duration::from_hours(1);
 
-/// An attempt that failed and will be repeated.
+/// Failed attempt that will be repeated.
 #[derive(Debug, Clone)]
 pub struct Retrying {
-    /// How it failed.
+    /// Failure of the attempt.
     pub error: ApiError,
-    /// The pause before the next attempt.
+    /// Delay before the next attempt.
     pub pause: Duration,
 }
 
-/// Whether a failure is known to pass.
+/// Predicate for failures that the caller knows to be temporary.
 type Passing = dyn Fn(&Class) -> bool + Send + Sync;
-/// Who hears of repetitions.
+/// Callback for each repetition.
 type Listener = dyn Fn(Retrying) + Send + Sync;
 
-/// What ends the repetitions.
+/// Future that ends the repetitions.
 type Ending = dyn Fn() -> BoxFuture<'static, ()> + Send + Sync;
 
-/// What passes while the next attempt is waited for.
+/// Future that waits for the next attempt.
 type Pausing = dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync;
 
-/// Until when failed requests are repeated.
+/// Policy that limits the repetition of failed requests.
 #[derive(Clone)]
 pub struct Retry {
     limit: Limit,
@@ -54,12 +54,12 @@ enum Limit {
 }
 
 impl Retry {
-    /// One attempt only.
+    /// Returns a policy with a single attempt.
     pub fn never() -> Self {
         Self::within(Duration::ZERO)
     }
 
-    /// Every request for this long from its start.
+    /// Returns a policy that repeats each request for this long after its start.
     pub fn within(duration: Duration) -> Self {
         Self {
             limit: Limit::Within(duration),
@@ -70,7 +70,7 @@ impl Retry {
         }
     }
 
-    /// All requests until a deadline, such as that of a step.
+    /// Returns a policy that repeats all requests until a deadline, such as that of a step.
     pub fn until(deadline: Instant) -> Self {
         Self {
             limit: Limit::Until(deadline),
@@ -81,23 +81,22 @@ impl Retry {
         }
     }
 
-    /// Repeats these failures too: what the caller knows to be passing, such as
-    /// a 404 of a kind whose CRD it has just created.
+    /// Also repeats failures that the caller knows to be temporary, such as a 404 for a kind whose
+    /// CRD was just created.
     #[must_use]
     pub fn also(mut self, passing: impl Fn(&Class) -> bool + Send + Sync + 'static) -> Self {
         self.also = Some(Arc::new(passing));
         self
     }
 
-    /// Tells of every repetition before its pause.
+    /// Reports every repetition to a listener before its delay.
     #[must_use]
     pub fn notify(mut self, listener: impl Fn(Retrying) + Send + Sync + 'static) -> Self {
         self.notify = Some(Arc::new(listener));
         self
     }
 
-    /// Repeats nothing any more once such a future is ready; what is under way
-    /// then comes to its end.
+    /// Stops repeating once such a future is ready. A running attempt still completes.
     #[must_use]
     pub fn unless<F>(mut self, ending: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
@@ -107,8 +106,7 @@ impl Retry {
         self
     }
 
-    /// Lets the caller wait in its own way before the next attempt: for at least as
-    /// long as it is told.
+    /// Replaces the wait before the next attempt. The future must take at least the given delay.
     #[must_use]
     pub fn pausing<F>(mut self, pausing: impl Fn(Duration) -> F + Send + Sync + 'static) -> Self
     where
@@ -118,7 +116,7 @@ impl Retry {
         self
     }
 
-    /// Waits before the next attempt; false when there shall be none.
+    /// Waits before the next attempt. Returns `false` if the policy ends the repetitions.
     pub(super) async fn pause(&self, pause: Duration) -> bool {
         let wait = match &self.pausing {
             Some(pausing) => pausing(pause),
@@ -135,7 +133,7 @@ impl Retry {
         }
     }
 
-    /// When a request that starts now is given up.
+    /// Returns the deadline of a request that starts now.
     pub(super) fn deadline(&self) -> Instant {
         match self.limit {
             Limit::Until(deadline) => deadline,
@@ -143,8 +141,8 @@ impl Retry {
         }
     }
 
-    /// How long one attempt may take. A deadline of the caller cuts it short, the
-    /// patience for repetitions does not; the last attempt gets at least a second.
+    /// Returns the time-out of one attempt. A deadline of the caller shortens it, but to no less
+    /// than one second. A limit on the repetitions does not.
     pub(super) fn limit(&self, request: Duration) -> Duration {
         match self.limit {
             Limit::Within(_) => request,
@@ -177,14 +175,14 @@ impl fmt::Debug for Retry {
     }
 }
 
-/// The pause after attempt number `attempt` (from 1): exponential with jitter,
-/// never shorter than what the server asked for, within reason.
+/// Returns the delay after attempt number `attempt`, counted from 1. The delay is exponential with
+/// jitter, and at least what the server asks for, up to [`LONGEST_ASKED`].
 pub(super) fn pause(attempt: u32, asked: Option<Duration>) -> Duration {
     let whole = FIRST
         .saturating_mul(1 << attempt.saturating_sub(1).min(10))
         .min(LONGEST);
-    // Half of it is random, so that 32 requests that failed together do not
-    // come back together. The hasher's keys are randomness enough.
+    // Half of the delay is random, so that 32 requests that failed together do not repeat together.
+    // The keys of the hasher are random enough.
     let random = RandomState::new().hash_one(attempt) % 1024;
     let jitter = whole
         .mul_f64(0.5)
@@ -214,7 +212,7 @@ mod tests {
             Duration::from_secs(7)
         );
         assert!(pause(9, Some(Duration::from_millis(1))) > Duration::from_secs(2));
-        // What nobody can mean.
+        // An absurd value.
         assert_eq!(pause(1, Some(Duration::MAX)), LONGEST_ASKED);
     }
 }

@@ -1,14 +1,13 @@
-//! Answers that several askers share.
+//! Cache of answers that several connections share.
 //!
-//! The releases of an environment ask the same server much the same at about the
-//! same time: what it serves, which registrations there are, which objects of a
-//! kind are theirs. A connection that reads [as of](Cluster::as_of) a moment takes
-//! any answer that was asked for at that moment or later, whoever asked; without
-//! one it asks, and others wait for that. So nobody gets an answer that is older
-//! than the one they could have had themselves.
+//! The releases of an environment send similar requests at about the same time: discovery,
+//! registrations, and lists of their objects. A connection that reads [as of](Cluster::as_of) a
+//! moment accepts any answer that was requested at that moment or later. Without one it sends the
+//! request, and other connections wait for its answer. So no answer is older than the caller
+//! allows.
 //!
-//! What belongs to single releases is listed for all of them, by the label that
-//! tells them apart. Only reads are shared, and only those that say so.
+//! Objects of single releases are listed for all releases by their label. Only reads are shared,
+//! and only where the caller opts in.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,26 +24,26 @@ use super::objects::with_type;
 use super::transport::{Call, Reply};
 use super::{ApiError, Class, Cluster, ClusterError, Depth, ResourcePath, Selector};
 
-/// Labels whose values are single releases.
+/// Labels whose values identify a release.
 const LABELS: [&str; 2] = [labels::PART_OF, labels::RELEASE];
-/// How long an answer is kept that nobody asks for.
+/// How long an unused answer is cached.
 const KEPT: Duration = Duration::from_mins(1);
 
 type Answer<T> = Result<T, Box<ApiError>>;
 
-/// A question, and the last answer to it.
+/// Cache entry with the last answer to a query.
 #[derive(Debug)]
 struct Slot<T> {
     kept: tokio::sync::Mutex<Option<Kept<T>>>,
-    /// How many attempts have ended.
+    /// Number of finished attempts.
     attempts: AtomicU64,
 }
 
-/// The last answer.
+/// Cached answer.
 #[derive(Debug)]
 struct Kept<T> {
     asked: Instant,
-    /// Number of the attempt that it came of.
+    /// Sequence number of the attempt that produced it.
     attempt: u64,
     answer: Answer<T>,
 }
@@ -59,8 +58,8 @@ impl<T> Default for Slot<T> {
 }
 
 impl<T: Clone> Slot<T> {
-    /// The last answer, if it was asked for at a moment or later; else a new one. A failure
-    /// is an answer only for askers that waited for the same attempt.
+    /// Returns the last answer if it was requested at `since` or later. Otherwise requests a new
+    /// one. A failure is shared only with callers that waited for the same attempt.
     async fn get(&self, since: Instant, ask: impl Future<Output = Answer<T>>) -> Answer<T> {
         let before = self.attempts.load(Ordering::Acquire);
         let mut kept = self.kept.lock().await;
@@ -85,19 +84,18 @@ impl<T: Clone> Slot<T> {
     }
 }
 
-/// Objects of a kind as text, by the release that they belong to or by name: a
-/// tree would take ten times as much.
+/// Objects of a kind as text, by release or by name. A tree would need ten times the memory.
 #[derive(Debug, Default)]
 struct Parts {
     texts: HashMap<String, Vec<Box<str>>>,
     resource_version: String,
 }
 
-/// The questions of one sort, each with its slot and when it was last asked.
+/// Cache entries of one type of query, with the time of their last use.
 #[derive(Debug)]
 struct Slots<T>(Mutex<Asked<T>>);
 
-/// What was asked, by the question.
+/// Cache entries by query.
 type Asked<T> = HashMap<String, (Instant, Arc<Slot<T>>)>;
 
 impl<T> Default for Slots<T> {
@@ -119,28 +117,27 @@ impl<T> Slots<T> {
     }
 }
 
-/// What the clones of a connection share.
+/// Cache that all clones of a connection share.
 #[derive(Debug, Clone)]
 pub(super) struct Shared(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// What is asked for all of them is asked by none of them.
+    /// User agent of shared requests, which belong to no single release.
     user_agent: HeaderValue,
     replies: Slots<Reply>,
     parts: Slots<Arc<Parts>>,
     discovery: Slot<Arc<Discovery>>,
 }
 
-/// How a connection takes part in what is shared.
+/// Use of the shared cache by a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taking {
-    /// It asks for itself.
+    /// No use: every request is sent.
     Nothing,
-    /// It takes what was asked for at this moment or later: lists of what belongs
-    /// to releases, and what the server serves.
+    /// Accepts shared lists of release objects and discovery, requested at this moment or later.
     Since(Instant),
-    /// It takes whatever it asks for.
+    /// Accepts shared answers to all reads, requested at this moment or later.
     Everything(Instant),
 }
 
@@ -156,22 +153,23 @@ impl Shared {
 }
 
 impl Cluster {
-    /// The same connection for who only looks, and may be given what others asked
-    /// for at this moment or later.
+    /// Returns this connection for reads that accept shared answers, requested at this moment or
+    /// later.
     #[must_use]
     pub fn as_of(mut self, moment: Instant) -> Self {
         self.taking = Taking::Since(moment);
         self
     }
 
-    /// The same connection, which asks for itself: before and after a write.
+    /// Returns this connection without shared answers, for reads before and after a write.
     #[must_use]
     pub fn alone(mut self) -> Self {
         self.taking = Taking::Nothing;
         self
     }
 
-    /// The same connection for questions that are the same for everybody.
+    /// Returns this connection with shared answers for all reads, for queries that are the same for
+    /// all releases.
     #[must_use]
     pub fn common(&self) -> Self {
         let mut common = self.clone();
@@ -181,14 +179,14 @@ impl Cluster {
         common
     }
 
-    /// Who asks for all.
+    /// Returns the connection that sends shared requests.
     fn asker(&self) -> Self {
         let mut asker = self.clone().alone();
         asker.user_agent.clone_from(&self.shared.0.user_agent);
         asker
     }
 
-    /// Sends a request that reads, unless its answer is there.
+    /// Sends a read request, unless a shared answer exists.
     pub(super) async fn send_shared(
         &self,
         since: Instant,
@@ -203,7 +201,7 @@ impl Cluster {
         slot.get(since, asker.send_now(call)).await
     }
 
-    /// What is served, unless that is known.
+    /// Returns the discovery, from the cache if possible.
     pub(super) async fn discovery_shared(
         &self,
         since: Instant,
@@ -214,8 +212,8 @@ impl Cluster {
         Ok(Discovery::clone(&found))
     }
 
-    /// The objects that a selector names by a release's label, from the list of
-    /// those of all releases. None where it selects something else.
+    /// Returns the objects that a selector picks by a release label, from the shared list of all
+    /// releases. `None` if the selector has another form.
     pub(super) async fn of_release(
         &self,
         path: &ResourcePath,
@@ -238,7 +236,7 @@ impl Cluster {
             labels: Some(key),
             ..*selector
         };
-        // State lies in one namespace, members in any.
+        // State objects are in one namespace, members in any namespace.
         let may_be_anywhere = key == labels::PART_OF && here.namespace.is_some();
         if may_be_anywhere && !self.refusals.are_recent() {
             let everywhere = Selector {
@@ -258,8 +256,8 @@ impl Cluster {
         Some(parts.map(|parts| parts.within(value, None)))
     }
 
-    /// Reads an object from the list of all of its kind, where such a list may be
-    /// taken from others; else by its name.
+    /// Reads an object from the shared list of its kind if this connection uses shared answers.
+    /// Otherwise reads it by name.
     pub async fn get_among(
         &self,
         path: &ResourcePath,
@@ -272,7 +270,7 @@ impl Cluster {
         let all = Selector::namespace(id.namespace.as_deref());
         match self.parts(since, (path, &all, Depth::Full), name).await {
             Ok(parts) => Ok(parts.within(&id.name, None).0.pop()),
-            // Who may not list it may still read it.
+            // Without the permission to list, reading by name can still be allowed.
             Err(error) if error.class == Class::Forbidden => self.get_id(path, id).await,
             Err(source) => Err(ClusterError::Get {
                 id: id.clone(),
@@ -316,11 +314,10 @@ impl Cluster {
 }
 
 impl Parts {
-    /// The objects of one release, in one namespace or in all of them, and the
-    /// version of the list.
+    /// Returns the objects of one release, in one or all namespaces, and the version of the list.
     fn within(&self, key: &str, namespace: Option<&str>) -> (Vec<Value>, String) {
         let texts = self.texts.get(key).into_iter().flatten();
-        // What was written by us can be read.
+        // We serialized the text ourselves, so parsing does not fail.
         let values = texts.filter_map(|text| serde_json::from_str(text).ok());
         let is_there = |value: &Value| {
             namespace.is_none_or(|namespace| value["metadata"]["namespace"] == namespace)
@@ -350,7 +347,7 @@ mod tests {
         let begun = Instant::now();
         let all = (0..100).map(|_| ask(&slot, &asked, begun));
         assert_eq!(futures::future::join_all(all).await, [1; 100]);
-        // An answer on its way was asked for too early for who comes now.
+        // A running request started too early for a caller that arrives later.
         let (early, late) = tokio::join!(ask(&slot, &asked, Instant::now()), async {
             tokio::time::sleep(Duration::from_millis(500)).await;
             let now = Instant::now();
@@ -375,7 +372,7 @@ mod tests {
             };
             slot.get(begun, asking)
         };
-        // Those who wait for it share it.
+        // All waiting callers share the failure.
         let all = futures::future::join_all((0..10).map(|_| ask())).await;
         assert!(all.iter().all(Result::is_err));
         assert_eq!(asked.load(Ordering::Relaxed), 1);

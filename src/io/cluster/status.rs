@@ -1,25 +1,25 @@
-//! The Status object, as the API server sends it on failure.
+//! Status object that the API server sends on failure.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
-/// A failure in the server's words (`meta/v1 Status`).
+/// Failure as reported by the server (`meta/v1 Status`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Status {
     /// `Status`.
     pub(super) kind: String,
-    /// List metadata: only `continue` of an expired list is of interest.
+    /// List metadata. Only `continue` of an expired list is used.
     #[serde(deserialize_with = "nullable")]
     pub(super) metadata: StatusMetadata,
-    /// For people.
+    /// Message for humans.
     pub(super) message: String,
-    /// For machines; empty for some failures.
+    /// Machine-readable reason. Empty for some failures.
     pub(super) reason: String,
     /// HTTP status.
     pub(super) code: u16,
-    /// What it is about.
+    /// Subject of the failure.
     #[serde(deserialize_with = "nullable")]
     pub(super) details: Details,
 }
@@ -28,27 +28,27 @@ pub(super) struct Status {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct StatusMetadata {
-    /// With it an expired list can be continued, inconsistently.
+    /// Token that continues an expired list with an inconsistent snapshot.
     #[serde(rename = "continue")]
     pub(super) continue_token: String,
 }
 
-/// What a Status is about.
+/// Subject of a Status.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Details {
     /// Name of the object.
     pub(super) name: String,
-    /// Its group.
+    /// Group of the object.
     pub(super) group: String,
-    /// Plural name of the resource, mostly.
+    /// Plural name of the resource in most cases.
     pub(super) kind: String,
-    /// Its uid.
+    /// Uid of the object.
     pub(super) uid: String,
-    /// One by one.
+    /// Single causes.
     #[serde(deserialize_with = "nullable")]
     pub(super) causes: Vec<Cause>,
-    /// Seconds to wait.
+    /// Retry delay in seconds.
     pub(super) retry_after_seconds: u64,
 }
 
@@ -56,11 +56,11 @@ pub(super) struct Details {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Cause {
-    /// For machines.
+    /// Machine-readable reason.
     pub(super) reason: String,
-    /// For people.
+    /// Message for humans.
     pub(super) message: String,
-    /// The field.
+    /// Path of the field.
     pub(super) field: String,
 }
 
@@ -71,13 +71,13 @@ fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
 }
 
 impl Status {
-    /// Reads a body; none when it is no Status: plain text, a page of a proxy.
+    /// Reads a body. `None` if it is not a Status, such as plain text or a page of a proxy.
     pub(super) fn read(body: &[u8]) -> Option<Self> {
         let status: Self = serde_json::from_slice(body).ok()?;
         (status.kind == "Status").then_some(status)
     }
 
-    /// Whether a cause has this reason.
+    /// Returns whether a cause has this reason.
     pub(super) fn has_cause(&self, reason: &str) -> bool {
         self.details
             .causes
@@ -85,19 +85,19 @@ impl Status {
             .any(|cause| cause.reason == reason)
     }
 
-    /// The fresh token of an expired list.
+    /// Returns the fresh token of an expired list.
     pub(super) fn continue_token(&self) -> Option<String> {
         let token = &self.metadata.continue_token;
         (!token.is_empty()).then(|| token.clone())
     }
 
-    /// How long the server asks to wait.
+    /// Returns the retry delay that the server asks for.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let seconds = self.details.retry_after_seconds;
         (seconds > 0).then(|| Duration::from_secs(seconds))
     }
 
-    /// Takes quoted values out of every text.
+    /// Applies `mask` to every text of the Status.
     pub(super) fn map_texts(&mut self, mask: impl Fn(&str) -> String) {
         self.message = mask(&self.message);
         for cause in &mut self.details.causes {

@@ -1,7 +1,6 @@
-//! One request: time-outs, repetition, classification.
+//! Sends single requests, with time-out, retries and classification.
 //!
-//! Every request of pleach goes through [`Cluster::send`]; nothing else here
-//! knows HTTP.
+//! Every request of pleach uses [`Cluster::send`]. HTTP is limited to this module.
 
 use std::error::Error as StdError;
 use std::io;
@@ -26,19 +25,18 @@ use super::shared::Taking;
 use super::status::Status;
 use super::{ApiError, Class, Cluster, warning};
 
-/// The media type of almost everything.
+/// Default media type.
 pub(super) const JSON: &str = "application/json";
-/// Longest text of an answer that is no Status and still goes into a message.
+/// Maximum length in messages of an answer that is not a Status, in bytes.
 const LONGEST_TEXT: usize = 300;
 
-/// How many lists come in at a time: a page may take megabytes, and is made
-/// little of as soon as it is there.
+/// Maximum number of concurrent list responses. A page can take megabytes until it is parsed.
 const LISTS: usize = 4;
 
-/// How long a list waits for its turn: another one may come in slowly.
+/// How long a list waits for a permit. A slow list must not block the others for longer.
 const TURN: Duration = Duration::from_secs(1);
 
-/// The turns of lists that are read.
+/// Permits for concurrent list responses.
 #[derive(Debug, Clone)]
 pub(super) struct Turns(Arc<Semaphore>);
 
@@ -49,13 +47,13 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// A turn. None where it would take long: what is slow delays nothing else.
+    /// Waits for a permit. `None` after [`TURN`]: the list then proceeds without one.
     async fn take(&self) -> Option<SemaphorePermit<'_>> {
         timeout(TURN, self.0.acquire()).await.ok()?.ok()
     }
 }
 
-/// A request before it is sent.
+/// Request before it is sent.
 #[derive(Debug, Clone)]
 pub(super) struct Call<'a> {
     pub(super) verb: Verb,
@@ -66,17 +64,17 @@ pub(super) struct Call<'a> {
     pub(super) content_type: Option<&'static str>,
     pub(super) body: Bytes,
     pub(super) about: About<'a>,
-    /// It carries a precondition, which a repetition cannot heal.
+    /// Whether the request has a precondition. Repeating it after a conflict would fail again.
     pub(super) conditional: bool,
 }
 
-/// What a request is about.
+/// Subject of a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct About<'a> {
     pub(super) kind: &'a str,
-    /// What the server quotes of it may not be shown.
+    /// Whether to mask values that the server quotes.
     pub(super) secret: bool,
-    /// What it holds and may not be shown either, beside what is sent.
+    /// Object with further values to mask, besides the request body.
     pub(super) hides: Option<&'a Value>,
 }
 
@@ -91,7 +89,7 @@ impl<'a> About<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// A request that reads JSON.
+    /// Creates a request that reads JSON.
     pub(super) fn read(verb: Verb, url: String, about: About<'a>) -> Self {
         Self {
             verb,
@@ -105,7 +103,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The same request with a body.
+    /// Returns the request with a body.
     pub(super) fn with_body(
         mut self,
         method: Method,
@@ -120,20 +118,20 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
-    /// What may not be repeated of the answer.
+    /// Returns the mask for values in the answer. `None` if the object is not secret.
     fn mask(&self) -> Option<Mask> {
         let about = &self.about;
         about.secret.then(|| Mask::of(&self.body, about.hides))
     }
 }
 
-/// An answer with a status below 300.
+/// Answer with a status below 300.
 #[derive(Debug, Clone)]
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) body: Bytes,
     pub(super) warnings: Vec<String>,
-    /// An earlier attempt may have been carried out.
+    /// Whether an earlier attempt could have been executed.
     pub(super) repeated: bool,
 }
 
@@ -143,7 +141,7 @@ impl Reply {
         self.json_with(PhantomData)
     }
 
-    /// Parses the body with a state of its own.
+    /// Parses the body with a seed.
     pub(super) fn json_with<'de, S: DeserializeSeed<'de>>(
         &'de self,
         seed: S,
@@ -152,8 +150,8 @@ impl Reply {
         let value = seed.deserialize(&mut deserializer);
         let whole = value.and_then(|value| deserializer.end().map(|()| value));
         whole.map_err(|error| {
-            // Position and expectation only: serde_json quotes values of the
-            // wrong type, and the body may be a Secret.
+            // Report only position and category. serde_json quotes values of the wrong type, and
+            // the body can be a Secret.
             let mut error = ApiError::local(
                 Class::NotKubernetes,
                 format!(
@@ -170,8 +168,7 @@ impl Reply {
 }
 
 impl Cluster {
-    /// Sends a request until it is answered for good or time is up. What reads
-    /// may be answered by what others asked for.
+    /// Sends a request until the answer is final or the time is up. Reads can use a shared answer.
     pub(super) async fn send(&self, call: Call<'_>) -> Result<Reply, Box<ApiError>> {
         match self.taking {
             Taking::Everything(since) if call.method == Method::GET => {
@@ -181,7 +178,7 @@ impl Cluster {
         }
     }
 
-    /// Sends a request whatever others asked for.
+    /// Sends a request and ignores shared answers.
     pub(super) async fn send_now(&self, call: Call<'_>) -> Result<Reply, Box<ApiError>> {
         let deadline = self.retry.deadline();
         let mut unclear = false;
@@ -239,12 +236,12 @@ impl Cluster {
         self.in_time(exchange).await
     }
 
-    /// Sends a request and gives the answer before its body is read.
+    /// Sends a request and returns the answer before its body is read.
     pub(super) async fn stream(&self, call: &Call<'_>) -> Result<Response<Body>, Box<ApiError>> {
         self.in_time(self.open(call)).await
     }
 
-    /// Sends a request; an answer that is a failure is read and classified.
+    /// Sends a request. Reads and classifies the answer if it is a failure.
     async fn open(&self, call: &Call<'_>) -> Result<Response<Body>, Box<ApiError>> {
         tracing::trace!(method = %call.method, url = %call.url, "request");
         let mut request = Request::builder()
@@ -296,8 +293,7 @@ impl Cluster {
         )
     }
 
-    /// An exchange that ended without an answer. `begun` says that the answer
-    /// had begun.
+    /// Describes an exchange that ended without a complete answer. `begun`: the answer had started.
     pub(super) fn broken(&self, error: &kube::Error, begun: bool) -> ApiError {
         let class = broken_class(error, begun);
         let cause = match error {
@@ -314,7 +310,7 @@ impl Cluster {
     }
 }
 
-/// Classifies an answer that is a failure.
+/// Classifies a failed answer.
 fn refused(call: &Call<'_>, http: u16, headers: &HeaderMap, body: &[u8]) -> ApiError {
     let question = Question {
         verb: call.verb,
@@ -336,8 +332,8 @@ fn refused(call: &Call<'_>, http: u16, headers: &HeaderMap, body: &[u8]) -> ApiE
     error
 }
 
-/// Classifies a failure: a Status, or the text of a body that is none. Values
-/// of secret objects go first, so that nothing that is kept holds them.
+/// Classifies a failure from a Status, or from the text of another body. Masks values of secret
+/// objects first, so that no result contains them.
 pub(super) fn classify(
     question: Question<'_>,
     http: u16,
@@ -376,7 +372,7 @@ pub(super) fn classify(
     }
 }
 
-/// The beginning of a body that is no Status, on one line.
+/// Returns the start of a body that is not a Status, on one line.
 fn plain(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let mut words = String::new();
@@ -402,7 +398,8 @@ fn warnings(headers: &HeaderMap, mask: Option<&Mask>) -> Vec<String> {
         .collect()
 }
 
-/// The errors below an error. An `io::Error` hides the one it holds.
+/// Returns the error and its chain of sources. An `io::Error` does not expose its inner error as
+/// source.
 fn causes<'a>(
     error: &'a (dyn StdError + 'static),
 ) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
@@ -442,7 +439,7 @@ fn broken_class(error: &kube::Error, begun: bool) -> Class {
     }
 }
 
-/// The innermost error says most: `Connection refused`.
+/// Returns the innermost error, which is the most specific: `Connection refused`.
 fn root_cause(error: &kube::Error) -> String {
     causes(error)
         .last()

@@ -1,7 +1,7 @@
-//! `Warning` headers (RFC 7234, section 5.5), which the API server sends for
-//! deprecated APIs, unknown fields and pod security.
+//! Parser for `Warning` headers (RFC 7234, section 5.5). The API server sends them for deprecated
+//! APIs, unknown fields and pod security.
 
-/// The texts of one header with code 299; others are of proxies.
+/// Returns the texts of one header with code 299. Other codes come from proxies.
 pub(super) fn read(header: &str) -> Vec<String> {
     let mut texts = Vec::new();
     let mut rest = header.trim_start();
@@ -15,7 +15,7 @@ pub(super) fn read(header: &str) -> Vec<String> {
         if code == "299" {
             texts.push(text);
         }
-        // A date may follow, quoted as well.
+        // A quoted date can follow.
         let after = quoted(after.trim_start()).map_or(after, |(_, after)| after);
         rest = after.trim_start().trim_start_matches(',').trim_start();
     }

@@ -1,7 +1,6 @@
-//! Changes as they happen.
+//! Watches.
 //!
-//! A watch that stays silent is opened anew: a connection that died without a
-//! word looks exactly like a quiet cluster.
+//! A silent watch is reopened, because a dead connection looks like a quiet cluster.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,60 +23,59 @@ use super::status::Status;
 use super::transport::{About, Call, JSON, classify};
 use super::{ApiError, Class, Cluster, ClusterError, ResourcePath, Selector};
 
-/// Metadata only.
+/// Media type for metadata only.
 const METADATA: &str =
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
-/// A watch that ends sooner has failed, whatever it looks like.
+/// Shortest life of a healthy watch. A watch that ends sooner counts as failed.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// How much of the objects is wanted.
+/// Requested part of the objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// All of it.
+    /// Whole objects.
     Full,
-    /// The metadata; a server that cannot do this sends all of it.
+    /// Metadata. A server without support for it sends whole objects.
     Metadata,
 }
 
-/// One message of a watch.
+/// Message of a single watch.
 #[derive(Clone, PartialEq)]
 pub enum WatchEvent {
-    /// An object is there, or has changed.
+    /// An object exists or has changed.
     Applied(Value),
-    /// An object is gone, or no longer selected.
+    /// An object was deleted or no longer matches.
     Deleted(Value),
-    /// Nothing has happened up to this version.
+    /// No change up to this version.
     Bookmark {
-        /// Where the next watch continues.
+        /// Version from which the next watch continues.
         resource_version: String,
     },
-    /// The version to start from is no longer kept: list again.
+    /// The server no longer stores the version to start from. List again.
     Expired,
 }
 
-/// One message of a watch that never ends and whose lists come in parts, so that a
-/// large one is never in memory as a whole.
+/// Message of an endless watch with lists in parts. A large list is never in memory as a whole.
 #[derive(Clone, PartialEq)]
 pub enum Heard<T = Value> {
-    /// Some of what is there; more comes. An error takes it back.
+    /// Part of a list; more parts follow. An error discards the parts so far.
     Part(Vec<T>),
-    /// The rest of it; what was known before and is in none of the parts, is gone.
+    /// Last part of a list. Known objects that are in none of the parts are deleted.
     Rest(Vec<T>),
-    /// An object is there, or has changed.
+    /// An object exists or has changed.
     Applied(T),
-    /// An object is gone, or no longer selected.
+    /// An object was deleted or no longer matches.
     Deleted(T),
 }
 
-/// One message of a watch that never ends.
+/// Message of an endless watch.
 #[derive(Clone, PartialEq)]
 pub enum Followed<T = Value> {
-    /// Everything that is there; what was known before and is not in it, is gone.
+    /// All objects. Known objects that are not in the list are deleted.
     Listed(Vec<T>),
-    /// An object is there, or has changed.
+    /// An object exists or has changed.
     Applied(T),
-    /// An object is gone, or no longer selected.
+    /// An object was deleted or no longer matches.
     Deleted(T),
 }
 
@@ -115,8 +113,8 @@ impl fmt::Debug for Followed {
 }
 
 impl Cluster {
-    /// Watches from a version of a list on. The stream ends when the server
-    /// ends it, after at most the watch time-out, or after [`WatchEvent::Expired`].
+    /// Watches from the version of a list. The stream ends when the server ends it, after at most
+    /// the watch time-out, or after [`WatchEvent::Expired`].
     pub fn watch(
         &self,
         path: &ResourcePath,
@@ -138,9 +136,9 @@ impl Cluster {
         })
     }
 
-    /// Lists and watches for ever: every end is followed by the next watch, and
-    /// where that is impossible by the next list. Errors are reported and do
-    /// not end the stream; the pause after them grows until a watch tells something.
+    /// Lists and watches forever. After each end it watches again, or lists again if that is
+    /// impossible. Errors are reported and do not end the stream. The backoff grows until a watch
+    /// delivers a message.
     pub fn follow(
         &self,
         path: &ResourcePath,
@@ -150,9 +148,8 @@ impl Cluster {
         following(Follow::new(self, path, selector, depth, Some))
     }
 
-    /// The same of whole objects, of which only what is read of each is kept: the
-    /// trees of all of them are never in memory together. What nothing is read of
-    /// is left out.
+    /// Follows whole objects but retains only the result of `read` for each. The trees of all
+    /// objects are never in memory together. Objects without a result are skipped.
     pub fn follow_read<T: Send + 'static>(
         &self,
         path: &ResourcePath,
@@ -162,7 +159,7 @@ impl Cluster {
         following(Follow::new(self, path, selector, Depth::Full, read))
     }
 
-    /// The same of metadata, with lists in parts.
+    /// Follows metadata, with lists in parts.
     pub fn follow_in_parts(
         &self,
         path: &ResourcePath,
@@ -202,7 +199,7 @@ fn following<T: Send>(
     })
 }
 
-/// An open watch, or one that will be opened by the next read.
+/// Open watch, or one that the next read will open.
 struct Watch {
     cluster: Cluster,
     path: ResourcePath,
@@ -212,7 +209,7 @@ struct Watch {
     depth: Depth,
     resource_version: String,
     body: Option<Lines>,
-    /// When it was opened last.
+    /// Time of the last opening.
     opened: Instant,
 }
 
@@ -273,7 +270,7 @@ impl Watch {
         query.push(("watch", "true".to_owned()));
         query.push(("allowWatchBookmarks", "true".to_owned()));
         query.push(("resourceVersion", self.resource_version.clone()));
-        // The server ends it before our patience does.
+        // Let the server end the watch before our time-out does.
         let seconds = self.cluster.limits.watch.mul_f64(0.75).as_secs().max(1);
         query.push(("timeoutSeconds", seconds.to_string()));
         let mut call = Call::read(Verb::Watch, with_query(url, &query), self.about());
@@ -285,7 +282,7 @@ impl Watch {
         Ok(Lines::new(response.into_body()))
     }
 
-    /// The next message; none at the end of the stream.
+    /// Returns the next message. `None` at the end of the stream.
     async fn next(&mut self) -> Result<Option<WatchEvent>, Failure> {
         if self.body.is_none() {
             match self.open().await {
@@ -293,7 +290,7 @@ impl Watch {
                     self.body = Some(lines);
                     self.opened = Instant::now();
                 }
-                // Some servers say it before the stream begins.
+                // Some servers report the expiry before the stream begins.
                 Err(Failure::Api(error)) if matches!(error.class, Class::Expired { .. }) => {
                     return Ok(Some(WatchEvent::Expired));
                 }
@@ -357,7 +354,7 @@ impl Watch {
         }
     }
 
-    /// A Status in the middle of the stream.
+    /// Handles a Status in the middle of the stream.
     fn refused(&mut self, object: &Map<String, Value>) -> Result<WatchEvent, Failure> {
         self.body = None;
         let text = serde_json::to_vec(object).unwrap_or_default();
@@ -395,17 +392,17 @@ impl From<ApiError> for Failure {
     }
 }
 
-/// A watch that begins again for ever.
+/// Watch that restarts forever.
 struct Follow<T> {
     watch: Watch,
-    /// What is kept of an object.
+    /// Conversion of an object to the retained value.
     read: fn(Value) -> Option<T>,
     listed: bool,
-    /// What asks for the next part of a list that was begun.
+    /// Token of the next part of a started list.
     token: Option<String>,
-    /// How often it failed since a watch told something.
+    /// Number of failures since a watch last delivered a message.
     failures: u32,
-    /// What is to be waited for after the last failure.
+    /// Backoff after the last failure.
     pause: Option<Duration>,
 }
 
@@ -451,7 +448,7 @@ impl<T> Follow<T> {
                     }
                 }
                 Ok(Some(WatchEvent::Bookmark { .. })) => self.failures = 0,
-                // A list that works says nothing of the watch after it.
+                // A successful list does not prove that the next watch works.
                 Ok(Some(WatchEvent::Expired)) => {
                     self.listed = false;
                     self.wait(None);
@@ -459,7 +456,7 @@ impl<T> Follow<T> {
                 Ok(None) if self.watch.opened.elapsed() < SHORTEST => self.wait(None),
                 Ok(None) => {}
                 Err(error) => {
-                    // The kind may be gone or forbidden by now: a list says so.
+                    // The kind could be deleted or forbidden by now. A list reports it.
                     self.listed = false;
                     let error = self.watch.failed(error);
                     return Err(self.failed(error));
@@ -468,7 +465,7 @@ impl<T> Follow<T> {
         }
     }
 
-    /// The next part of what is there. After an error it begins anew.
+    /// Reads the next part of the list. Restarts the list after an error.
     async fn list(&mut self) -> Result<Heard<T>, ClusterError> {
         let token = self.token.take();
         let (watch, read) = (&mut self.watch, self.read);
@@ -506,18 +503,18 @@ impl<T> Follow<T> {
         error
     }
 
-    /// Waits before the next request, longer each time, and as long as the
-    /// server asks for.
+    /// Sets the backoff before the next request. It grows with each failure, and is at least what
+    /// the server asks for.
     fn wait(&mut self, asked: Option<Duration>) {
         self.failures = self.failures.saturating_add(1);
         self.pause = Some(pause(self.failures, asked));
     }
 }
 
-/// The longest line of a body: the server takes no object that is a tenth as large.
+/// Longest line of a body, in bytes. The server accepts no object of even a tenth of this size.
 const LONGEST_LINE: usize = 16 << 20;
 
-/// The lines of a body.
+/// Splits a body into lines.
 struct Lines {
     body: Body,
     buffer: BytesMut,
@@ -544,7 +541,7 @@ impl Lines {
             let Ok(data) = frame?.into_data() else {
                 continue;
             };
-            // Only the new part can hold the end of a line.
+            // Only the new part can contain the end of a line.
             let mut from = self.buffer.len();
             self.buffer.extend_from_slice(&data);
             while let Some(at) = self

@@ -1,7 +1,7 @@
-//! Folders for a while: gone with their owner, also one that was killed.
+//! Temporary folders that are removed even after their owner was killed.
 //!
-//! Whoever has one holds a lock in it. The system gives the lock back when the
-//! owner ends, however it ends, so whoever gets it knows that nobody is left.
+//! The owner holds a file lock in the folder. The kernel releases the lock when the owner ends, so
+//! a process that gets the lock knows that the folder is abandoned.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -13,12 +13,13 @@ use tempfile::{Builder, TempDir};
 
 use super::{FileError, STAGING, exists, names};
 
-/// The lock that the owner holds.
+/// Name of the lock file.
 const LOCK: &str = "pleach.lock";
-/// How old a folder without a lock is before nobody can be about to make it.
+/// Age from which a folder without a lock file counts as abandoned. Younger ones can be in
+/// creation.
 const FORGOTTEN: Duration = Duration::from_hours(1);
 
-/// A folder of its own for files that nobody else reads; gone with the value.
+/// Private temporary folder. Dropping it removes the folder.
 #[derive(Debug)]
 pub struct TemporaryFolder {
     folder: TempDir,
@@ -26,18 +27,18 @@ pub struct TemporaryFolder {
 }
 
 impl TemporaryFolder {
-    /// Where it is.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 }
 
-/// The folder that temporary folders are made in.
+/// Returns the parent of all temporary folders.
 pub fn temporary() -> PathBuf {
     std::env::temp_dir()
 }
 
-/// Makes a folder that is gone with the value.
+/// Creates a temporary folder.
 pub fn temporary_folder() -> Result<TemporaryFolder, FileError> {
     loop {
         let folder = Builder::new()
@@ -48,7 +49,7 @@ pub fn temporary_folder() -> Result<TemporaryFolder, FileError> {
         let lock = File::create_new(&path)
             .and_then(|lock| lock.lock().map(|()| lock))
             .map_err(FileError::write(&path))?;
-        // Somebody who cleans up may have taken it for abandoned before that.
+        // A cleanup could have removed the folder before it was locked.
         if exists(&path)? {
             return Ok(TemporaryFolder {
                 folder,
@@ -58,8 +59,8 @@ pub fn temporary_folder() -> Result<TemporaryFolder, FileError> {
     }
 }
 
-/// Removes the folders that our own processes left behind when they were
-/// killed, and says how many. What cannot be removed stays.
+/// Removes the folders of our own killed processes and returns their number. Folders that cannot be
+/// removed remain.
 pub fn remove_abandoned() -> Result<usize, FileError> {
     remove_abandoned_in(&std::env::temp_dir())
 }
@@ -76,7 +77,7 @@ fn remove_abandoned_in(parent: &Path) -> Result<usize, FileError> {
         if !name.to_string_lossy().starts_with(STAGING) || path == own.path() {
             continue;
         }
-        // Others may put anything there, under any name.
+        // Other users can create anything with such a name.
         let data = std::fs::symlink_metadata(&path);
         let Some(data) = data.ok().filter(|data| data.is_dir() && data.uid() == us) else {
             continue;
@@ -90,10 +91,10 @@ fn remove_abandoned_in(parent: &Path) -> Result<usize, FileError> {
     Ok(removed)
 }
 
-/// A folder that nobody has any more.
+/// Folder without an owner.
 #[derive(Debug)]
 struct Abandoned {
-    /// Kept while it is removed: who is only about to lock it waits, and then makes
+    /// Lock during the removal. A process that is about to lock the folder waits, then creates
     /// another one.
     _lock: Option<File>,
 }
@@ -162,7 +163,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let lock = File::create_new(folder.path().join(LOCK)).unwrap();
         let data = std::fs::symlink_metadata(folder.path()).unwrap();
-        // Its owner is about to lock it.
+        // The owner is about to lock the folder.
         let taken = take_abandoned(folder.path(), &data);
         assert!(taken.is_some());
         assert!(lock.try_lock().is_err());

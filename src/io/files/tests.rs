@@ -92,7 +92,7 @@ fn files_are_added_all_or_none() {
     add_files(folder.path(), &files(&[("mine.txt", "x"), ("file", "x")])).unwrap();
     let error = add_files(folder.path(), &files(&[("a/b", "a"), ("mine.txt", "")]));
     assert!(matches!(error, Err(FileError::Exists { .. })));
-    // A folder cannot be where a file is: this is found while writing.
+    // A folder cannot replace a file; the write detects this.
     let error = add_files(folder.path(), &files(&[("a/b", "a"), ("file/x", "x")]));
     assert!(matches!(error, Err(FileError::Write { .. })), "{error:?}");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The files of a repository as they lie on disk.
+//! Files of a repository in its working tree.
 
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -9,22 +9,22 @@ use pleach_domain::repo::{FileTree, TreeEntry, TreeError, TreeKind};
 
 use super::{MAX_FILE_BYTES, check_content, check_size, is_inside, join, missing, unreadable};
 
-/// A folder as a [`FileTree`].
+/// Folder as a [`FileTree`].
 ///
-/// Links are listed and never followed, on no part of a path; `.git` is not
-/// listed; a folder that is a git repository of its own counts as a submodule.
+/// Links are listed, but never followed in any part of a path. `.git` is not listed. A nested git
+/// repository counts as a submodule.
 #[derive(Debug, Clone)]
 pub struct WorkingTree {
     root: PathBuf,
 }
 
 impl WorkingTree {
-    /// Names the root folder.
+    /// Creates the tree of a root folder.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// The place on disk, once no part of the path is a link.
+    /// Returns the path on disk. Fails if a part of the path is a link.
     #[expect(clippy::disallowed_methods, reason = "the home of std::fs")]
     fn place(&self, path: &str) -> Result<PathBuf, TreeError> {
         if !is_inside(path) {
@@ -75,7 +75,7 @@ impl FileTree for WorkingTree {
                     TreeKind::Folder
                 }
             } else {
-                // A pipe or a device too: read() refuses it where it matters.
+                // Also for pipes and devices; `read` refuses them.
                 TreeKind::File
             };
             entries.push(TreeEntry { name, kind });
@@ -86,8 +86,8 @@ impl FileTree for WorkingTree {
 
     fn read(&self, file: &str) -> Result<Bytes, TreeError> {
         let place = self.place(file)?;
-        // O_NOFOLLOW closes the gap after place(); O_NONBLOCK keeps a pipe
-        // without a writer from holding us for ever.
+        // O_NOFOLLOW closes the gap after the check in `place`. O_NONBLOCK prevents blocking on a
+        // pipe without a writer.
         let opened = std::fs::OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
@@ -101,9 +101,9 @@ impl FileTree for WorkingTree {
             return Err(unreadable(file, "it is neither a file nor a folder"));
         }
         check_size(file, metadata.len())?;
-        // Room for all of it, and to see that it ends there.
+        // One more byte detects a file that has grown.
         let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0) + 1);
-        // The limit holds although the file may grow while it is read.
+        // Enforce the limit even if the file grows during the read.
         opened
             .take(MAX_FILE_BYTES + 1)
             .read_to_end(&mut bytes)

@@ -1,71 +1,71 @@
-//! Consent of members to a preview of one commit that asks a cluster.
+//! Consent of members to a preview of one commit with access to a cluster.
 //!
-//! Consent names a commit: by the `commit_id` of an approving review, or by a
-//! comment that is one line, `pleach preview COMMIT`. The forge answers whether
-//! its author is a member; nothing that the author writes says so.
+//! Consent names a commit: by the `commit_id` of an approving review, or by a comment that is only
+//! the line `pleach preview COMMIT`. The forge decides whether the author is a member; the text of
+//! the author does not.
 
 use std::collections::BTreeMap;
 
 use super::request::Call;
 use super::{Comment, Forge, ForgeError, PAGES, read};
 
-/// The least digits that name a commit. The author of a fork can make two commits
-/// that share all digits of a shorter name.
+/// Minimum number of digits of a commit id. The author of a fork could create two commits that
+/// share a shorter prefix.
 pub const DIGITS: usize = 32;
-/// How many accounts are looked up for one commit, the newest words first.
+/// Maximum number of accounts to check for one commit, newest statements first.
 const ACCOUNTS: usize = 20;
 
-/// An account on a forge.
+/// Account on a forge.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Account {
-    /// Its number.
+    /// Id of the account.
     pub id: u64,
-    /// Its name; none where the forge finds accounts by number.
+    /// Login. `None` if the forge looks up accounts by id.
     pub login: Option<String>,
 }
 
 /// A review of a pull request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Review {
-    /// None of an account that is gone.
+    /// Author. `None` if the account was deleted.
     pub(super) author: Option<Account>,
-    /// The commit that was reviewed.
+    /// Commit that was reviewed.
     pub(super) commit: String,
     pub(super) opinion: Opinion,
-    /// Whether the author may push, where the review says so.
+    /// Whether the author has push access, if the review contains this.
     pub(super) is_official: bool,
 }
 
-/// What a review says.
+/// Verdict of a review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opinion {
-    /// The commit is good.
+    /// The review approves the commit.
     Approves,
-    /// It is not, or the approval was withdrawn.
+    /// The review rejects the commit, or the approval was withdrawn.
     Objects,
-    /// Neither.
+    /// The review has no verdict.
     None,
 }
 
-/// Whether a text names a commit.
+/// Returns whether a text identifies a commit.
 pub fn is_named(commit: &str, text: &str) -> bool {
     text.len() >= DIGITS && commit.starts_with(&text.to_ascii_lowercase())
 }
 
-/// The comment by which a member consents.
+/// Returns the text of the comment by which a member consents.
 pub fn comment(commit: &str) -> String {
     format!("pleach preview {commit}")
 }
 
-/// Whether a comment consents to a commit: it is that line and nothing else, so that
-/// no text which repeats words of others does.
+/// Returns whether a comment consents to a commit. The line must be the whole comment, so a quote
+/// does not count.
 fn consents(body: &str, commit: &str) -> bool {
     let words: Vec<&str> = body.split_whitespace().collect();
     matches!(words.as_slice(), ["pleach", "preview", name] if is_named(commit, name))
 }
 
-/// The accounts whose words consent to a commit, the newest first; or that a review
-/// which the forge counts does.
+/// Result of a search for consent: an official review, or the accounts with consenting statements,
+/// newest first.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     Consent,
@@ -73,7 +73,7 @@ enum Found {
 }
 
 fn find(commit: &str, reviews: Vec<Review>, comments: Vec<Comment>) -> Found {
-    // The last opinion of each account counts.
+    // Only the last verdict of each account counts.
     let mut opinions: BTreeMap<u64, Review> = BTreeMap::new();
     for review in reviews {
         if let (Some(author), Opinion::Approves | Opinion::Objects) =
@@ -108,12 +108,12 @@ fn find(commit: &str, reviews: Vec<Review>, comments: Vec<Comment>) -> Found {
 }
 
 impl Forge {
-    /// Whether reviews name the commit that they are of.
+    /// Returns whether the reviews of this product name their commit.
     pub fn has_reviews(&self) -> bool {
         self.dialect.reviews(&self.project, 1, 1).is_some()
     }
 
-    /// Whether a member consented to a commit of a pull request.
+    /// Returns whether a member consented to a commit of a pull request.
     pub async fn is_consented(&self, number: u64, commit: &str) -> Result<bool, ForgeError> {
         let reviews = self.reviews(number).await?;
         let comments = self.comments(number).await?;
@@ -142,13 +142,13 @@ impl Forge {
                 return Ok(found);
             }
         }
-        // An objection may be on the pages after these.
+        // A later page could contain an objection.
         Err(ForgeError::TooLarge {
             what: "list the reviews",
         })
     }
 
-    /// Whether an account may push to the repository, by the answer of the forge.
+    /// Returns whether an account has push access to the repository, according to the forge.
     async fn is_member(&self, account: &Account) -> Result<bool, ForgeError> {
         let Some(path) = self.dialect.permission(&self.project, account) else {
             return Ok(false);

@@ -1,5 +1,4 @@
-//! What is different from forge to forge: where things are, and how they are
-//! written. Pure: nothing is sent here.
+//! Differences between forge products: paths and formats. Pure: nothing is sent here.
 
 use bytes::Bytes;
 use http::header::HeaderName;
@@ -9,7 +8,7 @@ use super::consent::{Account, Review};
 use super::request::{Call, bearer};
 use super::{Comment, ForgeError, Opened, Proposal, PullRequest, Status};
 
-/// What a segment of a path need not escape.
+/// Characters to escape in a path segment.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -18,20 +17,20 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
 
 type Read<T> = Result<T, serde_json::Error>;
 
-/// A product. Paths are below the root of its API.
+/// Forge product. Paths are relative to the root of its API.
 pub(super) trait Dialect: std::fmt::Debug + Send + Sync {
-    /// The header that carries a token.
+    /// Returns the header for a token.
     fn authorize(&self, token: &str) -> (HeaderName, String) {
         bearer(token)
     }
 
-    /// The longest comment, in characters.
+    /// Returns the maximum length of a comment, in characters.
     fn longest_comment(&self) -> usize;
 
-    /// The longest description of a state, in characters.
+    /// Returns the maximum length of a status description, in characters.
     fn longest_description(&self) -> usize;
 
-    /// Where git has the commits of a pull request.
+    /// Returns the git reference of a pull request.
     fn reference(&self, number: u64) -> String;
 
     fn account(&self, api: &str) -> Call;
@@ -40,11 +39,11 @@ pub(super) trait Dialect: std::fmt::Debug + Send + Sync {
     fn pull_request(&self, project: &str, number: u64) -> String;
     fn read_pull_request(&self, body: &Bytes) -> Read<PullRequest>;
 
-    /// Those that are open.
+    /// Returns the path of the list of open pull requests.
     fn pull_requests(&self, project: &str, page: u32) -> String;
     fn read_pull_requests(&self, body: &Bytes) -> Read<Vec<PullRequest>>;
 
-    /// Those that a commit belongs to.
+    /// Returns the path of the list of pull requests that contain a commit.
     fn pull_requests_of(&self, project: &str, commit: &str) -> String;
     fn read_pull_requests_of(&self, body: &Bytes) -> Read<Vec<PullRequest>> {
         self.read_pull_requests(body)
@@ -55,8 +54,8 @@ pub(super) trait Dialect: std::fmt::Debug + Send + Sync {
     fn create_comment(&self, project: &str, number: u64, body: &str) -> Call;
     fn update_comment(&self, project: &str, number: u64, id: u64, body: &str) -> Call;
 
-    /// Path of the reviews of a pull request, the oldest first; none where reviews
-    /// name no commit.
+    /// Returns the path of the reviews of a pull request, oldest first. `None` if reviews do not
+    /// name a commit.
     fn reviews(&self, _project: &str, _number: u64, _page: u32) -> Option<String> {
         None
     }
@@ -64,17 +63,17 @@ pub(super) trait Dialect: std::fmt::Debug + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Path of the permissions of an account; none of an account without a name.
+    /// Returns the path of the permissions of an account. `None` for an account without a login.
     fn permission(&self, project: &str, account: &Account) -> Option<String>;
-    /// Whether the account may push.
+    /// Returns whether the account has push access.
     fn read_permission(&self, body: &Bytes, account: &Account) -> Read<bool>;
 
-    /// The newest first.
+    /// Returns the path of the commit statuses, newest first.
     fn statuses(&self, project: &str, commit: &str, page: u32) -> String;
     fn read_statuses(&self, body: &Bytes) -> Read<Vec<Status>>;
     fn set_status(&self, project: &str, commit: &str, status: &Status) -> Call;
 
-    /// Whether a state was refused because it is the one that is known.
+    /// Returns whether a status was refused because the commit already has it.
     fn is_so_already(&self, _error: &ForgeError) -> bool {
         false
     }
@@ -83,12 +82,12 @@ pub(super) trait Dialect: std::fmt::Debug + Send + Sync {
     fn read_opened(&self, body: &Bytes) -> Read<Opened>;
 }
 
-/// One segment of a path.
+/// Escapes one path segment.
 pub(super) fn segment(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 
-/// Owner and name as segments of a path.
+/// Escapes owner and name as path segments.
 pub(super) fn segments(project: &str) -> String {
     let parts: Vec<String> = project.split('/').map(segment).collect();
     parts.join("/")

@@ -1,4 +1,4 @@
-//! Gitea and Forgejo: much as GitHub, with differences.
+//! Dialect of Gitea and Forgejo: GitHub's with differences.
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HeaderName};
@@ -17,7 +17,7 @@ impl Dialect for Gitea {
         (AUTHORIZATION, format!("token {token}"))
     }
 
-    /// It has no limit of its own; what is longer nobody reads.
+    /// Gitea has no limit. This one keeps comments readable.
     fn longest_comment(&self) -> usize {
         65_536
     }
@@ -60,12 +60,12 @@ impl Dialect for Gitea {
         format!("/repos/{project}/commits/{commit}/pull")
     }
 
-    /// It knows the one that was merged.
+    /// Gitea returns only the pull request that was merged.
     fn read_pull_requests_of(&self, body: &Bytes) -> Result<Vec<PullRequest>, serde_json::Error> {
         parse::<Pull>(body).map(|pull| vec![pull.into()])
     }
 
-    /// It gives all of them at once, whatever page is asked for.
+    /// Gitea ignores the page and returns all comments.
     fn comments(&self, project: &str, number: u64, page: u32) -> String {
         let project = segments(project);
         format!("/repos/{project}/issues/{number}/comments?limit=50&page={page}")
@@ -95,7 +95,7 @@ impl Dialect for Gitea {
         Github.read_reviews(body)
     }
 
-    /// It answers this to administrators of the repository only.
+    /// Gitea answers this only to repository administrators.
     fn permission(&self, project: &str, account: &Account) -> Option<String> {
         Github.permission(project, account)
     }

@@ -1,4 +1,4 @@
-//! GitHub, in the cloud or on one's own servers.
+//! Dialect of GitHub and GitHub Enterprise Server.
 
 use bytes::Bytes;
 use http::Method;
@@ -29,7 +29,7 @@ struct ViewerUser {
     database_id: u64,
 }
 
-/// What GitHub and Gitea say of a pull request.
+/// Pull request as sent by GitHub and Gitea.
 #[derive(Deserialize)]
 pub(super) struct Pull {
     number: u64,
@@ -39,7 +39,7 @@ pub(super) struct Pull {
     base: End,
     #[serde(default)]
     labels: Vec<Label>,
-    /// Null while it is open.
+    /// Null while the pull request is open.
     merged_at: Option<String>,
     merge_commit_sha: Option<String>,
     updated_at: Option<String>,
@@ -50,7 +50,7 @@ struct End {
     sha: String,
     #[serde(rename = "ref")]
     branch: String,
-    /// None of a repository that is gone.
+    /// `None` if the repository was deleted.
     repo: Option<Repository>,
 }
 
@@ -64,7 +64,7 @@ struct Label {
     name: String,
 }
 
-/// What GitHub and Gitea say of a comment.
+/// Comment as sent by GitHub and Gitea.
 #[derive(Deserialize)]
 pub(super) struct IssueComment {
     id: u64,
@@ -81,28 +81,28 @@ pub(super) struct User {
     pub(super) login: Option<String>,
 }
 
-/// What GitHub and Gitea say of a review.
+/// Review as sent by GitHub and Gitea.
 #[derive(Deserialize)]
 struct PullReview {
     user: Option<User>,
     state: String,
     commit_id: Option<String>,
-    /// Of Gitea: whether the author may push.
+    /// Gitea only: whether the author has push access.
     #[serde(default)]
     official: bool,
-    /// Of Gitea, where GitHub has a state.
+    /// Gitea only. GitHub has a state for this.
     #[serde(default)]
     dismissed: bool,
 }
 
-/// What GitHub and Gitea say an account may do.
+/// Permission of an account as sent by GitHub and Gitea.
 #[derive(Deserialize)]
 struct Permission {
     permission: String,
     user: Option<User>,
 }
 
-/// What GitHub says of a state, and Gitea too but for the name of the state.
+/// Commit status as sent by GitHub, and by Gitea with another name for the state.
 #[derive(Deserialize)]
 pub(super) struct CommitStatus {
     #[serde(alias = "status")]
@@ -111,7 +111,7 @@ pub(super) struct CommitStatus {
     description: Option<String>,
 }
 
-/// What GitHub and Gitea say of a pull request that was opened.
+/// Opened pull request as sent by GitHub and Gitea.
 #[derive(Deserialize)]
 pub(super) struct OpenedPull {
     number: u64,
@@ -121,14 +121,14 @@ pub(super) struct OpenedPull {
 impl From<Pull> for PullRequest {
     fn from(pull: Pull) -> Self {
         let id = |end: &End| end.repo.as_ref().map(|repository| repository.id);
-        // What is open may name a merge that was only tried.
+        // An open pull request can name a test merge.
         let merged_as = pull.merge_commit_sha.filter(|_| pull.merged_at.is_some());
         Self {
             merged_at: time(pull.merged_at.as_ref()),
             number: pull.number,
             is_open: pull.state == "open",
             merged_as: merged_as.into_iter().collect(),
-            // One whose repository is gone was another one's.
+            // If the source repository was deleted, it was another repository.
             is_fork: id(&pull.head).is_none() || id(&pull.head) != id(&pull.base),
             head: pull.head.sha,
             base_branch: pull.base.branch,
@@ -206,7 +206,7 @@ impl From<OpenedPull> for Opened {
     }
 }
 
-/// How GitHub and Gitea call a state.
+/// Returns GitHub's and Gitea's name of a state.
 pub(super) fn word(state: State) -> &'static str {
     match state {
         State::Pending => "pending",
@@ -229,7 +229,7 @@ impl Dialect for Github {
         format!("refs/pull/{number}/head")
     }
 
-    /// By GraphQL: REST does not say it to the tokens of apps and pipelines.
+    /// Uses GraphQL, because REST does not reveal the account of app and pipeline tokens.
     fn account(&self, api: &str) -> Call {
         let root = api.strip_suffix("/v3").unwrap_or(api);
         let query = json!({"query": "{viewer{databaseId}}"});
@@ -311,7 +311,7 @@ impl Dialect for Github {
 
     fn read_permission(&self, body: &Bytes, account: &Account) -> Result<bool, serde_json::Error> {
         let said = parse::<Permission>(body)?;
-        // Names of accounts change hands.
+        // A login can be reassigned to another account.
         let is_it = said.user.is_some_and(|user| user.id == account.id);
         let may_push = ["owner", "admin", "maintain", "write"].contains(&&*said.permission);
         Ok(is_it && may_push)

@@ -1,4 +1,4 @@
-//! GitLab, where pull requests are merge requests and comments are notes.
+//! Dialect of GitLab, with merge requests and notes instead of pull requests and comments.
 
 use bytes::Bytes;
 use http::Method;
@@ -25,7 +25,7 @@ struct MergeRequest {
     state: String,
     sha: Option<String>,
     target_branch: String,
-    /// None of a project that is gone.
+    /// `None` if the project was deleted.
     source_project_id: Option<u64>,
     target_project_id: u64,
     #[serde(default)]
@@ -45,7 +45,7 @@ struct Member {
     state: Option<String>,
 }
 
-/// The access level of those who may push: Developer.
+/// Minimum access level for push access: Developer.
 const DEVELOPER: u32 = 30;
 
 #[derive(Deserialize)]
@@ -54,7 +54,7 @@ struct Note {
     author: Option<User>,
     #[serde(default)]
     body: String,
-    /// Written by GitLab itself.
+    /// Whether GitLab itself wrote the note.
     #[serde(default)]
     system: bool,
     created_at: Option<String>,
@@ -209,7 +209,7 @@ impl Dialect for Gitlab {
         )
     }
 
-    /// With those of the groups above the project. Approvals name no commit here.
+    /// Includes members of the groups above the project. Approvals do not name a commit here.
     fn permission(&self, project: &str, account: &Account) -> Option<String> {
         let project = project_path(project);
         Some(format!("{project}/members/all/{}", account.id))
@@ -221,7 +221,7 @@ impl Dialect for Gitlab {
         Ok(said.id == account.id && is_active && said.access_level >= DEVELOPER)
     }
 
-    /// One of each name: the newest.
+    /// The list has one status per name: the newest.
     fn statuses(&self, project: &str, commit: &str, page: u32) -> String {
         let (project, commit) = (project_path(project), segment(commit));
         format!("{project}/repository/commits/{commit}/statuses?per_page=100&page={page}")
@@ -251,7 +251,7 @@ impl Dialect for Gitlab {
         )
     }
 
-    /// GitLab refuses to be told a second time what it knows.
+    /// GitLab rejects a status that the commit already has.
     fn is_so_already(&self, error: &ForgeError) -> bool {
         matches!(error, ForgeError::Refused { status: 400, said, .. }
             if said.contains("Cannot transition status via"))

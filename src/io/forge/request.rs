@@ -1,5 +1,5 @@
-//! One request to a forge: credentials, time-outs, bounded answers, repetition,
-//! limits of rates. Nothing else here knows HTTP.
+//! Sends single requests to a forge: credentials, time-outs, size limits, retries and rate limits.
+//! HTTP is limited to this module.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -13,36 +13,35 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{ForgeError, Token};
 
-/// How long it may take until a connection is there.
+/// Time-out of the connection.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long a request may take as a whole.
+/// Time-out of a whole request.
 const REQUEST: Duration = Duration::from_secs(30);
-/// The longest answer: a page of comments, each as long as it may be.
+/// Maximum size of an answer, in bytes: a page of comments of maximum length.
 const LARGEST: usize = 32 * 1024 * 1024;
-/// Longest words of a forge that are repeated.
+/// Maximum length of a forge's message in our errors, in characters.
 const LONGEST_WORDS: usize = 300;
-/// How often a request is sent that fails for no fault of its own.
+/// Maximum number of attempts after temporary failures.
 const ATTEMPTS: u32 = 3;
-/// The pause before it is sent once more; doubles.
+/// First backoff; doubles with every attempt.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The pause where a forge says that there were too many requests, and not when
-/// it takes more.
+/// Delay after a rate limit without an end.
 const TOO_MANY: Duration = Duration::from_mins(1);
-/// The shortest pause that a forge may ask for: none at all would never end.
+/// Minimum delay that a forge can ask for. Zero would cause a busy loop.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// The longest one: limits are by the hour.
+/// Maximum delay. Rate limits are per hour.
 const LONGEST: Duration = Duration::from_hours(1);
 
-/// A request before it is sent.
+/// Request before it is sent.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    /// What it is for, after "failed to".
+    /// Purpose, as the continuation of "failed to".
     pub(super) what: &'static str,
     pub(super) method: Method,
-    /// Path and query, below the root of the API; or a whole URL.
+    /// Path and query relative to the API root, or a whole URL.
     pub(super) path: String,
     pub(super) body: Option<Value>,
-    /// Twice is as good as once.
+    /// Whether the request is idempotent.
     pub(super) repeatable: bool,
 }
 
@@ -68,40 +67,40 @@ impl Call {
         }
     }
 
-    /// Sent again where nobody knows whether it arrived.
+    /// Marks the request as idempotent, so that it is repeated if its result is unknown.
     pub(super) fn repeatable(mut self) -> Self {
         self.repeatable = true;
         self
     }
 }
 
-/// An answer that is not a refusal.
+/// Successful answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) body: Bytes,
-    /// There is a page after this one.
+    /// Whether there is another page.
     pub(super) more: bool,
 }
 
-/// Sends requests to one API as one account.
+/// Client of one API with one account.
 #[derive(Debug)]
 pub(super) struct Sender {
     http: reqwest::Client,
     api: String,
     token: Token,
-    /// How long a forge is waited for that takes no requests now.
+    /// Maximum wait for the end of a rate limit.
     patience: Duration,
-    /// When it takes requests again.
+    /// End of the current rate limit.
     closed: Mutex<Option<Instant>>,
 }
 
-/// Why a request was not answered.
+/// Failure of an attempt.
 enum Failure {
-    /// Once more is no use.
+    /// Repeating does not help.
     Final(ForgeError),
-    /// The forge, or the way to it, is in trouble.
+    /// Temporary failure of the forge or the network.
     Passing(ForgeError),
-    /// It takes no requests for a while.
+    /// Rate limit with its remaining time.
     Closed(Duration),
 }
 
@@ -111,7 +110,7 @@ impl Sender {
             .user_agent(concat!("pleach/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT)
             .timeout(REQUEST)
-            // Credentials are for the host that they were given for.
+            // Do not send the credentials to another host.
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|source| ForgeError::Client { source })?;
@@ -128,7 +127,7 @@ impl Sender {
         &self.api
     }
 
-    /// Sends a request until it is answered, or there is no use in it.
+    /// Sends a request until it is answered or repeating does not help.
     pub(super) async fn send(
         &self,
         call: &Call,
@@ -143,7 +142,7 @@ impl Sender {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Final(error)) => {
                     let is_unknown = matches!(error, ForgeError::Refused { status: 401, .. });
-                    // It was not carried out, and an app may have another token.
+                    // The request was not executed, and an app can get another token.
                     if !is_unknown || is_renewed || !self.token.renew().await {
                         return Err(error);
                     }
@@ -155,7 +154,7 @@ impl Sender {
                     }
                     sleep(PAUSE * 2_u32.pow(attempts - 1)).await;
                 }
-                // It was not carried out, whatever it is.
+                // The request was not executed, so repeating it is safe.
                 Err(Failure::Closed(pause)) => self.close(pause),
             }
         }
@@ -267,24 +266,24 @@ impl Sender {
     }
 }
 
-/// How forges take a token, but for the one that has its own way.
+/// Returns the authorization header that most forges use.
 pub(super) fn bearer(token: &str) -> (HeaderName, String) {
     (AUTHORIZATION, format!("Bearer {token}"))
 }
 
-/// For how long nothing more is taken, after an answer.
+/// Returns the remaining time of an exhausted rate limit, from the headers of any answer.
 fn used_up(headers: &HeaderMap) -> Option<Duration> {
     let left = number(headers, &["x-ratelimit-remaining", "ratelimit-remaining"])?;
     (left <= 0).then(|| until_reset(headers)).flatten()
 }
 
-/// For how long nothing more is taken, where that is why a request was refused.
+/// Returns the remaining time of the rate limit that caused a refusal. `None` for other refusals.
 fn closed_for(status: StatusCode, headers: &HeaderMap, said: &str) -> Option<Duration> {
     let asked = number(headers, &[RETRY_AFTER.as_str()]).map(bounded);
     let is_limit = match status {
         StatusCode::TOO_MANY_REQUESTS => true,
         StatusCode::SERVICE_UNAVAILABLE => asked.is_some(),
-        // A refusal for other reasons is for good.
+        // A refusal for another reason is final.
         StatusCode::FORBIDDEN => {
             asked.is_some()
                 || used_up(headers).is_some()
@@ -298,11 +297,11 @@ fn closed_for(status: StatusCode, headers: &HeaderMap, said: &str) -> Option<Dur
 fn until_reset(headers: &HeaderMap) -> Option<Duration> {
     let at = number(headers, &["x-ratelimit-reset", "ratelimit-reset"])?;
     let left = at.saturating_sub(Timestamp::now().as_second());
-    // Their clock may be ahead of ours by a little.
+    // The forge's clock can be slightly ahead of ours.
     Some(bounded(left.saturating_add(1)))
 }
 
-/// A pause that a forge asks for, within reason.
+/// Limits a delay that a forge asks for.
 fn bounded(seconds: i64) -> Duration {
     let asked = Duration::from_secs(seconds.try_into().unwrap_or(0));
     asked.clamp(SHORTEST, LONGEST)
@@ -315,7 +314,7 @@ fn number(headers: &HeaderMap, names: &[&str]) -> Option<i64> {
         .and_then(|value| value.to_str().ok()?.trim().parse().ok())
 }
 
-/// What a forge says of a refusal, in one line.
+/// Returns the message of a refusal, on one line.
 fn said(body: &[u8]) -> String {
     let text = match serde_json::from_slice::<Value>(body) {
         Ok(value) => {
@@ -333,7 +332,7 @@ fn said(body: &[u8]) -> String {
             }
             words
         }
-        // Pages of proxies.
+        // For example, an HTML page of a proxy.
         Err(_) => String::from_utf8_lossy(body).into_owned(),
     };
     let mut line: String = text
@@ -399,7 +398,7 @@ mod tests {
         let pause = used_up(&said).unwrap().as_secs();
         assert!((99..=101).contains(&pause), "{pause}");
         assert_eq!(used_up(&headers(&[])), None);
-        // A reset in the past is now.
+        // A reset time in the past counts as now.
         let past = headers(&[
             ("ratelimit-remaining", "0".to_owned()),
             ("ratelimit-reset", "1".to_owned()),

@@ -1,4 +1,4 @@
-//! The token that a forge knows us by.
+//! Token of the forge account.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,25 +8,24 @@ use super::ForgeError;
 use crate::io::files;
 use crate::io::git::app::GithubApp;
 
-/// Where the token is. Files are read for every request, so that they can be
-/// changed.
+/// Source of the token. Files are read for each request, so they can be rotated.
 #[derive(Clone)]
 pub enum Token {
     /// In a file.
     File(PathBuf),
-    /// Here, and called so in messages.
+    /// Value with a name for messages.
     Value {
-        /// What holds it, such as the name of a variable.
+        /// Source of the value, such as the name of a variable.
         place: String,
         /// The token.
         value: Arc<str>,
     },
-    /// Those that an app of GitHub asks for; the same that it fetches with.
+    /// Installation tokens of a GitHub App, shared with its fetches.
     App(GithubApp),
 }
 
 impl Token {
-    /// The token. It goes into a header and nowhere else.
+    /// Returns the token. It must only be used in a header.
     pub(super) async fn read(&self) -> Result<Arc<str>, ForgeError> {
         let token: Arc<str> = match self {
             Self::File(path) => {
@@ -36,7 +35,7 @@ impl Token {
             Self::Value { value, .. } => value.trim().into(),
             Self::App(app) => {
                 let app = app.clone();
-                // It may be asked for while others wait.
+                // The request of a token can block on another request.
                 let asking = tokio::task::spawn_blocking(move || app.token());
                 let Ok(token) = asking.await else {
                     return Err(ForgeError::UnusableToken {
@@ -56,8 +55,7 @@ impl Token {
         Ok(token)
     }
 
-    /// Forgets a token that the forge does not take any more. Whether another one
-    /// may be had at once.
+    /// Discards a token that the forge rejected. Returns whether another one can be requested.
     pub(super) async fn renew(&self) -> bool {
         let Self::App(app) = self else {
             return false;
@@ -78,7 +76,7 @@ impl Token {
 
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the token.
+        // Never show the token.
         f.debug_tuple("Token").field(&self.place()).finish()
     }
 }

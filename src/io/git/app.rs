@@ -1,8 +1,6 @@
-//! Apps of GitHub: a private key that signs for short-lived tokens of one
-//! installation.
+//! GitHub Apps: a private key signs requests for short-lived installation tokens.
 //!
-//! A token is kept until shortly before it expires, and is never written
-//! anywhere.
+//! A token is cached until shortly before it expires. It is never written to disk.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,31 +21,31 @@ use super::program::one_line;
 use super::{GitError, with_causes};
 use crate::io::files;
 
-/// The user name that goes with a token of an installation.
+/// User name for an installation token.
 pub(super) const USER: &str = "x-access-token";
 
-/// How long before its end a token is not used any more: a fetch takes as long.
+/// Minimum remaining lifetime of a token, as a fetch can take this long.
 const MARGIN: SignedDuration = SignedDuration::from_mins(10);
-/// How long what the app signs holds; GitHub takes ten minutes at most.
+/// Lifetime of a signed request in seconds. GitHub allows ten minutes.
 const LIFETIME: i64 = 5 * 60;
-/// How far clocks may be apart.
+/// Allowed clock skew in seconds.
 const SKEW: i64 = 60;
-/// How long it may take until a connection is there.
+/// Time-out of the connection.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long a request may take.
+/// Time-out of a request.
 const REQUEST: Duration = Duration::from_secs(30);
-/// The longest answer.
+/// Maximum size of an answer, in bytes.
 const LARGEST: usize = 64 * 1024;
 
-/// An app of GitHub in one of its installations; clones share its token.
+/// Installation of a GitHub App. Clones share its token.
 #[derive(Clone)]
 pub struct GithubApp {
-    /// Its id.
+    /// Id of the app.
     app: String,
     installation: String,
-    /// File with its private key.
+    /// File with the private key.
     key: PathBuf,
-    /// Root of the API, without a `/` at the end.
+    /// Root of the API, without a trailing `/`.
     api: String,
     token: Arc<Mutex<Option<Token>>>,
 }
@@ -60,7 +58,7 @@ struct Token {
 
 impl fmt::Debug for GithubApp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the token.
+        // Never show the token.
         f.debug_struct("GithubApp")
             .field("app", &self.app)
             .field("installation", &self.installation)
@@ -70,7 +68,7 @@ impl fmt::Debug for GithubApp {
 }
 
 impl GithubApp {
-    /// An app whose key lies in a file.
+    /// Creates an app with its key in a file. Sends no request.
     pub fn new(app: String, installation: String, key: PathBuf, api: String) -> Self {
         Self {
             app,
@@ -81,8 +79,8 @@ impl GithubApp {
         }
     }
 
-    /// A token that holds for a while. Blocks while a new one is asked for, on a
-    /// thread that may.
+    /// Returns a valid token. Blocks during the request of a new one, so call it on a blocking
+    /// thread.
     pub(in crate::io) fn token(&self) -> Result<String, GitError> {
         let mut kept = self.kept();
         if let Some(token) = &*kept
@@ -100,12 +98,12 @@ impl GithubApp {
         Ok(text)
     }
 
-    /// Which app it is, and where.
+    /// Describes the app and its API, for messages.
     pub(in crate::io) fn place(&self) -> String {
         format!("app {} of {}", self.app, self.api)
     }
 
-    /// Asks for another token next time. Waits for who is asking for one.
+    /// Discards the token, so that the next call requests another one. Waits for a running request.
     pub(in crate::io) fn forget(&self) {
         *self.kept() = None;
     }
@@ -131,7 +129,7 @@ impl GithubApp {
             .user_agent(concat!("pleach/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT)
             .timeout(REQUEST)
-            // Credentials are for the host that they were given for.
+            // Do not send the credentials to another host.
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(failed)?;
@@ -154,7 +152,7 @@ impl GithubApp {
         if !status.is_success() {
             return Err(self.failed(&format!("it answers {status}{}", said(&body))));
         }
-        // What a parser quotes may be the token.
+        // The parser's message could quote the token.
         let token: Token = serde_json::from_slice(&body)
             .map_err(|_| self.failed("the answer holds no token, or not until when"))?;
         if token.token.is_empty() || token.token.contains(|c: char| c.is_control()) {
@@ -163,7 +161,7 @@ impl GithubApp {
         Ok(token)
     }
 
-    /// What shows that the app asks: a JSON web token, signed with its key.
+    /// Returns a JSON web token of the app, signed with its key.
     fn signed(&self, now: Timestamp) -> Result<String, GitError> {
         let wrong = |why: &str| self.failed(&format!("{}: {why}", self.key.display()));
         let pem = files::read(&self.key)?;
@@ -193,7 +191,7 @@ impl GithubApp {
     }
 }
 
-/// What GitHub says of a refusal.
+/// Returns GitHub's message of a refusal.
 fn said(body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Refusal {

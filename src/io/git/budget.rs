@@ -1,8 +1,8 @@
-//! Disk space of copies of repositories: one budget for all copies that share it.
+//! Disk budget of repository copies, shared by all copies.
 //!
-//! A download gets a limit before it starts. The limit counts against the budget while
-//! the download runs; afterwards the size of the copy does. So downloads at the same
-//! time, and previous copies that are still read, are within the budget together.
+//! A download gets a limit before it starts. The limit counts against the budget while the download
+//! runs; afterwards the size of the copy does. So concurrent downloads and previous copies that are
+//! still read fit into the budget together.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,18 +12,19 @@ use git2::Repository;
 use super::GitError;
 use crate::io::files::{self, TemporaryFolder};
 
-/// The part of the free bytes that a download gets at most: others start meanwhile.
+/// Divisor of the free bytes: a download gets at most this part, because others can start
+/// meanwhile.
 const PART: u64 = 2;
-/// Packs that no branch needs any more may have this part of the free bytes.
+/// Divisor of the free bytes: the maximum part for packs that no branch needs.
 const SUPERFLUOUS: u64 = 4;
-/// Added to the error of a download that got a smaller limit than it usually has.
+/// Suffix for the error of a download whose limit was lower than usual.
 pub(super) const SHORT: &str = ", which is what the disk budget of the controller leaves for it";
-/// Start of the names of packs that libgit2 writes.
+/// Prefix of incomplete packs of libgit2.
 const UNFINISHED: &str = "pack_git2_";
-/// End of the names of files by which git locks references.
+/// Suffix of git's lock files.
 const LOCK: &str = ".lock";
 
-/// Bytes on disk that several copies share. Clones are the same budget.
+/// Budget of bytes on disk. Clones share the budget.
 #[derive(Debug, Clone)]
 pub struct Budget {
     total: u64,
@@ -31,7 +32,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// Creates a budget of `total` bytes.
     pub fn of(total: u64) -> Self {
         Self {
             total,
@@ -39,12 +40,12 @@ impl Budget {
         }
     }
 
-    /// Returns the most that one download gets, in bytes: from an empty budget.
+    /// Returns the maximum limit of one download, in bytes. It applies to an empty budget.
     pub(super) fn largest(&self) -> u64 {
         self.total / PART
     }
 
-    /// Returns the bytes that are in use or promised to a download.
+    /// Returns the bytes that are in use or reserved for a download.
     pub fn used(&self) -> u64 {
         *self.lock()
     }
@@ -58,7 +59,7 @@ impl Budget {
     }
 }
 
-/// Bytes of a budget. Dropped, they are free again.
+/// Reserved bytes of a budget. Dropping it frees them.
 #[derive(Debug)]
 struct Space {
     budget: Budget,
@@ -70,7 +71,7 @@ impl Space {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a part of what is free, `most` bytes at most.
+    /// Reserves a part of the free bytes, at most `most`. Returns the reserved bytes.
     fn grow(&self, most: u64) -> u64 {
         let mut bytes = self.bytes();
         let mut used = self.budget.lock();
@@ -94,18 +95,18 @@ impl Drop for Space {
     }
 }
 
-/// A bare repository in a temporary folder, with the disk space that it takes.
+/// Bare repository in a temporary folder, with its reserved disk space.
 #[derive(Debug)]
 pub(super) struct Store {
-    // Removed before its bytes are free.
+    // Declared first, so that the folder is removed before its bytes are freed.
     folder: TemporaryFolder,
     space: Space,
-    /// Its size when it had everything that was wanted, and nothing else.
+    /// Size after the first complete download, without superfluous packs.
     complete: Mutex<Option<u64>>,
 }
 
 impl Store {
-    /// Makes an empty one.
+    /// Creates an empty store.
     pub(super) fn make(budget: &Budget) -> Result<Self, GitError> {
         let folder = files::temporary_folder()?;
         Repository::init_bare(folder.path()).map_err(|source| GitError::Open {
@@ -126,14 +127,14 @@ impl Store {
         self.folder.path()
     }
 
-    /// Whether it is the only store of its budget.
+    /// Returns whether this is the only store of its budget.
     pub(super) fn is_alone(&self) -> bool {
         let bytes = *self.space.bytes();
         self.space.budget.used() == bytes
     }
 
-    /// Whether previous downloads left so much behind that another copy is better.
-    /// False if there is no space for another one.
+    /// Returns whether superfluous packs take so much space that a new copy is better. Returns
+    /// `false` if there is no space for a new one.
     pub(super) fn is_worn(&self) -> bool {
         let complete = *self.complete.lock().unwrap_or_else(PoisonError::into_inner);
         let free = self.space.budget.free();
@@ -143,20 +144,19 @@ impl Store {
         })
     }
 
-    /// Notes that it has nothing superfluous now.
+    /// Records the current size as the size without superfluous packs.
     pub(super) fn note_complete(&self) {
         let bytes = *self.space.bytes();
         let mut complete = self.complete.lock().unwrap_or_else(PoisonError::into_inner);
         *complete = Some(bytes);
     }
 
-    /// Returns the bytes that a download may take: `most`, or less if less is free.
+    /// Reserves bytes for a download: `most`, or less if less is free.
     pub(super) fn promise(&self, most: u64) -> u64 {
         self.space.grow(most)
     }
 
-    /// Removes the leftovers of a download that was killed, and counts the bytes that
-    /// are there instead of the promised ones.
+    /// Removes the leftovers of a killed download. Replaces the reservation by the size on disk.
     pub(super) fn settle(&self) -> Result<(), GitError> {
         let mut bytes = 0;
         for (path, size) in files::sizes_below(self.path())? {
@@ -178,7 +178,7 @@ impl Store {
 mod tests {
     use super::*;
 
-    /// Writes a file in the place of a download.
+    /// Writes a file, as a download would.
     fn write(store: &Store, name: &str, bytes: usize) {
         std::fs::write(store.path().join(name), vec![0; bytes]).unwrap();
     }
@@ -216,7 +216,7 @@ mod tests {
         write(&store, "objects/pack/pack-2.pack", 150_000);
         store.settle().unwrap();
         assert!(store.is_worn());
-        // Without space for another copy it stays.
+        // Without space for another copy, the store is not replaced.
         let other = Store::make(&budget).unwrap();
         write(&other, "objects/pack/pack-3.pack", 1 << 20);
         other.settle().unwrap();

@@ -1,9 +1,9 @@
-//! Copies of repositories that are elsewhere, for changes that are to be merged:
-//! a branch and the commits of pull requests, with the history between them.
+//! Copies of remote repositories for changes to merge: a branch, the commits of pull requests, and
+//! the history between them.
 //!
-//! Anybody may open a pull request, and a small download can unpack to anything.
-//! So each connection is an order for a process with limits, and each commit has a
-//! limit of its own. A commit that exceeds it is downloaded once.
+//! Any user can open a pull request, and a small download can unpack to a huge one. So each
+//! download runs in a process with limits, and each commit has its own limit. A commit that exceeds
+//! it is downloaded only once.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,58 +18,57 @@ use super::too_large::TooLarge;
 use super::{GitError, unfetched};
 use crate::io::files;
 
-/// Downloads leave packs behind, and nothing collects them: after so many of
-/// them the copy is made anew.
+/// Number of downloads after which the copy is recreated. Nothing removes superfluous packs.
 const DOWNLOADS: u32 = 100;
 
-/// A copy of a repository, with whole histories.
+/// Copy of a repository with full history.
 pub struct ChangeMirror {
     remote: Remote,
-    /// The disk space of the copy. Previous copies that are still read count too.
+    /// Disk budget, including previous copies that are still read.
     budget: Budget,
-    /// The most that is downloaded for a commit of a fork, in bytes.
+    /// Maximum download for a commit of a fork, in bytes.
     fork_head: u64,
     too_large: TooLarge,
     store: Option<Arc<Store>>,
     downloads: u32,
 }
 
-/// A change that is to be fetched.
+/// Change to fetch.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// The branch that it is to be merged into.
+    /// Target branch.
     pub branch: String,
-    /// The reference of the change in the repository.
+    /// git reference of the change.
     pub reference: String,
-    /// Its newest commit, as the forge knows it.
+    /// Newest commit, as reported by the forge.
     pub head: String,
-    /// The name that it gets in the copy.
+    /// Name in the copy.
     pub name: String,
-    /// Whether it comes from another repository.
+    /// Whether the source is another repository.
     pub is_fork: bool,
 }
 
-/// A change as it was fetched.
+/// Fetched change.
 #[derive(Debug, Clone)]
 pub struct FetchedChange {
     store: Arc<Store>,
-    /// The commit of the branch that it is to be merged into.
+    /// Newest commit of the target branch.
     pub base: String,
-    /// The newest commit of the change.
+    /// Newest commit of the change.
     pub head: String,
 }
 
 impl FetchedChange {
-    /// The folder of the copy: a bare repository. It is there as long as this is.
+    /// Returns the path of the bare repository. It exists at least as long as this value.
     pub fn folder(&self) -> &Path {
         self.store.path()
     }
 }
 
-/// Why a change was not fetched.
+/// Error of fetching a change.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// It may work another time.
+    /// Temporary failure.
     #[error(transparent)]
     Passing(#[from] GitError),
     /// The change, or the branch with its history, is larger than its limit.
@@ -77,22 +76,22 @@ pub enum ChangeError {
     TooLarge(String),
 }
 
-/// A failed download.
+/// Failed download.
 struct Failed {
     error: FetchError,
-    /// Whether the disk budget gave less than the usual limit.
+    /// Whether the disk budget lowered the limit.
     is_short: bool,
 }
 
-/// A copy that a change is fetched into.
+/// Store for a fetch.
 struct Copy {
     store: Arc<Store>,
-    /// Whether it was empty.
+    /// Whether the store is new and empty.
     is_new: bool,
 }
 
 impl ChangeMirror {
-    /// A copy that has nothing yet, within this disk space.
+    /// Creates an empty copy within a disk budget.
     pub fn new(remote: Remote, disk: Disk) -> Self {
         Self {
             too_large: TooLarge::of(&files::temporary(), &remote.url),
@@ -104,8 +103,8 @@ impl ChangeMirror {
         }
     }
 
-    /// Fetches a branch and a change that is to be merged into it. In the copy both can be
-    /// named: the branch by its own name, the change by the name that it was given. Blocks.
+    /// Fetches a branch and a change to merge into it. In the copy, the branch has its own name and
+    /// the change has the given name. Blocks.
     pub fn fetch(
         &mut self,
         carrier: &Carrier<'_>,
@@ -125,7 +124,7 @@ impl ChangeMirror {
         let mut fetched = self.try_fetch((carrier, &from), (&copy, change), limit)?;
         let is_short = |failed: &Failed| failed.is_short && !copy.is_new;
         if fetched.as_ref().is_err_and(is_short) {
-            // Previous changes take the space.
+            // Commits of previous changes use the space.
             drop(copy);
             self.store = None;
             copy = self.copy()?;
@@ -134,7 +133,7 @@ impl ChangeMirror {
         fetched.map_err(|failed| self.failed(failed, &copy.store, (&change.head, limit)))
     }
 
-    /// The copy that is there, or an empty one in its place.
+    /// Returns the current store, or an empty one if it must be replaced.
     fn copy(&mut self) -> Result<Copy, GitError> {
         if self.downloads >= DOWNLOADS || self.store.as_ref().is_some_and(|one| one.is_worn()) {
             self.store = None;
@@ -212,13 +211,13 @@ impl ChangeMirror {
         }))
     }
 
-    /// The error of a change. Remembers a commit that no other try can fetch.
+    /// Converts the error of a change. Records the commit if no later attempt can succeed.
     fn failed(&mut self, failed: Failed, store: &Store, (head, limit): (&str, u64)) -> ChangeError {
         let Failed {
             mut error,
             is_short,
         } = failed;
-        // Previous copies that are still read leave more space another time.
+        // A later attempt can succeed once previous copies are removed.
         let is_final = error.failure == Failure::TooLarge && (!is_short || store.is_alone());
         if is_short {
             error.said.push_str(SHORT);

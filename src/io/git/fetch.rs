@@ -1,8 +1,8 @@
-//! One connection to a repository elsewhere: lists its branches, or downloads
-//! references into a bare repository that is there.
+//! Single connection to a remote repository: lists its branches, or downloads references into an
+//! existing bare repository.
 //!
-//! The order is data, so a process with limits can execute it. Such a process can be
-//! killed: a server that never answers costs no thread of the controller.
+//! A request is plain data, so that a process with limits can execute it. That process can be
+//! killed, so a server that never answers blocks no thread of the controller.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,77 +16,77 @@ use super::{GitError, said, without_credentials};
 use crate::io::files;
 use crate::io::sandbox::{self, SandboxError, Work};
 
-/// Matches nothing: a fetch of it lists what there is and downloads nothing.
+/// Refspec without a match. Fetching it lists the branches and downloads nothing.
 const NOTHING: &str = "+refs/pleach/nothing:refs/pleach/nothing";
-/// The most that a list of branches may take, in bytes.
+/// Maximum size of a branch list, in bytes.
 const LIST: u64 = 64 << 20;
-/// Bytes that libgit2 writes at most before it reports them.
+/// Maximum number of bytes that libgit2 writes between two progress reports.
 const AHEAD: u64 = 1 << 20;
-/// How long a list of branches may take.
+/// Time-out of a branch list.
 const LISTING: Duration = Duration::from_mins(1);
 
-/// Executes orders: [`Fetch::execute`], or a process that does.
+/// Executor of requests: [`Fetch::execute`], or a child process.
 pub type Carrier<'a> = dyn Fn(&Fetch) -> Result<Received, FetchError> + 'a;
 
-/// An order, with the credentials that it needs.
+/// Fetch request with its credentials.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fetch {
     /// URL of the repository.
     url: String,
-    /// Where libgit2 finds it: a URL or a folder.
+    /// URL or folder for libgit2.
     from: String,
     credentials: Credentials,
-    /// The bare repository that is written to.
+    /// Bare repository to write to.
     folder: PathBuf,
-    /// References to download. Without any, the branches are listed.
+    /// References to download. If empty, lists the branches.
     refspecs: Vec<String>,
-    /// Whether history is left out.
+    /// Whether to omit the history.
     shallow: bool,
-    /// The most that is downloaded, in bytes: the pack with its index.
+    /// Maximum download in bytes, for the pack and its index.
     largest: u64,
     time: Duration,
-    /// Whether other work comes first.
+    /// Whether to run at low priority.
     background: bool,
 }
 
-/// Result of an order.
+/// Result of a fetch request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Received {
-    /// Commits of all branches, where they were listed.
+    /// Commits of all branches, if they were listed.
     pub(super) branches: BTreeMap<String, String>,
-    /// The branch that the repository calls its default, where they were listed.
+    /// Default branch, if the branches were listed.
     pub(super) default_branch: Option<String>,
 }
 
-/// Kinds of failures.
+/// Kind of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Failure {
-    /// It may work another time.
+    /// Temporary failure.
     Passing,
-    /// The server refuses the credentials.
+    /// The server rejected the credentials.
     Refused,
-    /// The download is larger than its limit, or unpacking it takes too much.
+    /// The download, or its unpacked content, exceeds the limit.
     TooLarge,
-    /// The download takes longer than its limit.
+    /// The download exceeded its time-out.
     TooSlow,
 }
 
-/// Why an order was not executed.
+/// Failure of a fetch request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{said}")]
 #[serde(rename_all = "camelCase")]
 pub struct FetchError {
-    /// Its kind.
+    /// Kind of failure.
     pub failure: Failure,
-    /// The reason, in one line.
+    /// Reason, on one line.
     pub said: String,
 }
 
 impl FetchError {
-    /// A failure that may pass.
+    /// Creates a temporary failure.
     pub fn passing(said: impl Into<String>) -> Self {
         Self {
             failure: Failure::Passing,
@@ -94,7 +94,7 @@ impl FetchError {
         }
     }
 
-    /// Whether the same download fails again.
+    /// Returns whether the same download would fail again.
     pub(super) fn is_beyond(&self) -> bool {
         match self.failure {
             Failure::TooLarge | Failure::TooSlow => true,
@@ -102,7 +102,7 @@ impl FetchError {
         }
     }
 
-    /// The error of the repository of this URL.
+    /// Converts the failure to an error with this URL.
     pub(super) fn of(self, url: &str) -> GitError {
         GitError::Fetch {
             url: without_credentials(url),
@@ -117,7 +117,7 @@ impl From<GitError> for FetchError {
     }
 }
 
-/// A repository elsewhere, with credentials as they were read.
+/// Remote repository with its credentials.
 #[derive(Clone)]
 pub(super) struct Peer {
     pub(super) url: String,
@@ -125,7 +125,7 @@ pub(super) struct Peer {
     pub(super) credentials: Credentials,
 }
 
-/// What is downloaded.
+/// Parameters of a download.
 pub(super) struct Download {
     pub(super) refspecs: Vec<String>,
     pub(super) shallow: bool,
@@ -135,7 +135,7 @@ pub(super) struct Download {
 }
 
 impl Fetch {
-    /// Orders a list of the branches.
+    /// Creates a request that lists the branches.
     pub(super) fn list(peer: Peer, folder: PathBuf, time: Duration) -> Self {
         let nothing = Download {
             refspecs: Vec::new(),
@@ -147,7 +147,7 @@ impl Fetch {
         Self::download(peer, folder, nothing)
     }
 
-    /// Orders a download.
+    /// Creates a download request.
     pub(super) fn download(peer: Peer, folder: PathBuf, download: Download) -> Self {
         let Peer {
             url,
@@ -174,24 +174,24 @@ impl Fetch {
         }
     }
 
-    /// How long it may take.
+    /// Returns the time-out.
     pub fn time(&self) -> Duration {
         self.time
     }
 
-    /// Whether other work comes first.
+    /// Returns whether to run at low priority.
     pub fn is_background(&self) -> bool {
         self.background
     }
 
-    /// The size that no file that it writes may exceed, in bytes. A download stops before:
-    /// it can say why.
+    /// Returns the maximum size of a written file, in bytes. A download stops earlier, with an
+    /// error.
     pub fn largest_file(&self) -> u64 {
         self.largest.saturating_add(AHEAD)
     }
 
-    /// Restricts this process to what the order needs, for good: it may also read `read`, and
-    /// write to `scratch`.
+    /// Permanently restricts this process to what the request needs. Additionally allows to read
+    /// `read` and to write `scratch`.
     pub fn confine(&self, read: &[PathBuf], scratch: &Path) -> Result<(), SandboxError> {
         let mut read = read.to_vec();
         read.extend(local_folders(Path::new(&self.from)));
@@ -202,7 +202,7 @@ impl Fetch {
         })
     }
 
-    /// Executes it in this process. Blocks, and takes as much memory as the pack needs.
+    /// Executes the request in this process. Blocks, and needs memory in proportion to the pack.
     pub fn execute(&self) -> Result<Received, FetchError> {
         limit_silence();
         let passing = |error: git2::Error| FetchError::passing(said(&error));
@@ -253,13 +253,13 @@ impl Fetch {
     }
 }
 
-/// Folders of a repository on this machine, with those whose objects it borrows. None for the
-/// URL of another machine.
+/// Returns the folders of a local repository, including its alternate object stores. Empty for a
+/// remote URL.
 fn local_folders(from: &Path) -> Vec<PathBuf> {
     if !from.is_absolute() {
         return Vec::new();
     }
-    // Whatever cannot be opened here cannot be fetched from either, which is reported then.
+    // If opening fails here, the fetch fails too and reports it.
     let common = Repository::open(from).map(|repository| repository.commondir().to_owned());
     let common = common.unwrap_or_else(|_| from.to_owned());
     let objects = common.join("objects");

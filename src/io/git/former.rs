@@ -1,7 +1,7 @@
-//! Commits that a branch had before its newest one, for who has kept their names.
+//! Earlier commits of a branch, for callers that recorded their ids.
 //!
-//! A name may come from anywhere: what counts is the history of the branch, and
-//! the signature of the commit where commits have to be signed.
+//! An id can come from any source. Only the history of the branch counts, and the signature of the
+//! commit if signatures are required.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::remote::{DEADLINE, LARGEST, Remote};
 use super::signature::Signatures;
 use super::{GitError, unfetched};
 
-/// What the branch is called in the copy.
+/// Reference of the branch in the copy.
 const BRANCH: &str = "refs/pleach/former";
 
-/// The history of a branch, as it was when it was fetched.
+/// History of a branch at the time of the fetch.
 #[derive(Debug)]
 pub struct Former {
     signatures: Option<Signatures>,
@@ -26,13 +26,13 @@ pub struct Former {
 }
 
 impl Former {
-    /// Fetches the history into a copy of its own, as the one that follows the branch
-    /// may know the newest commit only. Blocks; this process talks to the server.
+    /// Fetches the history into a separate copy, because the mirror can be shallow. Blocks and
+    /// connects from this process.
     pub fn fetch(remote: &Remote, branch: &str) -> Result<Self, GitError> {
         Self::fetch_by(&Fetch::execute, &Budget::of(2 * LARGEST), remote, branch)
     }
 
-    /// Likewise, within a disk budget. Blocks.
+    /// Fetches the history within a disk budget. Blocks.
     pub fn fetch_by(
         carrier: &Carrier<'_>,
         budget: &Budget,
@@ -52,7 +52,7 @@ impl Former {
         let received = remote.carry(carrier, &order);
         store.settle()?;
         received.map_err(|error| error.of(&remote.url))?;
-        // Nothing is fetched of a branch that is gone.
+        // A deleted branch fetches nothing.
         Repository::open_bare(store.path())
             .and_then(|repository| repository.refname_to_id(BRANCH))
             .map_err(|source| unfetched(&remote.url, &source))?;
@@ -65,7 +65,7 @@ impl Former {
         })
     }
 
-    /// Those of the commits that are named which the branch had, newest first. Blocks.
+    /// Returns the commits among `named` that the branch contained, newest first. Blocks.
     pub fn had(&self, named: &BTreeSet<String>) -> Result<Vec<String>, GitError> {
         let path = self.reader.store.path();
         let failed = |source| GitError::Open {
@@ -86,8 +86,8 @@ impl Former {
             .collect())
     }
 
-    /// Why one of these commits does not count, if it is not signed as it has to be; an
-    /// error where nobody can tell now. Blocks.
+    /// Returns the reason if a commit lacks a required signature. Fails if the signature cannot be
+    /// checked now. Blocks.
     pub fn distrusts(&mut self, commit: &str) -> Result<Option<String>, GitError> {
         match &mut self.signatures {
             Some(signatures) => signatures.distrusts(self.reader.store.path(), commit),
@@ -95,7 +95,7 @@ impl Former {
         }
     }
 
-    /// Reads the commits.
+    /// Returns a reader of the commits.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }

@@ -1,4 +1,4 @@
-//! What lies between two revisions.
+//! Differences between two revisions.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,7 @@ use super::{Git, GitError, RELEVANT, Source, tree};
 use crate::io::files::join;
 
 impl Source {
-    /// The commit at which `head` left `base`: the best common ancestor, as a
-    /// pull request is compared.
+    /// Returns the best common ancestor of `base` and `head`, which pull requests compare with.
     pub fn merge_base(&self, base: &str, head: &str) -> Result<String, GitError> {
         let git = self.git(base)?;
         let (from, _) = tree::resolve(&git.repository, base)?;
@@ -25,8 +24,8 @@ impl Source {
         }
     }
 
-    /// Paths within the repository whose files differ between a revision and
-    /// another, or the working tree.
+    /// Returns the paths in the repository that differ between a revision and another one, or the
+    /// working tree.
     pub fn changed(&self, base: &str, head: Option<&str>) -> Result<BTreeSet<String>, GitError> {
         let git = self.git(base)?;
         git.changed(base, head)

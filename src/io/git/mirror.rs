@@ -1,8 +1,8 @@
-//! Copies of repositories that are elsewhere: bare, shallow where the transport
-//! allows it, with no more than the branches that somebody wants.
+//! Copies of remote repositories: bare, shallow if the transport supports it, and only with the
+//! requested branches.
 //!
-//! Calls block, and every one of them ends: each connection has a deadline and a
-//! largest size. A [`Carrier`] executes them in another process, which is killed then.
+//! Calls block. Each connection has a deadline and a size limit. A [`Carrier`] executes it in
+//! another process, which is killed at the deadline.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,27 +19,26 @@ use super::remote::{DEADLINE, LARGEST, Remote};
 use super::signature::Signatures;
 use super::{GitError, GitTree, unfetched};
 
-/// For how long branches are fetched one after the other at once.
+/// How long one call fetches branches one by one.
 const IN_TURN: Duration = Duration::from_mins(1);
-/// When a commit is fetched again that took more than it may.
+/// Delay before a commit that exceeded its limits is fetched again.
 const AGAIN: Duration = Duration::from_mins(30);
 
-/// What a mirror may take.
+/// Limits of a mirror.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// The most that is downloaded at once, in bytes.
+    /// Maximum size of one download, in bytes.
     pub download: u64,
-    /// How long a connection may take.
+    /// Time-out of a connection.
     pub time: Duration,
-    /// Downloads leave packs behind, and nothing collects them: after so many of them
-    /// the mirror is made anew,
+    /// Number of downloads after which the mirror is recreated. Nothing removes superfluous packs.
     pub downloads: u32,
-    /// and earlier if these packs take much of what is free of the disk budget.
+    /// Disk budget. The mirror is recreated earlier if superfluous packs take much of it.
     pub budget: Budget,
 }
 
 impl Limits {
-    /// The usual limits within a disk budget.
+    /// Returns the default limits within a disk budget.
     pub fn of(budget: Budget) -> Self {
         Self {
             download: LARGEST,
@@ -50,67 +49,66 @@ impl Limits {
     }
 }
 
-/// A copy of a repository.
+/// Copy of a repository.
 pub struct Mirror {
     remote: Remote,
     limits: Limits,
     signatures: Option<Signatures>,
     reader: Option<Reader>,
     downloads: u32,
-    /// Whether each branch is fetched by itself: one of them takes more than it may.
+    /// Whether to fetch branches one by one, because one of them exceeds its limits.
     in_turn: bool,
-    /// The branches that do.
+    /// Branches that exceed their limits.
     beyond: BTreeMap<String, Beyond>,
 }
 
-/// A commit that takes more than it may.
+/// Commit that exceeds its limits.
 struct Beyond {
     commit: String,
     why: String,
     since: Instant,
 }
 
-/// Reads commits of a mirror, also while it is fetched or made anew.
+/// Reader of a mirror's commits. Works during a fetch or after the mirror is recreated.
 #[derive(Debug, Clone)]
 pub struct Reader {
     pub(super) store: Arc<Store>,
-    /// Where the pleach repository lies within the git repository.
+    /// Path of the pleach repository within the git repository.
     pub(super) prefix: Arc<str>,
 }
 
-/// Where commits lie, for other processes too.
+/// Location of commits, which can be sent to another process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Place {
     folder: PathBuf,
     prefix: String,
 }
 
-/// What a repository has.
+/// Result of a fetch.
 #[derive(Debug, Clone)]
 pub struct Fetched {
-    /// The commits of the branches that were wanted.
+    /// Commits of the requested branches.
     pub heads: BTreeMap<String, String>,
-    /// Those of these branches whose commit is not signed as it has to be, and
-    /// why not.
+    /// Branches whose commit lacks a required signature, with the reason.
     pub distrusted: BTreeMap<String, String>,
-    /// Those of the branches that were wanted whose newest commit is not here, and why
-    /// not. What they had before is among the commits, if it is.
+    /// Requested branches whose newest commit could not be fetched, with the reason. `heads` then
+    /// has the previous commit, if any.
     pub behind: BTreeMap<String, String>,
     /// Names of all branches.
     pub branches: Vec<String>,
-    /// The branch that the repository calls its default.
+    /// Default branch of the repository.
     pub default_branch: Option<String>,
-    /// Reads those commits.
+    /// Reader of these commits.
     pub reader: Reader,
 }
 
 impl Mirror {
-    /// A mirror that has nothing yet, with a disk budget of its own.
+    /// Creates an empty mirror with its own disk budget.
     pub fn new(remote: Remote) -> Self {
         Self::within(remote, Limits::of(Budget::of(2 * LARGEST)))
     }
 
-    /// Likewise, within these limits.
+    /// Creates an empty mirror within these limits.
     pub fn within(remote: Remote, limits: Limits) -> Self {
         Self {
             signatures: remote.keys.clone().map(Signatures::new),
@@ -123,19 +121,18 @@ impl Mirror {
         }
     }
 
-    /// Follows the branches that are wanted, wherever they moved to. This process talks
-    /// to the server.
+    /// Fetches the requested branches, from this process.
     pub fn fetch(&mut self, is_wanted: impl Fn(&str) -> bool) -> Result<Fetched, GitError> {
         self.fetch_by(&Fetch::execute, is_wanted)
     }
 
-    /// Follows the branches that are wanted, wherever they moved to.
+    /// Fetches the requested branches with an executor.
     pub fn fetch_by(
         &mut self,
         carrier: &Carrier<'_>,
         is_wanted: impl Fn(&str) -> bool,
     ) -> Result<Fetched, GitError> {
-        // Somebody may have cleaned up where it lies.
+        // The temporary folder could have been cleaned up.
         let is_gone = |reader: &Reader| Repository::open_bare(reader.store.path()).is_err();
         let is_worn = |reader: &Reader| reader.store.is_worn();
         if self.downloads >= self.limits.downloads
@@ -177,10 +174,10 @@ impl Mirror {
             reader.store.note_complete();
             self.reader = Some(reader.clone());
         }
-        // Packs may have come in since it was opened.
+        // New packs could have arrived since the repository was opened.
         let failed = |source: git2::Error| unfetched(&self.remote.url, &source);
         let repository = Repository::open_bare(folder).map_err(failed)?;
-        // What was there when it was downloaded may be newer than what was listed.
+        // A branch can move between listing and download.
         let heads = there
             .into_keys()
             .filter_map(|branch| {
@@ -200,9 +197,9 @@ impl Mirror {
         })
     }
 
-    /// Downloads branches that are at these commits, all of them at once: one by one
-    /// where that takes more than it may, so that those that do keep none of the others
-    /// back. Gives those that are still missing, and why they are.
+    /// Downloads branches at these commits, all together. If that exceeds the limits, downloads one
+    /// by one, so that a large branch does not block the others. Returns the missing branches with
+    /// the reason.
     fn download(
         &mut self,
         (carrier, peer): (&Carrier<'_>, Peer),
@@ -229,14 +226,14 @@ impl Mirror {
         self.downloads += 1;
         if !self.in_turn && wanted.len() > 1 {
             let fetched = self.receive((carrier, peer), store, &wanted)?;
-            // The next time by itself, and who waits for it hears why.
+            // Fetch one by one next time. The caller receives the reason.
             self.in_turn = fetched.as_ref().is_err_and(FetchError::is_beyond);
             return match fetched {
                 Ok(()) => Ok(behind),
                 Err(error) => Err(error.of(&self.remote.url)),
             };
         }
-        // Its credentials may not be good for long: they are read again for the next.
+        // Credentials can be short-lived, so read them again for each further download.
         let from = peer.from.clone();
         let mut peer = Some(peer);
         let mut is_postponed = false;
@@ -269,7 +266,7 @@ impl Mirror {
             };
             self.beyond.insert(branch.to_owned(), beyond);
         }
-        // Those that take more than they may are left out from now on.
+        // From now on, skip branches that exceed their limits.
         self.in_turn = is_postponed;
         Ok(behind)
     }
@@ -307,12 +304,12 @@ impl Mirror {
 }
 
 impl Reader {
-    /// The files of a commit.
+    /// Returns the files of a commit.
     pub fn tree(&self, commit: &str) -> Result<GitTree, GitError> {
         self.place().tree(commit)
     }
 
-    /// Where the commits lie, as long as this is there.
+    /// Returns the location of the commits. It exists at least as long as this reader.
     pub fn place(&self) -> Place {
         Place {
             folder: self.store.path().to_owned(),
@@ -322,12 +319,12 @@ impl Reader {
 }
 
 impl Place {
-    /// The bare repository.
+    /// Returns the path of the bare repository.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The files of a commit.
+    /// Returns the files of a commit.
     pub fn tree(&self, commit: &str) -> Result<GitTree, GitError> {
         let path = &self.folder;
         let repository = Repository::open_bare(path).map_err(|source| GitError::Open {
@@ -338,12 +335,12 @@ impl Place {
     }
 }
 
-/// Where a branch is kept.
+/// Returns the reference of a branch in the mirror.
 fn reference(branch: &str) -> String {
     format!("refs/pleach/heads/{branch}")
 }
 
-/// The commit of a branch as it was last fetched.
+/// Returns the last fetched commit of a branch.
 fn local(repository: &Repository, branch: &str) -> Option<String> {
     let reference = repository.find_reference(&reference(branch)).ok()?;
     let commit = reference.peel_to_commit().ok()?;

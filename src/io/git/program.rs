@@ -1,5 +1,5 @@
-//! Programs that work for the loop: strict, bounded, and with nothing of the
-//! user who started it. What is trusted is what the configuration names.
+//! Helper programs of the controller. They run with time-outs and without the user's settings. Only
+//! the keys from the configuration are trusted.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 
 use super::GitError;
 
-/// How long a program may take that only computes.
+/// Time-out of a program that only computes.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How often it is looked whether it has come to its end.
+/// Poll interval for the end of a program.
 const LOOK: Duration = Duration::from_millis(5);
-/// The most that is kept of what it says.
+/// Maximum retained output, in bytes.
 const LARGEST: u64 = 64 * 1024;
 
-/// A program with a home of its own: no settings, keys or agents of a user.
+/// Creates a command with its own home folder and an empty environment, without the user's
+/// settings, keys or agents.
 pub(super) fn program(name: &str, home: &Path) -> Command {
     let mut command = Command::new(name);
     command
@@ -35,14 +36,14 @@ pub(super) fn program(name: &str, home: &Path) -> Command {
     command
 }
 
-/// How a program ended, and what it said.
+/// Result of a program with its output.
 pub(super) struct Ended {
     pub(super) is_content: bool,
     /// stdout, then stderr.
     pub(super) said: String,
 }
 
-/// Runs a program to its end.
+/// Runs a program until it ends.
 pub(super) fn run(
     command: &mut Command,
     name: &'static str,
@@ -65,7 +66,7 @@ pub(super) fn run(
             None if started.elapsed() > LIMIT => {
                 drop(child.kill());
                 drop(child.wait());
-                // What it started may hold its pipes for longer.
+                // Its children could keep the pipes open for longer.
                 return Err(GitError::TimedOut { what, after: LIMIT });
             }
             None => std::thread::sleep(LOOK),
@@ -82,18 +83,18 @@ pub(super) fn run(
     })
 }
 
-/// Reads to the end, and keeps the beginning.
+/// Reads a pipe to the end and retains only the start.
 pub(super) fn listen(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut kept = Vec::new();
-        // What cannot be read is not said.
+        // Treat unreadable output as missing.
         let _end = pipe.by_ref().take(LARGEST).read_to_end(&mut kept);
         let _rest = io::copy(&mut pipe, &mut io::sink());
         kept
     })
 }
 
-/// What others said, in one line that cannot do anything to a terminal.
+/// Formats foreign output as one line without control characters.
 pub(super) fn one_line(said: &str) -> String {
     const LONGEST: usize = 400;
     let mut line: String = said

@@ -1,7 +1,6 @@
-//! Repositories that are elsewhere, and how they are talked to.
+//! Remote repositories and their transports.
 //!
-//! Calls block, and every one of them ends: the transport has time-outs, a download
-//! has a deadline and a largest size.
+//! Calls block. The transport has time-outs, and a download has a deadline and a size limit.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -22,18 +21,17 @@ use super::ssh::{self, Call};
 use super::{GitError, prefix};
 use crate::io::files;
 
-/// How long a server may take to answer at all.
+/// Time-out of the connection, in milliseconds.
 const CONNECT: i32 = 10_000;
-/// How long it may be silent.
+/// Maximum silence of the server, in milliseconds.
 const SILENCE: i32 = 15_000;
-/// How long a download may take.
+/// Default deadline of a download.
 pub(super) const DEADLINE: Duration = Duration::from_mins(5);
-/// The most that is downloaded at once, in bytes.
+/// Default maximum size of one download, in bytes.
 pub(super) const LARGEST: u64 = 1 << 30;
-/// Bytes that an object takes in the index of a pack.
+/// Bytes per object in the index of a pack.
 const INDEXED: u64 = 36;
-/// Credentials, as the files that hold them: read for every fetch, so that they
-/// can be changed.
+/// Credentials as file paths. The files are read for each fetch, so they can be rotated.
 #[derive(Debug, Clone)]
 pub enum Auth {
     /// None.
@@ -50,18 +48,18 @@ pub enum Auth {
         /// File with the token.
         token: PathBuf,
     },
-    /// A key for ssh, and the keys of the hosts that are talked to.
+    /// ssh key with the known hosts.
     Ssh {
         /// File with the private key.
         key: PathBuf,
-        /// File with the keys of hosts.
+        /// File with the known host keys.
         known_hosts: PathBuf,
     },
-    /// Tokens that an app of GitHub asks for.
+    /// Installation tokens of a GitHub App.
     GithubApp(GithubApp),
 }
 
-/// Credentials as they were read: what whoever fetches is told.
+/// Loaded credentials, as passed to the process that fetches.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Credentials {
@@ -71,11 +69,11 @@ pub(super) enum Credentials {
     Ssh { key: Part, known_hosts: Part },
 }
 
-/// A file of credentials, and its content.
+/// Credential file and its content.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Part {
-    /// For messages.
+    /// Path, for messages.
     pub(super) path: PathBuf,
     pub(super) content: String,
 }
@@ -83,7 +81,7 @@ pub(super) struct Part {
 impl Part {
     fn read(path: &Path) -> Result<Self, GitError> {
         let mut content = secret(path)?;
-        // A key without the end of its last line is none.
+        // ssh rejects a key without a final newline.
         content.push('\n');
         Ok(Self {
             path: path.to_owned(),
@@ -99,7 +97,7 @@ impl fmt::Debug for Credentials {
 }
 
 impl Auth {
-    /// Reads the files, or asks for a token.
+    /// Reads the files or requests a token.
     pub(super) fn credentials(&self) -> Result<Credentials, GitError> {
         Ok(match self {
             Self::Anonymous => Credentials::Anonymous,
@@ -121,8 +119,8 @@ impl Auth {
         })
     }
 
-    /// Notes that a server does not take the credentials: somebody may have taken a
-    /// token back. Blocks while one is asked for.
+    /// Discards a cached token that the server rejected, for example after a revocation. Blocks
+    /// during a running token request.
     pub(super) fn refused(&self) {
         if let Self::GithubApp(app) = self {
             app.forget();
@@ -130,20 +128,19 @@ impl Auth {
     }
 }
 
-/// A repository that is elsewhere.
+/// Remote repository.
 #[derive(Debug, Clone)]
 pub struct Remote {
-    /// Its URL, or the path of a folder. It holds no credentials.
+    /// URL or path of a folder, without credentials.
     pub url: String,
-    /// Who we are for it.
+    /// Credentials.
     pub auth: Auth,
-    /// File with the keys that commits have to be signed with; none where they
-    /// need not be signed.
+    /// File with the trusted signing keys. `None`: signatures are not required.
     pub keys: Option<PathBuf>,
 }
 
 impl Remote {
-    /// What is fetched from, and where the pleach repository lies in it.
+    /// Returns the URL to fetch from and the path of the pleach repository in it.
     pub(super) fn location(&self) -> Result<(String, String), GitError> {
         location(&self.url)
     }
@@ -157,7 +154,7 @@ impl Remote {
         })
     }
 
-    /// Executes an order for this repository.
+    /// Executes a fetch request. Discards cached credentials that the server rejected.
     pub(super) fn carry(
         &self,
         carrier: &Carrier<'_>,
@@ -173,7 +170,7 @@ impl Remote {
     }
 }
 
-/// What is fetched from for a URL, and where the pleach repository lies in it.
+/// Returns the URL to fetch from and the path of the pleach repository in it.
 fn location(url: &str) -> Result<(String, String), GitError> {
     match Transport::of(url) {
         Some(Transport::Local) => {}
@@ -188,29 +185,29 @@ fn location(url: &str) -> Result<(String, String), GitError> {
     Ok((repository.path().to_string_lossy().into_owned(), prefix))
 }
 
-/// The limit that a download exceeded, in words.
+/// Exceeded limit of a download, with a message.
 #[derive(Debug, Clone)]
 pub(super) enum Exceeded {
     Size(String),
     Time(String),
 }
 
-/// Credentials that were read, and the limits of a fetch.
+/// Credentials and limits of a fetch.
 pub(super) struct Session {
     basic: Option<(String, String)>,
     header: Option<String>,
     ssh: Option<Arc<Call>>,
-    /// Whether the server refuses the credentials.
+    /// Whether the server rejected the credentials.
     is_refused: Cell<bool>,
     time: Duration,
     deadline: Instant,
-    /// The most that is downloaded, in bytes.
+    /// Maximum download, in bytes.
     largest: u64,
     exceeded: RefCell<Option<Exceeded>>,
 }
 
 impl Session {
-    /// For a repository by its URL, with limits in bytes and time.
+    /// Creates the session for a URL, with limits in bytes and time.
     pub(super) fn open(
         url: &str,
         credentials: Credentials,
@@ -240,12 +237,12 @@ impl Session {
         Ok(session)
     }
 
-    /// Whether a server did not take the credentials.
+    /// Returns whether a server rejected the credentials.
     pub(super) fn is_refused(&self) -> bool {
         self.is_refused.get()
     }
 
-    /// The limit that the download exceeded.
+    /// Returns the limit that the download exceeded.
     pub(super) fn exceeded(&self) -> Option<Exceeded> {
         self.exceeded.borrow().clone()
     }
@@ -261,7 +258,7 @@ impl Session {
         callbacks.credentials(|_, _, allowed| match &self.basic {
             Some((name, password))
                 if allowed.contains(CredentialType::USER_PASS_PLAINTEXT)
-                    // The same credentials once more help nobody.
+                    // Sending the same credentials again does not help.
                     && !refused.replace(true) =>
             {
                 Cred::userpass_plaintext(name, password)
@@ -293,7 +290,7 @@ impl Session {
             options.custom_headers(&[header]);
         }
         if self.header.is_some() || self.basic.is_some() {
-            // Credentials are for the host that they were given for.
+            // Do not send the credentials to another host.
             options.follow_redirects(RemoteRedirect::None);
         }
         if shallow {
@@ -309,7 +306,7 @@ impl Session {
             self.is_refused.set(true);
         }
         let complaint = self.ssh.as_ref().and_then(|call| call.complaint());
-        // What broke it off says more than what libgit2 makes of that.
+        // Our reason for the abort is more specific than libgit2's error.
         let exceeded = self.exceeded().map(|exceeded| match exceeded {
             Exceeded::Size(words) | Exceeded::Time(words) => words,
         });
@@ -320,15 +317,15 @@ impl Session {
     }
 }
 
-/// The content of a file, without the end of its line.
+/// Reads a file without the line ending.
 fn secret(path: &Path) -> Result<String, GitError> {
     let bytes = files::read(path)?;
     let text = String::from_utf8_lossy(&bytes);
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// Without this a server that says nothing is waited for without end, and ssh is
-/// unknown. There is one setting for the whole process.
+/// Sets the process-wide time-outs of libgit2 and registers ssh. Without a time-out, libgit2 waits
+/// forever for a silent server.
 pub(super) fn limit_silence() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,8 +1,7 @@
-//! Whether commits are signed by somebody whose key counts.
+//! Verification of commit signatures with a fixed set of keys.
 //!
-//! The keys are those of one file and no others: the lines of an allowed signers
-//! file of ssh, and blocks of `OpenPGP` keys, also both. git and the programs it
-//! calls judge, in a home that holds nothing but these keys.
+//! All trusted keys are in one file: lines of an ssh allowed signers file, `OpenPGP` key blocks, or
+//! both. git and its helper programs verify the signature, in a home folder with only these keys.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,17 +14,17 @@ use crate::io::files::{self, FileContent, FileError};
 
 const BEGIN: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 const END: &str = "-----END PGP PUBLIC KEY BLOCK-----";
-/// Files of the home.
+/// Names of files in the home folder.
 const SIGNERS: &str = "allowed_signers";
 const KEYRING: &str = "keys.asc";
 
-/// Signatures that commits need, and what was found of them.
+/// Signature verifier with its results.
 #[derive(Debug)]
 pub(super) struct Signatures {
     file: PathBuf,
-    /// What the file held when commits were judged.
+    /// Content of the key file at the last verification.
     keys: Vec<u8>,
-    /// What is wrong with a commit; nothing where it is trusted.
+    /// Results by commit. `None`: the commit is trusted.
     judged: BTreeMap<String, Option<String>>,
 }
 
@@ -38,8 +37,8 @@ impl Signatures {
         }
     }
 
-    /// The branches whose commit is not trusted, and why. A commit is judged
-    /// once, and again when the keys are others.
+    /// Returns the branches whose commit is not trusted, with the reason. A commit is verified
+    /// once, and again if the keys change.
     pub(super) fn distrusted(
         &mut self,
         repository: &Path,
@@ -53,7 +52,7 @@ impl Signatures {
         for (branch, commit) in heads {
             let wrong = match &unread {
                 Some(unread) => Some(unread.clone()),
-                // Nothing was found out: it is tried again.
+                // The verification itself failed, so retry it next time.
                 None => self.judge(repository, commit).unwrap_or_else(|error| {
                     Some(format!(
                         "its signature could not be checked: {}",
@@ -70,7 +69,7 @@ impl Signatures {
         distrusted
     }
 
-    /// Why one commit is not trusted; an error where nobody can tell now.
+    /// Returns the reason if a commit is not trusted. Fails if it cannot be verified now.
     pub(super) fn distrusts(
         &mut self,
         repository: &Path,
@@ -115,15 +114,14 @@ impl Signatures {
     }
 }
 
-/// Why a commit is not trusted.
+/// Reason for distrust.
 #[derive(Debug, PartialEq, Eq)]
 enum Distrust {
-    /// There is no signature; who committed it, as the commit says.
+    /// There is no signature. `by`: committer according to the commit.
     Unsigned { by: String },
-    /// The key is none of ours.
+    /// The key is not among the trusted keys.
     Unknown { by: String },
-    /// The key is ours and the signature does not fit, or the key is expired or
-    /// revoked; or it is no signature at all.
+    /// The signature is invalid, or the trusted key is expired or revoked.
     Wrong { by: String, said: String },
 }
 
@@ -155,7 +153,7 @@ fn verify(repository: &Path, commit: &str, keys: &[u8]) -> Result<Result<(), Dis
         let mut gpg = program("gpg", home.path());
         gpg.args(["--batch", "--no-tty", "--no-autostart", "--homedir", "."])
             .args(["--import", KEYRING]);
-        // What of it can be used, is.
+        // Use all keys that can be imported.
         run(&mut gpg, "gpg", "import the keys")?;
     }
     let mut git = program("git", home.path());
@@ -165,14 +163,14 @@ fn verify(repository: &Path, commit: &str, keys: &[u8]) -> Result<Result<(), Dis
         .env("GNUPGHOME", home.path())
         .args(["-c", &format!("gpg.ssh.allowedSignersFile={SIGNERS}")])
         .args(["-c", "gpg.program=gpg", "-c", "gpg.ssh.program=ssh-keygen"])
-        // Certificates would be judged by what the machine trusts.
+        // X.509 certificates would be verified with the trust store of the machine.
         .args(["-c", "gpg.x509.program=false"])
         .args(["verify-commit", "--raw", commit]);
     let ended = run(&mut git, "git", "verify a commit")?;
     Ok(judgement(&ended))
 }
 
-/// The lines of an allowed signers file, and the blocks of `OpenPGP` keys.
+/// Splits the text into the lines of an allowed signers file and the `OpenPGP` key blocks.
 fn parted(text: &str) -> (String, String) {
     let (mut signers, mut keyring) = (String::new(), String::new());
     let mut is_block = false;
@@ -186,7 +184,7 @@ fn parted(text: &str) -> (String, String) {
     (signers, keyring)
 }
 
-/// What git and the program that it called say.
+/// Reads the verdict from the output of git and its helper program.
 fn judgement(ended: &Ended) -> Result<(), Distrust> {
     if ended.is_content {
         return Ok(());
@@ -200,7 +198,7 @@ fn judgement(ended: &Ended) -> Result<(), Distrust> {
         Some(one_line(line))
     };
     let by_key = |line: &str| {
-        // A key id, and whose it says to be.
+        // Key id and claimed owner.
         let (id, name) = line.split_once(' ').unwrap_or((line, ""));
         if name.is_empty() {
             format!("OpenPGP key {id}")
@@ -230,7 +228,7 @@ fn judgement(ended: &Ended) -> Result<(), Distrust> {
             wrong(id, "it cannot be checked")
         });
     }
-    // `Good "git" signature with ED25519 key SHA256:…`, and nobody it belongs to.
+    // `Good "git" signature with ED25519 key SHA256:…` without a matching signer.
     let good = ended.said.lines().find_map(|line| {
         let (_, key) = line
             .strip_prefix("Good \"git\" signature ")?

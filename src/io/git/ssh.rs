@@ -1,10 +1,8 @@
-//! Repositories over ssh: libgit2 speaks, and the program `ssh` carries it.
+//! ssh transport: libgit2 speaks the git protocol over the program `ssh`.
 //!
-//! The program knows hosts as everybody expects it to (hashed names, several
-//! keys, revoked ones, authorities), and is what operators trust with this. It
-//! gets a key and the keys of hosts, and nothing else: no settings, agent or
-//! known hosts of a user; a host that is not known, or shows another key, is
-//! never talked to.
+//! OpenSSH supports hashed host names, several keys, revoked keys and certificate authorities, and
+//! operators trust it. It gets one key and the known hosts, but no settings, agent or known hosts
+//! of a user. Unknown or changed host keys are refused.
 
 use std::cell::RefCell;
 use std::io::{self, Read, Write};
@@ -24,19 +22,19 @@ use super::program::{listen, one_line, program};
 use super::remote::Part;
 use crate::io::files::{self, FileContent, TemporaryFolder};
 
-/// How long the host may say nothing, once it was asked.
+/// Maximum silence of the host.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How much a pipe takes at once when it takes anything.
+/// Number of bytes that a writable pipe accepts at once.
 const PIPE: usize = 4096;
-/// How long the program may take to say why it ended.
+/// How long to wait for the final error message of `ssh`.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// What libgit2 takes for the URL; where it really is, the call knows.
+/// Placeholder URL for libgit2. The real address is in the [`Call`].
 pub(super) const URL: &str = "ssh://repository/";
 
 const KEY: &str = "key";
 const KNOWN_HOSTS: &str = "known_hosts";
 
-/// Options of the program, beside those of the call.
+/// Fixed options of `ssh`, besides those of the call.
 const OPTIONS: [&str; 17] = [
     "BatchMode=yes",
     "StrictHostKeyChecking=yes",
@@ -58,30 +56,30 @@ const OPTIONS: [&str; 17] = [
 ];
 
 thread_local! {
-    /// What the transport of this thread is for: libgit2 hands nothing on.
+    /// Current call of this thread, because libgit2 passes no user data to a transport.
     static CALL: RefCell<Option<Arc<Call>>> = const { RefCell::new(None) };
 }
 
-/// One conversation with a host.
+/// Connection parameters for one host.
 pub(super) struct Call {
     address: SshAddress,
-    /// Files of the configuration, for messages.
+    /// Configured files, for messages.
     key: PathBuf,
     known_hosts: PathBuf,
-    /// Copies of them that nobody else reads. `ssh` refuses keys that others may
-    /// read, which those of a mounted Secret often are.
+    /// Private copies of the files. `ssh` refuses keys that other users can read, as in many
+    /// mounted Secrets.
     folder: TemporaryFolder,
     deadline: Instant,
-    /// How long it may take, for messages.
+    /// Time-out, for messages.
     time: Duration,
-    /// What the program said on the last connection.
+    /// Output of `ssh` on the last connection.
     said: Mutex<String>,
-    /// Why the last connection was given up.
+    /// Reason for the abort of the last connection.
     given_up: Mutex<Option<String>>,
 }
 
 impl Call {
-    /// For a repository by its URL. The key comes first, then the keys of hosts.
+    /// Creates the call for a URL, from the private key and the known hosts.
     pub(super) fn prepare(
         url: &str,
         [key, known_hosts]: [&Part; 2],
@@ -105,7 +103,7 @@ impl Call {
         }))
     }
 
-    /// Does something whose connections are of this call.
+    /// Runs `work` with this call as the current one of the thread.
     pub(super) fn around<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
         CALL.with_borrow_mut(|call| *call = Some(Arc::clone(self)));
         let done = work();
@@ -113,8 +111,7 @@ impl Call {
         done
     }
 
-    /// What was wrong with the last connection, in words; none when the program
-    /// has nothing to say about it.
+    /// Returns the error of the last connection. `None` if `ssh` reported nothing.
     pub(super) fn complaint(&self) -> Option<String> {
         let given_up = lock(&self.given_up).clone();
         given_up.or_else(|| self.explain(&lock(&self.said)))
@@ -159,7 +156,7 @@ impl Call {
         lock(&self.said).clear();
         *lock(&self.given_up) = None;
         let mut command = program("ssh", self.folder.path());
-        // -v tells the fingerprint of the host's key.
+        // With -v, ssh prints the fingerprint of the host key.
         command.args(["-F", "none", "-T", "-x", "-a", "-v", "-i", KEY]);
         for option in OPTIONS {
             command.args(["-o", option]);
@@ -193,7 +190,7 @@ impl Call {
     }
 }
 
-/// What is left of what the program said without what it tells of its work.
+/// Removes progress messages from the output of `ssh`.
 fn words(said: &str) -> String {
     let is_about_work = |line: &&str| {
         let starts = [
@@ -215,14 +212,14 @@ fn words(said: &str) -> String {
     one_line(&last.join("; "))
 }
 
-/// A path as the shell of the host takes it for one word.
+/// Quotes a path as one word for the shell of the host.
 fn quoted(path: &str) -> String {
-    // As git does it: some shells read `!` within quotes.
+    // Same as git: some shells interpret `!` within quotes.
     format!("'{}'", path.replace('\'', r"'\''").replace('!', r"'\!'"))
 }
 
-/// Makes libgit2 reach ssh by the calls of this module. Nothing may be fetched
-/// yet: other threads would look at what this changes.
+/// Registers the ssh transport with libgit2. Must run before any fetch, because it changes global
+/// state without synchronization.
 pub(super) fn register() {
     #[expect(
         unsafe_code,
@@ -265,7 +262,7 @@ impl SmartSubtransport for Subtransport {
     }
 }
 
-/// What is said to the host, and what it answers.
+/// Byte stream to and from the host.
 struct Stream {
     call: Arc<Call>,
     child: Child,
@@ -280,7 +277,7 @@ impl Stream {
         io::Error::new(io::ErrorKind::TimedOut, why)
     }
 
-    /// Waits until a pipe can be used.
+    /// Waits until a pipe is ready.
     fn wait(&self, mut ready: [PollFd<'_>; 1]) -> io::Result<()> {
         let until = (Instant::now() + SILENCE).min(self.call.deadline);
         loop {
@@ -302,7 +299,7 @@ impl Stream {
         }
     }
 
-    /// Ends the program, and keeps what it said.
+    /// Ends the program and saves its output.
     fn end(&mut self) {
         let Some(listening) = self.listening.take() else {
             return;
@@ -332,7 +329,7 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.wait([PollFd::new(&self.stdin, PollFlags::OUT)])?;
-        // A pipe that takes anything takes this much without waiting.
+        // A ready pipe accepts this many bytes without blocking.
         self.stdin.write(&bytes[..bytes.len().min(PIPE)])
     }
 

@@ -1,5 +1,5 @@
-//! Commits that are too large, remembered in a file of the temporary folder: the
-//! controller downloads none of them again after a restart.
+//! Record of commits that are too large, in a file of the temporary folder. After a restart, the
+//! controller does not download them again.
 
 use std::path::{Path, PathBuf};
 
@@ -10,11 +10,11 @@ use crate::io::files::{self, FileContent};
 
 /// Version of the file.
 const VERSION: u32 = 1;
-/// The most commits that are remembered; the oldest are forgotten first.
+/// Maximum number of recorded commits. The oldest are dropped first.
 const COMMITS: usize = 500;
-/// The longest reason, in characters.
+/// Maximum length of a reason, in characters.
 const REASON: usize = 300;
-/// The largest file, in bytes.
+/// Maximum size of the file, in bytes.
 const FILE: u64 = 1 << 20;
 
 /// Commits of one repository that are too large.
@@ -31,18 +31,18 @@ struct Content {
     commits: Vec<Entry>,
 }
 
-/// A commit, with the limit that it exceeded.
+/// Commit with the limit that it exceeded.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Entry {
     commit: String,
-    /// In bytes.
+    /// Limit in bytes.
     limit: u64,
     reason: String,
 }
 
 impl TooLarge {
-    /// Reads the file of a repository. A file that cannot be read counts as empty.
+    /// Reads the file of a repository. An unreadable file counts as empty.
     pub(super) fn of(folder: &Path, url: &str) -> Self {
         let digest = Digest::of(url.as_bytes()).to_string();
         let name = digest.trim_start_matches("sha256:");
@@ -60,15 +60,14 @@ impl TooLarge {
         }
     }
 
-    /// Returns why a commit is not downloaded: it exceeded this limit before, or a
-    /// larger one.
+    /// Returns the reason to skip a commit: it already exceeded this limit or a higher one.
     pub(super) fn reason(&self, commit: &str, limit: u64) -> Option<&str> {
         let mut commits = self.content.commits.iter();
         let entry = commits.find(|entry| entry.commit == commit && entry.limit >= limit)?;
         Some(&entry.reason)
     }
 
-    /// Remembers a commit.
+    /// Records a commit.
     pub(super) fn add(&mut self, commit: &str, limit: u64, reason: &str) {
         let commits = &mut self.content.commits;
         commits.retain(|entry| entry.commit != commit);

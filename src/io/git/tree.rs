@@ -1,4 +1,4 @@
-//! The files of a commit.
+//! Files of a commit.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -13,39 +13,39 @@ use crate::io::files::{check_content, check_size, is_inside, join, missing, unre
 
 const LINK: i32 = 0o120_000;
 
-/// Entries of folders that are kept in memory, whatever a commit consists of.
+/// Maximum number of folder entries in the cache.
 const MOST_ENTRIES: usize = 200_000;
 
-/// A folder of a commit as a [`FileTree`], read without a checkout.
+/// Folder of a commit as a [`FileTree`], read without a checkout.
 pub struct GitTree {
     repository: Repository,
     commit: Oid,
     root: Oid,
-    /// Folders that were looked into.
+    /// Cache of folders.
     folders: RefCell<Folders>,
 }
 
-/// Folders by their path.
+/// Folders by path.
 #[derive(Default)]
 struct Folders {
     known: HashMap<String, Arc<Folder>>,
-    /// Entries in all of them.
+    /// Number of entries in all folders.
     entries: usize,
 }
 
-/// What lies in a folder, by name.
+/// Entries of a folder, by name.
 type Folder = BTreeMap<Box<[u8]>, Entry>;
 
 #[derive(Clone, Copy)]
 struct Entry {
     id: Oid,
     kind: TreeKind,
-    /// The bits of `st_mode` that git keeps.
+    /// Bits of `st_mode` that git stores.
     mode: i32,
 }
 
 impl GitTree {
-    /// Opens `folder` (from the top of the git repository) at a revision.
+    /// Opens `folder`, relative to the root of the git repository, at a revision.
     pub(super) fn open(
         repository: Repository,
         folder: &str,
@@ -75,19 +75,19 @@ impl GitTree {
         Ok(tree)
     }
 
-    /// The full id of the commit.
+    /// Returns the full id of the commit.
     pub fn commit(&self) -> String {
         self.commit.to_string()
     }
 
-    /// Names what is at a path: the same content has the same name.
+    /// Returns an identifier of the content at a path. Equal content has equal identifiers.
     pub fn content(&self, path: &str) -> Result<String, TreeError> {
         let Entry { id, mode, .. } = self.entry(path)?;
         Ok(format!("{mode:o} {id}"))
     }
 
-    /// What a name in a folder stands for. [`FileTree::kind`] says the same, and nothing of why
-    /// it cannot say it.
+    /// Returns the kind of an entry in a folder. Unlike [`FileTree::kind`], it reports the reason
+    /// of a failure.
     pub fn named(&self, folder: &str, name: &str) -> Result<TreeKind, TreeError> {
         let entries = self.folder(folder, folder)?;
         let found = entries.get(name.as_bytes());
@@ -96,7 +96,7 @@ impl GitTree {
             .ok_or_else(|| missing(&join(folder, name)))
     }
 
-    /// The entry at a path that is not the root.
+    /// Returns the entry at a path other than the root.
     fn entry(&self, path: &str) -> Result<Entry, TreeError> {
         if !is_inside(path) {
             return Err(unreadable(path, "it is not a path within the repository"));
@@ -107,7 +107,7 @@ impl GitTree {
         entry.copied().ok_or_else(|| missing(path))
     }
 
-    /// What lies in a folder on the way to `asked`, which messages name.
+    /// Returns the entries of a folder. Errors name the path `asked`.
     fn folder(&self, folder: &str, asked: &str) -> Result<Arc<Folder>, TreeError> {
         if !is_inside(folder) {
             return Err(unreadable(asked, "it is not a path within the repository"));
@@ -130,8 +130,8 @@ impl GitTree {
         Ok(at)
     }
 
-    /// Reads a folder, unless that was done before: libgit2 reads a large one
-    /// again for every name that is looked up in it.
+    /// Reads a folder or returns it from the cache. libgit2 would read a large folder again for
+    /// each name.
     fn read_folder(&self, path: &str, id: Oid, asked: &str) -> Result<Arc<Folder>, TreeError> {
         if let Some(known) = self.folders.borrow().known.get(path) {
             return Ok(Arc::clone(known));
@@ -165,7 +165,7 @@ impl GitTree {
     }
 }
 
-/// Why what is wanted as a folder is none.
+/// Returns the error for a path that should be a folder but is not.
 fn no_folder(what: &str, kind: TreeKind, asked: &str) -> TreeError {
     match kind {
         TreeKind::Link => unreadable(
@@ -183,7 +183,7 @@ fn no_folder(what: &str, kind: TreeKind, asked: &str) -> TreeError {
 impl FileTree for GitTree {
     fn list(&self, folder: &str) -> Result<Vec<TreeEntry>, TreeError> {
         let entries = self.folder(folder, folder)?;
-        // By name, unlike git, which sorts folders as if theirs ended with a slash.
+        // Sort by name. git sorts folders as if their names ended with a slash.
         let entries = entries.iter().map(|(name, entry)| {
             let name = str::from_utf8(name).map_err(|_| {
                 let name = String::from_utf8_lossy(name);
@@ -227,7 +227,7 @@ impl FileTree for GitTree {
     }
 }
 
-/// The commit that a revision names, and its tree.
+/// Returns the commit of a revision and its tree.
 pub(super) fn resolve(repository: &Repository, revision: &str) -> Result<(Oid, Oid), GitError> {
     let object = repository
         .revparse_single(revision)

@@ -1,9 +1,7 @@
-//! Commits to the branch that is checked out, made by the user's own git: with
-//! their name, their hooks, their signature.
+//! Commits to the checked-out branch with the user's git, including name, hooks and signature.
 //!
-//! The commit is put together in an index of its own, so that neither what is
-//! staged nor what is edited gets into it. Afterwards index and working tree
-//! follow for the files that the commit changed, and for no other.
+//! The commit is built in a separate index, so it contains no staged or edited files. Afterwards
+//! index and working tree are updated only for the files of the commit.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -17,16 +15,16 @@ use tokio::process::Command;
 use super::{Git, GitError, Source, without_credentials};
 use crate::io::files;
 
-/// Deadline of what only reads and writes this machine.
+/// Deadline of local operations.
 const LOCAL: Duration = Duration::from_mins(1);
 
-/// Deadline of a commit: hooks may take their time, people type passphrases.
+/// Deadline of a commit. Hooks can be slow, and users type passphrases.
 const COMMIT: Duration = Duration::from_mins(10);
 
 /// Deadline of a push.
 const PUSH: Duration = Duration::from_mins(2);
 
-/// Variables by which git is told of another repository, where a hook runs us.
+/// Variables that would redirect git to another repository, as set in hooks.
 const FOREIGN: [&str; 5] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -35,27 +33,27 @@ const FOREIGN: [&str; 5] = [
     "GIT_COMMON_DIR",
 ];
 
-/// A branch that commits can be added to.
+/// Branch to commit to.
 pub struct Branch {
     top: std::path::PathBuf,
     prefix: String,
     /// Its name.
     pub name: String,
-    /// The commit it is at.
+    /// Current commit.
     pub head: String,
 }
 
-/// Where a branch is pushed to.
+/// Push target of a branch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// Name of the remote.
     pub remote: String,
-    /// The branch there, as `refs/heads/…`.
+    /// Branch on the remote, as `refs/heads/…`.
     pub branch: String,
 }
 
 impl Source {
-    /// The branch that is checked out, if commits can be added to it.
+    /// Returns the checked-out branch, if commits can be added to it.
     pub fn branch(&self) -> Result<Branch, GitError> {
         let path = self.folder.clone();
         let unfit = |what: &str| GitError::NoBranch {
@@ -92,8 +90,7 @@ impl Branch {
         files::join(&self.prefix, path)
     }
 
-    /// Which of these paths differ from the last commit, staged or not, or are
-    /// not tracked.
+    /// Returns the paths that differ from the last commit, staged or not, and untracked paths.
     pub async fn edited(&self, changes: &FileChanges) -> Result<Vec<String>, GitError> {
         let mut arguments = vec!["status".to_owned(), "--porcelain=v1".to_owned()];
         arguments.extend(["--untracked-files=all", "--ignored", "-z", "--"].map(str::to_owned));
@@ -108,8 +105,8 @@ impl Branch {
             .collect())
     }
 
-    /// Where the branch is pushed to. Commits that are not there yet would go
-    /// along with ours, so there may be none.
+    /// Returns the push target of the branch. Fails if there are unpushed commits, because they
+    /// would be pushed with ours.
     pub async fn upstream(&self) -> Result<Upstream, GitError> {
         let setting = |key: &str| vec!["config".to_owned(), format!("branch.{}.{key}", self.name)];
         let remote = self
@@ -156,12 +153,12 @@ impl Branch {
                 self.git(what, &arguments, None, &own).await?;
                 continue;
             };
-            // As git has it, without the filters of the working tree.
+            // Store the content unchanged, without the filters of the working tree.
             let blob = texts(&["hash-object", "-w", "--stdin"]);
             let blob = self.git(what, &blob, Some(content), &own).await?;
             let listed = texts(&["ls-tree", &self.head, "--", &path]);
             let listed = self.git(what, &listed, None, &own).await?;
-            // Of a link or a submodule nothing is kept: what is written is a file.
+            // A link or submodule is replaced by a regular file.
             let mode = match listed.split_whitespace().next() {
                 Some("100755") => "100755",
                 _ => "100644",
@@ -179,8 +176,7 @@ impl Branch {
         Ok(commit)
     }
 
-    /// Makes a branch of its own at the same commit, and checks it out: what is
-    /// edited or staged comes along.
+    /// Creates a branch at the same commit and checks it out. Edited and staged files are retained.
     pub async fn fork(&self, name: &str) -> Result<Self, GitError> {
         let arguments = ["switch", "--quiet", "--no-track", "--create", name].map(str::to_owned);
         self.git("make a branch", &arguments, None, &[]).await?;
@@ -215,7 +211,7 @@ impl Branch {
         })
     }
 
-    /// Lets index and working tree follow the commit.
+    /// Updates index and working tree to the commit.
     async fn follow(&self, changes: &FileChanges, commit: &str) -> Result<(), GitError> {
         let paths = |stays: bool| -> Vec<String> {
             changes
@@ -239,7 +235,7 @@ impl Branch {
         Ok(())
     }
 
-    /// Pushes the branch. Never overwrites what others pushed.
+    /// Pushes the branch. Never overwrites commits of others.
     pub async fn push(&self, upstream: &Upstream) -> Result<(), GitError> {
         let to = format!("HEAD:{}", upstream.branch);
         let arguments = ["push", "--quiet", &upstream.remote, &to].map(str::to_owned);
@@ -276,7 +272,7 @@ impl Branch {
             .arg("--literal-pathspecs")
             .args(arguments)
             .envs(variables.iter().copied())
-            // What it says is read here; what it asks nobody would see.
+            // The output is parsed here, and prompts would be invisible.
             .env("LC_ALL", "C")
             .env("GIT_TERMINAL_PROMPT", "0")
             .current_dir(&self.top)
@@ -289,7 +285,7 @@ impl Branch {
         let input = child.stdin.take();
         let run = async {
             if let (Some(mut input), Some(content)) = (input, stdin) {
-                // A git that ends early says why by itself.
+                // If git exits early, its output has the reason.
                 let _unread = input.write_all(content).await;
             }
             child.wait_with_output().await

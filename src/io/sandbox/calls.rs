@@ -1,4 +1,4 @@
-//! System calls that a restricted process may not make.
+//! System call filter of a sandboxed process.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
@@ -10,8 +10,8 @@ use seccompiler::{
     SeccompCondition, SeccompFilter, SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
-/// Calls that no work needs: they reach into other processes, or parts of the kernel in which
-/// defects are found again and again. `io_uring` also makes calls that no filter sees.
+/// Calls that no work needs. They access other processes or parts of the kernel with frequent
+/// vulnerabilities. `io_uring` also bypasses filters.
 const NEVER: [c_long; 37] = [
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -51,7 +51,7 @@ const NEVER: [c_long; 37] = [
     libc::SYS_finit_module,
     libc::SYS_kexec_load,
 ];
-/// Calls by which a process talks to servers, or starts programs and ends them.
+/// Calls to connect to servers, or to start and end programs.
 const CLIENTS: [c_long; 17] = [
     libc::SYS_socket,
     libc::SYS_socketpair,
@@ -71,26 +71,26 @@ const CLIENTS: [c_long; 17] = [
     libc::SYS_rt_tgsigqueueinfo,
     libc::SYS_pidfd_send_signal,
 ];
-/// The same calls under the numbers of the x32 variant, which a filter by number misses.
+/// Bit of the x32 call numbers, which a filter by number would miss.
 const X32: c_long = 0x4000_0000;
-/// Calls that only x32 has: variants of calls above, and harmless ones.
+/// Numbers of calls that only x32 has: variants of the calls above and harmless ones.
 const ONLY_X32: std::ops::RangeInclusive<c_long> = X32 + 512..=X32 + 547;
 
-/// Makes the calls fail with `EPERM`, in this process and all that it starts.
+/// Makes the calls fail with `EPERM` in this process and its children.
 pub(super) fn restrict(is_client: bool) -> Result<(), Error> {
     apply_filter_all_threads(&program(is_client)?)
 }
 
 fn program(is_client: bool) -> Result<BpfProgram, BackendError> {
     let mut refused: BTreeMap<c_long, Vec<SeccompRule>> = BTreeMap::new();
-    // No condition: whatever the arguments are.
+    // Refuse these calls with any arguments.
     refused.extend(NEVER.map(|call| (call, Vec::new())));
-    // Limits of this process, and no other one.
+    // Allow limits of this process only.
     let of_others = unless(0)?;
     refused.insert(libc::SYS_prlimit64, vec![of_others]);
     if !is_client {
         refused.extend(CLIENTS.map(|call| (call, Vec::new())));
-        // A process that gives up sends the signal to itself.
+        // An aborting process sends the signal to itself.
         let id = getpid().as_raw_nonzero().get();
         let to_others = unless(u64::from(id.unsigned_abs()))?;
         refused.insert(libc::SYS_tgkill, vec![to_others]);
@@ -112,7 +112,7 @@ fn program(is_client: bool) -> Result<BpfProgram, BackendError> {
     filter.try_into()
 }
 
-/// Applies where the first argument of a call is something else.
+/// Returns a rule that matches if the first argument differs.
 fn unless(argument: u64) -> Result<SeccompRule, BackendError> {
     let other = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, argument)?;
     SeccompRule::new(vec![other])

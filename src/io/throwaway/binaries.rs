@@ -1,13 +1,13 @@
-//! Where the programs of the control plane lie.
+//! Locations of the control plane's programs.
 
 use std::path::{Path, PathBuf};
 
 use super::ThrowawayError;
 
-/// The Go module that pins the programs; `make controlplane` builds from it.
+/// Go module that pins the versions of the programs; `make controlplane` builds it.
 const GO_MOD: &str = include_str!("../../../controlplane/go.mod");
 
-/// Stages that tell kwok how nodes and pods behave; made by `make controlplane`.
+/// kwok stages that define the behavior of nodes and pods; created by `make controlplane`.
 pub(super) const KWOK_STAGES: &str = "kwok-stages.yaml";
 
 /// Returns the Kubernetes version of the control plane, without a leading `v`.
@@ -19,18 +19,18 @@ pub fn kubernetes_version() -> &'static str {
         .unwrap_or_default()
 }
 
-/// Folders that are searched for the programs, the first hit wins.
+/// Folders with the programs. The first match wins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Binaries {
     folders: Vec<PathBuf>,
 }
 
 impl Binaries {
-    /// Takes the values of the environment variables that say where programs lie.
+    /// Creates the search path from the values of environment variables.
     ///
-    /// `KUBEBUILDER_ASSETS` names a folder that is searched first. The cache of
-    /// `make controlplane` lies below `XDG_CACHE_HOME`, or below `HOME`. Reading
-    /// the variables is the caller's part; empty values count as unset.
+    /// `KUBEBUILDER_ASSETS` names a folder that is searched first. The cache of `make controlplane`
+    /// is below `XDG_CACHE_HOME`, or below `HOME`. The caller reads the variables; empty values
+    /// count as unset.
     ///
     /// ```
     /// use pleach::io::throwaway::Binaries;

@@ -7,18 +7,18 @@ use rcgen::{
 
 use super::ThrowawayError;
 
-/// The object identifier of an organization. A name holds every type once; this
-/// one is written like [`DnType::OrganizationName`] but counts as another type.
+/// Object identifier of an organization. A name can contain each type only once. This one is
+/// encoded like [`DnType::OrganizationName`] but counts as another type.
 const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
 
-/// A certificate with its key, both as PEM.
+/// Certificate with its key, both as PEM.
 #[derive(Debug)]
 pub(super) struct Identity {
     pub(super) certificate: String,
     pub(super) key: String,
 }
 
-/// An authority that signs certificates for as long as the control plane lives.
+/// Certificate authority of one control plane.
 pub(super) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -51,12 +51,12 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// Signs a certificate that a server shows for the host names and addresses.
+    /// Signs a server certificate for host names and addresses.
     pub(super) fn server(&self, name: &str, hosts: &[&str]) -> Result<Identity, ThrowawayError> {
         self.sign(name, &[], hosts, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// Signs a certificate that names a user and its groups.
+    /// Signs a client certificate with a user and its groups.
     pub(super) fn client(&self, name: &str, groups: &[&str]) -> Result<Identity, ThrowawayError> {
         if groups.len() > 2 {
             return Err(ThrowawayError::TooManyGroups {
@@ -94,7 +94,7 @@ impl Authority {
     }
 }
 
-/// A key that signs service account tokens, both halves as PEM.
+/// Key pair for service account tokens, both keys as PEM.
 pub(super) struct SigningKey {
     pub(super) private: String,
     pub(super) public: String,

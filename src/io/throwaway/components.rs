@@ -1,20 +1,20 @@
 //! Command lines of the control plane's programs.
 //!
-//! All of them run in the control plane's folder, see none of the caller's
-//! environment, and listen on loopback only.
+//! All of them run in the control plane's folder, without the caller's environment, and listen only
+//! on loopback.
 
 use std::{path::Path, process::Command};
 
 use super::isolate::{API_ADDRESS, NODE_ADDRESS, POD_RANGE, SERVICE_RANGE};
 
-/// etcd's socket, relative to the folder: no port to find, no path too long
-/// for a socket. etcd insists on something that looks like a port.
+/// Socket of etcd, relative to the folder. It needs no free port and avoids the length limit of
+/// socket paths. etcd requires a suffix that looks like a port.
 const ETCD: &str = "unix://etcd.sock:1";
 
-/// The socket's file.
+/// File of the socket.
 pub(super) const ETCD_SOCKET: &str = "etcd.sock:1";
 
-/// Every request is logged once, when it is answered.
+/// Audit policy that logs every request once, when it is answered.
 pub(super) const AUDIT_POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -23,10 +23,10 @@ rules:
 - level: Metadata
 ";
 
-/// The audit log, relative to the folder.
+/// Audit log, relative to the folder.
 pub(super) const AUDIT_LOG: &str = "audit.log";
 
-/// Starts the command line of a program that runs in the folder.
+/// Creates the command of a program that runs in the folder.
 fn program(path: &Path, folder: &Path) -> Command {
     let mut command = Command::new(path);
     command
@@ -81,8 +81,8 @@ pub(super) fn kube_apiserver(path: &Path, folder: &Path, port: u16) -> Command {
             "--proxy-client-cert-file=front-proxy-client.crt",
             "--proxy-client-key-file=front-proxy-client.key",
         ])
-        // Its taint on new nodes would be removed by the node lifecycle
-        // controller, which must not run: kwok's nodes have no kubelet.
+        // The plugin taints new nodes until the node lifecycle controller removes the taint. That
+        // controller must not run, because kwok's nodes have no kubelet.
         .arg("--disable-admission-plugins=TaintNodesByCondition")
         .arg("--audit-policy-file=audit-policy.yaml")
         .arg(format!("--audit-log-path={AUDIT_LOG}"))

@@ -1,16 +1,16 @@
-//! What can go wrong while a throw-away control plane is made.
+//! Errors of a throwaway control plane.
 
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
-/// Errors from starting a throw-away control plane.
+/// Errors from starting a throwaway control plane.
 #[derive(Debug, thiserror::Error)]
 pub enum ThrowawayError {
-    /// A program of the control plane is in none of the folders.
+    /// No folder contains a program of the control plane.
     #[error("`{name}` is in none of {}; `make controlplane` builds it", list(.folders))]
     FindBinary {
-        /// File that was looked for.
+        /// Requested file.
         name: &'static str,
-        /// Folders that were looked into, in this order.
+        /// Searched folders, in order.
         folders: Vec<PathBuf>,
     },
     /// The folder of the control plane could not be made.
@@ -19,9 +19,9 @@ pub enum ThrowawayError {
     /// A file of the control plane could not be written.
     #[error("failed to write {}", path.display())]
     WriteFile {
-        /// File that was to be written.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Cause.
         #[source]
         source: io::Error,
     },
@@ -30,16 +30,16 @@ pub enum ThrowawayError {
     MakeCertificate {
         /// Common name of the certificate.
         subject: String,
-        /// What the certificate library said.
+        /// Cause.
         #[source]
         source: rcgen::Error,
     },
-    /// A client certificate cannot carry that many groups.
+    /// A client certificate cannot contain this many groups.
     #[error("a client certificate carries at most two groups, {name} has {count}")]
     TooManyGroups {
-        /// User the certificate was for.
+        /// User of the certificate.
         name: String,
-        /// Number of groups asked for.
+        /// Requested number of groups.
         count: usize,
     },
     /// No free port was found.
@@ -50,56 +50,56 @@ pub enum ThrowawayError {
     StartProcess {
         /// Name of the program.
         name: String,
-        /// What the system said.
+        /// Cause.
         #[source]
         source: io::Error,
     },
-    /// A program ended although the control plane was still wanted.
+    /// A program of the running control plane ended.
     #[error("{name} ended with {status}; the end of its log:\n{log}")]
     ProcessEnded {
         /// Name of the program.
         name: &'static str,
-        /// How it ended.
+        /// Exit status.
         status: ExitStatus,
         /// Last lines of its log.
         log: String,
     },
-    /// Something was not ready in time.
+    /// A component was not ready in time.
     #[error("{what} was not ready after {} s; the end of the API server's log:\n{log}", after.as_secs())]
     NotReady {
-        /// What was waited for.
+        /// Component.
         what: String,
-        /// How long.
+        /// Time-out.
         after: Duration,
         /// Last lines of the log.
         log: String,
     },
-    /// The control plane's own kubeconfig was refused by the client library.
+    /// The client library rejected the kubeconfig of the control plane.
     #[error("failed to read the kubeconfig of the control plane")]
     ReadKubeconfig(#[source] Box<kube::config::KubeconfigError>),
     /// A request to the new control plane failed.
     #[error("failed to {action}")]
     Request {
-        /// What the request was for, as an infinitive.
+        /// Purpose of the request, as an infinitive.
         action: String,
-        /// What the client library said.
+        /// Cause.
         #[source]
         source: Box<kube::Error>,
     },
-    /// Pods were asked to answer, but their addresses are not local.
+    /// The network mode requires local pod addresses.
     #[error(
         "addresses of pods are not local to this network; run the program through isolate::reexec"
     )]
     NotIsolated,
-    /// The program could not be run in a network of its own.
+    /// The program could not be run in its own network.
     #[error(
         "failed to run {program} in an own user and network namespace; \
          it needs `unshare` (util-linux), `ip` (iproute2) and a kernel that lets users create namespaces"
     )]
     Isolate {
-        /// Program that was to be run.
+        /// Program to run.
         program: String,
-        /// What the system said.
+        /// Cause.
         #[source]
         source: io::Error,
     },

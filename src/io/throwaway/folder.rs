@@ -1,8 +1,8 @@
-//! A temporary folder that vanishes with its owner, however the owner ends.
+//! Temporary folder that is always removed with its owner.
 //!
-//! Dropping a folder removes it. A killed process drops nothing, and statics
-//! are never dropped, so a small shell waits at the end of a pipe for the
-//! owner's death and removes the folder then.
+//! Dropping it removes the folder. A killed process does not run destructors, and statics are never
+//! dropped. So a small shell waits at the end of a pipe for the owner's death, then removes the
+//! folder.
 #![expect(
     clippy::disallowed_methods,
     reason = "writes only inside its own folder; ThrowawayError names the path"
@@ -17,8 +17,8 @@ use std::{
 
 use super::ThrowawayError;
 
-/// Waits for the end of its input, then removes the folder. Dying programs may
-/// still write into it, so it tries again for a while.
+/// Waits for the end of its input, then removes the folder. Retries for a while, because dying
+/// programs can still write to it.
 const REAPER: &str = r#"
 trap "" HUP INT TERM
 cat
@@ -28,7 +28,7 @@ for attempt in 1 2 3 4 5 6 7 8 9 10; do
 done
 "#;
 
-/// How much of a log an error shows.
+/// Maximum size of a log excerpt in an error, in bytes.
 const TAIL: usize = 2000;
 
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Folder {
         }
     }
 
-    /// Opens the log of a program for its output, after what it holds already.
+    /// Opens the log of a program for appending.
     pub(super) fn log(&self, program: &str) -> Result<fs::File, ThrowawayError> {
         let path = self.path.join(format!("{program}.log"));
         let mut options = fs::File::options();
@@ -84,7 +84,7 @@ impl Folder {
             .map_err(|source| ThrowawayError::WriteFile { path, source })
     }
 
-    /// Returns the end of a program's log, for error texts.
+    /// Returns the end of a program's log, for error messages.
     pub(super) fn log_tail(&self, program: &str) -> String {
         let read = || -> io::Result<String> {
             let bytes = fs::read(self.path.join(format!("{program}.log")))?;

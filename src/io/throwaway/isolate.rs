@@ -1,10 +1,9 @@
-//! A network of its own for a whole program, in which pods have local addresses.
+//! Network namespace for a whole program, with local pod addresses.
 //!
-//! kwok gives pods addresses but runs nothing behind them. Where those
-//! addresses are local, any server of the same network can answer for any pod,
-//! so that aggregated APIs and admission webhooks really work. Such a network
-//! is a namespace that an unprivileged user may create; the whole program has
-//! to live in it, since nobody outside reaches the API server inside.
+//! kwok assigns pod addresses but runs nothing behind them. With local addresses, any server in the
+//! network can answer for a pod, so aggregated APIs and admission webhooks work. An unprivileged
+//! user can create such a namespace. The whole program must run in it, because its API server is
+//! not reachable from outside.
 
 use std::{
     ffi::OsStr,
@@ -15,20 +14,20 @@ use std::{
 
 use super::{ThrowawayError, folder::Folder, processes};
 
-/// Addresses of pods; kwok hands them out.
+/// Address range of pods, from which kwok assigns addresses.
 pub const POD_RANGE: &str = "10.250.128.0/20";
 
-/// Addresses of Services. Nothing routes them: the API server asks the pods.
+/// Address range of Services. It is not routed, because the API server contacts the pods directly.
 pub const SERVICE_RANGE: &str = "10.0.0.0/16";
 
-/// The address of every node, in the range of pods.
+/// Address of every node, in the range of pods.
 pub(super) const NODE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 250, 143, 254);
 
-/// The address that the API server advertises, in the range of pods.
+/// Address that the API server advertises, in the range of pods.
 pub(super) const API_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 250, 143, 253);
 
-/// Runs as the first process of the new namespaces. It stays alive beside the
-/// program: signals with default actions do not reach a first process.
+/// Script of the first process in the new namespaces. It keeps running beside the program, because
+/// process 1 ignores signals without a handler.
 const SETUP: &str = r#"
 set -e
 (
@@ -43,17 +42,16 @@ set +e
 exit $?
 "#;
 
-/// Tells whether addresses of pods are local here.
+/// Returns whether pod addresses are local here.
 pub fn pods_can_answer() -> bool {
     UdpSocket::bind((NODE_ADDRESS, 0)).is_ok()
 }
 
-/// Makes a command that runs a program inside new user, network, process and
-/// mount namespaces, where addresses of pods and Services are local.
+/// Creates a command that runs a program in new user, network, process and mount namespaces with
+/// local pod and Service addresses.
 ///
-/// The program keeps its arguments, environment, working directory and files;
-/// its user becomes root of the namespaces. Everything inside dies with the
-/// command's process.
+/// The program retains its arguments, environment, working directory and files. Its user becomes
+/// root of the namespaces. All processes inside end with the process of the command.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("unshare");
     command
@@ -64,11 +62,10 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Runs this program again in a network of its own and waits for its end.
+/// Runs this program again in its own network and waits until it ends.
 ///
-/// The caller goes on by itself when [`pods_can_answer`] says yes, and exits
-/// with the returned status otherwise. `TMPDIR` inside is a folder that is
-/// removed at the end, even when everything is killed.
+/// The caller continues if [`pods_can_answer`] returns `true`, and otherwise exits with the
+/// returned status. `TMPDIR` inside is a folder that is removed at the end, even after a kill.
 pub fn reexec<A: AsRef<OsStr>>(
     arguments: impl IntoIterator<Item = A>,
 ) -> Result<ExitStatus, ThrowawayError> {
@@ -79,10 +76,10 @@ pub fn reexec<A: AsRef<OsStr>>(
     run(command)
 }
 
-/// Runs a command made by [`command`] to its end; it dies with the caller.
+/// Runs a command from [`command`] until it ends. It dies with the caller.
 ///
-/// `TMPDIR` inside is a folder as [`reexec`] says. A kernel that refuses the
-/// namespaces is an error, not the program's exit status.
+/// `TMPDIR` inside is a temporary folder, as in [`reexec`]. If the kernel refuses the namespaces,
+/// this returns an error instead of an exit status.
 pub fn run(mut command: Command) -> Result<ExitStatus, ThrowawayError> {
     try_out().map_err(|source| isolate_error(command.get_program(), source))?;
     let folder = Folder::create("pleach-isolated-")?;
@@ -93,7 +90,7 @@ pub fn run(mut command: Command) -> Result<ExitStatus, ThrowawayError> {
         .map_err(|source| isolate_error(command.get_program(), source))
 }
 
-/// Makes the namespaces once for nothing, for the sake of an error text.
+/// Creates the namespaces once without a program, to get a precise error.
 fn try_out() -> io::Result<()> {
     let output = command("true").stdin(Stdio::null()).output()?;
     if output.status.success() {

@@ -1,11 +1,11 @@
-//! Kubeconfig files that hold all they need.
+//! Self-contained kubeconfig files.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::json;
 
 use super::certificates::Identity;
 
-/// Writes a kubeconfig with one context, `throwaway`. JSON is YAML too.
+/// Formats a kubeconfig with one context, `throwaway`. JSON is valid YAML.
 pub(super) fn kubeconfig(server: &str, ca_pem: &str, user: &Identity) -> String {
     let name = "throwaway";
     let encode = |pem: &str| BASE64_STANDARD.encode(pem);

@@ -1,9 +1,8 @@
 //! Child processes that never outlive their owner.
 //!
-//! The kernel is asked to kill a child when its parent dies
-//! (`PR_SET_PDEATHSIG`), which covers panics, Ctrl-C and SIGKILL. "Parent"
-//! means the *thread* that forked, so all children are forked by one thread
-//! that lives as long as [`Processes`].
+//! The kernel kills a child when its parent dies (`PR_SET_PDEATHSIG`), which covers panics, Ctrl-C
+//! and SIGKILL. The parent is the *thread* that forked. So one thread forks all children and lives
+//! as long as [`Processes`].
 
 use std::{
     io,
@@ -17,8 +16,8 @@ use std::{
 pub(super) fn die_with_parent(command: &mut Command) {
     let parent = std::process::id();
     let bind = move || {
-        // The two calls are all that happens here: after a fork in a program
-        // with threads only async-signal-safe functions are allowed.
+        // After a fork in a multi-threaded program, only async-signal-safe functions are allowed.
+        // Both calls are.
         #[expect(
             unsafe_code,
             reason = "prctl and getppid touch no memory of this process"
@@ -32,7 +31,7 @@ pub(super) fn die_with_parent(command: &mut Command) {
         if !bound {
             return Err(io::Error::last_os_error());
         }
-        // The parent may have died before the request above.
+        // The parent could have died before the call above.
         if u32::try_from(parent_now) != Ok(parent) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
@@ -53,7 +52,7 @@ enum Order {
     FindEnded(SyncSender<Option<(&'static str, ExitStatus)>>),
 }
 
-/// A group of child processes; dropping it kills them and waits for their end.
+/// Group of child processes. Dropping it kills them and waits until they end.
 #[derive(Debug)]
 pub(super) struct Processes {
     orders: Option<Sender<Order>>,
@@ -78,9 +77,9 @@ impl Processes {
             .unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::BrokenPipe)))
     }
 
-    /// Kills the processes of this name and waits for their end.
+    /// Kills the processes of this name and waits until they end.
     pub(super) fn kill(&self, name: &'static str) {
-        // Without the thread there are none any more.
+        // Without the thread, there are no processes.
         let _ended = self.order(|answer| Order::Kill(name, answer));
     }
 
@@ -109,11 +108,11 @@ impl Drop for Processes {
 
 fn serve(inbox: &Receiver<Order>) {
     let mut children: Vec<(&'static str, Child)> = Vec::new();
-    // An answer nobody waits for any more may be lost.
+    // Ignore send errors: the caller no longer waits for the answer.
     while let Ok(order) = inbox.recv() {
         match order {
             Order::Start(name, mut command, answer) => {
-                // An own group: Ctrl-C in the terminal is for the owner only.
+                // Own process group, so that Ctrl-C in the terminal reaches only the owner.
                 command.process_group(0);
                 die_with_parent(&mut command);
                 let started = command.spawn().map(|child| {
@@ -138,11 +137,11 @@ fn serve(inbox: &Receiver<Order>) {
             }
         }
     }
-    // The data are thrown away, so nobody has to end in good order.
+    // The data is discarded, so no clean shutdown is needed.
     end(children);
 }
 
-/// Kills children and waits for their end.
+/// Kills children and waits until they end.
 fn end(mut children: Vec<(&'static str, Child)>) {
     for (name, child) in &mut children {
         if let Err(error) = child.kill() {
@@ -197,7 +196,7 @@ mod tests {
         let other = processes.start("other", sleeper()).unwrap();
         processes.kill("one");
         assert!(!alive(one) && alive(other));
-        // It ended, but not by itself.
+        // The process ended, but because of the kill.
         assert_eq!(processes.find_ended(), None);
     }
 

@@ -1,4 +1,4 @@
-//! Waiting until the control plane can be used.
+//! Readiness checks of the control plane.
 
 use std::{path::Path, time::Duration};
 
@@ -12,20 +12,20 @@ use tokio::time::{Instant, sleep};
 
 use super::{ThrowawayError, folder::Folder, processes::Processes};
 
-/// A start takes four seconds; a loaded machine may need many times that.
+/// Time-out of a start. It usually takes four seconds, and much longer on a loaded machine.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Time between two questions.
+/// Poll interval.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Asks again and again, and gives up early when a program has ended.
+/// Poll loop that ends early if a program has ended.
 pub(super) struct Waiter<'a> {
     pub(super) processes: &'a Processes,
     pub(super) folder: &'a Folder,
 }
 
 impl Waiter<'_> {
-    /// Waits until the question is answered with yes.
+    /// Waits until `is_ready` returns `true`.
     pub(super) async fn until(
         &self,
         what: &str,
@@ -51,7 +51,7 @@ impl Waiter<'_> {
     }
 }
 
-/// Connects as the kubeconfig's user, past any proxy of the environment.
+/// Connects with a kubeconfig and ignores proxies of the environment.
 pub(super) async fn connect(kubeconfig: &Path) -> Result<Client, ThrowawayError> {
     let refused = |source| ThrowawayError::ReadKubeconfig(Box::new(source));
     let kubeconfig = Kubeconfig::read_from(kubeconfig).map_err(refused)?;
@@ -63,7 +63,7 @@ pub(super) async fn connect(kubeconfig: &Path) -> Result<Client, ThrowawayError>
     Client::try_from(config).map_err(request("connect to the control plane"))
 }
 
-/// Waits until the API server serves, with its first namespaces.
+/// Waits until the API server is ready and the first namespaces exist.
 pub(super) async fn api_server(waiter: &Waiter<'_>, client: &Client) -> Result<(), ThrowawayError> {
     waiter
         .until("the API server", async || {
@@ -84,7 +84,7 @@ pub(super) async fn api_server(waiter: &Waiter<'_>, client: &Client) -> Result<(
     Ok(())
 }
 
-/// Waits until controllers work: pods need the account that one of them makes.
+/// Waits until controllers work: one of them creates the service account that pods need.
 pub(super) async fn controllers(
     waiter: &Waiter<'_>,
     client: &Client,

@@ -1,4 +1,4 @@
-//! Who leads an environment, and how far its newest commit is.
+//! Metrics of the leader of an environment and of its progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use pleach_domain::inventory::ReleaseName;
 use super::labels::{EnvironmentLabels, ReleaseLabels};
 use super::{Metrics, now};
 
-/// How far the newest commit of an environment is.
+/// Progress of the newest commit of an environment.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     revision: String,
@@ -17,8 +17,7 @@ pub(super) struct Progress {
 }
 
 impl Metrics {
-    /// From now on this replica syncs an environment, or no longer: on each of the
-    /// clusters that it is on for itself.
+    /// Records that this replica starts or stops syncing an environment on one of its clusters.
     pub(super) fn lead(&self, environment: &str, leads: bool) {
         let here = {
             let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,15 +39,15 @@ impl Metrics {
         }
     }
 
-    /// Whether others sync an environment by now. What is under way here still
-    /// comes to its end, and says nothing of how it is.
+    /// Returns whether this replica no longer syncs an environment. Running reconciles still finish
+    /// but do not change its metrics.
     pub(super) fn is_left(&self, environment: &str) -> bool {
         let here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
         here.get(environment) == Some(&0)
     }
 
-    /// Another replica goes on with an environment: how it is, and what is not
-    /// brought about, is that one's to tell.
+    /// Removes the metrics of an environment that another replica took over. That replica reports
+    /// them.
     fn leave(&self, environment: &str) {
         self.looking(|looked_at| looked_at.retain(|release| release.environment != environment));
         self.progress().remove(environment);
@@ -67,7 +66,7 @@ impl Metrics {
         });
     }
 
-    /// Notes whether the cluster of an environment answered.
+    /// Records whether the cluster of an environment answered.
     pub(super) fn answered(&self, environment: &str, answered: bool) {
         if self.is_left(environment) {
             return;
@@ -79,7 +78,7 @@ impl Metrics {
         clusters.set(i64::from(answered));
     }
 
-    /// From now on an environment has a commit that is not brought about.
+    /// Records since when an environment has an unreconciled commit.
     fn since(&self, environment: &str) {
         let labels = EnvironmentLabels {
             environment: environment.to_owned(),
@@ -90,7 +89,7 @@ impl Metrics {
         }
     }
 
-    /// An environment has commits that nobody can bring about.
+    /// Records that an environment has a commit that cannot be reconciled.
     pub(super) fn hold(&self, environment: &str) {
         if self.is_left(environment) {
             return;
@@ -118,7 +117,7 @@ impl Metrics {
         contended.set(fields.try_into().unwrap_or(i64::MAX));
     }
 
-    /// Notes which releases of an environment are held while the others are synced.
+    /// Records the stalled releases of an environment whose other releases are synced.
     pub(super) fn hold_releases<'a>(
         &self,
         environment: &str,
@@ -133,7 +132,7 @@ impl Metrics {
         }));
     }
 
-    /// Whether a release is held while others of its environment are synced.
+    /// Returns whether a release is stalled while other releases of its environment are synced.
     pub(super) fn is_held(&self, release: &ReleaseName) -> bool {
         let held = self.held_releases.lock();
         held.unwrap_or_else(PoisonError::into_inner)
@@ -172,7 +171,7 @@ impl Metrics {
         let labels = EnvironmentLabels {
             environment: environment.to_owned(),
         };
-        // A commit that cannot be read is newer than what is reached.
+        // An unreadable commit is newer than the reconciled one.
         let is_held = || self.held.get_or_create(&labels).get() == 1;
         if is_done && !is_held() {
             self.is_reconciled(environment);

@@ -1,4 +1,4 @@
-//! What the numbers are told apart by.
+//! Labels of the metrics.
 
 use pleach_domain::inventory::ReleaseName;
 use prometheus_client::encoding::EncodeLabelSet;

@@ -1,4 +1,4 @@
-//! An audit log, line by line.
+//! Audit log reader. It processes one line at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::planned::{LastPlan, PlannedWrite, Verb};
 use crate::inventory::{ReleaseName, STATE_NAMESPACE, Store};
 use crate::object::{GroupKind, ObjectId};
 
-/// As much of an event as is needed.
+/// The fields of an audit event that the comparison needs.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Event {
@@ -27,7 +27,7 @@ struct Event {
     request_received_timestamp: Timestamp,
 }
 
-/// The object of a request.
+/// The `objectRef` of an audit event.
 #[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Reference {
@@ -55,62 +55,62 @@ impl Event {
     }
 }
 
-/// A write that was answered.
+/// A write request that the server answered.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Written {
     verb: Verb,
     object: Reference,
 }
 
-/// What was planned and not written, or the other way round.
+/// A write that was planned but not executed, or the reverse.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Difference {
-    /// What was asked, or was to be.
+    /// Verb of the request. For a planned write with several verbs, the first one.
     pub verb: Verb,
-    /// The object.
+    /// The object, formatted as an [`ObjectId`] where its kind is known.
     pub object: String,
 }
 
-/// What a log says of a plan.
+/// Result of comparing an audit log with a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// Whether the log holds the run that carried the plan out.
+    /// Whether the log contains the run that executed the plan.
     pub found: bool,
-    /// How many different writes there were, without the record itself.
+    /// Number of distinct writes, without writes to pleach's own state.
     pub written: usize,
-    /// What was planned and not written.
+    /// Planned writes that are not in the log.
     pub missing: Vec<Difference>,
-    /// What was written and not planned.
+    /// Writes in the log that the plan does not contain.
     pub unplanned: Vec<Difference>,
-    /// Lines about the release that are no events.
+    /// Number of lines that mention the release but cannot be parsed as events.
     pub unreadable: usize,
 }
 
 impl Report {
-    /// Whether what was planned is what was written.
+    /// Returns whether the log contains the run and its writes match the plan.
     pub fn is_same(&self) -> bool {
         self.found && self.missing.is_empty() && self.unplanned.is_empty() && self.unreadable == 0
     }
 }
 
-/// Reads a log for the last plan of a release, which is told by the user agent
-/// of its requests.
+/// Reader that collects the writes of a release's last plan from an audit log.
 ///
-/// Lines may come in any order, as from several API servers.
+/// The release is identified by the user agent of its requests. Lines can arrive in any order,
+/// because several API servers may write the log.
 pub struct Reader<'a> {
     plan: &'a LastPlan,
     store: &'a Store,
-    /// What every user agent of the release ends with.
+    /// Suffix of every user agent of the release.
     agent: String,
-    /// When the plan was written down, the last time.
+    /// Time of the latest write of the plan's ConfigMap.
     begun: Option<Timestamp>,
     writes: Vec<(Timestamp, Written, u16)>,
     unreadable: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// Starts with nothing read.
+    /// Creates a reader that has not read any line.
     pub fn new(plan: &'a LastPlan, store: &'a Store) -> Self {
         Self {
             plan,
@@ -122,9 +122,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a line.
+    /// Processes one line of the log.
     pub fn line(&mut self, line: &str) {
-        // Most lines of a log are about others, and large.
+        // Most lines are long and about other clients. This check avoids parsing them.
         if !line.contains(&*self.agent) {
             return;
         }
@@ -162,7 +162,7 @@ impl<'a> Reader<'a> {
             && object.name == LastPlan::name(&self.plan.release)
     }
 
-    /// Compares what was read with the plan.
+    /// Compares the collected writes with the plan.
     pub fn report(self) -> Report {
         let planned = self.plan.writes.clone().unwrap_or_default();
         let mut report = Report {
@@ -184,7 +184,7 @@ impl<'a> Reader<'a> {
         let mut others: BTreeSet<Written> = BTreeSet::new();
         let mut seen: BTreeSet<Written> = BTreeSet::new();
         for (_, written, code) in self.writes {
-            // What is gone already need not be deleted.
+            // A 404 for a delete means that the object is already gone.
             let is_done = code < 300 || (written.verb == Verb::Delete && code == 404);
             if !is_done {
                 continue;
@@ -229,9 +229,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether a write is the one that was planned.
+/// Returns whether an observed write matches a planned one.
 fn is_of(planned: &PlannedWrite, written: &Written) -> bool {
-    // Of a namespace, logs say that it lies in itself.
+    // For a Namespace object, audit logs report the namespace's own name as `namespace`.
     let is_namespace = planned.group.is_empty() && planned.resource == "namespaces";
     let anywhere = planned.name.is_empty() && planned.namespace.is_empty();
     planned.verbs.contains(&written.verb)
@@ -239,7 +239,7 @@ fn is_of(planned: &PlannedWrite, written: &Written) -> bool {
         && (is_namespace || anywhere || planned.namespace == written.object.namespace)
 }
 
-/// What is asked, and never stored.
+/// Returns whether the object is a review request, which the server never stores.
 fn is_review(object: &Reference) -> bool {
     matches!(
         object.api_group.as_str(),
@@ -247,7 +247,9 @@ fn is_review(object: &Reference) -> bool {
     )
 }
 
-/// Whether it is what pleach keeps for itself, or tells: that is no part of a plan.
+/// Returns whether pleach writes the object for its own state or as an Event.
+///
+/// Such writes are not part of a plan.
 fn is_state(object: &Reference, release: &ReleaseName, store: &Store) -> bool {
     let is = |group: &str, resource: &str| object.api_group == group && object.resource == resource;
     let name = release.to_string();
@@ -261,14 +263,14 @@ fn is_state(object: &Reference, release: &ReleaseName, store: &Store) -> bool {
                         || rest == ".plan"
                         || rest.starts_with(".inventory.")
                 })));
-    // The key of a controller, in a namespace of its own.
+    // The controller's key, which is in a namespace of its own.
     let is_key = is("", "secrets") && object.name == "pleach-state-key";
     let is_of_all = *store == Store::Release
         && (object.api_group == "pleach.dev"
             || (is("", "namespaces") && object.name == STATE_NAMESPACE)
             || (is("apiextensions.k8s.io", "customresourcedefinitions")
                 && object.name == "releases.pleach.dev"));
-    // Events about what lies in no namespace lie in this one.
+    // Events about cluster-scoped objects are stored in the `default` namespace.
     let told_in = if *store == Store::Release {
         "default"
     } else {
@@ -283,7 +285,7 @@ fn is_state(object: &Reference, release: &ReleaseName, store: &Store) -> bool {
     is_kept || is_key || is_of_all || is_told
 }
 
-/// An object of a log as the plan calls it, where the plan knows its kind.
+/// Formats an object from the log with its kind if the plan contains that kind.
 fn named(object: &Reference, planned: &BTreeSet<PlannedWrite>) -> String {
     let mut alike = planned.iter().filter(|write| {
         write.group == object.api_group

@@ -1,4 +1,4 @@
-//! The writes of a plan, as an audit log tells them.
+//! Writes of a plan, in the form in which an audit log reports them.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -18,16 +18,16 @@ use crate::object::{Digest, ObjectId, labels};
 use crate::overlay::OverlayKind;
 use crate::plan::{Op, Plan, Precondition, REGISTRATIONS, Step, leaving_service};
 
-/// Version of the format of a kept plan.
+/// Version of the stored format.
 const FORMAT: u32 = 1;
 
-/// Most bytes of the writes of a plan, compressed: it is one object in the cluster.
+/// Largest compressed plan in bytes. The plan must fit into one ConfigMap.
 const LIMIT: usize = 512 * 1024;
 
-/// Most bytes that they may unpack to.
+/// Largest size in bytes of a decompressed plan.
 const UNPACKED_LIMIT: u64 = 64 * 1024 * 1024;
 
-/// What is asked of the server.
+/// Verb of a write request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
@@ -44,7 +44,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// The verb of an event; none for those that change nothing.
+    /// Parses the verb of an audit event. Returns `None` for verbs that only read.
     pub(super) fn of(text: &str) -> Option<Self> {
         Some(match text {
             "create" => Self::Create,
@@ -56,7 +56,7 @@ impl Verb {
         })
     }
 
-    /// As logs write it.
+    /// Returns the verb as it appears in audit logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -68,29 +68,29 @@ impl Verb {
     }
 }
 
-/// A write that a plan makes.
+/// A write that a plan intends.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedWrite {
-    /// What is asked; any of these.
+    /// Verbs that count as this write. Any one of them is sufficient.
     pub verbs: BTreeSet<Verb>,
     /// API group.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub group: String,
-    /// Plural name of the kind; empty where it is not known yet.
+    /// Plural name of the kind. Empty if it is not known yet.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub resource: String,
-    /// Kind; empty where only the plural name is known.
+    /// Kind. Empty if only the plural name is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// Namespace; any, where it is empty and the name too.
+    /// Namespace. Matches any namespace if both this field and `name` are empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Name; any, where it is empty.
+    /// Name. Empty matches any name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Whether the plan leaves it open: a change of ours that may be taken back
-    /// already, a copy of what may not exist.
+    /// Whether the write is optional. Examples are the revert of a change that may already be
+    /// reverted, and a copy of an object that may not exist.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub open: bool,
 }
@@ -108,7 +108,7 @@ impl PlannedWrite {
         }
     }
 
-    /// The object, or what is known of it.
+    /// Formats the object, with `*` for an unknown name.
     pub fn object(&self) -> String {
         let kind = match (self.kind.as_str(), self.group.as_str()) {
             ("", "") => self.resource.clone(),
@@ -128,7 +128,7 @@ impl PlannedWrite {
     }
 }
 
-/// The writes of one step.
+/// Returns the writes of one step.
 fn of_step(step: &Step) -> Vec<PlannedWrite> {
     let id = &step.object;
     let one = |verb, open| vec![PlannedWrite::new([verb], id, open)];
@@ -136,11 +136,11 @@ fn of_step(step: &Step) -> Vec<PlannedWrite> {
         Op::Apply { .. } | Op::Own(_) | Op::Patch { .. } | Op::Restart { .. } => {
             one(Verb::Patch, false)
         }
-        // What a former run made is only waited for.
+        // A required UID means that a previous run created the object. This step only waits for it.
         Op::Create { .. } if step.require.iter().any(is_incarnation) => Vec::new(),
         Op::Create { .. } => one(Verb::Patch, false),
         Op::Delete(_) if leaving_service(step).is_some() => {
-            // Pods may have registered again before they ended.
+            // Pods may have registered again before they terminated.
             let registrations = REGISTRATIONS.iter().map(|(group, kind)| {
                 let any = ObjectId::new(group, kind, None, "");
                 PlannedWrite::new([Verb::Delete], &any, true)
@@ -164,7 +164,7 @@ fn of_step(step: &Step) -> Vec<PlannedWrite> {
             };
             vec![objects, PlannedWrite::new([Verb::Patch], crd, false)]
         }
-        // Those are told by their overlays.
+        // The writes of overlays come from `for_a_while`.
         Op::Set { .. } | Op::Close { .. } | Op::Lift | Op::Wait => Vec::new(),
     }
 }
@@ -173,8 +173,9 @@ fn is_incarnation(precondition: &Precondition) -> bool {
     matches!(precondition, Precondition::Uid(_))
 }
 
-/// What is only for a while: how often it is written depends on what others do
-/// meanwhile, and on how the run ends.
+/// Returns the writes of the plan's overlays, all of them optional.
+///
+/// The number of these writes depends on concurrent changes and on the outcome of the run.
 fn for_a_while(plan: &Plan) -> Vec<PlannedWrite> {
     let overlays = plan.overlays.iter();
     overlays
@@ -194,7 +195,7 @@ fn for_a_while(plan: &Plan) -> Vec<PlannedWrite> {
         .collect()
 }
 
-/// A plan that is about to be carried out, by its writes.
+/// The writes of a plan that is about to be executed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastPlan {
@@ -202,37 +203,37 @@ pub struct LastPlan {
     pub format: u32,
     /// Environment and release.
     pub release: ReleaseName,
-    /// When it was begun.
+    /// Time at which the run started.
     pub at: Timestamp,
     /// The git revision.
     pub revision: String,
-    /// Version installed before; none on first use.
+    /// Version that was installed before. `None` on the first installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Version that is wanted.
+    /// Target version.
     pub to: String,
-    /// What an approval of it binds to.
+    /// Digest of the plan's effects, to which an approval is bound.
     pub effects: Digest,
-    /// What is written; none where that would be too much to keep.
+    /// The writes. `None` if they are too large to store.
     pub writes: Option<BTreeSet<PlannedWrite>>,
 }
 
-/// A kept plan that cannot be read.
+/// Error from reading a stored plan.
 #[derive(Debug, thiserror::Error)]
 pub enum LastPlanError {
-    /// It cannot be unpacked.
+    /// Decompression failed.
     #[error("failed to unpack the last plan")]
     Unpack(#[source] std::io::Error),
-    /// It is not what we write.
+    /// The content is not a plan in the expected format.
     #[error("failed to parse the last plan")]
     Parse(#[source] serde_json::Error),
-    /// A newer pleach wrote it.
+    /// A newer version of pleach wrote the plan.
     #[error("the last plan has format {0}; this pleach reads up to {FORMAT}")]
     Newer(u32),
 }
 
 impl LastPlan {
-    /// Of a plan; `resource` is the plural name of an object's kind.
+    /// Extracts the writes of a plan. `resource` returns the plural name of an object's kind.
     pub fn of(
         plan: &Plan,
         (at, revision): (Timestamp, &str),
@@ -258,12 +259,14 @@ impl LastPlan {
         }
     }
 
-    /// Name of the ConfigMap that holds it.
+    /// Returns the name of the ConfigMap that stores the plan.
     pub fn name(release: &ReleaseName) -> String {
         format!("{release}.plan")
     }
 
-    /// The ConfigMap, in the namespace of the release's state.
+    /// Builds the ConfigMap in the namespace of the release's state.
+    ///
+    /// If the writes exceed the size limit, they are left out.
     pub fn to_object(&self, namespace: &str) -> Value {
         let mut bytes = pack(self);
         if bytes.len() > LIMIT {
@@ -282,7 +285,7 @@ impl LastPlan {
         })
     }
 
-    /// Reads the ConfigMap.
+    /// Parses the ConfigMap.
     pub fn from_object(object: &Value) -> Result<Self, LastPlanError> {
         #[derive(Deserialize)]
         struct Head {

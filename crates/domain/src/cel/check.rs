@@ -1,8 +1,8 @@
-//! What an expression may say, and the tree that is evaluated.
+//! Checks parsed expressions and rewrites them into the tree that is evaluated.
 //!
-//! The crate evaluates some things in its own way; here they get the meaning
-//! that the API server gives them. A field of something that has no fields is
-//! an error and not `false`, and a loop comes to an end.
+//! The CEL crate evaluates some constructs differently from the API server. The rewrite restores
+//! the meaning that the API server gives them. Reading a field of a value without fields is an
+//! error instead of `false`. Loops are bounded.
 
 use std::collections::BTreeSet;
 
@@ -15,20 +15,20 @@ use kube_cel::cel::{ExecutionError, IdedExpr, Value};
 
 use super::{CompileError, FUNCTIONS, TICK};
 
-/// How deep expressions may be nested.
+/// Maximum nesting depth of expressions.
 const DEEPEST: usize = 100;
 
-/// How deep loops may be nested.
+/// Maximum nesting depth of loops.
 const LOOPS: usize = 3;
 
-/// A tree that can be evaluated.
+/// A tree that is ready for evaluation.
 pub(super) struct Checked {
     pub(super) tree: IdedExpr,
-    /// What it names of the object.
+    /// Names that the expression uses.
     pub(super) names: BTreeSet<String>,
 }
 
-/// Checks a tree that the parser made; says everything that is wrong.
+/// Checks a parsed tree and reports all problems at once.
 pub(super) fn check(tree: IdedExpr, names: &[&str]) -> Result<Checked, CompileError> {
     let mut walk = Walk {
         known: names,
@@ -50,7 +50,7 @@ pub(super) fn check(tree: IdedExpr, names: &[&str]) -> Result<Checked, CompileEr
 struct Walk<'a> {
     known: &'a [&'a str],
     used: BTreeSet<String>,
-    /// Variables of the loops around.
+    /// Variables of the enclosing loops.
     bound: Vec<String>,
     depth: usize,
     loops: usize,
@@ -109,8 +109,8 @@ impl Walk<'_> {
         Expr::Ident(name)
     }
 
-    /// The crate says `false` for a field of what has no fields. As an index it
-    /// is an error.
+    /// Rewrites a field access to an index. The crate returns `false` for a field of a value
+    /// without fields, but an error for an index.
     fn field(&mut self, select: SelectExpr) -> Expr {
         let operand = self.rewrite(*select.operand);
         if select.test {
@@ -169,7 +169,7 @@ impl Walk<'_> {
         })
     }
 
-    /// A loop: what macros such as `all` and `map` stand for.
+    /// Rewrites a loop, which is the expansion of macros such as `all` and `map`.
     fn each(&mut self, each: ComprehensionExpr) -> ComprehensionExpr {
         let iter_range = self.rewrite(each.iter_range);
         let accu_init = self.rewrite(each.accu_init);
@@ -199,7 +199,7 @@ impl Walk<'_> {
     }
 }
 
-/// A condition that also counts the step.
+/// Wraps a loop condition so that it also counts the step.
 fn tick(go_on: IdedExpr, collected: Option<&str>) -> IdedExpr {
     let node = |expr| IdedExpr { id: go_on.id, expr };
     let collected = match collected {
@@ -220,8 +220,8 @@ fn tick(go_on: IdedExpr, collected: Option<&str>) -> IdedExpr {
     }
 }
 
-/// Whether there is a function of a name: without arguments it says anything
-/// but that it is not known.
+/// Returns whether a function exists. A call without arguments yields `UndeclaredReference` only
+/// for an unknown function.
 fn exists(name: &str) -> bool {
     let call = IdedExpr {
         id: 0,

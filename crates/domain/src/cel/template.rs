@@ -1,12 +1,11 @@
-//! Messages with expressions in them.
+//! Message templates with embedded expressions.
 
 use kube_cel::cel::Value;
 use kube_cel::cel::objects::Key;
 
 use super::{CompileError, Expression, Subject};
 
-/// A text in which `{{ item.metadata.name }}` stands for what it says of an
-/// object.
+/// A text in which `{{ item.metadata.name }}` is replaced by the value for an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     text: String,
@@ -20,7 +19,7 @@ enum Part {
 }
 
 impl Template {
-    /// Reads a template whose expressions may use these names.
+    /// Parses a template whose expressions are allowed to use `names`.
     pub fn compile(text: &str, names: &[&str]) -> Result<Self, CompileError> {
         let mut parts = Vec::new();
         let mut problems = Vec::new();
@@ -47,18 +46,18 @@ impl Template {
         }
     }
 
-    /// As it was written.
+    /// Returns the source text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether it asks anything of the object.
+    /// Returns whether the template contains an expression.
     pub fn asks(&self) -> bool {
         let mut parts = self.parts.iter();
         parts.any(|part| matches!(part, Part::Expression(_)))
     }
 
-    /// The message for an object. What cannot be told is said to be unknown.
+    /// Renders the message for an object. An expression without a value becomes `(unknown)`.
     pub fn render(&self, subject: &Subject) -> String {
         let mut message = String::new();
         for part in &self.parts {
@@ -74,7 +73,7 @@ impl Template {
     }
 }
 
-/// A value as people would write it.
+/// Formats a value for people.
 fn words(value: &Value) -> String {
     match value {
         Value::String(text) => String::clone(text),

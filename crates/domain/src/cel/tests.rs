@@ -137,7 +137,7 @@ fn what_is_too_long_or_too_deep_is_refused() {
     ] {
         assert!(Expression::compile(&deep, NAMES).is_err(), "{deep}");
     }
-    // What looks deep and is not.
+    // These texts look deeply nested, but are not.
     for flat in ["!".repeat(1_900) + "true", vec!["true"; 200].join(" && ")] {
         assert!(Expression::compile(&flat, NAMES).is_ok(), "{flat}");
     }
@@ -154,7 +154,7 @@ fn loops_come_to_an_end() {
     ));
     assert_eq!(ask("spec.a.all(a, spec.a.all(b, a + b >= 0))"), too_many);
     assert_eq!(ask("size(spec.a.map(a, a)) == 2000"), too_many);
-    // What one answer took is not taken from the next.
+    // Each evaluation has its own budget of steps.
     assert_eq!(ask("spec.a.exists(a, a == 1999)"), Ok(true));
 }
 
@@ -189,7 +189,7 @@ fn broken_messages_are_refused(#[case] text: &str, #[case] expected: &str) {
     );
 }
 
-/// Texts that look like expressions.
+/// Generates texts that look like expressions.
 fn expressions() -> impl Strategy<Value = String> {
     let word = prop::sample::select(vec![
         "item",
@@ -238,7 +238,7 @@ fn expressions() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
-    /// Whatever somebody writes has an answer or is refused: nothing panics.
+    /// Checks that arbitrary texts are evaluated or rejected, without a panic.
     #[test]
     fn no_text_breaks_it(text in expressions()) {
         if let Ok(expression) = Expression::compile(&text, NAMES) {
@@ -250,7 +250,7 @@ proptest! {
         }
     }
 
-    /// An error never holds what the object does.
+    /// Errors never contain values of the object.
     #[test]
     fn no_error_holds_a_value(text in expressions()) {
         let secret = json!({"status": {"phase": "s3cr3t", "a": ["s3cr3t"]}, "item": "s3cr3t"});

@@ -1,4 +1,4 @@
-//! What a definition looks like on the way to what git wants.
+//! Intermediate states of a CRD on the way to the desired one.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::object::{PathSegment, from_base64};
 use crate::observe::Backend;
 use crate::repo::MigrationRule;
 
-/// The first line of every certificate in a bundle.
+/// First line of every certificate in a PEM bundle.
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 fn of<'r>(
@@ -20,8 +20,8 @@ fn of<'r>(
     rules.iter().filter(move |rule| rule.crd == name)
 }
 
-/// The migrations for which a version that git dropped stays for now: objects
-/// are read and written in it until they are rewritten.
+/// Returns the migrations whose old version is retained although git dropped it. Objects are read
+/// and written in it until they are rewritten.
 pub fn kept<'r>(
     wanted: &Value,
     live: &Value,
@@ -36,8 +36,8 @@ pub fn kept<'r>(
         .collect()
 }
 
-/// The migrations for which objects are rewritten: those of versions that stay
-/// for now, and of versions in which objects may still be stored.
+/// Returns the migrations that rewrite objects. Their old version is retained, or objects can be
+/// stored in it.
 pub fn rewritten<'r>(
     wanted: &Value,
     live: &Value,
@@ -53,8 +53,8 @@ pub fn rewritten<'r>(
         .collect()
 }
 
-/// Whether a webhook converts objects now and git wants none any more. What git
-/// says nothing of stays where others than `ours` wrote it.
+/// Returns whether a live conversion webhook is no longer desired. If git does not set the
+/// conversion, it ends only if all its owners are `ours`.
 pub fn ends_conversion(wanted: &Value, live: &Value, ours: &dyn Fn(&str) -> bool) -> bool {
     if !converts(live) || converts(wanted) {
         return false;
@@ -62,15 +62,15 @@ pub fn ends_conversion(wanted: &Value, live: &Value, ours: &dyn Fn(&str) -> bool
     !wanted["spec"]["conversion"].is_null() || deciding(live).iter().all(|manager| ours(manager))
 }
 
-/// Who says that a webhook converts.
+/// Returns the field managers that own the conversion strategy.
 fn deciding(live: &Value) -> Vec<String> {
     let strategy = FieldSet::parse(&json!({"f:spec": {"f:conversion": {"f:strategy": {}}}}));
     holders(&live["metadata"], &strategy, "")
 }
 
-/// What others than `manager` hold of the conversion that git ends, such as the
-/// certificates that somebody put in. It would stay without the rest, and the
-/// server refuses a definition that has only that: it has to be ours first.
+/// Returns the fields of an ending conversion that other managers than `manager` own, such as an
+/// injected CA bundle. They would remain without the rest, and the server refuses such a CRD.
+/// pleach has to take ownership of them first.
 pub fn left_of_conversion(
     wanted: &Value,
     live: &Value,
@@ -80,7 +80,7 @@ pub fn left_of_conversion(
     let none = FieldSet::default();
     let deciding = deciding(live);
     let ends = converts(live) && !converts(wanted);
-    // As long as others say so, it stays as a whole.
+    // While other managers own the strategy, the whole conversion stays.
     if !ends || deciding.is_empty() || !deciding.iter().all(|who| ours(who)) {
         return none;
     }
@@ -91,18 +91,17 @@ pub fn left_of_conversion(
     none.with(&spec, none.with(&conversion, below))
 }
 
-/// The versions in which objects may be stored and that nobody reads as what is
-/// stored from now on, once no webhook converts any more.
+/// Returns the stored versions other than the desired storage version. Without a conversion
+/// webhook, their objects would be misread.
 pub fn unconverted<'l>(wanted: &Value, live: &'l Value) -> Vec<&'l str> {
     let mut stored = stored(live);
     stored.retain(|name| Some(*name) != storage(wanted));
     stored
 }
 
-/// The migrations that must be done while the webhook still converts, as git
-/// wants it gone: without it, what is stored in those versions would be read as
-/// if it were written in that of today. Only what the server stores already can
-/// be written so early.
+/// Returns the migrations that must run while the webhook still converts, because git removes it.
+/// Without it, the server would read objects in these versions as if they were in the storage
+/// version. Only migrations to a version that the server already stores can run this early.
 pub fn rewritten_before<'r>(
     wanted: &Value,
     live: &Value,
@@ -115,12 +114,12 @@ pub fn rewritten_before<'r>(
         .collect()
 }
 
-/// What git wants, with versions that stay for now as they are in the cluster,
-/// and with the webhook that converts them.
+/// Returns the desired CRD plus the retained versions as they are in the cluster, and the webhook
+/// that converts them.
 ///
-/// A definition that was never established, and cannot be because of its bundle, has no
-/// objects: its webhook is not kept. Any other conversion that does not work is kept, as
-/// stored objects would be read without it.
+/// If the CRD was never established and its CA bundle is invalid, no objects exist, and the webhook
+/// is not retained. Any other broken conversion is retained, because stored objects would be
+/// misread without it.
 pub fn keeping(mut wanted: Value, live: &Value, kept: &[&MigrationRule]) -> Value {
     let never_worked = is_unestablished(live) && has_invalid_bundle(live);
     if !kept.is_empty() && !never_worked {
@@ -141,7 +140,7 @@ pub fn keeping(mut wanted: Value, live: &Value, kept: &[&MigrationRule]) -> Valu
     wanted
 }
 
-/// What git wants, with the webhook that converts today where it wants none.
+/// Returns the desired CRD with the live conversion webhook, if git has none.
 pub fn converting(mut wanted: Value, live: &Value) -> Value {
     if converts(live)
         && !converts(&wanted)
@@ -152,13 +151,13 @@ pub fn converting(mut wanted: Value, live: &Value) -> Value {
     wanted
 }
 
-/// Its versions; asking for them by index would add what is not there.
+/// Returns the list of versions. Indexing a mutable `Value` would insert missing keys.
 fn list(definition: &mut Value) -> Option<&mut Vec<Value>> {
     definition.pointer_mut("/spec/versions")?.as_array_mut()
 }
 
-/// The same without them, and without the webhook: what an answer of the server
-/// looks like in the end, where `wanted` is what git has.
+/// Removes the retained versions and the retained webhook from a dry-run answer. The result is the
+/// final state. `wanted` is the CRD in git.
 pub fn without(mut definition: Value, wanted: &Value, kept: &[&MigrationRule]) -> Value {
     if converts(&definition) && !converts(wanted) {
         definition["spec"]["conversion"] = match &wanted["spec"]["conversion"] {
@@ -172,8 +171,8 @@ pub fn without(mut definition: Value, wanted: &Value, kept: &[&MigrationRule]) -
     definition
 }
 
-/// A definition whose versions that stay for now are served no more: nobody
-/// writes in them while objects are rewritten.
+/// Returns the CRD with the retained versions not served. No client can write in them while objects
+/// are rewritten.
 pub fn unserved(mut definition: Value, kept: &[&MigrationRule]) -> Value {
     for version in list(&mut definition).into_iter().flatten() {
         if kept.iter().any(|rule| version["name"] == *rule.from) {
@@ -183,9 +182,9 @@ pub fn unserved(mut definition: Value, kept: &[&MigrationRule]) -> Value {
     definition
 }
 
-/// What of a definition can be had before the webhook that converts answers:
-/// everything but another conversion, another version to store, and versions
-/// that were not served. None where nothing of that changes.
+/// Returns the part of a CRD change that does not need the conversion webhook: all but a new
+/// conversion, a new storage version, and newly served versions. `None` if the change includes none
+/// of these, or git wants no webhook.
 pub fn before_backend(wanted: &Value, live: &Value) -> Option<Value> {
     if !converts(wanted) {
         return None;
@@ -217,9 +216,9 @@ pub fn before_backend(wanted: &Value, live: &Value) -> Option<Value> {
     Some(first)
 }
 
-/// Whether the conversion of a live definition cannot work: the server has not
-/// accepted it, its bundle has no certificate, or nothing answers for its Service.
-/// `None` for a backend that was not read: it is taken to work.
+/// Returns whether the conversion of a live CRD cannot work: the CRD is not established, its CA
+/// bundle contains no certificate, or its Service has no backend. A backend of `None` was not read
+/// and counts as working.
 pub fn is_conversion_broken(live: &Value, backend: Option<&Backend>) -> bool {
     if !converts(live) {
         return false;
@@ -229,8 +228,8 @@ pub fn is_conversion_broken(live: &Value, backend: Option<&Backend>) -> bool {
         || backend.is_some_and(|backend| backend.lack(false).is_some())
 }
 
-/// Whether the server has not established a definition. One that was established stays
-/// so until it is deleted.
+/// Returns whether the server reports that a CRD is not established. An established CRD stays so
+/// until it is deleted.
 fn is_unestablished(live: &Value) -> bool {
     let mut conditions = live["status"]["conditions"]
         .as_array()
@@ -239,7 +238,7 @@ fn is_unestablished(live: &Value) -> bool {
     conditions.any(|one| one["type"] == "Established" && one["status"] == "False")
 }
 
-/// Whether the bundle of a conversion has no certificate.
+/// Returns whether the CA bundle of a conversion contains no certificate.
 fn has_invalid_bundle(live: &Value) -> bool {
     let bundle = live["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"].as_str();
     bundle.is_some_and(|bundle| {
@@ -248,7 +247,7 @@ fn has_invalid_bundle(live: &Value) -> bool {
     })
 }
 
-/// Whether everything that is wanted is there; the server defaults the rest.
+/// Returns whether all desired fields have their values. The server sets defaults for other fields.
 pub(crate) fn covers(live: &Value, wanted: &Value) -> bool {
     match (live, wanted) {
         (Value::Object(live), Value::Object(wanted)) => wanted
@@ -291,7 +290,7 @@ mod tests {
         }
     }
 
-    /// `v1` is stored, `v1!` is not served, `*v1` both.
+    /// Formats the versions: `*v1` is stored, `v1!` is not served.
     fn shown(definition: &Value) -> Vec<String> {
         all(definition)
             .iter()
@@ -382,7 +381,7 @@ mod tests {
             json!({})
         };
         assert_eq!(left(&definition(&["v1"], "v1"), &live), expected);
-        // Nothing goes.
+        // No conversion ends.
         assert_eq!(left(&live, &live), json!({}));
         assert_eq!(left(&live, &definition(&["v1"], "v1")), json!({}));
     }

@@ -1,8 +1,8 @@
-//! What a newer schema takes away from objects that an older one allows.
+//! Comparison of CRD schemas: data in existing objects that a newer schema drops or refuses.
 //!
-//! A rule in CEL (`x-kubernetes-validations`) that is new speaks against an object
-//! of which it is false. One that has no answer here says nothing: the server
-//! has functions that we do not have, and fills in defaults before it asks.
+//! A new CEL rule (`x-kubernetes-validations`) is reported if it is false for an object. A rule
+//! that cannot be evaluated here is ignored: the server has more functions, and applies defaults
+//! before it evaluates rules.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use serde_json::{Map, Value, json};
 use super::survey::Misfit;
 use crate::cel::{Expression, Subject};
 
-/// Rules of a schema by their text, as far as they can be answered.
+/// Compiled rules of a schema by their text, without rules that do not compile here.
 pub(super) type Rules = BTreeMap<String, Expression>;
 
-/// How deep a schema may nest; the server reads none that is deeper.
+/// Maximum nesting depth of a schema. The server refuses deeper ones.
 const MAX_DEPTH: usize = 128;
 
-/// What a schema says of a value by itself, without what is in it.
+/// Keywords that constrain a value itself, not its children.
 const CONSTRAINTS: [&str; 19] = [
     "type",
     "enum",
@@ -41,13 +41,13 @@ const CONSTRAINTS: [&str; 19] = [
     "oneOf",
 ];
 
-/// What a schema says of a field of a map.
+/// Schema of one field of a map.
 enum Field<'a> {
-    /// This.
+    /// The field has this schema.
     Known(&'a Value),
-    /// Nothing, and it is kept.
+    /// The field has no schema and is preserved.
     Open,
-    /// It is dropped.
+    /// The field is pruned.
     Closed,
 }
 
@@ -68,10 +68,10 @@ fn keeps_unknown(schema: &Value) -> bool {
         || schema["x-kubernetes-embedded-resource"] == true
 }
 
-/// Whether a newer schema may take anything away at all: then objects have to
-/// be looked at. It errs on the side of looking.
+/// Returns whether a newer schema can drop or refuse anything. If so, objects have to be read. Errs
+/// on the side of true.
 pub(super) fn may_take_away(old: &Value, new: &Value) -> bool {
-    // What describes the object itself is the server's.
+    // Skip the fields that the server manages.
     let fields = old["properties"].as_object();
     fields.into_iter().flatten().any(|(name, old)| {
         is_of_git(name)
@@ -85,8 +85,8 @@ pub(super) fn may_take_away(old: &Value, new: &Value) -> bool {
         || new_rules(old, new).next().is_some()
 }
 
-/// The fields of an object that somebody wrote: metadata is the server's, and
-/// a status is made again by whoever reports it.
+/// Returns whether a field is written by users. The server manages metadata, and a controller
+/// recreates the status.
 fn is_of_git(name: &str) -> bool {
     !matches!(name, "apiVersion" | "kind" | "metadata" | "status")
 }
@@ -121,7 +121,7 @@ fn narrows(old: &Value, new: &Value, depth: usize) -> bool {
         })
 }
 
-/// Whether fields that nobody knew were kept and are not any more.
+/// Returns whether unknown fields were preserved and no longer are.
 fn closes(old: &Value, new: &Value) -> bool {
     let is_open = |schema: &Value| {
         keeps_unknown(schema)
@@ -131,8 +131,8 @@ fn closes(old: &Value, new: &Value) -> bool {
     is_open(old) && (!is_open(new) || (keeps_unknown(old) && !keeps_unknown(new)))
 }
 
-/// What a schema says of a value by itself. In the words of JSON Schema: that
-/// knows no `nullable`, and no value that is a number or a text.
+/// Returns the constraints of a schema on the value itself, in plain JSON Schema. `nullable` and
+/// int-or-string are converted.
 fn constraints(schema: &Value) -> Map<String, Value> {
     let mut known: Map<String, Value> = CONSTRAINTS
         .iter()
@@ -155,8 +155,8 @@ fn constraints(schema: &Value) -> Map<String, Value> {
     known
 }
 
-/// Fields that must be there and did not have to be. The server fills in what
-/// has a default.
+/// Returns the newly required fields. Fields with a default are omitted, because the server sets
+/// them.
 fn new_requirements<'a>(old: &Value, new: &'a Value) -> Vec<&'a str> {
     let names = |schema: &'a Value| {
         let names = schema["required"].as_array().into_iter().flatten();
@@ -171,14 +171,14 @@ fn new_requirements<'a>(old: &Value, new: &'a Value) -> Vec<&'a str> {
         .collect()
 }
 
-/// The rules that a schema itself has.
+/// Returns the CEL rules of the schema itself, without those of nested schemas.
 fn rules_of(schema: &Value) -> impl Iterator<Item = &Value> {
     let rules = schema["x-kubernetes-validations"].as_array();
     rules.into_iter().flatten()
 }
 
-/// The rules that a schema gets. Those about the way from one value to another
-/// are not about objects as they are.
+/// Returns the new CEL rules. Transition rules are omitted, because they do not apply to an
+/// unchanged object.
 fn new_rules<'a>(old: &'a Value, new: &'a Value) -> impl Iterator<Item = &'a Value> {
     rules_of(new).filter(move |rule| {
         let mut before = rules_of(old);
@@ -189,7 +189,7 @@ fn new_rules<'a>(old: &'a Value, new: &'a Value) -> impl Iterator<Item = &'a Val
     })
 }
 
-/// Every rule within a schema that can be answered.
+/// Compiles the CEL rules of a schema and its nested schemas. Skips rules that do not compile here.
 pub(super) fn rules_within(schema: &Value) -> Rules {
     let mut found = Rules::new();
     collect(schema, 0, &mut found);
@@ -213,7 +213,7 @@ fn collect(schema: &Value, depth: usize, found: &mut Rules) {
     }
 }
 
-/// What new rules say against a value.
+/// Evaluates the new rules of a value. Returns a misfit for each rule that is false.
 fn against(path: &str, value: &Value, (old, new): (&Value, &Value), rules: &Rules) -> Vec<Misfit> {
     let mut subject = None;
     new_rules(old, new)
@@ -230,7 +230,7 @@ fn against(path: &str, value: &Value, (old, new): (&Value, &Value), rules: &Rule
         .collect()
 }
 
-/// What of an object goes with a newer schema, or does not fit it any more.
+/// Returns the fields of an object that a newer schema drops or refuses.
 pub(super) fn misfits(object: &Value, old: &Value, new: &Value, rules: &Rules) -> Vec<Misfit> {
     let mut found = against("", object, (old, new), rules);
     for name in new_requirements(old, new) {
@@ -260,9 +260,9 @@ fn look_into(
     found: &mut Vec<Misfit>,
 ) {
     match (old, new) {
-        // It was not kept before either, or it is kept as it is.
+        // The field was pruned before, too, or it is preserved.
         (Field::Closed, _) | (_, Field::Open) => {}
-        // The server filled it in, and nobody said it.
+        // A default of the server, not written by a user.
         (Field::Known(old), Field::Closed) if is_default(value, old) => {}
         (_, Field::Closed) => found.push(Misfit {
             field: path.to_owned(),
@@ -303,7 +303,7 @@ fn walk(
                 }
             }
             for (name, value) in map {
-                // Before there was a schema, everything was kept.
+                // Without a schema, all fields were preserved.
                 let before = if old.is_null() {
                     Field::Open
                 } else {
@@ -329,13 +329,13 @@ fn walk(
     }
 }
 
-/// Whether a value is what a schema fills in where nobody says anything.
+/// Returns whether a value equals the default of its schema.
 fn is_default(value: &Value, schema: &Value) -> bool {
     let default = schema.get("default");
     default.is_some_and(|default| is_filled(value, default, schema))
 }
 
-/// Whether a value is a default, with the defaults of what is in it.
+/// Returns whether a value is a default, including the defaults of its children.
 fn is_filled(value: &Value, default: &Value, schema: &Value) -> bool {
     let (Value::Object(value), Value::Object(default)) = (value, default) else {
         return value == default;
@@ -356,9 +356,9 @@ fn stricter(path: &str, why: String) -> Misfit {
     }
 }
 
-/// Which limit a value breaks, without the value.
+/// Returns the first violated constraint, without the value.
 fn broken(value: &Value, limits: Map<String, Value>) -> Option<String> {
-    // The dialect in which `exclusiveMinimum` is a switch, as in OpenAPI.
+    // Draft 4, in which `exclusiveMinimum` is a boolean, as in OpenAPI.
     let options = jsonschema::options().with_draft(Draft::Draft4);
     let validator = options.build(&Value::Object(limits)).ok()?;
     let error = validator.iter_errors(value).next()?;
@@ -475,7 +475,7 @@ mod tests {
         let found = misfits(&object, &old, &new, &rules_within(&new));
         let words: Vec<String> = found.iter().map(ToString::to_string).collect();
         assert_eq!(words, expected);
-        // Who is not asked about has lost nothing.
+        // Objects are read if any of them has a misfit.
         assert!(expected.is_empty() || may_take_away(&old, &new));
     }
 

@@ -1,4 +1,4 @@
-//! What live custom resources say against a change of their definition.
+//! Check of existing custom resources before their CRD changes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,43 +14,43 @@ use crate::diff::ownership::entries;
 use crate::object::{ApiVersion, GroupKind, Gvk, ObjectId};
 use crate::repo::MigrationRule;
 
-/// How many objects are named.
+/// Number of objects that a report names.
 const NAMED: usize = 3;
 
-/// What has to be looked for in the custom resources of a definition.
+/// Facts to collect from the custom resources of a CRD.
 #[derive(Debug, Clone)]
 pub struct Survey {
-    /// The kind, at the version in which the objects are read.
+    /// The kind, at the version that the objects are read in.
     pub gvk: Gvk,
-    /// Its plural.
+    /// Plural name of the resource.
     pub plural: String,
-    /// Whether its objects lie in namespaces.
+    /// Whether the resource is namespaced.
     pub namespaced: bool,
-    /// Versions that go, as objects record them.
+    /// Removed versions, as `apiVersion` texts.
     gone: Vec<String>,
-    /// Older and newer schemas that are compared.
+    /// Pairs of old and new schema to compare.
     schemas: Vec<(Value, Value)>,
-    /// Rules of the newer ones.
+    /// CEL rules of the new schemas.
     rules: Rules,
 }
 
-/// What one custom resource says.
+/// Facts from one custom resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sighting {
     /// The object.
     pub id: ObjectId,
-    /// Versions that go and that its record of owners names.
+    /// Removed versions that its `managedFields` name.
     pub recorded: Vec<String>,
-    /// Fields that go, or do not fit any more.
+    /// Fields that are dropped or become invalid.
     pub misfits: Vec<Misfit>,
 }
 
-/// A field of custom resources that goes, or does not fit any more.
+/// A field of custom resources that is dropped or becomes invalid.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Misfit {
-    /// Where it is; list items are not told apart.
+    /// Path of the field, without list positions.
     pub field: String,
-    /// What it does not fit; none for a field that goes.
+    /// The violated constraint. `None` for a dropped field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -65,29 +65,29 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// The custom resources of a definition that is about to change.
+/// The custom resources of a CRD that is about to change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Instances {
-    /// All of them were looked at.
+    /// All objects were read.
     Known {
-        /// All.
+        /// All objects.
         all: Named,
-        /// Those that record a version that goes, by version.
+        /// Objects whose `managedFields` name a removed version, by version.
         recorded: BTreeMap<String, Named>,
-        /// Those that have fields that go or do not fit any more, by field.
+        /// Objects with dropped or invalid fields, by field.
         misfits: Vec<(Misfit, Named)>,
     },
-    /// They could not all be looked at.
+    /// Reason why not all objects could be read.
     Unknown(String),
 }
 
-/// How many objects there are, and the first of them.
+/// Number of objects, and the first of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
-    /// How many.
+    /// Total number.
     pub count: usize,
-    /// The first of them, in the order of their names.
+    /// The first objects, sorted.
     pub first: Vec<ObjectId>,
 }
 
@@ -114,7 +114,7 @@ impl fmt::Display for Named {
 }
 
 impl Instances {
-    /// Puts together what all objects say.
+    /// Aggregates the facts of all objects.
     pub fn of(sightings: impl IntoIterator<Item = Sighting>) -> Self {
         let mut all = Named::default();
         let mut recorded: BTreeMap<String, Named> = BTreeMap::new();
@@ -139,8 +139,7 @@ impl Instances {
 }
 
 impl Survey {
-    /// What has to be looked for when a definition becomes what git wants; none
-    /// where nothing can be lost.
+    /// Determines the facts to collect before a CRD changes. `None` if no data can be lost.
     pub fn of(wanted: &Value, live: &Value, rules: &[MigrationRule]) -> Option<Self> {
         let kept = kept(wanted, live, rules);
         let goes =
@@ -185,12 +184,12 @@ impl Survey {
         })
     }
 
-    /// Whether the objects have to be read in full, and not only their metadata.
+    /// Returns whether the objects have to be read in full. Otherwise metadata is enough.
     pub fn reads_bodies(&self) -> bool {
         !self.schemas.is_empty()
     }
 
-    /// What an object says.
+    /// Collects the facts of one object.
     pub fn look(&self, object: &Value) -> Sighting {
         let metadata = &object["metadata"];
         let kind: GroupKind = self.gvk.group_kind();
@@ -219,9 +218,9 @@ impl Survey {
     }
 }
 
-/// The schemas to compare objects by, as they are read at a version: what was
-/// allowed there, and what will be. Without a webhook all versions have the
-/// same fields, so what will be stored counts as well.
+/// Returns the pairs of schemas to compare: the live schema at the version that is read, and its
+/// successor. Without a conversion webhook all versions share their fields, so the new storage
+/// version is compared, too.
 fn schemas(wanted: &Value, live: &Value, read: &str) -> Vec<(Value, Value)> {
     let schema = |definition: &Value, name: &str| {
         version(definition, name).map(|version| version["schema"]["openAPIV3Schema"].clone())
@@ -330,7 +329,7 @@ mod tests {
             ["spec.b goes"]
         );
         assert_eq!(seen.recorded, [""; 0]);
-        // A webhook knows what becomes of the field.
+        // The webhook decides about the field.
         wanted["spec"]["conversion"] = json!({"strategy": "Webhook"});
         assert!(Survey::of(&wanted, &live, &[]).is_none());
     }

@@ -1,27 +1,26 @@
-//! Puts things in the order in which they need each other.
+//! Topological sort.
 
-/// Circles that are named at most: a file may hold any number of them.
+/// Maximum number of cycles that are reported. A file can contain any number of them.
 const CIRCLES: usize = 10;
 
-/// An order, and what stands in the way of one.
+/// Result of a topological sort.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Arranged {
-    /// Positions: what is needed comes before what needs it, and everything
-    /// else stays in the order that it had.
+    /// Indexes, each one after those it depends on. Otherwise the original order is preserved.
     pub order: Vec<usize>,
-    /// Positions that need each other, from one of them back to it.
+    /// Cycles: indexes along each cycle. The first index is repeated at the end.
     pub circles: Vec<Vec<usize>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Seen {
     Never,
-    /// Something that it needs is being looked at.
+    /// One of its dependencies is being visited.
     Open,
     Done,
 }
 
-/// Arranges things; `needs` has for each of them the positions of what it needs.
+/// Sorts items by their dependencies. `needs[i]` holds the indexes that item `i` depends on.
 ///
 /// ```
 /// use pleach_domain::depends::arrange;
@@ -37,8 +36,8 @@ pub fn arrange(needs: &[Vec<usize>]) -> Arranged {
             continue;
         }
         seen[start] = Seen::Open;
-        // The way down from the start, with how much of each was looked at. No
-        // recursion: a file may name as many releases as it likes.
+        // Path from the start, with the number of visited dependencies for each item. Recursion
+        // could overflow the stack, because a file can contain any number of releases.
         let mut path = vec![(start, 0)];
         while let Some((at, looked)) = path.pop() {
             let Some(&need) = needs[at].get(looked) else {
@@ -112,7 +111,7 @@ mod tests {
         #[test]
         fn every_one_comes_once_and_after_what_it_needs(
             needs in (1_usize..12).prop_flat_map(|n| {
-                // Only later ones are needed: no circles.
+                // Items only depend on later items, so there are no cycles.
                 let of = |at: usize| proptest::collection::vec(at + 1..n + 1, 0..4)
                     .prop_map(move |them| them.into_iter().filter(|one| *one < n).collect());
                 (0..n).map(of).collect::<Vec<_>>()

@@ -1,9 +1,8 @@
-//! What differs between two objects, field by field.
+//! Compares two objects field by field.
 //!
-//! Items of associative lists are matched by their keys, quantities compared as
-//! quantities, and only fields that we own count unless all are asked for.
-//! Both sides are compared as they are: see [`super::normalize`] for what is
-//! taken out before, and [`super::masking`] for what must be hidden after.
+//! Items of associative lists are matched by their keys. Quantities are compared by value. Only
+//! fields that we own count, unless all are requested. Callers normalize both sides first, see
+//! [`super::normalize`], and mask the result, see [`super::masking`].
 
 mod align;
 mod lists;
@@ -22,24 +21,24 @@ use crate::plan::Cause;
 
 use lists::Shape;
 
-/// One field that differs.
+/// A field that differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FieldChange {
-    /// Which field. Positions in lists are those of the new side, or of the old
-    /// side for what goes.
+    /// Path of the field. List indexes refer to the new side, or to the old side for a removed
+    /// item.
     #[serde(serialize_with = "as_text")]
     pub path: FieldPath,
-    /// What it was; none when it was not there.
+    /// Old value. `None` if the field did not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old: Option<Value>,
-    /// What it becomes; none when it goes.
+    /// New value. `None` if the field is removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new: Option<Value>,
-    /// The items of a list stay, and only their order changes. Old and new are
-    /// the keys of the items then, or the items where they have no keys.
+    /// Whether only the order of a list's items changes. `old` and `new` are then the keys of the
+    /// items, or the items themselves if they have no keys.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub reordered: bool,
-    /// Whose change it is, where that can be told of the single field.
+    /// Origin of the change, if it can be determined for this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
 }
@@ -48,28 +47,29 @@ fn as_text<S: Serializer>(path: &FieldPath, serializer: S) -> Result<S::Ok, S::E
     serializer.collect_str(path)
 }
 
-/// Which differences count.
+/// Differences that count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Those of fields that we own.
+    /// Differences in fields that we own.
     Owned,
-    /// All of them (`--all`).
+    /// All differences (`--all`).
     All,
 }
 
-/// The differences between two objects.
+/// Differences between two objects.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Comparison {
-    /// Those that count, in the order of the paths.
+    /// Differences that count, in the order of their paths.
     pub changes: Vec<FieldChange>,
-    /// Those that do not: other managers' fields, the same quantity in other
-    /// words, another order of a set.
+    /// Other differences: fields of other managers, a different notation of the same quantity, or a
+    /// different order of a set.
     pub ignored: Vec<FieldChange>,
 }
 
-/// Compares two objects. `owned` are our fields on either side: what we own now
-/// together with what we are about to own. `schema` is that of the object's
-/// kind; without one, well-known names have to do.
+/// Compares two objects.
+///
+/// `owned` is the union of the fields that we own now and the ones that we are about to own.
+/// Without a `schema` of the kind, well-known field names determine types.
 pub fn compare(
     old: &Value,
     new: &Value,
@@ -85,14 +85,14 @@ pub fn compare(
     walk.out
 }
 
-/// What we own at a place.
+/// Our ownership at a path.
 #[derive(Clone, Copy)]
 enum Owner<'a> {
-    /// Nothing.
+    /// No field at or below the path.
     Nothing,
-    /// Everything: the place lies in a field that is ours as a whole.
+    /// All fields, because a field at or above the path is ours as a whole.
     Everything,
-    /// Some of what is below.
+    /// Some fields below the path.
     Some(&'a FieldSet),
 }
 
@@ -143,7 +143,7 @@ impl Walk {
         self.push(change, counts);
     }
 
-    /// The items are the same and stand elsewhere: `old` and `new` tell them apart.
+    /// Records a change of order. `old` and `new` identify the items.
     fn reorder(&mut self, path: &FieldPath, old: Value, new: Value, counts: bool) {
         let change = FieldChange {
             path: path.clone(),
@@ -205,7 +205,7 @@ impl Walk {
             Shape::Keyed(old_steps, new_steps) => {
                 self.items(path, (&old_steps, old), (&new_steps, new), owner, item);
                 if !same_order(&old_steps, &new_steps) {
-                    // The order is content too.
+                    // The order of keyed items is significant.
                     let counts = self.counts(owner);
                     let (old, new) = (lists::keys(&old_steps), lists::keys(&new_steps));
                     self.reorder(path, old, new, counts);
@@ -224,7 +224,7 @@ impl Walk {
                 self.reorder(path, old.into(), new.into(), self.counts(owner));
             }
             Shape::Positions if self.counts(owner) => {
-                // Where somebody doubled a key, ours name no positions: the list
+                // If another writer duplicated a key, our keys do not name positions. The list then
                 // counts as a whole.
                 let by_key = owner.set().is_some_and(|set| set.list_keys().is_some());
                 let owner = if by_key { Owner::Everything } else { owner };
@@ -289,7 +289,7 @@ impl Walk {
         }
     }
 
-    /// Pairs what is equal first, then what stands in the same place between.
+    /// Pairs equal items first, then the items between them by position.
     fn positions(
         &mut self,
         path: &FieldPath,
@@ -323,7 +323,7 @@ impl Walk {
     }
 }
 
-/// Whether the items that both sides have stand in the same order.
+/// Returns whether the common items have the same order on both sides.
 fn same_order(old: &[PathSegment], new: &[PathSegment]) -> bool {
     let in_new: BTreeSet<&PathSegment> = new.iter().collect();
     let in_old: BTreeSet<&PathSegment> = old.iter().collect();
@@ -332,11 +332,11 @@ fn same_order(old: &[PathSegment], new: &[PathSegment]) -> bool {
         .eq(new.iter().filter(|step| in_old.contains(step)))
 }
 
-/// The new object with the ignored differences taken back: what is shown of it.
+/// Returns the new object with the ignored differences reverted.
 pub(super) fn shown(old: &Value, new: &Value, ignored: &[FieldChange]) -> Value {
     let mut value = new.clone();
-    // What came goes first, so that the positions of what went are those of the
-    // old side; the order of the items comes last, when all of them are there.
+    // Revert additions first, so that the indexes of removed items match the old side. Restore the
+    // order of items last, when all of them exist.
     let (orders, fields): (Vec<_>, Vec<_>) = ignored.iter().partition(|change| change.reordered);
     let (went, came): (Vec<_>, Vec<_>) = fields.into_iter().partition(|one| one.old.is_some());
     for change in came.into_iter().chain(went) {
@@ -350,8 +350,7 @@ pub(super) fn shown(old: &Value, new: &Value, ignored: &[FieldChange]) -> Value 
     value
 }
 
-/// The new object with its lists in the order of the old one, for lines that
-/// are compared one by one.
+/// Returns the new object with its lists in the order of the old one, for a line diff.
 pub(super) fn aligned(
     old: &Value,
     new: &Value,
@@ -363,7 +362,7 @@ pub(super) fn aligned(
     aligned
 }
 
-/// Sets or removes what a path names; `like` tells where an item stood.
+/// Sets or removes the value at a path. `like` provides the position of an inserted item.
 fn put(value: &mut Value, like: &Value, path: &[PathSegment], content: Option<&Value>) {
     match path {
         [] => {

@@ -1,10 +1,10 @@
-//! Finds and removes what a field path names in an object.
+//! Finds and removes values in an object by field path.
 
 use serde_json::Value;
 
 use crate::object::{FieldPath, KeyValue, PathSegment};
 
-/// The value at a path; none where it is not there.
+/// Returns the value at a path. `None` if the path does not exist.
 pub fn find<'a>(object: &'a Value, path: &FieldPath) -> Option<&'a Value> {
     path.0.iter().try_fold(object, step)
 }
@@ -26,11 +26,11 @@ pub(super) fn step_mut<'a>(value: &'a mut Value, segment: &PathSegment) -> Optio
     items.get_mut(index)
 }
 
-/// Takes away what a step names; nothing happens where it is not there.
+/// Removes the value at a step. Does nothing if the step does not exist.
 pub(crate) fn remove(value: &mut Value, segment: &PathSegment) {
     match (segment, value) {
         (PathSegment::Key(key), Value::Object(map)) => {
-            // shift_remove: the order of the other keys is the order people read.
+            // `shift_remove` preserves the order of the other keys for readers.
             map.shift_remove(key);
         }
         (segment, Value::Array(items)) => {
@@ -42,7 +42,7 @@ pub(crate) fn remove(value: &mut Value, segment: &PathSegment) {
     }
 }
 
-/// Takes away what a path names; nothing happens where it is not there.
+/// Removes the value at a path. Does nothing if the path does not exist.
 pub fn take(object: &mut Value, path: &FieldPath) {
     let Some((last, parents)) = path.0.split_last() else {
         return;
@@ -57,13 +57,15 @@ pub fn take(object: &mut Value, path: &FieldPath) {
     remove(at, last);
 }
 
-/// Whether an item that does not have a key may be the one that has this value
-/// there, because the server fills it in. What that is of a protocol is known.
+/// Returns whether an item without `key` can match an item with this value, because `value` can be
+/// a server default.
+///
+/// For `protocol`, the default is known. Any default is possible for other keys.
 pub(crate) fn may_go_unsaid(key: &str, value: &str) -> bool {
     key != "protocol" || !["UDP", "SCTP"].contains(&value)
 }
 
-/// Which item of a list a step names.
+/// Returns the index of the list item that a step selects.
 pub(crate) fn position(items: &[Value], segment: &PathSegment) -> Option<usize> {
     match segment {
         PathSegment::Index(index) => (*index < items.len()).then_some(*index),
@@ -77,7 +79,7 @@ pub(crate) fn position(items: &[Value], segment: &PathSegment) -> Option<usize> 
             let exact = items
                 .iter()
                 .position(|item| item.is_object() && keys.iter().all(|key| holds(item, key)));
-            // What a manifest leaves out has the server's default in the key.
+            // The server fills in defaults for key fields that a manifest omits.
             exact.or_else(|| {
                 items.iter().position(|item| {
                     let (said, unsaid): (Vec<_>, Vec<_>) =
@@ -114,7 +116,7 @@ mod tests {
         ]));
         assert_eq!(find(&object, &port.key("name")), Some(&json!("b")));
         assert_eq!(find(&object, &port.key("targetPort")), None);
-        // A manifest leaves the protocol out, which is TCP then.
+        // The manifest omits the protocol, which defaults to TCP.
         let object = json!({"spec": {"ports": [{"port": 80, "name": "a"}, {"port": 80, "protocol": "UDP", "name": "b"}],
             "names": ["x", "y"]}});
         let tcp = spec.key("ports").join(PathSegment::Select(vec![

@@ -1,5 +1,6 @@
-//! Differences as markdown, for comments of forges. Whatever a manifest holds:
-//! nothing of it takes effect there, no fence, HTML, link, image or mention.
+//! Diffs as markdown for comments on pull requests.
+//!
+//! Content of manifests is escaped. It cannot produce fences, HTML, links, images or mentions.
 
 use std::fmt::Write as _;
 
@@ -10,8 +11,8 @@ use crate::plain::{clipped, plain};
 use crate::plan::Action;
 use crate::plan::view::ReleaseDiff;
 
-/// The same as markdown. What has lines to look at is folded away below its
-/// name; the rest is a list.
+/// Renders the diff of a release. Objects with hunks come first, each collapsed under its name. All
+/// other objects follow as a list.
 pub fn markdown(diff: &ReleaseDiff) -> String {
     let mut text = format!(
         "### Release {} {}\n\n{}\n",
@@ -36,12 +37,13 @@ pub fn markdown(diff: &ReleaseDiff) -> String {
     text
 }
 
-/// As much of a line as people read.
+/// Maximum length of a line in bytes.
 const LINE: usize = 1_000;
 
-/// An object as markdown, folded away below its name, with as many of its lines
-/// as `room` bytes hold. The fence is longer than any run of backticks in the
-/// text, so that no manifest can break out of it.
+/// Renders an object with its hunks, collapsed under its name.
+///
+/// At most `room` bytes of lines are rendered. The fence is longer than any run of backticks in the
+/// text, so that a manifest cannot end it.
 pub fn drawn_object(object: &ObjectDiff, room: usize) -> String {
     let (body, left_out) = lines(object, room);
     let longest = body
@@ -70,7 +72,7 @@ pub fn drawn_object(object: &ObjectDiff, room: usize) -> String {
     )
 }
 
-/// The first lines of the places that change, and how many lines are left out.
+/// Returns the first lines of the hunks, and the number of lines left out.
 fn lines(object: &ObjectDiff, room: usize) -> (String, usize) {
     let (mut body, mut left_out) = (String::new(), 0);
     for hunk in &object.hunks {
@@ -93,7 +95,7 @@ fn lines(object: &ObjectDiff, room: usize) -> (String, usize) {
     (body, left_out)
 }
 
-/// An object as an item of a markdown list, without the lines that change.
+/// Renders an object as a list item without its hunks.
 pub fn listed_object(object: &ObjectDiff) -> String {
     let mut text = format!("- {}\n", heading(object, escaped));
     for remark in remarks(object) {
@@ -102,7 +104,7 @@ pub fn listed_object(object: &ObjectDiff) -> String {
     text
 }
 
-/// What is different for a while, as a markdown list.
+/// Renders the temporary changes of a release as a list.
 pub fn meanwhile_list(diff: &ReleaseDiff) -> String {
     let lines = diff.overlays.iter().flat_map(meanwhile);
     lines.fold(String::new(), |mut text, line| {
@@ -112,8 +114,7 @@ pub fn meanwhile_list(diff: &ReleaseDiff) -> String {
     })
 }
 
-/// What happens to which object, and why; `escape` is that of the place it
-/// stands in.
+/// Returns the action, the object's id and the reason. `escape` must match the surrounding markup.
 fn heading(diff: &ObjectDiff, escape: fn(&str) -> String) -> String {
     let code = |id: &ObjectId| format!("<code>{}</code>", escape(&id.to_string()));
     let name = match &diff.former {
@@ -131,8 +132,7 @@ fn heading(diff: &ObjectDiff, escape: fn(&str) -> String) -> String {
     }
 }
 
-/// Text that no markdown or HTML takes effect in, that mentions nobody and
-/// links nowhere.
+/// Escapes text so that it contains no active markdown, HTML, mentions or links.
 pub fn escaped(text: &str) -> String {
     escape(text, |character| {
         matches!(
@@ -142,13 +142,12 @@ pub fn escaped(text: &str) -> String {
     })
 }
 
-/// The same between HTML tags, where a backslash is one.
+/// Escapes text between HTML tags, where a backslash would be shown literally.
 fn in_html(text: &str) -> String {
     escape(text, |_| false)
 }
 
-/// A word joiner keeps forges from making a mention, a link or a reference of
-/// something, and is not seen.
+/// Word joiner, an invisible character. It prevents mentions, links and references.
 const JOINER: char = '\u{2060}';
 
 fn escape(text: &str, is_markup: fn(char) -> bool) -> String {
@@ -162,7 +161,7 @@ fn escape(text: &str, is_markup: fn(char) -> bool) -> String {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
-            // A line of its own could begin a heading, a list or a fence.
+            // A line break could start a heading, a list or a fence.
             '\n' => escaped.push(' '),
             other => escaped.push(other),
         }

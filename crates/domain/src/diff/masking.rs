@@ -1,12 +1,14 @@
-//! Keeps secret values out of everything that is shown or written down.
+//! Keeps secret values out of all output and stored data.
 //!
-//! A value is replaced by `<secret N>`. Equal values of what is wanted get the same
-//! number in the whole run, so a reviewer sees that a value changed and where it
-//! goes, and nothing else: not its length, not its text. A value that was there
-//! before has a number of its own field: the author of a change must not find it by
-//! writing guesses elsewhere. An item of a list is a field by its name. Without a
-//! name, with the name of another item or with a secret name, it is a field by its
-//! position. Values are told apart by a keyed digest whose key lives as long as the run.
+//! A value is replaced by `<secret N>`. Equal desired values get the same number within a run. A
+//! reviewer therefore sees that a value changed and where it is used, but neither its length nor
+//! its text.
+//!
+//! A previous value has a number of its own for each field. Otherwise the author of a change could
+//! confirm a guess by writing it to another field. A list item is identified by its name. An item
+//! without a unique, non-secret name is identified by its position.
+//!
+//! Values are compared by a keyed digest. The key exists only for the duration of the run.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,16 +25,16 @@ use crate::object::{
 };
 use crate::values::SecretValues;
 
-/// Replaces secret values, and remembers them for as long as it lives.
+/// Replaces secret values by numbers that are stable for the masker's lifetime.
 pub struct Masker {
     key: DigestKey,
-    /// Numbers of what is wanted.
+    /// Numbers of desired values.
     numbers: BTreeMap<Digest, usize>,
-    /// Numbers of what was there before, each with its field.
+    /// Numbers of previous values, each specific to its field.
     former: BTreeMap<Digest, usize>,
-    /// How many numbers were given.
+    /// Number of numbers assigned so far.
     count: usize,
-    /// Values that are secret wherever they are.
+    /// Values that are masked in every field.
     guarded: SecretValues,
 }
 
@@ -44,12 +46,12 @@ impl fmt::Debug for Masker {
     }
 }
 
-/// The side of a comparison.
+/// A side of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
-    /// What was there before: in the cluster, or at the base.
+    /// The previous state: the live object, or the base of a comparison.
     Former,
-    /// What is wanted.
+    /// The desired state.
     Wanted,
 }
 
@@ -57,7 +59,7 @@ enum Side {
 #[derive(Debug)]
 struct Field {
     side: Side,
-    /// The object and the keys, each with its length.
+    /// The object and the keys on the path, each with its length as a prefix.
     path: String,
 }
 
@@ -78,10 +80,10 @@ impl Field {
         field
     }
 
-    /// Goes down, and returns how to come back.
+    /// Descends into a key. Returns the path length to pass to `leave`.
     fn enter(&mut self, key: &str) -> usize {
         let length = self.path.len();
-        // `stringData` becomes `data`. Writing to a String cannot fail.
+        // The server stores `stringData` as `data`. Writing to a String cannot fail.
         let key = if key == "stringData" { "data" } else { key };
         let _ = write!(self.path, "{}:{key}", key.len());
         length
@@ -93,7 +95,7 @@ impl Field {
 }
 
 impl Masker {
-    /// Starts a run; the key must be random and never be stored.
+    /// Creates a masker for a run. The key must be random and must never be stored.
     pub fn new(key: DigestKey) -> Self {
         Self {
             key,
@@ -104,24 +106,23 @@ impl Masker {
         }
     }
 
-    /// Hides these values wherever they are, also where nobody said that the
-    /// field is secret.
+    /// Masks these values in every field, even if the field is not declared secret.
     pub fn guard(&mut self, values: &SecretValues) {
         self.guarded.extend(values);
     }
 
-    /// Whether there are values that it hides wherever they are.
+    /// Returns whether there are values that are masked in every field.
     pub fn guards(&self) -> bool {
         !self.guarded.is_empty()
     }
 
-    /// Masks an object that is wanted, or that stands alone.
+    /// Masks a desired object, or a single object outside of a comparison.
     #[must_use]
     pub fn object(&mut self, object: Value, secrecy: &Secrecy) -> Value {
         self.alone(Side::Wanted, object, secrecy)
     }
 
-    /// Masks an object that was there before.
+    /// Masks a previous object.
     #[must_use]
     pub fn former(&mut self, object: Value, secrecy: &Secrecy) -> Value {
         self.alone(Side::Former, object, secrecy)
@@ -133,15 +134,15 @@ impl Masker {
         object
     }
 
-    /// Masks both sides of a comparison; what changed in place says so.
+    /// Masks both sides of a comparison. Secrets that changed in place are marked as changed.
     ///
-    /// What the old side holds beside a secret and the new one does not is
-    /// taken for secret: only what is wanted now says what is secret.
+    /// A value that only the old side has is treated as secret if it is next to a secret. The
+    /// secrecy rules only describe the new side.
     #[must_use]
     pub fn pair(&mut self, old: &Value, new: &Value, secrecy: &Secrecy) -> (Value, Value) {
         let (mut old_masked, mut masked) = (old.clone(), new.clone());
         let root = secrecy.root();
-        // Under another name it is still the same field.
+        // The field is identified by its new name, so that it stays the same across a rename.
         let mut field = Field::root(Side::Former, new);
         self.walk(&mut old_masked, &mut field, &root, None, Some(new));
         field.side = Side::Wanted;
@@ -149,8 +150,8 @@ impl Masker {
         (old_masked, masked)
     }
 
-    /// Masks field changes, their paths too where these hold values. `new` is
-    /// the object as it will be, unmasked.
+    /// Masks field changes, including values within their paths. `new` is the predicted object,
+    /// unmasked.
     pub fn changes(&mut self, changes: &mut [FieldChange], new: &Value, secrecy: &Secrecy) {
         for change in changes {
             let old = change.old.clone();
@@ -161,7 +162,7 @@ impl Masker {
                 self.enter_segment(&mut field, segment, like, &hidden);
                 let below = hidden.step(segment);
                 let next = like.and_then(|like| locate::step(like, segment));
-                // Beside a secret, and gone: as in the whole object.
+                // As in `walk`, a removed value next to a secret counts as secret.
                 let went = next.is_none() && like.is_some() && hidden.has_secret_neighbors();
                 hidden = if went && change.new.is_none() {
                     below.secret()
@@ -185,7 +186,7 @@ impl Masker {
         }
     }
 
-    /// Keys of list items are values too.
+    /// Masks list keys within a path, because these keys are values, too.
     fn path(&mut self, path: &mut FieldPath, side: Side, new: &Value, secrecy: &Secrecy) {
         let mut field = Field::root(side, new);
         let mut hidden = secrecy.root();
@@ -208,8 +209,8 @@ impl Masker {
         }
     }
 
-    /// Enters a step of a path below `parent`, a value of the new side. `None`: the new
-    /// side does not have the value.
+    /// Enters a step of a path below `parent`, a value of the new side. `None` means that the new
+    /// side lacks the value.
     fn enter_segment(
         &self,
         field: &mut Field,
@@ -229,8 +230,7 @@ impl Masker {
         field.enter(&key.unwrap_or_else(|| key_of_removed(segment)));
     }
 
-    /// Name of an item of a list. `None`: the item has no name, or the name itself is
-    /// secret.
+    /// Returns the name of a list item. `None` if the item has no name or its name is secret.
     fn name_of<'v>(&self, item: &'v Value, hidden: &Hidden<'_>) -> Option<&'v str> {
         let name = item.get("name").and_then(Value::as_str)?;
         let is_secret =
@@ -238,7 +238,7 @@ impl Masker {
         (!is_secret).then_some(name)
     }
 
-    /// Keys of the items of a list, in the order of the items.
+    /// Returns the keys of all items of a list, in the order of the items.
     fn keys_of_items(&self, items: &[Value], hidden: &Hidden<'_>) -> Vec<String> {
         let names: Vec<Option<&str>> = items
             .iter()
@@ -255,7 +255,7 @@ impl Masker {
             .collect()
     }
 
-    /// Key of one item of a list, as in [`Self::keys_of_items`].
+    /// Returns the key of one item of a list, as in [`Self::keys_of_items`].
     fn key_of_item(&self, items: &[Value], index: usize, hidden: &Hidden<'_>) -> String {
         let name = items
             .get(index)
@@ -294,8 +294,10 @@ impl Masker {
         }
     }
 
-    /// `old` is what stood here before; `like` is the other side of what may
-    /// hold more than we know to be secret.
+    /// Masks a value in place.
+    ///
+    /// `old` is the previous value of the field. `like` is the corresponding value on the other
+    /// side. It is set if `value` can hold secrets that the rules do not describe.
     fn walk(
         &mut self,
         value: &mut Value,
@@ -359,8 +361,10 @@ impl Masker {
         });
     }
 
-    /// The number of a value in a field. One that was there before has that of its
-    /// field, on both sides, and no other value has it.
+    /// Returns the number of a value in a field.
+    ///
+    /// A previous value has a number that is specific to its field. The number is used on both
+    /// sides and never for another value.
     fn number_in(&mut self, field: &Field, text: &str, coding: Coding) -> usize {
         let decoded = match coding {
             Coding::Base64 => from_base64(text),
@@ -381,7 +385,7 @@ impl Masker {
         }
     }
 
-    /// The number of what is encoded, so that `data` and `stringData` agree.
+    /// Returns the number of a base64-encoded value, so that `data` and `stringData` match.
     fn encoded(&mut self, text: &str) -> usize {
         let Some(bytes) = from_base64(text) else {
             return self.number(text);
@@ -390,7 +394,7 @@ impl Masker {
     }
 
     fn number(&mut self, text: &str) -> usize {
-        // The same value in base64 has the same number, whichever came first.
+        // The same value gets the same number in base64 and in plain form, in either order.
         let encoded = STANDARD.encode(text);
         let decoded = from_base64(text).filter(|bytes| !bytes.is_empty());
         let forms = [Some(encoded.as_bytes()), decoded.as_deref()];
@@ -424,8 +428,9 @@ impl Masker {
     }
 }
 
-/// Key of an item in the path of a field: the name that only this item has, or else the
-/// position. A guess at another position must not get the number of a value.
+/// Returns the key of a list item within a path: its unique name, or else its position.
+///
+/// A guess at another position must not get the number of a value.
 fn key_of(unique_name: Option<&str>, index: usize) -> String {
     match unique_name {
         Some(name) => format!("[{name}]"),
@@ -433,7 +438,7 @@ fn key_of(unique_name: Option<&str>, index: usize) -> String {
     }
 }
 
-/// Key of an item that the new side does not have.
+/// Returns the key of an item that the new side does not have.
 fn key_of_removed(segment: &PathSegment) -> String {
     match segment {
         PathSegment::Select(keys) => {

@@ -1,7 +1,7 @@
-//! What of an object is compared and shown at all.
+//! Normalizes objects for comparing and showing them.
 //!
-//! The server adds to every object what no manifest may hold. Keys are sorted,
-//! as `pleach render` prints them, so that two sides line up.
+//! Removes fields that the server adds to every object. Sorts keys in the order of `pleach render`,
+//! so that both sides of a diff align.
 
 use serde_json::{Map, Value};
 
@@ -19,12 +19,13 @@ const SERVER_METADATA: &[&str] = &[
     "selfLink",
 ];
 
-/// Annotations that are bookkeeping, not content.
+/// Annotations with bookkeeping data of tools.
 const BOOKKEEPING: &[&str] = &[annotations::DESIRED, annotations::LAST_APPLIED];
 
-/// An object as it is compared: without what the server writes, without the
-/// annotations that tools keep their books in, without status unless it is
-/// asked for; keys sorted at every level.
+/// Returns an object in its comparable form.
+///
+/// Server-managed fields and bookkeeping annotations are removed. The status is removed unless
+/// `keep_status` is set. Keys are sorted at every level.
 #[must_use]
 pub fn normalized(object: &Value, keep_status: bool) -> Value {
     let mut value = sorted(object);
@@ -70,7 +71,7 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// What says which object it is comes first, as people write it.
+/// Moves the identifying fields to the front, in their customary order.
 #[must_use]
 pub fn in_reading_order(object: Value) -> Value {
     let mut ordered = first(object, &["apiVersion", "kind", "metadata"]);

@@ -1,4 +1,4 @@
-//! Who owns which fields, from `metadata.managedFields`
+//! Field ownership, read from `metadata.managedFields`
 //! (<https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management>).
 
 mod adoption;
@@ -25,14 +25,14 @@ pub use stranded::stranded;
 pub use versions::{all_at_with, moved_to};
 pub use whole::everything_in;
 
-/// The entries of managedFields, in the server's order.
+/// Returns the entries of managedFields in the server's order.
 pub fn entries(metadata: &Value) -> &[Value] {
     metadata["managedFields"]
         .as_array()
         .map_or(&[], Vec::as_slice)
 }
 
-/// Whether an entry is about the object itself and not about a subresource.
+/// Returns whether an entry is about the main resource instead of a subresource.
 pub fn is_main_resource(entry: &Value) -> bool {
     entry["subresource"].as_str().is_none_or(str::is_empty)
 }
@@ -41,8 +41,10 @@ fn manager_of(entry: &Value) -> &str {
     entry["manager"].as_str().unwrap_or_default()
 }
 
-/// The fields that an entry names, where the object has them: what somebody
-/// applied as the `stringData` of a Secret is in its `data`, by that name only.
+/// Returns the fields that an entry names, at their location in the object.
+///
+/// If a client applies `stringData` of a Secret, the entry names `stringData`, but the server
+/// stores the values in `data`.
 fn fields_of(entry: &Value, object: &Value) -> FieldSet {
     let fields = FieldSet::parse(&entry["fieldsV1"]);
     if object["apiVersion"] != "v1" || object["kind"] != "Secret" {
@@ -59,23 +61,24 @@ fn fields_of(entry: &Value, object: &Value) -> FieldSet {
     fields.with(&texts, FieldSet::default()).with(&data, kept)
 }
 
-/// The Apply entry of a manager for the main resource: there is at most one,
-/// whatever the API version.
+/// Returns the manager's Apply entry for the main resource. There is at most one, regardless of the
+/// API version.
 pub fn apply_entry<'a>(metadata: &'a Value, manager: &str) -> Option<&'a Value> {
     entries(metadata).iter().find(|entry| {
         entry["manager"] == manager && entry["operation"] == "Apply" && is_main_resource(entry)
     })
 }
 
-/// Digest of our own Apply entry without its time. It changes whenever anyone
-/// changes or removes a field that we own, and does not change when others add
-/// fields of their own.
+/// Returns the digest of our own Apply entry without its time.
+///
+/// The digest changes if another manager changes or removes one of our fields. It does not change
+/// if other managers add their own fields.
 pub fn fingerprint(metadata: &Value, manager: &str) -> Option<Digest> {
     let entry = apply_entry(metadata, manager)?;
     Some(entry_digest(entry, &entry["fieldsV1"]))
 }
 
-/// The fingerprint that our entry had when it held these fields too.
+/// Returns the fingerprint that our entry would have with additional `fields`.
 pub fn fingerprint_with(metadata: &Value, manager: &str, fields: &FieldSet) -> Option<Digest> {
     let entry = apply_entry(metadata, manager)?;
     let all = FieldSet::parse(&entry["fieldsV1"]).union(fields);
@@ -93,8 +96,7 @@ fn entry_digest(entry: &Value, fields: &Value) -> Digest {
     Digest::of(&bytes)
 }
 
-/// Whether our own Apply entry of two objects is the same, apart from the
-/// fields that are left to others.
+/// Returns whether our Apply entries in two objects are equal, apart from ignored fields.
 pub fn same_entry(a: &Value, b: &Value, manager: &str, ignored: &[FieldPattern]) -> bool {
     let read = |object: &Value| {
         let entry = apply_entry(&object["metadata"], manager)?;
@@ -105,7 +107,7 @@ pub fn same_entry(a: &Value, b: &Value, manager: &str, ignored: &[FieldPattern])
     read(a) == read(b)
 }
 
-/// The managers of main-resource fields, without doubles, in the server's order.
+/// Returns the distinct managers of main-resource fields in the server's order.
 pub fn managers(metadata: &Value) -> Vec<String> {
     let mut managers: Vec<String> = Vec::new();
     for entry in entries(metadata)
@@ -120,9 +122,10 @@ pub fn managers(metadata: &Value) -> Vec<String> {
     managers
 }
 
-/// Whether somebody else made an object that we applied later: an entry of
-/// another manager is as old as the object, ours is not, and both hold the same
-/// fields. Controllers and people who add to what we made hold others.
+/// Returns whether another manager created an object that we applied later.
+///
+/// This is the case if another manager's entry is as old as the object, ours is newer, and both
+/// share fields. Managers that only extend our object do not share fields with us.
 pub fn made_by_others(metadata: &Value, ours: &str) -> bool {
     let created = &metadata["creationTimestamp"];
     let Some(entry) = apply_entry(metadata, ours) else {
@@ -144,8 +147,10 @@ pub fn made_by_others(metadata: &Value, ours: &str) -> bool {
     })
 }
 
-/// Whether the status was written last, as far as the entries tell: of those of
-/// one second, or without a time, the one of the status counts as the newer one.
+/// Returns whether the status was written after the other fields.
+///
+/// Entries have a resolution of one second. If the times are equal, or the status entry has none,
+/// the status counts as newer.
 pub fn status_came_last(metadata: &Value) -> bool {
     let time = |entry: &Value| entry["time"].as_str()?.parse::<Timestamp>().ok();
     let (status, others): (Vec<&Value>, Vec<&Value>) = entries(metadata)
@@ -157,21 +162,21 @@ pub fn status_came_last(metadata: &Value) -> bool {
         .any(|entry| time(entry).is_none_or(|at| Some(at) >= newest))
 }
 
-/// The main-resource fields of a manager, whatever the operation.
+/// Returns the main-resource fields of a manager, for all operations.
 pub fn owned_by(metadata: &Value, manager: &str) -> FieldSet {
     collect(metadata, |entry| {
         is_main_resource(entry) && entry["manager"] == manager
     })
 }
 
-/// The fields that a manager owns through Apply: ours are these.
+/// Returns the fields that a manager owns through Apply. pleach always applies.
 pub fn applied_by(metadata: &Value, manager: &str) -> FieldSet {
     apply_entry(metadata, manager).map_or_else(FieldSet::default, |entry| {
         FieldSet::parse(&entry["fieldsV1"])
     })
 }
 
-/// The fields that anybody else holds, but for those of the status.
+/// Returns the fields of all other managers, except status fields.
 pub fn held_by_others(metadata: &Value, ours: &str) -> FieldSet {
     collect(metadata, |entry| {
         entry["manager"] != ours && entry["subresource"] != "status"
@@ -187,15 +192,16 @@ fn collect(metadata: &Value, wanted: impl Fn(&Value) -> bool) -> FieldSet {
         })
 }
 
-/// The managers that own a field, something below it, or an atomic list or map
-/// around it; also those that wrote through a subresource, such as `scale`.
-/// Without doubles, in the server's order.
+/// Returns the distinct managers that own a field, in the server's order.
+///
+/// Includes managers of fields below it, of an atomic list or map around it, and of subresources
+/// such as `scale`.
 pub fn owners(metadata: &Value, path: &FieldPath) -> Vec<String> {
     managers_where(metadata, |fields| fields.touches(path))
 }
 
-/// The managers other than `except` that hold any of these fields: who wrote
-/// what we have lost.
+/// Returns the managers other than `except` that own any of these fields. They show who overwrote a
+/// field that we lost.
 pub fn holders(metadata: &Value, fields: &FieldSet, except: &str) -> Vec<String> {
     let leaves = fields.leaves();
     let mut managers = managers_where(metadata, |theirs| {
@@ -205,8 +211,8 @@ pub fn holders(metadata: &Value, fields: &FieldSet, except: &str) -> Vec<String>
     managers
 }
 
-/// The fields that a comparison is about: what we own of the live object, what
-/// we are about to own, and what comes to us from adopted managers.
+/// Returns the fields to compare: our fields in the live object, in the prediction, and the fields
+/// of adopted managers.
 pub fn at_stake(
     live: &Value,
     predicted: &Value,
@@ -228,8 +234,8 @@ pub fn at_stake(
         })
 }
 
-/// Fields that we give up and that stay all the same because others own them
-/// too, with their owners; `predicted` is the answer to the dry run.
+/// Returns the fields that we stop applying, but that remain because other managers own them, with
+/// these managers. `predicted` is the result of the dry run.
 pub fn survivors(live: &Value, predicted: &Value, ours: &str) -> Vec<(FieldPath, Vec<String>)> {
     let given_up =
         applied_by(&live["metadata"], ours).difference(&applied_by(&predicted["metadata"], ours));
@@ -238,7 +244,7 @@ pub fn survivors(live: &Value, predicted: &Value, ours: &str) -> Vec<(FieldPath,
         .into_iter()
         .filter_map(|(path, _)| {
             let owners = owners(&predicted["metadata"], &path);
-            // Without an owner it is a default of the server.
+            // A field without an owner is a server default.
             (!owners.is_empty()).then_some((path, owners))
         })
         .collect()
@@ -331,10 +337,10 @@ mod tests {
         };
         let same = || json!({"f:data": {".": {}, "f:a": {}, "f:c": {}}});
         assert!(check(("1", "kubectl-create", same()), "2"));
-        // It came later, or we are as old as the object.
+        // The other entry is newer than the object, or ours is as old as the object.
         assert!(!check(("2", "kubectl-edit", same()), "3"));
         assert!(!check(("1", "kubectl-edit", same()), "1"));
-        // What only adds to it, and what is ours too.
+        // The other manager only added fields, or belongs to pleach.
         let other = json!({"f:metadata": {"f:labels": {".": {}, "f:y": {}}}});
         assert!(!check(("1", "kube-controller-manager", other), "2"));
         assert!(!check(("1", "pleach-copy", same()), "2"));
@@ -378,8 +384,7 @@ mod tests {
         assert_eq!(stake.leaves().len(), 4);
     }
 
-    /// The server files what is applied as `stringData` by that name, and keeps it
-    /// in `data`.
+    /// The server records applied `stringData` under that name, but stores it in `data`.
     #[test]
     fn what_was_applied_as_texts_of_a_secret_is_in_its_data() {
         let live = |kind: &str| {

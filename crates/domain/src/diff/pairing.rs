@@ -1,6 +1,6 @@
-//! What goes under one name and comes under another: moves and renames.
+//! Detects moved and renamed objects among the deleted and created ones.
 //!
-//! Only for those who look: the plan deletes the one and creates the other.
+//! The result only affects the display. The plan deletes one object and creates the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,17 +10,17 @@ use similar::TextDiff;
 
 use crate::object::{GroupKind, ObjectId, yaml};
 
-/// Under which name an object was known before.
+/// Previous identity of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Former {
-    /// The former object.
+    /// The previous object.
     pub object: ObjectId,
-    /// What about its name changed.
+    /// The kind of change.
     pub how: Moved,
 }
 
-/// What about the name of an object changed.
+/// Part of an object's identity that changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Moved {
@@ -31,7 +31,7 @@ pub enum Moved {
 }
 
 impl Moved {
-    /// A word for people.
+    /// Returns the verb for people.
     pub fn verb(self) -> &'static str {
         match self {
             Self::Move => "move",
@@ -40,25 +40,26 @@ impl Moved {
     }
 }
 
-/// How much of two objects must be the same line by line: with names that only
-/// differ in a hash, and with any names.
+/// Minimum ratio of equal lines between two objects. The first applies to names that only differ in
+/// a hash suffix, the second to all other names.
 const SAME_STEM: f32 = 0.3;
 const ANY_NAME: f32 = 0.7;
 
-/// More objects of a kind and namespace than this are not compared with each other,
-/// unless their names have the same stem. More than this of one stem are not either.
+/// Maximum number of objects of one kind and namespace that are all compared with each other. Above
+/// it, only names with the same stem are compared, up to the same number per stem.
 const MOST: usize = 50;
 
-/// An object that goes or comes, with its content where that is known.
+/// A deleted or created object, with its content if known.
 #[derive(Debug, Clone, Copy)]
 pub struct Side<'a> {
-    /// What it is called.
+    /// Id of the object.
     pub id: &'a ObjectId,
-    /// What it holds.
+    /// Content of the object.
     pub value: Option<&'a Value>,
 }
 
-/// Pairs what goes with what comes, by what comes. Each is in one pair at most.
+/// Pairs deleted with created objects. The result is keyed by the created object. Each object is in
+/// at most one pair.
 pub fn pair(gone: &[Side<'_>], come: &[Side<'_>]) -> BTreeMap<ObjectId, Former> {
     let mut pairs = BTreeMap::new();
     let mut used: BTreeSet<&ObjectId> = BTreeSet::new();
@@ -86,7 +87,7 @@ pub fn pair(gone: &[Side<'_>], come: &[Side<'_>]) -> BTreeMap<ObjectId, Former> 
     pairs
 }
 
-/// The objects among those that go whose content is needed to pair them.
+/// Returns the deleted objects whose content is needed for pairing.
 pub fn candidates<'a>(gone: &[&'a ObjectId], come: &[&ObjectId]) -> Vec<&'a ObjectId> {
     let places: BTreeSet<Place<'_>> = come.iter().map(|id| place(id)).collect();
     let by_name = by_name(come.iter().copied());
@@ -113,7 +114,7 @@ fn name(id: &ObjectId) -> Name<'_> {
     (&id.group, &id.kind, &id.name)
 }
 
-/// Objects by their name in any namespace, in the order given.
+/// Groups objects by their name in any namespace. Each group preserves the given order.
 fn by_name<'a>(ids: impl Iterator<Item = &'a ObjectId>) -> BTreeMap<Name<'a>, Vec<&'a ObjectId>> {
     let mut named: BTreeMap<Name<'a>, Vec<&'a ObjectId>> = BTreeMap::new();
     for id in ids {
@@ -144,7 +145,7 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// The most alike first.
+    /// Returns renamed objects, in descending order of similarity.
     fn renames(&self) -> Vec<(&'a ObjectId, &'a ObjectId)> {
         let compared = self.compared();
         let text = |side: &Side<'_>| side.value.and_then(content);
@@ -162,7 +163,7 @@ impl<'a> Group<'a> {
             let ratio = TextDiff::from_lines(before.as_str(), after.as_str()).ratio();
             let least = if same_stem { SAME_STEM } else { ANY_NAME };
             if ratio >= least {
-                // Of names with the same stem any likeness is the better one.
+                // Names with the same stem take precedence over any similarity.
                 let rank = if same_stem { ratio + 1.0 } else { ratio };
                 alike.push((rank, old.id, new.id));
             }
@@ -185,8 +186,8 @@ impl<'a> Group<'a> {
             .collect()
     }
 
-    /// The pairs whose content is compared: of many objects only those whose names
-    /// have the same stem.
+    /// Returns the pairs whose content is compared. Above the limit, only names with the same stem
+    /// are paired.
     fn compared(&self) -> Vec<(Side<'a>, Side<'a>)> {
         if self.gone.len() <= MOST && self.come.len() <= MOST {
             return all_pairs(&self.gone, &self.come);
@@ -218,8 +219,8 @@ fn all_pairs<'a>(gone: &[Side<'a>], come: &[Side<'a>]) -> Vec<(Side<'a>, Side<'a
     gone.iter().flat_map(pairs).collect()
 }
 
-/// What an object holds beside its name; none where that is nothing, so that
-/// nothing could be recognized again.
+/// Returns the content of an object without its identity. `None` if it has no other content to
+/// recognize it by.
 fn content(value: &Value) -> Option<String> {
     let mut content = value.clone();
     let map = content.as_object_mut()?;
@@ -229,18 +230,19 @@ fn content(value: &Value) -> Option<String> {
     (!map.is_empty()).then(|| yaml::emit(&content))
 }
 
-/// Whether two names only differ in a hash at their end.
+/// Returns whether two names only differ in a hash suffix.
 fn have_same_stem(a: &str, b: &str) -> bool {
     stem(a).is_some() && stem(a) == stem(b)
 }
 
-/// A name without the hash at its end; `None` where it has none.
+/// Returns a name without its hash suffix. `None` if it has none.
 fn stem(name: &str) -> Option<&str> {
     let (stem, hash) = name.rsplit_once('-')?;
     is_hash(hash).then_some(stem)
 }
 
-/// Five to 64 letters and digits, not all letters unless there are many.
+/// Returns whether a text looks like a hash: 5 to 64 lowercase letters and digits. Texts shorter
+/// than 10 characters must contain a digit.
 fn is_hash(text: &str) -> bool {
     (5..=64).contains(&text.len())
         && text
@@ -256,7 +258,7 @@ mod tests {
 
     use super::*;
 
-    /// The pairs of objects that are written as `id: data`, as `from -> to`.
+    /// Returns the pairs as `from -> to`. Objects are given as id and data.
     fn check(gone: &[(&str, Value)], come: &[(&str, Value)]) -> Vec<String> {
         let read = |objects: &[(&str, Value)]| -> Vec<(ObjectId, Value)> {
             objects
@@ -340,7 +342,7 @@ mod tests {
                 "rename ConfigMap/w/a -> ConfigMap/w/d"
             ]
         );
-        // Too different, another namespace, nothing to recognize.
+        // Too different, in another namespace, or without content to recognize.
         assert_eq!(
             check(
                 &[

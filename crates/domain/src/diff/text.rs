@@ -1,7 +1,7 @@
-//! Differences as people read them: lines of YAML, as data first.
+//! Object diffs for people: hunks of YAML lines.
 //!
-//! Every format (text with color, JSON, markdown) is a view over
-//! [`ObjectDiff`]; nothing unmasked gets into it.
+//! All output formats (colored text, JSON, markdown) render an [`ObjectDiff`], which contains only
+//! masked values.
 
 mod metadata;
 mod section;
@@ -26,54 +26,54 @@ use metadata::{drop_of_others, drop_own_labels};
 /// Lines of context around a change.
 const CONTEXT: usize = 3;
 
-/// How one object changes.
+/// The diff of one object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectDiff {
     /// The object.
     pub object: ObjectId,
-    /// What happens to it.
+    /// Planned action.
     pub action: Action,
-    /// Under which name it was known: that object goes.
+    /// Previous object that this one replaces under another name. It will be deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub former: Option<Former>,
-    /// Why it happens.
+    /// Reason for the action.
     #[serde(flatten)]
     pub note: Note,
-    /// The lines around what changes. All lines of an object that is created;
-    /// none of one that is deleted, unless asked for.
+    /// Changed lines with context. All lines of a created object. Empty for a deleted object unless
+    /// full deletes are requested.
     pub hunks: Vec<Hunk>,
-    /// The fields that change; none for objects that come or go as a whole.
+    /// Changed fields. Empty for objects that are created or deleted.
     pub fields: Vec<FieldChange>,
 }
 
-/// Why something happens to an object.
+/// Reason for an action on an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Note {
-    /// One sentence fragment for people.
+    /// A sentence fragment for people.
     pub reason: String,
-    /// Whose change it is, for updates.
+    /// Origin of an update: git or drift.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
-    /// Why the server has not checked it, where it has not.
+    /// Reason why the server did not validate the change. `None` if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unverified: Option<String>,
 }
 
-/// Lines that belong together.
+/// A group of adjacent lines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hunk {
-    /// First line on the old side, from 1; 0 when that side is empty.
+    /// First line on the old side, starting at 1. 0 if that side is empty.
     pub old_start: usize,
     /// Number of lines on the old side.
     pub old_lines: usize,
-    /// First line on the new side, from 1; 0 when that side is empty.
+    /// First line on the new side, starting at 1. 0 if that side is empty.
     pub new_start: usize,
     /// Number of lines on the new side.
     pub new_lines: usize,
-    /// The fields around the first line that changes; empty at the top.
+    /// Path of the fields around the first changed line. Empty at the top level.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub section: String,
     /// The lines.
@@ -83,26 +83,26 @@ pub struct Hunk {
 /// One line of YAML.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Line {
-    /// Which side it is on.
+    /// Side or sides that contain the line.
     pub tag: Tag,
     /// The text without a line break.
     pub text: String,
 }
 
-/// Which side a line is on.
+/// Side or sides that contain a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tag {
-    /// On both.
+    /// Both sides.
     Context,
-    /// On the old side only.
+    /// Only the old side.
     Removed,
-    /// On the new side only.
+    /// Only the new side.
     Added,
 }
 
 impl Tag {
-    /// The first character of the line in a unified diff.
+    /// Returns the first character of the line in a unified diff.
     pub fn sign(self) -> char {
         match self {
             Self::Context => ' ',
@@ -112,37 +112,37 @@ impl Tag {
     }
 }
 
-/// What is shown of the objects.
+/// Options of a diff.
 #[derive(Debug, Clone, Copy)]
 pub struct View {
-    /// Which differences count.
+    /// Differences to include.
     pub scope: Scope,
-    /// Whether the status is compared too.
+    /// Whether to compare the status.
     pub status: bool,
-    /// Whether deleted objects are shown in full.
+    /// Whether to show deleted objects in full.
     pub full_deletes: bool,
 }
 
-/// One object before and after.
+/// Both sides of an object's diff, with the context for comparing and rendering them.
 #[derive(Debug, Clone, Copy)]
 pub struct Sides<'a> {
-    /// What it is called.
+    /// Id of the object.
     pub object: &'a ObjectId,
-    /// What happens to it.
+    /// Planned action.
     pub action: Action,
-    /// The live object; none when there is none.
+    /// The live object. `None` if it does not exist.
     pub old: Option<&'a Value>,
-    /// What the server would make of it; the manifest where it is created.
+    /// The object as predicted by a dry run. The manifest for an object that is created.
     pub new: Option<&'a Value>,
-    /// Our fields: what we own now with what we are about to own.
+    /// Union of the fields that we own now and the ones that we are about to own.
     pub owned: &'a FieldSet,
-    /// Which of its values are secret.
+    /// Rules for which values are secret.
     pub secrecy: &'a Secrecy,
-    /// What the fields of its kind hold, where that is known.
+    /// Schema of the kind, if known.
     pub schema: Option<Schema<'a>>,
-    /// Under which name it was known.
+    /// Previous object that this one replaces under another name.
     pub former: Option<&'a Former>,
-    /// Why it happens.
+    /// Reason for the action.
     pub note: &'a Note,
 }
 
@@ -168,7 +168,7 @@ impl ObjectDiff {
         let text = |value: Value| yaml::emit(&in_reading_order(value));
         match (sides.old.map(normal), sides.new.map(normal)) {
             (Some(old), Some(new)) => {
-                // A new object keeps nothing of the old one, whoever owned it.
+                // A recreated object retains no field of the old one, regardless of its owner.
                 let scope = match sides.action {
                     Action::Recreate => Scope::All,
                     _ => view.scope,
@@ -198,24 +198,25 @@ impl ObjectDiff {
         diff
     }
 
-    /// The lists of which only the order changes: in the lines their items stand
-    /// where they stood.
+    /// Returns the changes that only reorder a list.
+    ///
+    /// The hunks do not show them, because they render the items in the old order.
     pub fn reordered(&self) -> impl Iterator<Item = &FieldChange> {
         self.fields.iter().filter(|change| change.reordered)
     }
 
-    /// Whether there is nothing to show below the object's name.
+    /// Returns whether there are no lines to show.
     pub fn is_empty(&self) -> bool {
         self.hunks.is_empty()
     }
 
-    /// The hunks as a unified diff, without a header, without color.
+    /// Returns the hunks as a colorless unified diff without a header.
     pub fn unified(&self) -> String {
         unified(&self.hunks)
     }
 }
 
-/// Places that change, as `diff -u` shows them.
+/// Renders hunks in the format of `diff -u`.
 pub fn unified(hunks: &[Hunk]) -> String {
     let mut text = String::new();
     for hunk in hunks {
@@ -229,7 +230,7 @@ pub fn unified(hunks: &[Hunk]) -> String {
 }
 
 impl Hunk {
-    /// `@@ -12,7 +12,7 @@`, as `diff -u` writes it.
+    /// Returns the hunk header in the format of `diff -u`, such as `@@ -12,7 +12,7 @@`.
     pub fn header(&self) -> String {
         let range = |start: usize, lines: usize| match lines {
             1 => start.to_string(),
@@ -290,8 +291,8 @@ pub fn hunks(old: &str, new: &str, context: usize) -> Vec<Hunk> {
         .collect()
 }
 
-/// The last line of a diff: `3 to create, 2 to update, 1 to recreate,
-/// 4 to delete, 120 unchanged, 1 blocked`, without what there is none of.
+/// Returns the summary line of a diff: `3 to create, 2 to update, 1 to recreate, 4 to delete, 120
+/// unchanged, 1 blocked`. Actions with a count of zero are left out.
 pub fn summary(actions: impl IntoIterator<Item = Action>) -> String {
     count(
         actions,
@@ -308,7 +309,7 @@ pub fn summary(actions: impl IntoIterator<Item = Action>) -> String {
     )
 }
 
-/// The same after the fact: `3 created, 2 updated, 120 unchanged`.
+/// Returns the summary line of a finished run: `3 created, 2 updated, 120 unchanged`.
 pub fn summary_of_done(actions: impl IntoIterator<Item = Action>) -> String {
     count(
         actions,

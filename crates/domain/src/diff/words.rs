@@ -1,4 +1,4 @@
-//! What happens to objects, in the words of every format for people.
+//! Descriptions of planned actions, shared by all output formats for people.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::plain::plain;
 use crate::plan::view::{ReleaseDiff, Temporary};
 use crate::plan::{Action, Cause, Course};
 
-/// What is different for a while, field by field.
+/// Describes a temporary change: a headline, then one line per field.
 pub fn meanwhile(temporary: &Temporary) -> Vec<String> {
     let Temporary {
         object,
@@ -74,7 +74,7 @@ pub fn meanwhile(temporary: &Temporary) -> Vec<String> {
     std::iter::once(headline).chain(fields).collect()
 }
 
-/// How many objects of all releases get which action.
+/// Returns the summary line for the objects of all releases.
 pub fn summary<'a>(diffs: impl IntoIterator<Item = &'a ReleaseDiff>) -> String {
     super::text::summary(diffs.into_iter().flat_map(|diff| {
         diff.counts
@@ -83,23 +83,23 @@ pub fn summary<'a>(diffs: impl IntoIterator<Item = &'a ReleaseDiff>) -> String {
     }))
 }
 
-/// Which version follows which.
+/// Describes the version change of a release.
 pub fn versions(diff: &ReleaseDiff) -> String {
     match &diff.from {
-        // It comes to its end.
+        // The release is being removed.
         Some(from) if diff.to.is_empty() => format!("{} -> gone", short(from)),
         Some(from) if *from != diff.to => format!("{} -> {}", short(from), short(&diff.to)),
         _ => short(&diff.to).to_owned(),
     }
 }
 
-/// A version; of one that is a commit, as much as people read.
+/// Shortens a version that is a commit hash.
 fn short(version: &str) -> &str {
     let is_commit = version.len() == 40 && version.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_commit { &version[..7] } else { version }
 }
 
-/// What happens to which object.
+/// Returns the action and the object's id. For a moved object, both ids.
 pub fn name(diff: &ObjectDiff) -> String {
     match &diff.former {
         Some(former) => format!("{} {} -> {}", former.how.verb(), former.object, diff.object),
@@ -107,7 +107,7 @@ pub fn name(diff: &ObjectDiff) -> String {
     }
 }
 
-/// What happens, as a word.
+/// Returns the action as a word.
 pub(super) fn verb(action: Action) -> String {
     match action {
         Action::Skip => "kept".to_owned(),
@@ -115,13 +115,13 @@ pub(super) fn verb(action: Action) -> String {
     }
 }
 
-/// Why it happens, in brackets; without what would move a cursor.
+/// Returns the reason for the action in parentheses, without control characters.
 pub fn note(diff: &ObjectDiff) -> String {
     let reason = plain(&diff.note.reason);
     let mut note = match diff.action {
-        // That it stays as it is says nothing without the reason.
+        // Blocked and skipped objects only make sense with their reason.
         Action::Blocked | Action::Skip => format!(": {reason}"),
-        // Of what only has another name, that is said already.
+        // For a renamed object, the title already contains the reason.
         Action::Create if diff.former.is_some() => String::new(),
         _ => format!("  ({reason})"),
     };
@@ -131,7 +131,7 @@ pub fn note(diff: &ObjectDiff) -> String {
     note
 }
 
-/// What the lines do not show.
+/// Returns remarks on changes that the hunks do not show.
 pub fn remarks(diff: &ObjectDiff) -> Vec<String> {
     let mut remarks: Vec<String> = diff
         .reordered()
@@ -160,7 +160,7 @@ pub fn remarks(diff: &ObjectDiff) -> Vec<String> {
     remarks
 }
 
-/// What happens to which object, and why.
+/// Returns the action, the object's id and the reason.
 pub fn title(object: &ObjectDiff) -> String {
     format!("{}{}", name(object), note(object))
 }

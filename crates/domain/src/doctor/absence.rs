@@ -1,8 +1,8 @@
-//! Whether those who have to take finalizers away are there.
+//! Checks whether the controllers that must remove finalizers are running.
 //!
-//! A finalizer does not say whose it is. What wrote it is on record, by the
-//! name of a program; workloads that bear that name are looked for. What is
-//! said are facts: the controller may run elsewhere, or under another name.
+//! A finalizer does not name its controller. managedFields contains the name of the program that
+//! set the finalizer. The doctor searches for workloads of that name. It only reports facts,
+//! because the controller can run outside of the cluster or under another name.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +13,14 @@ use super::{Diagnosis, Observations, Subject};
 use crate::deployer;
 use crate::object::ObjectId;
 
-/// Programs of the control plane, which run as no workload.
+/// Prefixes of control plane programs, which do not run as a workload.
 const CONTROL_PLANE: &[&str] = &["kube-", "cloud-controller-manager"];
 
-/// A workload that may run a controller.
+/// A workload that possibly runs a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
     id: ObjectId,
-    /// Its own name, and those of its containers, images and commands.
+    /// Names of the workload, and of its containers, images and commands.
     names: BTreeSet<String>,
     is_ready: bool,
 }
@@ -53,12 +53,12 @@ impl Workload {
     }
 }
 
-/// The last part of a path, or of the name of an image.
+/// Returns the last segment of a path or image name.
 fn last(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Who is not there, or not let through.
+/// Controllers that are missing or blocked by a webhook.
 #[derive(Debug, Default)]
 pub(super) struct Absence {
     words: BTreeSet<String>,
@@ -70,7 +70,7 @@ impl Absence {
         !self.words.is_empty()
     }
 
-    /// Adds it to what is said about an object.
+    /// Adds the findings to a diagnosis.
     pub(super) fn tell(self, diagnosis: &mut Diagnosis) {
         for words in self.words {
             diagnosis.message.push_str("; ");
@@ -84,14 +84,13 @@ impl Absence {
     }
 }
 
-/// Whether the end of these objects waits for somebody whose controller has to
-/// be looked for.
+/// Returns whether the deletion of an object waits for a controller that must be searched.
 pub fn waits_for_controller(object: &Subject) -> bool {
     object.deleting_since.is_some() && controllers(object).next().is_some()
 }
 
-/// What can be seen of why the finalizers of an object stay, in words: who set
-/// them runs nowhere, or has no ready pods.
+/// Describes why finalizers of an object are not removed: the controllers that set them have no
+/// workload or no ready pods.
 pub fn missing_controllers(object: &Subject, workloads: &[Workload]) -> Vec<String> {
     let mut absence = Absence::default();
     for controller in controllers(object) {
@@ -100,7 +99,7 @@ pub fn missing_controllers(object: &Subject, workloads: &[Workload]) -> Vec<Stri
     absence.words.into_iter().collect()
 }
 
-/// The programs that set a finalizer of an object and may take it away.
+/// Returns the programs that set a finalizer and possibly remove it.
 fn controllers(object: &Subject) -> impl Iterator<Item = &str> {
     object
         .finalizers
@@ -110,14 +109,16 @@ fn controllers(object: &Subject) -> impl Iterator<Item = &str> {
         .filter(|manager| !writes_for_others(manager))
 }
 
-/// Whoever writes what people wrote sets finalizers and takes none away.
+/// Returns whether a field manager only writes on behalf of users.
+///
+/// Such managers set finalizers, but never remove them.
 fn writes_for_others(manager: &str) -> bool {
     matches!(deployer::family(manager), Some("kubectl" | "helm"))
         || manager.starts_with("pleach")
         || CONTROL_PLANE.iter().any(|name| manager.starts_with(name))
 }
 
-/// What keeps the finalizers of these objects from being taken away.
+/// Returns the reasons why finalizers of these objects are not removed.
 pub(super) fn of_controllers(observations: &Observations, objects: &[&Subject]) -> Absence {
     let mut absence = Absence::default();
     for object in objects {
@@ -152,8 +153,9 @@ fn without_workload(workloads: &[Workload], controller: &str, absence: &mut Abse
     }
 }
 
-/// To take a finalizer away is an update, which a webhook may refuse by not
-/// answering.
+/// Adds a webhook without a backend that blocks updates of the object.
+///
+/// Removing a finalizer is an update.
 fn behind_webhook(observations: &Observations, object: &Subject, absence: &mut Absence) {
     let kind = object.id.group_kind();
     let group = observations.discovery.groups.get(&kind.group);

@@ -1,4 +1,4 @@
-//! Registrations that nobody answers for, and APIs that do not answer.
+//! Registrations without a backend, and APIs that do not answer.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,7 @@ use crate::inventory::{EntryState, Inventory};
 use crate::object::{ApiVersion, ObjectId, ServiceRef};
 use crate::observe::Lack;
 
-/// Every registration without a backend, and every API that is unavailable
-/// although its backend is there.
+/// Adds registrations without a backend, and APIs that are unavailable despite a backend.
 pub(super) fn registrations(observations: &Observations, found: &mut Vec<Diagnosis>) {
     for registered in &observations.registrations {
         found.extend(registration(observations, registered));
@@ -24,8 +23,7 @@ fn registration(observations: &Observations, registered: &Registered) -> Option<
         Role::Api { unavailable, .. } => unavailable.as_deref(),
         Role::Webhooks(_) | Role::Conversion { .. } => None,
     };
-    // The server asks an aggregated API itself: what it says goes before what
-    // endpoints say.
+    // The server checks an aggregated API itself. Its result takes precedence over endpoints.
     let answers = matches!(registered.role, Role::Api { .. }) && unavailable.is_none();
     let lacking = |lack: Lack| -> BTreeSet<&ServiceRef> {
         let lacks = |service: &ServiceRef| observations.backends.get(service)?.lack(answers);
@@ -84,8 +82,7 @@ fn names(services: &BTreeSet<&ServiceRef>) -> String {
     names.join(", ")
 }
 
-/// What refuses writes or holds up deletions is an error; what only goes
-/// unasked is a warning.
+/// Returns an error if writes or deletions are blocked. Skipped webhooks are a warning.
 fn severity(role: &Role, dead: &BTreeSet<&ServiceRef>) -> Severity {
     let harms = match role {
         Role::Api { .. } => true,
@@ -102,7 +99,7 @@ fn severity(role: &Role, dead: &BTreeSet<&ServiceRef>) -> Severity {
     }
 }
 
-/// Namespaces whose deletion waits for the API.
+/// Returns the namespaces whose deletion waits for the API.
 fn waiting<'a>(observations: &'a Observations, role: &Role) -> Vec<&'a str> {
     let Role::Api { group_version, .. } = role else {
         return Vec::new();
@@ -119,7 +116,8 @@ fn waiting<'a>(observations: &'a Observations, role: &Role) -> Vec<&'a str> {
         .collect()
 }
 
-/// What its metadata says, and the release that has it, or has its Service.
+/// Returns the owners from the metadata, and the release that contains the object or one of its
+/// Services.
 fn owner(observations: &Observations, registered: &Registered) -> Owner {
     let mut owner = registered.subject.owner();
     let services: Vec<ObjectId> = registered
@@ -142,8 +140,8 @@ fn owner(observations: &Observations, registered: &Registered) -> Owner {
     owner
 }
 
-/// Only where nothing of it points anywhere: a webhook that is asked at a URL
-/// or at a Service that exists is in use.
+/// Returns the evidence only if the object refers to nothing that exists. A webhook with a URL or
+/// with an existing Service is in use.
 fn evidence(registered: &Registered, missing: &BTreeSet<&ServiceRef>) -> Option<Evidence> {
     let may_go = match &registered.role {
         Role::Api { service, .. } => missing.contains(service),
@@ -151,7 +149,7 @@ fn evidence(registered: &Registered, missing: &BTreeSet<&ServiceRef>) -> Option<
             let service = webhook.service.as_ref();
             service.is_some_and(|service| missing.contains(service))
         }),
-        // The definition holds the objects themselves.
+        // Deleting a CRD would delete its custom resources.
         Role::Conversion { .. } => false,
     };
     let subject = &registered.subject;
@@ -161,7 +159,7 @@ fn evidence(registered: &Registered, missing: &BTreeSet<&ServiceRef>) -> Option<
     })
 }
 
-/// The way out, by what is wrong and by whose it is.
+/// Adds the hint and the command, depending on the problem and on the owner.
 fn advise(diagnosis: &mut Diagnosis, registered: &Registered, dead: &BTreeSet<&ServiceRef>) {
     let id = &registered.subject.id;
     let owner = diagnosis.owner.clone().unwrap_or_default();
@@ -203,8 +201,9 @@ fn advise(diagnosis: &mut Diagnosis, registered: &Registered, dead: &BTreeSet<&S
     }
 }
 
-/// A release that was applied with the registration and without its Service brings none
-/// back: that is to be changed in its files.
+/// Adjusts the hint if a release applied the registration without its Service.
+///
+/// Applying that release again does not help. Its files must be changed.
 fn tell_of_git(
     observations: &Observations,
     diagnosis: &mut Diagnosis,
@@ -237,8 +236,9 @@ fn tell_of_git(
     diagnosis.command = None;
 }
 
-/// A namespace that is being deleted gets no Service back. A release that makes the
-/// namespace anew sees to that; any other one waits for it in vain.
+/// Adjusts the hint if the Service's namespace is being deleted.
+///
+/// The Service cannot be created there. Only a release that recreates the namespace repairs it.
 fn tell_of_end(
     observations: &Observations,
     diagnosis: &mut Diagnosis,
@@ -323,8 +323,7 @@ fn repair_by_hand(
     }
 }
 
-/// Group-versions that are stale in discovery although no `APIService` with a
-/// Service was found that explains it.
+/// Adds group-versions with stale discovery that no `APIService` with a Service explains.
 pub(super) fn discovery(observations: &Observations, found: &mut Vec<Diagnosis>) {
     let explained: BTreeSet<ObjectId> = found
         .iter()
@@ -354,7 +353,7 @@ pub(super) fn discovery(observations: &Observations, found: &mut Vec<Diagnosis>)
     }
 }
 
-/// The `APIService` of a group-version.
+/// Returns the `APIService` of a group-version.
 fn api_service(api_version: &ApiVersion) -> ObjectId {
     let name = format!("{}.{}", api_version.version, api_version.group);
     ObjectId::new("apiregistration.k8s.io", "APIService", None, &name)

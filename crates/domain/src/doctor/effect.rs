@@ -1,15 +1,17 @@
-//! What a registration breaks while nobody answers for it.
+//! Consequences of a registration without a backend.
 
 use std::collections::BTreeSet;
 
 use super::registration::{Role, Rule, Webhook};
 use crate::object::ServiceRef;
 
-/// Resources that are named before the rest is counted.
+/// Maximum number of resources that are listed.
 const NAMED: usize = 6;
 
-/// What breaks, in sentence fragments. `dead` are the Services that do not
-/// answer, `waiting` the namespaces whose deletion waits for an API.
+/// Returns the consequences as sentence fragments.
+///
+/// `dead` are the Services without a backend. `waiting` are the namespaces whose deletion waits for
+/// an API.
 pub(super) fn effects(role: &Role, dead: &BTreeSet<&ServiceRef>, waiting: &[&str]) -> Vec<String> {
     match role {
         Role::Api { group_version, .. } => api(group_version, waiting),
@@ -104,7 +106,7 @@ fn deletes(rule: &Rule) -> bool {
         .any(|operation| operation == "*" || operation == "DELETE")
 }
 
-/// Every resource with its group, as kubectl takes it.
+/// Lists all resources with their groups in kubectl notation.
 pub(super) fn resources(rule: &Rule) -> String {
     let mut all: Vec<String> = Vec::new();
     for group in &rule.api_groups {

@@ -1,43 +1,43 @@
-//! What entitles `--fix` to delete a registration or a gate.
+//! Evidence that allows `--fix` to delete a registration or a gate.
 
 use super::{Diagnosis, Gate, Owner, Subject};
 use crate::object::{ObjectId, ServiceRef};
 use crate::plan::Deletion;
 
-/// An object that may be deleted, as it was seen. Made by the diagnosis only.
+/// An object that is allowed to be deleted, as observed. Only the diagnosis creates it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
     uid: String,
     resource_version: String,
     proof: Proof,
-    /// What goes before it, with the same proof.
+    /// Objects to delete first, with the same proof.
     first: Vec<(ObjectId, Self)>,
 }
 
-/// Why it may be deleted.
+/// Reason why the object is allowed to be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proof {
-    /// Every Service that it points at does not exist: these.
+    /// None of the Services that it refers to exists. Contains these Services.
     DeadServices(Vec<ServiceRef>),
-    /// It is a gate of this release's upgrade, which nobody carries out.
+    /// A gate of an upgrade that is no longer executed. Contains the release.
     AbandonedGate(String),
 }
 
-/// Why `--fix` leaves an object alone.
+/// Reason why `--fix` does not delete an object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// What is wrong is not repaired by a deletion.
+    /// A deletion does not repair the problem.
     #[error("it cannot be fixed by deleting it: {0}")]
     NotDead(String),
-    /// The garbage collector or its owner takes care of it.
+    /// The garbage collector or the owner is responsible for the object.
     #[error("it is owned by {0}: it goes with that, which may put it back until then")]
     Owned(String),
-    /// Somebody else may put it back, or miss it.
+    /// Another owner could recreate the object or depend on it.
     #[error("it belongs to {who}")]
     Foreign {
-        /// Who.
+        /// The owner.
         who: String,
-        /// How it is told to leave the object alone.
+        /// Command that suspends the owner.
         suspend: Option<String>,
     },
 }
@@ -47,7 +47,7 @@ impl Evidence {
         Self::new(registered, Proof::DeadServices(services))
     }
 
-    /// The bindings go before the policy.
+    /// Creates the evidence for a gate. Its bindings are deleted before the policy.
     pub(super) fn of_gate(gate: &Gate) -> Self {
         let proof = Proof::AbandonedGate(gate.owner.clone());
         let first = gate.bindings.iter();
@@ -68,25 +68,27 @@ impl Evidence {
         }
     }
 
-    /// The incarnation that was seen.
+    /// Returns the UID that was observed.
     pub fn uid(&self) -> &str {
         &self.uid
     }
 
-    /// The version that was seen.
+    /// Returns the resource version that was observed.
     pub fn resource_version(&self) -> &str {
         &self.resource_version
     }
 
-    /// Why it may be deleted.
+    /// Returns the reason why the object is allowed to be deleted.
     pub fn proof(&self) -> &Proof {
         &self.proof
     }
 }
 
 impl Diagnosis {
-    /// The deletion that repairs it. `overrule` says that whoever else the
-    /// object belongs to was told about, and is overruled.
+    /// Returns the deletion that repairs the problem.
+    ///
+    /// `overrule` permits the deletion of an object with another owner. The caller has reported
+    /// that owner to the user.
     pub fn deletion(&self, overrule: bool) -> Result<Deletion, Refusal> {
         let owner = self.owner.clone().unwrap_or_default();
         if !owner.references.is_empty() {
@@ -106,7 +108,7 @@ impl Diagnosis {
 }
 
 impl Diagnosis {
-    /// What is deleted before the object itself, where that may be deleted.
+    /// Returns the deletions that precede the deletion of the object, if that is allowed.
     pub fn deletions_before(&self) -> Vec<(ObjectId, Deletion)> {
         let evidence = self.evidence.iter();
         evidence

@@ -1,7 +1,7 @@
-//! Gates: admission policies that close something while a release is upgraded.
+//! Gates: admission policies that block writes during an upgrade of a release.
 //!
-//! A gate belongs to a run, and goes with it. One whose run is gone (no Release,
-//! or nobody who renews the Lease of it) keeps everybody out for nothing.
+//! A gate exists only during a run. If its run is gone, the gate blocks writes without a reason.
+//! This is the case if the Release does not exist or its Lease is not renewed.
 
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -13,39 +13,41 @@ use crate::finding::Severity;
 use crate::gate::{BINDING, GROUP, POLICY, lifted_by};
 use crate::object::{ObjectId, annotations};
 
-/// An admission policy of pleach.
+/// A gate of pleach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gate {
     /// The policy.
     pub policy: Subject,
-    /// The bindings that put it in force.
+    /// Bindings of the policy.
     pub bindings: Vec<Subject>,
-    /// The release whose upgrade it belongs to: `<environment>.<release>`.
+    /// Release whose upgrade the gate belongs to: `<environment>.<release>`.
     pub owner: String,
-    /// The writes that it refuses.
+    /// Writes that the gate rejects.
     rules: Vec<Rule>,
-    /// Whether somebody carries out that upgrade.
+    /// State of the Lease for that upgrade.
     pub holding: Holding,
 }
 
-/// Whether somebody holds the Lease of a release. Of several Leases the least
-/// counts: that of somebody who is at it, then one that nothing is known of.
+/// State of the Lease of a release.
+///
+/// If a release has several Leases, the smallest value applies: an active holder takes precedence,
+/// then an unknown state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holding {
-    /// Its holder renews it.
+    /// The holder renews the Lease.
     Held,
-    /// It was not looked at, or could not be read.
+    /// The Lease was not read or could not be read.
     #[default]
     Unknown,
-    /// It has a holder that does not renew it any more.
+    /// The holder no longer renews the Lease.
     Expired,
-    /// Nobody holds it.
+    /// The Lease has no holder.
     Free,
 }
 
 impl Gate {
-    /// Reads a policy; none for one that is no gate of pleach, by its annotation
-    /// and its name, `<environment>.<release>.<name>`.
+    /// Reads a policy. Returns `None` unless its annotation and its name,
+    /// `<environment>.<release>.<name>`, identify a gate of pleach.
     pub fn read(value: &Value) -> Option<Self> {
         let metadata = &value["metadata"];
         let name = metadata["name"].as_str()?;
@@ -57,7 +59,7 @@ impl Gate {
         if environment.is_empty() || release.is_empty() || !is_ours {
             return None;
         }
-        // A rule for single names is the probe by which the gate is seen closed.
+        // A rule for single names is the probe that checks whether the gate is in force.
         let rules = value["spec"]["matchConstraints"]["resourceRules"]
             .as_array()
             .into_iter()
@@ -74,7 +76,7 @@ impl Gate {
         })
     }
 
-    /// Takes a binding that puts this policy in force.
+    /// Adds a binding if it binds this policy.
     pub fn bind(&mut self, value: &Value) {
         if value["spec"]["policyName"] != self.policy.id.name.as_str() {
             return;
@@ -87,23 +89,24 @@ impl Gate {
     }
 }
 
-/// Every gate that nobody will lift.
+/// Adds all gates that no run will lift.
 pub(super) fn gates(observations: &Observations, found: &mut Vec<Diagnosis>) {
     for gate in &observations.gates {
         found.extend(abandoned(observations, gate));
     }
 }
 
-/// Why nobody ends what a run of a release began.
+/// Reason why a temporary object or change of a run will not be removed by that run.
 pub(super) struct Abandonment {
-    /// Whether there is a Release whose next run would do it, as far as is known.
+    /// Whether the Release exists, or possibly exists. Its next run would then clean up.
     pub(super) release_exists: bool,
-    /// In words, about an upgrade.
+    /// Relative clause about an upgrade.
     pub(super) words: &'static str,
 }
 
-/// Whether an upgrade of a release, `<environment>.<release>`, is given up; none
-/// where somebody may be at it.
+/// Determines whether an upgrade of a release, `<environment>.<release>`, is abandoned.
+///
+/// Returns `None` if it is possibly still executed.
 pub(super) fn abandoned_by(
     observations: &Observations,
     owner: &str,

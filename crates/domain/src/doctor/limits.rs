@@ -1,10 +1,10 @@
-//! What could not be looked at, and what pleach itself may not do.
+//! Limits of the diagnosis: unreadable parts of the cluster and missing permissions.
 
 use super::{Code, Diagnosis, Observations};
 use crate::finding::Severity;
 use crate::observe::rules;
 
-/// A view that is incomplete finds less: that has to be said.
+/// Reports the parts that could not be read, because the diagnosis is incomplete without them.
 pub(super) fn gaps(observations: &Observations, found: &mut Vec<Diagnosis>) {
     for gap in &observations.gaps {
         let severity = if gap.forbidden {
@@ -17,7 +17,7 @@ pub(super) fn gaps(observations: &Observations, found: &mut Vec<Diagnosis>) {
     }
 }
 
-/// One note per resource.
+/// Adds one note per resource with missing permissions.
 pub(super) fn rights(observations: &Observations, found: &mut Vec<Diagnosis>) {
     for rule in rules(&observations.missing) {
         let mut note = Diagnosis::new(

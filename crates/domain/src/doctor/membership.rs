@@ -1,4 +1,4 @@
-//! Objects of pleach that no inventory has, and releases that are not well.
+//! Objects of pleach that no inventory contains, and releases that are not ready.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +9,12 @@ use crate::inventory::{ReleaseSummary, Store};
 use crate::object::ObjectId;
 use crate::plan::is_protected_kind;
 
-/// Members of a lost release that are named; the rest is counted.
+/// Maximum number of members of a lost release that are listed.
 const NAMED: usize = 10;
 
-/// Objects that claim to be members and are in no inventory. Says nothing
-/// about releases whose inventory could not be read.
+/// Adds objects that claim membership, but are in no inventory.
+///
+/// Objects of releases with an unreadable inventory are skipped.
 pub(super) fn orphans(observations: &Observations, found: &mut Vec<Diagnosis>) {
     let known: BTreeMap<String, &KnownRelease> = observations
         .releases
@@ -42,14 +43,14 @@ pub(super) fn orphans(observations: &Observations, found: &mut Vec<Diagnosis>) {
                 Some(release) if release.inventory.is_ok() => {
                     found.push(orphan(object, Some(release)));
                 }
-                // Somebody else's set, or of a release that is gone.
+                // The ApplySet belongs to another tool or to a release that no longer exists.
                 None if object.has_digest && observations.releases_are_complete => {
                     lost.entry(set).or_default().push(object);
                 }
-                // It may well be a member of what could not be read.
+                // The object is possibly a member of the unreadable inventory.
                 Some(_) | None => {}
             },
-            // Its label was taken away, or it is a copy of a member.
+            // Its label was removed, or it is a copy of a member.
             None if all_read && observations.releases_are_complete => {
                 found.push(orphan(object, None));
             }
@@ -62,8 +63,10 @@ pub(super) fn orphans(observations: &Observations, found: &mut Vec<Diagnosis>) {
     );
 }
 
-/// The endpoint controllers copy the labels of Services; what has an owner got
-/// its labels from a template.
+/// Returns whether the labels of an object are copied from another one.
+///
+/// Endpoint controllers copy the labels of Services. An owned object has the labels of its
+/// template.
 fn is_copied(object: &Subject) -> bool {
     !object.references.is_empty()
         || object.id.is("", "Endpoints")
@@ -95,7 +98,8 @@ fn orphan(object: &Subject, release: Option<&KnownRelease>) -> Diagnosis {
         ),
         None => "remove it if nobody needs it, or its annotation pleach.dev/desired".to_owned(),
     });
-    // What takes more along than itself is nothing to copy a deletion of.
+    // For protected kinds, no deletion command is suggested, because it would delete more than the
+    // object.
     diagnosis.command = Some(if is_protected_kind(&object.id.group_kind()) {
         format!("kubectl describe {}", address(&object.id))
     } else {
@@ -130,7 +134,7 @@ fn lost_release(set: &str, objects: &[&Subject]) -> Diagnosis {
     diagnosis
 }
 
-/// How a release that cannot be read comes back, in words and as a command.
+/// Returns the hint and the command that repair an unreadable release.
 fn way_out(summary: &ReleaseSummary) -> (Option<String>, Option<String>) {
     let target = summary.target();
     if summary.record.is_ok() {
@@ -150,7 +154,7 @@ fn way_out(summary: &ReleaseSummary) -> (Option<String>, Option<String>) {
     (Some(hint), None)
 }
 
-/// Releases that cannot be read, or are not ready.
+/// Adds releases that are unreadable or not ready.
 pub(super) fn releases(observations: &Observations, found: &mut Vec<Diagnosis>) {
     for release in &observations.releases {
         let summary = &release.summary;
@@ -196,7 +200,7 @@ pub(super) fn releases(observations: &Observations, found: &mut Vec<Diagnosis>) 
         let is_removed = summary.record.as_ref().is_ok_and(|record| record.removed);
         let verb = if is_removed { "uninstall" } else { "apply" };
         diagnosis.command = Some(format!("pleach {verb} {target}"));
-        // One that is being uninstalled may well be in git.
+        // A release with another reason is being uninstalled and possibly still in git.
         if is_removed && summary.reason == "Removed" {
             let hint = "git no longer had it when it was last looked at: take it away, or put its entry back and apply";
             diagnosis.hint = Some(hint.to_owned());

@@ -1,4 +1,4 @@
-//! Namespaces whose deletion does not get on.
+//! Namespaces whose deletion makes no progress.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -10,16 +10,15 @@ use super::subject::time;
 pub struct Leaving {
     /// Its name.
     pub name: String,
-    /// Since when.
+    /// Start of the deletion.
     pub since: Timestamp,
-    /// Conditions that hold, with their messages.
+    /// Types and messages of conditions with status `True`.
     pub conditions: Vec<(String, String)>,
-    /// What its own deletion waits for (`spec.finalizers` and
-    /// `metadata.finalizers`).
+    /// Finalizers that its deletion waits for (`spec.finalizers` and `metadata.finalizers`).
     pub finalizers: Vec<String>,
 }
 
-/// Resource and group, as the message of a condition names them.
+/// A resource that is left in a namespace, as named in the message of a condition.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Remaining {
     /// Plural name.
@@ -29,7 +28,7 @@ pub struct Remaining {
 }
 
 impl Leaving {
-    /// Reads a namespace; none while nobody has deleted it.
+    /// Reads a namespace. Returns `None` if it is not being deleted.
     pub fn read(value: &Value) -> Option<Self> {
         let since = time(&value["metadata"]["deletionTimestamp"])?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -53,7 +52,7 @@ impl Leaving {
         })
     }
 
-    /// The message of a condition that holds.
+    /// Returns the message of a condition with status `True`.
     pub fn condition(&self, name: &str) -> Option<&str> {
         self.conditions
             .iter()
@@ -61,7 +60,7 @@ impl Leaving {
             .map(|(_, message)| message.as_str())
     }
 
-    /// The first of the conditions that say why it does not get on, causes first.
+    /// Returns the first condition that explains the delay. Root causes take precedence.
     pub fn cause(&self) -> Option<(&str, &str)> {
         [
             "NamespaceDeletionDiscoveryFailure",
@@ -74,9 +73,10 @@ impl Leaving {
         .find_map(|name| Some((name, self.condition(name)?)))
     }
 
-    /// What is left in it, by the words of the namespace controller:
-    /// `Some resources are remaining: things.ex.org has 1 resource instances,
-    /// pods. has 2 resource instances`.
+    /// Returns the resources that are left in the namespace.
+    ///
+    /// Parses the message of the namespace controller: `Some resources are remaining: things.ex.org
+    /// has 1 resource instances, pods. has 2 resource instances`.
     pub fn remaining(&self) -> Vec<Remaining> {
         let Some(message) = self.condition("NamespaceContentRemaining") else {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! What points at a Service: aggregated APIs, webhooks, conversions.
+//! Registrations of Services: aggregated APIs, webhooks and conversions.
 
 use std::collections::BTreeSet;
 
@@ -9,65 +9,65 @@ use super::Subject;
 use crate::object::{GroupKind, ObjectId, ServiceRef};
 use crate::observe::available;
 
-/// An object that points at Services.
+/// An object that refers to Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registered {
-    /// The object.
+    /// Id and metadata of the object.
     pub subject: Subject,
-    /// What it registers.
+    /// Kind of the registration.
     pub role: Role,
 }
 
-/// What is registered.
+/// Kinds of registrations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Role {
-    /// A group-version that another server answers for.
+    /// A group-version that is served by another API server.
     Api {
         /// Group and version, such as `metrics.k8s.io/v1beta1`.
         group_version: String,
-        /// The Service of that server.
+        /// Service of that server.
         service: ServiceRef,
-        /// Condition Available: none while it holds, else reason and message.
+        /// Reason and message of the Available condition. `None` while it is true.
         unavailable: Option<String>,
     },
-    /// Webhooks that are asked before objects are written.
+    /// Admission webhooks.
     Webhooks(Vec<Webhook>),
-    /// A webhook that converts the objects of a definition between versions.
+    /// A conversion webhook for the objects of a CRD.
     Conversion {
         /// Resource and group, such as `things.example.org`.
         resource: String,
-        /// The versions that are served.
+        /// Versions that are served.
         served: Vec<String>,
-        /// The Service that converts.
+        /// Service of the webhook.
         service: ServiceRef,
     },
 }
 
-/// One webhook of a configuration.
+/// A webhook of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Webhook {
-    /// Its name, as error messages quote it.
+    /// Its name, as it appears in error messages.
     pub name: String,
-    /// Where it is asked; none for a URL.
+    /// Service of the webhook. `None` for a URL.
     pub service: Option<ServiceRef>,
     /// Whether a failed call refuses the write (`failurePolicy: Fail`).
     pub refuses: bool,
-    /// Whether it may change what is written.
+    /// Whether the webhook can change the object.
     pub mutates: bool,
-    /// Whether selectors or conditions take objects out of its rules.
+    /// Whether selectors or match conditions exclude some objects.
     pub selects: bool,
-    /// The writes it is asked about.
+    /// Writes for which the webhook is called.
     pub rules: Vec<Rule>,
 }
 
-/// Writes that a webhook is asked about.
+/// Writes for which a webhook is called.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[derive(Default)]
 pub struct Rule {
-    /// `CREATE`, `UPDATE`, `DELETE`, `CONNECT` or `*`.
+    /// Operations: `CREATE`, `UPDATE`, `DELETE`, `CONNECT` or `*`.
     pub operations: Vec<String>,
-    /// Groups; the core group is empty.
+    /// API groups. The core group is empty.
     pub api_groups: Vec<String>,
     /// Plural names, with subresources.
     pub resources: Vec<String>,
@@ -104,7 +104,7 @@ struct DefinedVersion {
 }
 
 impl Registered {
-    /// Reads an `APIService`; none when the API server itself answers for it.
+    /// Reads an `APIService`. Returns `None` if the API server itself serves it.
     pub fn api_service(value: &Value) -> Option<Self> {
         let spec = &value["spec"];
         let service = service(&spec["service"])?;
@@ -120,7 +120,7 @@ impl Registered {
         })
     }
 
-    /// Reads a webhook configuration; none when it has no webhooks.
+    /// Reads a webhook configuration. Returns `None` if it contains no webhooks.
     pub fn webhooks(kind: &str, value: &Value) -> Option<Self> {
         let id = id("admissionregistration.k8s.io", kind, value)?;
         let mutates = kind.starts_with("Mutating");
@@ -135,7 +135,7 @@ impl Registered {
         })
     }
 
-    /// The Services it points at, without doubles.
+    /// Returns the distinct Services of the registration.
     pub fn services(&self) -> BTreeSet<&ServiceRef> {
         match &self.role {
             Role::Api { service, .. } | Role::Conversion { service, .. } => [service].into(),
@@ -148,12 +148,12 @@ impl Registered {
 }
 
 impl Definition {
-    /// The kind that it defines.
+    /// Returns the kind that the CRD defines.
     pub fn kind(&self) -> GroupKind {
         GroupKind::new(self.spec.group.clone(), self.spec.names.kind.clone())
     }
 
-    /// The conversion that it registers; none without a Service that converts.
+    /// Returns the conversion webhook. `None` if it has no Service.
     pub fn registered(&self) -> Option<Registered> {
         let conversion = self.spec.conversion.as_ref()?;
         if conversion["strategy"] != "Webhook" {

@@ -1,7 +1,7 @@
-//! Temporary changes that are on record, of releases that nobody is at.
+//! Recorded temporary changes of releases that are not being reconciled.
 //!
-//! A temporary change lasts as long as a run; what a run leaves the next one
-//! takes back or goes on with. Where there is no Release any more, no run finds it.
+//! A temporary change lasts as long as a run. The next run reverts or continues the changes that
+//! are left. Without a Release, no run will ever find them.
 
 use std::collections::BTreeMap;
 
@@ -16,26 +16,26 @@ use crate::inventory::{Journal, JournalError, ReleaseName};
 use crate::object::ObjectId;
 use crate::overlay::{Journaled, OverlayId, State, fields};
 
-/// Fields of an object that are told; the rest is counted.
+/// Maximum number of fields that are listed per object.
 const TOLD: usize = 5;
-/// Characters of a value that are shown.
+/// Maximum length of a shown value, in characters.
 const SHOWN: usize = 40;
 
-/// The temporary changes of a release.
+/// Recorded temporary changes of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
-    /// The ConfigMap that has them on record.
+    /// The ConfigMap with the journal.
     pub record: ObjectId,
-    /// The release that they belong to: `<environment>.<release>`.
+    /// The release: `<environment>.<release>`.
     pub owner: String,
-    /// What is different.
+    /// The temporary changes.
     pub overlays: BTreeMap<OverlayId, Journaled>,
-    /// Whether somebody carries out a plan of that release.
+    /// State of the release's Lease.
     pub holding: Holding,
 }
 
 impl Standing {
-    /// Reads a ConfigMap; none for one that is no journal, by its name.
+    /// Reads a ConfigMap. Returns `None` unless its name is that of a journal.
     pub fn read(value: &Value) -> Option<Result<Self, JournalError>> {
         let metadata = &value["metadata"];
         let name = metadata["name"].as_str()?;
@@ -55,13 +55,13 @@ impl Standing {
     }
 }
 
-/// Every temporary change that nobody is about to end.
+/// Adds all temporary changes that no run will revert.
 pub(super) fn overlays(observations: &Observations, found: &mut Vec<Diagnosis>) {
     for standing in &observations.standing {
         let Some(why) = abandoned_by(observations, &standing.owner, standing.holding) else {
             continue;
         };
-        // A gate is told by itself: nothing that it is was different before.
+        // Gates have their own diagnosis. They have no previous state to revert to.
         let overlays = standing.overlays.iter();
         let overlays = overlays.filter(|(_, one)| !one.is_gate());
         found.extend(overlays.map(|(id, one)| {
@@ -101,7 +101,7 @@ fn diagnosis(
     )
 }
 
-/// The next run of the release ends it.
+/// Adds the advice if the next run of the release will clean up.
 fn goes_on(diagnosis: &mut Diagnosis, owner: &str) {
     let target = target(owner);
     diagnosis.hint = Some(
@@ -111,7 +111,7 @@ fn goes_on(diagnosis: &mut Diagnosis, owner: &str) {
     diagnosis.command = Some(format!("pleach apply {target}"));
 }
 
-/// No run finds it any more.
+/// Adds the advice if no run will find the change.
 fn by_hand(diagnosis: &mut Diagnosis, standing: &Standing, one: &Journaled) {
     diagnosis.severity = Severity::Error;
     diagnosis.breaks = vec!["nothing will take it back".to_owned()];
@@ -132,7 +132,7 @@ fn target(owner: &str) -> String {
     owner.replacen('.', "/", 1)
 }
 
-/// `.spec.replicas is 0 and was 2`.
+/// Lists the changed fields, such as `.spec.replicas is 0 and was 2`.
 fn differences(one: &Journaled) -> String {
     let fields = fields(&one.set.0);
     let mut told: Vec<String> = fields

@@ -1,4 +1,4 @@
-//! Deletions that do not end.
+//! Deletions that do not finish.
 
 use std::collections::BTreeSet;
 
@@ -11,23 +11,23 @@ use crate::age::age;
 use crate::finding::Severity;
 use crate::object::ObjectId;
 
-/// A namespace goes within seconds when nothing is in the way; the namespace
-/// controller alone takes five.
+/// Grace period of a namespace. Without obstacles its deletion takes seconds, of which the
+/// namespace controller alone takes five.
 const NAMESPACE_PATIENCE: SignedDuration = SignedDuration::from_secs(60);
-/// Where nobody is seen who could take the finalizer away, waiting is of no use.
+/// Grace period if the controller of the finalizer is missing. Waiting longer is of no use.
 const CERTAIN_PATIENCE: SignedDuration = SignedDuration::from_secs(10);
-/// Finalizers may have real work to do.
+/// Grace period of an object. Its finalizers can require long-running work.
 const OBJECT_PATIENCE: SignedDuration = SignedDuration::from_secs(300);
 
-/// Whether the message of a condition names a group-version: as a whole, not
-/// as the beginning of a longer one.
+/// Returns whether the message of a condition names a group-version. A prefix of a longer name does
+/// not match.
 pub(super) fn names_api(message: &str, group_version: &str) -> bool {
     message
         .split([' ', ',', ':', ';', '"'])
         .any(|word| word == group_version)
 }
 
-/// Namespaces that are being deleted and have a reason not to go, or had the time.
+/// Adds terminating namespaces with a known obstacle or an exceeded grace period.
 pub(super) fn namespaces(observations: &Observations, found: &mut Vec<Diagnosis>) {
     for namespace in &observations.namespaces {
         let late = is_late(namespace.since, observations.at, NAMESPACE_PATIENCE);
@@ -67,7 +67,7 @@ fn start(
 }
 
 fn by_discovery(observations: &Observations, namespace: &Leaving, message: &str) -> Diagnosis {
-    // Both may be so at once: then neither is enough alone.
+    // Both causes can exist at once. Then neither repair is sufficient on its own.
     let left = left_in(namespace);
     let why = match &left {
         Some(left) => format!("{message}; {left}"),
@@ -133,7 +133,7 @@ fn by_failure(
     diagnosis
 }
 
-/// Objects are left in it, with finalizers or without.
+/// Diagnoses a namespace with remaining objects, with or without finalizers.
 fn by_content(observations: &Observations, namespace: &Leaving, message: &str) -> Diagnosis {
     let why = left_in(namespace).unwrap_or_else(|| message.to_owned());
     let mut diagnosis = start(observations, namespace, Severity::Warning, &why);
@@ -156,8 +156,8 @@ fn by_content(observations: &Observations, namespace: &Leaving, message: &str) -
     diagnosis
 }
 
-/// What the namespace controller says of objects that are left: the finalizers are
-/// the cause of what remains, and both say something.
+/// Returns the messages about remaining objects and finalizers. The finalizers are the cause of the
+/// remaining objects, and both messages contain details.
 fn left_in(namespace: &Leaving) -> Option<String> {
     let conditions = ["NamespaceFinalizersRemaining", "NamespaceContentRemaining"];
     let said: Vec<&str> = conditions
@@ -167,7 +167,7 @@ fn left_in(namespace: &Leaving) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// Objects in it that are being deleted.
+/// Returns the objects in a namespace that are being deleted.
 fn held<'o>(observations: &'o Observations, namespace: &Leaving) -> Vec<&'o Subject> {
     let objects = observations.objects.iter();
     objects
@@ -178,7 +178,7 @@ fn held<'o>(observations: &'o Observations, namespace: &Leaving) -> Vec<&'o Subj
         .collect()
 }
 
-/// Who has to let the objects go; none where no finalizer is seen.
+/// Names the finalizers whose controllers must act. Returns `None` if there are none.
 fn how_it_ends(held: &[&Subject]) -> Option<String> {
     let finalizers: BTreeSet<&str> = held
         .iter()
@@ -193,7 +193,7 @@ fn how_it_ends(held: &[&Subject]) -> Option<String> {
     })
 }
 
-/// Nothing is said about it: nobody works on it.
+/// Diagnoses a namespace without a condition. No controller works on its deletion.
 fn by_nobody(observations: &Observations, namespace: &Leaving) -> Diagnosis {
     let why = if namespace.finalizers.is_empty() {
         "no condition says why".to_owned()
@@ -213,8 +213,8 @@ fn show(namespace: &Leaving) -> String {
     format!("kubectl get namespace {} -o yaml", namespace.name)
 }
 
-/// Objects whose finalizers nobody takes away; those of a namespace that is
-/// explained already are named there.
+/// Adds objects whose finalizers are not removed. Objects that are part of a namespace diagnosis
+/// are skipped.
 pub(super) fn objects(observations: &Observations, found: &mut Vec<Diagnosis>) {
     let told: BTreeSet<ObjectId> = found
         .iter()
@@ -261,7 +261,7 @@ pub(super) fn objects(observations: &Observations, found: &mut Vec<Diagnosis>) {
     }
 }
 
-/// An object as kubectl takes it.
+/// Formats an object as arguments of kubectl.
 pub(crate) fn address(id: &ObjectId) -> String {
     let kind = id.group_kind().to_string().to_lowercase();
     let option = id

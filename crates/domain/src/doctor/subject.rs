@@ -1,4 +1,4 @@
-//! What the metadata of an object says about its owner and its end.
+//! Owner and deletion state of an object, read from its metadata.
 
 use std::fmt;
 
@@ -11,72 +11,72 @@ use crate::diff::ownership;
 use crate::ending::Finalizer;
 use crate::object::{ObjectId, annotations, labels};
 
-/// An object as far as its metadata goes.
+/// An object, reduced to its metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// The object.
+    /// Id of the object.
     pub id: ObjectId,
-    /// Its incarnation.
+    /// UID of the object.
     pub uid: String,
-    /// Changes with every write.
+    /// Resource version. It changes with every write.
     pub resource_version: String,
-    /// Since when a deletion waits for finalizers.
+    /// Start of a deletion that waits for finalizers.
     pub deleting_since: Option<Timestamp>,
-    /// What it waits for.
+    /// Finalizers of the object.
     pub finalizers: Vec<Finalizer>,
-    /// The ApplySet that it says it belongs to.
+    /// ApplySet in the object's label.
     pub apply_set: Option<String>,
-    /// Whether pleach applied it, or something it was copied from.
+    /// Whether the object has the digest annotation, either from pleach or as a copy.
     pub has_digest: bool,
-    /// What its `ownerReferences` name, such as `Deployment/web`.
+    /// Owners in `ownerReferences`, such as `Deployment/web`.
     pub references: Vec<String>,
-    /// The deployer that left its marks on it.
+    /// Other deployment tool with marks on the object.
     pub deployer: Option<Deployer>,
-    /// The last write to it that is on record.
+    /// Latest recorded write.
     pub last_write: Option<Write>,
 }
 
-/// A deployer that may still be active, and how it is told to stop.
+/// Another deployment tool that is possibly active, and the command to suspend it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Deployer {
-    /// What people call it, with what of it is meant.
+    /// Name of the tool and, if known, the owner.
     pub name: String,
-    /// The label, annotation or field manager that tells.
+    /// Label, annotation or field manager that identifies the tool.
     pub mark: String,
-    /// The command that makes it leave the object alone.
+    /// Command that suspends the tool for this object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspend: Option<String>,
 }
 
-/// A write on record.
+/// A recorded write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Write {
     /// Field manager.
     pub manager: String,
-    /// When; the server does not always keep it.
+    /// Time of the write. The server does not always record it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
 }
 
-/// Whose an object is.
+/// Owners of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Owner {
-    /// The release of pleach that it belongs to: `ENV/RELEASE`.
+    /// Release of pleach that contains the object: `ENV/RELEASE`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
-    /// Its ApplySet, by its label.
+    /// ApplySet in the object's label.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub apply_set: Option<String>,
-    /// What its `ownerReferences` name.
+    /// Owners in `ownerReferences`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub references: Vec<String>,
-    /// The deployer that left its marks on it.
+    /// Other deployment tool with marks on the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deployer: Option<Deployer>,
-    /// Who wrote to it last.
+    /// Latest recorded write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_write: Option<Write>,
 }
@@ -104,13 +104,13 @@ impl Subject {
         }
     }
 
-    /// Whether it claims to be a member of a release: its label, or the digest
-    /// that every apply of ours writes.
+    /// Returns whether the object claims membership of a release, by its label or by the digest
+    /// annotation that every apply of pleach writes.
     pub fn claims_membership(&self) -> bool {
         self.apply_set.is_some() || self.has_digest
     }
 
-    /// Whose it is, as far as its metadata tells.
+    /// Returns the owners, as far as the metadata contains them.
     pub(super) fn owner(&self) -> Owner {
         Owner {
             release: None,
@@ -123,7 +123,7 @@ impl Subject {
 }
 
 impl Owner {
-    /// Somebody who may put the object back, or miss it.
+    /// Returns the release, tool or ApplySet that could recreate the object or depend on it.
     pub fn active(&self) -> Option<String> {
         if let Some(release) = &self.release {
             return Some(format!("release {release}"));
@@ -136,7 +136,7 @@ impl Owner {
 }
 
 impl fmt::Display for Owner {
-    /// All that is known, in one line; empty for nothing.
+    /// Formats all known owners in one line. Empty if there are none.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts: Vec<String> = self.active().into_iter().collect();
         if !self.references.is_empty() {
@@ -150,7 +150,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// A time of the API server; none when it is absent or no time.
+/// Parses a timestamp of the API server. Returns `None` if it is absent or invalid.
 pub(super) fn time(value: &Value) -> Option<Timestamp> {
     value.as_str()?.parse().ok()
 }
@@ -166,7 +166,7 @@ fn last_write(metadata: &Value) -> Option<Write> {
         .max_by_key(|write| write.at)
 }
 
-/// The marks of deployers, or else the field manager of one.
+/// Finds another deployment tool by its marks, or else by its field manager.
 fn deployer(metadata: &Value) -> Option<Deployer> {
     let found = deployer::marked(metadata)
         .or_else(|| deployer::of_managers(&ownership::managers(metadata)))?;

@@ -1,4 +1,4 @@
-//! What is made of a broken cluster.
+//! Diagnoses of broken clusters.
 
 mod gates;
 mod members;
@@ -31,8 +31,8 @@ fn service(name: &str) -> ServiceRef {
     }
 }
 
-/// A cluster in which Service `old/api` is gone, `old/idle` has no endpoints
-/// and `old/live` answers.
+/// Builds a cluster in which Service `old/api` is missing, `old/idle` has no endpoints and
+/// `old/live` is ready.
 fn cluster() -> Observations {
     let backend = |exists, ready_endpoints| Backend {
         exists,
@@ -80,7 +80,7 @@ fn webhooks(kind: &str, webhooks: &[Value]) -> Registered {
     Registered::webhooks(kind, &value).unwrap()
 }
 
-/// The only diagnosis of a registration.
+/// Returns the only diagnosis of a registration.
 fn only(registered: Registered) -> Diagnosis {
     let mut found = diagnose(&Observations {
         registrations: vec![registered],

@@ -1,25 +1,24 @@
-//! The line of source that a finding is about.
+//! Source lines of findings.
 //!
-//! What lies in a repository may be secret, and what is shown here ends up in
-//! logs of pipelines. A line is shown as it is only where it cannot be: values
-//! are cut off in documents that may be a Secret, and within values and patches
-//! of pleach's own files.
+//! Files of a repository can contain secrets, and excerpts end up in logs of pipelines. Values are
+//! therefore cut off in documents that are possibly a Secret, and below values and patches in
+//! pleach's own files.
 
 use std::collections::BTreeMap;
 
 use super::Finding;
 use crate::repo::FileTree;
 
-/// Longest line that is shown.
+/// Maximum length of a shown line, in characters.
 const LONGEST: usize = 160;
 
-/// What stands for a value that is not shown.
+/// Placeholder of a hidden value.
 const HIDDEN: &str = "…";
 
-/// Keys of pleach's own files below which anything may be secret.
+/// Keys in pleach's own files below which values are possibly secret.
 const PRIVATE: [&str; 4] = ["values", "patches", "patch", "overlays"];
 
-/// Adds the line of source to each finding that has a place.
+/// Sets the source line of each finding with a location.
 pub fn attach(tree: &dyn FileTree, findings: &mut [Finding]) {
     let mut files: BTreeMap<String, Option<Source>> = BTreeMap::new();
     for finding in findings {
@@ -38,8 +37,7 @@ pub fn attach(tree: &dyn FileTree, findings: &mut [Finding]) {
     }
 }
 
-/// Every line of a file as it may be shown, in the order of the text; none for
-/// one that may not be shown at all.
+/// Returns all lines of a file in their safe form. `None` for a line that must not be shown.
 pub fn lines(file: &str, text: &str) -> Vec<Option<String>> {
     let source = Source::new(text.to_owned(), is_own(file));
     (1..=source.lines.len())
@@ -47,31 +45,30 @@ pub fn lines(file: &str, text: &str) -> Vec<Option<String>> {
         .collect()
 }
 
-/// Whether a file is one of ours by its path: it may be too broken to say so.
+/// Returns whether the path is that of a pleach file. The content is possibly invalid YAML.
 fn is_own(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or_default();
     file.starts_with("environments/")
         || ["pleach.yaml", "bundle.yaml", "version.yaml"].contains(&name)
 }
 
-/// A text whose lines can be shown. It is gone through once, however many of
-/// them are asked for.
+/// A text with lines that can be shown. It is scanned once, for any number of lines.
 struct Source {
     text: String,
     own: bool,
     lines: Vec<Line>,
-    /// Whether each document may be a Secret.
+    /// Whether each document is possibly a Secret.
     secret: Vec<bool>,
 }
 
-/// Where a line is, and what is known of it.
+/// Position and properties of a line.
 struct Line {
     begin: usize,
     end: usize,
-    /// The document that it belongs to.
+    /// Index of the document that contains the line.
     document: usize,
-    /// Whether it lies below a private key, going by indentation: this must
-    /// hold for text that is no YAML, too.
+    /// Whether the line is below a private key. This is based on indentation, so that it also works
+    /// for invalid YAML.
     private: bool,
 }
 
@@ -80,8 +77,8 @@ impl Source {
         let own = own || text.contains("pleach.dev/v1");
         let mut lines = Vec::new();
         let mut secret = vec![false];
-        // What the next line may lie below, each further in than the one
-        // before; and whether it is private, or lies below what is.
+        // Lines that possibly enclose the next one, each indented further than its predecessor. The
+        // flag says whether the line is private or opens a private block.
         let mut above: Vec<(usize, bool)> = Vec::new();
         let mut begin = 0;
         for whole in text.split_inclusive('\n') {
@@ -132,8 +129,10 @@ impl Source {
     }
 }
 
-/// Whether the document of a line may be a Secret. Rather once too often: a
-/// ConfigMap may mention a Secret, and a template may write any kind.
+/// Returns whether the document of a line is possibly a Secret.
+///
+/// False positives are acceptable: a ConfigMap can mention a Secret, and a template can produce any
+/// kind.
 fn tells_of_secret(line: &str) -> bool {
     line.contains("Secret")
         || line.contains("stringData")
@@ -153,7 +152,7 @@ fn indent_of(line: &str) -> usize {
     line.len() - line.trim_start_matches([' ', '-']).len()
 }
 
-/// Where the value of a private key begins that is on the same line.
+/// Returns the position of a private key's value on the same line.
 fn private_part(line: &str) -> Option<usize> {
     PRIVATE
         .iter()
@@ -168,7 +167,7 @@ fn private_part(line: &str) -> Option<usize> {
         .map(|at| at + usize::from(line[at..].starts_with(' ')))
 }
 
-/// The key of a line, without what it holds; none where there is no key.
+/// Returns the key of a line without its value. `None` if there is no key.
 fn without_value(line: &str) -> Option<String> {
     let content = line.trim_start_matches([' ', '-']);
     let (key, value) = content.split_once(':')?;
@@ -194,7 +193,7 @@ mod tests {
     use super::*;
 
     #[rstest]
-    // Plain manifests are shown as they are.
+    // Plain manifests are shown unchanged.
     #[case(
         "kind: Service\nspec:\n  ports: [{port: x}]\n",
         3,
@@ -202,7 +201,7 @@ mod tests {
     )]
     #[case("kind: Service\n\n", 2, None)]
     #[case("a: 1\n", 9, None)]
-    // With a Secret in the file only keys are.
+    // If the document is a Secret, only keys are shown.
     #[case("kind: Secret\ndata:\n  key: aGk=\n", 3, Some("  key: …"))]
     #[case("kind: Secret\ndata:\n  key: aGk=\n", 2, Some("data:"))]
     #[case("kind: A\nx: 1\n---\nkind: Secret\nx: 2\n---\nx: 3\n", 2, Some("x: 1"))]
@@ -215,7 +214,7 @@ mod tests {
     #[case("kind: Secret\ndata:\n  - hunter2\n", 3, None)]
     #[case("kind: Secret\nstringData:\n  k: |\n    hunter2:x\n", 4, None)]
     #[case("{kind: Secret, data: {key: aGk=}}\n", 1, None)]
-    // Of our own files all but values and patches.
+    // In pleach's own files, values and patches are hidden.
     #[case(
         "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nextnds: x\n",
         3,

@@ -1,14 +1,14 @@
-//! Replicas that an autoscaler sets.
+//! Replicas that are set by an autoscaler.
 
 use serde_json::Value;
 
 use super::FieldPattern;
 use crate::object::{ApiVersion, Manifest, ObjectId};
 
-/// The field that an autoscaler writes.
+/// Path of the field that an autoscaler writes.
 pub const SCALED: &[&str] = &["spec", "replicas"];
 
-/// What an autoscaler scales; none for any other object.
+/// Returns the workload that an autoscaler scales. `None` for any other object.
 pub fn scale_target(id: &ObjectId, autoscaler: &Value) -> Option<ObjectId> {
     if !id.is("autoscaling", "HorizontalPodAutoscaler") {
         return None;
@@ -23,16 +23,15 @@ pub fn scale_target(id: &ObjectId, autoscaler: &Value) -> Option<ObjectId> {
     ))
 }
 
-/// Whether an object says how many replicas it wants: an autoscaler would have
-/// to fight it.
+/// Returns whether a manifest sets the number of replicas, which conflicts with an autoscaler.
 pub fn wants_replicas(manifest: &Manifest) -> bool {
-    // Most objects are not even parsed for it.
+    // The text search avoids parsing most manifests.
     let text = std::str::from_utf8(manifest.json()).unwrap_or_default();
     text.contains("\"replicas\":") && manifest.value()["spec"]["replicas"].is_number()
 }
 
 impl FieldPattern {
-    /// The replicas of a workload.
+    /// Returns the pattern for the replicas of a workload.
     pub fn replicas() -> Self {
         Self::of_keys(SCALED)
     }

@@ -1,4 +1,4 @@
-//! Paths as people write them: `spec.template.spec.containers[name=app].image`.
+//! Field patterns in the notation of users: `spec.template.spec.containers[name=app].image`.
 
 mod walk;
 
@@ -12,8 +12,8 @@ use crate::object::{FieldPath, KeyValue, PathSegment};
 
 pub(super) use walk::Reach;
 
-/// Names fields of objects. Items of lists are selected by what they hold, not
-/// by their position, which moves.
+/// A pattern that matches fields of objects. List items are selected by content instead of their
+/// position, which can change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldPattern {
     steps: Vec<Step>,
@@ -23,13 +23,13 @@ pub struct FieldPattern {
 enum Step {
     /// A key of a map.
     Key(String),
-    /// The items of a list that hold all of these.
+    /// List items that contain all of these values.
     Where(Vec<(String, String)>),
-    /// Every item of a list.
+    /// All list items.
     Every,
 }
 
-/// Why a text is no pattern.
+/// Reason why a text is not a valid pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no path of a field: {why}")]
 pub struct PatternError {
@@ -87,7 +87,7 @@ impl FromStr for FieldPattern {
     }
 }
 
-/// Where the bracket ends, outside of quotes.
+/// Returns the position of the closing bracket outside of quotes.
 fn closing(text: &str) -> Option<usize> {
     let mut quote = None;
     for (index, character) in text.char_indices() {
@@ -124,7 +124,7 @@ fn bracket(inner: &str) -> Result<Step, &'static str> {
     Ok(Step::Where(keys))
 }
 
-/// The parts between commas outside of quotes.
+/// Splits a text at commas outside of quotes.
 fn split(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let (mut start, mut quote) = (0, None);
@@ -185,8 +185,8 @@ impl Serialize for FieldPattern {
     }
 }
 
-/// The path that the server names, as a rule would say it; none where it
-/// selects by position or by the value of an item.
+/// Converts a path of the server into a pattern. Fails if the path contains a list index or a set
+/// item.
 impl TryFrom<&FieldPath> for FieldPattern {
     type Error = ();
 
@@ -217,9 +217,10 @@ fn text_of(value: &KeyValue) -> String {
 }
 
 impl FieldPattern {
-    /// The field that the server names in a conflict. Its text does not say
-    /// where a key with dots ends; the manifest does. Where it leads by position
-    /// or by value, the list as a whole is meant.
+    /// Parses a field path from a conflict message of the server.
+    ///
+    /// The message does not delimit keys with dots, so the manifest is used to find their ends. A
+    /// path through a list index or a set item yields the whole list.
     pub fn of_server(text: &str, manifest: &Value) -> Option<Self> {
         let mut steps = Vec::new();
         let mut at = Some(manifest);
@@ -259,7 +260,7 @@ impl FieldPattern {
     }
 }
 
-/// Whether an item of a list holds all of these.
+/// Returns whether a list item contains all of these values.
 fn holds(item: &Value, keys: &[(String, String)]) -> bool {
     item.is_object()
         && keys.iter().all(|(key, wanted)| {

@@ -1,4 +1,4 @@
-//! Rules of a release, and the objects they are about.
+//! Ignore rules of a release, and the objects they match.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use crate::finding::{Finding, Kind};
 use crate::object::{Manifest, ObjectId, Origin, annotations, labels};
 use crate::repo::{Selector, did_you_mean};
 
-/// Fields of some objects that are left to others.
+/// A rule that leaves fields of some objects to other managers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IgnoreRule {
-    /// The objects.
+    /// Selector of the objects.
     pub target: Selector,
-    /// The fields.
+    /// Patterns of the fields.
     pub fields: Vec<FieldPattern>,
-    /// Where it is written.
+    /// File and line of the declaration.
     pub origin: Origin,
 }
 
 impl FieldPattern {
-    /// Why a field cannot be left to others: the object would no longer be
-    /// known, or not as ours.
+    /// Returns the reason why a field cannot be ignored. pleach needs it to identify the object or
+    /// its membership.
     pub fn reserved(&self) -> Option<&'static str> {
         match self.keys().as_slice() {
             ["apiVersion" | "kind", ..] | ["metadata", "name" | "namespace", ..] => {
@@ -46,8 +46,8 @@ impl FieldPattern {
     }
 }
 
-/// Which fields of which manifests the rules name. A rule, or a field of it,
-/// that names nothing is a finding: it is misspelled or out of date.
+/// Returns the ignored fields of each manifest. A rule or field without a match is reported as a
+/// warning, because it is misspelled or outdated.
 pub fn resolve(
     rules: &[IgnoreRule],
     manifests: &[Manifest],
@@ -132,7 +132,7 @@ fn no_field(rule: &IgnoreRule, field: &FieldPattern, matched: &[&(&Manifest, Val
         format!("no object that the ignore rule matches has {field}"),
     )
     .at(rule.origin.clone());
-    // The object in which it leads furthest has the keys it may have meant.
+    // The object with the longest match contains the keys that were probably intended.
     let hint = matched
         .iter()
         .find_map(|(_, value)| match field.reach(value) {

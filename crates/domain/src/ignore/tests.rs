@@ -146,7 +146,7 @@ fn paths_are_given_up_as_the_server_names_them() {
         json!({".": {}, "f:name": {}, "f:image": {}})
     );
     assert!(containers["k:{\"name\":\"app\"}"].get("f:image").is_none());
-    // By a field that is no key of the server's.
+    // Selects by a field that is not a list key of the server.
     let ports = give_up("spec.template.spec.containers[name=app].ports[name=http].name");
     assert!(!ports.to_string().contains("f:protocol\":{},\"f:name"));
     assert_eq!(
@@ -171,13 +171,13 @@ fn the_question_leaves_what_we_own_as_it_is() {
     live["spec"]["replicas"] = json!(7);
     live["spec"]["template"]["spec"]["containers"][0]["image"] = json!("app:of-others");
 
-    // We own both: they are sent as they are, so that the answer keeps them.
+    // We own both fields, so they are sent with their live values.
     let question = ignored.question(&manifest, &live, &entry()).unwrap();
     assert_eq!(question["spec"]["replicas"], 7);
     let container = &question["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["image"], "app:of-others");
 
-    // We own neither any more: they are left out.
+    // We own neither field any more, so both are omitted.
     let given_up = give_up(ignored.of(manifest.id()), &entry(), &live);
     let question = ignored.question(&manifest, &live, &given_up).unwrap();
     assert_eq!(question, ignored.lean(&manifest).value());

@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
-/// The id of the ApplySet whose parent is this object; an empty namespace
-/// stands for cluster-scoped parents.
+/// Computes the id of the ApplySet whose parent is this object. An empty namespace stands for
+/// cluster-scoped parents.
 ///
 /// ```
 /// use pleach_domain::inventory::apply_set_id;

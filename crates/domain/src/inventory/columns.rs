@@ -1,5 +1,4 @@
-//! The status fields that `kubectl get` shows as columns, made from all that is said of a
-//! release.
+//! Status fields that `kubectl get` shows as columns, derived from the conditions.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -7,14 +6,14 @@ use serde_json::{Value, json};
 use super::Orders;
 use super::conditions::{ConditionKind, of};
 
-/// How long the message is at most, in characters.
+/// Maximum length of the message, in characters.
 const LONGEST: usize = 120;
-/// How much of a commit is shown.
+/// Number of characters shown of a commit id.
 const COMMIT: usize = 7;
-/// Reasons of Ready that are not about what git says: everything was applied.
+/// Reasons of condition Ready that occur only after everything was applied.
 const APPLIED: [&str; 2] = ["Degraded", "Recovered"];
 
-/// Fills in the columns of a status; `live` has what users ask for.
+/// Sets the column fields of a status. `live` is the live object with the user requests.
 pub(super) fn fill(status: &mut Value, live: &Value, now: Timestamp) {
     let commit: String = text(&status["revision"]).chars().take(COMMIT).collect();
     let suspended = Orders::read(live).suspended(now).is_some();
@@ -33,7 +32,7 @@ pub(super) fn fill(status: &mut Value, live: &Value, now: Timestamp) {
     status["summary"] = json!(summary);
 }
 
-/// The fields of a status that are columns.
+/// Extracts the column fields of a status.
 pub(super) fn of_status(status: &Value) -> Value {
     json!({
         "commit": status["commit"],
@@ -55,7 +54,7 @@ fn is_true(conditions: &[Value], kind: &str) -> bool {
     find(conditions, kind).is_some_and(|one| one["status"] == "True")
 }
 
-/// Whether the cluster is as the newest commit says, whether or not it is ready.
+/// Returns whether the cluster is in sync with the newest commit, ready or not.
 fn is_synced(conditions: &[Value]) -> bool {
     let behind = ["Stalled", "Reconciling", "Drifted"];
     let ready = find(conditions, "Ready");
@@ -64,7 +63,7 @@ fn is_synced(conditions: &[Value]) -> bool {
         && behind.iter().all(|kind| !is_true(conditions, kind))
 }
 
-/// The first message that a user has to know, the worst first.
+/// Returns the most severe condition message.
 fn summary(conditions: &[Value]) -> &str {
     let troubles = [
         ConditionKind::Stalled,
@@ -86,7 +85,7 @@ fn summary(conditions: &[Value]) -> &str {
         .unwrap_or_default()
 }
 
-/// One line of bounded length.
+/// Shortens a message to one line of bounded length.
 fn shortened(message: &str) -> String {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() <= LONGEST {

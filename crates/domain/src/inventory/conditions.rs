@@ -1,5 +1,7 @@
-//! Conditions of a release. Those of the record are written with it; those that
-//! the loop tells stand beside them, and each write keeps the other's.
+//! Conditions of a release.
+//!
+//! A run writes its conditions together with the record. The controller adds its own conditions to
+//! the same status. Each writer preserves the conditions of the other.
 
 use std::time::Duration;
 
@@ -9,31 +11,31 @@ use serde_json::{Value, json};
 use super::columns;
 use super::release::status_of;
 
-/// Reason of the condition by which a release is told to wait for others.
+/// Condition reason of a release that waits for its dependencies.
 pub const DEPENDENCY_NOT_READY: &str = "DependencyNotReady";
-/// Reason of Ready where nothing is degraded any more.
+/// Reason of condition Ready after a release is no longer degraded.
 const RECOVERED: &str = "Recovered";
-/// Reason of the condition by which a release is told to wait for its time.
+/// Condition reason of a release that waits for its change window.
 pub const WINDOW_CLOSED: &str = "WindowClosed";
 
-/// How often a controller that follows a release writes that it still does.
+/// Interval at which a controller renews its condition Followed.
 pub const HEARTBEAT: Duration = Duration::from_mins(30);
-/// How many of these a controller that is at work does not miss.
+/// Number of heartbeats after which a silent controller counts as gone.
 const MISSED: u32 = 4;
-/// Where the condition Followed has that time.
+/// Field of condition Followed that contains the time of the last heartbeat.
 const RENEWED: &str = "lastHeartbeatTime";
 
-/// The controller that follows a release, as the object that holds the record says.
+/// The controller that follows a release, from the conditions of the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Following {
-    /// Branch and repository, in words.
+    /// Description of branch and repository.
     pub branch: String,
-    /// When it last said so; none where an older controller did, which says no time.
+    /// Time of the last heartbeat. `None` for older controllers, which write no time.
     pub renewed: Option<Timestamp>,
 }
 
 impl Following {
-    /// Whether the controller missed so many heartbeats that it is taken to be gone.
+    /// Returns whether the controller missed so many heartbeats that it counts as gone.
     pub fn is_stale(&self, now: Timestamp) -> bool {
         let silent = self.renewed.map(|renewed| now.duration_since(renewed));
         silent.is_some_and(|silent| {
@@ -42,32 +44,31 @@ impl Following {
     }
 }
 
-/// What the loop says of a release beside its record.
+/// A condition that the controller adds to a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// Its type.
+    /// Type of the condition.
     pub kind: ConditionKind,
-    /// One word.
+    /// CamelCase reason.
     pub reason: String,
-    /// One line.
+    /// Message of one line.
     pub message: String,
 }
 
-/// What the loop can say. Each of them is left out where it does not hold.
+/// Types of the controller's conditions. A condition that does not apply is omitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConditionKind {
-    /// A loop keeps the release equal to a branch.
+    /// A controller keeps the release in sync with a branch.
     Followed,
-    /// What git wants cannot be carried out until somebody does something.
+    /// The desired state cannot be applied until a user acts.
     Stalled,
-    /// What comes before it is not ready yet, or it is not the time for it; nobody has
-    /// to do anything.
+    /// The release waits for a dependency or a change window. No user has to act.
     Waiting,
-    /// Somebody changed what git says, and it is left as it is.
+    /// Another client changed the objects, and the controller does not correct them.
     Drifted,
-    /// Something of it was ready and is not any more.
+    /// An object was ready and is not ready any more.
     Degraded,
-    /// git cannot be reached: newer commits are not seen.
+    /// The git repository is unreachable, so newer commits are unknown.
     SourceUnavailable,
 }
 
@@ -81,12 +82,12 @@ impl ConditionKind {
         Self::SourceUnavailable,
     ];
 
-    /// As it is written.
+    /// Returns the condition type as written to the status.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Followed => "Followed",
             Self::Stalled => "Stalled",
-            // As kstatus has it: not there yet, and on its way.
+            // kstatus convention: not current yet, but in progress.
             Self::Waiting => "Reconciling",
             Self::Drifted => "Drifted",
             Self::Degraded => "Degraded",
@@ -95,7 +96,7 @@ impl ConditionKind {
     }
 
     fn is(self, condition: &Value) -> bool {
-        // The record has a condition Reconciling of its own.
+        // A run also writes a condition Reconciling, with another reason.
         let reasons = [DEPENDENCY_NOT_READY, WINDOW_CLOSED];
         let is_its_reason =
             self != Self::Waiting || reasons.iter().any(|known| condition["reason"] == *known);
@@ -103,13 +104,13 @@ impl ConditionKind {
     }
 }
 
-/// Whether a condition is one that the loop tells.
+/// Returns whether the controller wrote a condition.
 pub(super) fn is_told(condition: &Value) -> bool {
     ConditionKind::ALL.iter().any(|kind| kind.is(condition))
 }
 
-/// What a loop that follows a release says of itself in the object that holds
-/// the record; none where no loop does.
+/// Reads condition Followed from the object with the record. `None` if no controller follows the
+/// release.
 pub fn followed(live: &Value) -> Option<Following> {
     let status = status_of(live).ok()?;
     let mut conditions = of(&status).iter();
@@ -121,7 +122,7 @@ pub fn followed(live: &Value) -> Option<Following> {
     })
 }
 
-/// Renews the time of the condition Followed where the one that was said before is old.
+/// Sets the heartbeat time of condition Followed. Keeps the previous time while it is recent.
 fn beat(before: &[Value], condition: &mut Value, now: Timestamp) {
     let known = before.iter().find(|one| ConditionKind::Followed.is(one));
     let known = known.and_then(|known| known[RENEWED].as_str());
@@ -138,8 +139,7 @@ pub(super) fn of(status: &Value) -> &[Value] {
     status["conditions"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Takes the time of the last transition from what was said before, where
-/// nothing has changed since.
+/// Keeps the last transition time if the status of the condition is unchanged.
 fn keep_time(before: &[Value], condition: &mut Value) {
     let same = before
         .iter()
@@ -151,8 +151,8 @@ fn keep_time(before: &[Value], condition: &mut Value) {
     }
 }
 
-/// What is degraded is not ready, whatever its record says; and what was not ready for
-/// that alone is ready again.
+/// Sets Ready to False while the release is degraded. Restores Ready after recovery if Degraded was
+/// its reason.
 fn overrule(conditions: &mut [Value], now: Timestamp) {
     let degraded = conditions.iter();
     let degraded = degraded
@@ -180,8 +180,7 @@ fn overrule(conditions: &mut [Value], now: Timestamp) {
     ready["message"] = message;
 }
 
-/// What the loop says of what was ready and is not any more; none where it says nothing
-/// of that.
+/// Returns the message of condition Degraded. `None` if the release is not degraded.
 pub fn degraded(live: &Value) -> Option<String> {
     let status = status_of(live).ok()?;
     let mut conditions = of(&status).iter();
@@ -189,8 +188,7 @@ pub fn degraded(live: &Value) -> Option<String> {
     Some(condition["message"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Lays a status that is about to be written over the one that `live` holds:
-/// what the loop said stays.
+/// Adds the controller's conditions in `live` to a status that is about to be written.
 pub fn carry_over(live: &Value, status: &mut Value, now: Timestamp) {
     let Ok(before) = status_of(live) else { return };
     let before = of(&before);
@@ -210,8 +208,8 @@ pub fn carry_over(live: &Value, status: &mut Value, now: Timestamp) {
     columns::fill(status, live, now);
 }
 
-/// The status of `live` as it has to be for the loop to have said exactly this;
-/// none where it is that already.
+/// Returns the status of `live` with exactly these controller conditions. `None` if the status has
+/// them already.
 pub fn telling(live: &Value, said: &[Condition], now: Timestamp) -> Option<Value> {
     let status = status_of(live).ok()?;
     let before = of(&status);
@@ -226,7 +224,7 @@ pub fn telling(live: &Value, said: &[Condition], now: Timestamp) -> Option<Value
         message,
     } in said
     {
-        // Somebody carries it out right now, and says so.
+        // A run is in progress and writes this condition itself.
         if conditions.iter().any(|one| one["type"] == kind.as_str()) {
             continue;
         }
@@ -303,13 +301,13 @@ mod tests {
                 types(&told),
                 [("Ready", "then"), ("Drifted", "1970-01-01T00:00:00Z")]
             );
-            // The same again is no change, other words are one.
+            // An equal message is no change, another message is.
             let second = &live(&told)[live_of];
             assert_eq!(telling(second, &[drifted("a")], at(9)), None);
             let other = telling(second, &[drifted("b")], at(9)).unwrap();
             assert_eq!(types(&other)[1].1, "1970-01-01T00:00:00Z");
             assert_eq!(other["conditions"][1]["message"], "b");
-            // The record is written meanwhile.
+            // A run writes the record in the meantime.
             let mut status = json!({"conditions": [
                 {"type": "Ready", "status": "False", "lastTransitionTime": "now"}]});
             carry_over(second, &mut status, at(9));
@@ -348,13 +346,13 @@ mod tests {
         let first = json!({"kind": "Release", "status": {"conditions": []}});
         let told = telling(&first, &[waiting], at(0)).unwrap();
         assert_eq!(types(&told), [("Reconciling", "1970-01-01T00:00:00Z")]);
-        // Somebody else carries it out: the condition is there once.
+        // A run is in progress: the condition occurs once.
         let live = json!({"kind": "Release", "status": told});
         let mut status = json!({"conditions": [own]});
         carry_over(&live, &mut status, at(9));
         assert_eq!(status["conditions"].as_array().unwrap().len(), 1);
         assert_eq!(status["conditions"][0]["reason"], "Reconciling");
-        // What the record says is not taken back.
+        // The condition of the record is not removed.
         let live = json!({"kind": "Release", "status": status});
         assert_eq!(telling(&live, &[], at(0)), None);
     }
@@ -372,7 +370,7 @@ mod tests {
             for one in live(&status) {
                 assert_eq!(followed(&one).unwrap().branch, "branch env/a of fleet");
             }
-            // A run from elsewhere does not take that back.
+            // A local run does not remove the condition.
             let before = live(&status)[0].clone();
             status = json!({"conditions": [{"type": "Ready", "status": "True"}]});
             carry_over(&before, &mut status, at(9));
@@ -416,13 +414,13 @@ mod tests {
             ]
         );
         assert_eq!(telling(second, &[said("web is down")], at(2)), None);
-        // More of it, at no other time.
+        // Another message does not change the transition time.
         let status = telling(second, &[said("web and api are")], at(2)).unwrap();
         assert_eq!(
             shown(&status)[0],
             "Ready False Degraded web and api are 1970-01-01T00:00:01Z"
         );
-        // A record that is written meanwhile does not say otherwise.
+        // Writing the record in the meantime does not overrule the condition.
         let mut written = json!({"conditions": [ready]});
         carry_over(&live(&status)[0], &mut written, at(3));
         assert_eq!(
@@ -448,7 +446,7 @@ mod tests {
         let status = telling(first, &said, at(0)).unwrap();
         let second = &live(&status)[0];
         assert_eq!(followed(second).unwrap().renewed, Some(at(0)));
-        // Not again before its time.
+        // The heartbeat is not renewed early.
         assert_eq!(telling(second, &said, at(29 * 60)), None);
         let status = telling(second, &said, at(31 * 60)).unwrap();
         let third = &live(&status)[0];
@@ -460,7 +458,7 @@ mod tests {
         );
         assert!(!follower.is_stale(at(150 * 60)));
         assert!(follower.is_stale(at(152 * 60)));
-        // One of an older controller says no time.
+        // An older controller writes no heartbeat time.
         let older = Following {
             renewed: None,
             ..follower

@@ -1,4 +1,4 @@
-//! What was taken back, and from whom: so that nobody fights without end.
+//! Bookkeeping of reverted fields, so that pleach does not fight another writer forever.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -6,30 +6,30 @@ use serde::{Deserialize, Serialize};
 use super::Installed;
 use crate::object::ObjectId;
 
-/// Corrections of one field within [`WINDOW`] after which it is left alone.
+/// Number of corrections of a field within [`WINDOW`] after which pleach leaves it alone.
 const LIMIT: usize = 3;
 
-/// How long a correction counts.
+/// Time for which a correction counts.
 const WINDOW: SignedDuration = SignedDuration::from_mins(10);
 
-/// Fields that are remembered: the record does not grow with the release.
+/// Maximum number of recorded fields. The record does not grow with the release.
 const REMEMBERED: usize = 64;
 
-/// Longest text of a field or manager that is remembered.
+/// Maximum length in bytes of a recorded field path or manager name.
 const LONGEST: usize = 256;
 
-/// When a field was taken back from somebody.
+/// Recent corrections of one field that another manager wrote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Correction {
     /// The object.
     pub object: ObjectId,
-    /// The field, as messages name it.
+    /// The field, as written in messages.
     pub field: String,
-    /// Who had written to it; empty where that is not on record.
+    /// The manager that wrote the field. Empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub manager: String,
-    /// When it was taken back, the oldest first; no more than count.
+    /// Times of the latest corrections, oldest first.
     pub at: Vec<Timestamp>,
 }
 
@@ -38,20 +38,20 @@ impl Correction {
         self.object == *object && self.field == field && self.manager == manager
     }
 
-    /// Whether it was taken back so often that it is not taken back again.
+    /// Returns whether the field was corrected so often that pleach stops.
     fn is_contended(&self, now: Timestamp) -> bool {
         self.at.iter().filter(|at| counts(**at, now)).count() >= LIMIT
     }
 }
 
-/// A time in the future is of another clock; it counts, and is no longer than
-/// the window away.
+/// Returns whether a correction still counts. A time in the future comes from another clock and
+/// counts, too, within the window.
 fn counts(at: Timestamp, now: Timestamp) -> bool {
     now.duration_since(at).abs() < WINDOW
 }
 
 impl Installed {
-    /// Whether a field is not taken back any more.
+    /// Returns whether pleach no longer corrects a field.
     pub fn is_contended(
         &self,
         object: &ObjectId,
@@ -64,7 +64,7 @@ impl Installed {
             .any(|known| known.is_about(object, field, manager) && known.is_contended(now))
     }
 
-    /// Remembers that a field was taken back.
+    /// Records a correction of a field.
     pub fn correct(&mut self, object: &ObjectId, field: &str, manager: &str, now: Timestamp) {
         if field.len() > LONGEST || manager.len() > LONGEST {
             return;
@@ -92,7 +92,7 @@ impl Installed {
         self.corrections.truncate(REMEMBERED);
     }
 
-    /// Forgets what does not count any more. Says whether there was any.
+    /// Removes expired corrections. Returns whether there were any.
     pub fn calm_down(&mut self, now: Timestamp) -> bool {
         let count = |known: &[Correction]| known.iter().map(|one| one.at.len()).sum::<usize>();
         let before = count(&self.corrections);
@@ -103,7 +103,7 @@ impl Installed {
         before != count(&self.corrections)
     }
 
-    /// The fields that are fought over, in one line each.
+    /// Describes the contended fields, one per line.
     pub fn contended(&self, now: Timestamp) -> Vec<String> {
         self.corrections
             .iter()
@@ -150,7 +150,7 @@ mod tests {
             record.contended(at(121)),
             [".spec.replicas of Deployment.apps/web/a with scaler"]
         );
-        // It calms down: the first of the three does not count any more.
+        // The first of the three corrections expires.
         assert!(contended(&record, "scaler", 599));
         assert!(!contended(&record, "scaler", 600));
         assert!(record.clone().calm_down(at(600)));

@@ -11,15 +11,14 @@ use crate::observe::LiveMeta;
 /// The members of a release.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// By id.
+    /// Entries by object id.
     pub entries: BTreeMap<ObjectId, Entry>,
 }
 
 impl Inventory {
-    /// Settles what a former run intended and did not confirm: an intended
-    /// entry becomes applied when the live object carries our label and our
-    /// Apply entry. Returns the ids that could not be confirmed; they stay
-    /// intended, and an intended entry is never deleted.
+    /// Confirms what a previous run intended: an intended entry becomes applied if the live object
+    /// has our label and our Apply entry. Returns the ids that could not be confirmed. They stay
+    /// intended, and pleach never deletes an intended entry.
     pub fn settle(
         &mut self,
         meta: &BTreeMap<ObjectId, LiveMeta>,
@@ -34,8 +33,8 @@ impl Inventory {
                 Some(live) if live.part_of() == Some(apply_set) && live.fingerprint.is_some() => {
                     entry.state = EntryState::Applied;
                     entry.uid = Some(live.uid.clone());
-                    // Nothing else is recorded: somebody may have written since,
-                    // so the object is read in full before it counts as unchanged.
+                    // Record nothing else. Another client can have written since, so the object
+                    // must be read in full before it counts as unchanged.
                     entry.desired = live.desired();
                     entry.fields = OwnedFields::default();
                 }
@@ -45,7 +44,7 @@ impl Inventory {
         unconfirmed
     }
 
-    /// How many members were applied.
+    /// Returns the number of applied members.
     pub fn applied(&self) -> usize {
         self.entries
             .values()
@@ -54,60 +53,61 @@ impl Inventory {
     }
 }
 
-/// What is recorded of a member.
+/// Record of a member.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
-    /// How sure we are that it is ours.
+    /// Certainty that the object belongs to the release.
     pub state: EntryState,
     /// API version it was last applied with, such as `apps/v1`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub api_version: String,
-    /// uid of the object that we applied or saw; none while intended.
+    /// uid of the object that pleach applied or observed. `None` while intended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// resourceVersion of our last answer.
+    /// resourceVersion in the response to the last apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
-    /// generation of our last answer, where the kind has one.
+    /// generation in the response to the last apply, if the kind has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
-    /// Digest of the body sent, without the annotation that carries it.
+    /// Digest of the request body, without the annotation that contains the digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<Digest>,
-    /// Digest of our managedFields entry after the last apply.
+    /// Digest of pleach's `managedFields` entry after the last apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Digest>,
-    /// The fields that were ours alone after the last apply. Empty in shards of
-    /// format 1: then a change in git counts for the whole object.
+    /// Fields that only pleach owned after the last apply. Empty in shards of format 1: a change in
+    /// git then counts for the whole object.
     #[serde(default, skip_serializing_if = "OwnedFields::is_empty")]
     pub fields: OwnedFields,
-    /// The stage it was applied in.
+    /// Stage in which it was applied.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub stage: String,
-    /// Never deleted without consent, whatever the environment file says today.
+    /// Whether its deletion needs consent, even if the current environment file no longer protects
+    /// it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub protected: bool,
-    /// The namespace was there before us, or was adopted: never deleted.
+    /// Whether a namespace existed before the release or was adopted. It is never deleted then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,
-    /// The Service by which a run-time registration was found.
+    /// Service through which a runtime registration was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceRef>,
 }
 
-/// How sure we are that a member is ours.
+/// Certainty that a member belongs to the release.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EntryState {
-    /// About to be applied; has no uid and is never deleted.
+    /// About to be applied. It has no uid and is never deleted.
     #[default]
     Intended,
-    /// We applied it and saw the answer.
+    /// Applied, with a successful response.
     Applied,
-    /// Made by the workloads, not by us; recorded with its uid.
+    /// Runtime object: created by the workloads, recorded with its uid.
     Observed,
-    /// No longer wanted, and left in place on purpose.
+    /// No longer desired, and left in the cluster on purpose.
     Kept,
 }
 

@@ -1,8 +1,8 @@
-//! The journal: what a run may leave behind, written down before it is done.
+//! Journal of temporary changes. An entry is written before the change is made.
 //!
-//! A run that goes on after another one never replays it. It observes, reads
-//! this and plans again: what is on and still wanted stays, what is not wanted
-//! is taken back, what is gone is forgotten.
+//! A later run never replays the journal. It observes the cluster, reads the journal and plans
+//! again. Active changes that are still desired stay. Other changes are reverted. Entries of
+//! deleted objects are dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,54 +16,53 @@ use crate::overlay::{Journaled, OverlayId};
 /// Version of the journal's format.
 pub const JOURNAL_FORMAT: u32 = 2;
 
-/// The oldest format whose readers understand what we write.
+/// The oldest format whose readers understand our journals.
 const OLDEST_READER: u32 = 1;
 
-/// The most that a journal may take: it is one object in the cluster.
+/// Maximum size of a journal in bytes. It is stored in one object.
 pub const JOURNAL_LIMIT: usize = 512 * 1024;
 
-/// What a former run left to do.
+/// Unfinished work of a previous run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Journal {
     /// Version of this format.
     pub format: u32,
-    /// The oldest format whose readers may write it.
+    /// The oldest format whose readers are allowed to write it.
     pub oldest_reader: u32,
-    /// The attempt that was being carried out.
+    /// The attempt in progress.
     #[serde(default)]
     pub attempt: Option<Attempt>,
-    /// Digest of the effects of its plan.
+    /// Digest of the effects of the attempt's plan.
     #[serde(default)]
     pub plan: Option<Digest>,
-    /// Temporary changes, recorded before they are made and until they are
-    /// taken back.
+    /// Temporary changes, recorded from before they are made until they are reverted.
     #[serde(default)]
     pub overlays: BTreeMap<OverlayId, Journaled>,
-    /// What ran once, by its object.
+    /// Run-once Jobs, by object.
     #[serde(default)]
     pub runs: BTreeMap<ObjectId, Run>,
-    /// Services with which pods had registered themselves, and whose registrations
-    /// were removed for a move that has not come to its end.
+    /// Services whose pods had registered themselves, and whose registrations were removed for a
+    /// move that is not finished.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub unregistered: BTreeSet<ServiceRef>,
 }
 
-/// A Job that runs once.
+/// Record of a run-once Job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Run {
-    /// What it ran for: digest of its content and of what its pods read.
+    /// Key of the run: digest of the Job's content and of the configuration that its pods read.
     pub key: Digest,
-    /// How it ended.
+    /// Outcome of the run.
     pub outcome: Outcome,
 }
 
-/// How a Job that runs once ended.
+/// Outcome of a run-once Job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// It was begun, and its end was not seen.
+    /// The Job was created, but its outcome was not observed.
     Begun,
     /// It succeeded.
     Succeeded,
@@ -71,36 +70,36 @@ pub enum Outcome {
     Failed,
 }
 
-/// A journal that cannot be read or written.
+/// Error from reading or writing a journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// It is not what we write.
+    /// The text is not a journal.
     #[error("failed to parse the journal of release {name}")]
     Parse {
-        /// Environment and release.
+        /// Release that the journal belongs to.
         name: ReleaseName,
-        /// Why.
+        /// JSON error.
         #[source]
         source: serde_json::Error,
     },
-    /// A newer pleach wrote it.
+    /// A newer pleach wrote the journal.
     #[error(
         "the journal of release {name} was written in format {format} by a newer pleach; this one writes format {JOURNAL_FORMAT}"
     )]
     Newer {
-        /// Environment and release.
+        /// Release that the journal belongs to.
         name: ReleaseName,
-        /// Its format.
+        /// Format of the journal.
         format: u32,
     },
-    /// It would be larger than one object may be.
+    /// The journal exceeds the size limit.
     #[error(
         "the journal of release {name} would take {size} bytes, more than the {JOURNAL_LIMIT} that it may"
     )]
     TooLarge {
-        /// Environment and release.
+        /// Release that the journal belongs to.
         name: ReleaseName,
-        /// What it would take.
+        /// Size in bytes.
         size: usize,
     },
 }
@@ -120,12 +119,12 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// Name of the ConfigMap that holds it.
+    /// Returns the name of the ConfigMap that contains the journal.
     pub fn name(release: &ReleaseName) -> String {
         format!("{release}.journal")
     }
 
-    /// Reads the ConfigMap that holds it.
+    /// Reads the journal from its ConfigMap.
     pub fn from_object(object: &Value, name: &ReleaseName) -> Result<Self, JournalError> {
         let text = object["data"]["journal"].as_str().unwrap_or_default();
         let failed = |source| JournalError::Parse {
@@ -137,7 +136,7 @@ impl Journal {
             let number = value[key].as_u64().unwrap_or_default();
             u32::try_from(number).unwrap_or(u32::MAX)
         };
-        // What a later format adds may be left out by its readers of today.
+        // Fields of a later format are dropped. `oldestReader` states whether that is safe.
         if number("oldestReader") > JOURNAL_FORMAT {
             return Err(JournalError::Newer {
                 name: name.clone(),
@@ -152,9 +151,9 @@ impl Journal {
         })
     }
 
-    /// The text that is kept.
+    /// Serializes the journal.
     pub fn to_text(&self, name: &ReleaseName) -> Result<String, JournalError> {
-        // Of types of our own this cannot fail.
+        // Serializing our own types cannot fail.
         let text = serde_json::to_string(self).unwrap_or_default();
         if text.len() > JOURNAL_LIMIT {
             return Err(JournalError::TooLarge {
@@ -165,12 +164,12 @@ impl Journal {
         Ok(text)
     }
 
-    /// Whether it says anything that the next run has to know.
+    /// Returns whether the next run can ignore the journal.
     pub fn is_empty(&self) -> bool {
         self.overlays.is_empty() && self.runs.is_empty() && self.unregistered.is_empty()
     }
 
-    /// The temporary changes of one object.
+    /// Returns the temporary changes of one object.
     pub fn overlays_of(&self, object: &ObjectId) -> impl Iterator<Item = (&OverlayId, &Journaled)> {
         self.overlays
             .iter()
@@ -192,14 +191,14 @@ mod tests {
         }
     }
 
-    /// What pleach writes in format 1, byte for byte.
+    /// A journal in format 1, byte for byte.
     const FIRST: &str = r#"{"format":1,"oldestReader":1,"attempt":{"version":"v2","revision":"abc","digest":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","at":"1970-01-01T00:00:00Z"},"plan":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","overlays":{"stop Deployment.apps/web/api":{"object":"Deployment.apps/web/api","uid":"u","state":"on","set":{"spec":{"replicas":0}},"original":{"spec":{"replicas":2}},"owners":[{"manager":"helm","operation":"Apply","apiVersion":"apps/v1","fields":{"f:spec":{"f:replicas":{}}}}],"onFailure":"undo","until":"verify","since":"1970-01-01T00:00:00Z","attempt":"v2"},"wait Gear.example.org/web/one":{"object":"Gear.example.org/web/one","uid":"v","state":"intended","set":{"spec":{"hold":true}},"original":{"spec":{"hold":null}},"onFailure":{"keep":{"maxAge":"PT1H"}},"until":"ungate","since":"1970-01-01T00:00:00Z","attempt":"v2"}},"runs":{"Job.batch/web/migrate":{"key":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","outcome":"succeeded"}}}"#;
 
     fn object(text: &str) -> Value {
         json!({"data": {"journal": text}})
     }
 
-    /// The same in format 2, in which entries have their sort.
+    /// Returns the same journal in format 2, in which entries have a kind.
     fn second() -> String {
         FIRST.replacen(r#""format":1"#, r#""format":2"#, 1)
     }

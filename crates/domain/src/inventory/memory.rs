@@ -1,4 +1,4 @@
-//! What a release leaves behind for its own end.
+//! Facts about a release that its removal needs after git no longer contains its bundle.
 
 use std::collections::BTreeSet;
 
@@ -10,55 +10,54 @@ use crate::order::StageName;
 use crate::repo::format::{BlockUninstall, ReadinessRule, Window, remembered};
 use crate::repo::{Protect, RuntimeObject, StageRule, Windows};
 
-/// Sets of windows and protected kinds that are kept of former policies.
+/// Maximum number of window sets and protected kinds retained from previous policies.
 const KEPT: usize = 16;
 
-/// What taking a release away needs to know of it when git no longer has its
-/// bundle, or its environment. Its size does not grow with the release.
+/// Facts that the removal of a release needs when git no longer contains its bundle or its
+/// environment. Their size does not grow with the release.
 ///
-/// Every field is written always, also where it is empty: the status is
-/// written as a merge patch, which keeps what it does not name.
+/// Empty fields are serialized, too: the status is written as a merge patch, which keeps fields
+/// that it does not name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Memory {
     /// Default namespace of the release.
     pub namespace: Option<String>,
-    /// Stages of its bundle's own, in their order: what was applied in them goes
-    /// in the reverse of it.
+    /// Stages that the bundle declares, in their order. Objects are deleted in reverse order.
     pub stages: Vec<RememberedStage>,
-    /// Objects that its workloads make.
+    /// Objects that its workloads create.
     pub runtime_objects: Vec<RuntimeObject>,
-    /// What forbids its end.
+    /// Conditions that forbid its removal.
     pub block_uninstall: Vec<BlockUninstall>,
-    /// What "ready" means for some kinds.
+    /// Readiness rules for some kinds.
     pub readiness: Vec<ReadinessRule>,
-    /// The releases that it depends on: it goes before them.
+    /// Releases that it depends on. It is removed before them.
     pub depends_on: Vec<String>,
-    /// Kinds that its environment protects beside the built-in ones.
+    /// Kinds that its environment protects, in addition to the built-in ones.
     pub protect: Vec<Protect>,
-    /// Whether its plans waited for approval.
+    /// Whether its plans needed approval.
     pub approval: bool,
-    /// The windows of its environment: all of these sets have to be open.
+    /// Change windows of its environment. Every set must be open.
     pub windows: Vec<Vec<Window>>,
     /// Deadline of each wait, in seconds.
     pub timeout: Option<i64>,
 }
 
-/// A stage that a bundle declares, without what it does.
+/// Name and position of a stage that a bundle declares.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RememberedStage {
     /// Its name.
     pub name: String,
-    /// The standard stage behind which it stands.
+    /// The standard stage that precedes it.
     pub after: String,
-    /// Deadline of each of its waits, in seconds.
+    /// Deadline of each wait in the stage, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,
 }
 
 impl RememberedStage {
-    /// What is kept of a stage; none of a standard one.
+    /// Converts a stage rule. Returns `None` for a standard stage.
     pub fn of(rule: &StageRule) -> Option<Self> {
         Some(Self {
             name: rule.stage.as_str().to_owned(),
@@ -67,15 +66,15 @@ impl RememberedStage {
         })
     }
 
-    /// Deadline of each wait for what was applied in it.
+    /// Returns the deadline of each wait for objects of the stage.
     pub fn timeout(&self) -> Option<SignedDuration> {
         self.timeout.map(remembered)
     }
 }
 
 impl Memory {
-    /// The same with stages that it had `formerly` and that members were applied
-    /// in, be they of the version before: an upgrade may end half way.
+    /// Adds previous stages in which members were applied. An upgrade can stop half way, so members
+    /// of the previous version can remain.
     #[must_use]
     pub fn with_former_stages(mut self, formerly: Option<&Self>, members: &Inventory) -> Self {
         let entries = members.entries.values();
@@ -90,9 +89,8 @@ impl Memory {
         self
     }
 
-    /// Returns the memory with a policy that is at least as strict as the recorded one:
-    /// no plan that brings anything new was admitted by that. Its windows do not count
-    /// any more once they are open.
+    /// Makes the policy at least as strict as the recorded one. The recorded policy admitted no
+    /// plan that brings the new one. Recorded windows are dropped once they are open.
     #[must_use]
     pub fn under_policy_of(mut self, former: Option<&Self>, now: Timestamp) -> Self {
         let Some(former) = former else { return self };
@@ -104,7 +102,7 @@ impl Memory {
         self
     }
 
-    /// The remembered stages where they stood.
+    /// Returns the stages with their position in the stage order.
     pub fn placed(&self) -> impl Iterator<Item = (StageName, &RememberedStage)> {
         let stages = self.stages.iter().enumerate();
         stages.filter_map(|(order, stage)| {
@@ -114,7 +112,7 @@ impl Memory {
     }
 }
 
-/// Adds what is missing, up to a bound: commits that only change a policy may be many.
+/// Adds missing items, up to a bound, because many commits can change only the policy.
 fn keep<T: Clone + PartialEq>(known: &mut Vec<T>, former: &[T]) {
     let missing: Vec<T> = former
         .iter()
@@ -176,7 +174,7 @@ mod tests {
         let kept = now().with_former_stages(Some(&former), &members);
         assert_eq!(names(&kept), ["api", "test", "agents"]);
         assert_eq!(kept.stages[0].after, "services");
-        // Said again it is the same, and forgotten with the last of its members.
+        // Repetition changes nothing. The stage is dropped with its last member.
         assert_eq!(now().with_former_stages(Some(&kept), &members), kept);
         let none = now().with_former_stages(Some(&kept), &Inventory::default());
         assert_eq!(none, now());
@@ -220,7 +218,7 @@ mod tests {
             ..Memory::default()
         };
         let now = Timestamp::UNIX_EPOCH;
-        // Whatever the commits say, and however many there are.
+        // The recorded policy survives any number of commits.
         let loose = Memory::default().under_policy_of(Some(&strict), now);
         assert_eq!(loose, strict);
         assert_eq!(Memory::default().under_policy_of(Some(&loose), now), strict);
@@ -234,7 +232,7 @@ mod tests {
         assert_eq!(both.windows, [other, closed]);
         assert_eq!(both.protect, [protect("ConfigMap"), protect("Secret")]);
         assert_eq!(different.clone().under_policy_of(Some(&both), now), both);
-        // Windows that are open let other windows take their place, and nothing else.
+        // Recorded windows that are open are replaced, but nothing else.
         let open = Memory {
             windows: vec![windows("allow 00:00-24:00")],
             ..strict
@@ -242,7 +240,7 @@ mod tests {
         let replaced = different.clone().under_policy_of(Some(&open), now);
         assert_eq!(replaced.windows, different.windows);
         assert!(replaced.approval);
-        // A stricter policy counts at once.
+        // A stricter policy applies at once.
         assert!(open.under_policy_of(Some(&different), now).approval);
         assert_eq!(different.clone().under_policy_of(None, now), different);
     }

@@ -1,5 +1,5 @@
-//! What people say of a release without git: beside its record, and kept by
-//! every write of the record.
+//! User requests that do not go through git. They are stored beside the record, and every write of
+//! the record preserves them.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -8,71 +8,69 @@ use serde_json::{Value, json};
 use super::ReleaseName;
 use crate::object::{Digest, annotations};
 
-/// What was asked for by commands: in the spec of a Release, or as JSON text
-/// under `orders` in the ConfigMap in its place.
+/// User requests. A Release has them in its spec, a ConfigMap as JSON text under `orders`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Orders {
-    /// The loop leaves the release alone.
+    /// The controller does not reconcile the release.
     pub suspend: Option<Suspension>,
-    /// The loop is to sync the release now, and not when its time comes.
+    /// The controller syncs the release now, before its regular time.
     pub sync: Option<SyncRequest>,
-    /// Digest of the effects that a plan may have, where plans wait for
-    /// approval: the annotation `pleach.dev/approved` of a Release. That of a
-    /// ConfigMap counts for nothing: see [`Orders::approval_annotation`].
+    /// Digest of the approved plan effects, from annotation `pleach.dev/approved` of a Release. The
+    /// annotation of a ConfigMap is ignored: see [`Orders::approval_annotation`].
     #[serde(skip)]
     pub approved: Option<String>,
 }
 
-/// Somebody holds the loop.
+/// Suspension of the controller for a release.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Suspension {
-    /// Until when; none until it is resumed.
+    /// End of the suspension. `None` until a user resumes the release.
     #[serde(default)]
     pub until: Option<Timestamp>,
-    /// Why.
+    /// Reason that the user gave.
     #[serde(default)]
     pub reason: String,
-    /// Who asked for it.
+    /// User who requested it.
     #[serde(default)]
     pub by: String,
-    /// Since when.
+    /// Start of the suspension.
     #[serde(default)]
     pub at: Option<Timestamp>,
 }
 
-/// Somebody wants a sync now.
+/// Request for an immediate sync.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SyncRequest {
-    /// When it was asked for: a sync that began later has taken it up.
+    /// Time of the request. A sync that starts later fulfills it.
     pub at: Timestamp,
-    /// Who asked for it.
+    /// User who requested it.
     #[serde(default)]
     pub by: String,
-    /// Whether it may run outside of the windows of its environment.
+    /// Whether the sync is allowed outside of the change windows.
     #[serde(default)]
     pub override_window: bool,
 }
 
-/// After this long a request that no controller has taken is stale.
+/// Age at which an unclaimed request becomes stale.
 const STALE: SignedDuration = SignedDuration::from_hours(1);
 
 impl SyncRequest {
-    /// Whether no controller has taken it for so long that none may do so any more.
+    /// Returns whether the request is so old that no controller is allowed to take it.
     pub fn is_stale(&self, now: Timestamp) -> bool {
         now.duration_since(self.at) >= STALE
     }
 }
 
 impl Orders {
-    /// The annotation of a namespace that holds the approval of a release whose record
-    /// is a ConfigMap there. Who may write ConfigMaps in a namespace is not thereby
-    /// allowed to annotate it.
+    /// Returns the namespace annotation that approves plans of a release whose record is a
+    /// ConfigMap in the namespace. Permission to write ConfigMaps there does not include permission
+    /// to annotate the namespace.
     pub fn approval_annotation(name: &ReleaseName) -> String {
         let label = name.to_string();
-        // The name of an annotation has at most 63 characters.
+        // The name part of an annotation key has at most 63 characters.
         let label = if label.len() <= 54 {
             label
         } else {
@@ -81,8 +79,8 @@ impl Orders {
         format!("{}.{label}", annotations::APPROVED)
     }
 
-    /// Reads the object that holds a record. Orders that cannot be read hold the
-    /// loop: somebody meant something by them.
+    /// Reads the requests from the object with the record. Unreadable requests suspend the release,
+    /// because the user's intent is unknown.
     pub fn read(parent: &Value) -> Self {
         let read = match (parent["kind"] == "ConfigMap", &parent["data"]["orders"]) {
             (true, Value::String(text)) => serde_json::from_str(text),
@@ -108,8 +106,7 @@ impl Orders {
         }
     }
 
-    /// The change that writes them to the object that holds a record: a merge
-    /// patch, in which what is not asked for is null.
+    /// Builds the merge patch that writes the requests. Absent requests become null.
     pub fn patch(&self, parent: &Value) -> Value {
         let mut change = json!({
             "metadata": { "resourceVersion": parent["metadata"]["resourceVersion"] },
@@ -122,7 +119,7 @@ impl Orders {
         change
     }
 
-    /// The suspension that holds at a moment.
+    /// Returns the suspension that applies at `now`.
     pub fn suspended(&self, now: Timestamp) -> Option<&Suspension> {
         self.suspend
             .as_ref()
@@ -131,7 +128,7 @@ impl Orders {
 }
 
 impl Suspension {
-    /// Who, until when and why, in one line.
+    /// Describes user, end and reason in one line.
     pub fn words(&self) -> String {
         let by = match self.by.as_str() {
             "" => String::new(),
@@ -181,7 +178,7 @@ mod tests {
             let metadata = json!({"annotations": {"pleach.dev/approved": " sha256:ab\n"}});
             let orders = Orders::read(&json!({"kind": kind, "metadata": metadata}));
             assert_eq!(orders.approved.as_deref(), approved);
-            // It is an annotation and nothing else.
+            // The approval is stored only as an annotation.
             assert!(
                 !orders
                     .patch(&json!({"kind": kind}))
@@ -227,7 +224,7 @@ mod tests {
                 assert_eq!(Orders::read(&written), orders);
             }
         }
-        // A merge patch takes away only what it names.
+        // A merge patch removes only the fields that it names.
         let parent = json!({"kind": "Release"});
         let change = Orders::default().patch(&parent);
         assert_eq!(change["spec"], json!({"suspend": null, "sync": null}));

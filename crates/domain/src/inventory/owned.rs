@@ -1,6 +1,8 @@
-//! Fields that were ours alone after an apply, as a record keeps them: keyed digests
-//! of their paths and values, cut short. Enough to recognize a field and to see that
-//! its desired value is another one; too little to learn the value.
+//! Recorded fields that only pleach owned after an apply, as truncated keyed digests of paths and
+//! values.
+//!
+//! A digest suffices to recognize a field and to detect a changed desired value. It does not reveal
+//! the value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,39 +15,39 @@ use crate::diff::locate;
 use crate::diff::ownership::{applied_by, held_by_others};
 use crate::object::{Digest, DigestKey, FieldPath, ObjectId, canonical_json};
 
-/// The first bytes of a digest: two fields of an object have the same with a
-/// probability of one to four billion.
+/// The first bytes of a digest. Two fields of an object collide with a probability of one in four
+/// billion.
 type Short = [u8; 4];
 
-/// Digests of the fields of one object, by those of their paths. Sorted by path, without
-/// doubles: a map would take several times the memory.
+/// Pairs of path digest and value digest for the fields of one object. Sorted by path, without
+/// duplicates. A map would use several times the memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnedFields(Box<[(Short, Short)]>);
 
-/// The fields of an object that were ours alone after the last apply, of those that
-/// the next one would own.
+/// Fields that the next apply would own and that only pleach owned after the last one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnedBefore {
-    /// All of them.
+    /// All such fields.
     pub fields: BTreeSet<FieldPath>,
-    /// The fields whose desired value is the recorded one.
+    /// Fields whose desired value equals the recorded one.
     pub unchanged: BTreeSet<FieldPath>,
 }
 
 impl OwnedBefore {
-    /// Whether git has not changed a field, which the server names in a conflict.
+    /// Returns whether git left a field unchanged. `field` is written as the server writes it in a
+    /// conflict.
     pub fn is_unchanged(&self, field: &str) -> bool {
         let mut unchanged = self.unchanged.iter();
         unchanged.any(|path| path.as_the_server_says() == field)
     }
 }
 
-/// Key and object that the digests of fields are made with.
+/// Key and object for the digests of fields.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldKey<'a> {
-    /// The object: the same value in two objects has two digests.
+    /// The object. Equal values in two objects have different digests.
     pub id: &'a ObjectId,
-    /// The key of digests.
+    /// The HMAC key.
     pub key: &'a DigestKey,
 }
 
@@ -70,7 +72,7 @@ impl FieldKey<'_> {
 }
 
 impl OwnedFields {
-    /// The fields that `manager` applies to an object and nobody else holds.
+    /// Records the fields that `manager` applies and no other manager owns.
     pub fn of(object: &Value, manager: &str, key: FieldKey<'_>) -> Self {
         let metadata = &object["metadata"];
         let others = held_by_others(metadata, manager);
@@ -83,7 +85,7 @@ impl OwnedFields {
         Self::of_pairs(pairs)
     }
 
-    /// The last of several pairs with the same path counts.
+    /// Creates the list. The last pair of a duplicate path wins.
     fn of_pairs(pairs: impl IntoIterator<Item = (Short, Short)>) -> Self {
         let pairs: BTreeMap<Short, Short> = pairs.into_iter().collect();
         Self(pairs.into_iter().collect())
@@ -94,7 +96,7 @@ impl OwnedFields {
         found.map(|index| self.0[index].1)
     }
 
-    /// Keeps what was recorded of these fields: an apply left them as they were.
+    /// Keeps the previous record of the fields in `left`, which an apply did not write.
     #[must_use]
     pub fn keeping(self, former: &Self, left: &[FieldPath], key: FieldKey<'_>) -> Self {
         let left = left.iter().map(|path| key.path(path));
@@ -102,8 +104,8 @@ impl OwnedFields {
         Self::of_pairs(self.0.iter().copied().chain(kept))
     }
 
-    /// The fields of `manager` in an object, such as the answer to a dry run, that
-    /// are recorded here.
+    /// Returns the fields of `manager` in an object that are recorded here. The object can be the
+    /// answer to a dry run.
     pub fn recognize(&self, object: &Value, manager: &str, key: FieldKey<'_>) -> OwnedBefore {
         let mut before = OwnedBefore::default();
         for path in applied_by(&object["metadata"], manager).leaves() {
@@ -119,7 +121,7 @@ impl OwnedFields {
         before
     }
 
-    /// Whether nothing is recorded.
+    /// Returns whether no field is recorded.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -191,7 +193,7 @@ mod tests {
         let before = recorded.recognize(&object(5, &json!({})), MANAGER, key);
         assert_eq!(text(&before.fields), [tier, ".spec.replicas"]);
         assert!(!before.is_unchanged(".spec.replicas"));
-        // Another key, or another object, recognizes nothing.
+        // Another key or another object matches nothing.
         for other in [
             FieldKey {
                 key: &DigestKey::new(b"l".to_vec()),
@@ -229,7 +231,7 @@ mod tests {
         let text = serde_json::to_string(&fields).unwrap();
         assert_eq!(text, r#""AAECAwQFBgc""#);
         assert_eq!(serde_json::from_str::<OwnedFields>(&text).unwrap(), fields);
-        // Pairs out of order, and a path that comes twice: the last one counts.
+        // Unsorted pairs with a duplicate path: the last one wins.
         let fields: OwnedFields =
             serde_json::from_str(r#""AQEBAQICAgIAAAAAAwMDAwEBAQEEBAQE""#).unwrap();
         assert_eq!(

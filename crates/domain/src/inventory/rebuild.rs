@@ -1,11 +1,10 @@
-//! A lost inventory from what objects say of themselves.
+//! Reconstruction of a lost inventory from the live objects.
 //!
-//! Membership is proved by two marks: the label of the release, which
-//! controllers copy and people remove, and the release's own Apply entry, which
-//! only the server writes. With both an object is a member. With the entry
-//! alone it is one if git wants it. With the label alone it never is. One that
-//! somebody else made, and holds fields of, is a member that is kept: it was
-//! applied by mistake, and never to be deleted.
+//! Two marks prove membership: the release's label, which controllers copy and users remove, and
+//! the release's Apply entry in `managedFields`, which only the server writes. An object with both
+//! is a member. An object with only the entry is a member if it is desired. An object with only the
+//! label is not. A member that another manager created, and whose fields that manager still owns,
+//! was applied by mistake. It becomes a retained member, which is never deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,34 +12,34 @@ use super::{Entry, EntryState, Inventory};
 use crate::object::ObjectId;
 use crate::observe::LiveMeta;
 
-/// An object that was found.
+/// A live object that can be a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// API version at which it was found.
+    /// API version that it was read with.
     pub api_version: String,
-    /// What it says of itself.
+    /// Its metadata.
     pub meta: LiveMeta,
 }
 
-/// An inventory that was put together anew.
+/// Result of a reconstruction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rebuilt {
     /// The inventory.
     pub inventory: Inventory,
-    /// Members that the record still had.
+    /// Number of members that the record still contained.
     pub known: usize,
-    /// Members that were found by their label and their Apply entry.
+    /// Members found by label and Apply entry.
     pub found: Vec<ObjectId>,
-    /// Members of both marks that somebody else made: they are never deleted.
+    /// Members with both marks that another manager created. They are never deleted.
     pub kept: Vec<ObjectId>,
-    /// Members that git wants, which lost their label and have the entry.
+    /// Desired members with the Apply entry but without the label.
     pub unlabelled: Vec<ObjectId>,
-    /// What has the label and not the entry: copies, and what somebody made.
+    /// Objects with the label but without the entry: copies and foreign objects.
     pub left_out: Vec<ObjectId>,
 }
 
-/// Adds to what is left of an inventory all that can be found. Nothing leaves
-/// it: an entry too many is harmless.
+/// Adds all members that can be found to the rest of an inventory. Removes nothing, because an
+/// extra entry is harmless.
 pub fn rebuild(
     rest: Inventory,
     found: &BTreeMap<ObjectId, Found>,
@@ -78,8 +77,8 @@ pub fn rebuild(
     rebuilt
 }
 
-/// What can be said of a member without its record. It has no resourceVersion,
-/// so it is read in full before it counts as unchanged.
+/// Builds the entry of a member without a record. It has no resourceVersion, so the object is read
+/// in full before it counts as unchanged.
 fn member(id: &ObjectId, api_version: &str, meta: &LiveMeta) -> Entry {
     let is_namespace = id.is("", "Namespace");
     Entry {
@@ -92,7 +91,7 @@ fn member(id: &ObjectId, api_version: &str, meta: &LiveMeta) -> Entry {
         uid: Some(meta.uid.clone()),
         desired: meta.desired(),
         fingerprint: meta.fingerprint,
-        // Whether it was there before the release is not to be seen any more.
+        // Assume that the namespace existed before the release, because this cannot be determined.
         adopted: is_namespace,
         protected: is_namespace,
         ..Entry::default()
@@ -162,7 +161,7 @@ mod tests {
         assert_eq!(entries.len(), 7);
         assert_eq!(entries[&id("taken")].state, EntryState::Kept);
         assert_eq!(entries[&id("both")].state, EntryState::Applied);
-        // What the record still has is better than what can be seen.
+        // The record takes precedence over live metadata.
         assert!(entries[&id("recorded")].protected);
         assert!(!entries[&id("both")].protected);
         assert!(entries[&namespace].adopted);

@@ -1,7 +1,7 @@
-//! What is recorded of a release, and how it is written.
+//! Record of a release and its storage format.
 //!
-//! A Release object has it in its status; a ConfigMap has the same status as
-//! JSON text under `status`, beside what people look for.
+//! A Release object contains the record in its status. A ConfigMap contains the same status as JSON
+//! text under `status`, beside readable fields.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,18 +23,18 @@ pub const RECORD_FORMAT: u32 = 6;
 /// The first format whose records are sealed.
 const SEALED_FORMAT: u32 = 6;
 
-/// The oldest format whose pleach may write a record of this one: what it does
-/// not know it leaves as it is, and what it writes means the same.
+/// The oldest format whose writers are allowed to write our records. They preserve unknown fields,
+/// and their writes mean the same.
 const OLDEST_WRITER: u32 = 6;
 
-/// Reason of the condition Ready while a plan is carried out.
+/// Reason of condition Ready while a plan is executed.
 pub const RECONCILING: &str = "Reconciling";
 
-/// Results that are kept.
+/// Number of results in the history.
 const HISTORY: usize = 10;
 
-/// A release within its environment; its text `<environment>.<release>` names
-/// everything that is kept for it.
+/// Name of a release within its environment. The text `<environment>.<release>` is the name of all
+/// its state objects.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReleaseName {
     /// Environment, a DNS label.
@@ -44,13 +44,13 @@ pub struct ReleaseName {
 }
 
 impl ReleaseName {
-    /// The only field manager of the release's objects.
+    /// Returns the only field manager of the release's objects.
     pub fn field_manager(&self) -> String {
         format!("{}{self}", managers::RELEASE)
     }
 
-    /// What state objects carry as label `pleach.dev/release`: the name, or its
-    /// digest where it is too long for a label value (63 characters).
+    /// Returns the value of label `pleach.dev/release`. This is the name, or its digest if the name
+    /// exceeds 63 characters.
     pub fn label(&self) -> String {
         let name = self.to_string();
         if name.len() <= 63 {
@@ -67,77 +67,74 @@ impl fmt::Display for ReleaseName {
     }
 }
 
-/// What the cluster says is installed.
+/// Recorded state of a release.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Installed {
-    /// uid of the object that holds the record.
+    /// uid of the object with the record.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// resourceVersion of that object: the fence of the next write.
+    /// resourceVersion of that object, for optimistic concurrency.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
-    /// Who prunes the ApplySet, from its annotation: `pleach/<version>`.
+    /// Tool that prunes the ApplySet, from its annotation: `pleach/<version>`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tooling: String,
-    /// Version of this record; none before the first status write.
+    /// Version of this record. 0 before the first status write.
     pub format: u32,
-    /// A pleach that writes this format, or a newer one, may write the record;
-    /// any other refuses. None in records before format 3: their own format.
+    /// Oldest format whose pleach is allowed to write this record. Older versions refuse. Records
+    /// before format 3 have no value; their own format is used.
     pub oldest_writer: u32,
     /// Id of the repository that owns the release.
     pub repository: String,
-    /// The branch that a loop last followed for it: what a loop that starts while
-    /// git is away knows it by.
+    /// Branch that a controller last followed for the release. It identifies the release to a
+    /// controller that starts while git is unreachable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// The bundle.
+    /// Name of the bundle.
     pub bundle: String,
-    /// The last attempt that converged. Written as null where there is none:
-    /// the status is written as a merge patch, which keeps what it does not name.
+    /// Last attempt that converged. Serialized as null if absent: the status is a merge patch,
+    /// which keeps fields that it does not name.
     pub installed: Option<Attempt>,
-    /// An attempt that has not converged.
+    /// Attempt that has not converged.
     pub applying: Option<Attempt>,
-    /// Whether the last attempt converged and everything was ready.
+    /// Whether the last attempt converged and all objects were ready.
     pub ready: bool,
-    /// The stage that the last attempt reached.
+    /// Last stage that the last attempt reached.
     pub stage: String,
-    /// Whether git no longer has the release: it waits for the consent to its
-    /// end. Only kept while that is so.
+    /// Whether git no longer contains the release, and its removal waits for consent.
     pub removed: bool,
-    /// What taking it away needs when its bundle is gone from git; none in a
-    /// record of format 1.
+    /// Facts for removal without its bundle. `None` in records of format 1.
     pub memory: Option<Memory>,
-    /// The inventory shards that belong to this state.
+    /// Inventory shards of this state.
     pub shards: Vec<ShardRef>,
     /// Number of inventory entries over all shards.
     pub entries: usize,
-    /// The last results, newest first.
+    /// Last results, newest first.
     pub history: Vec<AttemptResult>,
-    /// Fields that were taken back lately, so that nobody fights without end.
+    /// Recently corrected fields, so that pleach does not fight another writer forever.
     pub corrections: Vec<Correction>,
-    /// Proof that pleach wrote it, as it was read; written by [`Scope::seal_record`].
+    /// Proof that pleach wrote the record, as read. [`Scope::seal_record`] writes a new one.
     #[serde(skip_serializing)]
     pub seal: Option<Seal>,
-    /// Digest of what the seal is about, as it was read; none where the object has
-    /// no record.
+    /// Digest of the sealed content, as read. `None` if the object has no record.
     #[serde(skip)]
     pub content: Option<Digest>,
-    /// What a newer pleach keeps here, and lets us write around.
+    /// Fields of a newer pleach, which this version preserves.
     #[serde(flatten)]
     pub unknown: BTreeMap<String, Value>,
 }
 
-/// A branch of a repository that is elsewhere.
+/// Branch of a remote repository.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Source {
-    /// URL of the repository. It holds no credentials.
+    /// URL of the repository, without credentials.
     pub url: String,
-    /// The branch.
+    /// Name of the branch.
     pub branch: String,
 }
 
-/// A shard that the record commits to.
+/// Reference from the record to an inventory shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardRef {
     /// Name of its ConfigMap.
@@ -150,13 +147,13 @@ pub struct ShardRef {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attempt {
-    /// Version of the bundle; the revision for bundles without versions.
+    /// Version of the bundle, or the revision if the bundle has no versions.
     pub version: String,
-    /// git commit, `<commit>-dirty` or `none`.
+    /// Git commit, `<commit>-dirty` or `none`.
     pub revision: String,
-    /// Digest of everything desired.
+    /// Digest of the desired state.
     pub digest: Digest,
-    /// When it began.
+    /// Start time.
     pub at: Timestamp,
 }
 
@@ -167,7 +164,7 @@ pub fn is_commit(revision: &str) -> bool {
 }
 
 impl Attempt {
-    /// The version as a column shows it: a commit that stands for one is shortened.
+    /// Returns the version for display. A commit id is shortened.
     fn short_version(&self) -> &str {
         let is_commit = self.version == self.revision;
         let short = self.version.get(..7).filter(|_| is_commit);
@@ -175,65 +172,65 @@ impl Attempt {
     }
 }
 
-/// How an attempt ended.
+/// Outcome of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AttemptResult {
-    /// Version that was wanted.
+    /// Desired version.
     pub version: String,
-    /// Revision that was wanted.
+    /// Desired revision.
     pub revision: String,
     /// `deployed`, `failed`, `interrupted`, `superseded` or `unverified`.
     pub result: String,
-    /// When it ended.
+    /// End time.
     pub at: Timestamp,
-    /// One line: the first failure.
+    /// The first failure, in one line.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Who went ahead from the desk although a loop follows the release, and why.
+    /// User and reason of a local run while a controller follows the release.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub local: String,
-    /// Checks that did not hold and were overridden in git.
+    /// Failed checks that git overrides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overridden: Vec<Override>,
 }
 
-/// A check that did not hold and was overridden in git.
+/// A failed check that git overrides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Override {
-    /// The check.
+    /// Name of the check.
     pub check: String,
-    /// Why, in the words of whoever said so.
+    /// Reason that git gives, verbatim.
     pub reason: String,
 }
 
-/// A record that cannot be read.
+/// Error from reading a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The status is not what we write.
+    /// The status is not a record.
     #[error("failed to parse the status of release {name}")]
     Parse {
         /// Name of the release.
         name: String,
-        /// Why.
+        /// JSON error.
         #[source]
         source: serde_json::Error,
     },
-    /// A newer pleach wrote it.
+    /// A newer pleach wrote the record.
     #[error(
         "release {name} was written in format {format} by a newer pleach; this one writes format {RECORD_FORMAT}"
     )]
     Newer {
         /// Name of the release.
         name: String,
-        /// Its format.
+        /// Format of the record.
         format: u32,
     },
 }
 
 impl Installed {
-    /// Reads the object that holds the record.
+    /// Reads the record from its object.
     pub fn from_object(value: &Value) -> Result<Self, RecordError> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let metadata = &value["metadata"];
@@ -264,10 +261,9 @@ impl Installed {
         Ok(record)
     }
 
-    /// Whether pleach wrote it, for this release in this store (I14). A record
-    /// from before there were seals is believed in the store of Releases, which no
-    /// tenant can write. An object without a record says nothing that could be
-    /// believed.
+    /// Verifies that pleach wrote the record, for this release in this store (I14). Records from
+    /// before seals existed are trusted in the store of Releases, to which tenants cannot write. An
+    /// object without a record passes, because it contains nothing to trust.
     pub fn verify(
         &self,
         scope: &Scope,
@@ -284,23 +280,22 @@ impl Installed {
         scope.verify_record(key, (self.seal.as_ref(), content))
     }
 
-    /// Whether it says nothing: its object was only just made, by a first run that
-    /// may have been killed, or somebody emptied it since.
+    /// Returns whether the record is empty. Either a first run created its object and was killed,
+    /// or a user emptied it.
     pub fn is_blank(&self) -> bool {
         self.format == 0 && self.installed.is_none() && self.applying.is_none()
     }
 
-    /// Returns whether the installed version is another one than that of `revision`, and a
-    /// rollback finds it in git: files that no commit has cannot be restored.
+    /// Returns whether a rollback from `revision` is possible. The installed revision must be a
+    /// different one, and a commit: files that were never committed cannot be restored.
     pub fn can_go_back_from(&self, revision: &str) -> bool {
         self.installed.as_ref().is_some_and(|installed| {
             installed.revision != revision && is_commit(&installed.revision)
         })
     }
 
-    /// Adds a result in front and forgets the oldest. A failure that is only
-    /// repeated replaces the one before: what is tried again and again would leave
-    /// nothing else to remember.
+    /// Adds a result in front and drops the oldest. A repeated failure replaces the previous one,
+    /// so that retries do not fill the history.
     pub fn push(&mut self, result: AttemptResult) {
         let is_repeated = self.history.first().is_some_and(|last| {
             let at = result.at;
@@ -313,14 +308,14 @@ impl Installed {
         self.history.truncate(HISTORY);
     }
 
-    /// The status as it is written: conditions and columns for people and
-    /// kstatus, and the record. Its size does not grow with the release.
+    /// Builds the status: conditions, columns and the record. Its size does not grow with the
+    /// release.
     pub fn status(&self, reason: &str, message: &str, now: Timestamp) -> Value {
         let record = Self {
             uid: String::new(),
             resource_version: String::new(),
             tooling: String::new(),
-            // A newer one stays newer: what it added is still in it.
+            // Keep a newer format number: the record still contains its fields.
             format: self.format.max(RECORD_FORMAT),
             oldest_writer: self.oldest_writer.max(OLDEST_WRITER),
             ..self.clone()
@@ -354,7 +349,7 @@ impl Installed {
     }
 }
 
-/// The status that an object holds, whatever its kind.
+/// Reads the status of an object of either kind.
 pub(super) fn status_of(value: &Value) -> Result<Cow<'_, Value>, serde_json::Error> {
     match (value["kind"] == "ConfigMap", &value["data"]["status"]) {
         (true, Value::String(text)) => serde_json::from_str(text).map(Cow::Owned),
@@ -363,9 +358,9 @@ pub(super) fn status_of(value: &Value) -> Result<Cow<'_, Value>, serde_json::Err
     }
 }
 
-/// The object that holds the record of a release, without the record: what the
-/// ApplySet specification (KEP-3659) wants of a parent, the kinds and
-/// namespaces of all members. A parent's own namespace is not named again.
+/// Builds the object with the record, without the record itself. The ApplySet specification
+/// (KEP-3659) requires a parent to list the kinds and namespaces of all members. The parent's own
+/// namespace is omitted.
 pub fn parent_object(
     store: &Store,
     name: &ReleaseName,
@@ -405,7 +400,7 @@ pub fn parent_object(
         Store::ConfigMap { namespace } => {
             object["apiVersion"] = json!("v1");
             object["metadata"]["namespace"] = json!(namespace);
-            // Records are found by both of its labels, and shards have only this one.
+            // Records are found by both labels. Shards have only this one.
             object["metadata"]["labels"][labels::RELEASE] = json!(name.label());
             object["metadata"]["labels"][labels::MANAGED_BY] = json!("pleach");
         }
@@ -413,8 +408,7 @@ pub fn parent_object(
     object
 }
 
-/// The data of a ConfigMap that holds a status: the status, and what people
-/// look for in it.
+/// Builds the data of a ConfigMap: the status, and readable fields from it.
 pub fn config_map_data(status: &Value) -> Value {
     let condition = &status["conditions"][0];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

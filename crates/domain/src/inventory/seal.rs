@@ -1,9 +1,10 @@
-//! Proof that pleach wrote what it reads (I14): records and journals carry an
-//! HMAC-SHA256 by a key that their readers have and tenants have not.
+//! Seals: proof that pleach wrote the state that it reads (I14).
 //!
-//! The MAC binds the content to the cluster and to the object that holds the
-//! record, which names store, environment and release. The content of a record
-//! has its format, the id of its repository and the digests of its shards.
+//! Records and journals have an HMAC-SHA256 with a key that their readers have and tenants do not.
+//!
+//! The MAC binds the content to the cluster and to the object with the record, whose id implies
+//! store, environment and release. The content of a record includes its format, its repository id
+//! and the digests of its shards.
 
 use std::fmt;
 
@@ -13,24 +14,23 @@ use serde_json::{Value, json};
 use super::{ReleaseName, Store};
 use crate::object::{Digest, DigestKey, ObjectId, canonical_json};
 
-/// Where a record keeps its seal.
+/// Key of the seal within a record.
 const SEAL: &str = "seal";
 
-/// A MAC as it is written beside the content that it seals.
+/// A MAC, stored beside the content that it seals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Seal {
     /// Id of the key.
     pub key: String,
-    /// The Secret that holds the key: `<namespace>/<name>`. Not authenticated: it
-    /// is for messages only.
+    /// Secret with the key, as `<namespace>/<name>`. Not authenticated, so use it only in messages.
     pub home: String,
     /// The MAC.
     pub mac: Digest,
 }
 
-/// The key of the state of one store: digests of secret content are made with it,
-/// and seals with a key derived from it.
+/// Key for the state of one store. Digests of secret content use it directly. Seals use a key
+/// derived from it.
 #[derive(Clone)]
 pub struct StateKey {
     digests: DigestKey,
@@ -49,7 +49,7 @@ impl fmt::Debug for StateKey {
 }
 
 impl StateKey {
-    /// The key that a Secret beside the state holds.
+    /// Creates the key from a Secret in the same store.
     pub fn beside(bytes: Vec<u8>, home: String) -> Self {
         let digests = DigestKey::new(bytes);
         let derived = |label: &str| Digest::keyed(&digests, label.as_bytes());
@@ -63,7 +63,7 @@ impl StateKey {
         }
     }
 
-    /// The key of one store, derived from one that is kept elsewhere for all stores.
+    /// Derives the key of one store from a root key that is stored elsewhere for all stores.
     pub fn derived(root: &DigestKey, cluster: &str, store: &Store, home: String) -> Self {
         let of = json!({
             "for": "pleach store 1", "cluster": cluster, "namespace": store.namespace(),
@@ -72,45 +72,45 @@ impl StateKey {
         Self::beside(derived.bytes().to_vec(), home)
     }
 
-    /// The key of digests.
+    /// Returns the key for digests.
     pub fn digests(&self) -> &DigestKey {
         &self.digests
     }
 
-    /// Id of the key. It says nothing of the key itself.
+    /// Returns the id of the key. It does not reveal the key.
     pub fn id(&self) -> &str {
         &self.id
     }
 }
 
-/// The cluster and the object that sealed content belongs to.
+/// Cluster and object that sealed content belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scope {
     /// Id of the cluster.
     pub cluster: String,
-    /// The object that holds the record.
+    /// The object with the record.
     pub parent: ObjectId,
 }
 
-/// Why content is not taken for what pleach wrote.
+/// Error from verifying a seal.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// It has no seal.
+    /// The content has no seal.
     #[error("it is not sealed")]
     Missing,
-    /// Another key sealed it.
+    /// The content is sealed with another key.
     #[error("it is sealed with another key{}", place(.home.as_deref()))]
     OtherKey {
-        /// The Secret that it names, if that is a name.
+        /// The Secret that the seal names, if the text is a valid name.
         home: Option<String>,
     },
-    /// There is no key to verify it with.
+    /// The key is missing.
     #[error("the key that it is sealed with is not there{}", place(.home.as_deref()))]
     NoKey {
-        /// The Secret that it names, if that is a name.
+        /// The Secret that the seal names, if the text is a valid name.
         home: Option<String>,
     },
-    /// The content, or what it belongs to, is not what was sealed.
+    /// The content or its scope differs from what was sealed.
     #[error("its seal does not match")]
     Mismatch,
 }
@@ -120,8 +120,8 @@ fn place(home: Option<&str>) -> String {
 }
 
 impl Seal {
-    /// The Secret that holds the key, where the text is a name: it is not
-    /// authenticated, and shown to people.
+    /// Returns the Secret with the key if the text is a valid name. The text is not authenticated,
+    /// but shown to users.
     fn shown_home(&self) -> Option<String> {
         let is_name = |text: &str| {
             let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
@@ -133,7 +133,7 @@ impl Seal {
 }
 
 impl Scope {
-    /// The scope of a release's state.
+    /// Returns the scope of a release's state.
     pub fn of(cluster: &str, store: &Store, name: &ReleaseName) -> Self {
         Self {
             cluster: cluster.to_owned(),
@@ -178,7 +178,7 @@ impl Scope {
         }
     }
 
-    /// Seals the record within a status that is about to be written.
+    /// Seals the record in a status that is about to be written.
     pub fn seal_record(&self, key: &StateKey, status: &mut Value) {
         let Some(content) = content_of(&status["record"]) else {
             return;
@@ -186,7 +186,7 @@ impl Scope {
         status["record"][SEAL] = json!(self.seal(key, "record", content));
     }
 
-    /// Whether a record is as pleach wrote it.
+    /// Verifies the seal of a record.
     pub(super) fn verify_record(
         &self,
         key: Option<&StateKey>,
@@ -195,12 +195,12 @@ impl Scope {
         self.verify(key, seal, ("record", content))
     }
 
-    /// The seal of a journal's text, as the text that is kept beside it.
+    /// Returns the seal of a journal as JSON text.
     pub fn seal_journal(&self, key: &StateKey, text: &str) -> String {
         json!(self.seal(key, "journal", Digest::of(text.as_bytes()))).to_string()
     }
 
-    /// Whether the ConfigMap that holds a journal has it as pleach wrote it.
+    /// Verifies the seal of a journal in its ConfigMap.
     pub fn verify_journal(&self, key: Option<&StateKey>, object: &Value) -> Result<(), SealError> {
         let data = &object["data"];
         let text = data["journal"].as_str().unwrap_or_default();
@@ -211,8 +211,8 @@ impl Scope {
     }
 }
 
-/// Digest of a record without its seal; none where there is no record. What is
-/// null counts as absent: the status is written as a merge patch.
+/// Computes the digest of a record without its seal. `None` without a record. Null fields count as
+/// absent, because the status is written as a merge patch.
 pub(super) fn content_of(record: &Value) -> Option<Digest> {
     let mut record = record.clone();
     record.as_object_mut()?.remove(SEAL);
@@ -271,7 +271,7 @@ mod tests {
         }
     }
 
-    /// A sealed status, as it is written.
+    /// Returns a sealed status.
     fn sealed() -> Value {
         let mut status = record().status("Deployed", "", Timestamp::UNIX_EPOCH);
         scope().seal_record(&key(b"k"), &mut status);
@@ -290,14 +290,14 @@ mod tests {
         read(&status)
             .verify(&scope(), &store(), Some(&key(b"k")))
             .unwrap();
-        // The server keeps no nulls of a merge patch.
+        // The server stores no nulls of a merge patch.
         let mut kept = status.clone();
         drop_nulls(&mut kept);
         assert_ne!(kept, status);
         read(&kept)
             .verify(&scope(), &store(), Some(&key(b"k")))
             .unwrap();
-        // It is sealed again by each write.
+        // Each write creates a new seal.
         let again = read(&kept).status("Deployed", "", Timestamp::UNIX_EPOCH);
         assert_eq!(again["record"][SEAL], Value::Null);
     }
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(verify(&object("{}", &seal)), Ok(()));
         assert_eq!(verify(&object("{ }", &seal)), Err(SealError::Mismatch));
         assert_eq!(verify(&object("{}", "")), Err(SealError::Missing));
-        // The seal of a record is not that of a journal.
+        // The seal of a record does not fit a journal.
         let record = sealed()["record"][SEAL].to_string();
         assert_eq!(verify(&object("{}", &record)), Err(SealError::Mismatch));
     }
@@ -398,7 +398,7 @@ mod tests {
         let keys = [derived("c", "a"), derived("c", "b"), derived("d", "a")];
         assert_eq!(keys[0], derived("c", "a"));
         assert!(keys[0] != keys[1] && keys[0] != keys[2] && keys[1] != keys[2]);
-        // No output has one.
+        // Debug output does not contain the key.
         assert!(!format!("{:?}", key(b"secret")).contains("secret"));
     }
 }

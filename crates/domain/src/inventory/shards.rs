@@ -1,4 +1,4 @@
-//! The inventory as gzip'd shards, small enough for a ConfigMap each.
+//! Inventory stored as gzip shards, each of which fits into a ConfigMap.
 
 use std::io::{Read as _, Write as _};
 
@@ -11,59 +11,59 @@ use serde::{Deserialize, Serialize};
 use super::{Entry, Inventory};
 use crate::object::{Digest, ObjectId};
 
-/// Most bytes of one shard, compressed (an object in etcd may have 1.5 MiB).
+/// Maximum compressed size of a shard in bytes. An object in etcd can have 1.5 MiB.
 pub const SHARD_LIMIT: usize = 512 * 1024;
 
-/// Most bytes that a shard may unpack to: a bomb is refused.
+/// Maximum unpacked size of a shard in bytes, against decompression bombs.
 const UNPACKED_LIMIT: u64 = 64 * 1024 * 1024;
 
 /// Version of the shard format.
 const FORMAT: u32 = 2;
 
-/// One part of an inventory.
+/// One shard of an inventory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shard {
-    /// Which part it is, from 0.
+    /// Index of the shard, from 0.
     pub index: usize,
-    /// Digest of the bytes; part of the shard's name.
+    /// Digest of the bytes, and part of the shard's name.
     pub digest: Digest,
-    /// gzip'd JSON. The same entries give the same bytes.
+    /// JSON compressed with gzip. Equal entries give equal bytes.
     pub bytes: Vec<u8>,
 }
 
-/// A shard that cannot be read: the view of the inventory is then incomplete (I1).
+/// Error from reading a shard. The view of the inventory is then incomplete (I1).
 #[derive(Debug, thiserror::Error)]
 pub enum ShardError {
-    /// The bytes are not those that were committed.
+    /// The bytes do not match the digest in the record.
     #[error("inventory shard {index} does not have the recorded digest")]
     Digest {
-        /// Which shard.
+        /// Index of the shard.
         index: usize,
     },
     /// The content cannot be unpacked.
     #[error("failed to unpack inventory shard {index}")]
     Unpack {
-        /// Which shard.
+        /// Index of the shard.
         index: usize,
-        /// Why.
+        /// I/O error.
         #[source]
         source: std::io::Error,
     },
-    /// The content is not what we write.
+    /// The content is not a shard.
     #[error("failed to parse inventory shard {index}")]
     Parse {
-        /// Which shard.
+        /// Index of the shard.
         index: usize,
-        /// Why.
+        /// JSON error.
         #[source]
         source: serde_json::Error,
     },
-    /// A newer pleach wrote it.
+    /// A newer pleach wrote the shard.
     #[error("inventory shard {index} has format {format}; this version reads up to {FORMAT}")]
     Newer {
-        /// Which shard.
+        /// Index of the shard.
         index: usize,
-        /// Its format.
+        /// Format of the shard.
         format: u32,
     },
 }
@@ -74,8 +74,8 @@ struct Content {
     entries: Vec<(ObjectId, Entry)>,
 }
 
-/// Writes an inventory as shards. An id lies in shard `hash(id) mod n`, so that
-/// a change of one entry changes one shard; `n` grows until every shard fits.
+/// Splits an inventory into shards. An id belongs to shard `hash(id) mod n`, so a changed entry
+/// changes one shard. `n` doubles until every shard fits.
 pub fn write_shards(inventory: &Inventory) -> Vec<Shard> {
     let mut count = inventory.entries.len().div_ceil(4000).max(1);
     loop {
@@ -119,8 +119,8 @@ fn split(inventory: &Inventory, count: usize) -> Vec<Shard> {
 }
 
 fn pack(content: &Content) -> Vec<u8> {
-    // The encoder writes no time (mtime 0), so equal content gives equal bytes;
-    // writing to a Vec and serializing our own types cannot fail.
+    // The encoder writes mtime 0, so equal content gives equal bytes. Writing to a Vec and
+    // serializing our own types cannot fail.
     #[expect(clippy::expect_used, reason = "writing to memory")]
     {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
@@ -130,7 +130,7 @@ fn pack(content: &Content) -> Vec<u8> {
     }
 }
 
-/// Reads shards back; `expected` are the digests that the Release committed.
+/// Reads shards, each with its digest in the record. Fails with the first unreadable shard.
 pub fn read_shards(shards: &[(Digest, Vec<u8>)]) -> Result<Inventory, ShardError> {
     let parts: Vec<Result<Vec<(ObjectId, Entry)>, ShardError>> = shards
         .par_iter()
@@ -237,12 +237,11 @@ mod tests {
         ));
     }
 
-    /// The bytes of a shard of format 2: format 1 with digests of fields.
-    /// When this fails, raise `FORMAT`, leave this text as it is, and add one of the
-    /// new format.
+    /// A shard in format 2: format 1 plus digests of fields. If this test fails, raise `FORMAT`,
+    /// leave this text as it is, and add one of the new format.
     const SECOND: &str = r#"{"format":2,"entries":[["ConfigMap/web/settings",{"state":"applied","apiVersion":"v1","uid":"u","resourceVersion":"7","generation":2,"desired":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","fingerprint":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","fields":"AAECAwQFBgc","stage":"config","protected":true,"adopted":true,"service":"web/api"}]]}"#;
 
-    /// The bytes of a shard of format 1.
+    /// A shard in format 1.
     const FIRST: &str = r#"{"format":1,"entries":[["ConfigMap/web/settings",{"state":"applied","apiVersion":"v1","uid":"u","resourceVersion":"7","generation":2,"desired":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","fingerprint":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","stage":"config","protected":true,"adopted":true,"service":"web/api"}]]}"#;
 
     #[test]

@@ -1,4 +1,4 @@
-//! Where the record of a release is kept.
+//! Storage location of release records.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,15 +6,14 @@ use serde_json::Value;
 use super::{ReleaseName, apply_set_id};
 use crate::object::ObjectId;
 
-/// Namespace of everything that pleach keeps for itself, where records are
-/// Release objects.
+/// Namespace of pleach's own state if records are Release objects.
 pub const STATE_NAMESPACE: &str = "pleach-system";
 
-/// The kind of object that holds the records of an environment, and the
-/// namespace of everything that belongs to them.
+/// Kind of the objects with the records of an environment, and the namespace of all state beside
+/// them.
 ///
-/// That object is the parent of the release's ApplySet, so the id that members
-/// carry follows from it.
+/// The object is the parent of the release's ApplySet, so it determines the ApplySet id in the
+/// members' label.
 ///
 /// ```
 /// use pleach_domain::inventory::{ReleaseName, Store};
@@ -28,19 +27,18 @@ pub const STATE_NAMESPACE: &str = "pleach-system";
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "kind")]
 pub enum Store {
-    /// A cluster-scoped object of a kind of our own.
+    /// A cluster-scoped custom resource of pleach.
     #[default]
     Release,
-    /// A ConfigMap, where that kind may not be defined: nothing that is kept
-    /// is outside of its namespace.
+    /// A ConfigMap, for users who are not allowed to install CRDs. All state is in its namespace.
     ConfigMap {
-        /// The namespace.
+        /// Namespace of the ConfigMaps.
         namespace: String,
     },
 }
 
 impl Store {
-    /// The namespace of inventory and digest key.
+    /// Returns the namespace of the inventory and the digest key.
     pub fn namespace(&self) -> &str {
         match self {
             Self::Release => STATE_NAMESPACE,
@@ -48,7 +46,7 @@ impl Store {
         }
     }
 
-    /// The object that holds the record of a release.
+    /// Returns the id of the object with a release's record.
     pub fn parent(&self, name: &ReleaseName) -> ObjectId {
         match self {
             Self::Release => ObjectId::new("pleach.dev", "Release", None, &name.to_string()),
@@ -58,14 +56,14 @@ impl Store {
         }
     }
 
-    /// The id of a release's ApplySet: what its members carry as part-of label.
+    /// Returns the ApplySet id of a release: the value of its members' part-of label.
     pub fn apply_set(&self, name: &ReleaseName) -> String {
         let parent = self.parent(name);
         let namespace = parent.namespace.as_deref().unwrap_or_default();
         apply_set_id(&parent.name, namespace, &parent.kind, &parent.group)
     }
 
-    /// Where an object that holds a record is.
+    /// Returns the store that an object with a record belongs to.
     pub fn of(parent: &Value) -> Self {
         match parent["metadata"]["namespace"].as_str() {
             Some(namespace) if parent["kind"] == "ConfigMap" => Self::ConfigMap {
@@ -75,7 +73,7 @@ impl Store {
         }
     }
 
-    /// As it is written in an environment file.
+    /// Formats the store as in an environment file.
     pub fn spelled(&self) -> String {
         match self {
             Self::Release => "{kind: Release}".to_owned(),
@@ -85,7 +83,7 @@ impl Store {
         }
     }
 
-    /// What kubectl calls the object that holds the record of a release.
+    /// Returns the kubectl arguments that select the object with a release's record.
     pub fn address(&self, name: &ReleaseName) -> String {
         match self {
             Self::Release => format!("releases.pleach.dev {name}"),

@@ -1,4 +1,4 @@
-//! The record of a release as people look at it, with its condition.
+//! Summary of a release record and its conditions, for display.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -8,35 +8,35 @@ use super::release::status_of;
 use super::{Installed, Journal, Orders, ReleaseName, Store};
 use crate::object::ObjectId;
 
-/// What the object that holds a record says, also where the record cannot be read.
+/// Content of the object with a record. Available even if the record is unreadable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReleaseSummary {
     /// Environment and release.
     pub name: ReleaseName,
-    /// Where the record is kept.
+    /// Location of the record.
     pub store: Store,
-    /// The record, or why it cannot be read.
+    /// The record, or the reason why it is unreadable.
     pub record: Result<Installed, String>,
-    /// What people say of it without git.
+    /// User requests.
     pub orders: Orders,
-    /// Condition Ready; none before the first status write.
+    /// Status of condition Ready. `None` before the first status write.
     pub ready: Option<bool>,
-    /// Reason of the condition.
+    /// Reason of condition Ready.
     pub reason: String,
-    /// Message of the condition.
+    /// Message of condition Ready.
     pub message: String,
-    /// Since when the condition is what it is.
+    /// Last transition time of condition Ready.
     pub since: Option<Timestamp>,
-    /// The controller that keeps it equal to a branch.
+    /// The controller that follows the release, if any.
     pub followed: Option<Following>,
-    /// What else the loop says of it: type, reason and message.
+    /// Other conditions of the controller: type, reason and message.
     pub conditions: Vec<(String, String, String)>,
-    /// What its last run left to do, where that was looked up.
+    /// Unfinished work of the last run. `None` unless it was read.
     pub journal: Option<Journal>,
 }
 
 impl ReleaseSummary {
-    /// Reads the object that holds a record; none when it has no name of ours.
+    /// Reads the object with a record. `None` if its name is not a release name.
     pub fn read(value: &Value) -> Option<Self> {
         let (environment, release) = value["metadata"]["name"].as_str()?.split_once('.')?;
         let status = status_of(value).unwrap_or_default();
@@ -80,17 +80,17 @@ impl ReleaseSummary {
         })
     }
 
-    /// The object that holds the record.
+    /// Returns the id of the object with the record.
     pub fn parent(&self) -> ObjectId {
         self.store.parent(&self.name)
     }
 
-    /// The id of the release's ApplySet.
+    /// Returns the id of the release's ApplySet.
     pub fn apply_set(&self) -> String {
         self.store.apply_set(&self.name)
     }
 
-    /// Environment and release as commands take them: `ENV/RELEASE`.
+    /// Returns `ENV/RELEASE`, as commands take it.
     pub fn target(&self) -> String {
         format!("{}/{}", self.name.environment, self.name.release)
     }

@@ -1,10 +1,10 @@
-//! When versions of kinds came and went.
+//! Kubernetes minors that added or removed versions of kinds.
 
 use super::KindTable;
 use crate::object::Gvk;
 
-/// Versions that Kubernetes removed before the oldest built-in table, with the
-/// minor that no longer has them. All kinds where none is named.
+/// Versions that Kubernetes removed before the oldest built-in table, with the first minor that
+/// lacks them. An empty list of kinds means all kinds.
 const REMOVED: [(&str, &str, &[&str]); 28] = [
     ("extensions/v1beta1", "1.22", &["Ingress"]),
     ("extensions/v1beta1", "1.16", &[]),
@@ -59,17 +59,17 @@ const REMOVED: [(&str, &str, &[&str]); 28] = [
     ("flowcontrol.apiserver.k8s.io/v1beta3", "1.32", &[]),
 ];
 
-/// Why a minor does not serve a version of a kind.
+/// Reason why a minor does not serve a version of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum History {
-    /// It was served before that minor.
+    /// It was removed in that minor.
     RemovedIn(&'static str),
-    /// It is served from that minor on.
+    /// It is served as of that minor.
     ServedSince(&'static str),
 }
 
 impl History {
-    /// What is known of a version of a kind that `minor` does not serve.
+    /// Returns the reason why `minor` does not serve a version of a kind. `None` if it is unknown.
     pub fn of(gvk: &Gvk, minor: &str) -> Option<Self> {
         let api_version = gvk.api_version.to_string();
         let removed = REMOVED.iter().find(|(version, _, kinds)| {

@@ -1,5 +1,4 @@
-//! From the `OpenAPI` v3 documents of an API server to schemas: what built-in
-//! tables are made of.
+//! Converts the `OpenAPI` v3 documents of an API server to schemas, for the built-in tables.
 
 use std::collections::BTreeMap;
 
@@ -8,25 +7,25 @@ use serde_json::{Map, Value};
 use super::schema::{Merge, Node, SchemaSet, Type};
 use crate::object::ApiVersion;
 
-/// How deep schemas without a name of their own may lie in each other.
+/// Maximum nesting depth of inline schemas.
 const MAX_DEPTH: usize = 64;
 
-/// The name of amounts.
+/// Name of the quantity schema.
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 
-/// A document that cannot be understood.
+/// Error in an `OpenAPI` document.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenApiError {
-    /// A reference leads nowhere, or in circles.
+    /// A reference has no target, or the nesting is too deep.
     #[error("the schema {0} cannot be resolved")]
     Reference(String),
-    /// A kind that is served has no schema.
+    /// A served kind has no schema.
     #[error("{0} has no schema")]
     Missing(String),
 }
 
-/// Takes the schemas of some kinds (`group/version`, kind) out of documents,
-/// with all that they refer to.
+/// Extracts the schemas of some kinds (`group/version`, kind) from documents, including all
+/// referenced schemas.
 pub(super) fn read<'a>(
     documents: impl IntoIterator<Item = &'a Value>,
     kinds: impl IntoIterator<Item = (ApiVersion, String)>,
@@ -43,8 +42,8 @@ pub(super) fn read<'a>(
             continue;
         };
         for (name, schema) in schemas {
-            // Documents repeat what they share; a few helpers differ in the
-            // kinds that they name, which nobody asks for.
+            // Documents repeat shared schemas. Copies of a few helpers list different kinds, which
+            // are irrelevant here.
             if reader.schemas.contains_key(name.as_str()) {
                 continue;
             }
@@ -81,16 +80,16 @@ pub(super) fn read<'a>(
 
 struct Reader<'a> {
     schemas: BTreeMap<&'a str, &'a Value>,
-    /// Schemas with a name that were read, or are being read.
+    /// Indexes of named schemas that were read or are being read.
     named: BTreeMap<&'a str, u32>,
-    /// Schemas without one, by their content.
+    /// Indexes of inline schemas, by their content.
     known: BTreeMap<String, u32>,
     set: SchemaSet,
 }
 
 impl<'a> Reader<'a> {
-    /// A schema by its name. Maps are added before their fields are read: they
-    /// may contain themselves.
+    /// Returns a schema by name. The node of a map is added before its fields are read, because the
+    /// map can contain itself.
     fn named(&mut self, name: &str) -> Result<u32, OpenApiError> {
         if let Some(index) = self.named.get(name) {
             return Ok(*index);
@@ -126,7 +125,7 @@ impl<'a> Reader<'a> {
         Ok(node)
     }
 
-    /// A schema where it is used: by name, with what is said on the spot.
+    /// Returns a schema at its place of use: a reference, possibly with a default next to it.
     fn used(&mut self, schema: &Value, depth: usize) -> Result<u32, OpenApiError> {
         if depth > MAX_DEPTH {
             return Err(OpenApiError::Reference("nested too deeply".to_owned()));
@@ -135,7 +134,7 @@ impl<'a> Reader<'a> {
             let node = self.node(schema, depth)?;
             return Ok(self.set.add(node, &mut self.known));
         };
-        // The empty map is said of every structure and means nothing.
+        // All references to structures have an empty map as a default, which is meaningless.
         let default = schema
             .get("default")
             .filter(|default| default.as_object().is_none_or(|map| !map.is_empty()));
@@ -170,7 +169,7 @@ impl<'a> Reader<'a> {
                 if let Some(values) = schema.get("additionalProperties").filter(|v| v.is_object()) {
                     node.values = Some(self.used(values, depth + 1)?);
                 }
-                // RawExtension and the like: their content is not Kubernetes'.
+                // Types such as RawExtension have content outside of the Kubernetes API.
                 node.open = node.fields.is_empty() && node.values.is_none();
             }
             Type::List => {
@@ -192,7 +191,7 @@ fn list<'a>(schema: &'a Value, key: &str) -> &'a [Value] {
         .map_or(&[], Vec::as_slice)
 }
 
-/// The name that a schema refers to, directly or as its only `allOf`.
+/// Returns the name that a schema refers to, directly or as its only `allOf`.
 fn reference(schema: &Value) -> Option<&str> {
     let target = schema.get("$ref").or_else(|| match list(schema, "allOf") {
         [only] => only.get("$ref"),
@@ -217,7 +216,7 @@ fn kind(schema: &Value) -> Type {
     }
 }
 
-/// How the items of a list are merged.
+/// Returns the merge strategy of a list.
 pub(super) fn merge(schema: &Value) -> Option<Merge> {
     match schema.get("x-kubernetes-list-type")?.as_str()? {
         "set" => Some(Merge::Set),

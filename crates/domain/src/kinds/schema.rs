@@ -1,4 +1,4 @@
-//! What the fields of a kind hold, from built-in tables and from definitions.
+//! Schemas of kinds, from built-in tables and from CRDs.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -7,57 +7,57 @@ use serde_json::Value;
 
 use crate::object::Gvk;
 
-/// What a value may be.
+/// Type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Type {
-    /// Anything.
+    /// Any value.
     #[default]
     Any,
-    /// A map: with fields, with values of one kind, or with anything.
+    /// A map with named fields, with uniform values, or with arbitrary content.
     #[serde(rename = "o")]
     Object,
     /// A list.
     #[serde(rename = "l")]
     List,
-    /// A text.
+    /// A string.
     #[serde(rename = "s")]
     String,
-    /// A whole number.
+    /// An integer.
     #[serde(rename = "i")]
     Integer,
     /// A number.
     #[serde(rename = "n")]
     Number,
-    /// True or false.
+    /// A Boolean.
     #[serde(rename = "b")]
     Boolean,
-    /// A whole number or a text.
+    /// An integer or a string.
     #[serde(rename = "is")]
     IntOrString,
-    /// An amount such as `100m` or `2Gi`, as text or number.
+    /// A quantity such as `100m` or `2Gi`, as a string or number.
     #[serde(rename = "q")]
     Quantity,
-    /// Bytes as base64.
+    /// Base64-encoded bytes.
     #[serde(rename = "by")]
     Bytes,
-    /// A time, RFC 3339.
+    /// An RFC 3339 timestamp.
     #[serde(rename = "t")]
     Time,
 }
 
-/// How a list is merged by server-side apply.
+/// Merge strategy of a list in server-side apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListKind<'a> {
-    /// As a whole.
+    /// The list is replaced as a whole.
     Atomic,
-    /// By the items themselves, which are scalars.
+    /// The items are scalars and identify themselves.
     Set,
-    /// By these fields of the items.
+    /// These fields identify the items.
     Map(&'a [String]),
 }
 
-/// How a list is merged, as it is stored.
+/// Merge strategy of a list in its stored form. Absent for atomic lists.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Merge {
@@ -65,7 +65,7 @@ pub(super) enum Merge {
     Map(Vec<String>),
 }
 
-/// The schema of one value; children are indices into the set.
+/// Schema of one value. Children are indexes into the set.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Node {
@@ -81,10 +81,10 @@ pub(super) struct Node {
     pub(super) values: Option<u32>,
     #[serde(rename = "m", skip_serializing_if = "Option::is_none")]
     pub(super) merge: Option<Merge>,
-    /// A map that is owned as a whole.
+    /// The map is owned as a whole.
     #[serde(rename = "a", skip_serializing_if = "is_default")]
     pub(super) atomic: bool,
-    /// Fields that are not named are kept.
+    /// Unknown fields are preserved.
     #[serde(rename = "o", skip_serializing_if = "is_default")]
     pub(super) open: bool,
     #[serde(rename = "z", skip_serializing_if = "is_default")]
@@ -99,12 +99,12 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Schemas that share their parts.
+/// A set of schemas that share nodes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SchemaSet {
     pub(super) nodes: Vec<Node>,
-    /// By `group/version`, then by kind.
+    /// Root nodes by `group/version`, then by kind.
     pub(super) roots: BTreeMap<String, BTreeMap<String, u32>>,
 }
 
@@ -122,21 +122,20 @@ impl SchemaSet {
         Some(Schema { set: self, node })
     }
 
-    /// Adds a node, or finds the same one.
+    /// Adds a node or returns the index of an equal one.
     pub(super) fn add(&mut self, node: Node, known: &mut BTreeMap<String, u32>) -> u32 {
-        // A node that cannot be written cannot be compared either.
+        // Serialization of a node cannot fail.
         let key = serde_json::to_string(&node).unwrap_or_default();
         *known.entry(key).or_insert_with(|| self.push(node))
     }
 
-    /// Adds a node.
     pub(super) fn push(&mut self, node: Node) -> u32 {
         self.nodes.push(node);
         u32::try_from(self.nodes.len() - 1).unwrap_or(u32::MAX)
     }
 }
 
-/// What a value of a kind, or of one of its fields, may be.
+/// Schema of a kind or of one of its fields.
 ///
 /// ```
 /// use pleach_domain::kinds::{KindTable, ListKind, Type};
@@ -158,37 +157,37 @@ pub struct Schema<'a> {
 }
 
 impl<'a> Schema<'a> {
-    /// What the value is.
+    /// Returns the type of the value.
     pub fn kind(self) -> Type {
         self.node.kind
     }
 
-    /// A field of a map; none when the schema does not name it.
+    /// Returns a field of a map. `None` if the schema does not name it.
     pub fn field(self, name: &str) -> Option<Self> {
         self.set.at(*self.node.fields.get(name)?)
     }
 
-    /// The names of the fields of a map, sorted.
+    /// Returns the field names of a map in sorted order.
     pub fn fields(self) -> impl Iterator<Item = &'a str> {
         self.node.fields.keys().map(String::as_str)
     }
 
-    /// The fields that a map must have. Only definitions say so reliably.
+    /// Returns the required fields of a map. Only CRDs declare them reliably.
     pub fn required(self) -> &'a [String] {
         &self.node.required
     }
 
-    /// The items of a list.
+    /// Returns the schema of list items.
     pub fn items(self) -> Option<Self> {
         self.set.at(self.node.items?)
     }
 
-    /// The values of a map whose keys are free.
+    /// Returns the schema of the values in a map with arbitrary keys.
     pub fn values(self) -> Option<Self> {
         self.set.at(self.node.values?)
     }
 
-    /// How a list is merged; atomic for everything that is no list.
+    /// Returns the merge strategy of a list. Atomic for any other type.
     pub fn list(self) -> ListKind<'a> {
         match &self.node.merge {
             None => ListKind::Atomic,
@@ -197,33 +196,35 @@ impl<'a> Schema<'a> {
         }
     }
 
-    /// Whether a map is owned as a whole, as a list without keys is.
+    /// Returns whether a map is owned as a whole, like an atomic list.
     pub fn is_atomic_map(self) -> bool {
         self.node.atomic
     }
 
-    /// Whether the value is an amount: `1000m` and `1` are the same.
+    /// Returns whether the value is a quantity, for which `1000m` equals `1`.
     pub fn is_quantity(self) -> bool {
         self.node.kind == Type::Quantity
     }
 
-    /// Whether fields that the schema does not name are kept.
+    /// Returns whether fields that the schema does not name are preserved.
     pub fn preserves_unknown(self) -> bool {
         self.node.open || self.node.kind == Type::Any
     }
 
-    /// What the server fills in when the value is absent.
+    /// Returns the default that the server fills in for an absent value.
     pub fn default(self) -> Option<&'a Value> {
         self.node.default.as_ref()
     }
 
-    /// The only values that are allowed; empty when there is no such list.
+    /// Returns the allowed values. Empty if all values are allowed.
     pub fn choices(self) -> &'a [Value] {
         &self.node.choices
     }
 
-    /// The path of the map that has a field, where this value itself has not:
-    /// the nearest one, through lists. What only the server writes is left out.
+    /// Returns the path to the nearest map below this value that has a field.
+    ///
+    /// The search descends into list items. The status is skipped, because only controllers write
+    /// it.
     pub fn holder_of(self, field: &str) -> Option<Vec<&'a str>> {
         let mut seen = BTreeSet::new();
         let mut queue = VecDeque::from([(self, Vec::new())]);
@@ -247,8 +248,8 @@ impl<'a> Schema<'a> {
         None
     }
 
-    /// The schema below this one at a path of field names and, for items of
-    /// lists and values of free maps, anything.
+    /// Returns the schema at a path below this one. A step is a field name, or any text for list
+    /// items and for values of maps with arbitrary keys.
     pub fn at<'p>(self, path: impl IntoIterator<Item = &'p str>) -> Option<Self> {
         path.into_iter().try_fold(self, |schema, step| {
             schema

@@ -1,5 +1,5 @@
-//! From the structural schemas of definitions to [`Schema`]s: the kinds that
-//! an environment brings along itself.
+//! Converts structural schemas of CRDs to [`Schema`]s, for custom resources that an environment
+//! ships.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -13,11 +13,10 @@ use super::schema::{Node, Schema, SchemaSet, Type};
 use super::{KindTable, Scope};
 use crate::object::{ApiVersion, GroupKind, Gvk, Manifest};
 
-/// How deep a schema may nest; YAML and JSON are not read deeper either.
+/// Maximum nesting depth of a schema. It equals the limit for reading YAML and JSON.
 const MAX_DEPTH: usize = 128;
 
-/// The definitions of custom resources that an environment ships. Their schemas
-/// are read when one is asked for.
+/// CRDs that an environment ships. Their schemas are parsed on first use.
 #[derive(Debug, Clone, Default)]
 pub struct Definitions {
     kinds: BTreeMap<GroupKind, Definition>,
@@ -26,13 +25,13 @@ pub struct Definitions {
 #[derive(Debug, Clone)]
 struct Definition {
     scope: Scope,
-    /// Versions that are served, as they are listed.
+    /// Served versions in the order of the CRD.
     versions: Vec<String>,
     json: Bytes,
     schemas: OnceLock<SchemaSet>,
 }
 
-/// What a definition says beside its schemas.
+/// The part of a CRD without schemas.
 #[derive(Deserialize)]
 struct Head {
     spec: HeadSpec,
@@ -59,7 +58,7 @@ struct HeadVersion {
 }
 
 impl Definitions {
-    /// Takes the definitions out of some manifests.
+    /// Extracts the CRDs from manifests.
     pub fn of<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> Self {
         let mut kinds = BTreeMap::new();
         for manifest in manifests {
@@ -69,7 +68,7 @@ impl Definitions {
             {
                 continue;
             }
-            // A definition that says less defines nothing.
+            // A CRD without these fields is invalid and defines no kind.
             let Ok(Head { spec }) = serde_json::from_slice(manifest.json()) else {
                 continue;
             };
@@ -94,7 +93,7 @@ impl Definitions {
         Self { kinds }
     }
 
-    /// The schema of a kind at a version; none when no definition serves it.
+    /// Returns the schema of a kind at a version. `None` if no CRD serves it.
     pub fn schema(&self, gvk: &Gvk) -> Option<Schema<'_>> {
         let definition = self.kinds.get(&gvk.group_kind())?;
         if !definition.versions.contains(&gvk.api_version.version) {
@@ -106,36 +105,35 @@ impl Definitions {
             .schema(gvk)
     }
 
-    /// Whether a kind is namespaced; none when no definition has it.
+    /// Returns the scope of a kind. `None` if no CRD defines it.
     pub fn scope(&self, kind: &GroupKind) -> Option<Scope> {
         self.kinds.get(kind).map(|definition| definition.scope)
     }
 
-    /// The versions at which a kind is served.
+    /// Returns the served versions of a kind.
     pub fn versions(&self, kind: &GroupKind) -> &[String] {
         self.kinds
             .get(kind)
             .map_or(&[], |definition| &definition.versions)
     }
 
-    /// The kinds that are defined, sorted.
+    /// Returns the defined kinds in sorted order.
     pub fn kinds(&self) -> impl Iterator<Item = &GroupKind> {
         self.kinds.keys()
     }
 }
 
-/// All kinds that an environment can use: those of Kubernetes and those that
-/// its releases define.
+/// All kinds that an environment can use: built-in kinds and kinds of its CRDs.
 #[derive(Debug, Clone, Copy)]
 pub struct Catalog<'a> {
-    /// Those of Kubernetes.
+    /// Built-in kinds of Kubernetes.
     pub table: &'a KindTable,
-    /// Those that releases define.
+    /// Kinds of the CRDs.
     pub definitions: &'a Definitions,
 }
 
 impl<'a> Catalog<'a> {
-    /// The schema of a kind at a version.
+    /// Returns the schema of a kind at a version.
     pub fn schema(self, gvk: &Gvk) -> Option<Schema<'a>> {
         self.definitions
             .schema(gvk)
@@ -143,7 +141,7 @@ impl<'a> Catalog<'a> {
     }
 }
 
-/// The schemas of all versions of a definition.
+/// Parses the schemas of all versions of a CRD.
 fn read(json: &[u8]) -> SchemaSet {
     let mut set = SchemaSet::default();
     let definition: Value = serde_json::from_slice(json).unwrap_or_default();
@@ -238,7 +236,7 @@ impl Reader<'_> {
         node
     }
 
-    /// Adds what every object has, whether its schema says so or not.
+    /// Adds the fields that all objects have, regardless of their schema.
     fn add_object_fields(&mut self, node: &mut Node, metadata: &Value) {
         let metadata = self.child(metadata, 0);
         let text = self.add(Node {
@@ -254,7 +252,7 @@ impl Reader<'_> {
 }
 
 fn kind(schema: &Value) -> Type {
-    // The form in which controller-gen writes amounts.
+    // Pattern that controller-gen generates for quantities.
     let is_quantity = schema["pattern"]
         .as_str()
         .is_some_and(|pattern| pattern.starts_with(r"^(\+|-)?(([0-9]+(\.[0-9]*)?)"));
@@ -275,7 +273,7 @@ fn kind(schema: &Value) -> Type {
     }
 }
 
-/// The metadata of objects; definitions leave it to the server.
+/// Returns the schema of object metadata, which CRDs do not contain.
 fn metadata() -> Value {
     let text = json!({"type": "string"});
     let texts = json!({"type": "object", "additionalProperties": text});

@@ -1,11 +1,11 @@
-//! The tables that are part of the program.
+//! Kind tables that are embedded in the program.
 
 use std::sync::OnceLock;
 
 use super::decode;
 use super::schema::SchemaSet;
 
-/// The files of one minor.
+/// Files of one minor.
 #[derive(Debug)]
 pub(super) struct BuiltIn {
     pub(super) minor: &'static str,
@@ -15,7 +15,7 @@ pub(super) struct BuiltIn {
 }
 
 impl BuiltIn {
-    /// The schemas, decoded once.
+    /// Returns the schemas. They are decoded on the first call.
     pub(super) fn schemas(&self) -> &SchemaSet {
         self.decoded.get_or_init(|| {
             #[expect(

@@ -13,7 +13,7 @@ fn every_table_that_is_checked_in_is_the_minor_it_says() {
     }
 }
 
-/// Also that every table can be decoded.
+/// Also checks that every table can be decoded.
 #[test]
 fn every_kind_at_every_version_has_a_schema() {
     for minor in KindTable::minors() {
@@ -112,8 +112,8 @@ fn a_table_survives_compression() {
     assert!(KindTable::from_gz(&kinds, b"no").is_err());
 }
 
-/// The schema of a built-in kind at a path; `*` is an item of a list or a value
-/// of a free map.
+/// Checks the schema of a built-in kind at a path. `*` stands for a list item or a value of a map
+/// with arbitrary keys.
 fn built_in(api_version: &str, kind: &str, path: &str, check: impl Fn(Schema<'_>)) {
     let table = KindTable::for_minor("1.36").unwrap();
     let schema = table.schema(&Gvk::new(api_version, kind)).unwrap();
@@ -199,7 +199,7 @@ fn lists_say_how_they_are_merged() {
     });
 }
 
-/// A definition with two served versions and one that is not.
+/// Builds a CRD with two served versions and one that is not served.
 fn definition() -> Manifest {
     let schema = json!({
         "type": "object",

@@ -1,5 +1,5 @@
-//! Fields that an autoscaler writes and a manifest has, too: they are sent when
-//! the object is created and left to the autoscaler afterwards.
+//! Fields that a manifest sets and an autoscaler writes. pleach sends them when it creates the
+//! object and leaves them to the autoscaler afterwards.
 
 use std::collections::BTreeMap;
 

@@ -1,12 +1,12 @@
-//! Objects that two environments claim on one cluster.
+//! Objects that several environments of one cluster contain.
 
 use std::collections::BTreeMap;
 
 use super::Linted;
 use crate::finding::{Finding, Kind};
 
-/// Finds objects that several environments of one cluster have. Only
-/// environments that say `cluster.id` can be compared.
+/// Reports objects that several environments of one cluster contain. Only environments with a
+/// `cluster.id` are compared.
 pub fn across(environments: &[Linted]) -> Vec<Finding> {
     let mut owners = BTreeMap::new();
     let mut findings = Vec::new();

@@ -1,11 +1,11 @@
-//! The stable names of what can be wrong with a repository.
+//! Stable names of repository findings.
 
-/// What a finding about files, values, templates or manifests is about.
+/// Code of a finding about files, values, templates or manifests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Code {
-    /// Its name in findings.
+    /// Name in findings.
     pub name: &'static str,
-    /// One or two sentences, as docs/lint.md has them.
+    /// One or two sentences, as in docs/reference/lint-codes.md.
     pub meaning: &'static str,
 }
 
@@ -13,7 +13,7 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
     Code { name, meaning }
 }
 
-/// Every code, sorted by name. A test compares it with docs/lint.md.
+/// All codes, sorted by name. A test compares them with docs/reference/lint-codes.md.
 pub const CODES: [Code; 78] = [
     code(
         "annotation",
@@ -275,14 +275,13 @@ pub const CODES: [Code; 78] = [
     code("yaml", "A manifest, or what a template wrote, is not YAML."),
 ];
 
-/// What a code means.
+/// Returns the meaning of a code. `None` for an unknown code.
 pub fn meaning(name: &str) -> Option<&'static str> {
     let found = CODES.binary_search_by_key(&name, |code| code.name).ok()?;
     Some(CODES[found].meaning)
 }
 
-/// Those that say what is nowhere: not to be trusted while a file that may
-/// have it cannot be read.
+/// Codes for missing objects. These findings are unreliable while a file is unreadable.
 pub(super) const NEED_ALL_OBJECTS: [&str; 6] = [
     "namespace-not-made",
     "reference-not-made",

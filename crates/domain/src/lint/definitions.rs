@@ -1,4 +1,4 @@
-//! Names of custom resource definitions.
+//! Names of CRDs.
 
 use super::Scene;
 use crate::finding::{Finding, Kind};

@@ -1,5 +1,4 @@
-//! Entries of the environment file that are about nothing, or that have done
-//! what they were for.
+//! Entries of the environment file that have no effect or are obsolete.
 
 use super::Scene;
 use crate::deployer;
@@ -29,8 +28,8 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// An entry for another version than the one that is wanted is for a way that
-/// was gone already, or that nobody goes.
+/// Reports a rollback to another version than the target version. It is already finished, or was
+/// never started.
 fn rollback_left_over(scene: &Scene<'_>, release: &ResolvedRelease) -> Option<Finding> {
     let rollback = release.versions.rollback.as_ref()?;
     let (message, hint) = match &release.version {
@@ -65,8 +64,9 @@ fn rollback_left_over(scene: &Scene<'_>, release: &ResolvedRelease) -> Option<Fi
     Some(finding.at(place).hint(hint))
 }
 
-/// Why an item of `adopt` takes over nothing, as far as can be told without a
-/// cluster: any name may be that of a field manager.
+/// Returns the problem and the hint if an item of `adopt` has no effect.
+///
+/// Any name can be that of a field manager, so only obvious mistakes are found.
 fn adopts_nothing(item: &str, all: &[String]) -> Option<(String, String)> {
     let take_out = || "take it out".to_owned();
     if all.iter().filter(|other| *other == item).count() > 1 {
@@ -90,8 +90,8 @@ fn adopts_nothing(item: &str, all: &[String]) -> Option<(String, String)> {
     }
 }
 
-/// One letter off, or another way to write it. Names of real managers are near
-/// each other, so nothing else counts.
+/// Returns whether an item is a misspelled family: one edit away, or a different notation. Real
+/// manager names are similar to each other, so larger distances do not count.
 fn is_misspelled(item: &str, family: &str) -> bool {
     let plain: String = item
         .chars()
@@ -105,7 +105,7 @@ fn is_misspelled(item: &str, family: &str) -> bool {
 }
 
 fn consent_left_over(scene: &Scene<'_>, consent: &Consent) -> Option<Finding> {
-    // Resolving has said that the release is not there.
+    // Resolving already reported the missing release.
     let release = scene
         .environment
         .releases
@@ -140,7 +140,7 @@ fn consent_left_over(scene: &Scene<'_>, consent: &Consent) -> Option<Finding> {
     });
     let unused = |message: String| Finding::warning(Kind::Repository, "unused-consent", message);
     match (consent.action, named) {
-        // Without `to` it may be for the end of the release, and wait for it.
+        // Without `to`, the consent is possibly meant for the uninstall of the release.
         (ConsentAction::Delete, Some(kept)) if consent.to.is_some() => Some(
             unused(format!(
                 "the consent is to delete {}, which release {} has",
@@ -163,7 +163,7 @@ fn consent_left_over(scene: &Scene<'_>, consent: &Consent) -> Option<Finding> {
     }
 }
 
-/// A consent to go on although a check does not hold that nobody asks for.
+/// Reports an override of a check that does not exist.
 fn overrides_nothing(release: &ResolvedRelease, consent: &Consent) -> Option<Finding> {
     let name = consent.check.as_deref()?;
     let checks = release.sequence.checks.iter();

@@ -1,5 +1,4 @@
-//! Fields as the API server checks them: names, types, values, and items of
-//! lists that have the same keys.
+//! Validates fields like the API server: names, types, values, and duplicate list keys.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +13,7 @@ use crate::object::from_base64;
 use crate::render::Spot;
 use crate::repo::nearest;
 
-/// Most values of a choice that a hint lists.
+/// Maximum number of choices that a hint lists.
 const LISTED: usize = 12;
 
 pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
@@ -46,7 +45,7 @@ fn of_object(catalog: Catalog<'_>, object: &Object<'_>) -> Vec<Finding> {
     findings
 }
 
-/// A step from a value to one within it.
+/// A step from a value into a nested one.
 #[derive(Clone, Copy)]
 enum Step<'a> {
     Key(&'a str),
@@ -55,10 +54,10 @@ enum Step<'a> {
 
 struct Walk<'a> {
     object: &'a Object<'a>,
-    /// The schema of the object.
+    /// Schema of the object.
     root: Schema<'a>,
     whole: &'a Value,
-    /// Whether a definition says what is required, and not Kubernetes' Go types.
+    /// Whether a CRD declares the required fields, instead of Go types of Kubernetes.
     custom: bool,
     path: Vec<Step<'a>>,
     findings: &'a mut Vec<Finding>,
@@ -81,7 +80,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// `keys` are fields that the list which the map is an item of asks for already.
+    /// Validates a map. `keys` are required fields that the enclosing list already checks.
     fn object(&mut self, schema: Schema<'a>, value: &'a Value, keys: &[String]) {
         let Value::Object(entries) = value else {
             return;
@@ -110,12 +109,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether the server refuses the current map when it lacks a field.
+    /// Returns whether the server rejects the current map without a field.
     fn is_needed(&self, schema: Schema<'a>, name: &str) -> bool {
         let field = schema.field(name);
         let default = field.and_then(Schema::default);
         if self.custom {
-            // The server fills in the default before it checks.
+            // The server applies defaults before validation.
             return default.is_none();
         }
         let is_empty = |value: &Value| limits::is_zero(value);
@@ -128,7 +127,7 @@ impl<'a> Walk<'a> {
             )
     }
 
-    /// The key of the current value, or that of the list that it is an item of.
+    /// Returns the key of the current value, or of the list that contains it.
     fn last_key(&self) -> Option<&'a str> {
         self.path.iter().rev().find_map(|step| match step {
             Step::Key(key) => Some(*key),
@@ -186,7 +185,7 @@ impl<'a> Walk<'a> {
                         continue;
                     }
                     for name in keys {
-                        // Kubernetes gives every key the zero of its type.
+                        // Built-in kinds declare the zero value as the default of every key.
                         let missing = key(item, name).is_none_or(|value| value == "" || value == 0)
                             && item.get(name).is_none_or(Value::is_null);
                         if missing {
@@ -216,7 +215,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Finds items that are the same by their key.
+    /// Reports items with equal keys.
     fn repeated(
         &mut self,
         items: &'a [Value],
@@ -251,7 +250,7 @@ impl<'a> Walk<'a> {
 
     fn choice(&mut self, schema: Schema<'a>, value: &Value) {
         let choices = schema.choices();
-        // The empty text is the same as nothing where Kubernetes fills it in.
+        // For built-in kinds with a default, the empty string counts as absent.
         let fine = choices.is_empty()
             || choices.contains(value)
             || (!self.custom && value.as_str() == Some(""));
@@ -357,7 +356,7 @@ impl<'a> Walk<'a> {
         self.findings.push(finding);
     }
 
-    /// Where the current value is written.
+    /// Returns the source location of the current value.
     fn spot(&self) -> Spot {
         let mut pointer = String::new();
         for step in &self.path {
@@ -373,7 +372,7 @@ impl<'a> Walk<'a> {
             .spot(self.object.manifest, &pointer, value)
     }
 
-    /// The path as people write it.
+    /// Returns the path of the current value in dotted notation.
     fn shown(&self) -> String {
         let mut shown = String::new();
         for step in &self.path {
@@ -393,7 +392,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether a scalar is of a type.
+/// Returns whether a value has a type.
 fn fits(kind: Type, value: &Value) -> bool {
     let whole = value.is_i64() || value.is_u64();
     match kind {
@@ -412,7 +411,7 @@ fn fits(kind: Type, value: &Value) -> bool {
     }
 }
 
-/// Whether a value is an amount as the server reads it.
+/// Returns whether a value is a valid quantity.
 fn is_quantity(value: &Value) -> bool {
     let Value::String(text) = value else {
         return value.is_number();

@@ -1,13 +1,12 @@
-//! Limits of built-in kinds that their `OpenAPI` documents do not state, or state
-//! otherwise than the server checks them.
+//! Limits of built-in kinds that `OpenAPI` documents do not declare, or declare differently from
+//! the server's validation.
 
 use serde_json::Value;
 
 use crate::kinds::Type;
 use crate::object::GroupKind;
 
-/// Numbers that are required and that the server refuses when they are zero. It
-/// takes the zero of any other number.
+/// Required numbers for which the server rejects zero. It accepts zero for all other numbers.
 const NOT_ZERO: [&str; 8] = [
     "containerPort",
     "groupPriorityMinimum",
@@ -19,8 +18,8 @@ const NOT_ZERO: [&str; 8] = [
     "weight",
 ];
 
-/// Fields that are required by the documents and may be empty, by the key of the
-/// map that has them.
+/// Fields that are required by the documents, but can be empty. The first element is the key of the
+/// enclosing map.
 const MAY_BE_EMPTY: [(&str, &str); 8] = [
     ("httpHeaders", "value"),
     ("podFailurePolicy", "rules"),
@@ -28,18 +27,18 @@ const MAY_BE_EMPTY: [(&str, &str); 8] = [
         "preferredDuringSchedulingIgnoredDuringExecution",
         "preference",
     ),
-    // Of a LimitRange.
+    // LimitRange
     ("spec", "limits"),
-    // Of a NetworkPolicy.
+    // NetworkPolicy
     ("spec", "podSelector"),
-    // Of a StatefulSet.
+    // StatefulSet
     ("spec", "serviceName"),
     ("sysctls", "value"),
     ("tokenRequests", "audience"),
 ];
 
-/// Whether a value is the zero of its type: Kubernetes states it as the default of
-/// fields that have none.
+/// Returns whether a value is the zero value of its type. Kubernetes declares it as the default of
+/// fields without one.
 pub(super) fn is_zero(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -51,16 +50,16 @@ pub(super) fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// Whether the server refuses an object of a built-in kind that lacks a field which
-/// the documents require. `holder` is the key of the map that lacks it.
+/// Returns whether the server rejects an object of a built-in kind without a field that the
+/// documents require. `holder` is the key of the enclosing map.
 pub(super) fn is_needed(kind: &GroupKind, holder: &str, field: &str, of: Type) -> bool {
-    // Their maps may be empty, or only programs write them.
+    // Maps of these kinds can be empty, or only programs write them.
     let is_lenient = kind.group == "resource.k8s.io"
         || matches!(kind.kind.as_str(), "CSIDriver" | "CSINode" | "Event")
         || holder == "ownerReferences";
     match of {
         _ if is_lenient => false,
-        // Absent is false.
+        // An absent Boolean is false.
         Type::Boolean => false,
         Type::Integer | Type::Number => NOT_ZERO.contains(&field),
         Type::Any
@@ -74,7 +73,7 @@ pub(super) fn is_needed(kind: &GroupKind, holder: &str, field: &str, of: Type) -
     }
 }
 
-/// The limit that a value breaks, as the rest of "is not …".
+/// Returns the violated limit as the end of a sentence that starts with "is not".
 pub(super) fn broken(kind: &GroupKind, field: &str, value: &Value) -> Option<String> {
     if let Value::String(text) = value {
         let is_bad = field == "targetPort" && !text.is_empty() && !is_port_name(text);
@@ -95,14 +94,14 @@ pub(super) fn broken(kind: &GroupKind, field: &str, value: &Value) -> Option<Str
     })
 }
 
-/// The least and the largest value of a number.
+/// Returns the smallest and the largest valid number.
 fn range(kind: &GroupKind, field: &str) -> Option<(i64, i64)> {
     if kind.is("discovery.k8s.io", "EndpointSlice") {
         return None;
     }
     Some(match field {
         "containerPort" | "endPort" | "port" => (1, 65_535),
-        // Zero is the same as nothing.
+        // Zero means that the field is not set.
         "healthCheckNodePort" | "hostPort" | "nodePort" | "number" | "targetPort" => (0, 65_535),
         "defaultMode" | "mode" => (0, 0o777),
         "weight" => (1, 100),
@@ -124,7 +123,7 @@ fn range(kind: &GroupKind, field: &str) -> Option<(i64, i64)> {
     })
 }
 
-/// Whether a text is a name that a port can have.
+/// Returns whether a text is a valid port name.
 fn is_port_name(text: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=15).contains(&text.len())

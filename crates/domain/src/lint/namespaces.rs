@@ -1,4 +1,4 @@
-//! Namespaces that nobody makes.
+//! Namespaces that no manifest contains.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::finding::{Finding, Kind};
 use crate::inventory::{STATE_NAMESPACE, Store};
 use crate::object::ObjectId;
 
-/// Those that every cluster has.
+/// Namespaces that exist in every cluster.
 const EVERYWHERE: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 
 pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
@@ -22,13 +22,13 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
         let Some(namespace) = object.id().namespace.as_deref() else {
             continue;
         };
-        // That of the records is made before anything is applied.
+        // The state namespace is created before the first apply.
         let is_of_state = namespace == STATE_NAMESPACE && scene.environment.store == Store::Release;
         let exists = EVERYWHERE.contains(&namespace)
             || is_of_state
             || created.contains(namespace)
             || scene.has(&ObjectId::new("", "Namespace", None, namespace));
-        // Once per namespace and release: it is one namespace that is missing.
+        // One finding per namespace and release is sufficient.
         if exists || !said.insert((namespace, &object.release.name)) {
             continue;
         }

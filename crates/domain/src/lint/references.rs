@@ -1,4 +1,4 @@
-//! Objects that pods and bindings name, and no manifest has.
+//! References from pods and bindings to objects that no manifest contains.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Reports each missing object once, at the first line that names it.
+/// Reports each missing object once, at the first line that refers to it.
 fn report<'a>(
     scene: &Scene<'_>,
     object: &Object<'_>,
@@ -49,7 +49,7 @@ fn report<'a>(
     }
 }
 
-/// Goes to the first field that names an object; `path` leads there.
+/// Searches for the first field that names an object. `path` receives its steps.
 fn find(value: &Value, id: &ObjectId, path: &mut Vec<String>) -> bool {
     let steps: Vec<(String, &Value)> = match value {
         Value::Object(fields) => fields.iter().map(|(key, one)| (key.clone(), one)).collect(),
@@ -67,7 +67,7 @@ fn find(value: &Value, id: &ObjectId, path: &mut Vec<String>) -> bool {
         let names_it = inner.as_str() == Some(&id.name)
             && value["optional"] != true
             && names(holder.map_or("", String::as_str), &key, value, id);
-        // As in a JSON pointer.
+        // Escapes the key as in a JSON pointer.
         path.push(key.replace('~', "~0").replace('/', "~1"));
         if names_it || find(inner, id, path) {
             return true;
@@ -77,8 +77,8 @@ fn find(value: &Value, id: &ObjectId, path: &mut Vec<String>) -> bool {
     false
 }
 
-/// Whether a field names objects of the kind. `holder` is the key of the map that
-/// has the field, or of the list of such maps.
+/// Returns whether a field refers to objects of the kind. `holder` is the key of the map that
+/// contains the field, or of the list of such maps.
 fn names(holder: &str, key: &str, map: &Value, id: &ObjectId) -> bool {
     match (id.kind.as_str(), key) {
         ("ConfigMap", "name") => ["configMap", "configMapRef", "configMapKeyRef"].contains(&holder),
@@ -111,7 +111,7 @@ fn is_subject(subject: &Value, id: &ObjectId) -> bool {
         && namespace.is_none_or(|namespace| Some(namespace) == id.namespace.as_deref())
 }
 
-/// What every namespace and every cluster has.
+/// Returns whether an object exists in all namespaces or clusters.
 fn exists(id: &ObjectId) -> bool {
     let everywhere = [
         ("ServiceAccount", "default"),
@@ -125,7 +125,7 @@ fn exists(id: &ObjectId) -> bool {
     ];
     let is_of_system = match id.kind.as_str() {
         "ClusterRole" => id.name.starts_with("system:"),
-        // The server and the controllers of Kubernetes make these.
+        // The API server and the controllers of Kubernetes create these.
         "Role" | "ServiceAccount" => id.namespace.as_deref() == Some("kube-system"),
         _ => false,
     };

@@ -1,5 +1,4 @@
-//! Registrations that point at a Service that nobody has: they break whatever
-//! they intercept.
+//! Registrations of Services that no manifest contains. They break all intercepted requests.
 
 use super::Scene;
 use crate::finding::{Finding, Kind};

@@ -1,4 +1,4 @@
-//! Selectors that match no pods, and ports that no pod has.
+//! Selectors that match no pods, and target ports that no pod declares.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::finding::{Finding, Kind};
 use crate::order::{pod_template, selects};
 use crate::repo::nearest;
 
-/// Labels that controllers add to the pods they make.
+/// Labels that controllers add to their pods.
 const OF_CONTROLLERS: [&str; 11] = [
     "apps.kubernetes.io/pod-index",
     "batch.kubernetes.io/controller-uid",
@@ -45,7 +45,7 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The selector of a workload that the server refuses.
+/// Reports a workload selector that the server rejects.
 fn mismatch(object: &Object<'_>, value: &Value) -> Option<Finding> {
     let id = object.id();
     let is_plain = id.is("", "ReplicationController");
@@ -54,7 +54,7 @@ fn mismatch(object: &Object<'_>, value: &Value) -> Option<Finding> {
             .iter()
             .any(|kind| id.is("apps", kind));
     let labels = object.facts.pod_labels.as_ref().filter(|_| is_workload)?;
-    // A missing one is another finding, and is filled in for plain ones.
+    // A missing selector is reported elsewhere. For ReplicationControllers it is defaulted.
     let selector = value["spec"]["selector"].as_object()?;
     let (is_empty, is_match) = if is_plain {
         let is_there =
@@ -82,11 +82,11 @@ fn mismatch(object: &Object<'_>, value: &Value) -> Option<Finding> {
     Some(object.at(finding, "/spec/selector"))
 }
 
-/// Pods that an object makes.
+/// Pods that an object creates.
 struct Pods<'a> {
     namespace: Option<&'a str>,
     labels: &'a BTreeMap<String, String>,
-    /// The names of their ports.
+    /// Names of the container ports.
     ports: BTreeSet<String>,
 }
 
@@ -151,7 +151,7 @@ fn service(scene: &Scene<'_>, object: &Object<'_>, pods: &[Pods<'_>], found: &mu
         let Some(target) = port["targetPort"].as_str() else {
             continue;
         };
-        // An empty one is the port itself.
+        // An empty target port means the Service port.
         if target.is_empty() || names.contains(target) {
             continue;
         }
@@ -171,7 +171,7 @@ fn service(scene: &Scene<'_>, object: &Object<'_>, pods: &[Pods<'_>], found: &mu
     }
 }
 
-/// Whether a custom resource beside a Service may make its pods.
+/// Returns whether a custom resource next to a Service possibly creates its pods.
 fn may_be_made(scene: &Scene<'_>, service: &Object<'_>) -> bool {
     let namespace = &service.id().namespace;
     scene.objects.iter().any(|object| {

@@ -8,12 +8,12 @@ use semver::Version;
 use super::*;
 use crate::repo::{self, MemoryTree};
 
-/// Lints one environment `dev` with a release `web` of these manifests.
+/// Lints environment `dev` with a release `web` of these manifests.
 fn lint(manifests: &[(&str, &str)]) -> Linted {
     lint_with("", "", manifests)
 }
 
-/// The same with more in the environment file and in the bundle's.
+/// Also appends text to the environment file and to the bundle file.
 fn lint_with(environment: &str, bundle: &str, manifests: &[(&str, &str)]) -> Linted {
     let mut files = vec![
         (
@@ -43,8 +43,7 @@ fn lint_with(environment: &str, bundle: &str, manifests: &[(&str, &str)]) -> Lin
     super::environment(&tree, &environment, &table)
 }
 
-/// The findings as `line:column code: message (hint)`, without what the release
-/// folder is.
+/// Formats findings as `line:column code: message (hint)`, without the release folder.
 fn shown(linted: &Linted) -> Vec<String> {
     linted
         .findings
@@ -99,7 +98,7 @@ fn unknown_fields_are_found_where_they_are_written() {
            field of Deployment (did you mean `imagePullPolicy`?)",
         ],
     );
-    // Of another place of the kind.
+    // The field belongs to another part of the kind.
     check(
         &DEPLOYMENT.replace("  template:", "  initContainers: []\n  template:"),
         &[
@@ -212,7 +211,7 @@ fn items_with_the_same_keys_are_refused() {
          `name`: it tells the items of the list apart",
     ];
     check(&twice, &expected);
-    // A patch takes the first one away.
+    // A patch removes the first duplicate.
     let patch = "patches:\n  - target: {kind: Deployment}\n    json: [{op: remove, path: \
                  /spec/template/spec/containers/0/ports/0}]\n";
     let linted = lint_with("", patch, &[("a.yaml", &twice)]);
@@ -531,7 +530,7 @@ fn a_value_that_nobody_reads_is_pointed_out() {
             "dev.yaml:8 unused-value: bundle web neither declares `colours` nor reads it in a template (remove it, or declare it in the `values` of the bundle)",
         ],
     );
-    // Declared, open, read by name, or read with all that is beside it.
+    // Declared, in an open map, read by name, or read together with the enclosing map.
     check_values("{replicas: 3, labels: {team: a}}", read, &[]);
     check_values("{extra: 1}", "{{ values.extra }}", &[]);
     check_values(

@@ -1,4 +1,4 @@
-//! Values that an environment sets and no template reads: misspelled ones.
+//! Values of an environment that no template reads, such as misspelled ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,21 +10,21 @@ use crate::object::Origin;
 use crate::repo::{ResolvedRelease, nearest};
 use crate::values::{Source, dotted};
 
-/// The name that templates have for all values.
+/// Name of the variable with all values in templates.
 const ROOT: &str = "values";
 
 /// A value that the bundle does not declare.
 struct Undeclared<'a> {
     pointer: String,
-    /// Name of the map that it is in.
+    /// Name of the enclosing map.
     parent: &'a str,
     key: &'a str,
-    /// The declared names beside it.
+    /// Declared names in the same map.
     siblings: Vec<&'a str>,
 }
 
-/// A value of an environment applies to all its releases: it is unused only if none
-/// of them declares or reads it.
+/// Reports unused values. A value of an environment applies to all releases, so it is unused only
+/// if no release declares or reads it.
 pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     let mut used: BTreeSet<(Origin, String)> = BTreeSet::new();
     let mut unused: BTreeMap<(Origin, String), Finding> = BTreeMap::new();
@@ -64,8 +64,8 @@ fn finding(release: &ResolvedRelease, one: &Undeclared<'_>, place: &Origin) -> F
     }
 }
 
-/// The topmost values that the bundle does not declare. An empty map of the bundle is
-/// open: it declares whatever is put into it.
+/// Returns the topmost values that the bundle does not declare. A map that the bundle declares as
+/// empty accepts any keys.
 fn undeclared(release: &ResolvedRelease) -> Vec<Undeclared<'_>> {
     let mut found = Vec::new();
     if let (Value::Object(merged), Value::Object(declared)) =
@@ -100,7 +100,7 @@ fn walk<'a>(
     }
 }
 
-/// The source of a value, or of the first one in it.
+/// Returns the source of a value, or of the first leaf below it.
 fn source<'a>(release: &'a ResolvedRelease, pointer: &str) -> Option<&'a Source> {
     let mut origins = release.values.origins.iter();
     origins
@@ -108,21 +108,21 @@ fn source<'a>(release: &'a ResolvedRelease, pointer: &str) -> Option<&'a Source>
         .map(|(_, source)| source)
 }
 
-/// Whether a pointer names a value or something in it.
+/// Returns whether a pointer is equal to or below another one.
 fn is_below(pointer: &str, value: &str) -> bool {
     pointer
         .strip_prefix(value)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A pointer and those of all maps that it leads through.
+/// Returns a pointer and the pointers of all enclosing maps.
 fn prefixes(pointer: &str) -> impl Iterator<Item = &str> {
     let ends = pointer.match_indices('/').map(|(at, _)| at).skip(1);
     ends.chain([pointer.len()]).map(|end| &pointer[..end])
 }
 
 impl Templates {
-    /// Keeps the code of templates, without the text around it.
+    /// Extracts the code from templates, without the text around it.
     pub(super) fn of(texts: &[String]) -> Self {
         let mut code = String::new();
         for text in texts {
@@ -145,8 +145,8 @@ impl Templates {
         Self(code)
     }
 
-    /// Whether some template may read a value: its name stands in the code of one, or
-    /// the map that it is in is used as a whole.
+    /// Returns whether a template possibly reads a value: its name occurs in template code, or the
+    /// enclosing map is used as a whole.
     fn may_read(&self, parent: &str, key: &str) -> bool {
         self.words(key).next().is_some()
             || self.words(parent).any(|rest| {
@@ -157,7 +157,7 @@ impl Templates {
             })
     }
 
-    /// The text behind each place where a word stands.
+    /// Returns the text after each occurrence of a word.
     fn words<'a>(&'a self, word: &'a str) -> impl Iterator<Item = &'a str> {
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
         self.0.match_indices(word).filter_map(move |(at, _)| {

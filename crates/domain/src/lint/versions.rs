@@ -1,4 +1,4 @@
-//! Whether the declared Kubernetes is one that the bundle is for.
+//! Checks that bundles support the declared Kubernetes version.
 
 use semver::Version;
 
@@ -33,10 +33,10 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A patch that no version of Kubernetes gets to.
+/// Higher than any patch number of Kubernetes.
 const NEWEST: u64 = 999;
 
-/// A minor without a patch stands for any of its patches: the newest.
+/// Parses a version. A minor without a patch number stands for its newest patch.
 fn newest_patch(declared: &str) -> Option<Version> {
     let text = declared.trim_start_matches('v');
     let mut parts = text.split('.').map(str::parse::<u64>);

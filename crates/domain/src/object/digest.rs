@@ -1,4 +1,4 @@
-//! Digests of what is sent, and the bytes they are taken over.
+//! Digests of manifests, and the canonical JSON that they are computed from.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,13 +18,13 @@ pub struct Digest {
     bytes: [u8; 32],
 }
 
-/// The key of digests of secret content. A plain digest of a Secret could be
-/// guessed offline; Kubernetes keeps this key in a Secret of its own.
+/// The HMAC key for digests of secret content. An attacker could guess the content behind a plain
+/// digest offline. The cluster stores the key in a Secret.
 #[derive(Clone)]
 pub struct DigestKey(Vec<u8>);
 
 impl DigestKey {
-    /// Takes the key's bytes as read from its Secret.
+    /// Wraps the bytes read from the key's Secret.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
@@ -37,7 +37,7 @@ impl fmt::Debug for DigestKey {
 }
 
 impl Digest {
-    /// The plain digest of some bytes.
+    /// Returns the plain SHA-256 digest of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self {
             keyed: false,
@@ -45,7 +45,7 @@ impl Digest {
         }
     }
 
-    /// The digest of some secret bytes (RFC 2104).
+    /// Returns the HMAC-SHA-256 of `bytes` (RFC 2104), for secret content.
     #[expect(
         clippy::missing_panics_doc,
         clippy::expect_used,
@@ -60,8 +60,7 @@ impl Digest {
         }
     }
 
-    /// Whether this is the digest of some bytes by a key. The comparison takes the
-    /// same time wherever the two differ.
+    /// Returns whether this is the keyed digest of `bytes`. Compares in constant time.
     #[expect(
         clippy::missing_panics_doc,
         clippy::expect_used,
@@ -73,12 +72,12 @@ impl Digest {
         self.keyed && mac.verify_slice(&self.bytes).is_ok()
     }
 
-    /// The first 12 hex digits, for people and for names.
+    /// Returns the first 12 hex digits, for display and for names.
     pub fn short(&self) -> String {
         hex(&self.bytes[..6])
     }
 
-    /// The raw bytes.
+    /// Returns the 32 raw bytes.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.bytes
     }
@@ -112,7 +111,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// A text that is no digest.
+/// Error for a text that is not a digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a digest of the form sha256:<64 hex digits>")]
 pub struct ParseDigestError;
@@ -152,9 +151,9 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// The bytes that stand for a value: JSON without spaces, keys sorted by byte.
+/// Serializes a value as canonical JSON: no spaces, keys sorted by byte.
 ///
-/// Sorting is ours: `serde_json` keeps the order of the file here.
+/// The sort is needed because `serde_json` preserves insertion order here.
 pub fn canonical_json(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(256);
     write_canonical(value, &mut bytes);
@@ -192,7 +191,7 @@ fn write_canonical(value: &Value, out: &mut Vec<u8>) {
 }
 
 fn write_scalar(value: &impl Serialize, out: &mut Vec<u8>) {
-    // Texts and scalars always have a JSON form, and memory takes all of it.
+    // Serializing a string or scalar into a `Vec` cannot fail.
     drop(serde_json::to_writer(out, value));
 }
 

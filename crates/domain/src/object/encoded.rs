@@ -1,16 +1,16 @@
-//! Bytes as objects hold them.
+//! Decoding of base64 fields.
 
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use base64::{Engine as _, alphabet};
 
-/// What Go takes for base64: bits that stand for nothing may be anything.
+/// Base64 engine that, like Go, accepts non-zero trailing bits.
 const GO: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
-/// The bytes that a text stands for where a field holds bytes. As the server
-/// reads it: line breaks do not count, and manifests are full of them.
+/// Decodes the base64 text of a byte field as the API server does: line breaks are ignored. Returns
+/// `None` for invalid base64.
 pub fn from_base64(text: &str) -> Option<Vec<u8>> {
     if text.contains(['\n', '\r']) {
         GO.decode(text.replace(['\n', '\r'], "")).ok()

@@ -1,4 +1,4 @@
-//! What an object says about others: the raw material of edges.
+//! Relations that an object declares to other objects. The planner derives its edges from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -8,49 +8,48 @@ use serde_json::Value;
 
 use super::{ApiVersion, GroupKind, Gvk, ObjectId, ServiceRef, annotations};
 
-/// The type of Secrets that the cluster fills with the token of an account.
+/// Type of the Secrets that the cluster fills with a ServiceAccount token.
 const TOKEN: &str = "kubernetes.io/service-account-token";
 
-/// The annotation that names the account.
+/// Annotation that names the ServiceAccount of such a Secret.
 const TOKEN_OF: &str = "kubernetes.io/service-account.name";
 
-/// The facts of all objects that say nothing about others.
+/// Shared value for all objects without relations.
 static NONE: LazyLock<Arc<Facts>> = LazyLock::new(Arc::default);
 
-/// What one object needs, selects, points at and defines.
+/// Relations of one object: its references, selectors, dependencies and definitions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// Objects that its pod template names, without those marked optional.
+    /// ConfigMaps, Secrets and other objects that its pod template names, without optional ones.
     pub pod_references: Vec<ObjectId>,
     /// The ServiceAccount of its pods.
     pub service_account: Option<ObjectId>,
     /// Labels of its pods.
     pub pod_labels: Option<BTreeMap<String, String>>,
-    /// A binding's role.
+    /// Role of a binding.
     pub role: Option<ObjectId>,
-    /// A binding's service accounts.
+    /// Service accounts of a binding.
     pub subjects: Vec<ObjectId>,
-    /// The label selectors of the roles that the cluster gathers a `ClusterRole`'s
-    /// rules from.
+    /// Label selectors of an aggregated `ClusterRole` (`aggregationRule`).
     pub gathers: Vec<Value>,
-    /// The ServiceAccount that a Secret is a token of.
+    /// ServiceAccount that a token Secret belongs to.
     pub token_of: Option<ObjectId>,
-    /// A Service's selector; none for Services without one.
+    /// Selector of a Service. `None` if it has none.
     pub selector: Option<BTreeMap<String, String>>,
-    /// The Services that a registration (or a CRD's conversion) points at.
+    /// Services that a registration or a CRD's conversion webhook points at.
     pub services: Vec<ServiceRef>,
-    /// What a webhook configuration intercepts.
+    /// API resources that a webhook configuration intercepts.
     pub intercepts: Vec<Interception>,
-    /// What a CRD defines.
+    /// Kind that a CRD defines.
     pub defines: Option<Definition>,
-    /// The group-version that an APIService registers for another server.
+    /// Group-version that an APIService registers for an aggregated API server.
     pub registers: Option<ApiVersion>,
-    /// The kind of the parameters that an admission policy takes.
+    /// Parameter kind of an admission policy (`paramKind`).
     pub parameter_kind: Option<Gvk>,
-    /// What a binding of an admission policy switches on.
+    /// Admission policy that a binding activates.
     pub switches_on: Option<SwitchedOn>,
-    /// Annotation `pleach.dev/after`, as `(kind, name)` pairs; without a name
-    /// where it is not written as such.
+    /// Annotation `pleach.dev/after`, as `(kind, name)` pairs. The name is empty if the annotation
+    /// is malformed.
     pub after: Vec<(String, String)>,
     /// Annotation `pleach.dev/stage`.
     pub stage: Option<String>,
@@ -58,20 +57,20 @@ pub struct Facts {
     pub readiness: ReadinessDemand,
 }
 
-/// How it counts that an object is not ready.
+/// Effect of an object that does not become ready, from annotation `pleach.dev/ready`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ReadinessDemand {
-    /// It is waited for, and what is not ready in time fails.
+    /// Wait for the object. If it is not ready in time, the run fails.
     #[default]
     Require,
-    /// It is waited for, and what is not ready in time is only told.
+    /// Wait for the object. If it is not ready in time, only report it.
     Warn,
-    /// It is not waited for.
+    /// Do not wait for the object.
     None,
 }
 
 impl ReadinessDemand {
-    /// Reads the annotation; none where nobody knows what it says.
+    /// Parses the annotation. Returns `None` for an unknown value.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "require" => Self::Require,
@@ -87,13 +86,13 @@ impl ReadinessDemand {
 pub struct Definition {
     /// The kind.
     pub kind: GroupKind,
-    /// Its plural name.
+    /// Plural name of the resource.
     pub plural: String,
-    /// The kind at each version that is served, in the CRD's order.
+    /// The kind at each served version, in the CRD's order.
     pub served: Vec<Gvk>,
 }
 
-/// One rule of a webhook.
+/// One group and resource that a webhook rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Interception {
     /// API group, or `*`.
@@ -102,26 +101,27 @@ pub struct Interception {
     pub resource: String,
 }
 
-/// An admission policy as a binding switches it on.
+/// Reference from a policy binding to its admission policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwitchedOn {
     /// The policy.
     pub policy: ObjectId,
-    /// What it asks; none where the binding names no parameters.
+    /// Parameters of the policy. `None` if the binding has no `paramRef`.
     pub parameters: Option<Parameters>,
 }
 
-/// The parameters that a binding names.
+/// Parameter reference of a policy binding (`paramRef`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parameters {
-    /// Their name; none where a selector finds them by their labels.
+    /// Name of the parameter object. `None` if a label selector finds the parameters.
     pub name: Option<String>,
-    /// Their namespace; none where each object is judged by those beside it.
+    /// Namespace of the parameter object. `None` if the namespace of the admitted object is used.
     pub namespace: Option<String>,
 }
 
 impl Parameters {
-    /// Whether an object of their kind may be one of them. Labels are not looked at.
+    /// Returns whether an object of the parameter kind can be one of the parameters. Ignores
+    /// labels.
     pub fn may_be(&self, id: &ObjectId) -> bool {
         let has_name = self.name.as_ref().is_none_or(|name| *name == id.name);
         let lies_there = self.namespace.is_none() || self.namespace == id.namespace;
@@ -130,7 +130,7 @@ impl Parameters {
 }
 
 impl Facts {
-    /// Reads an object's facts. Objects without any share them.
+    /// Extracts an object's facts. Objects without relations share one value.
     pub(super) fn shared(id: &ObjectId, value: &Value) -> Arc<Self> {
         let facts = Self::of(id, value);
         if facts == **NONE {
@@ -147,7 +147,7 @@ impl Facts {
             stage: value["metadata"]["annotations"][annotations::STAGE]
                 .as_str()
                 .map(str::to_owned),
-            // What it cannot say was refused when it was rendered.
+            // Rendering already refused unknown values.
             readiness: value["metadata"]["annotations"][annotations::READY]
                 .as_str()
                 .and_then(ReadinessDemand::parse)
@@ -209,7 +209,7 @@ impl Facts {
         facts
     }
 
-    /// Whether the pods of this workload are selected by a Service's selector.
+    /// Returns whether a Service with this selector selects the pods of this workload.
     pub fn is_selected_by(&self, selector: &BTreeMap<String, String>) -> bool {
         self.pod_labels.as_ref().is_some_and(|labels| {
             selector
@@ -219,8 +219,8 @@ impl Facts {
     }
 }
 
-/// The group-version that an APIService registers; none for one that the API
-/// server itself answers for.
+/// Returns the group-version that an APIService registers. `None` for other kinds and for APIs that
+/// the API server serves itself.
 pub fn registered_api(kind: &GroupKind, value: &Value) -> Option<ApiVersion> {
     let spec = &value["spec"];
     if !kind.is("apiregistration.k8s.io", "APIService") || !spec["service"].is_object() {
@@ -232,7 +232,8 @@ pub fn registered_api(kind: &GroupKind, value: &Value) -> Option<ApiVersion> {
     })
 }
 
-/// The Services that an APIService or webhook configuration points at, without doubles.
+/// Returns the Services that an APIService or webhook configuration points at, sorted and without
+/// duplicates.
 pub fn registered_services(kind: &GroupKind, value: &Value) -> Vec<ServiceRef> {
     let mut services: Vec<ServiceRef> = match (kind.group.as_str(), kind.kind.as_str()) {
         ("apiregistration.k8s.io", "APIService") => {
@@ -251,8 +252,8 @@ pub fn registered_services(kind: &GroupKind, value: &Value) -> Vec<ServiceRef> {
     services
 }
 
-/// The Services that an object points at: a registration, or a definition whose
-/// conversion a webhook does.
+/// Returns the Services that an object points at. The object is a registration, or a CRD with a
+/// conversion webhook.
 pub fn pointed_at(kind: &GroupKind, value: &Value) -> Vec<ServiceRef> {
     if kind.is("apiextensions.k8s.io", "CustomResourceDefinition") {
         let client = &value["spec"]["conversion"]["webhook"]["clientConfig"];
@@ -281,7 +282,7 @@ fn service_ref(value: &Value) -> Option<ServiceRef> {
     })
 }
 
-/// The template of the pods that an object makes; a Pod is its own.
+/// Returns the pod template of a workload. For a Pod, returns the Pod itself.
 pub fn pod_template<'a>(id: &ObjectId, value: &'a Value) -> Option<&'a Value> {
     match (id.group.as_str(), id.kind.as_str()) {
         ("apps", "Deployment" | "DaemonSet" | "StatefulSet" | "ReplicaSet")
@@ -293,8 +294,8 @@ pub fn pod_template<'a>(id: &ObjectId, value: &'a Value) -> Option<&'a Value> {
     }
 }
 
-/// The `ConfigMaps` and Secrets that the pods of a Deployment, `StatefulSet` or
-/// `DaemonSet` read, also optional ones.
+/// Returns the `ConfigMaps` and Secrets that the pods of a Deployment, `StatefulSet` or `DaemonSet`
+/// read, including optional ones.
 pub fn configuration(id: &ObjectId, value: &Value) -> BTreeSet<ObjectId> {
     if !matches!(id.kind.as_str(), "Deployment" | "StatefulSet" | "DaemonSet") {
         return BTreeSet::new();
@@ -452,7 +453,8 @@ fn parameter_kind(policy: &Value) -> Option<Gvk> {
     ))
 }
 
-/// The policy of a binding is of the kind that the binding is named after.
+/// Reads the policy that a binding refers to. The policy's kind is the binding's kind without the
+/// suffix `Binding`.
 fn switches_on(id: &ObjectId, binding: &Value) -> Option<SwitchedOn> {
     let spec = &binding["spec"];
     let kind = id.kind.strip_suffix("Binding")?;
@@ -472,7 +474,7 @@ fn switches_on(id: &ObjectId, binding: &Value) -> Option<SwitchedOn> {
     })
 }
 
-/// What a webhook configuration intercepts.
+/// Returns the groups and resources that a webhook configuration intercepts, in file order.
 pub fn interceptions(value: &Value) -> Vec<Interception> {
     let mut found = Vec::new();
     for rule in items(&value["webhooks"]).flat_map(|webhook| items(&webhook["rules"])) {

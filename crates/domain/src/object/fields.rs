@@ -1,4 +1,4 @@
-//! Paths to fields, as server-side apply writes them.
+//! Field paths as server-side apply writes them.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use serde_json::Value;
 pub enum PathSegment {
     /// A key of a map.
     Key(String),
-    /// An item of a list by position (atomic lists).
+    /// An item of an atomic list, by position.
     Index(usize),
-    /// An item of an associative list by its key fields, in their order.
+    /// An item of an associative list, by its key fields in their order.
     Select(Vec<(String, KeyValue)>),
     /// An item of a set by its value.
     Item(KeyValue),
@@ -26,12 +26,12 @@ pub enum KeyValue {
     Bool(bool),
     /// A whole number.
     Int(i64),
-    /// A text.
+    /// A string.
     Text(String),
 }
 
 impl KeyValue {
-    /// Takes a scalar; none for lists, maps, null and fractions.
+    /// Converts a scalar. Returns `None` for lists, maps, null and fractions.
     pub fn from_json(value: &Value) -> Option<Self> {
         match value {
             Value::Bool(value) => Some(Self::Bool(*value)),
@@ -58,7 +58,7 @@ impl fmt::Display for KeyValue {
 pub struct FieldPath(pub Vec<PathSegment>);
 
 impl FieldPath {
-    /// The path with one more step.
+    /// Appends one segment.
     #[must_use]
     pub fn join(&self, segment: PathSegment) -> Self {
         let mut segments = self.0.clone();
@@ -66,13 +66,13 @@ impl FieldPath {
         Self(segments)
     }
 
-    /// The path with one more key.
+    /// Appends one map key.
     #[must_use]
     pub fn key(&self, key: &str) -> Self {
         self.join(PathSegment::Key(key.to_owned()))
     }
 
-    /// The path as the server writes it in a conflict: keys are never quoted.
+    /// Formats the path as the API server writes it in a conflict: keys are never quoted.
     pub fn as_the_server_says(&self) -> String {
         let segments = self.0.iter().map(|segment| match segment {
             PathSegment::Key(key) => format!(".{key}"),
@@ -81,7 +81,7 @@ impl FieldPath {
         segments.collect()
     }
 
-    /// Whether `other` is this path or lies below it.
+    /// Returns whether `other` is this path or a descendant of it.
     pub fn contains(&self, other: &Self) -> bool {
         other.0.starts_with(&self.0)
     }

@@ -1,4 +1,4 @@
-//! Names of kinds and objects.
+//! Identifiers of kinds and objects.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, de};
 
-/// Group and version of an API, as `apiVersion` writes them.
+/// Group and version of an API, as in an `apiVersion` field.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ApiVersion {
     /// API group; empty for the core group.
@@ -44,7 +44,7 @@ impl fmt::Display for ApiVersion {
     }
 }
 
-/// A kind within its group, whatever the version.
+/// A kind within its group, without a version.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupKind {
     /// API group; empty for the core group.
@@ -54,7 +54,7 @@ pub struct GroupKind {
 }
 
 impl GroupKind {
-    /// Names a kind.
+    /// Creates a group-kind.
     pub fn new(group: impl Into<String>, kind: impl Into<String>) -> Self {
         Self {
             group: group.into(),
@@ -62,7 +62,7 @@ impl GroupKind {
         }
     }
 
-    /// Whether this is `kind` of `group`.
+    /// Returns whether this is `kind` of `group`.
     pub fn is(&self, group: &str, kind: &str) -> bool {
         self.group == group && self.kind == kind
     }
@@ -88,7 +88,7 @@ pub struct Gvk {
 }
 
 impl Gvk {
-    /// Names a kind at a version.
+    /// Creates a kind from its `apiVersion` and name.
     pub fn new(api_version: &str, kind: &str) -> Self {
         Self {
             api_version: ApiVersion::parse(api_version),
@@ -96,7 +96,7 @@ impl Gvk {
         }
     }
 
-    /// The kind without its version.
+    /// Returns the kind without its version.
     pub fn group_kind(&self) -> GroupKind {
         GroupKind::new(self.api_version.group.clone(), self.kind.clone())
     }
@@ -108,10 +108,10 @@ impl fmt::Display for Gvk {
     }
 }
 
-/// What identifies an object across versions of its API.
+/// Identifier of an object, independent of its API version.
 ///
-/// The text form is `Kind[.group]/[namespace/]name`, for instance
-/// `Deployment.apps/web/frontend` or `Namespace/web`.
+/// The text form is `Kind[.group]/[namespace/]name`, for instance `Deployment.apps/web/frontend` or
+/// `Namespace/web`.
 ///
 /// ```
 /// use pleach_domain::object::ObjectId;
@@ -121,29 +121,28 @@ impl fmt::Display for Gvk {
 /// # Ok::<(), pleach_domain::object::ParseIdError>(())
 /// ```
 ///
-/// A clone shares the text of the original. Ids are sorted by group, kind, namespace and
-/// name.
+/// Clones share their text. Ids sort by group, kind, namespace and name.
 #[derive(Clone)]
 pub struct ObjectId(Arc<IdFields>);
 
 /// The parts of an [`ObjectId`].
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdFields {
-    /// The parts in one text, so that most comparisons take one look at memory. Two
-    /// different ids may have the same text: a part may hold the separator.
+    /// All parts in one text, so that most comparisons need one memory access. The text is not
+    /// unique: a part can contain the separator.
     key: Box<str>,
     /// API group; empty for the core group.
     pub group: String,
     /// Kind in camel case.
     pub kind: String,
-    /// Namespace; none for cluster-scoped objects.
+    /// Namespace. `None` for cluster-scoped objects.
     pub namespace: Option<String>,
     /// Name.
     pub name: String,
 }
 
 impl ObjectId {
-    /// Names an object.
+    /// Creates an id. An empty group is the core group.
     pub fn new(group: &str, kind: &str, namespace: Option<&str>, name: &str) -> Self {
         let (mark, space) = namespace.map_or(("", ""), |namespace| ("\u{1}", namespace));
         let key = format!("{group}\0{kind}\0{mark}{space}\0{name}");
@@ -156,18 +155,18 @@ impl ObjectId {
         }))
     }
 
-    /// The same kind and name in another namespace.
+    /// Returns the id of the same kind and name in another namespace.
     #[must_use]
     pub fn in_namespace(&self, namespace: &str) -> Self {
         Self::new(&self.group, &self.kind, Some(namespace), &self.name)
     }
 
-    /// The kind of the object.
+    /// Returns the kind of the object.
     pub fn group_kind(&self) -> GroupKind {
         GroupKind::new(self.group.clone(), self.kind.clone())
     }
 
-    /// Whether the object is of `kind` in `group`.
+    /// Returns whether the object is of `kind` in `group`.
     pub fn is(&self, group: &str, kind: &str) -> bool {
         self.group == group && self.kind == kind
     }
@@ -229,7 +228,7 @@ impl fmt::Display for ObjectId {
     }
 }
 
-/// A text that names no object.
+/// Error for a text that is not an object id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an object id; write Kind[.group]/[namespace/]name")]
 pub struct ParseIdError(String);
@@ -302,7 +301,7 @@ pub struct ServiceRef {
 }
 
 impl ServiceRef {
-    /// The id of the Service object.
+    /// Returns the id of the Service object.
     pub fn id(&self) -> ObjectId {
         ObjectId::new("", "Service", Some(&self.namespace), &self.name)
     }

@@ -1,4 +1,4 @@
-//! Rendered objects as bytes.
+//! Rendered objects, stored as canonical JSON bytes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,91 +17,92 @@ pub mod labels {
     pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
     /// Marks state objects of a release: `<environment>.<release>`.
     pub const RELEASE: &str = "pleach.dev/release";
-    /// `true` on the journal of a release.
+    /// `true` on the journal object of a release.
     pub const JOURNAL: &str = "pleach.dev/journal";
-    /// `true` on the writes of the last plan of a release.
+    /// `true` on the object that lists the writes of the last plan of a release.
     pub const PLAN: &str = "pleach.dev/plan";
 }
 
 /// Annotations that pleach reads and writes.
 pub mod annotations {
-    /// Digest of the body that was sent, without this annotation.
+    /// Digest of the request body, computed without this annotation.
     pub const DESIRED: &str = "pleach.dev/desired";
-    /// The release that ended and left the object in place:
-    /// `<environment>.<release>`. Nothing else is known of its members then.
+    /// The uninstalled release that left this object in the cluster, as `<environment>.<release>`.
+    /// No other state of that release remains.
     pub const RELEASED: &str = "pleach.dev/released";
     /// `disabled`: never deleted by pleach.
     pub const PRUNE: &str = "pleach.dev/prune";
     /// The stage this object belongs to.
     pub const STAGE: &str = "pleach.dev/stage";
-    /// `Kind/name` of an object of the release that must be ready before.
+    /// Dependency within the release: `Kind/name` of an object that must be ready first.
     pub const AFTER: &str = "pleach.dev/after";
     /// `once`: a Job that runs once per content and inputs.
     pub const RUN: &str = "pleach.dev/run";
-    /// What a Job that runs once ran for.
+    /// Key of the content and inputs that a run-once Job ran for.
     pub const RUN_KEY: &str = "pleach.dev/run-key";
-    /// `none`, `warn` or `require`: how readiness of this object counts.
+    /// `none`, `warn` or `require`: effect of this object's readiness on the run.
     pub const READY: &str = "pleach.dev/ready";
-    /// On an admission policy that closes something during an upgrade, and on
-    /// its binding: whose gate it is, `<environment>.<release>`.
+    /// Owner of a gate, as `<environment>.<release>`. Set on the admission policy that blocks
+    /// requests during an upgrade, and on its binding.
     pub const GATE: &str = "pleach.dev/gate";
-    /// On a pod template: digest of the `ConfigMaps` and Secrets that the pods
-    /// read, where they are to be replaced when these change.
+    /// On a pod template: digest of the `ConfigMaps` and Secrets that the pods read. A change of
+    /// their content changes the digest and so replaces the pods.
     pub const CONFIGURATION: &str = "pleach.dev/configuration";
-    /// On a gate: when it was closed.
+    /// On a gate: the time when it was closed.
     pub const GATE_SINCE: &str = "pleach.dev/gate-since";
-    /// On a gate: the command that lifts it, should nobody carry out the change.
+    /// On a gate: the command that lifts it if no run completes the change.
     pub const GATE_LIFT: &str = "pleach.dev/gate-lift";
-    /// On a pod template: the change for which a stage replaced the pods.
+    /// Returns the pod template annotation that records the change for which a stage replaced the
+    /// pods.
     pub fn restarted(stage: &str) -> String {
         format!("restarted.pleach.dev/{stage}")
     }
 
-    /// On the record of a release: digest of the effects that a plan of the loop
-    /// may have.
+    /// On the record of a release: digest of the plan effects that a user approved for the
+    /// controller.
     pub const APPROVED: &str = "pleach.dev/approved";
 
-    /// What client-side `kubectl apply` leaves behind.
+    /// Annotation that client-side `kubectl apply` writes.
     pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 }
 
-/// The field managers that pleach writes as.
+/// Field managers that pleach uses.
 pub mod managers {
-    /// Before the name of a release, whose only field manager that is.
+    /// Prefix of a release's own field manager. The release name follows.
     pub const RELEASE: &str = "pleach/";
-    /// Writes temporary changes; what it holds is taken over by the next apply.
+    /// Writes temporary changes. The next apply takes ownership of its fields.
     pub const OVERLAY: &str = "pleach-overlay";
-    /// Creates copies of what users keep.
+    /// Creates copies of resources that users keep.
     pub const COPY: &str = "pleach-copy";
     /// Writes records, journals and Leases.
     pub const STATE: &str = "pleach-state";
-    /// Writes the marks for which pods are replaced. What it holds is not taken
-    /// over: a restart that is taken back would be another one.
+    /// Writes the restart annotations of pod templates. Apply does not take ownership of these
+    /// fields: removing an annotation would cause another restart.
     pub const RESTART: &str = "pleach-restart";
 
-    /// Whether pleach writes by this name, in this version or another one.
+    /// Returns whether any version of pleach writes under this manager name.
     pub fn is_of_pleach(manager: &str) -> bool {
         manager.starts_with(RELEASE) || manager.starts_with("pleach-")
     }
 
-    /// Whether it is one of those beside the releases' own whose fields are
-    /// taken over without asking.
+    /// Returns whether apply takes ownership of this manager's fields without consent. True for
+    /// pleach's managers that are not bound to a release, except [`RESTART`].
     pub fn is_other(manager: &str) -> bool {
         [OVERLAY, COPY, STATE].contains(&manager)
     }
 }
 
-/// Where something was written.
+/// Location in a source file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Origin {
     /// Path within the repository, with `/`.
     pub file: String,
-    /// Line, from 1; 0 when only the file is known.
+    /// Line, from 1. 0 if only the file is known.
     pub line: usize,
 }
 
 impl Origin {
-    /// Names a line of a file.
+    /// Creates a location.
     pub fn new(file: impl Into<String>, line: usize) -> Self {
         Self {
             file: file.into(),
@@ -122,7 +123,7 @@ impl fmt::Display for Origin {
 
 /// One rendered object: canonical JSON bytes, which are the request body.
 ///
-/// Bytes and not a tree: the tree of a 0.5 KB object takes 6 KB.
+/// Stored as bytes because the parsed tree of a 0.5 KB object takes 6 KB.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Manifest {
     id: ObjectId,
@@ -136,8 +137,8 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Freezes an object. `secret` says that it holds values that may not be
-    /// shown or digested without a key, beside kind Secret, which always does.
+    /// Serializes an object. `secret` marks content that must not be shown, or digested without a
+    /// key. Objects of kind Secret are always marked.
     pub fn new(
         id: ObjectId,
         api_version: ApiVersion,
@@ -159,7 +160,7 @@ impl Manifest {
         }
     }
 
-    /// The same object with another content.
+    /// Returns the same object with new content.
     #[must_use]
     pub fn with_content(&self, value: &Value) -> Self {
         Self::new(
@@ -172,7 +173,7 @@ impl Manifest {
         .with_secret_fields(self.secret_fields.clone())
     }
 
-    /// Says which of its values are secret, beside those of kind Secret.
+    /// Adds fields whose values are secret. The fields of kind Secret are implied.
     #[must_use]
     pub fn with_secret_fields(mut self, fields: Vec<SecretField>) -> Self {
         self.secret |= !fields.is_empty();
@@ -180,17 +181,17 @@ impl Manifest {
         self
     }
 
-    /// What the object is called.
+    /// Returns the id of the object.
     pub fn id(&self) -> &ObjectId {
         &self.id
     }
 
-    /// The version of the API it is written for.
+    /// Returns the API version of the manifest.
     pub fn api_version(&self) -> &ApiVersion {
         &self.api_version
     }
 
-    /// Kind and version.
+    /// Returns kind and version.
     pub fn gvk(&self) -> Gvk {
         Gvk {
             api_version: self.api_version.clone(),
@@ -198,28 +199,29 @@ impl Manifest {
         }
     }
 
-    /// Where it was written.
+    /// Returns the location in the source file.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// Plain digest of the bytes. For a secret object it must stay in memory:
-    /// what is stored or shown is [`Digest::keyed`].
+    /// Returns the plain digest of the bytes. For a secret object, keep it in memory only: store or
+    /// show [`Digest::keyed`] instead.
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// Whether the object holds secret values.
+    /// Returns whether the object contains secret values.
     pub fn is_secret(&self) -> bool {
         self.secret
     }
 
-    /// The fields that hold them, beside those of kind Secret.
+    /// Returns the secret fields, without those implied by kind Secret.
     pub fn secret_fields(&self) -> &[SecretField] {
         &self.secret_fields
     }
 
-    /// Which of its values may not be shown.
+    /// Returns which values must be masked. If the object is secret but no field is known, all
+    /// values are masked.
     pub fn secrecy(&self) -> Secrecy {
         let secrecy = Secrecy::of(&self.id, &self.secret_fields);
         if self.secret && !secrecy.hides_anything() {
@@ -228,17 +230,17 @@ impl Manifest {
         secrecy
     }
 
-    /// What the object says about others.
+    /// Returns the relations to other objects.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// The canonical bytes.
+    /// Returns the canonical JSON bytes.
     pub fn json(&self) -> &Bytes {
         &self.json
     }
 
-    /// Parses the object; one at a time, they are large.
+    /// Parses the object. The tree is large, so parse one object at a time.
     #[expect(
         clippy::missing_panics_doc,
         clippy::expect_used,
@@ -251,7 +253,7 @@ impl Manifest {
 
 impl fmt::Debug for Manifest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the body: it may be a Secret.
+        // Omit the body: it can be a Secret.
         f.debug_struct("Manifest")
             .field("id", &self.id)
             .field("origin", &self.origin)

@@ -1,4 +1,4 @@
-//! Which values of an object may not be shown.
+//! Secret fields of objects: values that must not be shown.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use super::{FieldPath, KeyValue, ObjectId, PathSegment, annotations};
 
-/// Names values of an object that are secret, with everything below them.
+/// Path that selects secret values of an object, including everything below them.
 ///
-/// Items of lists are named by what they hold and never by their position: the
-/// same field must be found on both sides of a comparison.
+/// List items are selected by their content, never by position: a comparison must find the same
+/// field on both sides.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SecretField {
@@ -23,13 +23,13 @@ pub struct SecretField {
 enum Step {
     /// A key of a map.
     Key(String),
-    /// The items of a list that hold all of these.
+    /// The items of a list that contain all these key-value pairs.
     Where(Vec<(String, String)>),
     /// Every item of a list.
     Every,
 }
 
-/// Why a text names no field.
+/// Error for a text that is not a field path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no path of a field: {why}")]
 pub struct ParseSecretFieldError {
@@ -37,12 +37,11 @@ pub struct ParseSecretFieldError {
     why: &'static str,
 }
 
-/// Keys by which people and the server tell items of lists apart; the first
-/// that an item has names it.
+/// Keys that identify list items. The first one that an item has is used.
 const NAMES: [&str; 5] = ["name", "key", "type", "mountPath", "containerPort"];
 
 impl SecretField {
-    /// The field at a path of keys.
+    /// Creates a path from map keys.
     pub fn of_keys(keys: &[&str]) -> Self {
         let steps = keys.iter().map(|key| Step::Key((*key).to_owned()));
         Self {
@@ -50,7 +49,8 @@ impl SecretField {
         }
     }
 
-    /// Every field of an object whose scalar `is_secret`.
+    /// Finds every field of an object whose scalar satisfies `is_secret`. Sorted, without
+    /// duplicates.
     pub fn find(object: &Value, is_secret: &dyn Fn(&Value) -> bool) -> Vec<Self> {
         let mut found = Vec::new();
         walk(object, &mut Vec::new(), is_secret, &mut found);
@@ -59,22 +59,22 @@ impl SecretField {
         found
     }
 
-    /// Whether a merge patch changes such a field, something below it, or a map
-    /// or list that holds it.
+    /// Returns whether a merge patch changes this field, a descendant, or a map or list that
+    /// contains it.
     pub fn meets(&self, patch: &Value) -> bool {
         fn reaches(patch: &Value, steps: &[Step]) -> bool {
             match (steps.split_first(), patch) {
                 (Some((Step::Key(key), rest)), Value::Object(map)) => {
                     map.get(key).is_some_and(|below| reaches(below, rest))
                 }
-                // The whole of it, or a list that is replaced.
+                // The patch replaces the whole field or a list.
                 _ => true,
             }
         }
         reaches(patch, &self.steps)
     }
 
-    /// Whether an object has such a field.
+    /// Returns whether an object has this field.
     pub fn is_in(&self, object: &Value) -> bool {
         fn reaches(value: &Value, steps: &[Step]) -> bool {
             let Some((first, rest)) = steps.split_first() else {
@@ -122,7 +122,7 @@ fn walk(
     }
 }
 
-/// The step that finds an item again where it stands elsewhere.
+/// Returns a step that finds the item again at another position.
 fn step_to(item: &Value) -> Step {
     let named = NAMES
         .iter()
@@ -149,7 +149,7 @@ impl Step {
         }
     }
 
-    /// Whether it may mean this step of a path. Where that cannot be told, it does.
+    /// Returns whether this step can match a path segment. Errs on the side of a match.
     fn may_mean(&self, segment: &PathSegment) -> bool {
         match (self, segment) {
             (Self::Key(key), PathSegment::Key(other)) => key == other,
@@ -169,7 +169,7 @@ impl Step {
     }
 }
 
-/// Reads `data.password`, `data["my.key"]`, `spec.users[name=admin].password`,
+/// Parses `data.password`, `data["my.key"]`, `spec.users[name=admin].password` and
 /// `spec.tokens[*]`.
 impl FromStr for SecretField {
     type Err = ParseSecretFieldError;
@@ -256,7 +256,7 @@ impl fmt::Display for SecretField {
     }
 }
 
-/// Which values of an object are secret.
+/// Secret values of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Secrecy {
     is_secret: bool,
@@ -265,7 +265,7 @@ pub struct Secrecy {
 }
 
 impl Secrecy {
-    /// What is secret by the kind of an object, and these fields.
+    /// Combines the secret values implied by the object's kind with `fields`.
     pub fn of(id: &ObjectId, fields: &[SecretField]) -> Self {
         Self {
             is_secret: id.is("", "Secret"),
@@ -274,8 +274,8 @@ impl Secrecy {
         }
     }
 
-    /// Everything but what says which object it is: one that is known to hold a
-    /// secret, and not where.
+    /// Marks all values except the object's identity. For an object that contains a secret at an
+    /// unknown location.
     pub fn everything() -> Self {
         Self {
             everything: true,
@@ -283,7 +283,7 @@ impl Secrecy {
         }
     }
 
-    /// What either says.
+    /// Returns the union of both.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {
         self.is_secret |= other.is_secret;
@@ -296,7 +296,7 @@ impl Secrecy {
         self
     }
 
-    /// Whether a field is secret, or holds something that is.
+    /// Returns whether a field is secret or contains a secret.
     pub fn hides(&self, field: &FieldPath) -> bool {
         let mut at = self.root();
         for segment in &field.0 {
@@ -308,12 +308,12 @@ impl Secrecy {
         !at.fields.is_empty()
     }
 
-    /// Whether any value is secret, beside the copy that kubectl may have left.
+    /// Returns whether any value is secret. Ignores the copy in kubectl's last-applied annotation.
     pub fn hides_anything(&self) -> bool {
         self.is_secret || self.everything || !self.fields.is_empty()
     }
 
-    /// What it says of an object as a whole.
+    /// Returns the secrecy at the root of the object.
     pub(crate) fn root(&self) -> Hidden<'_> {
         Hidden {
             secret: None,
@@ -329,39 +329,39 @@ impl Secrecy {
     }
 }
 
-/// kubectl keeps a copy of the whole object there.
+/// Path of the annotation in which kubectl stores a copy of the whole object.
 const LAST_APPLIED: [&str; 3] = ["metadata", "annotations", annotations::LAST_APPLIED];
 
-/// How a secret value is written.
+/// Encoding of a secret value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coding {
-    /// As it is.
+    /// Plain text.
     Plain,
-    /// As `data` of a Secret holds it.
+    /// Base64, as in `data` of a Secret.
     Base64,
 }
 
-/// What of an object is not secret although everything else is.
+/// Public parts of an object whose other values are all secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
     Object,
     Metadata,
 }
 
-/// What is secret at a place of an object, and below it.
+/// Secrecy at one field of an object, and below it.
 #[derive(Debug, Clone)]
 pub(crate) struct Hidden<'a> {
-    /// The place itself is secret.
+    /// Set if the field itself is secret.
     pub(crate) secret: Option<Coding>,
     known: Option<Known>,
-    /// It is a Secret: its content is.
+    /// The object is a Secret, so its content is secret.
     content: bool,
     fields: Vec<&'a [Step]>,
     last_applied: Option<&'static [&'static str]>,
 }
 
 impl<'a> Hidden<'a> {
-    /// What it says of a key of a map.
+    /// Returns the secrecy of a map key.
     pub(crate) fn key(&self, key: &str) -> Self {
         let mut below = self.below(|step| matches!(step, Step::Key(wanted) if wanted == key));
         if self.secret.is_some() {
@@ -371,7 +371,7 @@ impl<'a> Hidden<'a> {
             match key {
                 "apiVersion" | "kind" | "metadata" | "type" | "immutable" => {}
                 "data" => below.secret = Some(Coding::Base64),
-                // `stringData`, and whatever that is misspelled as.
+                // `stringData`, and misspellings of it.
                 _ => below.secret = Some(Coding::Plain),
             }
         }
@@ -394,12 +394,12 @@ impl<'a> Hidden<'a> {
         below
     }
 
-    /// What it says of an item of a list.
+    /// Returns the secrecy of a list item.
     pub(crate) fn item(&self, item: &Value) -> Self {
         self.below(|step| step.selects(item))
     }
 
-    /// What it says of a step of a path. Where that cannot be told, more is secret.
+    /// Returns the secrecy at a path segment. Errs on the side of secrecy.
     pub(crate) fn step(&self, segment: &PathSegment) -> Self {
         match segment {
             PathSegment::Key(key) => self.key(key),
@@ -407,16 +407,16 @@ impl<'a> Hidden<'a> {
         }
     }
 
-    /// Whether a neighbor of what is here is secret: a key of the same map, or
-    /// an item of the same list.
+    /// Returns whether a sibling can be secret: another key of the same map, or another item of the
+    /// same list.
     pub(crate) fn has_secret_neighbors(&self) -> bool {
         self.fields
             .iter()
             .any(|steps| matches!(steps, [Step::Key(_)] | [Step::Where(_), ..]))
     }
 
-    /// The item of another list that is named as this one, as far as anything
-    /// is secret in either.
+    /// Returns the item of another list with the same identifying keys. `None` if nothing in the
+    /// list is secret.
     pub(crate) fn counterpart<'v>(&self, item: &Value, others: &'v [Value]) -> Option<&'v Value> {
         let keys = self.fields.iter().find_map(|steps| match steps.first() {
             Some(Step::Where(keys)) => Some(keys),
@@ -428,7 +428,7 @@ impl<'a> Hidden<'a> {
         })
     }
 
-    /// The same place, all of it secret.
+    /// Marks the whole field as secret.
     #[must_use]
     pub(crate) fn secret(mut self) -> Self {
         self.secret = self.secret.or(Some(Coding::Plain));

@@ -1,12 +1,11 @@
-//! YAML as the API server's own clients read it.
+//! YAML with the semantics of Kubernetes clients.
 //!
-//! The only user of the YAML crate. Nothing else in pleach parses or writes
-//! YAML, so the answer to "what does `on` mean" lives in one place:
-//! `yes`/`no`/`on`/`off`/`y`/`n` are booleans, `0755` is octal, `<<` merges,
-//! aliases are expanded, whole floats are integers (as Go prints them).
-//! Stricter than kubectl on purpose: a duplicate key is an error.
+//! This module is the only user of the YAML crate and the only place that parses or writes YAML.
+//! `yes`/`no`/`on`/`off`/`y`/`n` are booleans, `0755` is octal, `<<` merges. Aliases are expanded,
+//! and whole floats become integers, as Go prints them. Unlike kubectl, a duplicate key is an
+//! error.
 //!
-//! Errors never quote values: what is read here may be a Secret.
+//! Errors never quote values, because the text can be a Secret.
 //!
 //! ```
 //! use pleach_domain::object::yaml;

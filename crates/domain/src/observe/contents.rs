@@ -1,7 +1,7 @@
-//! What lies in a namespace that may go.
+//! Contents of a namespace that pleach would delete.
 //!
-//! A namespace with objects of others is never deleted, and one of which that
-//! cannot be told neither (I1).
+//! A namespace that contains foreign objects is never deleted. The same holds if its contents are
+//! not known completely (I1).
 
 use std::collections::BTreeSet;
 
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use crate::inventory::{EntryState, Inventory};
 use crate::object::ObjectId;
 
-/// What a look into a namespace brought.
+/// Result of listing a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Contents {
-    /// Everything in it: every kind could be listed.
+    /// All objects. Every kind could be listed.
     Known(Vec<Content>),
-    /// A kind could not be listed, and may hide something.
+    /// The reason why a kind could not be listed. Objects of that kind can exist.
     Unknown(String),
 }
 
@@ -25,13 +25,13 @@ pub enum Contents {
 pub struct Content {
     /// The object.
     pub id: ObjectId,
-    /// Its incarnation.
+    /// Its uid.
     pub uid: String,
-    /// uids of its owners.
+    /// uids of its owner references.
     pub owners: Vec<String>,
 }
 
-/// Kinds that the cluster makes by itself beside objects, and that go with them.
+/// Kinds that the cluster creates for other objects and deletes with them.
 const BY_THE_CLUSTER: [(&str, &str); 4] = [
     ("", "Event"),
     ("events.k8s.io", "Event"),
@@ -40,7 +40,7 @@ const BY_THE_CLUSTER: [(&str, &str); 4] = [
 ];
 
 impl Content {
-    /// Whether the cluster puts it into every namespace, or beside other objects.
+    /// Returns whether the cluster creates the object in every namespace, or for other objects.
     fn is_by_the_cluster(&self) -> bool {
         let Self { id, .. } = self;
         BY_THE_CLUSTER
@@ -50,13 +50,13 @@ impl Content {
             || (id.is("", "ServiceAccount") && id.name == "default")
     }
 
-    /// Whether it has owners, and none but these.
+    /// Returns whether the object has owners, all of which are in `owners`.
     fn is_owned_by(&self, owners: &BTreeSet<&str>) -> bool {
         let mut known = self.owners.iter().map(|uid| owners.contains(uid.as_str()));
         !self.owners.is_empty() && known.all(|is_known| is_known)
     }
 
-    /// Whether a workload of the release made it.
+    /// Returns whether a workload of the release created the object.
     pub fn is_of_run_time(&self, inventory: &Inventory) -> bool {
         inventory.entries.get(&self.id).is_some_and(|entry| {
             entry.state == EntryState::Observed && entry.uid.as_deref() == Some(&*self.uid)
@@ -69,9 +69,11 @@ fn uids<'a>(contents: impl Iterator<Item = &'a Content>) -> BTreeSet<&'a str> {
 }
 
 impl Contents {
-    /// The objects that speak against the end of the namespace. `goes` says
-    /// what goes before it, or with it: objects that are deleted, and those
-    /// that the workloads made. What only they own goes too, and what that owns.
+    /// Returns the objects that prevent deletion of the namespace, sorted. `goes` selects objects
+    /// that are deleted before the namespace or with it. Objects owned only by selected objects
+    /// count as selected, recursively.
+    ///
+    /// Fails with the reason if the contents are unknown.
     pub fn others(&self, goes: &dyn Fn(&Content) -> bool) -> Result<Vec<&ObjectId>, &str> {
         let contents = match self {
             Self::Known(contents) => contents,
@@ -88,7 +90,7 @@ impl Contents {
         }
         let counts = |one: &&Content| !one.is_by_the_cluster() && !going.contains(one.uid.as_str());
         let counted: Vec<&Content> = contents.iter().filter(counts).collect();
-        // Who owns others speaks for them, except where they own each other.
+        // Report only the owners, unless objects own each other in a cycle.
         let owners = uids(counted.iter().copied());
         let owned = |one: &&&Content| !one.is_owned_by(&owners);
         let mut others: Vec<&ObjectId> = counted.iter().filter(owned).map(|one| &one.id).collect();
@@ -100,7 +102,7 @@ impl Contents {
     }
 }
 
-/// The first of some objects, and how many more there are.
+/// Formats the first objects and the number of further ones.
 pub(crate) fn named(objects: &[&ObjectId]) -> String {
     const NAMED: usize = 3;
     let mut names: Vec<String> = objects
@@ -115,7 +117,7 @@ pub(crate) fn named(objects: &[&ObjectId]) -> String {
 }
 
 impl Contents {
-    /// Why the namespace may not go, in words; none when it may.
+    /// Explains why the namespace cannot be deleted. `None` if it can.
     pub fn objection(&self, goes: &dyn Fn(&Content) -> bool) -> Option<String> {
         match self.others(goes) {
             Err(why) => Some(format!("what lies in it cannot be told: {why}")),

@@ -1,4 +1,4 @@
-//! Which kinds a cluster serves, and whether their servers answer.
+//! API discovery: served kinds, and availability of their servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use crate::object::{ApiVersion, GroupKind, Gvk};
 /// Aggregated discovery, with the freshness of every group-version.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Discovery {
-    /// By group; the core group is empty. Shared: releases of one cluster are
-    /// planned side by side.
+    /// Groups by name. The core group is the empty string. Shared, because releases of one cluster
+    /// are planned concurrently.
     pub groups: Arc<BTreeMap<String, ServedGroup>>,
 }
 
 /// A group and its versions, the preferred one first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServedGroup {
-    /// In the server's order of preference.
+    /// Versions in the server's order of preference.
     pub versions: Vec<ServedVersion>,
 }
 
@@ -27,22 +27,22 @@ pub struct ServedGroup {
 pub struct ServedVersion {
     /// Version, such as `v1`.
     pub version: String,
-    /// Whether its server answered discovery.
+    /// Whether its server answered the discovery request.
     pub freshness: Freshness,
-    /// Resources without subresources; empty while stale.
+    /// Resources without subresources. Empty while stale.
     pub resources: Vec<Resource>,
 }
 
-/// Whether the server behind a group-version answers.
+/// Availability of the server of a group-version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Freshness {
-    /// It answers.
+    /// The server answers.
     Current,
-    /// It is registered and does not answer.
+    /// The group-version is registered, but its server does not answer.
     Stale,
 }
 
-/// A resource that is served.
+/// A served resource.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resource {
     /// Kind in camel case.
@@ -51,28 +51,28 @@ pub struct Resource {
     pub plural: String,
     /// Whether its objects live in namespaces.
     pub namespaced: bool,
-    /// Verbs it allows.
+    /// Allowed verbs.
     pub verbs: BTreeSet<String>,
 }
 
-/// How a kind is served.
+/// Lookup result for a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Served<'a> {
-    /// Served, by a server that answers.
+    /// The kind is served, and its server answers.
     Current(&'a Resource),
-    /// Its group-version is registered and does not answer.
+    /// The group-version is registered, but its server does not answer.
     Stale,
-    /// Not served.
+    /// The kind is not served.
     Absent,
 }
 
 impl Discovery {
-    /// The groups, to be changed.
+    /// Returns the groups for modification. Copies them if they are shared.
     pub fn groups_mut(&mut self) -> &mut BTreeMap<String, ServedGroup> {
         Arc::make_mut(&mut self.groups)
     }
 
-    /// How a kind is served at a version.
+    /// Looks up a kind at a version.
     pub fn served(&self, gvk: &Gvk) -> Served<'_> {
         let Some(group) = self.groups.get(&gvk.api_version.group) else {
             return Served::Absent;
@@ -91,7 +91,7 @@ impl Discovery {
         }
     }
 
-    /// Whether a group-version is registered and its server answers.
+    /// Returns whether a group-version is registered and its server answers.
     pub fn answers(&self, api_version: &ApiVersion) -> bool {
         self.groups.get(&api_version.group).is_some_and(|group| {
             group.versions.iter().any(|served| {
@@ -100,7 +100,7 @@ impl Discovery {
         })
     }
 
-    /// The preferred version that serves a kind.
+    /// Returns the preferred version that serves a kind.
     pub fn preferred(&self, kind: &GroupKind) -> Option<(ApiVersion, &Resource)> {
         let group = self.groups.get(&kind.group)?;
         group.versions.iter().find_map(|version| {
@@ -115,8 +115,8 @@ impl Discovery {
         })
     }
 
-    /// Whether a version of the group is registered without a server that answers:
-    /// a kind of it that is not found is then unknown, not absent.
+    /// Returns whether any version of the group is stale. A missing kind of such a group is
+    /// unknown, not absent.
     pub fn is_stale(&self, group: &str) -> bool {
         self.groups.get(group).is_some_and(|group| {
             group
@@ -126,7 +126,7 @@ impl Discovery {
         })
     }
 
-    /// The group-versions that do not answer.
+    /// Returns the stale group-versions.
     pub fn stale(&self) -> Vec<ApiVersion> {
         self.groups
             .iter()

@@ -1,24 +1,24 @@
-//! Rights that pleach would have to hold to give them to others.
+//! RBAC escalation: permissions that pleach needs itself before it can grant them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::object::ObjectId;
 
-/// How the API server says that a role or binding gives more than its writer
-/// has; the rules follow, one a line.
+/// Message of the API server if a role or binding grants more than its writer has. The rules
+/// follow, one per line.
 const NOT_HELD: &str = "attempting to grant RBAC permissions not currently held:";
 
-/// A role or binding that gives more than pleach has.
+/// A role or binding that grants more permissions than pleach has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Escalation {
     /// The role or binding.
     pub object: ObjectId,
-    /// The rules that pleach lacks, as they are written in a role.
+    /// The rules that pleach lacks, in the syntax of a Role.
     pub rules: Vec<String>,
 }
 
 impl Escalation {
-    /// Takes the rules as the server writes them.
+    /// Converts the rules from the server's syntax.
     pub fn new(object: ObjectId, rules: &[String]) -> Self {
         Self {
             object,
@@ -26,7 +26,7 @@ impl Escalation {
         }
     }
 
-    /// What is missing, in words.
+    /// Describes the missing permission.
     pub fn explain(&self) -> String {
         format!(
             "may not write {}, which gives rights that pleach does not hold itself",
@@ -34,13 +34,13 @@ impl Escalation {
         )
     }
 
-    /// The rules to add.
+    /// Formats the rules to add.
     pub fn hint(&self) -> String {
         hint(&self.rules)
     }
 
-    /// The rules to add, from the words in which the server refuses a role or
-    /// binding; none when it says something else.
+    /// Formats the rules to add, from the server's refusal of a role or binding. `None` for other
+    /// messages.
     pub fn hint_of(message: &str) -> Option<String> {
         let (_, rules) = message.split_once(NOT_HELD)?;
         let rules = rules.lines().map(str::trim);
@@ -56,7 +56,7 @@ fn hint(rules: &[String]) -> String {
     )
 }
 
-/// A rule as it is written in a role; the server writes it as Go does.
+/// Converts a rule from the server's Go syntax to that of a Role.
 fn as_written(rule: &str) -> String {
     let rule = [
         ("NonResourceURLs:", "nonResourceURLs: "),

@@ -1,65 +1,65 @@
-//! Rights that pleach lacks, and the rules that would grant them.
+//! Permissions that pleach lacks, and the RBAC rules that would grant them.
 
 use serde::{Deserialize, Serialize};
 
 use super::Escalation;
 use crate::object::GroupKind;
 
-/// What pleach itself may do, from SelfSubjectAccessReviews.
+/// Permissions that pleach lacks, from SelfSubjectAccessReviews.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grants {
-    /// What was asked and refused: verb, kind, namespace.
+    /// Refused requests: verb, kind and namespace.
     pub missing: Vec<MissingGrant>,
-    /// Roles and bindings that give more than pleach has.
+    /// Roles and bindings that grant more than pleach has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub escalations: Vec<Escalation>,
-    /// Why nobody could be asked, if so: then nothing is known to be missing.
+    /// Reason why the review was not possible. `missing` is then incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unasked: Option<String>,
-    /// The user that pleach runs as; asked only where a gate of the plan does not stop it.
+    /// User that pleach runs as. Read only if a gate of the plan exempts pleach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
 
-/// A right that pleach lacks.
+/// A permission that pleach lacks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MissingGrant {
     /// API verb, such as `patch`.
     pub verb: String,
     /// The kind.
     pub kind: GroupKind,
-    /// Plural name of the resource, with a subresource where it is about one.
+    /// Plural name of the resource, with a subresource if any.
     pub resource: String,
-    /// The namespace; none for cluster-wide.
+    /// Namespace. `None` for cluster-wide.
     pub namespace: Option<String>,
 }
 
-/// Rights on one resource in one place.
+/// Missing verbs on one resource in one scope.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MissingRule {
-    /// The namespace; none for cluster-wide.
+    /// Namespace. `None` for cluster-wide.
     pub namespace: Option<String>,
     /// API group.
     pub group: String,
     /// Plural name of the resource.
     pub resource: String,
-    /// What may not be done with it.
+    /// Missing verbs.
     pub verbs: Vec<String>,
 }
 
 impl Grants {
-    /// Whether there is nothing to say: all was asked, and nothing is missing.
+    /// Returns whether all permissions were checked and none is missing.
     pub fn is_enough(&self) -> bool {
         self.missing.is_empty() && self.escalations.is_empty() && self.unasked.is_none()
     }
 
-    /// The missing rights, one rule for each resource and place.
+    /// Returns the missing permissions, one rule per resource and scope.
     pub fn rules(&self) -> Vec<MissingRule> {
         rules(&self.missing)
     }
 }
 
-/// Puts rights together, one rule for each resource and place, sorted.
+/// Merges permissions into one rule per resource and scope, sorted.
 pub fn rules(missing: &[MissingGrant]) -> Vec<MissingRule> {
     let mut rules: Vec<MissingRule> = Vec::new();
     for grant in missing {
@@ -84,7 +84,7 @@ pub fn rules(missing: &[MissingGrant]) -> Vec<MissingRule> {
 }
 
 impl MissingRule {
-    /// Reads the words in which the API server refuses a request.
+    /// Parses the API server's refusal of a request. `None` for other messages.
     ///
     /// ```
     /// use pleach_domain::observe::MissingRule;
@@ -116,7 +116,7 @@ impl MissingRule {
         })
     }
 
-    /// What is missing, in words.
+    /// Describes the missing permission.
     pub fn explain(&self) -> String {
         let resource = match self.group.as_str() {
             "" => self.resource.clone(),
@@ -132,7 +132,7 @@ impl MissingRule {
         format!("may not {} {resource} {place}", self.verbs.join(", "))
     }
 
-    /// The rule to add, as it is written in a Role.
+    /// Formats the rule to add, in the syntax of a Role.
     pub fn hint(&self) -> String {
         let rule = copyable(&self.group, &self.resource, &self.verbs);
         match &self.namespace {
@@ -142,7 +142,7 @@ impl MissingRule {
     }
 }
 
-/// A rule as it is written in a Role.
+/// Formats a rule in the syntax of a Role.
 pub fn copyable(group: &str, resource: &str, verbs: &[impl AsRef<str>]) -> String {
     let group = if group.is_empty() { "\"\"" } else { group };
     let verbs: Vec<&str> = verbs.iter().map(AsRef::as_ref).collect();

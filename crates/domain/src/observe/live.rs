@@ -1,4 +1,4 @@
-//! Live objects, and what their metadata tells.
+//! Live objects and their metadata.
 
 use std::fmt;
 
@@ -11,40 +11,40 @@ use crate::diff::masking::Masker;
 use crate::diff::ownership;
 use crate::object::{Digest, DigestKey, ObjectId, Secrecy, annotations, labels};
 
-/// What the metadata of a live object tells without its body.
+/// Facts from the metadata of a live object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LiveMeta {
-    /// Unique id of this incarnation of the object.
+    /// uid of the object.
     pub uid: String,
-    /// Changes with every write.
+    /// Version that changes with every write.
     pub resource_version: String,
-    /// Changes with every write to the spec; absent for many kinds.
+    /// Counter of changes to the spec. Absent for many kinds.
     pub generation: Option<i64>,
-    /// Digest of our own managedFields entry; none when we own nothing of it.
+    /// Digest of pleach's own `managedFields` entry. `None` if pleach owns no field.
     pub fingerprint: Option<Digest>,
-    /// Whether a deletion waits for finalizers.
+    /// Whether the object is being deleted.
     pub deleting: bool,
-    /// What a deletion waits for.
+    /// Finalizers, which delay a deletion.
     pub finalizers: Vec<String>,
     /// All labels.
     pub labels: TextMap,
-    /// All annotations; the value of last-applied-configuration is emptied, it
-    /// may hold secrets.
+    /// All annotations. The value of last-applied-configuration is emptied, because it can contain
+    /// secrets.
     pub annotations: TextMap,
-    /// Managers of main-resource fields, ours too, without doubles.
+    /// Managers of fields outside subresources, including pleach, without duplicates.
     pub managers: Vec<String>,
-    /// Whether somebody else made it, and we applied it later.
+    /// Whether another manager created the object and pleach applied it later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub made_by_others: bool,
-    /// Whether the server keeps track of owners at all (aggregated servers may not).
+    /// Whether the server maintains `managedFields`. Aggregated servers often do not.
     pub has_managed_fields: bool,
-    /// uids of its owners.
+    /// uids of its owner references.
     pub owners: Vec<String>,
 }
 
 impl LiveMeta {
-    /// Reads the `metadata` of an object; `manager` is our field manager.
+    /// Reads the `metadata` of an object. `manager` is pleach's field manager.
     pub fn read(metadata: &Value, manager: &str) -> Self {
         let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
         let map = |key: &str| -> TextMap {
@@ -87,18 +87,18 @@ impl LiveMeta {
         }
     }
 
-    /// The ApplySet the object says it belongs to.
+    /// Returns the ApplySet in the object's label.
     pub fn part_of(&self) -> Option<&str> {
         self.labels.get(labels::PART_OF).map(String::as_str)
     }
 
-    /// Whether it was applied as a member of an ApplySet, and is not on its way
-    /// out: controllers copy the label alone.
+    /// Returns whether pleach applied the object as a member of the ApplySet, and it is not being
+    /// deleted. The label alone is not enough, because controllers copy labels to other objects.
     pub fn is_applied_to(&self, apply_set: &str) -> bool {
         self.part_of() == Some(apply_set) && self.fingerprint.is_some() && !self.deleting
     }
 
-    /// The digest annotation of the last apply.
+    /// Parses the digest annotation of the last apply.
     pub fn desired(&self) -> Option<Digest> {
         self.annotations.get(annotations::DESIRED)?.parse().ok()
     }
@@ -114,7 +114,7 @@ impl Marked for LiveMeta {
     }
 }
 
-/// A live object in full.
+/// A complete live object.
 #[derive(Clone, PartialEq)]
 pub struct Live {
     meta: LiveMeta,
@@ -123,7 +123,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Takes an answer of the server; `manager` is our field manager.
+    /// Wraps an object as the server sent it. `manager` is pleach's field manager.
     pub fn new(value: Value, manager: &str) -> Self {
         let mut live = Self {
             meta: LiveMeta::read(&value["metadata"], manager),
@@ -134,29 +134,29 @@ impl Live {
         live
     }
 
-    /// The same object, of which more is secret than its kind says.
+    /// Adds secret values to those implied by the object's kind.
     #[must_use]
     pub fn hiding(mut self, secrecy: &Secrecy) -> Self {
         self.secrecy = self.secrecy.and(secrecy);
         self
     }
 
-    /// Which of its values may not be shown.
+    /// Returns the values that must be masked.
     pub fn secrecy(&self) -> Secrecy {
         self.secrecy.clone()
     }
 
-    /// Its metadata.
+    /// Returns the metadata.
     pub fn meta(&self) -> &LiveMeta {
         &self.meta
     }
 
-    /// The object as the server sent it.
+    /// Returns the object as the server sent it.
     pub fn value(&self) -> &Value {
         &self.value
     }
 
-    /// The id under which the server filed it.
+    /// Returns the id of the object.
     pub fn id(&self) -> ObjectId {
         let api_version = self.value["apiVersion"].as_str().unwrap_or_default();
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
@@ -169,14 +169,14 @@ impl Live {
     }
 
     fn masked(&self) -> Value {
-        // The key lives as long as this one object: only its numbers get out.
+        // Use a throwaway key for each object: the output contains only numbered placeholders.
         Masker::new(DigestKey::new(Vec::new())).object(self.value.clone(), &self.secrecy)
     }
 }
 
 impl fmt::Debug for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the body: it may be a Secret.
+        // Omit the body: it can be a Secret.
         f.debug_struct("Live")
             .field("id", &self.id())
             .field("meta", &self.meta)

@@ -1,5 +1,4 @@
-//! What points at Services, and whether anything answers for it: one judgement
-//! for the planner and for the doctor.
+//! Registrations and their backends. The planner and `doctor` share this logic.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,49 +16,48 @@ pub struct Registration {
     pub id: ObjectId,
     /// Its metadata.
     pub meta: LiveMeta,
-    /// The Services it points at, without doubles.
+    /// Services that it points at, without duplicates.
     pub services: Vec<ServiceRef>,
-    /// Webhook configurations only: whether one is asked at a URL as well. Whether
-    /// that answers is not known, so it is taken to be in use.
+    /// Whether a webhook of the configuration uses a URL. Availability of a URL is unknown, so the
+    /// configuration counts as in use.
     #[serde(default)]
     pub asks_url: bool,
-    /// Webhook configurations only: what they intercept.
+    /// API resources that the webhooks intercept. Empty for APIServices.
     #[serde(default)]
     pub intercepts: Vec<Interception>,
-    /// Webhook configurations only: the names of their webhooks, by which refusals
-    /// name them.
+    /// Names of the webhooks, as the server quotes them in refusals. Empty for APIServices.
     #[serde(default)]
     pub webhooks: Vec<String>,
-    /// APIServices only: condition Available, with its message when it is not.
+    /// Condition Available of an APIService, with the message if it is not True. `None` for webhook
+    /// configurations.
     pub available: Option<Result<(), String>>,
 }
 
-/// What stands behind a Service.
+/// Backend of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backend {
     /// Whether the Service exists.
     pub exists: bool,
-    /// Whether another name is asked in its place (`type: ExternalName`): it has no
-    /// endpoints, and whether anything answers is not known.
+    /// Whether the Service refers to another DNS name (`type: ExternalName`). It has no endpoints,
+    /// and its availability is unknown.
     #[serde(default)]
     pub is_elsewhere: bool,
-    /// Ready endpoints over its EndpointSlices.
+    /// Number of ready endpoints in all its EndpointSlices.
     pub ready_endpoints: usize,
 }
 
-/// What a registration lacks to be answered for.
+/// Reason why a registration has no working backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lack {
     /// The Service does not exist.
     Service,
-    /// Nothing is ready behind the Service.
+    /// The Service has no ready endpoint.
     Endpoints,
 }
 
 impl Registration {
-    /// Reads a live registration; none when it points at no Service: an API that
-    /// the server itself serves, webhooks with URLs only. `manager` is our field
-    /// manager.
+    /// Reads a live registration. Returns `None` if it points at no Service: an API of the server
+    /// itself, or webhooks with URLs only. `manager` is pleach's field manager.
     pub fn read(id: ObjectId, value: &Value, manager: &str) -> Option<Self> {
         let kind = id.group_kind();
         let services = registered_services(&kind, value);
@@ -78,8 +76,8 @@ impl Registration {
         })
     }
 
-    /// Whether certainly nothing answers for any part of it. What was not looked
-    /// up is not known to be dead.
+    /// Returns whether no part of the registration has a backend. A backend missing from `backends`
+    /// counts as alive.
     pub fn is_dead(&self, backends: &BTreeMap<ServiceRef, Backend>) -> bool {
         let answers = self.available == Some(Ok(()));
         let lacks = |service: &ServiceRef| {
@@ -91,7 +89,7 @@ impl Registration {
 }
 
 impl Backend {
-    /// Reads a Service, where it exists, and its EndpointSlices.
+    /// Reads a Service, if it exists, and its EndpointSlices.
     pub fn read(service: Option<&Value>, slices: &[Value]) -> Self {
         Self {
             exists: service.is_some(),
@@ -100,9 +98,8 @@ impl Backend {
         }
     }
 
-    /// What is missing for it to answer; none where it answers, or may do so.
-    /// `answers`: the API server itself says that it does, which goes before what
-    /// endpoints say.
+    /// Returns the reason why the backend cannot answer, or `None`. `answers` is the API server's
+    /// own report of availability. It takes precedence over endpoints.
     pub fn lack(&self, answers: bool) -> Option<Lack> {
         if !self.exists {
             return Some(Lack::Service);
@@ -119,13 +116,13 @@ fn names(value: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Whether one of the webhooks of a configuration is asked at a URL.
+/// Returns whether a webhook of the configuration uses a URL.
 pub(crate) fn asks_url(value: &Value) -> bool {
     let mut webhooks = value["webhooks"].as_array().into_iter().flatten();
     webhooks.any(|webhook| webhook["clientConfig"]["url"].is_string())
 }
 
-/// Condition Available of an APIService, with its words where it does not hold.
+/// Reads condition Available of an APIService. Fails with its reason and message if it is not True.
 pub(crate) fn available(value: &Value) -> Result<(), String> {
     let condition = value["status"]["conditions"]
         .as_array()
@@ -143,13 +140,12 @@ pub(crate) fn available(value: &Value) -> Result<(), String> {
     }
 }
 
-/// Endpoints that are ready, once each: a pod with two addresses is in the
-/// slices of both families.
+/// Counts distinct ready endpoints. A dual-stack pod is in the slices of both families.
 fn ready_endpoints(slices: &[Value]) -> usize {
     let ready: BTreeSet<&str> = slices
         .iter()
         .flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten())
-        // Absent means ready (EndpointConditions).
+        // An absent `ready` means ready (EndpointConditions).
         .filter(|endpoint| endpoint["conditions"]["ready"] != false)
         .filter_map(|endpoint| {
             endpoint["targetRef"]["uid"]

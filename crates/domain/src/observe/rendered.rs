@@ -1,11 +1,10 @@
-//! The cluster that would be, if it held exactly what a revision renders to.
+//! Simulated observation: a cluster that contains exactly the rendered objects of a revision.
 //!
-//! For previews without a cluster: the planner gets what it would have observed
-//! right after that revision was applied. Every rendered object is live, wholly
-//! owned by its release and recorded in the inventory. Predictions simulate an
-//! apply by the same manager: what git dropped goes, what it has comes, and
-//! nothing else happens, because defaults and admission belong to a server.
-//! What workloads make at run time is not known and not made up.
+//! Used by previews without a cluster. The planner receives the state right after an apply of that
+//! revision. Every rendered object is live, owned only by its release, and recorded in the
+//! inventory. Predictions simulate an apply by the same manager: fields that git dropped are
+//! removed, fields that git added are set. Defaults and admission are not simulated. Runtime
+//! objects are unknown and omitted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,22 +26,22 @@ use crate::order::pointed_at;
 use crate::plan::{Desired, runs_once};
 use crate::repo::RuntimeObject;
 
-/// What a preview starts from: an environment at some revision.
+/// Starting point of a preview: an environment at some revision.
 #[derive(Debug, Clone, Copy)]
 pub struct Base<'a> {
-    /// The release as it was; none where that revision did not have it.
+    /// The release at that revision. `None` if it did not exist.
     pub release: Option<&'a Desired>,
-    /// The other releases of the environment at that revision: what they have
-    /// exists as well, and is theirs.
+    /// The other releases of the environment at that revision. Their objects exist and belong to
+    /// them.
     pub others: &'a [&'a Desired],
-    /// Namespaces that further releases lie in, which nothing else is known of;
-    /// each with the set of the release that makes it, where one does.
+    /// Namespaces of further releases, of which no more is known. The value is the ApplySet id of
+    /// the release that creates the namespace, if any.
     pub namespaces: &'a BTreeMap<String, Option<String>>,
-    /// The kinds of Kubernetes that both sides are rendered for.
+    /// Kinds of the Kubernetes version that both sides are rendered for.
     pub kinds: &'a KindTable,
 }
 
-/// Points at Services; the planner asks whether these kinds were listed.
+/// Kinds that point at Services. The planner requires a listing for them.
 const REGISTRATIONS: [(&str, &str); 3] = [
     ("apiregistration.k8s.io", "APIService"),
     (
@@ -55,14 +54,14 @@ const REGISTRATIONS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Defines kinds, and may point at a Service.
+/// Kind that defines other kinds and can point at a conversion Service.
 const DEFINITION: &str = "CustomResourceDefinition";
 
 impl Observed {
-    /// What would be observed for `head`, had `base` just been applied.
+    /// Simulates the observation for `head` right after an apply of `base`.
     ///
-    /// Digests are compared as they are: both sides need those of the same key
-    /// ([`Desired::digest_with`]), or every secret object counts as changed.
+    /// Digests are compared as they are. Compute both sides with the same key
+    /// ([`Desired::digest_with`]). Otherwise every secret object counts as changed.
     ///
     /// ```
     /// # use std::collections::BTreeMap;
@@ -132,8 +131,8 @@ fn installed(base: &Desired) -> Installed {
     }
 }
 
-/// Every kind that is rendered is served: render has refused what is not. The
-/// kinds that are only named are those of Kubernetes.
+/// Adds every rendered kind to discovery, because rendering refuses unserved kinds. Kinds that are
+/// only referenced are those of Kubernetes.
 fn serve<'a>(observed: &mut Observed, sides: impl Iterator<Item = &'a Desired>, kinds: &KindTable) {
     let mut served: BTreeMap<Gvk, (String, bool)> = BTreeMap::new();
     let mut listed: BTreeSet<GroupKind> = REGISTRATIONS
@@ -214,9 +213,9 @@ fn serve<'a>(observed: &mut Observed, sides: impl Iterator<Item = &'a Desired>, 
     }
 }
 
-/// What a release has exists: its metadata, its registrations, its Services,
-/// and the namespaces that its objects lie in. Of what nobody asks about, which
-/// may be all that a thousand other releases have, it is known whose it is.
+/// Adds the objects of a release: metadata, registrations, Services and namespaces. For objects
+/// that the planner does not ask about, only their owner is stored. These can be all objects of a
+/// thousand other releases.
 fn exist(
     observed: &mut Observed,
     release: &Desired,
@@ -262,7 +261,7 @@ fn exist(
     }
 }
 
-/// What is known of an object that nobody looked at.
+/// Returns the metadata of an object that was not read.
 fn unread(id: &ObjectId, part_of: Option<&str>) -> LiveMeta {
     LiveMeta {
         uid: uid(id),
@@ -276,7 +275,7 @@ fn unread(id: &ObjectId, part_of: Option<&str>) -> LiveMeta {
     }
 }
 
-/// A Service that exists answers.
+/// Adds a ready backend for an existing Service.
 fn serve_endpoints(observed: &mut Observed, id: &ObjectId) {
     let Some(namespace) = id.namespace.clone().filter(|_| id.is("", "Service")) else {
         return;
@@ -293,7 +292,7 @@ fn serve_endpoints(observed: &mut Observed, id: &ObjectId) {
     observed.backends.insert(service, backend);
 }
 
-/// Records an object of the release as applied; in full where something happens to it.
+/// Records an object of the release as applied. Adds the full object if the plan changes it.
 fn remember(
     observed: &mut Observed,
     release: &Desired,
@@ -328,7 +327,7 @@ fn remember(
             .insert(id.clone(), Run { key, outcome });
     }
     let after = match wanted.get(id) {
-        // Whether a Job runs again may depend on other objects.
+        // A run-once Job can also run again because another object changed.
         Some(wanted) if wanted.json() == manifest.json() && !runs_once(manifest) => return,
         Some(wanted) => {
             let after = live(wanted, &manager, head.digests.get(id));
@@ -350,7 +349,7 @@ fn remember(
     }
 }
 
-/// What the head takes over from a release is looked at in full.
+/// Adds the objects that `head` takes over from another release, in full.
 fn hand_over(
     observed: &mut Observed,
     former: &Desired,
@@ -376,7 +375,7 @@ fn hand_over(
     }
 }
 
-/// Records the namespace that was made for the release, as no manifest has it.
+/// Records the namespace that pleach created for the release without a manifest.
 fn remember_namespace(observed: &mut Observed, release: &Desired) {
     let Some(name) = &release.namespace else {
         return;
@@ -396,21 +395,20 @@ fn remember_namespace(observed: &mut Observed, release: &Desired) {
     }
 }
 
-/// One for all objects: nobody has written since.
+/// Resource version of all objects: they have not been written since the apply.
 const RESOURCE_VERSION: &str = "1";
 
 fn uid(id: &ObjectId) -> String {
     format!("preview {id}")
 }
 
-/// A manifest as the server would hold it: applied by its release, by nobody else.
+/// Builds the live object of a manifest that only its release has applied.
 fn live(manifest: &Manifest, manager: &str, digest: Option<&DesiredDigest>) -> Value {
     let mut value = manifest.value();
     if let Some(DesiredDigest::Known(digest)) = digest {
         value["metadata"]["annotations"][annotations::DESIRED] = json!(digest.to_string());
     }
-    // Lists are named as wholes: how their items are told apart is for those
-    // who compare to know.
+    // Own lists as a whole: the comparison knows the keys of their items.
     let fields = everything_in(&value, None).to_json();
     let metadata = &mut value["metadata"];
     metadata["uid"] = json!(uid(manifest.id()));

@@ -1,25 +1,25 @@
-//! What stands around workloads and may keep them from getting on.
+//! Workload context: conditions that can block a rollout.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::object::ObjectId;
 
-/// Disruption budgets and nodes, read before workloads are written.
+/// Disruption budgets and nodes. Read before workloads are written.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Surroundings {
     /// Disruption budgets in the namespaces of the release.
     pub budgets: Vec<Budget>,
-    /// How many nodes there are; none where we may not look.
+    /// Number of nodes. `None` if pleach is not allowed to list nodes.
     pub nodes: Option<usize>,
-    /// Nodes that are not ready, by name.
+    /// Names of nodes that are not ready, sorted.
     pub not_ready: Vec<String>,
-    /// Nodes on which nothing new is put, by name.
+    /// Names of ready but cordoned nodes, sorted.
     pub cordoned: Vec<String>,
 }
 
-/// What a disruption budget allows.
+/// A `PodDisruptionBudget`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Budget {
@@ -29,14 +29,14 @@ pub struct Budget {
     pub spec: Value,
 }
 
-/// What is looked at of a node.
+/// State of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// Whether its kubelet answers and can run pods.
+    /// Whether condition Ready is True.
     pub ready: bool,
-    /// Whether somebody said that nothing new is put on it.
+    /// Whether the node is cordoned (`spec.unschedulable`).
     pub cordoned: bool,
 }
 
@@ -57,10 +57,9 @@ impl Node {
 }
 
 impl Surroundings {
-    /// Returns whether a plan has nothing to point out here: it is the same as with nothing
-    /// around its workloads.
+    /// Returns whether the context contains no problem that a plan would report.
     pub fn is_clear(&self) -> bool {
-        // Their number only goes with the names of some.
+        // The number of nodes is shown only beside problem nodes.
         let Self {
             budgets,
             nodes: _,
@@ -70,7 +69,7 @@ impl Surroundings {
         budgets.is_empty() && not_ready.is_empty() && cordoned.is_empty()
     }
 
-    /// Takes what was read of the nodes.
+    /// Counts the nodes and collects those that are not ready or cordoned.
     pub fn count(&mut self, nodes: Vec<Node>) {
         self.nodes = Some(nodes.len());
         for node in nodes {

@@ -1,12 +1,12 @@
-//! Labels and annotations in little memory.
+//! Compact map for labels and annotations.
 
 use std::collections::BTreeMap;
 
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Serialize};
 
-/// A small map of texts, sorted by key. It takes a fraction of the memory of a `BTreeMap`,
-/// of which each has space for eleven entries.
+/// A small map of strings, sorted by key. Uses a fraction of the memory of a `BTreeMap`, which
+/// allocates space for eleven entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TextMap(Vec<(String, String)>);
 
@@ -15,29 +15,29 @@ impl TextMap {
         self.0.binary_search_by(|(one, _)| one.as_str().cmp(key))
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<&String> {
         let index = self.position(key).ok()?;
         Some(&self.0[index].1)
     }
 
-    /// The value of a key, to be changed.
+    /// Returns the value of a key for modification.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut String> {
         let index = self.position(key).ok()?;
         Some(&mut self.0[index].1)
     }
 
-    /// Whether there is a value of a key.
+    /// Returns whether the map contains the key.
     pub fn contains_key(&self, key: &str) -> bool {
         self.position(key).is_ok()
     }
 
-    /// Whether there is nothing.
+    /// Returns whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Sets the value of a key. Returns the one before.
+    /// Sets the value of a key. Returns the previous value.
     pub fn insert(&mut self, key: String, value: String) -> Option<String> {
         match self.position(&key) {
             Ok(index) => Some(std::mem::replace(&mut self.0[index].1, value)),
@@ -54,14 +54,14 @@ impl TextMap {
         Some(self.0.remove(index).1)
     }
 
-    /// Removes everything.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 }
 
 impl FromIterator<(String, String)> for TextMap {
-    /// The last value of a key counts.
+    /// Collects entries. The last value of a duplicate key wins.
     fn from_iter<I: IntoIterator<Item = (String, String)>>(entries: I) -> Self {
         let mut entries: Vec<(String, String)> = entries.into_iter().collect();
         if !entries.is_sorted_by(|one, next| one.0 < next.0) {

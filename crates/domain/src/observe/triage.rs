@@ -1,7 +1,6 @@
-//! What to read next: only what metadata cannot settle.
+//! Selection of objects to read in full, from metadata alone.
 //!
-//! An unchanged object costs nothing beyond the metadata LIST that showed it
-//! (section 6 of the design: drift from metadata alone).
+//! An unchanged object costs no request beyond the metadata LIST that contains it.
 
 use std::collections::BTreeMap;
 
@@ -12,35 +11,35 @@ use crate::ignore::Ignored;
 use crate::inventory::{Entry, EntryState, Inventory};
 use crate::object::{Manifest, ObjectId, annotations};
 
-/// What has to be asked about a desired object.
+/// Reads needed for a desired object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
-    /// Nothing: its metadata proves that it is as we left it and as wanted.
+    /// None: metadata proves that the object is unchanged and as desired.
     Nothing,
-    /// A dry run: it does not seem to exist.
+    /// A dry run: the object does not seem to exist.
     Predict,
     /// The object in full, and a dry run.
     Full,
 }
 
-/// What triage decides by.
+/// Input of [`triage`].
 #[derive(Debug, Clone, Copy)]
 pub struct Known<'a> {
     /// Rendered objects.
     pub manifests: &'a [Manifest],
-    /// What would be written as `pleach.dev/desired`, by id.
+    /// Values of annotation `pleach.dev/desired`, by id.
     pub digests: &'a BTreeMap<ObjectId, DesiredDigest>,
-    /// Fields that are left to others.
+    /// Fields that ignore rules leave to other managers.
     pub ignored: &'a Ignored,
     /// Members of the release.
     pub inventory: &'a Inventory,
-    /// What metadata LISTs and reads by name brought.
+    /// Metadata from LISTs and reads by name.
     pub meta: &'a BTreeMap<ObjectId, LiveMeta>,
-    /// Whether everything is to be asked again (`--verify`).
+    /// Whether to read everything again (`--verify`).
     pub verify: bool,
 }
 
-/// Decides for every desired object what has to be asked, in their order.
+/// Decides which reads each desired object needs, in the order of the manifests.
 pub fn triage(known: Known<'_>) -> Vec<Reading> {
     known
         .manifests
@@ -66,13 +65,13 @@ pub fn triage(known: Known<'_>) -> Vec<Reading> {
         .collect()
 }
 
-/// Whether metadata proves that the object is as we left it and as wanted.
+/// Returns whether metadata proves that the object is unchanged since the last apply, and as
+/// desired.
 ///
-/// The fingerprint holds paths and not values: reordering an associative list
-/// leaves it as it was. So either nobody wrote at all (resourceVersion), or
-/// nobody wrote to the spec (generation) and our fields, labels and annotations
-/// are as we left them. Kinds without generation whose resourceVersion moved
-/// are read.
+/// The fingerprint contains paths but no values, so it does not show a reordered associative list.
+/// Proof is therefore one of two facts. The resourceVersion is unchanged. Or the generation,
+/// pleach's fields, labels and annotations are unchanged. Without a generation, a changed
+/// resourceVersion requires a read.
 pub fn is_unchanged(
     manifest: &Manifest,
     digest: Option<&DesiredDigest>,
@@ -86,7 +85,7 @@ pub fn is_unchanged(
         || entry.desired.as_ref() != Some(digest)
         || entry.uid.as_deref() != Some(&live.uid)
         || live.deleting
-        // A server that keeps no record of owners proves nothing.
+        // Without `managedFields`, metadata proves nothing.
         || !live.has_managed_fields
     {
         return false;
@@ -102,8 +101,7 @@ pub fn is_unchanged(
         && has_our_metadata(manifest, live)
 }
 
-/// The part of a manifest that [`has_our_metadata`] compares; the rest is skipped while
-/// parsing.
+/// The part of a manifest that [`has_our_metadata`] compares. Parsing skips the rest.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Labeled {
@@ -117,7 +115,7 @@ struct LabeledMetadata {
     annotations: Option<BTreeMap<String, String>>,
 }
 
-/// Whether the labels and annotations of the manifest are on the live object.
+/// Returns whether the live object has the manifest's labels and annotations.
 fn has_our_metadata(manifest: &Manifest, live: &LiveMeta) -> bool {
     let Ok(Labeled { metadata }) = serde_json::from_slice(manifest.json()) else {
         return false;

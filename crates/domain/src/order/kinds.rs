@@ -1,4 +1,4 @@
-//! Which stage a kind belongs to, and its place within it.
+//! Stage of each kind, and the order of kinds within a stage.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,7 @@ use rayon::slice::ParallelSliceMut as _;
 use super::StageName;
 use crate::object::{GroupKind, Manifest, ObjectId, registered_api};
 
-/// Kinds with a place of their own, in the order in which they are applied.
-/// Kinds that are not here come last in their stage, by name.
+/// Kinds with a fixed stage, in apply order. Other kinds come last in their stage, by name.
 const KINDS: &[(&str, &str, StageName)] = &[
     ("", "Namespace", StageName::Definitions),
     (
@@ -88,8 +87,8 @@ const KINDS: &[(&str, &str, StageName)] = &[
     ),
 ];
 
-/// Groups that the API server itself serves; everything else is a custom
-/// resource or comes from an aggregated server.
+/// Groups that the API server itself serves. All other groups belong to custom resources or
+/// aggregated servers.
 const BUILTIN_GROUPS: &[&str] = &[
     "",
     "admissionregistration.k8s.io",
@@ -116,13 +115,13 @@ const BUILTIN_GROUPS: &[&str] = &[
     "storagemigration.k8s.io",
 ];
 
-/// Whether the API server itself serves the group.
+/// Returns whether the API server itself serves the group.
 pub fn is_builtin_group(group: &str) -> bool {
     BUILTIN_GROUPS.contains(&group)
 }
 
-/// The kinds that these manifests bring with them: those that their CRDs define,
-/// and those of them that a server behind one of their APIServices answers for.
+/// Returns the kinds that these manifests define with a CRD. Also returns the manifests' own kinds
+/// that one of their APIServices serves.
 pub fn defined_kinds<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> BTreeSet<GroupKind> {
     let mut defined = BTreeSet::new();
     let mut apis = BTreeSet::new();
@@ -151,13 +150,13 @@ pub fn defined_kinds<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> B
     defined
 }
 
-/// The stage of a kind; `defined` are the kinds whose CRD is part of the release.
+/// Returns the stage of a kind. `defined` are the kinds whose CRD is part of the release.
 pub fn stage_of(kind: &GroupKind, defined: &BTreeSet<GroupKind>) -> StageName {
     if let Some((_, _, stage)) = KINDS.iter().find(|(group, name, _)| kind.is(group, name)) {
         return stage.clone();
     }
-    // A custom resource of somebody else's definition (a Certificate, an
-    // ExternalSecret) may make what pods need; one of our own needs our pods.
+    // A custom resource of another product (a Certificate, an ExternalSecret) can create objects
+    // that pods need. A custom resource of this release needs the release's pods.
     if is_builtin_group(&kind.group) || defined.contains(kind) {
         StageName::Resources
     } else {
@@ -165,7 +164,7 @@ pub fn stage_of(kind: &GroupKind, defined: &BTreeSet<GroupKind>) -> StageName {
     }
 }
 
-/// The place of a kind among all kinds.
+/// Returns the position of a kind in the apply order.
 pub fn kind_rank(kind: &GroupKind) -> usize {
     KINDS
         .iter()
@@ -192,36 +191,35 @@ fn sort_key(id: &ObjectId, defined: &BTreeSet<GroupKind>) -> SortKey {
     )
 }
 
-/// Groups of kinds that are deleted one after the other, in this order.
+/// Classes of kinds that are deleted one after the other, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeletionClass {
-    /// Bindings of admission policies: they switch a policy on, which refuses what
-    /// it matches as soon as its parameters are gone.
+    /// Bindings of admission policies. An active policy refuses all matching requests once its
+    /// parameters are deleted.
     PolicyBindings,
-    /// Admission policies, before the parameters that they take.
+    /// Admission policies, before their parameters.
     Policies,
-    /// Custom resources and everything without a place of its own, while
-    /// controllers and webhooks still run.
+    /// Custom resources and all kinds without a fixed stage, while controllers and webhooks still
+    /// run.
     CustomResources,
-    /// While their Service still exists.
+    /// Registrations, while their Service still exists.
     Registrations,
-    /// Definitions whose objects a Service converts that goes as well: while it
-    /// answers.
+    /// CRDs whose conversion webhook is deleted too, while it still answers.
     ConvertedDefinitions,
-    /// Before what they need.
+    /// Workloads, before the objects that they need.
     Workloads,
-    /// After the pods behind them.
+    /// Services, after their pods.
     Services,
-    /// After their readers.
+    /// Configuration, after the workloads that read it.
     Config,
-    /// Roles whose rules the cluster gathers from other roles, before those: it
-    /// would write one that it still knows, which makes it anew.
+    /// Aggregated `ClusterRoles`, before the roles that they aggregate. Otherwise the aggregation
+    /// controller could write a deleted role from its cache and so create it again.
     AggregatedRoles,
-    /// After those that used the rights.
+    /// Access, after the workloads that use the permissions.
     Access,
-    /// After their objects.
+    /// CRDs, after their custom resources.
     Definitions,
-    /// Last, with whatever is left in them.
+    /// Namespaces last, with their remaining contents.
     Namespaces,
 }
 
@@ -242,7 +240,7 @@ impl DeletionClass {
         Self::Namespaces,
     ];
 
-    /// The standard stage in which such objects are applied.
+    /// Returns the standard stage in which objects of this class are applied.
     pub fn stage(self) -> StageName {
         match self {
             Self::PolicyBindings | Self::Policies | Self::CustomResources => StageName::Resources,
@@ -258,7 +256,8 @@ impl DeletionClass {
     }
 }
 
-/// When an object of this kind is deleted, as far as its kind says.
+/// Returns the deletion class of a kind. [`DeletionClass::ConvertedDefinitions`] depends on more
+/// than the kind and is never returned.
 pub fn deletion_class(kind: &GroupKind) -> DeletionClass {
     if kind.is("", "Namespace") {
         return DeletionClass::Namespaces;
@@ -285,7 +284,8 @@ pub fn deletion_class(kind: &GroupKind) -> DeletionClass {
         Some(StageName::Access) => DeletionClass::Access,
         Some(StageName::Definitions) => DeletionClass::Definitions,
         Some(_) => DeletionClass::Config,
-        // The reverse of applying them last: traffic and scaling stop first too.
+        // These kinds are applied last, so they are deleted first. This also stops traffic and
+        // scaling first.
         None => DeletionClass::CustomResources,
     }
 }
@@ -344,7 +344,7 @@ mod tests {
         assert!(class("apiregistration.k8s.io", "APIService") < class("apps", "Deployment"));
         assert!(class("apps", "Deployment") < class("", "Service"));
         assert!(class("", "Service") < class("", "ConfigMap"));
-        // They do not end as long as pods, or addresses of Services, use them.
+        // These objects have finalizers that wait for pods, or for the addresses of Services.
         assert!(class("", "Pod") < class("resource.k8s.io", "ResourceClaim"));
         assert!(class("", "Service") < class("networking.k8s.io", "ServiceCIDR"));
         assert!(class("", "Secret") < class("", "ServiceAccount"));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Whether a label selector matches these labels; an empty one matches all.
+/// Returns whether a label selector matches the labels. An empty selector matches everything.
 pub fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
     let Some(selector) = selector.as_object() else {
         return false;

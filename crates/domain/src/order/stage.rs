@@ -8,15 +8,15 @@ use serde::{Serialize, Serializer};
 /// A stage: one of the standard ones, or one that a bundle declares.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum StageName {
-    /// Checks; no steps.
+    /// Checks without steps.
     Preflight,
-    /// New APIs closed, overlays on.
+    /// Closes gates for new APIs and applies overlays.
     Gates,
     /// Namespaces and custom resource definitions.
     Definitions,
     /// Service accounts, roles, bindings.
     Access,
-    /// What workloads read, and custom resources of others.
+    /// Objects that workloads read, and custom resources of other products.
     Config,
     /// Services.
     Services,
@@ -26,25 +26,25 @@ pub enum StageName {
     Registrations,
     /// Custom resources of the release and everything else.
     Resources,
-    /// Readiness of everything.
+    /// Waits until all objects are ready.
     Verify,
-    /// Gates and overlays off.
+    /// Lifts gates and reverts overlays.
     Ungate,
-    /// What git no longer has goes.
+    /// Deletes objects that git no longer contains.
     Prune,
-    /// Access reduced to what the new version needs.
+    /// Reduces access to the needs of the new version.
     Shrink,
-    /// One that a bundle declares.
+    /// A stage that a bundle declares.
     Declared(DeclaredStage),
 }
 
-/// Where a stage of a bundle's own stands.
+/// Name and position of a declared stage.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DeclaredStage {
     name: String,
-    /// Position of the standard stage that it follows.
+    /// Index of the standard stage that precedes it.
     slot: usize,
-    /// Its place among those that follow the same one.
+    /// Rank among the declared stages after the same standard stage.
     order: usize,
 }
 
@@ -66,14 +66,14 @@ impl StageName {
         Self::Shrink,
     ];
 
-    /// The standard stage with a name.
+    /// Returns the standard stage with this name.
     pub fn standard(name: &str) -> Option<Self> {
         let mut all = Self::STANDARD.into_iter();
         all.find(|stage| stage.as_str() == name)
     }
 
-    /// A stage of a bundle's own that follows a standard one; `order` is its
-    /// place among those that follow the same.
+    /// Creates a declared stage after a standard one. `order` is its rank among the declared stages
+    /// after `after`.
     pub fn declared(name: &str, after: &Self, order: usize) -> Self {
         Self::Declared(DeclaredStage {
             name: name.to_owned(),
@@ -82,7 +82,7 @@ impl StageName {
         })
     }
 
-    /// A declared stage at the place of another one.
+    /// Returns the declared stage at the position of `place`. Standard stages do not move.
     #[must_use]
     pub fn moved_to(&self, place: &Self) -> Self {
         match (self, place) {
@@ -94,7 +94,7 @@ impl StageName {
         }
     }
 
-    /// The standard stage behind which a declared one stands.
+    /// Returns the standard stage that precedes a declared one. `None` for standard stages.
     pub fn behind(&self) -> Option<Self> {
         match self {
             Self::Declared(declared) => Self::STANDARD.get(declared.slot).cloned(),
@@ -102,7 +102,7 @@ impl StageName {
         }
     }
 
-    /// The name as bundles and reports write it.
+    /// Returns the name as used in bundles and reports.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Preflight => "preflight",
@@ -122,7 +122,7 @@ impl StageName {
         }
     }
 
-    /// A standard stage comes before those that follow it.
+    /// Returns the sort key. A standard stage sorts before the declared stages that follow it.
     fn position(&self) -> (usize, usize, &str) {
         if let Self::Declared(declared) = self {
             return (declared.slot, declared.order + 1, &declared.name);

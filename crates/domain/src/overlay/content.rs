@@ -8,35 +8,34 @@ use super::Journaled;
 use crate::gate::Gate;
 use crate::plan::NonSecret;
 
-/// The sorts of temporary changes.
+/// Kinds of temporary changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OverlayKind {
-    /// Fields of an existing object have other values.
+    /// Other values for fields of an existing object.
     Patch,
-    /// An admission policy refuses writes.
+    /// An admission policy that refuses writes.
     Gate,
-    /// A temporary binding exists.
+    /// A temporary RBAC binding.
     Binding,
 }
 
-/// The content of a temporary change.
+/// Content of a temporary change.
 ///
-/// Only the planner makes a gate. The text of a declared overlay is a patch, even
-/// if it reads like a gate.
+/// Only the planner creates gates. The text of a declared overlay is always a patch, even if it
+/// reads like a gate.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OverlayContent {
-    /// Fields of an existing object have other values.
+    /// Other values for fields of an existing object.
     Patch {
         /// A merge patch.
         patch: NonSecret,
-        /// The values before, as a merge patch that restores them.
+        /// The original values, as a merge patch that restores them.
         original: NonSecret,
     },
-    /// An admission policy refuses writes. `None` if the journal does not tell
-    /// which ones.
+    /// An admission policy that refuses writes. `None` if the journal does not contain its terms.
     Gate(Option<Gate>),
-    /// A temporary binding exists.
+    /// A temporary RBAC binding.
     Binding {
         /// The binding.
         body: NonSecret,
@@ -44,7 +43,7 @@ pub enum OverlayContent {
 }
 
 impl OverlayContent {
-    /// Returns the sort of the change.
+    /// Returns the kind of the change.
     pub fn kind(&self) -> OverlayKind {
         match self {
             Self::Patch { .. } => OverlayKind::Patch,
@@ -61,7 +60,7 @@ impl OverlayContent {
         }
     }
 
-    /// Returns the merge patch of an existing object.
+    /// Returns the merge patch, if the change is one.
     pub fn patch(&self) -> Option<&Value> {
         match self {
             Self::Patch { patch, .. } => Some(&patch.0),
@@ -69,7 +68,7 @@ impl OverlayContent {
         }
     }
 
-    /// Returns the change as the journal and JSON output have it.
+    /// Returns the content as written to the journal and to JSON output.
     pub fn written(&self) -> NonSecret {
         match self {
             Self::Patch { patch, .. } => patch.clone(),
@@ -79,7 +78,7 @@ impl OverlayContent {
         }
     }
 
-    /// Returns the values before the change; null if nothing existed.
+    /// Returns the original values. Null if no object existed.
     pub fn original(&self) -> NonSecret {
         match self {
             Self::Patch { original, .. } => original.clone(),

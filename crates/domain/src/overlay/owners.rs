@@ -1,4 +1,4 @@
-//! Who held the fields of a temporary change, and how they get them back.
+//! Original owners of the fields of a temporary change, and how ownership is restored.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::diff::ownership::{FieldSet, entries, is_main_resource};
 use crate::object::{FieldPath, managers};
 use crate::plan::NonSecret;
 
-/// What one entry of the record of owners had of some fields. Paths, no values.
+/// Fields that one `managedFields` entry owned. Paths only, no values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Held {
@@ -15,13 +15,14 @@ pub struct Held {
     pub manager: String,
     /// `Apply` or `Update`.
     pub operation: String,
-    /// The API version it wrote with.
+    /// API version that the manager wrote with.
     pub api_version: String,
-    /// The fields, as `fieldsV1`.
+    /// Owned fields, as `fieldsV1`.
     pub fields: NonSecret,
 }
 
-/// Who holds some fields of an object, from its metadata.
+/// Returns the owners of some fields, from an object's metadata. Omits pleach's overlay manager and
+/// subresources.
 pub fn held(metadata: &Value, fields: &[FieldPath]) -> Vec<Held> {
     entries(metadata)
         .iter()
@@ -39,8 +40,8 @@ pub fn held(metadata: &Value, fields: &[FieldPath]) -> Vec<Held> {
         .collect()
 }
 
-/// The record of owners in which `fields` are no longer held by us, and by
-/// their former owners again; none where that is what it says already.
+/// Returns `managedFields` in which the overlay manager no longer owns `fields`, and their original
+/// owners do. `None` if nothing changes.
 pub fn give_back(metadata: &Value, fields: &[FieldPath], owners: &[Held]) -> Option<Value> {
     let before = entries(metadata);
     let mut after: Vec<Value> = Vec::new();
@@ -79,11 +80,11 @@ pub fn give_back(metadata: &Value, fields: &[FieldPath], owners: &[Held]) -> Opt
             }));
         }
     }
-    // An empty record would make the server invent an owner of everything.
+    // If `managedFields` were empty, the server would reset ownership.
     (!after.is_empty() && after.as_slice() != before).then_some(Value::Array(after))
 }
 
-/// What of a set lies at or below some fields.
+/// Returns the part of a set at or below some fields.
 fn among(set: &FieldSet, fields: &[FieldPath]) -> FieldSet {
     set.difference(&without(set, fields))
 }
@@ -115,7 +116,7 @@ mod tests {
         let owners = held(&before, &touched);
         let names: Vec<&str> = owners.iter().map(|held| held.manager.as_str()).collect();
         assert_eq!(names, ["helm", "scaler"]);
-        // Our write took the fields from both; nothing was left of one of them.
+        // Our write took the fields from both managers. One of them owned nothing else.
         let now = json!({"managedFields": [
             entry("helm", "Apply", &json!({"f:spec": {"f:selector": {}}})),
             entry(managers::OVERLAY, "Update", &json!({"f:spec": {"f:replicas": {}, "f:paused": {}}})),
@@ -134,7 +135,7 @@ mod tests {
         ]});
         let after = give_back(&now, &touched, &[]).unwrap();
         assert_eq!(after[0]["fieldsV1"], json!({"f:spec": {"f:b": {}}}));
-        // The record is never emptied.
+        // `managedFields` are never emptied.
         let all = fields(&json!({"spec": {"a": 1, "b": 1}}));
         assert_eq!(give_back(&now, &all, &[]), None);
     }

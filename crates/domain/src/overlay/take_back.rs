@@ -1,4 +1,4 @@
-//! What of a temporary change is taken back: what still is as we left it.
+//! Reverting a temporary change, as far as the values still are as pleach set them.
 
 use serde_json::{Map, Value};
 
@@ -6,22 +6,22 @@ use super::Journaled;
 use crate::diff::ownership::FieldSet;
 use crate::object::{FieldPath, PathSegment};
 
-/// What has to be written so that an object is as it was.
+/// Writes that revert a temporary change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Taken {
-    /// A merge patch; an empty map where every value is as it was.
+    /// Merge patch of the values. An empty map if no value changes.
     pub patch: Value,
-    /// The fields that are ours to give back.
+    /// Fields whose ownership pleach gives up.
     pub fields: Vec<FieldPath>,
-    /// The fields that somebody else changed since: they stay.
+    /// Fields that another writer changed since. They stay.
     pub moved: Vec<FieldPath>,
 }
 
-/// Says how a temporary change is taken back from an object as it is now.
+/// Computes how to revert a temporary change of an object.
 ///
-/// A value is ours while it is what we set, or while the server says that we
-/// hold it (`owned`): the server may have written it in other words. `keeps`
-/// names fields that an apply brings back, so no value is written there.
+/// A value counts as ours if it equals the value that we set. It also counts if the overlay manager
+/// owns it (`owned`), because the server can normalize values. `keeps` selects fields that an apply
+/// restores, so that the patch omits them.
 pub fn take_back(
     journaled: &Journaled,
     live: &Value,
@@ -67,7 +67,7 @@ impl Walk<'_> {
             if is_map && live.is_object() && (original.is_object() || original.is_null()) {
                 let below = self.below(set, original, live, &field);
                 if original.is_null() && leaves_nothing(live, &below) {
-                    // We made the map ourselves.
+                    // We created the map.
                     patch.insert(key.clone(), Value::Null);
                 } else if !below.is_empty() {
                     patch.insert(key.clone(), Value::Object(below));
@@ -89,7 +89,7 @@ impl Walk<'_> {
     }
 }
 
-/// Whether a map is empty after a merge patch.
+/// Returns whether a map is empty after a merge patch.
 fn leaves_nothing(live: &Value, patch: &Map<String, Value>) -> bool {
     live.as_object()
         .is_some_and(|live| live.keys().all(|key| patch.get(key) == Some(&Value::Null)))
@@ -137,7 +137,7 @@ mod tests {
         merge(&mut live, &taken.patch);
         assert_eq!(live, before);
         assert!(taken.moved.is_empty());
-        // Again, as after a lost answer: there is nothing left to do.
+        // Repeat it, as after a lost response: no change is left.
         let again = take_back(&record, &live, &FieldSet::default(), &|_| false);
         assert_eq!(again.patch, json!({}));
     }

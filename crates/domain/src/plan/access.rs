@@ -1,12 +1,12 @@
-//! Access that gets narrower: what the version that still runs may need is
-//! taken away last.
+//! Delays the reduction of permissions until the previous version no longer
+//! runs.
 //!
-//! While both versions run, a role has the rules of both, and a binding the
-//! service accounts of both: one full list, because the server keeps one owner
-//! for it. It is reduced in stage `shrink`, when everything is ready and what
-//! git no longer has is gone. A run that ends before leaves the wider list,
-//! and the next one that gets to its end reduces it: its digest is not that of
-//! the manifest.
+//! While both versions run, a role has the rules of both, and a binding has the
+//! service accounts of both. Each is one complete list, because the server
+//! keeps a single owner for it. Stage `shrink` reduces it after all objects are
+//! ready and all prunable ones are deleted. A run that fails earlier leaves the
+//! wider list. The digest then differs from that of the manifest, so the next
+//! complete run reduces the list.
 
 mod aggregated;
 mod cover;
@@ -28,7 +28,7 @@ use crate::order::StageName;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// What access is made of.
+/// List field of an RBAC object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum List {
     Rules,
@@ -56,7 +56,7 @@ impl List {
         object[self.field()].as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// The items of `held` that `other` does not give.
+    /// Returns the items of `held` that `other` does not grant.
     fn missing<'a>(self, held: &'a [Value], other: &[Value]) -> Vec<&'a Value> {
         held.iter()
             .filter(|item| match self {
@@ -66,7 +66,7 @@ impl List {
             .collect()
     }
 
-    /// Whether pods may need an item. People who lose access lose it at once.
+    /// Returns whether pods may need an item. Users lose access immediately.
     fn is_of_pods(self, item: &Value) -> bool {
         match self {
             Self::Rules => true,
@@ -75,7 +75,7 @@ impl List {
     }
 }
 
-/// Keeps what the running pods may need in the steps that would take it away.
+/// Retains access that running pods may need in the steps that would remove it.
 pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
     stand_in::keep(ctx, draft);
     if !may_pods_be_exchanged(ctx, draft) {
@@ -93,8 +93,8 @@ pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
     stand_in::add(ctx, draft);
 }
 
-/// Whether pods of two versions may run at the same time: workloads change, or
-/// a run that changed them did not get to its end.
+/// Returns whether pods of two versions may run at the same time. Either
+/// workloads change, or a run that changed them did not finish.
 pub(super) fn may_pods_be_exchanged(ctx: &Ctx<'_>, draft: &Draft) -> bool {
     let is_left =
         |id: &ObjectId| !ctx.is_desired(id) && ctx.stage_of_kind(id) == StageName::Workloads;
@@ -106,7 +106,8 @@ pub(super) fn may_pods_be_exchanged(ctx: &Ctx<'_>, draft: &Draft) -> bool {
         || ctx.observed.inventory.entries.keys().any(is_left)
 }
 
-/// What others added by hand is taken back at once.
+/// Returns whether git caused the change. Access added by hand is removed
+/// immediately.
 pub(super) fn is_of_git(change: &Change) -> bool {
     matches!(change.action, Action::Update | Action::Adopt)
         && !matches!(
@@ -125,7 +126,7 @@ fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId) {
         return;
     };
     let mut wider = ctx.desired.ignored.lean(manifest).value();
-    // The controller-manager writes the rules of an aggregated role.
+    // A cluster controller writes the rules of an aggregated role.
     if !wider["aggregationRule"].is_null() || !live.value()["aggregationRule"].is_null() {
         return;
     }
@@ -143,7 +144,7 @@ fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId) {
     let planned = draft.at(step);
     let op = planned.op.clone();
     let require = planned.require.clone();
-    // Its record of owners changes before.
+    // A step that changes field ownership precedes it.
     let is_prepared = planned
         .needs
         .iter()
@@ -174,7 +175,7 @@ fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId) {
     });
 }
 
-/// Reduces access to what git has, after everything else.
+/// Reduces access to the declared one, after everything else.
 pub(super) fn shrink(ctx: &Ctx<'_>, draft: &mut Draft) {
     let mut narrowings = std::mem::take(&mut draft.narrowings);
     narrowings.retain(|one| draft.action(&one.id) != Some(Action::Blocked));
@@ -213,7 +214,8 @@ pub(super) fn shrink(ctx: &Ctx<'_>, draft: &mut Draft) {
     after_everything(ctx, draft, verified, &steps, reason);
 }
 
-/// Without verify nobody knows whether the former version still runs.
+/// Reports that access is not reduced: without verify, pods of the previous
+/// version may still run.
 fn stays_wide(draft: &mut Draft, narrowings: &[Narrowing], stand_ins: &[StandIn]) {
     let reason = "access is reduced once everything is ready, which this run does not look at";
     for one in narrowings.iter().filter(|one| one.before.is_none()) {

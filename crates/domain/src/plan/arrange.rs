@@ -1,4 +1,4 @@
-//! Sorts the steps, gives them their final ids and refuses cycles.
+//! Sorts the steps, assigns their final ids and refuses cycles.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -9,7 +9,7 @@ use crate::finding::{Finding, Kind};
 use crate::object::ObjectId;
 use crate::order::{StageName, kind_rank};
 
-/// Turns the draft into the plan.
+/// Converts the draft into the plan.
 pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
     let Draft {
         mut changes,
@@ -22,7 +22,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
         ..
     } = draft;
     if let Some(refusal) = budget.refusal() {
-        // The part that was made leaves steps out.
+        // The draft is incomplete, so none of it is used.
         changes.clear();
         steps.clear();
         overlays.clear();
@@ -62,8 +62,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {
     }
 }
 
-/// Leaves out the steps of blocked objects and what points at them; between
-/// two steps the strongest edge stays.
+/// Removes dropped steps and the edges from them. Of several edges between two
+/// steps, keeps the strongest.
 fn without(steps: Vec<Step>, dropped: &BTreeSet<StepId>) -> Vec<Step> {
     steps
         .into_iter()
@@ -78,8 +78,8 @@ fn without(steps: Vec<Step>, dropped: &BTreeSet<StepId>) -> Vec<Step> {
         .collect()
 }
 
-/// By stage; within it by kind order, namespace and name, except that what
-/// needs another step of the stage comes after it.
+/// Sorts by stage, and within a stage by dependencies, then by kind order,
+/// namespace and name.
 fn in_order(mut steps: Vec<Step>) -> Vec<Step> {
     steps.sort_by_cached_key(sort_key);
     let positions: BTreeMap<StepId, usize> = steps
@@ -97,7 +97,7 @@ fn in_order(mut steps: Vec<Step>) -> Vec<Step> {
             graph.edge(from, to);
         }
     }
-    // Steps of a cycle come last in their stage, in their own order.
+    // Steps of a cycle come last in their stage, in sort order.
     let (mut order, cyclic) = graph.sorted();
     order.extend(cyclic);
     let mut ranks: Vec<usize> = vec![0; order.len()];
@@ -117,8 +117,8 @@ fn in_order(mut steps: Vec<Step>) -> Vec<Step> {
     steps
 }
 
-/// Whether a step needs one of a later stage: a bundle may assign what others
-/// need to such a one.
+/// Returns whether a step needs a step of a later stage. This happens if a
+/// bundle assigns a dependency to a later stage.
 fn needs_a_later_stage(steps: &[Step]) -> bool {
     let stages: BTreeMap<StepId, &StageName> =
         steps.iter().map(|step| (step.id, &step.stage)).collect();
@@ -128,8 +128,8 @@ fn needs_a_later_stage(steps: &[Step]) -> bool {
     })
 }
 
-/// The steps of the way back: stage by stage in an order of its own, and what
-/// needs another step after it, whichever stage that is in.
+/// Sorts the steps of a downgrade: by reverse position, and by dependencies
+/// across all stages.
 fn in_reverse_order(steps: Vec<Step>, changes: &BTreeMap<ObjectId, Change>) -> Vec<Step> {
     let mut placed: Vec<(usize, Step)> = steps
         .into_iter()
@@ -143,8 +143,8 @@ fn in_reverse_order(steps: Vec<Step>, changes: &BTreeMap<ObjectId, Change>) -> V
     by_needs(placed.into_iter().map(|(_, step)| step).collect())
 }
 
-/// The same steps, and what needs another one after it, whichever stage that
-/// is in.
+/// Moves steps after the steps they need, across all stages, and otherwise
+/// keeps the order.
 fn by_needs(steps: Vec<Step>) -> Vec<Step> {
     let positions: BTreeMap<StepId, usize> = steps
         .iter()
@@ -166,8 +166,9 @@ fn by_needs(steps: Vec<Step>) -> Vec<Step> {
         .collect()
 }
 
-/// When it is a step's turn on the way back. What is created is needed by the
-/// rest; what exists goes back in the reverse of the order it came in.
+/// Returns the position of a step in a downgrade. New objects come first
+/// because others need them. Existing objects change in the reverse of the
+/// forward order.
 fn turn(step: &Step, exists: bool) -> usize {
     let is_definition = step
         .object
@@ -192,7 +193,8 @@ fn turn(step: &Step, exists: bool) -> usize {
     }
 }
 
-/// Kind order, namespace, name; of one object deletion, wait, patch, apply.
+/// Returns the sort key: stage, kind order, namespace and name. The steps of
+/// one object sort as deletion, wait, patch, apply.
 fn sort_key(
     step: &Step,
 ) -> (
@@ -229,7 +231,7 @@ fn sort_key(
     )
 }
 
-/// Makes the position of every step its id.
+/// Sets the id of every step to its position.
 fn number(mut steps: Vec<Step>) -> Vec<Step> {
     let ids: BTreeMap<StepId, StepId> = steps
         .iter()
@@ -260,10 +262,10 @@ fn stages(steps: &[Step]) -> Vec<Stage> {
     stages
 }
 
-/// Who comes before whom, by position.
+/// Dependency graph of steps, by position.
 struct Graph {
     later: Vec<Vec<usize>>,
-    /// How many come before and are not sorted yet.
+    /// Number of unsorted predecessors per position.
     open: Vec<usize>,
 }
 
@@ -280,8 +282,9 @@ impl Graph {
         self.open[to] += 1;
     }
 
-    /// All positions in an order that respects the edges, the lowest first
-    /// where there is a choice; then those that are in a cycle or behind one.
+    /// Sorts topologically; of several candidates the lowest position comes
+    /// first. The second list has the positions that are in a cycle or behind
+    /// one.
     fn sorted(mut self) -> (Vec<usize>, Vec<usize>) {
         let mut sorted = Vec::new();
         let free = |open: &[usize], position: &usize| open[*position] == 0;
@@ -305,7 +308,7 @@ impl Graph {
     }
 }
 
-/// A cycle among the edges, as an error that prints its path.
+/// Returns an error with the path of a cycle among the edges, if there is one.
 fn find_cycle(steps: &[Step]) -> Option<Finding> {
     let mut graph = Graph::new(steps.len());
     for step in steps {
@@ -315,7 +318,8 @@ fn find_cycle(steps: &[Step]) -> Option<Finding> {
     }
     let (_, cyclic) = graph.sorted();
     let open: BTreeSet<usize> = cyclic.into_iter().collect();
-    // Every one of them has one of them before it: walking back must repeat one.
+    // Every open step has an open predecessor, so walking back must repeat a
+    // step.
     let mut path = vec![*open.first()?];
     loop {
         let current = path[path.len() - 1];

@@ -1,8 +1,9 @@
-//! How large a plan may get: one release must not use up what all of them share.
+//! Size limits of a plan: one release must not exhaust the shared resources.
 //!
-//! The planner counts what it makes and follows. Beyond the budget it makes no more, and
-//! the plan is refused as a whole: `plan-too-large`. The counts depend on what is planned
-//! alone, so the same release is refused everywhere.
+//! The planner counts the edges it creates and the work of following them.
+//! Beyond the budget it stops, and the plan is refused as a whole with
+//! `plan-too-large`. The counts depend only on the input, so a release is
+//! refused everywhere or nowhere.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,17 +11,18 @@ use std::rc::Rc;
 use super::model::Desired;
 use crate::finding::{Finding, Kind};
 
-/// Objects of one release.
+/// Maximum number of objects in a release.
 const OBJECTS: usize = 100_000;
-/// Edges between the steps of one plan.
+/// Maximum number of edges between the steps of a plan.
 const EDGES: usize = 1_000_000;
-/// How many edges are followed, and objects compared, to make one plan: a few seconds.
+/// Maximum number of followed edges and compared objects in a plan; a few
+/// seconds.
 const WORK: usize = 50_000_000;
 
-/// The code of the refusal.
+/// Code of the refusal.
 const CODE: &str = "plan-too-large";
 
-/// Budget that is left for a plan. Clones share it.
+/// Remaining budget of a plan. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Budget(Rc<Left>);
 
@@ -32,7 +34,7 @@ struct Left {
     beyond: Cell<Option<Beyond>>,
 }
 
-/// What there is too much of.
+/// Exhausted part of the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beyond {
     Edges,
@@ -51,22 +53,23 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Counts an object that needs another one. False beyond the budget.
+    /// Counts a pair of dependent objects. Returns false beyond the budget.
     pub(super) fn pair(&self) -> bool {
         self.take(&self.0.pairs, 1, Beyond::Edges)
     }
 
-    /// Counts an edge between two steps. False beyond the budget.
+    /// Counts an edge between two steps. Returns false beyond the budget.
     pub(super) fn edge(&self) -> bool {
         self.take(&self.0.edges, 1, Beyond::Edges)
     }
 
-    /// Counts what is followed or compared. False beyond the budget.
+    /// Counts followed edges or compared objects. Returns false beyond the
+    /// budget.
     pub(super) fn work(&self, steps: usize) -> bool {
         self.take(&self.0.work, steps, Beyond::Work)
     }
 
-    /// How much was followed or compared so far.
+    /// Returns the number of followed edges and compared objects so far.
     #[cfg(test)]
     pub(super) fn spent(&self) -> usize {
         WORK - self.0.work.get()
@@ -84,7 +87,7 @@ impl Budget {
         true
     }
 
-    /// Why the plan is refused; none while it is within the budget.
+    /// Returns the refusal; `None` within the budget.
     pub(super) fn refusal(&self) -> Option<Finding> {
         let message = match self.0.beyond.get()? {
             Beyond::Edges => format!(
@@ -105,7 +108,7 @@ fn refusal(message: String) -> Finding {
 }
 
 impl Desired {
-    /// Refuses a release with too many objects, before anything is read for it.
+    /// Refuses a release with too many objects, before its objects are read.
     pub fn refuse_size(&self) -> Option<Finding> {
         let objects = self.manifests.len();
         (objects > OBJECTS).then(|| {

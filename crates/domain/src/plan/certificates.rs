@@ -1,6 +1,5 @@
-//! Certificates of the release that soon nobody accepts any more.
-//!
-//! Only their dates are looked at, and nothing of them is shown.
+//! Certificates of the release that expire soon. Only their dates are read, and
+//! no content is shown.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -10,11 +9,11 @@ use super::draft::{Ctx, Draft};
 use crate::finding::{Finding, Kind};
 use crate::object::{ObjectId, from_base64};
 
-/// A certificate that ends sooner is worth a word.
+/// Remaining lifetime below which a certificate causes a warning.
 const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-/// Points out certificates that end within a week, or have ended, when a plan
-/// changes anything.
+/// Warns about certificates that expire within a week or have expired, if the
+/// plan changes anything.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     if !draft.has_effects() {
         return;
@@ -24,7 +23,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         let Some(places) = Places::of(id) else {
             continue;
         };
-        // What is left to others is sent with a new object only, and renewed by them.
+        // Ignored fields are only sent with a new object; another client renews
+        // them.
         let sent = match ctx.observed.live_meta(id) {
             Some(_) => ctx.desired.ignored.lean(manifest),
             None => *manifest,
@@ -47,13 +47,13 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// Where objects of a kind hold certificates.
+/// Fields of a kind that contain certificates.
 enum Places {
-    /// A Secret for TLS.
+    /// A TLS Secret.
     Secret,
-    /// What points at a Service, by JSON pointers.
+    /// Client configurations, by JSON pointer.
     Pointers(&'static [&'static str]),
-    /// One for each webhook.
+    /// One client configuration per webhook.
     Webhooks,
 }
 
@@ -73,11 +73,11 @@ impl Places {
         })
     }
 
-    /// The fields that hold certificates, and when these end.
+    /// Returns the fields with certificates and their expiry.
     fn ends(&self, value: &Value) -> Vec<(String, Timestamp)> {
         match self {
             Self::Secret if value["type"] == "kubernetes.io/tls" => {
-                // A chain is as good as the first of it that ends.
+                // A chain expires with its first certificate.
                 let ends = dates(&value["data"]["tls.crt"]).into_iter().min();
                 ends.map(|ends| ("data[tls.crt]".to_owned(), ends))
                     .into_iter()
@@ -105,12 +105,13 @@ impl Places {
     }
 }
 
-/// A list of authorities is good while one of them is.
+/// Returns the expiry of a CA bundle, which is valid while one certificate is.
 fn trust(bundle: &Value) -> Option<Timestamp> {
     dates(bundle).into_iter().max()
 }
 
-/// When the certificates of a text end; what is none says nothing.
+/// Returns the expiry of each certificate in a base64-encoded text; empty if
+/// there is none.
 fn dates(text: &Value) -> Vec<Timestamp> {
     let text = text.as_str().unwrap_or_default();
     let Some(bytes) = from_base64(text) else {

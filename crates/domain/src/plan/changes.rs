@@ -1,4 +1,4 @@
-//! What happens to every desired object, and the steps that do it.
+//! Decides the action on every desired object and emits its steps.
 
 mod adoption;
 mod again;
@@ -25,8 +25,8 @@ use crate::observe::{DesiredDigest, LiveMeta, Prediction, Served, Unverified};
 use definition::Guarded;
 use emit::{create, unchanged};
 
-/// Decides about every desired object; about definitions first, as some take
-/// their custom resources along.
+/// Decides all desired objects. CRDs come first, because recreating one deletes
+/// its custom resources.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let all = ctx.manifests.values();
     let (definitions, others): (Vec<&Manifest>, Vec<&Manifest>) =
@@ -40,10 +40,10 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     let id = manifest.id();
     match ctx.observed.discovery.served(&manifest.gvk()) {
         Served::Current(_) => {}
-        // What serves it comes with another release, before this one; it may be there
-        // all the same, at a version that is served.
+        // An earlier release makes the kind available. The object may still
+        // exist, at another served version.
         Served::Absent if ctx.desired.terms.brought.serves(&manifest.gvk()) => {}
-        // Its server comes with the release.
+        // The API server for the kind is part of this release.
         Served::Stale | Served::Absent if refusal::is_to_come(ctx, manifest) => {
             return absent(ctx, draft, manifest);
         }
@@ -71,7 +71,8 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
             Claim::Ours if goes_along(ctx, draft, id) => lost(ctx, draft, manifest),
             Claim::Ours => ours(ctx, draft, manifest, live),
             Claim::Adopt => match definition::guard(ctx, draft, manifest) {
-                // What others applied is never recreated; the server has the word.
+                // Objects applied by other tools are never recreated. The API
+                // server decides on the change.
                 Guarded::Free | Guarded::Anew(_) => adoption::decide(ctx, draft, manifest, live),
                 Guarded::Refused => {}
             },
@@ -80,7 +81,7 @@ fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     }
 }
 
-/// A member that is there.
+/// Decides an existing member.
 fn ours(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta) {
     if let Some(deletion) = again::deletion(ctx, manifest, live) {
         return again::decide(ctx, draft, manifest, live, deletion);
@@ -95,7 +96,7 @@ fn ours(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta) 
     }
 }
 
-/// Whether the object went away between the LIST and the dry run.
+/// Returns whether the object was deleted between the LIST and the dry run.
 fn just_deleted(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
     matches!(
         ctx.observed.predicted.get(manifest.id()),
@@ -103,13 +104,13 @@ fn just_deleted(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
     )
 }
 
-/// Whether its definition is deleted and created anew.
+/// Returns whether the CRD of the object is recreated.
 pub(super) fn goes_along(ctx: &Ctx<'_>, draft: &Draft, id: &ObjectId) -> bool {
     let definition = ctx.definition(&id.group_kind());
     definition.is_some_and(|(id, _)| draft.action(id) == Some(Action::Recreate))
 }
 
-/// A custom resource that is there, and goes with its definition.
+/// Plans the creation of a custom resource that is deleted with its CRD.
 fn lost(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     let reason = "it goes with its definition, which is created anew";
     change(ctx, draft, manifest, Action::Create, reason).unverified =
@@ -117,7 +118,8 @@ fn lost(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     create(ctx, draft, manifest, reason);
 }
 
-/// An object that does not exist: created, once the server has checked what it can.
+/// Plans the creation of an object that does not exist, after checking its dry
+/// run.
 fn absent(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     let id = manifest.id();
     if has_ended(ctx, manifest) {
@@ -152,8 +154,8 @@ fn absent(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     create(ctx, draft, manifest, reason);
 }
 
-/// Whether a Job is away because it ended: it is as it was applied, and the run
-/// that applied it saw everything ready.
+/// Returns whether a Job is absent because it finished: git has not changed it,
+/// and the run that applied it saw the whole release ready.
 fn has_ended(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
     let id = manifest.id();
     if !id.is("batch", "Job") || manifest.value()["spec"]["ttlSecondsAfterFinished"].is_null() {
@@ -171,7 +173,8 @@ fn has_ended(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
     is_as_applied && installed.is_some_and(|installed| installed.ready)
 }
 
-/// A terminating object is never applied: its end is waited for, then it is created.
+/// Plans an object that is being deleted. A terminating object is never
+/// applied, so its deletion is awaited and it is created again.
 fn ending(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta) {
     let id = manifest.id();
     let waiting = ending_reason(live);
@@ -181,7 +184,7 @@ fn ending(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta
     draft.edge(gone, Need::Absent, step, EdgeReason::SameObject);
 }
 
-/// What the end of an object waits for.
+/// Describes the obstacle to the end of a deletion.
 pub(super) fn ending_reason(live: &LiveMeta) -> String {
     if !live.deleting {
         "its namespace is being deleted; created again when it is gone".to_owned()

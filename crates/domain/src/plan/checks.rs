@@ -1,5 +1,5 @@
-//! What the bundle says must hold before a change: in preflight, and once more
-//! before each of its own stages.
+//! Checks that the bundle declares. They run in preflight, and again before
+//! each declared stage.
 
 use super::consent::{OVERRIDABLE, bound_to};
 use super::draft::{Ctx, Draft};
@@ -14,14 +14,14 @@ use crate::order::StageName;
 use crate::repo::{ConsentAction, StageRule};
 
 impl Desired {
-    /// Whether the objects that its checks are about have to be seen before a
-    /// plan is carried out. Drift is corrected without that.
+    /// Returns whether the objects of the checks must be read. Drift correction
+    /// runs without checks.
     pub fn needs_checks(&self, record: Option<&Installed>) -> bool {
         !self.sequence.checks.is_empty() && self.is_fresh(record)
     }
 }
 
-/// Says everything that does not hold now.
+/// Reports all checks that fail now.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let checks = ctx.desired.sequence.checks.iter();
     for check in checks.filter(|check| !ctx.sequence.is_of_a_stage(&check.name)) {
@@ -40,7 +40,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     unused(ctx, draft);
 }
 
-/// Says and records that a check does not matter this once.
+/// Reports and records an overridden check.
 fn point_out(draft: &mut Draft, check: &Check, reason: String, what: &str) {
     let message = format!("check {} is overridden ({reason}){what}", check.name);
     draft
@@ -52,7 +52,7 @@ fn point_out(draft: &mut Draft, check: &Check, reason: String, what: &str) {
     });
 }
 
-/// The waits until the checks hold with which a stage is verified.
+/// Returns waits for the checks that verify a stage.
 pub(super) fn of_stage(ctx: &Ctx<'_>, draft: &mut Draft, rule: &StageRule) -> Vec<StepId> {
     let mut waits = Vec::new();
     for check in &ctx.desired.sequence.checks {
@@ -111,7 +111,8 @@ fn refuse(ctx: &Ctx<'_>, draft: &mut Draft, check: &Check, looked: &Looked) {
     }
 }
 
-/// Why a check does not matter for this change, if somebody said so in git.
+/// Returns the reason of a consent in git that overrides a check, if there is
+/// one.
 fn overridden(ctx: &Ctx<'_>, check: &Check) -> Option<String> {
     let from = installed_version(ctx);
     let (release, to) = (&ctx.desired.name.release, &ctx.desired.version);
@@ -121,7 +122,7 @@ fn overridden(ctx: &Ctx<'_>, check: &Check) -> Option<String> {
     Some(consent.reason.clone().unwrap_or_default())
 }
 
-/// A consent that names no check of the bundle is a mistake.
+/// Warns about a consent that names no check of the bundle.
 fn unused(ctx: &Ctx<'_>, draft: &mut Draft) {
     let checks = ctx.desired.sequence.checks.iter();
     let known: Vec<&str> = checks
@@ -144,8 +145,8 @@ fn unused(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// Lets each stage of the bundle's own wait until every check holds: what was
-/// done before may have changed that.
+/// Makes each declared stage wait for all checks, because earlier steps may
+/// have changed their result.
 pub(super) fn before_stages(ctx: &Ctx<'_>, draft: &mut Draft) {
     let progress = Progress::of(ctx.desired, ctx.observed.installed.as_ref());
     let checks: Vec<&Check> = ctx

@@ -1,9 +1,9 @@
-//! Definitions that cannot become at once what git wants.
+//! CRDs that cannot reach their desired state in one step.
 //!
-//! What a webhook of the release has to convert waits until it answers: another
-//! conversion, another version to store, versions that are newly served. And a
-//! version in which objects are stored stays until they are rewritten, which is
-//! the last thing of all.
+//! Parts of a CRD that need a conversion webhook of the release wait until it
+//! answers. These are another conversion, another storage version, and newly
+//! served versions. A version in which objects are stored is retained until
+//! they are rewritten, at the very end.
 
 use serde_json::Value;
 
@@ -27,13 +27,14 @@ use crate::observe::Live;
 use crate::order::{StageName, pointed_at};
 use crate::repo::MigrationRule;
 
-/// Why fields below a conversion change hands.
+/// Reason for taking ownership of conversion fields.
 pub(super) const ENDS: &str =
     "what others hold of the conversion becomes ours, or it would stay alone when that goes";
 
 impl Desired {
-    /// What others hold of the conversion of a definition that git ends: it has
-    /// to be ours before the definition can do without its webhook.
+    /// Returns the conversion fields of other managers in a CRD whose
+    /// conversion git removes. We must own them before the CRD can drop its
+    /// webhook.
     pub fn left_of_conversion(
         &self,
         policy: &Policy,
@@ -46,15 +47,15 @@ impl Desired {
         }
         let manager = self.name.field_manager();
         let ours = applied_by(&live["metadata"], &manager);
-        // Who converts may be left to others.
+        // An ignore rule may leave the conversion to another manager.
         let wanted = self.ignored.question(manifest, live, &ours);
         let wanted = wanted.unwrap_or_else(|| manifest.value());
         let may_be_taken = |who: &str| ownership::takes_over(self, policy, who);
         left_of_conversion(&wanted, live, &manager, &may_be_taken)
     }
 
-    /// The same where the definition does without it at once, and not only when
-    /// objects are rewritten.
+    /// Returns the same fields if the CRD drops its webhook in the first apply,
+    /// and not only after a storage migration.
     pub(super) fn left_at_once(
         &self,
         policy: &Policy,
@@ -70,7 +71,7 @@ impl Desired {
     }
 }
 
-/// Splits the steps of definitions that have to go by parts.
+/// Splits the steps of CRDs that must change in several parts.
 pub(super) fn stage(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
     check(ctx, draft);
     for &id in ctx.manifests.keys().filter(|id| is_definition(id)) {
@@ -78,7 +79,7 @@ pub(super) fn stage(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
     }
 }
 
-/// Says which migrations can do nothing.
+/// Reports migrations that cannot have an effect.
 fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
     for rule in &ctx.desired.sequence.migrations {
         let MigrationRule { crd, to, .. } = rule;
@@ -153,7 +154,8 @@ fn split(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, direction: Direction) 
         {
             last = Some(convert_later(ctx, draft, step, &course, service));
         }
-        // What closes a version says what git says of everything else.
+        // The step that removes a version also applies the rest of the CRD as
+        // git declares it.
         if trusted.is_some() && closing.is_none() {
             draft.narrowings.push(Narrowing {
                 id: id.clone(),
@@ -177,8 +179,8 @@ fn split(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, direction: Direction) 
     }
 }
 
-/// Rewrites objects that only the webhook can read, while it still converts:
-/// before the definition does without it, and before its pods are replaced.
+/// Rewrites objects that only the webhook can convert while it still runs:
+/// before the CRD drops it and before its pods are replaced.
 fn rewrite_before(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -213,8 +215,8 @@ fn rewrite_before(
     draft.rewritten_before.push(migrated);
 }
 
-/// What comes in later stages comes after the objects that are rewritten before
-/// all else: the former pods have to convert them.
+/// Makes later stages wait for the migrations that need the previous conversion
+/// webhook, because they replace its pods.
 pub(super) fn run_before(ctx: &Ctx<'_>, draft: &mut Draft) {
     let mut steps = draft.rewritten_before.clone();
     steps.retain(|step| !draft.dropped.contains(step));
@@ -225,14 +227,14 @@ pub(super) fn run_before(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// Puts another body into the step that applies a definition.
+/// Replaces the body of the step that applies a CRD.
 fn send(draft: &mut Draft, step: StepId, object: Value) {
     if let Op::Apply { body, .. } = &mut draft.at(step).op {
         *body = Body::Inline(NonSecret(object));
     }
 }
 
-/// The Service of the release that converts.
+/// Returns the Service of the release that converts the CRD.
 fn backend(ctx: &Ctx<'_>, id: &ObjectId) -> Option<ServiceRef> {
     let services = &ctx.facts.get(id)?.services;
     let mut services = services.iter();
@@ -241,17 +243,17 @@ fn backend(ctx: &Ctx<'_>, id: &ObjectId) -> Option<ServiceRef> {
         .cloned()
 }
 
-/// How a definition gets to a conversion that a webhook of the release does.
+/// Ways to introduce a conversion webhook of the release.
 enum Course {
-    /// This much of it is applied before the webhook answers.
+    /// This part of the CRD is applied before the webhook answers.
     ByParts(Value),
-    /// The conversion in the cluster cannot work: all of it is applied at once, and
-    /// waited for when the webhook answers.
+    /// The conversion in the cluster is broken. The whole CRD is applied at
+    /// once and awaited when the webhook answers.
     Repair,
 }
 
-/// `None` where the definition can be applied at once and nothing changes about
-/// its conversion.
+/// Returns the way to introduce the conversion. `None` if the CRD can be
+/// applied in one step and its conversion does not change.
 fn course(ctx: &Ctx<'_>, id: &ObjectId, wanted: &Value, live: &Value) -> Option<Course> {
     let mut services = pointed_at(&id.group_kind(), live).into_iter();
     let backend = services.find_map(|service| ctx.observed.backends.get(&service));
@@ -261,7 +263,8 @@ fn course(ctx: &Ctx<'_>, id: &ObjectId, wanted: &Value, live: &Value) -> Option<
     before_backend(wanted, live).map(Course::ByParts)
 }
 
-/// Applies what needs no webhook first, and the whole once it answers.
+/// Applies the parts that need no webhook first, and the whole CRD once the
+/// webhook answers.
 fn convert_later(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -305,8 +308,8 @@ fn gvk(definition: &Value, version: &str) -> Option<Gvk> {
     Some(Gvk::new(&format!("{group}/{version}"), kind))
 }
 
-/// Rewrites stored objects after everything else; then the versions go in
-/// which they were stored.
+/// Rewrites stored objects after everything else, then removes their previous
+/// versions.
 pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
     let mut rewrites = std::mem::take(&mut draft.rewrites);
     rewrites.retain(|one| draft.action(&one.id) != Some(Action::Blocked));
@@ -324,7 +327,7 @@ pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
     after_everything(ctx, draft, verified, &first, reason);
 }
 
-/// Adds the steps for one definition; gives the first of them.
+/// Adds the migration steps of one CRD and returns the first.
 fn rewrite_objects(ctx: &Ctx<'_>, draft: &mut Draft, rewrite: Rewrite) -> StepId {
     let Rewrite {
         id,
@@ -375,8 +378,8 @@ fn rewrite_objects(ctx: &Ctx<'_>, draft: &mut Draft, rewrite: Rewrite) -> StepId
     first
 }
 
-/// Makes ours what others hold of a conversion, in a definition that this plan
-/// wrote to before.
+/// Takes ownership of the conversion fields of other managers. This plan has
+/// written the CRD before, so no field digest is expected.
 fn take_over(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, left: FieldSet) -> StepId {
     let manifest = ctx.manifests.get(id);
     let own = Own {
@@ -393,7 +396,8 @@ fn take_over(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, left: FieldSet) ->
     step
 }
 
-/// Without verify nobody knows whether the former version still runs.
+/// Reports migrations that are deferred: without verify, pods of the previous
+/// version may still run.
 fn stay(draft: &mut Draft, rewrites: &[Rewrite]) {
     let names: Vec<String> = rewrites.iter().map(|one| one.id.to_string()).collect();
     let message = format!(

@@ -1,8 +1,8 @@
-//! The only place where a deletion can be made.
+//! The only module that can construct a deletion.
 //!
-//! A [`Deletion`] has private fields and one constructor per [`Grant`]; each
-//! takes the evidence. What executes a plan takes nothing else (I2). It is not
-//! deserializable on purpose: no file can make one.
+//! A [`Deletion`] has private fields and one constructor per [`Grant`], which
+//! takes the evidence. Plan execution accepts nothing else (I2). It is
+//! deliberately not deserializable: no file can create one.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -19,7 +19,7 @@ use crate::order::registered_services;
 use crate::overlay::{Journaled, OverlayId, State, is_as_made};
 use crate::repo::Propagation as Consented;
 
-/// A deletion that was decided, with what proves that it is allowed.
+/// A planned deletion, with the evidence that allows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Deletion {
@@ -28,42 +28,44 @@ pub struct Deletion {
     resource_version: Option<String>,
     propagation: Propagation,
     because: Grant,
-    /// Not part of what is reviewed: a status that moves makes no other plan.
+    /// Not part of the reviewed plan: a changing status must not change the
+    /// plan.
     #[serde(skip)]
     seen: Seen,
 }
 
-/// A recorded object as it is now, and the marks that a member of its release
-/// carries (I15).
+/// A recorded object with its live state, and the marks that a member of its
+/// release carries (I15).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Member<'a> {
-    /// What is recorded of it.
+    /// Record of the object.
     pub(super) entry: &'a Entry,
-    /// What it is now.
+    /// Live state of the object.
     pub(super) live: &'a LiveMeta,
-    /// The label value of members of the release.
+    /// Part-of label value of members of the release.
     pub(super) apply_set: &'a str,
-    /// The field manager that `live` was read with.
+    /// Field manager that `live` was read with.
     pub(super) manager: &'a str,
 }
 
 impl Member<'_> {
-    /// Whether the live object itself shows that the release applied it: by our
-    /// label, or by our Apply entry in `managedFields`. The record alone is no
-    /// reason to delete anything.
+    /// Returns whether the live object itself shows that the release applied
+    /// it, by our label or by our Apply entry in `managedFields`. The record
+    /// alone does not justify a deletion.
     pub(super) fn is_marked(&self) -> bool {
         self.live.part_of() == Some(self.apply_set) || self.live.fingerprint.is_some()
     }
 }
 
-/// What the object was when its deletion was decided.
+/// State of the object when its deletion was planned.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Seen {
     resource_version: String,
     part_of: Option<String>,
-    /// The manager of its Apply entry, where that is the only mark of the object.
+    /// Manager of the Apply entry, if that entry is the only mark of the
+    /// object.
     entry_of: Option<String>,
-    /// Whether an annotation said that it is never deleted: somebody consented.
+    /// True if an annotation protected the object and a consent overrode it.
     kept: bool,
 }
 
@@ -78,91 +80,90 @@ impl Seen {
     }
 }
 
-/// What entitles pleach to delete an object.
+/// Justification of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Grant {
-    /// An applied member that is no longer wanted.
+    /// An applied member that is no longer desired.
     Inventory,
-    /// An applied member of a release that goes as a whole, with consent.
+    /// An applied member of a release that is uninstalled with consent.
     Uninstall,
-    /// An applied member of the release whose objects are handed over: something
-    /// of this one takes over from it in another namespace.
+    /// An applied member of the release that hands its objects over. An object
+    /// of this release replaces it in another namespace.
     Former {
-        /// The release that it was of.
+        /// Release of the deleted object.
         release: ReleaseName,
     },
-    /// A run-time object recorded with its uid, or declared and matched.
+    /// A runtime object, recorded with its UID, or declared and matched.
     RunTimeObject {
-        /// The Service by which it was matched.
+        /// Service that matched it.
         service: Option<ServiceRef>,
     },
-    /// An applied registration that is no longer wanted, and behind which
-    /// nothing answers: it goes before everything else.
+    /// An applied registration that is no longer desired and has no ready
+    /// backend. It is deleted before everything else.
     DeadRegistration {
-        /// The Service that is gone or has no ready endpoints.
+        /// Service that is missing or has no ready endpoints.
         service: ServiceRef,
     },
-    /// An applied registration that is no longer wanted, and whose pods this plan
-    /// replaces: those of the wanted version know nothing of it.
+    /// An applied registration that is no longer desired and whose pods this
+    /// plan replaces. The new pods do not serve it.
     Superseded {
-        /// The Service behind which the pods are replaced.
+        /// Service whose pods are replaced.
         service: ServiceRef,
     },
-    /// An applied registration that is no longer wanted, and that a wanted one takes
-    /// over from.
+    /// An applied registration that is no longer desired and that a desired one
+    /// replaces.
     TakenOver {
-        /// The wanted one.
+        /// Registration that replaces it.
         by: ObjectId,
     },
-    /// A registration that points at a Service which this plan removes.
+    /// A registration that points at a Service which this plan deletes.
     Registration {
-        /// The Service that goes.
+        /// Service that is deleted.
         service: ServiceRef,
     },
-    /// An applied member that is created anew, as fields of it cannot change.
+    /// An applied member that is recreated because immutable fields change.
     Recreate {
-        /// The fields.
+        /// Immutable fields that change.
         #[serde(serialize_with = "as_texts")]
         fields: Vec<FieldPath>,
     },
-    /// An applied registration that points into a namespace which is being deleted,
-    /// and is created again with that.
+    /// An applied registration whose backend namespace is being deleted. It is
+    /// recreated with the namespace.
     EndingNamespace {
-        /// The Service that goes with the namespace.
+        /// Service that is deleted with the namespace.
         service: ServiceRef,
     },
-    /// An applied Job that runs once, and is made anew for another content.
+    /// An applied run-once Job that is recreated with new content.
     Rerun,
-    /// A registration whose Services do not exist, and that somebody asked to
-    /// remove.
+    /// A registration whose Services do not exist, removed at a user's request.
     Doctor {
-        /// The Services that do not exist.
+        /// Services that do not exist.
         services: Vec<ServiceRef>,
     },
-    /// Half of a gate, or an object that stands in for another one: the journal
-    /// names it, and it ends with the change.
+    /// A part of a gate, or a temporary binding. The journal names it, and it
+    /// ends with the change.
     Overlay {
-        /// The temporary change.
+        /// Temporary change to which the object belongs.
         overlay: OverlayId,
     },
-    /// A pod that its `DaemonSet` makes anew: its controller leaves that to us
-    /// while its roll-out is held.
+    /// A pod that its `DaemonSet` recreates. Pleach deletes it because the
+    /// rollout is controlled by `OnDelete`.
     Exchange {
-        /// The temporary change that holds it.
+        /// Temporary change that controls the rollout.
         overlay: OverlayId,
     },
-    /// A gate of an upgrade that nobody carries out, and that somebody asked to
-    /// remove.
+    /// A gate of an abandoned upgrade, removed at a user's request.
     Gate {
-        /// The release: `<environment>.<release>`.
+        /// Release as `<environment>.<release>`.
         release: String,
     },
 }
 
 impl Grant {
-    /// Whether it is git that wants the object no more, or allows its end: not only
-    /// what is left of former changes, or in the way of correcting others' ones.
+    /// Returns whether git no longer contains the object or consents to its
+    /// removal. False for leftovers of earlier changes and for obstacles to a
+    /// correction.
     pub fn is_of_git(&self) -> bool {
         matches!(
             self,
@@ -171,14 +172,14 @@ impl Grant {
     }
 }
 
-/// What happens to the objects that the deleted one owns.
+/// Fate of the objects that the deleted one owns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Propagation {
-    /// The garbage collector removes them afterwards.
+    /// The garbage collector deletes them afterwards.
     Background,
-    /// The object waits for them: used where the plan waits for pods.
+    /// The deletion waits for them; used if the plan waits for pods.
     Foreground,
-    /// They stay.
+    /// They are orphaned.
     Orphan,
 }
 
@@ -192,8 +193,8 @@ impl From<Consented> for Propagation {
     }
 }
 
-/// Whether an object is of a kind that a temporary binding has: nothing else is
-/// made for a while and deleted again.
+/// Returns whether the object is of a kind that temporary bindings have. No
+/// other temporary object is created and deleted.
 fn is_binding(id: &ObjectId) -> bool {
     ["RoleBinding", "ClusterRoleBinding"]
         .iter()
@@ -205,9 +206,9 @@ fn as_texts<S: serde::Serializer>(paths: &[FieldPath], serializer: S) -> Result<
 }
 
 impl Deletion {
-    /// An applied member that git no longer has. None unless the entry is
-    /// applied, the live object is the very one that was applied, and it carries
-    /// a mark of the release.
+    /// Authorizes deleting an applied member that git no longer has. `None`
+    /// unless the entry is applied, the live object has the recorded UID, and
+    /// it carries a mark of the release.
     pub(super) fn of_member(member: Member<'_>, propagation: Propagation) -> Option<Self> {
         let Member {
             entry,
@@ -230,8 +231,8 @@ impl Deletion {
         })
     }
 
-    /// An applied member whose fields cannot change, and that is created anew.
-    /// None unless the entry is applied and the live object is the very one.
+    /// Authorizes recreating an applied member with changed immutable fields.
+    /// `None` under the conditions of [`Self::of_member`].
     pub(super) fn of_recreate(
         member: Member<'_>,
         propagation: Propagation,
@@ -243,9 +244,9 @@ impl Deletion {
         })
     }
 
-    /// An applied registration whose Service goes with its namespace, which cannot
-    /// end before it. None unless the entry is applied and the live object is the
-    /// very one.
+    /// Authorizes deleting an applied registration whose Service is in a
+    /// namespace that is being deleted. The namespace cannot be deleted before
+    /// it. `None` under the conditions of [`Self::of_member`].
     pub(super) fn of_ending(member: Member<'_>, service: &ServiceRef) -> Option<Self> {
         let deletion = Self::of_member(member, Propagation::Background);
         deletion.map(|deletion| Self {
@@ -256,8 +257,8 @@ impl Deletion {
         })
     }
 
-    /// An applied Job that runs again for another content, or after a failure.
-    /// None unless the entry is applied and the live object is the very one.
+    /// Authorizes deleting an applied Job that runs again with new content, or
+    /// after a failure. `None` under the conditions of [`Self::of_member`].
     pub(super) fn of_rerun(member: Member<'_>) -> Option<Self> {
         Self::of_member(member, Propagation::Foreground).map(|deletion| Self {
             because: Grant::Rerun,
@@ -265,8 +266,9 @@ impl Deletion {
         })
     }
 
-    /// An applied registration that git no longer has and behind whose Service
-    /// nothing answers; any write to it in the meantime makes the deletion fail.
+    /// Authorizes deleting an applied registration that git no longer has and
+    /// whose Service has no ready endpoints. Any write to it in the meantime
+    /// makes the deletion fail.
     pub(super) fn of_dead_registration(member: Member<'_>, service: &ServiceRef) -> Option<Self> {
         Self::of_member(member, Propagation::Background).map(|deletion| Self {
             resource_version: Some(member.live.resource_version.clone()),
@@ -277,9 +279,9 @@ impl Deletion {
         })
     }
 
-    /// An applied registration that git no longer has, while the pods behind its
-    /// Service become those of a version without it. None unless the entry is applied
-    /// and the live object is the very one.
+    /// Authorizes deleting an applied registration that git no longer has while
+    /// the pods of its Service are replaced by a version without it. `None`
+    /// under the conditions of [`Self::of_member`].
     pub(super) fn of_superseded(member: Member<'_>, service: &ServiceRef) -> Option<Self> {
         Self::of_member(member, Propagation::Background).map(|deletion| Self {
             because: Grant::Superseded {
@@ -289,8 +291,9 @@ impl Deletion {
         })
     }
 
-    /// An applied registration that git no longer has, where another one takes over
-    /// from it. None unless the entry is applied and the live object is the very one.
+    /// Authorizes deleting an applied registration that git no longer has and
+    /// that another one replaces. `None` under the conditions of
+    /// [`Self::of_member`].
     pub(super) fn of_taken_over(member: Member<'_>, by: &ObjectId) -> Option<Self> {
         Self::of_member(member, Propagation::Background).map(|deletion| Self {
             because: Grant::TakenOver { by: by.clone() },
@@ -298,8 +301,8 @@ impl Deletion {
         })
     }
 
-    /// An applied member of a release that goes as a whole. None without the
-    /// consent to that.
+    /// Authorizes deleting an applied member of a release that is uninstalled.
+    /// The consent is a parameter as evidence.
     pub(super) fn of_uninstalled(
         member: Member<'_>,
         propagation: Propagation,
@@ -311,8 +314,9 @@ impl Deletion {
         })
     }
 
-    /// A workload of the release whose objects are handed over. None unless that
-    /// one applied it, and the live object is the very one and still its.
+    /// Authorizes deleting a workload of the release that hands its objects
+    /// over. `None` unless that release applied the object, and the live object
+    /// has the recorded UID and the label of that release.
     pub(super) fn of_former(entry: &Entry, live: &LiveMeta, former: &Former) -> Option<Self> {
         let member = Member {
             entry,
@@ -330,7 +334,7 @@ impl Deletion {
         })
     }
 
-    /// A run-time object whose reason to be is removed by this plan.
+    /// Authorizes deleting a runtime object whose creator this plan deletes.
     pub(super) fn of_run_time_object(entry: &Entry, live: &LiveMeta) -> Option<Self> {
         let uid = entry.uid.clone().filter(|uid| *uid == live.uid)?;
         (entry.state == EntryState::Observed).then_some(Self {
@@ -344,8 +348,8 @@ impl Deletion {
         })
     }
 
-    /// A registration that still points at a Service which this plan removes;
-    /// any write to it in the meantime makes the deletion fail.
+    /// Authorizes deleting a registration that points at a Service which this
+    /// plan deletes. Any write to it in the meantime makes the deletion fail.
     pub(super) fn of_registration(
         registration: &Registration,
         service: &ServiceRef,
@@ -361,8 +365,8 @@ impl Deletion {
         })
     }
 
-    /// The policy or the binding of a gate. None unless the journal has that
-    /// gate, and the live object says itself that it is this release's.
+    /// Authorizes deleting the policy or binding of a gate. `None` unless the
+    /// journal contains the gate and the live object names this release.
     pub fn of_gate(
         (overlay, journaled): (&OverlayId, &Journaled),
         release: &ReleaseName,
@@ -383,9 +387,10 @@ impl Deletion {
         })
     }
 
-    /// A temporary binding. None unless it is a binding, the journal has it,
-    /// and the live one is the incarnation that was made; where nobody saw
-    /// whether it was, one that is as it was to be and that nobody else wrote to.
+    /// Authorizes deleting a temporary binding. `None` unless it is a binding,
+    /// the journal contains it, and the live object has the journaled UID. If
+    /// the UID was never journaled, the live object must have the intended
+    /// content and no other writer.
     pub fn of_stand_in(
         (overlay, journaled): (&OverlayId, &Journaled),
         live: &Value,
@@ -407,9 +412,9 @@ impl Deletion {
         })
     }
 
-    /// A pod of a `DaemonSet` that makes it anew. None unless the journal has that
-    /// its roll-out is held, and it is the very one that controls the pod.
-    /// `metadata` is the pod's.
+    /// Authorizes deleting a pod that its `DaemonSet` recreates. `None` unless
+    /// the journal records that pleach controls the rollout of the `DaemonSet`
+    /// that owns the pod. `metadata` is the pod's.
     pub fn of_exchanged_pod(
         (overlay, journaled): (&OverlayId, &Journaled),
         metadata: &Value,
@@ -434,8 +439,8 @@ impl Deletion {
         })
     }
 
-    /// What `--fix` removes: any write to it since it was
-    /// looked at makes the deletion fail.
+    /// Authorizes a deletion by `--fix`. Any write to the object since the
+    /// diagnosis makes it fail.
     pub(crate) fn of_diagnosis(evidence: &Evidence) -> Self {
         Self {
             uid: evidence.uid().to_owned(),
@@ -449,25 +454,26 @@ impl Deletion {
         }
     }
 
-    /// The incarnation of the object that may be deleted.
+    /// Returns the UID of the object that may be deleted.
     pub fn uid(&self) -> &str {
         &self.uid
     }
 
-    /// Set where any change to the object forbids the deletion.
+    /// Returns the resourceVersion that the deletion requires; `None` if
+    /// changes do not forbid it.
     pub fn resource_version(&self) -> Option<&str> {
         self.resource_version.as_deref()
     }
 
-    /// The version of the object that this was decided from. One that was written
-    /// to since is looked at again before it goes; none where only the incarnation
-    /// counts.
+    /// Returns the resourceVersion from which the deletion was planned. An
+    /// object written since is checked again with [`Self::objection`]. `None`
+    /// if only the UID counts.
     pub fn seen_version(&self) -> Option<&str> {
         Some(self.seen.resource_version.as_str()).filter(|version| !version.is_empty())
     }
 
-    /// Why the object, which somebody wrote to since this was decided, may not go
-    /// any more; none where it still may. `now` is what it looks like.
+    /// Returns the reason why an object that was written since planning must
+    /// stay; `None` if it may still be deleted. `now` is its present content.
     pub fn objection(&self, kind: &GroupKind, now: &Value) -> Option<String> {
         let metadata = &now["metadata"];
         let part_of = metadata["labels"][labels::PART_OF].as_str();
@@ -494,7 +500,8 @@ impl Deletion {
                 (prune == Some("disabled") && !self.seen.kept)
                     .then(|| format!("it has the annotation {}: disabled now", annotations::PRUNE))
             }
-            // An APIService is written whenever its availability flips.
+            // The server writes an APIService whenever its availability
+            // changes.
             Grant::Registration { service } | Grant::EndingNamespace { service } => {
                 let points_there = registered_services(kind, now) == [service.clone()];
                 (!points_there || asks_url(now))
@@ -507,17 +514,18 @@ impl Deletion {
         }
     }
 
-    /// What happens to owned objects.
+    /// Returns the fate of owned objects.
     pub fn propagation(&self) -> Propagation {
         self.propagation
     }
 
-    /// What entitles to it.
+    /// Returns the justification.
     pub fn because(&self) -> &Grant {
         &self.because
     }
 
-    /// One sentence fragment for people, to stand behind the object's name.
+    /// Returns the reason as a sentence fragment, to print after the name of
+    /// the object.
     pub fn explain(&self) -> String {
         match &self.because {
             Grant::Inventory => "no longer in git".to_owned(),

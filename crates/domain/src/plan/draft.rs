@@ -1,4 +1,4 @@
-//! What the passes read and what they write.
+//! Input and output of the planner passes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,12 +21,12 @@ use crate::observe::{LiveMeta, Observed};
 use crate::order::{Definition, Facts, StageName, defined_kinds, stage_of};
 use crate::repo::Sequence;
 
-/// What every pass may read.
+/// Input of every pass.
 pub(super) struct Ctx<'a> {
     pub(super) desired: &'a Desired,
     pub(super) observed: &'a Observed,
     pub(super) policy: &'a Policy,
-    /// Set where the release goes as a whole.
+    /// Set if the plan uninstalls the release.
     pub(super) removal: Option<&'a Removal>,
     /// Label value of the release's members.
     pub(super) apply_set: String,
@@ -36,28 +36,29 @@ pub(super) struct Ctx<'a> {
     pub(super) facts: BTreeMap<&'a ObjectId, &'a Facts>,
     /// Kinds whose CRD is part of the release.
     pub(super) defined: BTreeSet<GroupKind>,
-    /// Wanted objects by kind (without its group) and name.
+    /// Desired objects by kind (without its group) and name.
     by_name: BTreeMap<&'a str, BTreeMap<&'a str, Vec<&'a ObjectId>>>,
-    /// Wanted workloads with pods that stay, by namespace.
+    /// Desired workloads with long-running pods, by namespace.
     workloads: BTreeMap<&'a str, Vec<&'a ObjectId>>,
-    /// The same workloads by namespace and each label of their pods, as `key=value`.
+    /// The same workloads by namespace and by each pod label, as `key=value`.
     labeled: BTreeMap<&'a str, BTreeMap<String, Vec<&'a ObjectId>>>,
-    /// The CRDs of the release by what they define.
+    /// CRDs of the release, by the kind they define.
     definitions: BTreeMap<GroupKind, &'a ObjectId>,
-    /// The APIServices of the release by what they register.
+    /// APIServices of the release, by the group-version they register.
     apis: BTreeMap<ApiVersion, &'a ObjectId>,
-    /// The workloads behind the Services that objects of the release point at.
+    /// Workloads behind the Services that objects of the release reference.
     backends: BTreeMap<ServiceRef, Vec<&'a ObjectId>>,
-    /// What the bundle says of the course of a change, in the order of this plan.
+    /// Stages, checks and overlays of the bundle, in the order of this plan.
     pub(super) sequence: Sequence,
     /// Objects that the bundle assigns to a stage.
     pub(super) assigned: BTreeMap<&'a ObjectId, StageName>,
-    /// Budget that is left for the plan.
+    /// Remaining budget of the plan.
     pub(super) budget: Budget,
 }
 
 impl<'a> Ctx<'a> {
-    /// A recorded object as it is now, to be judged as a member of the release.
+    /// Combines a recorded object with its live state, to judge its membership
+    /// in the release.
     pub(super) fn member<'b>(&'b self, entry: &'b Entry, live: &'b LiveMeta) -> Member<'b> {
         Member {
             entry,
@@ -96,7 +97,7 @@ impl<'a> Ctx<'a> {
             names.entry(&id.name).or_default().push(id);
         }
         for (&id, &facts) in &ctx.facts {
-            // The pods of Jobs end: they are nobody's endpoints.
+            // Pods of Jobs finish and serve no Service.
             if let (Some(namespace), Some(labels)) = (&id.namespace, &facts.pod_labels)
                 && id.group != "batch"
             {
@@ -125,24 +126,24 @@ impl<'a> Ctx<'a> {
         ctx
     }
 
-    /// The stage in which an object is applied.
+    /// Returns the stage in which an object is applied.
     pub(super) fn stage_of(&self, id: &ObjectId) -> StageName {
         let assigned = self.assigned.get(id).cloned();
         assigned.unwrap_or_else(|| self.stage_of_kind(id))
     }
 
-    /// The stage in which objects of its kind are applied by default: what they
-    /// are to others does not depend on when they are.
+    /// Returns the default stage of the object's kind. The role of an object
+    /// for others does not depend on the stage in which it is applied.
     pub(super) fn stage_of_kind(&self, id: &ObjectId) -> StageName {
         stage_of(&id.group_kind(), &self.defined)
     }
 
-    /// Whether an object is wanted.
+    /// Returns whether an object is desired.
     pub(super) fn is_desired(&self, id: &ObjectId) -> bool {
         self.manifests.contains_key(id)
     }
 
-    /// The wanted objects of a kind, whatever its group, with a name.
+    /// Returns the desired objects with a name and a kind of any group.
     pub(super) fn named(&self, kind: &str, name: &str) -> &[&'a ObjectId] {
         self.by_name
             .get(kind)
@@ -150,18 +151,18 @@ impl<'a> Ctx<'a> {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// The CRD of the release that defines a kind.
+    /// Returns the CRD of the release that defines a kind.
     pub(super) fn definition(&self, kind: &GroupKind) -> Option<(&'a ObjectId, &Definition)> {
         let id = *self.definitions.get(kind)?;
         Some((id, self.facts.get(id)?.defines.as_ref()?))
     }
 
-    /// The APIService of the release behind which a group-version is served.
+    /// Returns the APIService of the release that serves a group-version.
     pub(super) fn api(&self, api_version: &ApiVersion) -> Option<&'a ObjectId> {
         self.apis.get(api_version).copied()
     }
 
-    /// The workloads of the release whose pods a Service selects.
+    /// Returns the workloads of the release whose pods a Service selects.
     pub(super) fn backends(&self, service: &ServiceRef) -> Vec<&'a ObjectId> {
         match self.backends.get(service) {
             Some(known) => known.clone(),
@@ -189,7 +190,8 @@ impl<'a> Ctx<'a> {
             .collect()
     }
 
-    /// The workloads of a namespace whose pods have the rarest label of a selector.
+    /// Returns the workloads of a namespace that have the rarest label of a
+    /// selector.
     fn candidates(&self, namespace: &str, selector: &BTreeMap<String, String>) -> &[&'a ObjectId] {
         let mut rarest = self.workloads_in(namespace);
         let labeled = self.labeled.get(namespace);
@@ -204,12 +206,12 @@ impl<'a> Ctx<'a> {
         rarest
     }
 
-    /// The wanted workloads of a namespace whose pods stay.
+    /// Returns the desired workloads of a namespace with long-running pods.
     pub(super) fn workloads_in(&self, namespace: &str) -> &[&'a ObjectId] {
         self.workloads.get(namespace).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a namespace is being deleted, and everything in it with it.
+    /// Returns whether a namespace is being deleted.
     pub(super) fn is_ending(&self, namespace: &str) -> bool {
         let id = ObjectId::new("", "Namespace", None, namespace);
         self.observed
@@ -217,12 +219,12 @@ impl<'a> Ctx<'a> {
             .is_some_and(|live| live.deleting)
     }
 
-    /// The file in which people say what is allowed.
+    /// Returns the path of the environment file, in which users consent.
     pub(super) fn environment_file(&self) -> String {
         format!("environments/{}.yaml", self.desired.name.environment)
     }
 
-    /// The Release object: what barriers act on.
+    /// Returns the Release object, on which barriers act.
     pub(super) fn release(&self) -> ObjectId {
         ObjectId::new(
             "pleach.dev",
@@ -233,92 +235,95 @@ impl<'a> Ctx<'a> {
     }
 }
 
-/// What the passes have come up with so far. Step ids are positions in
-/// `steps`; `arrange` gives the final ones.
+/// Output of the passes so far. Step ids are positions in `steps`; `arrange`
+/// assigns the final ones.
 #[derive(Default)]
 pub(super) struct Draft {
     pub(super) changes: BTreeMap<ObjectId, Change>,
     pub(super) steps: Vec<Step>,
     pub(super) findings: Vec<Finding>,
-    /// The step after which a desired object is as wanted.
+    /// Step after which a desired object matches git.
     pub(super) done_by: BTreeMap<ObjectId, StepId>,
-    /// Steps that wait for objects to which nothing is done.
+    /// Steps that wait for unchanged objects.
     pub(super) awaited: BTreeMap<ObjectId, StepId>,
-    /// Objects that are ready already when something changes that they need: it
-    /// is looked again afterwards.
+    /// Objects whose dependency changes in this plan. Their readiness is
+    /// checked again afterwards.
     pub(super) looked_at_again: BTreeMap<ObjectId, Vec<(Changed, Need, EdgeReason)>>,
     /// Steps of objects that turned out to be blocked.
     pub(super) dropped: BTreeSet<StepId>,
-    /// What goes.
+    /// Objects to delete.
     pub(super) pruned: Vec<Pruned>,
-    /// Services of the release that go, or went already.
+    /// Services of the release that are deleted, or were deleted before.
     pub(super) leaving: BTreeSet<ServiceRef>,
-    /// Services of the release whose objects are handed over, behind which nothing
-    /// of it runs any more.
+    /// Services of the release that are handed over and have no backend left in
+    /// it.
     pub(super) deserted: BTreeSet<ServiceRef>,
-    /// The barrier after which things may be pruned.
+    /// Barrier that precedes pruning.
     pub(super) verified: Option<StepId>,
     /// Temporary changes.
     pub(super) overlays: Vec<Overlay>,
-    /// Those of them that end after verify.
+    /// Temporary changes that end after verify.
     pub(super) late: Vec<Late>,
-    /// Checks that do not hold and do not matter this once.
+    /// Failed checks that a consent overrides for this plan.
     pub(super) overrides: Vec<Override>,
-    /// Access that is reduced at the end.
+    /// Roles and bindings that are reduced at the end.
     pub(super) narrowings: Vec<Narrowing>,
-    /// Bindings that stand in for others until the end.
+    /// Temporary bindings, removed at the end.
     pub(super) stand_ins: Vec<StandIn>,
-    /// Stored objects that are rewritten at the end.
+    /// Storage migrations at the end.
     pub(super) rewrites: Vec<Rewrite>,
-    /// Steps that rewrite stored objects while a webhook that goes still converts.
+    /// Storage migrations that run before their conversion webhook is deleted.
     pub(super) rewritten_before: Vec<StepId>,
-    /// Steps that apply a definition once the Service answers that converts.
+    /// Steps that apply a CRD once its conversion Service answers.
     pub(super) converting: BTreeMap<StepId, ServiceRef>,
-    /// How much more there may be of it.
+    /// Remaining budget of the plan.
     pub(super) budget: Budget,
 }
 
-/// What changes, and is needed.
+/// A dependency that changes.
 pub(super) enum Changed {
-    /// An object, as its last step leaves it.
+    /// One object, after its last step.
     Object(ObjectId),
-    /// Many objects, by the step that comes after all of them.
+    /// Many objects, represented by the step that follows all of them.
     All(StepId),
 }
 
-/// A definition whose stored objects are rewritten.
+/// A CRD whose stored objects are rewritten.
 pub(super) struct Rewrite {
     pub(super) id: ObjectId,
-    /// The versions in which they may be stored.
+    /// Versions in which objects may be stored now.
     pub(super) from: Vec<String>,
-    /// The version in which they are stored from then on.
+    /// Version in which objects are stored afterwards.
     pub(super) to: String,
-    /// The kind at that version.
+    /// Kind at that version.
     pub(super) served: Option<Gvk>,
-    /// The step after which the definition stores them so; none where it does.
+    /// Step after which the CRD stores the new version; `None` if it already
+    /// does.
     pub(super) before: Option<StepId>,
-    /// Where versions go: the definition that serves them no more, and what
-    /// applies it without them.
+    /// Set if versions are removed: the CRD that no longer serves them, with
+    /// the operation that applies the final CRD.
     pub(super) closing: Option<(Value, Op, Vec<Precondition>)>,
-    /// What others hold of a conversion that goes with them: ours just before.
+    /// Conversion fields of other managers that are removed too. We take
+    /// ownership just before.
     pub(super) left: FieldSet,
 }
 
-/// A role or binding that gives less in git than it does now.
+/// A role or binding that grants less in git than in the cluster.
 pub(super) struct Narrowing {
     pub(super) id: ObjectId,
-    /// What reduces it, and what must hold then.
+    /// Operation that reduces the object, and its preconditions.
     pub(super) op: Op,
     pub(super) require: Vec<Precondition>,
-    /// The step that gives what is new before; none where nothing is.
+    /// Step that grants the new permissions before; `None` if there are none.
     pub(super) before: Option<StepId>,
 }
 
-/// An object that goes.
+/// An object to delete.
 pub(super) struct Pruned {
     pub(super) id: ObjectId,
     pub(super) deletion: Deletion,
-    /// A registration without a backend: it breaks others and goes first.
+    /// True for a registration without a backend. It breaks other requests and
+    /// is deleted first.
     pub(super) dead: bool,
 }
 
@@ -331,8 +336,8 @@ impl Draft {
         }
     }
 
-    /// Records what happens to an object. The stage is only kept for what
-    /// happens at all.
+    /// Records the change of an object. Unchanged, blocked and skipped objects
+    /// have no stage.
     pub(super) fn change(
         &mut self,
         object: &ObjectId,
@@ -362,7 +367,7 @@ impl Draft {
         }
     }
 
-    /// What happens to an object.
+    /// Returns the action on an object.
     pub(super) fn action(&self, id: &ObjectId) -> Option<Action> {
         self.changes.get(id).map(|change| change.action)
     }
@@ -392,20 +397,20 @@ impl Draft {
         id
     }
 
-    /// The step with a provisional id.
+    /// Returns the step with a provisional id.
     pub(super) fn at(&mut self, id: StepId) -> &mut Step {
         &mut self.steps[id.0]
     }
 
-    /// Makes one step wait for another. Of two edges between the same steps
-    /// `arrange` keeps the stronger one.
+    /// Makes one step wait for another. `arrange` later keeps the strongest of
+    /// several edges between the same steps.
     pub(super) fn edge(&mut self, from: StepId, state: Need, to: StepId, why: EdgeReason) {
         if from != to && self.budget.edge() {
             self.steps[to.0].needs.push(Edge { from, state, why });
         }
     }
 
-    /// Makes every later step wait for every earlier one, directly.
+    /// Makes every later step wait for every earlier one, with direct edges.
     pub(super) fn each_before(
         &mut self,
         earlier: &[(StepId, Need)],
@@ -419,9 +424,9 @@ impl Draft {
         }
     }
 
-    /// Makes every later step wait for every earlier one. Where there are many
-    /// of both, a step without effect stands between them, so that the number
-    /// of edges grows with the objects and not with their square.
+    /// Makes every later step wait for every earlier one. If there are many of
+    /// both, an empty step joins them, so that the number of edges grows
+    /// linearly.
     pub(super) fn all_before(
         &mut self,
         ctx: &Ctx<'_>,
@@ -444,7 +449,7 @@ impl Draft {
         }
     }
 
-    /// Adds a step that does nothing but wait.
+    /// Adds a step that only waits.
     pub(super) fn wait(
         &mut self,
         ctx: &Ctx<'_>,
@@ -458,7 +463,7 @@ impl Draft {
         id
     }
 
-    /// Adds a step that waits for the end of an object that is being deleted.
+    /// Adds a step that waits until an object that is being deleted is gone.
     pub(super) fn wait_for_end(
         &mut self,
         ctx: &Ctx<'_>,
@@ -473,7 +478,7 @@ impl Draft {
         gone
     }
 
-    /// The applies of workloads.
+    /// Returns the steps that apply workloads.
     pub(super) fn workloads(&self, ctx: &Ctx<'_>) -> Vec<StepId> {
         let is_workload = |id| ctx.stage_of_kind(id) == StageName::Workloads;
         self.steps
@@ -483,14 +488,14 @@ impl Draft {
             .collect()
     }
 
-    /// Whether any object cannot be brought about.
+    /// Returns whether any object is blocked.
     pub(super) fn is_blocked(&self) -> bool {
         self.changes
             .values()
             .any(|change| change.action == Action::Blocked)
     }
 
-    /// Whether any step changes something.
+    /// Returns whether the draft changes anything.
     pub(super) fn has_effects(&self) -> bool {
         !self.rewrites.is_empty() || self.steps.iter().any(|step| !matches!(step.op, Op::Wait))
     }

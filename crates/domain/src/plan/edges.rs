@@ -1,4 +1,4 @@
-//! What one step needs of another, each edge with its reason.
+//! Dependencies between steps, each with its reason.
 
 mod definitions;
 mod dependencies;
@@ -23,8 +23,8 @@ pub(super) use reverse::is_let_through;
 use reverse::{Turned, reached_before, turn};
 pub(super) use selectors::{is_interrupted, labels_until_now, selects};
 
-/// Turns what objects say about each other into edges, and blocks what needs a
-/// blocked object (I10: and nothing else).
+/// Adds edges for the dependencies between objects. Blocks the dependents of
+/// blocked objects, and no others (I10).
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
     let mut dependencies = dependencies(ctx, draft);
     definitions::before_workloads(ctx, direction, &mut dependencies);
@@ -68,8 +68,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
     endpoints::run(ctx, draft, &turned);
 }
 
-/// Makes each of many wait for all of many. What is as wanted is looked at again
-/// afterwards.
+/// Makes each of several objects wait for all of several others. Unchanged
+/// objects are re-checked afterwards.
 fn join(ctx: &Ctx<'_>, draft: &mut Draft, joint: Joint<'_>) {
     let Joint {
         from,
@@ -111,13 +111,13 @@ fn join(ctx: &Ctx<'_>, draft: &mut Draft, joint: Joint<'_>) {
     }
 }
 
-/// The stage of the last of some steps.
+/// Returns the stage of the last of several steps.
 fn last_stage(draft: &Draft, steps: &[(StepId, Need)]) -> StageName {
     let stages = steps.iter().map(|(step, _)| &draft.steps[step.0].stage);
     stages.max().cloned().unwrap_or(StageName::Preflight)
 }
 
-/// Makes definitions go back after workloads are ready.
+/// Makes CRDs downgrade after workloads are ready.
 fn back_after(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -137,7 +137,7 @@ fn back_after(
     draft.all_before(ctx, stage, &earlier, &later, &EdgeReason::Reverse, reason);
 }
 
-/// What is ready before something changes that it needs has to be so afterwards.
+/// Re-checks readiness of objects whose dependency is about to change.
 fn look_again(draft: &mut Draft, dependency: &Dependency<'_>) {
     let Dependency {
         from,
@@ -152,7 +152,7 @@ fn look_again(draft: &mut Draft, dependency: &Dependency<'_>) {
     }
 }
 
-/// Makes what is needed go back after what needs it.
+/// Makes a dependency downgrade after its dependent.
 fn back(draft: &mut Draft, earlier: &ObjectId, need: Need, later: &ObjectId) {
     let steps = (draft.done_by.get(earlier), draft.done_by.get(later));
     if let (Some(&earlier), Some(&later)) = steps {
@@ -161,9 +161,10 @@ fn back(draft: &mut Draft, earlier: &ObjectId, need: Need, later: &ObjectId) {
     }
 }
 
-/// The step after which an object may be relied on. One to which nothing is
-/// done may still be on its way after a run that did not finish: a definition
-/// whose kind is not served yet, or what an annotation wants ready.
+/// Returns the step after which other objects can rely on an object. An
+/// unchanged object may still be unfinished after an interrupted run. Then a
+/// wait is added: for a CRD whose kind is not served yet, or for an object that
+/// an annotation requires to be ready.
 fn reached_by(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, why: &EdgeReason) -> Option<StepId> {
     if *why == EdgeReason::Operator {
         let step = draft.done_by.get(id).copied()?;
@@ -195,8 +196,8 @@ fn reached_by(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, why: &EdgeReason)
     Some(wait)
 }
 
-/// An object may have steps before its last one (a patch, a wait, a part of
-/// it); what it needs, the first of them needs.
+/// Returns the first step of an object. It may have steps before its last one,
+/// such as a patch or a wait, and dependencies apply to the first.
 pub(super) fn first_step_of(draft: &Draft, step: StepId) -> StepId {
     let mut first = step;
     while let Some(edge) = draft.steps[first.0]
@@ -209,8 +210,8 @@ pub(super) fn first_step_of(draft: &Draft, step: StepId) -> StepId {
     first
 }
 
-/// What is as wanted needs nothing any more: it is neither blocked nor passes
-/// the block on.
+/// Blocks everything that needs a blocked object. Unchanged objects need
+/// nothing, so they neither become blocked nor pass the block on.
 fn block_descendants(draft: &mut Draft, dependencies: &Dependencies<'_>) {
     let mut open: VecDeque<ObjectId> = draft
         .changes

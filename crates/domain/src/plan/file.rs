@@ -1,9 +1,9 @@
-//! Plans that outlive the process that made them: `plan --out`, `apply --plan`.
+//! Stored plans: `plan --out` and `apply --plan`.
 //!
-//! A file holds what was reviewed, not how to do it: the plan is made again
-//! when it is to be carried out, and must be the same in everything that a
-//! reviewer relied on. No rendered body and no secret is in it, only digests
-//! (keyed ones for secrets).
+//! A file holds the reviewed changes, not the steps. The plan is made again
+//! before execution, and must match in everything that a reviewer relied on.
+//! The file has no rendered bodies and no secrets, only digests, which are
+//! keyed for secrets.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::inventory::ReleaseName;
 use crate::object::{Digest, ObjectId};
 use crate::observe::{ClusterId, DesiredDigest};
 
-/// Version of the file format. Older ones are read, newer ones refused.
+/// Version of the file format. Older versions are read, newer ones refused.
 pub const PLAN_FILE_FORMAT: u32 = 1;
 
 /// A reviewed plan of one or more releases.
@@ -24,73 +24,73 @@ pub const PLAN_FILE_FORMAT: u32 = 1;
 pub struct PlanFile {
     /// Version of this format.
     pub format: u32,
-    /// The pleach that wrote it, for messages.
+    /// Version of pleach that wrote the file, for messages.
     pub written_by: String,
     /// Id of the repository.
     pub repository: String,
-    /// The cluster that it was made for.
+    /// Cluster of the plan.
     pub cluster: ClusterId,
-    /// Whether every object was compared with a dry run.
+    /// True if every object was compared with a dry run.
     #[serde(default)]
     pub verify: bool,
-    /// The releases, in the order in which they are carried out.
+    /// Releases in the order of execution.
     pub releases: Vec<ReviewedRelease>,
 }
 
-/// What was reviewed of one release.
+/// Reviewed plan of one release.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReviewedRelease {
     /// Environment and release.
     pub release: ReleaseName,
-    /// The git revision, for messages: what counts is what it renders to.
+    /// Git revision, for messages. Only the rendered result is compared.
     pub revision: String,
-    /// Version installed before.
+    /// Installed version; `None` for a new release.
     pub from: Option<String>,
-    /// Version that is wanted.
+    /// Desired version.
     pub to: String,
-    /// Which way it goes.
+    /// Direction of the version change.
     pub direction: Direction,
-    /// Digest of everything that the steps do.
+    /// Digest of the effects of all steps.
     pub effects: Digest,
-    /// Whether the release is removed as a whole, as git does not have it.
+    /// True if the release is uninstalled because git does not have it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removal: bool,
-    /// Every object of the release, also the unchanged ones.
+    /// All objects of the release, including unchanged ones.
     pub objects: Vec<ReviewedObject>,
 }
 
-/// What was reviewed of one object.
+/// Reviewed change of one object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReviewedObject {
     /// The object.
     pub object: ObjectId,
-    /// What happens to it.
+    /// Action on the object.
     pub action: Action,
-    /// What must still hold.
+    /// Preconditions of the change.
     pub require: Vec<Precondition>,
-    /// Digest of what is sent; none for deletions.
+    /// Digest of the sent object; `None` for deletions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<DesiredDigest>,
 }
 
-/// A file that is no plan.
+/// Error for a file that is not a readable plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanFileError {
-    /// It is not what `pleach plan --out` writes.
+    /// The file was not written by `pleach plan --out`.
     #[error("it is not a plan that pleach wrote")]
     Parse(#[source] serde_json::Error),
-    /// A newer pleach wrote it.
+    /// A newer version of pleach wrote the file.
     #[error("it has format {found}, this pleach reads up to {PLAN_FILE_FORMAT}")]
     Newer {
-        /// Its format.
+        /// Format of the file.
         found: u32,
     },
 }
 
 impl ReviewedRelease {
-    /// Takes what a reviewer of this plan relies on.
+    /// Extracts the data of a plan that a reviewer relies on.
     pub fn of(plan: &Plan, revision: &str) -> Self {
         Self {
             release: plan.release.clone(),
@@ -115,13 +115,13 @@ impl ReviewedRelease {
 }
 
 impl PlanFile {
-    /// Reads a file.
+    /// Parses a file. Fails for other content and for newer formats.
     pub fn read(bytes: &[u8]) -> Result<Self, PlanFileError> {
         #[derive(Deserialize)]
         struct Head {
             format: u32,
         }
-        // The format first: a newer one may have fields that this one has not.
+        // Check the format first, because a newer one may have unknown fields.
         let head: Head = serde_json::from_slice(bytes).map_err(PlanFileError::Parse)?;
         if head.format > PLAN_FILE_FORMAT {
             return Err(PlanFileError::Newer { found: head.format });
@@ -129,8 +129,8 @@ impl PlanFile {
         serde_json::from_slice(bytes).map_err(PlanFileError::Parse)
     }
 
-    /// What moved since this file was written, by name: `now` is the plan made
-    /// again. Empty when it is still what was reviewed.
+    /// Compares this file with a new plan of the same releases. Returns a
+    /// finding per difference; empty if the plan still matches the review.
     pub fn moved(&self, now: &Self) -> Vec<Finding> {
         let mut moved = Vec::new();
         if self.repository != now.repository {
@@ -178,7 +178,7 @@ impl ReviewedRelease {
                 version(&self.from)
             )));
         }
-        // Of a bundle without versions the version is the revision.
+        // Without bundle versions, the version is the revision.
         let is_commit = self.to == self.revision && now.to == now.revision;
         if self.to != now.to && !is_commit {
             moved.push(stale(format!(
@@ -193,7 +193,7 @@ impl ReviewedRelease {
         for (id, object) in &former {
             let change = match latter.get(id) {
                 Some(now) => object.change(now),
-                // Nothing was to happen to it, and nothing does.
+                // The object was not going to change, and does not change now.
                 None if object.action == Action::Unchanged => None,
                 None => Some(format!(
                     "the plan was to {} it, and now does not have it",
@@ -211,7 +211,8 @@ impl ReviewedRelease {
                 moved.push(stale(change).on((*id).clone()));
             }
         }
-        // Operations that no single object tells of: an order, a patch.
+        // Operations without a change of an object, such as an order or a
+        // patch.
         if self.effects != now.effects && moved.len() == before && !self.was_unkeyed() {
             moved.push(stale(format!(
                 "release {name}: the steps are no longer those that were reviewed"
@@ -219,8 +220,8 @@ impl ReviewedRelease {
         }
     }
 
-    /// Whether it was planned before the digest key existed: then the effects
-    /// hold no digests of its secrets.
+    /// Returns whether the release was planned before the digest key existed.
+    /// The effects then contain no digests of secrets.
     fn was_unkeyed(&self) -> bool {
         self.objects
             .iter()
@@ -229,7 +230,7 @@ impl ReviewedRelease {
 }
 
 impl ReviewedObject {
-    /// In words what is not as it was.
+    /// Describes the difference between two changes; `None` if they match.
     fn change(&self, now: &Self) -> Option<String> {
         if self.action != now.action {
             return Some(format!(
@@ -270,7 +271,7 @@ fn doing(action: Action) -> &'static str {
     }
 }
 
-/// It is not even for this repository or cluster (I11).
+/// Reports a plan for another repository or cluster (I11).
 fn another(message: String) -> Finding {
     Finding::error(Kind::Policy, "another-plan", message)
 }

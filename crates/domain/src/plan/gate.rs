@@ -1,10 +1,11 @@
-//! Gates: what is closed while a change lasts, and for whom it is not.
+//! Gates: resources that are closed to users during a change, with exempt
+//! users.
 //!
-//! A bundle declares gates; and the kinds that an upgrade brings are closed by
-//! themselves from before they exist until they are served for good: a webhook
-//! that guards them may come later than their definition. When a product moves
-//! whose pods register themselves, what their webhooks guard is closed from
-//! before those go until their successors are there.
+//! Bundles declare gates. In addition, kinds that an upgrade adds are closed
+//! before they exist until the change is complete, because their validating
+//! webhook may start after their CRD. If a product moves whose pods register
+//! webhooks, the resources they guard are closed until the successors have
+//! registered.
 
 mod exempt;
 
@@ -29,22 +30,22 @@ use crate::overlay::{Journaled, OnFailure, OverlayContent, OverlayId};
 use crate::repo::{GateRule, RuntimeObject};
 pub(super) use exempt::{before_writes, run as exempt_us};
 
-/// The kinds of what guards objects while no gate does.
+/// Registrations that guard objects while no gate is closed.
 const WEBHOOKS: [&str; 2] = [
     "MutatingWebhookConfiguration",
     "ValidatingWebhookConfiguration",
 ];
 
-/// Name of the gate of what an upgrade brings.
+/// Name of the gate for kinds that an upgrade adds.
 const NEW_KINDS: &str = "new-apis";
 
-/// How long a gate stays at most that nobody declared.
+/// Maximum age of an undeclared gate.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 
-/// What other API servers are given after one of them answered as wanted.
+/// Delay for other API servers after the probed one has the expected state.
 const SETTLE: SignedDuration = SignedDuration::from_secs(2);
 
-/// One gate of the change.
+/// A gate of the change.
 pub(super) struct Wanted {
     pub(super) id: OverlayId,
     gate: Gate,
@@ -54,29 +55,29 @@ pub(super) struct Wanted {
     guard: Guard,
 }
 
-/// What a gate is closed before.
+/// Steps that wait for the gate.
 enum Guard {
-    /// Everything of its first stage, and the deletion of the registrations that it
-    /// stands in for.
+    /// All steps of the first stage, and the deletions of registrations that
+    /// the gate replaces.
     Stage(Vec<StepId>),
-    /// The definitions of what is closed.
+    /// The CRDs of the closed kinds.
     Definitions(Vec<StepId>),
-    /// The end of what guarded it so far, and of those who ran.
+    /// The deletion of the previous registrations and workloads.
     Handover {
-        /// What has to be there for those who take over: until then it is open.
+        /// Prerequisites of the successors; the gate is open until they exist.
         after: Vec<(StepId, Need)>,
         before: Vec<StepId>,
     },
 }
 
 impl Wanted {
-    /// Whether it stands before a stage, and not before single steps.
+    /// Returns whether the gate precedes a stage instead of single steps.
     pub(super) fn is_of_stage(&self) -> bool {
         matches!(self.guard, Guard::Stage(_))
     }
 
-    /// Guards the emptying of the former place too, if it guards a handover: that of
-    /// earlier stages comes before it.
+    /// Makes the emptying of previous workloads wait for the gate, if it guards
+    /// a handover. Earlier stages are emptied before.
     pub(super) fn guard_also(&mut self, draft: &Draft, steps: impl Iterator<Item = StepId>) {
         let from = &self.from;
         if let Guard::Handover { before, .. } = &mut self.guard {
@@ -85,7 +86,7 @@ impl Wanted {
     }
 }
 
-/// Every gate that the change wants.
+/// Returns all gates of the change.
 pub(super) fn wanted(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Wanted> {
     let aggregated = aggregated(ctx);
     let mut all = Vec::new();
@@ -115,8 +116,8 @@ pub(super) fn wanted(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Wanted> {
     all
 }
 
-/// The registrations of webhooks that this plan deletes before everything is ready,
-/// each with the step that does it.
+/// Returns the webhook registrations that this plan deletes before verify, with
+/// their deletion steps.
 fn deleted<'a>(ctx: &Ctx<'a>, draft: &Draft) -> Vec<(StepId, &'a Registration)> {
     let registrations = ctx.observed.registrations.iter();
     let registrations: BTreeMap<&ObjectId, &Registration> =
@@ -135,12 +136,13 @@ fn deleted<'a>(ctx: &Ctx<'a>, draft: &Draft) -> Vec<(StepId, &'a Registration)> 
         .collect()
 }
 
-/// Reports each interception whose registration is deleted after the declared gates that
-/// cover it were lifted. The bundle leaves an interception open that no gate covers.
+/// Reports interceptions whose registration is deleted after the declared gates
+/// that cover them were lifted. Without a covering gate, the bundle leaves an
+/// interception open on purpose.
 ///
-/// The gate `handover` covers what the pods of a move registered, unless the bundle
-/// `replaces_handover`. A registration in git with the same interceptions is applied
-/// before the previous one is deleted, so no gate is needed.
+/// The gate `handover` covers registrations of moved pods, unless the bundle
+/// `replaces_handover`. A registration in git with the same interceptions is
+/// applied before the previous one is deleted, so it needs no gate.
 fn too_late(ctx: &Ctx<'_>, draft: &Draft, replaces_handover: bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (step, registration) in deleted(ctx, draft) {
@@ -178,8 +180,8 @@ fn too_late(ctx: &Ctx<'_>, draft: &Draft, replaces_handover: bool) -> Vec<Findin
     findings
 }
 
-/// A gate of the bundle. It closes before its first stage, and before the first stage in
-/// which a registration is deleted that it stands in for.
+/// Builds a gate of the bundle. It closes before its first stage, or earlier if
+/// a registration that it replaces is deleted earlier.
 fn declared(ctx: &Ctx<'_>, draft: &Draft, rule: &GateRule) -> Wanted {
     let stage = |step: &StepId| &draft.steps[step.0].stage;
     let covered = deleted(ctx, draft).into_iter();
@@ -217,8 +219,8 @@ fn gate(ctx: &Ctx<'_>, name: &str, closed: Vec<Closed>) -> Gate {
     }
 }
 
-/// The accounts of both versions: those that git has, those that are members, also
-/// of the release whose objects are handed over, and those that pods run as.
+/// Returns the service accounts of both versions: those in git, members (also
+/// of the release that hands its objects over), and accounts of pods.
 fn accounts(ctx: &Ctx<'_>) -> Vec<String> {
     let members = ctx.observed.inventory.entries.keys();
     let former = ctx.observed.former.iter();
@@ -238,8 +240,8 @@ fn accounts(ctx: &Ctx<'_>) -> Vec<String> {
     accounts.into_iter().collect()
 }
 
-/// The definitions that an upgrade creates, or that a former run of it created
-/// behind a gate which is still closed.
+/// Builds the gate for CRDs that an upgrade creates, or that an earlier run
+/// created behind a gate which is still closed.
 fn new_kinds(ctx: &Ctx<'_>, draft: &Draft) -> Option<Wanted> {
     let record = ctx.observed.installed.as_ref()?;
     record.installed.as_ref()?;
@@ -291,8 +293,8 @@ fn new_kinds(ctx: &Ctx<'_>, draft: &Draft) -> Option<Wanted> {
     })
 }
 
-/// What the registrations guarded that go before their successors come. What a
-/// former run closed stays closed until one converges.
+/// Builds the gate for registrations that are deleted before their successors
+/// register. Groups closed by an earlier run stay closed until a run succeeds.
 fn moving(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -332,8 +334,9 @@ fn moving(
         groups: groups.into_iter().collect(),
         resources: vec!["*".to_owned()],
     }];
-    // One that a former run closed is closed again at once: what it stands in for may
-    // be gone. Any other one is closed when the first of them is deleted.
+    // A gate of an earlier run is closed again at once, because the
+    // registrations it replaces may be gone. Any other gate is closed before
+    // the first deletion.
     let stages = unregistered.iter().map(|step| &draft.steps[step.0].stage);
     let first = stages.min().filter(|_| journaled.is_none());
     let after = unregistered
@@ -356,24 +359,24 @@ fn moving(
     })
 }
 
-/// Whether a group is one of custom resources. To close one of the cluster's
-/// own for everybody would harm more than it guards.
+/// Returns whether a group contains custom resources. Closing a built-in group
+/// to all users would do more harm than good.
 fn is_custom(group: &str) -> bool {
     group.contains('.') && !group.contains('*') && !group.ends_with(".k8s.io")
 }
 
-/// What a gate of a former run closed.
+/// Returns the resources that a gate of an earlier run closed.
 fn still_closed(journaled: &Journaled) -> Vec<Closed> {
     journaled.gate().map(|gate| gate.closed).unwrap_or_default()
 }
 
-/// API groups behind which another server stands, which asks no policy of ours;
-/// each with the APIService that says so.
+/// Returns the API groups of aggregated API servers, which evaluate no
+/// admission policies, with their APIServices.
 fn aggregated(ctx: &Ctx<'_>) -> BTreeMap<String, ObjectId> {
     let registered = ctx.observed.registrations.iter().map(|one| &one.id);
     let registered = registered
         .filter(|id| id.is("apiregistration.k8s.io", "APIService"))
-        // Its name is `<version>.<group>`.
+        // The name of an APIService is `<version>.<group>`.
         .filter_map(|id| Some((id.name.split_once('.')?.1.to_owned(), id.clone())));
     let shipped = ctx.facts.iter();
     let shipped = shipped.filter_map(|(id, facts)| {
@@ -443,10 +446,9 @@ pub(super) fn close(
     (index, step)
 }
 
-/// Makes the steps that lift gates wait until something answers behind the
-/// webhooks for which they stood: a webhook may be there before its endpoints
-/// are. Only what can be there by then is waited for. `after` is what comes
-/// before each such wait.
+/// Makes lifts of gates wait for the backends of the webhooks that the gates
+/// replaced, because a webhook may exist before its endpoints. Backends of
+/// later stages are not awaited. Each wait comes after `after`.
 pub(super) fn answered(ctx: &Ctx<'_>, draft: &mut Draft, lifts: &[StepId], after: Option<StepId>) {
     if !ctx.policy.wait {
         return;
@@ -492,8 +494,9 @@ pub(super) fn answered(ctx: &Ctx<'_>, draft: &mut Draft, lifts: &[StepId], after
     }
 }
 
-/// Waits until the webhooks are registered that pods make for a Service, once it answers.
-/// A gate that is lifted after verify needs none of these waits: verify has them.
+/// Adds waits for the webhooks that pods register for a Service, once it
+/// answers. A gate that is lifted after verify does not need them, because
+/// verify has the same waits.
 fn registered(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -520,8 +523,8 @@ fn registered(
     waits
 }
 
-/// The Services of webhooks that guard what a gate closed: of those that the
-/// release ships by what they intercept, of those that its pods register all.
+/// Returns the Services of webhooks that guard the closed resources. Shipped
+/// webhooks are matched by their rules; those that pods register always count.
 fn stood_for(ctx: &Ctx<'_>, draft: &Draft, lift: StepId) -> BTreeSet<ServiceRef> {
     let id = draft.steps[lift.0].overlay.as_ref();
     let mut overlays = draft.overlays.iter();
@@ -545,7 +548,7 @@ fn stood_for(ctx: &Ctx<'_>, draft: &Draft, lift: StepId) -> BTreeSet<ServiceRef>
         .collect()
 }
 
-/// What tells that a gate is in force, or not any more.
+/// Builds the condition that a gate is in force, or no longer in force.
 pub(super) fn probed(ctx: &Ctx<'_>, policy: &ObjectId, denied: bool) -> Until {
     Until::Probe {
         object: probe(policy, ctx.desired.store.namespace()),
@@ -554,7 +557,7 @@ pub(super) fn probed(ctx: &Ctx<'_>, policy: &ObjectId, denied: bool) -> Until {
     }
 }
 
-/// Whether a step is of what is only for a while.
+/// Returns whether a step makes or reverts a temporary change.
 pub(super) fn is_temporary(step: &Step) -> bool {
     matches!(step.op, Op::Set { .. } | Op::Close { .. } | Op::Lift)
 }

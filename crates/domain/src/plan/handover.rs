@@ -1,14 +1,17 @@
-//! A product that moves to another namespace: who runs until when.
+//! Moves of workloads to another namespace.
 //!
-//! What runs in the former place is emptied before what takes over from it
-//! starts, in the stage of its successor: a Deployment gets no replicas, a DaemonSet
-//! a node selector that no node has. That is a temporary change until it is deleted, and taken back
-//! when the change fails before the successor is ready. A product moves where
-//! its bundle says so, and where its pods registered themselves, as they would
-//! stand in the way of their successors; a move that a former run began goes on.
-//! What answers behind a registration of the release itself goes on until that
-//! points elsewhere. What another release hands over is emptied in the same way
-//! where it runs in another namespace.
+//! Old and new workloads must not run at the same time. The old workload is
+//! emptied in the stage of its successor, before that starts: a Deployment is
+//! scaled to zero, a DaemonSet gets a node selector that matches no node. This
+//! is a temporary change until the workload is deleted. It is reverted if the
+//! plan fails before the successor is ready.
+//!
+//! A move is recognized in three cases: the bundle declares it, its pods
+//! registered webhooks or APIs that would block their successors, or an earlier
+//! run started it. The backend of a registration that the release itself
+//! contains keeps running until the registration points elsewhere. Workloads
+//! that another release hands over from another namespace are emptied in the
+//! same way.
 
 mod copies;
 mod former;
@@ -38,30 +41,30 @@ use former::is_of_former;
 pub(super) use former::succeed;
 pub(super) use undeclared::waits as undeclared_waits;
 
-/// What the temporary changes of a handover are called, and its gate.
+/// Name of the temporary changes of a handover and of its gate.
 pub(super) const NAME: &str = "handover";
 
-/// Workloads whose pods stay until somebody takes them away.
+/// Kinds of workloads with long-running pods.
 const WORKLOADS: [&str; 3] = ["Deployment", "StatefulSet", "DaemonSet"];
 
-/// A label that no node has.
+/// Node label that no node has.
 const NOWHERE: &str = "pleach.dev/emptied";
 
-/// How long what a registration pointed at goes on when it points elsewhere:
-/// other API servers hear of it later.
+/// Time for which a previous backend keeps running after its registration
+/// changed, because other API servers notice the change later.
 const LINGER: SignedDuration = SignedDuration::from_secs(2);
 
 impl Desired {
-    /// Whether the members have to be read of the release whose objects are
-    /// handed over.
+    /// Returns whether the members of the release that hands its objects over
+    /// must be read.
     pub fn needs_former(&self, record: Option<&Installed>) -> bool {
         self.terms.former_is_given_up && Progress::of(self, record).unfinished
     }
 
-    /// Workloads of a former place that have to be read: members that something
-    /// takes over from; where that is so of a release that hands its objects over,
-    /// everything that it runs there, and its Services; and, where nothing is
-    /// recorded, what runs in a namespace that the bundle says it comes from.
+    /// Returns workloads in a previous namespace that must be read. These are
+    /// members with a successor; for a release that hands its objects over,
+    /// also all its workloads in that namespace and its Services; and without a
+    /// record, the workloads in a namespace from which the bundle moves.
     pub fn counterparts(&self, observed: &Observed) -> BTreeSet<ObjectId> {
         if !Progress::of(self, observed.installed.as_ref()).unfinished {
             return BTreeSet::new();
@@ -113,13 +116,15 @@ impl Desired {
     }
 }
 
-/// Whether it is a workload that can be left without pods, and started again.
+/// Returns whether the object is a workload that can be emptied and started
+/// again.
 fn has_pods(id: &ObjectId) -> bool {
     id.group == "apps" && WORKLOADS.contains(&id.kind.as_str()) && id.namespace.is_some()
 }
 
-/// Refuses a move of what nobody recorded, copies what users keep, and lets a
-/// registration settle that gets another backend. Says what nobody waits for, or not long.
+/// Refuses unrecorded moves, copies user objects, and lets retargeted
+/// registrations stabilize. Reports registrations that nothing, or only a short
+/// wait, waits for.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     refuse_unrecorded(ctx, draft);
     copies::run(ctx, draft);
@@ -135,7 +140,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// What runs in the former place would be neither stopped nor removed.
+/// Refuses a move without a record, which would neither stop nor delete the old
+/// workloads.
 fn refuse_unrecorded(ctx: &Ctx<'_>, draft: &mut Draft) {
     let observed = ctx.observed;
     if !observed.inventory.entries.is_empty() || ctx.desired.terms.moved_from.is_some() {
@@ -162,7 +168,7 @@ fn refuse_unrecorded(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// Registrations of the release that point at a Service which goes.
+/// Returns desired registrations that point at a Service which is deleted.
 fn retargeted(ctx: &Ctx<'_>, draft: &Draft) -> Vec<ObjectId> {
     let registrations = ctx.observed.registrations.iter();
     registrations
@@ -180,7 +186,7 @@ fn retargeted(ctx: &Ctx<'_>, draft: &Draft) -> Vec<ObjectId> {
         .collect()
 }
 
-/// A registration that goes because its Service does.
+/// A registration that is deleted with its Service.
 pub(super) struct Unregistered {
     pub(super) step: StepId,
     object: ObjectId,
@@ -188,7 +194,7 @@ pub(super) struct Unregistered {
     service: ServiceRef,
 }
 
-/// The registrations that this plan removes before the workloads come.
+/// Returns the registrations that this plan deletes before workloads start.
 pub(super) fn unregistered(draft: &Draft) -> Vec<Unregistered> {
     let registered = |step: &Step| match &step.op {
         Op::Delete(deletion) => match deletion.because() {
@@ -205,8 +211,8 @@ pub(super) fn unregistered(draft: &Draft) -> Vec<Unregistered> {
     draft.steps.iter().filter_map(registered).collect()
 }
 
-/// The workloads that are emptied, each in the stage of its successor, as temporary
-/// changes until they are deleted.
+/// Returns the workloads to empty, each in the stage of its successor, as
+/// temporary changes that last until their deletion.
 pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &Draft) -> Vec<Wanted<'a>> {
     let unregistered = unregistered(draft);
     let mut all = Vec::new();
@@ -223,7 +229,8 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &Draft) -> Vec<Wanted<'a>> {
             .collect();
         let stages = own.iter().map(|step| draft.steps[step.0].stage.clone());
         let stage = stages.min().unwrap_or_else(|| ctx.stage_of(&new));
-        // A registration that is removed in a later stage is answered until then.
+        // A registration that is deleted in a later stage needs its backend
+        // until then.
         let before = unregistered
             .iter()
             .filter(|one| draft.steps[one.step.0].stage <= stage);
@@ -254,7 +261,7 @@ fn emptied(workload: &ObjectId) -> Value {
     }
 }
 
-/// The labels of a workload's pods, by its selector.
+/// Returns the pod labels of a workload, from its selector.
 pub(super) fn pods(live: &Live) -> BTreeMap<String, String> {
     texts(&live.value()["spec"]["selector"]["matchLabels"])
 }
@@ -265,7 +272,7 @@ pub(super) fn texts(map: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Workloads that go, each with what takes over from it.
+/// Returns deleted workloads with their successors.
 fn passing(
     ctx: &Ctx<'_>,
     draft: &Draft,
@@ -301,7 +308,7 @@ fn passing(
             let new = moved_by(&there).or_else(|| moved_by(&back))?;
             Some((old.clone(), (*new).clone()))
         })
-        // What is not known to be of no use to them goes on for them.
+        // An old workload that may be behind such a Service keeps running.
         .filter(|(old, _)| {
             let mut asked = asked.iter();
             !asked.any(|service| is_behind(ctx, service, old).unwrap_or(true))
@@ -309,11 +316,12 @@ fn passing(
         .collect()
 }
 
-/// A namespace.
+/// Namespace of a workload.
 type Place = Option<String>;
 
-/// From which namespace to which the product moves: by its bundle, with the
-/// Services that its pods registered themselves with, or as a former run began it.
+/// Returns the source and target namespaces of moves: declared by the bundle,
+/// implied by Services with which pods registered, or started by an earlier
+/// run.
 fn moves(ctx: &Ctx<'_>, draft: &Draft, unregistered: &[Unregistered]) -> BTreeSet<(Place, Place)> {
     let found = unregistered
         .iter()
@@ -322,14 +330,14 @@ fn moves(ctx: &Ctx<'_>, draft: &Draft, unregistered: &[Unregistered]) -> BTreeSe
     declared(ctx).chain(found).chain(begun).collect()
 }
 
-/// The moves that the bundle declares.
+/// Returns the moves that the bundle declares.
 fn declared(ctx: &Ctx<'_>) -> impl Iterator<Item = (Place, Place)> {
     let moves = ctx.desired.sequence.moves.iter();
     moves.map(|rule| (Some(rule.from.clone()), Some(rule.to.clone())))
 }
 
-/// The namespaces in which a Service comes that goes in another one, each with
-/// that one before it.
+/// Returns the source and target namespaces for a deleted Service that is
+/// recreated in other namespaces.
 fn taken_over(ctx: &Ctx<'_>, service: &ServiceRef) -> Vec<(Place, Place)> {
     let come = ctx.named("Service", &service.name).iter();
     come.filter(|new| new.group.is_empty())
@@ -337,9 +345,9 @@ fn taken_over(ctx: &Ctx<'_>, service: &ServiceRef) -> Vec<(Place, Place)> {
         .collect()
 }
 
-/// The workloads that take over from the pods behind a Service that is removed: those
-/// behind a Service of the same name, and those with the names of the workloads that
-/// are deleted and may be behind it.
+/// Returns the workloads that replace the pods behind a deleted Service. These
+/// are backends of a Service of the same name, and workloads with the name of a
+/// deleted workload that may be behind it.
 pub(super) fn successors<'a>(
     ctx: &Ctx<'a>,
     draft: &Draft,
@@ -358,8 +366,8 @@ pub(super) fn successors<'a>(
     backends.chain(named).collect()
 }
 
-/// Whether the pods of a workload of the former place are behind a Service of
-/// it; none where that is not known.
+/// Returns whether the pods of an old workload are behind a Service of its
+/// namespace; `None` if unknown.
 fn is_behind(ctx: &Ctx<'_>, service: &ServiceRef, workload: &ObjectId) -> Option<bool> {
     if workload.namespace.as_ref() != Some(&service.namespace) {
         return Some(false);
@@ -377,9 +385,9 @@ fn is_behind(ctx: &Ctx<'_>, service: &ServiceRef, workload: &ObjectId) -> Option
     Some(!selector.is_empty() && selector.iter().all(selects))
 }
 
-/// What takes over and is there already, after a run that did not get to its
-/// end, crashed on the registrations that only now go: its pods would be tried
-/// again later and later. What stays after all registers only when it starts.
+/// Restarts successors that exist after an interrupted run. They may be in a
+/// crash backoff because of registrations that are only deleted now. Pods that
+/// do not crash register only at start.
 pub(super) fn restart(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, StepId)]) {
     for one in unregistered(draft) {
         let come = ctx.named("Service", &one.service.name).iter();
@@ -408,7 +416,7 @@ pub(super) fn restart(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, St
     stopped::restart(ctx, draft, emptied);
 }
 
-/// Replaces the pods of a workload that runs already.
+/// Adds a step that restarts a running workload.
 fn start_again(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -424,13 +432,14 @@ fn start_again(
     step
 }
 
-/// Whether a step replaces the pods of a successor, so that they register again.
+/// Returns whether a step restarts the pods of a successor, so that they
+/// register again.
 pub(super) fn registers_again(step: &Step) -> bool {
     matches!(&step.op, Op::Restart { key, .. } if *key == annotations::restarted(NAME))
 }
 
-/// Once the pods that registered are gone, nothing of what they registered may
-/// be there again when their successors start.
+/// Re-checks that registrations are absent before the successors start, once
+/// the pods that made them are gone.
 pub(super) fn look_again(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, StepId)]) {
     for one in unregistered(draft) {
         let behind: Vec<&(ObjectId, StepId)> = emptied
@@ -452,7 +461,8 @@ pub(super) fn look_again(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId,
             })
             .map(|step| step.id)
             .collect();
-        // The pods that registered it are all gone in the last of the stages.
+        // All pods that made the registration are gone at the end of the last
+        // stage.
         let stages = behind
             .iter()
             .map(|(_, set)| draft.steps[set.0].stage.clone());

@@ -1,14 +1,16 @@
-//! Registrations whose Service this plan removes, or leaves without pods.
+//! Registrations whose Service this plan deletes or leaves without pods.
 //!
 //! An upgrade that moves a product to another namespace leaves behind the
-//! APIService and webhook configurations that its pods registered at run time:
-//! no manifest has them. They are found by the Service they point at, and go
-//! before the new workloads start, which would crash on them otherwise: right before
-//! the stage of those that take over behind the Service. Until everything that those
-//! workloads need is there, the previous ones keep them. What
-//! the pods of another release registered, which hands its objects over, is the same.
-//! Pods that run on until they are pruned may register again: what they do is judged
-//! in the same way once they are gone, before their Service goes.
+//! APIServices and webhook configurations that its pods registered at run time,
+//! which no manifest contains. They are found by the Service they reference.
+//! They are deleted just before the stage of the new workloads, which would
+//! crash on them. Until the prerequisites of those workloads exist, the
+//! previous workloads keep their registrations. The same applies to
+//! registrations of a release that hands its objects over.
+//!
+//! Pods that run until they are pruned may register again. Such registrations
+//! are judged in the same way after the pods are gone, and before their Service
+//! is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,9 +26,9 @@ use crate::object::ServiceRef;
 use crate::observe::{LiveMeta, Registration};
 use crate::order::StageName;
 
-/// Plans the deletion of every registration that points only at Services that go,
-/// or behind which nothing runs any more: right before the stage in which something
-/// takes over from the pods behind them.
+/// Plans the deletion of registrations that only reference Services which are
+/// deleted or have no pods left. They are deleted just before the stage of
+/// their successors.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     if draft.leaving.is_empty() && draft.deserted.is_empty() {
         return;
@@ -51,7 +53,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             stage.all(|stage| draft.steps[id.0].stage == *stage)
         };
         let first: Vec<StepId> = later.iter().filter(is_first).copied().collect();
-        // Of the stages behind, nothing has to be there yet.
+        // Prerequisites of later stages are not awaited.
         let first: BTreeSet<_> = needs_of(draft, &first).into_iter().collect();
         let mut needs = needs_of(draft, &later);
         needs.retain(|need| first.contains(need));
@@ -64,7 +66,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             }
             deletions.push((step, Need::Absent));
         }
-        // A recorded one is among what is pruned as well.
+        // Recorded registrations are also in the pruned objects.
         let deleted: BTreeSet<_> = deletions
             .iter()
             .map(|(step, _)| draft.steps[step.0].object.clone())
@@ -81,9 +83,9 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// The first stage in which something takes over from the pods behind a registration:
-/// the workloads behind a Service of the same name, and those that have the names of
-/// the workloads which go. None where nothing does.
+/// Returns the first stage with a successor of the pods behind a registration.
+/// Successors are backends of a Service with the same name, and workloads named
+/// like the deleted ones. `None` if there are none.
 fn taken_over_in(ctx: &Ctx<'_>, draft: &Draft, registration: &Registration) -> Option<StageName> {
     let going = |service: &&ServiceRef| {
         draft.leaving.contains(*service) || draft.deserted.contains(*service)
@@ -100,8 +102,8 @@ fn taken_over_in(ctx: &Ctx<'_>, draft: &Draft, registration: &Registration) -> O
     stages.min()
 }
 
-/// The same for a release that goes as a whole: they go among its other
-/// registrations, while the Service behind them still exists.
+/// Returns these registrations for an uninstall. They are deleted with the
+/// other registrations, while their Service still exists.
 pub(super) fn of_removal(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Pruned> {
     let judge = Judge::new(ctx);
     found(ctx, draft)
@@ -114,8 +116,8 @@ pub(super) fn of_removal(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Pruned> {
         .collect()
 }
 
-/// The registrations that go with Services of the release; says why the others
-/// that point there do not.
+/// Returns the registrations to delete with Services of the release. Findings
+/// explain why other ones stay.
 fn found<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<(&'a Registration, Deletion)> {
     let observed = ctx.observed;
     let registrations: BTreeMap<_, &Registration> = observed
@@ -138,8 +140,9 @@ fn found<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<(&'a Registration, Deletio
         let mut services = registration.services.iter();
         let service = services.find(|service| going.contains(service));
         let Some(service) = service.filter(|_| !ctx.is_desired(id) && !shipped) else {
-            // Retargeted by its apply, pruned before its backend or a reason to
-            // refuse the plan, or none of ours.
+            // Desired ones are retargeted by their apply. Shipped ones are
+            // pruned before their backend, or are a reason to refuse the plan.
+            // The rest is not ours.
             continue;
         };
         let reserved = reservation(registration, &going, &ctx.apply_set);
@@ -153,9 +156,9 @@ fn found<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<(&'a Registration, Deletio
     found
 }
 
-/// What becomes of a registration that the plan does not speak of, when Services of
-/// the release go: pods may have made it since, while they ended. None where it points
-/// at none of these Services; where it is left in place, why.
+/// Decides a registration that the plan does not contain and that references a
+/// deleted Service. Ending pods may have created it since planning. `None` if
+/// it references no deleted Service, a finding if it stays.
 pub fn returned(
     registration: &Registration,
     going: &BTreeSet<ServiceRef>,
@@ -170,7 +173,7 @@ pub fn returned(
     Deletion::of_registration(registration, service).map(Ok)
 }
 
-/// The Service that a step takes away for good.
+/// Returns the Service that a step deletes permanently.
 pub fn leaving_service(step: &Step) -> Option<ServiceRef> {
     let Op::Delete(deletion) = &step.op else {
         return None;
@@ -179,8 +182,8 @@ pub fn leaving_service(step: &Step) -> Option<ServiceRef> {
     service_ref(&step.object).filter(|_| goes)
 }
 
-/// What has to be there before any of the workloads can be applied, without
-/// what itself comes after a workload.
+/// Returns the prerequisites of workloads, without steps that depend on one of
+/// the workloads.
 pub(super) fn needs_of(draft: &Draft, workloads: &[StepId]) -> Vec<(StepId, Need)> {
     let mut dependents: Vec<Vec<StepId>> = vec![Vec::new(); draft.steps.len()];
     for step in &draft.steps {
@@ -204,7 +207,7 @@ pub(super) fn needs_of(draft: &Draft, workloads: &[StepId]) -> Vec<(StepId, Need
     needs.into_iter().collect()
 }
 
-/// Why a registration is left alone although its Service goes.
+/// Returns the reason why a registration stays although its Service is deleted.
 fn reservation(
     registration: &Registration,
     going: &BTreeSet<&ServiceRef>,
@@ -224,7 +227,8 @@ fn reservation(
     Some(left_in_place(code, why))
 }
 
-/// Why an object that nobody recorded is not of our pods, with the code of the finding.
+/// Returns the reason why an unrecorded object was not created by our pods,
+/// with the finding code.
 pub fn made_by_others(meta: &LiveMeta, apply_set: &str) -> Option<(&'static str, String)> {
     if let Some(set) = meta.part_of().filter(|set| *set != apply_set) {
         let why = format!("it is part of another ApplySet ({set})");
@@ -238,7 +242,8 @@ pub fn made_by_others(meta: &LiveMeta, apply_set: &str) -> Option<(&'static str,
     Some(("leftover-foreign", why))
 }
 
-/// A registration of a kind that was not seen as a whole is left alone too.
+/// Returns a finding if the kind of the registration could not be listed
+/// completely.
 fn unseen(ctx: &Ctx<'_>, registration: &Registration) -> Option<Finding> {
     let why = "its Service goes, but its kind could not be listed completely";
     let is_seen = ctx.observed.is_complete(&registration.id);

@@ -1,4 +1,4 @@
-//! What a plan is made of.
+//! Data types of a plan.
 
 mod brought;
 mod configuration;
@@ -24,7 +24,7 @@ use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayContent, OverlayId, OverlayKind};
 use crate::repo::Count;
 
-/// An ordered, reviewed set of steps, and what it does to every object.
+/// An ordered set of steps, and the resulting change of every object.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
@@ -32,35 +32,35 @@ pub struct Plan {
     pub format: u32,
     /// Environment and release.
     pub release: ReleaseName,
-    /// Version installed before; none on first use.
+    /// Installed version; `None` for a new release.
     pub from: Option<String>,
-    /// Version that is wanted.
+    /// Desired version.
     pub to: String,
-    /// Which way it goes.
+    /// Direction of the version change.
     pub direction: Direction,
-    /// Every object of the release, also the unchanged ones.
+    /// Changes of all objects of the release, including unchanged ones.
     pub changes: Vec<Change>,
-    /// Stages in order; only those with steps.
+    /// Stages in order, without empty ones.
     pub stages: Vec<Stage>,
     /// Steps, sorted by stage, kind order, namespace, name.
     pub steps: Vec<Step>,
     /// Temporary changes.
     pub overlays: Vec<Overlay>,
-    /// Objects that the bundle assigns to a stage: what the record keeps of them.
+    /// Objects that the bundle assigns to a stage. The inventory records them.
     #[serde(skip)]
     pub assigned: BTreeMap<ObjectId, StageName>,
-    /// Checks that do not hold and do not matter this once.
+    /// Failed checks that a consent overrides for this plan.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<Override>,
-    /// Set where the release goes as a whole.
+    /// Set if the plan uninstalls the release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub removal: Option<Outgoing>,
-    /// Everything there is to say; an error means that nothing is written.
+    /// All findings. With an error that is a refusal, nothing is written.
     pub findings: Vec<Finding>,
 }
 
 impl Plan {
-    /// A plan for a version of a release that is not installed, which does nothing.
+    /// Creates an empty plan for a release that is not installed.
     pub fn new(release: ReleaseName, to: impl Into<String>) -> Self {
         Self {
             format: FORMAT,
@@ -79,42 +79,43 @@ impl Plan {
         }
     }
 
-    /// Whether carrying it out would change anything.
+    /// Returns whether executing the plan would change anything.
     pub fn has_steps(&self) -> bool {
         self.steps.iter().any(|step| !matches!(step.op, Op::Wait))
     }
 
-    /// Whether it waits until everything is ready: holds the barrier after which
-    /// things may be pruned.
+    /// Returns whether the plan waits for readiness of the release: it contains
+    /// the barrier that precedes pruning.
     pub fn verifies(&self) -> bool {
         self.steps
             .iter()
             .any(|step| step.stage == StageName::Verify && step.object.is("pleach.dev", "Release"))
     }
 
-    /// What forbids to carry it out at all. What only blocks single objects
-    /// (conflicts, an API that does not answer) is not among it.
+    /// Returns the findings that forbid executing the plan. Findings that block
+    /// only one object (conflicts, an API that does not answer) are not
+    /// refusals.
     pub fn refusals(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| is_refusal(finding))
     }
 
-    /// Whether something was planned and nothing of it can be done.
+    /// Returns whether objects are blocked and no step is left to execute.
     pub fn is_stuck(&self) -> bool {
         !self.has_steps() && self.count(Action::Blocked) > 0
     }
 
-    /// Returns the temporary change that a step makes or ends.
+    /// Returns the temporary change that a step sets or lifts.
     pub fn overlay_of(&self, step: &Step) -> Option<&Overlay> {
         let id = step.overlay.as_ref()?;
         self.overlays.iter().find(|overlay| overlay.id == *id)
     }
 
-    /// Whether a step closes or lifts a gate.
+    /// Returns whether a step closes or lifts a gate.
     pub fn is_of_gate(&self, step: &Step) -> bool {
         self.overlay_of(step).is_some_and(Overlay::is_gate)
     }
 
-    /// How many objects get which action.
+    /// Counts the objects with an action.
     pub fn count(&self, action: Action) -> usize {
         self.changes
             .iter()
@@ -123,23 +124,23 @@ impl Plan {
     }
 }
 
-/// Whether a finding forbids to carry out the plan that it is of.
+/// Returns whether a finding forbids executing its plan.
 pub fn is_refusal(finding: &Finding) -> bool {
     let blocks_one = matches!(finding.kind, Kind::Conflict | Kind::Cluster)
         && finding.object.is_some()
-        // Who may not do all of it had better not begin.
+        // Without permission for all writes, the plan must not start.
         && finding.code != "forbidden";
     finding.is_error() && !blocks_one
 }
 
-/// How a release goes as a whole.
+/// Effects of an uninstall.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outgoing {
-    /// Whether its record goes too, once it has no members any more.
+    /// True if the record of the release is removed once it has no members.
     pub ends: bool,
-    /// Objects that stay and are members of nothing afterwards, or of the
-    /// release that they were handed over to.
+    /// Objects that stay in the cluster. Afterwards they are members of no
+    /// release, or of the release that took them over.
     pub released: Vec<ObjectId>,
 }
 
@@ -153,69 +154,69 @@ pub enum Direction {
     Reverse,
 }
 
-/// What happens to an object.
+/// Action of a plan on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// It does not exist yet.
+    /// The object does not exist yet.
     Create,
-    /// It exists, is ours, and changes.
+    /// The object exists, is ours, and changes.
     Update,
-    /// A field that cannot change does; the object is deleted and created anew.
+    /// An immutable field changes, so the object is deleted and recreated.
     Recreate,
-    /// It exists and was not ours.
+    /// The object exists and was not ours.
     Adopt,
-    /// It goes.
+    /// The object is deleted.
     Delete,
-    /// It is as wanted.
+    /// The object matches git.
     Unchanged,
-    /// It cannot be brought about; a finding says why.
+    /// The object cannot be applied; a finding states the reason.
     Blocked,
-    /// It is left alone on purpose; the reason says why.
+    /// The object is skipped on purpose; `reason` states why.
     Skip,
 }
 
-/// What happens to one object, and why.
+/// Change of one object, with its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
     /// The object.
     pub object: ObjectId,
-    /// What happens.
+    /// Action on the object.
     pub action: Action,
-    /// The stage it happens in; none where nothing happens.
+    /// Stage of the change; `None` if the object does not change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<StageName>,
-    /// One sentence fragment for people.
+    /// Reason as a sentence fragment for users.
     pub reason: String,
-    /// Whose change it is, for updates.
+    /// Origin of the change, for updates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
-    /// What must still hold.
+    /// Preconditions, checked again at execution.
     pub require: Vec<Precondition>,
-    /// The digest written with it; none for deletions.
+    /// Digest that is written with the change; `None` for deletions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<DesiredDigest>,
-    /// Why the server has not checked it, where it has not.
+    /// Reason why the server has not checked the change; `None` if it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unverified: Option<String>,
-    /// The fields of ours that are taken back, and from whom.
+    /// Fields of ours that the change corrects, with their present owners.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub corrects: Vec<Taken>,
 }
 
-/// A field of ours that somebody wrote to.
+/// A field of ours that another field manager wrote.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Taken {
     /// The field.
     #[serde(serialize_with = "as_text")]
     pub field: FieldPath,
-    /// Who holds it now; empty where that cannot be told.
+    /// Present field manager; empty if unknown.
     pub manager: String,
 }
 
 impl Taken {
-    /// Who holds it, in words.
+    /// Returns the field manager for messages, or a placeholder if unknown.
     pub fn who(&self) -> &str {
         if self.manager.is_empty() {
             "somebody who is not on record"
@@ -229,198 +230,201 @@ fn as_text<S: serde::Serializer>(path: &FieldPath, serializer: S) -> Result<S::O
     serializer.collect_str(path)
 }
 
-/// Whose change an update carries out.
+/// Origin of an update.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum Cause {
-    /// git changed.
+    /// Only git changed.
     Git,
-    /// The cluster drifted; these managers wrote.
+    /// Only the cluster drifted.
     Drift {
-        /// Field managers that now hold fields of ours, where they can be told.
+        /// Field managers that now own fields of ours, as far as known.
         managers: Vec<String>,
     },
-    /// Both.
+    /// Both git and the cluster changed.
     Both {
-        /// Field managers that now hold fields of ours, where they can be told.
+        /// Field managers that now own fields of ours, as far as known.
         managers: Vec<String>,
     },
-    /// Neither: no value changes, only the server's record of who owns it.
+    /// No value changes, only the field ownership.
     Ownership,
-    /// A temporary change of ours is taken back.
+    /// A temporary change of ours is reverted.
     Overlay,
 }
 
-/// A named group of steps; not a lock.
+/// A named group of steps; it is not a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stage {
-    /// Its name.
+    /// Name of the stage.
     pub name: StageName,
-    /// Number of steps in it.
+    /// Number of steps in the stage.
     pub steps: usize,
 }
 
-/// Names a step within its plan: its position.
+/// Id of a step: its position in the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StepId(pub usize);
 
-/// One thing to do.
+/// A single operation of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
-    /// Its position.
+    /// Position in the plan.
     pub id: StepId,
-    /// The stage it belongs to.
+    /// Stage of the step.
     pub stage: StageName,
-    /// What it acts on; barriers act on the release.
+    /// Object of the operation; barriers use the release.
     pub object: ObjectId,
-    /// What is done.
+    /// Operation.
     pub op: Op,
-    /// What must have happened before.
+    /// Earlier steps that this step waits for.
     pub needs: Vec<Edge>,
-    /// What must hold when it is done.
+    /// Preconditions of the operation.
     pub require: Vec<Precondition>,
-    /// What completes it.
+    /// Condition that completes the step; `None`: the operation alone.
     pub until: Option<Until>,
-    /// How long it may take from its start.
+    /// Time limit, counted from the start of the step.
     pub deadline: SignedDuration,
-    /// The overlay it sets or lifts.
+    /// Overlay that the step sets or lifts.
     pub overlay: Option<OverlayId>,
-    /// Why it is there.
+    /// Reason for the step, for users.
     pub reason: String,
 }
 
-/// One step needs something of another.
+/// A dependency of a step on an earlier step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Edge {
-    /// The step that comes first.
+    /// Earlier step.
     pub from: StepId,
-    /// What it must have reached.
+    /// State that the earlier step must have reached.
     pub state: Need,
-    /// Why.
+    /// Reason for the dependency.
     pub why: EdgeReason,
 }
 
-/// How far the earlier step must be.
+/// State of an earlier step that a later step needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Need {
-    /// The server took it.
+    /// The server accepted the operation.
     Applied,
-    /// What completes it has come about.
+    /// The completion condition of the step is met.
     Ready,
-    /// The object is gone.
+    /// The object is deleted.
     Absent,
 }
 
-/// Why one step waits for another.
+/// Reason for an order between two steps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EdgeReason {
-    /// A custom resource needs its definition.
+    /// A custom resource needs its CRD.
     Definition,
-    /// A workload may serve a kind that its release defines.
+    /// A workload may be the controller of a kind that its release defines.
     Operator,
-    /// An object needs the APIService behind which it is kept.
+    /// An object needs the APIService that serves its kind.
     Api,
-    /// Content needs its namespace.
+    /// A namespaced object needs its namespace.
     Namespace,
     /// A binding needs its role.
     Role,
-    /// A workload needs its rights.
+    /// A workload needs its permissions.
     Rights,
-    /// The token of an account needs that: the cluster deletes one without.
+    /// A token Secret needs its ServiceAccount; the cluster deletes it without
+    /// one.
     Token,
-    /// A pod template names it.
+    /// A pod template references the object.
     Reference,
     /// A registration needs the workload behind its Service.
     Backend,
-    /// A Service that selects other pods needs them ready, or they need that it
-    /// selects them.
+    /// A Service gets a new selector and needs the selected pods ready, or the
+    /// pods need to be selected.
     Selects,
-    /// A custom resource is intercepted by a registration, and by who answers it.
+    /// A custom resource is intercepted by a webhook and needs its registration
+    /// and backend.
     Intercepts,
-    /// An admission policy needs its parameters, and a binding of it both.
+    /// An admission policy needs its parameters, and a binding needs both.
     Policy,
     /// Annotation `pleach.dev/after`.
     After,
     /// A barrier between stages.
     Barrier,
-    /// Earlier on the same object.
+    /// An earlier step on the same object.
     SameObject,
-    /// What comes first on the way up goes last on the way back, and when
-    /// everything is deleted.
+    /// The forward order is reversed for downgrades and uninstalls.
     Reverse,
-    /// A dead registration goes before what it would break or crash.
+    /// A dead registration is deleted before the steps that it would break.
     Leftover,
-    /// A temporary change comes before what it is for, and ends after it.
+    /// A temporary change starts before the steps it protects and ends after
+    /// them.
     Overlay,
     /// A stage that the bundle declares.
     Stage,
-    /// A Job that runs once comes before what comes after it.
+    /// Later steps wait for a run-once Job.
     Once,
-    /// Stored objects are rewritten while those still run who convert them.
+    /// Stored objects are rewritten while their conversion webhook still runs.
     Rewritten,
-    /// A check of the bundle holds before it.
+    /// A check of the bundle must pass first.
     Check,
 }
 
-/// What must hold when a step is carried out.
+/// Precondition of a step, checked when it runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Precondition {
-    /// The object is this incarnation.
+    /// The object still has this UID.
     Uid(String),
-    /// Nobody wrote to the object.
+    /// The object still has this resourceVersion.
     ResourceVersion(String),
-    /// Nobody changed what we own of it.
+    /// The fields that we own are unchanged.
     Fingerprint(Digest),
-    /// It does not exist.
+    /// The object does not exist.
     Absent,
 }
 
-/// What completes a step.
+/// Condition that completes a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Until {
-    /// The object is ready, and stays so for a while.
+    /// The object is ready and stays ready for a while.
     Ready {
-        /// How long it must stay ready.
+        /// Time for which the object must stay ready.
         stable_for: SignedDuration,
-        /// Whether it is only told that it is not ready in time.
+        /// True if a time-out is only reported and does not fail the step.
         #[serde(default, skip_serializing_if = "core::ops::Not::not")]
         optional: bool,
     },
-    /// The object is gone, and the pods that the selector names with it.
+    /// The object is deleted, and with it the selected pods.
     Absent {
-        /// Labels of the pods.
+        /// Labels of the pods; `None`: no pods are awaited.
         pods: Option<BTreeMap<String, String>>,
     },
-    /// The dry run of a probe is denied by the gate behind it, or is not any
-    /// more; some time later all API servers do as the one that was asked.
+    /// The gate denies a dry run of the probe object, or no longer denies it. A
+    /// delay then covers the other API servers.
     Probe {
-        /// What would be created.
+        /// Object that the dry run would create.
         object: ObjectId,
-        /// Whether it is to be denied.
+        /// True if the gate must deny the dry run.
         denied: bool,
-        /// How long the other API servers are given.
+        /// Delay until the other API servers have the same state.
         settle: SignedDuration,
     },
     /// The kind is served and answers a LIST.
     Served(Gvk),
-    /// The Job has ended, well or not.
+    /// The Job has finished, successfully or not.
     Finished,
-    /// So many pods of the `DaemonSet` run what it says now and stay ready; all
-    /// of them and no other one, where no number is said.
+    /// This many pods of the `DaemonSet` run its current template and stay
+    /// ready. Without a number: all of them, and no pod of an older template is
+    /// left.
     #[serde(rename_all = "camelCase")]
     RolledOut {
-        /// How many.
+        /// Required number of pods; `None`: all.
         pods: Option<Count>,
-        /// Whether a restart of one of them ends it.
+        /// True if a container restart in one of the pods fails the step.
         abort_on_restart: bool,
-        /// How long it must stay so.
+        /// Time for which the pods must stay ready.
         stable_for: SignedDuration,
     },
     /// No pod with these labels is left in the namespace of the object.
@@ -432,75 +436,78 @@ pub enum Until {
     Endpoints {
         /// The Service.
         service: ServiceRef,
-        /// How many endpoints must be ready.
+        /// Number of ready endpoints required.
         ready: usize,
-        /// Labels of the pods whose endpoints count, where the selector of the Service
-        /// changes: those of the former pods are still listed for a moment.
+        /// Labels of the pods whose endpoints count, if the selector of the
+        /// Service changes. Endpoints of the previous pods are still listed for
+        /// a moment.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pods: Option<BTreeMap<String, String>>,
     },
-    /// A registration of this kind exists and points at the Service: workloads
-    /// make it themselves.
+    /// A registration of this kind exists and points at the Service. Workloads
+    /// create it themselves.
     Registered {
         /// `APIService` or one of the webhook configurations.
         kind: GroupKind,
-        /// The Service it must point at.
+        /// Service that the registration must point at.
         service: ServiceRef,
-        /// Whether the change goes on without it where it does not come in time.
+        /// True if the plan continues without the registration after a
+        /// time-out.
         optional: bool,
     },
-    /// A check of the bundle holds.
+    /// A check of the bundle passes.
     Holds {
-        /// Its name.
+        /// Name of the check.
         check: String,
     },
-    /// One of these objects exists: workloads make it themselves.
+    /// One of these objects exists. Workloads create it themselves.
     Exists {
-        /// The same name in each namespace of the release.
+        /// Candidates: the same name in each namespace of the release.
         any_of: Vec<ObjectId>,
     },
 }
 
-/// A temporary change with its undo, as a plan has it.
+/// A temporary change of a plan, with its undo.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Overlay {
-    /// Its name, and its object.
+    /// Name and object of the change.
     pub id: OverlayId,
-    /// What it changes.
+    /// Object that is changed.
     pub object: ObjectId,
-    /// The change, and the values before it.
+    /// The change and the values it replaces.
     #[serde(flatten)]
     pub content: OverlayContent,
-    /// What this plan does about it.
+    /// Effect of this plan on the change.
     pub course: Course,
-    /// The stage it begins with; none where a former run began it.
+    /// First stage of the change; `None` if an earlier run started it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<StageName>,
-    /// The stage it ends with.
+    /// Stage at whose end the change is reverted.
     pub until: StageName,
-    /// How it is taken back.
+    /// Operations that revert the change.
     pub undo: Vec<Op>,
-    /// What becomes of it when the plan is not carried out to its end.
+    /// Fate of the change if the plan fails.
     pub on_failure: OnFailure,
 }
 
 impl Overlay {
-    /// Whether it is a gate.
+    /// Returns whether the overlay is a gate.
     pub fn is_gate(&self) -> bool {
         self.content.kind() == OverlayKind::Gate
     }
 }
 
-/// What a plan does about a temporary change.
+/// Effect of a plan on a temporary change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Course {
-    /// It is made, and taken back.
+    /// The plan makes and reverts the change.
     Made,
-    /// A former run made it; it is taken back later.
+    /// An earlier run made the change, and this plan reverts it at its usual
+    /// stage.
     Kept,
-    /// A former run made it, and it is not wanted any more.
+    /// An earlier run made the change, and it is no longer desired.
     Dropped,
 }
 
@@ -519,7 +526,8 @@ impl fmt::Display for Action {
     }
 }
 
-/// Kinds that are never deleted or recreated without consent.
+/// Returns whether objects of a kind are never deleted or recreated without
+/// consent.
 pub fn is_protected_kind(kind: &GroupKind) -> bool {
     kind.is("", "Namespace")
         || kind.is("apiextensions.k8s.io", "CustomResourceDefinition")

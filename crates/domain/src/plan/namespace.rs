@@ -1,4 +1,4 @@
-//! The release's namespace, when an object lies in it and no manifest has it.
+//! The release namespace, if objects use it and no manifest contains it.
 
 use std::collections::BTreeSet;
 
@@ -13,15 +13,16 @@ use crate::object::{ObjectId, labels};
 use crate::observe::{Prediction, Unverified};
 use crate::order::StageName;
 
-/// Creates the namespace where it is missing. An existing one is left
-/// untouched and is no member; one that we created stays a member as long as
-/// it is needed.
+/// Creates the namespace if it is missing. An existing one is not changed and
+/// does not become a member. One that we created stays a member while it is
+/// needed.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let Some(id) = implied(ctx) else { return };
     let live = ctx.observed.live_meta(&id);
     let ending = live.filter(|live| live.deleting);
     if live.is_none() && ctx.observed.hides_namespace(&id.name) {
-        // What we may not look at, others made: its objects are asked about.
+        // A namespace that we cannot read was created by another client. The
+        // dry runs of its objects report any problem.
         return;
     }
     if live.is_some() && ending.is_none() {
@@ -86,7 +87,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// Refuses what lies in a namespace that is not there and that nobody makes.
+/// Refuses objects in a namespace that does not exist and that nothing creates.
 pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
     let implied = implied(ctx).map(|id| id.name.clone());
     let mut told = BTreeSet::new();
@@ -101,7 +102,7 @@ pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
             || implied.as_ref() == Some(name)
             || ctx.observed.live_meta(&namespace).is_some()
             || ctx.desired.terms.brought.has_namespace(name)
-            // That of the records is made before the first step.
+            // The state namespace is created before the first step.
             || ctx.desired.store == Store::Release && name == STATE_NAMESPACE;
         if comes || !told.insert(name) {
             continue;
@@ -119,7 +120,7 @@ pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// The namespace that the release implies, if any.
+/// Returns the namespace that the release uses without a manifest, if any.
 pub(super) fn implied(ctx: &Ctx<'_>) -> Option<ObjectId> {
     let name = ctx.desired.namespace.as_deref()?;
     let id = ObjectId::new("", "Namespace", None, name);

@@ -1,12 +1,12 @@
-//! Without `--wait`, nothing is waited for that no other step needs ready.
+//! Drops waits without `--wait`, unless another step needs the readiness.
 
 use std::collections::BTreeSet;
 
 use super::draft::{Ctx, Draft};
 use super::model::{Need, Op, StepId, Until};
 
-/// Takes the wait for readiness off the steps whose readiness nobody needs.
-/// The end of a deletion is awaited always: it is what confirms it.
+/// Removes the readiness condition of steps that no other step needs ready.
+/// Deletions are always awaited, because their end confirms them.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     if ctx.policy.wait {
         return;

@@ -1,8 +1,9 @@
-//! Jobs that run once: for their content and for what their pods read.
+//! Run-once Jobs. They run once per content, including the ConfigMaps and
+//! Secrets that their pods read.
 //!
-//! Such a Job is never compared: what counts is whether it ran for its key. A
-//! changed one is deleted and made anew, as its template cannot change, and
-//! never while it runs.
+//! Such a Job is not compared with the live object. Only its run key decides
+//! whether it has run. A changed Job is deleted and recreated, because its
+//! template is immutable, and never while it runs.
 
 use std::collections::BTreeMap;
 
@@ -18,16 +19,16 @@ use crate::observe::{DesiredDigest, Live, LiveMeta, Prediction};
 use crate::order::StageName;
 use crate::readiness::{Readiness, assess};
 
-/// Whether a manifest is a Job that runs once.
+/// Returns whether a manifest is a run-once Job.
 pub fn runs_once(manifest: &Manifest) -> bool {
     manifest.id().is("batch", "Job")
         && manifest.value()["metadata"]["annotations"][annotations::RUN] == "once"
 }
 
 impl Desired {
-    /// What a Job runs once for: digest of its content, and of the `ConfigMaps`
-    /// and Secrets of the release that its pods read. None for everything else,
-    /// and before the key of digests exists.
+    /// Computes the run key of a Job: a digest of its content, and of the
+    /// `ConfigMaps` and Secrets of the release that its pods read. `None` for
+    /// other objects, and before the digest key exists.
     pub fn run_key(&self, id: &ObjectId) -> Option<Digest> {
         if !id.is("batch", "Job") {
             return None;
@@ -39,7 +40,7 @@ impl Desired {
         let known = |id: &ObjectId| match self.digests.get(id) {
             Some(DesiredDigest::Known(digest)) => Some(Some(digest.to_string())),
             Some(DesiredDigest::Unkeyed) => None,
-            // Not of this release: what others change is not known.
+            // Not part of this release; changes by other clients are unknown.
             None => Some(None),
         };
         let mut inputs = vec![known(id)?];
@@ -54,7 +55,7 @@ impl Desired {
         Some(Digest::of(&canonical_json(&serde_json::json!(inputs))))
     }
 
-    /// What a Job is bound to that a stage is verified with: the version.
+    /// Returns the stage and version that bind a verification Job of a stage.
     fn verified(&self, manifest: &Manifest) -> Option<String> {
         let file = &manifest.origin().file;
         let rule = self.sequence.verified_with(file)?;
@@ -66,7 +67,7 @@ impl Desired {
         Some(format!("{} {version}", rule.stage))
     }
 
-    /// Whether a Job ran for what it would run for now.
+    /// Returns whether a Job succeeded for its present run key.
     pub fn has_run(&self, id: &ObjectId, journal: &Journal) -> bool {
         let run = journal.runs.get(id);
         run.is_some_and(|run| {
@@ -75,7 +76,7 @@ impl Desired {
     }
 }
 
-/// Decides about a Job that runs once.
+/// Decides a run-once Job.
 pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     let id = manifest.id();
     if ctx.desired.has_run(id, &ctx.observed.journal) {
@@ -84,8 +85,8 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
         return;
     }
     let Some(live) = ctx.observed.live_meta(id) else {
-        // Of one that is there the server says that its template cannot change,
-        // and it does not have to: another one is made.
+        // For an existing Job the server only reports an immutable template,
+        // which does not matter because the Job is recreated.
         if let Some(Prediction::Refused(why)) = ctx.observed.predicted.get(id) {
             return block(ctx, draft, manifest, refusal::refused(why));
         }
@@ -122,7 +123,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     }
 }
 
-/// A Job of ours that exists and is not known to have succeeded.
+/// Decides an existing Job of ours that is not known to have succeeded.
 fn exists(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta) {
     let id = manifest.id();
     let Some(full) = ctx.observed.full.get(id) else {
@@ -181,7 +182,7 @@ fn exists(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta
     }
 }
 
-/// Whether a live Job was made for the key of today.
+/// Returns whether a live Job was created for the present run key.
 fn is_for(ctx: &Ctx<'_>, id: &ObjectId, full: &Live) -> bool {
     let key = ctx.desired.run_key(id).map(|key| key.to_string());
     key.is_some() && full.meta().annotations.get(annotations::RUN_KEY) == key.as_ref()
@@ -192,7 +193,7 @@ fn create(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, reason: &str) {
     run(ctx, draft, manifest, Precondition::Absent, reason);
 }
 
-/// The step that makes a Job and waits until it succeeded.
+/// Adds the step that creates a Job and waits for its success.
 fn run(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -216,8 +217,8 @@ fn run(
     step
 }
 
-/// What comes in later stages comes after the Jobs that run once. A stage of the
-/// bundle's own is a barrier anyhow.
+/// Makes later stages wait for run-once Jobs. A declared stage is a barrier
+/// already.
 pub(super) fn run_before(ctx: &Ctx<'_>, draft: &mut Draft) {
     let mut stages: BTreeMap<StageName, Vec<StepId>> = BTreeMap::new();
     for step in &draft.steps {

@@ -1,10 +1,9 @@
 //! Temporary changes, and the stages that a bundle declares.
 //!
-//! A change that git asks for may want things to be different while it lasts.
-//! Each such difference is made before the stage it begins with and taken back
-//! after the stage it ends with; what a former run left on is kept while it is
-//! still wanted, and taken back first where it is not. Drift is corrected
-//! without any of this.
+//! A version change may need temporary changes. Each is made before its first
+//! stage and reverted after its last one. A change that an earlier run left is
+//! continued while it is desired, and otherwise reverted first. Drift is
+//! corrected without temporary changes.
 
 mod between;
 mod rollout;
@@ -32,12 +31,12 @@ pub(super) use rollout::holds;
 use wanted::wanted;
 pub(super) use wanted::{Begin, End, Wanted, stops_pods};
 
-/// How far a change of the release is.
+/// Progress of the version change of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// Git asks for something that is not installed yet.
+    /// Git wants a state that was never installed.
     pub(super) fresh: bool,
-    /// What git asks for is not installed and verified yet.
+    /// The state in git is not yet installed and verified.
     pub(super) unfinished: bool,
 }
 
@@ -61,37 +60,35 @@ impl Progress {
 }
 
 impl Desired {
-    /// Whether the objects have to be read that its bundle wants to be
-    /// different while a change lasts.
+    /// Returns whether targets of temporary changes must be read.
     pub fn needs_targets(&self, record: Option<&Installed>) -> bool {
         self.sequence.targets().next().is_some() && Progress::of(self, record).unfinished
     }
 
-    /// Whether git asks for something that was not brought about before, or
-    /// something else was begun since.
+    /// Returns whether the state in git was never installed, or another change
+    /// was started since.
     pub fn is_fresh(&self, record: Option<&Installed>) -> bool {
         Progress::of(self, record).fresh
     }
 
-    /// Whether what git asks for is not installed and verified yet.
+    /// Returns whether the state in git is not yet installed and verified.
     pub(in crate::plan) fn is_unfinished(&self, record: Option<&Installed>) -> bool {
         Progress::of(self, record).unfinished
     }
 
-    /// Whether the definitions have to be read whose stored objects its bundle
-    /// wants rewritten.
+    /// Returns whether CRDs with storage migrations must be read.
     pub fn needs_migrated(&self, record: Option<&Installed>) -> bool {
         !self.sequence.migrations.is_empty() && Progress::of(self, record).unfinished
     }
 }
 
-/// A temporary change whose end is after verify.
+/// A temporary change that ends after verify.
 pub(super) struct Late {
     overlay: usize,
     set: Option<StepId>,
 }
 
-/// Adds what comes before verify.
+/// Adds the steps before verify.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let progress = Progress::of(ctx.desired, ctx.observed.installed.as_ref());
     let has_effects = draft.has_effects() || !draft.pruned.is_empty();
@@ -106,7 +103,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         .chain(gates.iter().map(|one| &one.id))
         .cloned()
         .collect();
-    // A binding that stands in for another one goes with the rest of access.
+    // Temporary bindings end in pass `access`.
     let dropped = drop_unwanted(ctx, draft, &names, &|journaled| !journaled.is_made());
     let mut groups = Groups::new();
     let mut early: BTreeMap<StageName, Vec<StepId>> = BTreeMap::new();
@@ -150,7 +147,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             rollout.add(role, index, set);
             continue;
         }
-        // What goes is not brought back before.
+        // An object that is pruned is not restored first.
         if draft.pruned.iter().any(|pruned| pruned.id == one.object) {
             continue;
         }
@@ -191,8 +188,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     put_in_place(ctx, draft, groups, early);
 }
 
-/// Puts what begins and what ends before verify where it belongs, then the
-/// declared stages: where they contradict each other, what is temporary wins.
+/// Orders the start and end of temporary changes before verify, then the
+/// declared stages. In a contradiction, temporary changes win.
 fn put_in_place(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -216,7 +213,7 @@ fn put_in_place(
     }
 }
 
-/// Closes what a gate keeps closed, and opens it again.
+/// Adds the steps that close and lift gates.
 fn close(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -237,7 +234,7 @@ fn close(
             let place = (one.from.clone(), Place::Before);
             groups.entry(place).or_default().push(close);
         }
-        // What is half done stays closed.
+        // After an incomplete change, the gate stays closed.
         if draft.is_blocked() {
             continue;
         }
@@ -253,11 +250,11 @@ fn close(
     }
 }
 
-/// Steps by the stage that they stand in, before or after.
+/// Steps by their stage and their place in it.
 type Groups = BTreeMap<(StageName, Place), Vec<StepId>>;
 
-/// Makes every step of a declared stage part of its barrier, except those that
-/// come before the stage or after it.
+/// Makes every step of a declared stage part of its barrier, except temporary
+/// changes around the stage.
 fn gather(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -287,14 +284,13 @@ fn gather(
     }
 }
 
-/// Whether an object that is as wanted already has a stage of its own later on:
-/// there it would be applied.
+/// Returns whether an unchanged object belongs to a later declared stage.
 fn is_applied_later(ctx: &Ctx<'_>, one: &Wanted<'_>) -> bool {
     let stage = ctx.stage_of(&one.object);
     stage > one.from && ctx.is_desired(&one.object) && ctx.declared(&stage).is_some()
 }
 
-/// Adds what comes after verify: it ends before anything is pruned.
+/// Adds the ends of temporary changes after verify and before pruning.
 pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
     let late = std::mem::take(&mut draft.late);
     if late.is_empty() {
@@ -323,15 +319,15 @@ pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// Takes back first what former runs left on a release that goes as a whole: the
-/// journal, which alone knows what was there before, may end with it.
+/// Reverts temporary changes of earlier runs before an uninstall. Only the
+/// journal knows the previous values, and it may be removed with the release.
 pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft, ends: bool) {
     if ends || !draft.steps.is_empty() {
         drop_unwanted(ctx, draft, &BTreeSet::new(), &|_| true);
     }
 }
 
-/// Takes back first what a former run left on and nobody wants any more.
+/// Reverts temporary changes of earlier runs that are no longer desired.
 fn drop_unwanted(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -342,7 +338,7 @@ fn drop_unwanted(
     let journaled = ctx.observed.journal.overlays.iter();
     for (id, journaled) in journaled.filter(|(_, journaled)| which(journaled)) {
         let live = ctx.observed.targets.get(&journaled.object);
-        // Whether a gate is there is seen when it is closed or lifted.
+        // The existence of a gate is checked when it is closed or lifted.
         let is_there =
             journaled.is_gate() || live.is_some_and(|live| live.meta().uid == journaled.uid);
         if wanted.contains(id) && is_there {
@@ -374,7 +370,8 @@ fn drop_unwanted(
             .collect();
         let apply = draft.done_by.get(&journaled.object).copied();
         if let Some(apply) = apply.filter(|_| holds(&journaled.set.0)) {
-            // Let go before, what nobody wants any more would be rolled out.
+            // Reverted before the apply, the undesired template would be rolled
+            // out.
             let stage = draft.steps[apply.0].stage.clone();
             let step = lift(ctx, draft, index, None, stage);
             draft.edge(apply, Need::Applied, step, EdgeReason::SameObject);
@@ -392,7 +389,7 @@ fn drop_unwanted(
     dropped
 }
 
-/// Records a temporary change, with the step that makes it where it is not made.
+/// Records a temporary change, with the step that makes it if necessary.
 fn begin(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -404,7 +401,8 @@ fn begin(
     let now = project(&one.patch.0, live);
     if journaled.is_none() {
         if now == one.patch.0 && !one.is_always_made() {
-            // It is like that already: there is nothing to change or to take back.
+            // The object already has these values, so there is nothing to
+            // change or revert.
             return None;
         }
         if matches!(
@@ -439,7 +437,7 @@ fn begin(
         on_failure: one.on_failure.clone(),
     });
     if one.stops_pods() && ctx.is_desired(object) {
-        // It gets ready only once that is taken back.
+        // The object becomes ready only after the change is reverted.
         if let Some(apply) = draft.done_by.get(object).copied() {
             draft.at(apply).until = None;
         }
@@ -462,7 +460,7 @@ fn begin(
     Some((index, Some(set)))
 }
 
-/// Puts a step after some and before others.
+/// Orders a step between earlier and later ones.
 fn put_between(draft: &mut Draft, (after, before): (&[(StepId, Need)], &[StepId]), set: StepId) {
     for &(step, need) in after {
         draft.edge(step, need, set, EdgeReason::Overlay);
@@ -472,15 +470,16 @@ fn put_between(draft: &mut Draft, (after, before): (&[(StepId, Need)], &[StepId]
     }
 }
 
-/// What a former run emptied may still have pods.
+/// Waits for a workload that an earlier run emptied, because it may still have
+/// pods.
 fn emptied_before(ctx: &Ctx<'_>, draft: &mut Draft, one: &Wanted<'_>) -> StepId {
     let reason = "a former run emptied it, for what takes over";
     let (object, until) = (one.object.clone(), one.ready.clone());
     draft.wait(ctx, one.from.clone(), object, until, reason)
 }
 
-/// What a former run emptied runs again only when what was to take over from it
-/// is emptied itself: the change goes back.
+/// If the move is reversed, an emptied workload is restored only after its
+/// intended successor is emptied.
 fn comes_back_after(
     draft: &mut Draft,
     dropped: &[(ObjectId, StepId)],
@@ -498,7 +497,7 @@ fn comes_back_after(
     }
 }
 
-/// Adds the step that takes a temporary change back.
+/// Adds the step that reverts a temporary change.
 pub(super) fn lift(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -518,7 +517,7 @@ pub(super) fn lift(
     if is_gate {
         draft.at(step).until = Some(gate::probed(ctx, &object, false));
     }
-    // Whether it is ready is ours to know of our own objects only.
+    // Only our own objects are awaited.
     if ctx.is_desired(&object) && ctx.policy.wait {
         draft.at(step).until =
             until(ctx, &object).filter(|until| matches!(until, Until::Ready { .. }));
@@ -530,7 +529,8 @@ pub(super) fn lift(
     step
 }
 
-/// Who needs the object ready needs it after the temporary change.
+/// Moves readiness dependencies from the apply to the step that reverts the
+/// temporary change.
 fn hand_over(draft: &mut Draft, apply: StepId, lift: StepId) {
     for step in &mut draft.steps {
         if step.id == lift {
@@ -544,7 +544,7 @@ fn hand_over(draft: &mut Draft, apply: StepId, lift: StepId) {
     }
 }
 
-/// Adds the restarts of declared stages that were not done for this change yet.
+/// Adds restarts of declared stages that this change has not done yet.
 fn restarts(ctx: &Ctx<'_>, draft: &mut Draft, progress: Progress, groups: &mut Groups) {
     if !progress.fresh {
         return;

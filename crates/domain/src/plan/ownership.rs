@@ -1,4 +1,4 @@
-//! Whose an existing object is.
+//! Ownership of existing objects.
 
 use super::draft::Ctx;
 use super::model::{Desired, Own, Policy};
@@ -13,21 +13,21 @@ use crate::object::{
 use crate::observe::{Live, LiveMeta, Observed};
 use crate::state_objects;
 
-/// What may be done with an existing object.
+/// Relation of the release to an existing object.
 pub(super) enum Claim {
-    /// It is a member of the release.
+    /// The object is a member of the release.
     Ours,
-    /// It may be taken over.
+    /// The release is allowed to take ownership.
     Adopt,
-    /// It is somebody else's.
+    /// The object belongs to another client.
     Refused(Box<Finding>),
 }
 
-/// Decides by existence, not by conflict: an object that exists, is not in the
-/// inventory and lacks our label needs the release's `adopt`.
+/// Decides by existence, not by field conflict. An existing object that is not
+/// in the inventory and lacks our label needs the release's `adopt`.
 pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
     if live.part_of().is_some_and(|set| is_former(ctx, set)) {
-        // Handed over: its managers are those of the former release.
+        // Handed over: its field manager is the previous release.
         return Claim::Adopt;
     }
     let entry = ctx.observed.inventory.entries.get(id);
@@ -46,14 +46,14 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
     if let Some(deployer) = deployer::marked(live) {
         return claim_from(ctx, &deployer);
     }
-    // Our own Apply entry, and not yet our label: an adoption that was cut short
+    // With our Apply entry but without our label, an adoption was interrupted
     // between its patch and its apply.
     let is_begun = live.fingerprint.is_some() && live.part_of().is_none();
-    // An end of this very release left it in place.
+    // An uninstall of this release left the object in place.
     let released = live.annotations.get(annotations::RELEASED);
     let was_ours = released.is_some_and(|name| *name == ctx.desired.name.to_string());
     let is_adopted = if strangers.is_empty() {
-        // Its record is empty: the server would make up an owner.
+        // Without managed fields, the server would invent an owner.
         ctx.policy.adopts(MADE_UP_MANAGER)
     } else {
         strangers.iter().any(|manager| ctx.policy.adopts(manager))
@@ -82,7 +82,8 @@ pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
     ))
 }
 
-/// Whether it is the object that this release applied, and still has our Apply entry.
+/// Returns whether it is the object that this release applied, and still has
+/// our Apply entry.
 fn is_still_applied(entry: Option<&Entry>, live: &LiveMeta) -> bool {
     let is_applied = entry.is_some_and(|entry| {
         entry.state == EntryState::Applied && entry.uid.as_deref() == Some(&live.uid)
@@ -90,12 +91,14 @@ fn is_still_applied(entry: Option<&Entry>, live: &LiveMeta) -> bool {
     is_applied && live.fingerprint.is_some()
 }
 
-/// Whether a client only changed the label of a member that no other release applied.
+/// Returns whether only the label of a member changed, and no other release
+/// applied it.
 fn is_relabelled(ctx: &Ctx<'_>, entry: Option<&Entry>, live: &LiveMeta) -> bool {
     is_still_applied(entry, live) && other_release(ctx, live).is_none()
 }
 
-/// Returns another release that applied the object, as `<environment>.<release>`.
+/// Returns another release that applied the object, as
+/// `<environment>.<release>`.
 fn other_release<'a>(ctx: &Ctx<'_>, live: &'a LiveMeta) -> Option<&'a str> {
     let own = ctx.desired.name.to_string();
     let applied = live.managers.iter();
@@ -103,8 +106,9 @@ fn other_release<'a>(ctx: &Ctx<'_>, live: &'a LiveMeta) -> Option<&'a str> {
     releases.find(|name| *name != own)
 }
 
-/// An object of another set. That of a release is known by who applied it; that we
-/// did as well says nothing about whose it is now.
+/// Refuses an object of another ApplySet. A release is identified by its field
+/// manager. Our own field manager does not decide, because we may have applied
+/// the object before.
 fn of_another(ctx: &Ctx<'_>, live: &LiveMeta, set: &str) -> Finding {
     let owner = other_release(ctx, live);
     let (message, hint) = match owner.and_then(|name| Some((name, name.split_once('.')?))) {
@@ -116,7 +120,7 @@ fn of_another(ctx: &Ctx<'_>, live: &LiveMeta, set: &str) -> Finding {
                 ctx.environment_file()
             ),
         ),
-        // Somebody wrote another label to what we applied.
+        // Another client replaced the label of an object that we applied.
         None if live.fingerprint.is_some() => (
             format!("it is part of another ApplySet ({set})"),
             format!(
@@ -129,12 +133,13 @@ fn of_another(ctx: &Ctx<'_>, live: &LiveMeta, set: &str) -> Finding {
             "remove it from the other set, or from this release".to_owned(),
         ),
     };
-    // The other objects of the release do not depend on it.
+    // `Conflict` blocks only this object; the rest of the release is
+    // independent of it.
     Finding::error(Kind::Conflict, "foreign-apply-set", message).hint(hint)
 }
 
-/// An object with the marks of another deployer is taken over only when that
-/// one was told to leave it alone, and the release may.
+/// Decides an object with the marks of another deployment tool. It is adopted
+/// only if that tool is suspended or gone, and the release allows it.
 fn claim_from(ctx: &Ctx<'_>, deployer: &Deployer) -> Claim {
     let refused = |code: &str, message: String, hint: String| {
         Claim::Refused(Box::new(
@@ -178,7 +183,7 @@ fn claim_from(ctx: &Ctx<'_>, deployer: &Deployer) -> Claim {
     }
 }
 
-/// What is known of the owner of an object.
+/// Returns the state of the tool that owns an object.
 fn state_of(observed: &Observed, deployer: &Deployer) -> OwnerState {
     let known = observed
         .owners
@@ -186,13 +191,13 @@ fn state_of(observed: &Observed, deployer: &Deployer) -> OwnerState {
         .find(|known| Some(&known.owner) == deployer.owner.as_ref());
     match known {
         Some(known) => known.state.clone(),
-        // Helm acts when somebody calls it, whether it was looked up or not.
+        // Helm only acts on a command, so an unread state is harmless.
         None if deployer.tool == Tool::Helm => OwnerState::Absent,
         None => OwnerState::Unknown("it was not looked up".to_owned()),
     }
 }
 
-/// What of Helm would still delete an object that was taken over from it.
+/// Warns about a Helm record that could still delete an adopted object.
 pub(super) fn helm_remains(ctx: &Ctx<'_>, live: &LiveMeta) -> Option<Finding> {
     let owner = deployer::helm_owner(live)?;
     let known = ctx
@@ -227,7 +232,8 @@ pub(super) fn helm_remains(ctx: &Ctx<'_>, live: &LiveMeta) -> Option<Finding> {
     }
 }
 
-/// The owners that have to be looked up before anything can be taken over.
+/// Returns the owners whose state must be read before the object can be
+/// adopted.
 pub fn owners_of(live: &LiveMeta) -> Vec<deployer::Owner> {
     let marked = deployer::marked(live).and_then(|deployer| deployer.owner);
     let mut owners: Vec<deployer::Owner> = marked.into_iter().collect();
@@ -238,15 +244,18 @@ pub fn owners_of(live: &LiveMeta) -> Vec<deployer::Owner> {
     owners
 }
 
-/// Whether an ApplySet is that of the release whose objects are handed over.
+/// Returns whether an ApplySet is the one of the release that hands its objects
+/// over.
 fn is_former(ctx: &Ctx<'_>, set: &str) -> bool {
     ctx.desired.terms.former_set.as_deref() == Some(set)
 }
 
-/// Whether the object carries our label or is a member. One that somebody else
-/// created while we applied it carries our label too; it is theirs as long as
-/// they hold fields of it. A member that was deleted and made again by hand is
-/// still wanted here: it drifted, unless another deployer made it.
+/// Returns whether the object is a member of the release.
+///
+/// An object that another client created while we applied it carries our label
+/// too, and stays foreign while that client owns fields. A member that was
+/// deleted and created by hand counts as drifted, unless another deployment
+/// tool created it.
 fn is_member(entry: Option<&Entry>, live: &LiveMeta, strangers: &[&str]) -> bool {
     let is_same = entry.is_some_and(|entry| entry.uid.as_deref() == Some(&live.uid));
     match entry.map(|entry| entry.state) {
@@ -258,12 +267,12 @@ fn is_member(entry: Option<&Entry>, live: &LiveMeta, strangers: &[&str]) -> bool
     }
 }
 
-/// Whether an object that exists would have to be adopted.
+/// Returns whether an existing object would have to be adopted.
 pub fn is_foreign(entry: Option<&Entry>, live: &LiveMeta, apply_set: &str) -> bool {
     live.part_of().is_none_or(|set| set == apply_set) && !is_member(entry, live, &[])
 }
 
-/// The managers of an object that are not ours.
+/// Returns the field managers of an object that are not ours.
 pub(super) fn strangers<'a>(ctx: &Ctx<'_>, live: &'a LiveMeta) -> Vec<&'a str> {
     live.managers
         .iter()
@@ -281,7 +290,8 @@ fn adoption_hint(ctx: &Ctx<'_>, wanted: &str) -> String {
 }
 
 impl Policy {
-    /// Whether objects and fields of this manager may be taken over.
+    /// Returns whether the policy allows adopting objects and fields of a
+    /// manager.
     pub fn adopts(&self, manager: &str) -> bool {
         let family = deployer::family(manager);
         self.adopt
@@ -290,9 +300,9 @@ impl Policy {
     }
 }
 
-/// Whether a release takes over fields of this manager without asking: those that
-/// it holds by another name, those of the release whose objects are handed over,
-/// and those of whom it adopts. Another release is somebody else.
+/// Returns whether a release takes over fields of a manager without a conflict.
+/// These are its other managers, the release it takes objects from, and the
+/// managers it adopts. Any other release counts as foreign.
 pub fn takes_over(desired: &Desired, policy: &Policy, manager: &str) -> bool {
     let former = desired.terms.moved_from.as_ref();
     manager == desired.name.field_manager()
@@ -301,23 +311,24 @@ pub fn takes_over(desired: &Desired, policy: &Policy, manager: &str) -> bool {
         || policy.adopts(manager)
 }
 
-/// Whether fields of this manager are taken over without asking.
+/// Returns whether the release takes over fields of a manager without a
+/// conflict.
 pub(super) fn may_take_over(ctx: &Ctx<'_>, manager: &str) -> bool {
     takes_over(ctx.desired, ctx.policy, manager)
 }
 
-/// What must change of the record of owners before the object is applied.
+/// Ownership changes to make before an object is applied.
 pub(super) struct Change<'a> {
-    /// The managers whose fields become ours.
+    /// Selects the managers whose fields become ours.
     pub(super) from: &'a dyn Fn(&str) -> bool,
-    /// Fields that come back to us alone.
+    /// Fields that become ours alone again.
     pub(super) take_back: FieldSet,
-    /// Labels and annotations that are taken off.
+    /// Labels and annotations to remove.
     pub(super) strip: Vec<FieldPath>,
 }
 
-/// The operation that makes fields of other managers ours and gives up what is
-/// ignored; none where nothing changes.
+/// Builds the operation that takes over fields and gives up ignored ones.
+/// `None` if no ownership changes.
 pub(super) fn own(
     ctx: &Ctx<'_>,
     manifest: &Manifest,
@@ -349,7 +360,8 @@ pub(super) fn own(
     })
 }
 
-/// The marks of former deployers that an object carries and git does not want.
+/// Returns the marks of other deployment tools on an object that git does not
+/// contain.
 pub(super) fn marks_to_strip(manifest: &Manifest, live: &Live) -> Vec<FieldPath> {
     let wanted = manifest.value();
     deployer::marks(&live.value()["metadata"])
@@ -358,7 +370,8 @@ pub(super) fn marks_to_strip(manifest: &Manifest, live: &Live) -> Vec<FieldPath>
         .collect()
 }
 
-/// The owner that the server makes up for fields that nobody is recorded for.
+/// Returns whether the manager is the one that the server invents for fields
+/// without an owner.
 pub(super) fn is_made_up(manager: &str) -> bool {
     manager == MADE_UP_MANAGER
 }

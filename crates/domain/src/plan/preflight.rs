@@ -1,4 +1,4 @@
-//! May anything be written at all? All findings at once.
+//! Preconditions of all writes. All findings are reported at once.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::finding::{Finding, Kind, Severity};
 use crate::inventory::ReleaseName;
 use crate::object::ObjectId;
 
-/// Checks cluster, repository and version; says which way the version goes.
+/// Checks cluster, repository and version. Returns the direction of the change.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
     check_cluster(ctx, draft);
     check_repository(ctx, draft);
@@ -21,7 +21,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
     version::check(ctx, draft)
 }
 
-/// The same for a release that goes as a whole: no version is gone to.
+/// Runs the same checks for an uninstall, without a version check.
 pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
     check_cluster(ctx, draft);
     check_repository(ctx, draft);
@@ -69,17 +69,16 @@ fn check_repository(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// The record is written before the first object is. Without it, or where it says
-/// nothing any more, nobody knows what is installed, nor what else there is to
-/// prune. One that says nothing and has no objects is of a first run that was
-/// killed: that goes on.
+/// Checks for a lost record. It is written before the first object, and without
+/// it the installed version and the prunable objects are unknown. A blank
+/// record without objects belongs to an interrupted first run, which continues.
 fn check_record(ctx: &Ctx<'_>, draft: &mut Draft) {
     let observed = ctx.observed;
     let record = observed.installed.as_ref();
     if record.is_some_and(|record| !record.is_blank()) || !observed.inventory.entries.is_empty() {
         return;
     }
-    // Also what git has no more: it would be forgotten.
+    // Includes objects that git no longer has, which would be forgotten.
     let known: BTreeSet<&ObjectId> = observed
         .meta
         .keys()
@@ -109,8 +108,8 @@ fn check_record(ctx: &Ctx<'_>, draft: &mut Draft) {
     )));
 }
 
-/// Whoever is named as tooling of the ApplySet prunes it: a user who wrote
-/// another name there took the set over.
+/// Checks the tooling annotation of the ApplySet. The named tool prunes the
+/// set, so another name means that another tool took ownership.
 fn check_tooling(ctx: &Ctx<'_>, draft: &mut Draft) {
     let Some(installed) = &ctx.observed.installed else {
         return;
@@ -149,8 +148,8 @@ fn check_grants(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// Other releases and objects come before this one; where the same command
-/// brings them about before it, that is only told.
+/// Reports releases and objects that must come first. If the same command
+/// applies them first, the finding is only a note.
 fn check_hindrances(ctx: &Ctx<'_>, draft: &mut Draft, code: &str) {
     for one in &ctx.observed.hindrances {
         let severity = if one.comes_first {

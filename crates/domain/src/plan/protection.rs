@@ -1,4 +1,4 @@
-//! What is never deleted or recreated without consent.
+//! Protected objects, which are not deleted or recreated without consent.
 
 use super::draft::Ctx;
 use super::model::is_protected_kind;
@@ -7,7 +7,8 @@ use crate::object::ObjectId;
 use crate::observe::Live;
 use crate::repo::Protect;
 
-/// What of an object is protected, in words, if anything is.
+/// Returns the reason why an object is protected, as a plural noun; `None` if
+/// it is not.
 pub(super) fn protected(ctx: &Ctx<'_>, id: &ObjectId, entry: Option<&Entry>) -> Option<String> {
     let is_load_balancer = id.is("", "Service")
         && ctx
@@ -30,20 +31,21 @@ pub(super) fn protected(ctx: &Ctx<'_>, id: &ObjectId, entry: Option<&Entry>) -> 
     })
 }
 
-/// Kinds that the environment protected when the release was applied, or the release
-/// that it takes over from. A commit that stops protecting a kind does not delete
-/// objects of it.
+/// Returns the kinds that the environment protected when the release, or the
+/// release it takes objects from, was applied. A commit that stops protecting a
+/// kind then does not delete its objects.
 fn recorded<'c>(ctx: &'c Ctx<'_>) -> impl Iterator<Item = &'c Protect> {
     let policies = ctx.observed.policies();
     policies.flat_map(|memory| &memory.protect)
 }
 
-/// The version that is left.
+/// Returns the version that a change or uninstall leaves.
 pub(super) fn installed_version<'c>(ctx: &'c Ctx<'_>) -> Option<&'c str> {
     left(ctx).map(|attempt| attempt.version.as_str())
 }
 
-/// Whether that is a git revision: the version of a bundle without version folders.
+/// Returns whether that version is a git revision, as for a bundle without
+/// version folders.
 pub(super) fn was_without_versions(ctx: &Ctx<'_>) -> bool {
     left(ctx).is_some_and(|attempt| attempt.version == attempt.revision)
 }

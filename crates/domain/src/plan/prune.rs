@@ -1,4 +1,5 @@
-//! What git no longer has: decided here, deleted after verify, in reverse order.
+//! Objects that git no longer has. They are selected here and deleted after
+//! verify, in reverse order.
 
 mod backends;
 mod contents;
@@ -24,7 +25,7 @@ use crate::object::{GroupKind, ObjectId, ServiceRef};
 use crate::observe::{Listing, ListingKey};
 use crate::order::StageName;
 
-/// Decides which members go, which are kept and why.
+/// Decides for every undesired member whether it is deleted or stays, and why.
 pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
     let implied = namespace::implied(ctx);
     let judge = Judge::new(ctx);
@@ -112,7 +113,8 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
     draft.pruned = pruned;
 }
 
-/// Whether another release takes an object over, or did so; says which one.
+/// Returns whether another release takes or took over an object, and records
+/// the reason.
 fn handed_over(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId) -> bool {
     let live = ctx.observed.live_meta(id);
     match heir(&ctx.desired.terms.heirs, id, live) {
@@ -133,7 +135,7 @@ fn handed_over(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId) -> bool {
     }
 }
 
-/// Whether it is what a move of the bundle takes along.
+/// Returns whether a move of the bundle copied the object.
 fn is_copy(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     let mut moves = ctx.desired.sequence.moves.iter();
     moves.any(|rule| {
@@ -159,7 +161,7 @@ fn carry_out(draft: &mut Draft, id: &ObjectId, verdict: Verdict, pruned: &mut Ve
     }
 }
 
-/// Nothing is left to do about it.
+/// Records that nothing is left to do for an object.
 fn stays(draft: &mut Draft, id: &ObjectId, reason: &str) {
     let stage = StageName::Prune;
     draft.change(id, Action::Unchanged, stage, reason, Vec::new());
@@ -170,7 +172,7 @@ fn skip(draft: &mut Draft, id: &ObjectId, reason: &str) {
     draft.change(id, Action::Skip, stage, reason, Vec::new());
 }
 
-/// Whether everything was seen, and an object was not there.
+/// Returns whether an object is absent and its kind was listed completely.
 pub(super) fn is_gone(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     ctx.observed.live_meta(id).is_none() && ctx.observed.is_complete(id)
 }
@@ -183,9 +185,8 @@ pub(super) fn service_ref(id: &ObjectId) -> Option<ServiceRef> {
     })
 }
 
-/// Services by which run-time objects were recorded, and that are gone although no
-/// entry says any more that they were of the release: a former run took them away,
-/// and pods registered again.
+/// Returns Services that runtime objects refer to and that no longer exist. An
+/// earlier run deleted them and their record, and pods then registered again.
 pub(super) fn lost_services(ctx: &Ctx<'_>) -> Vec<ServiceRef> {
     let observed = ctx.observed;
     let is_lost = |service: &&ServiceRef| {
@@ -198,8 +199,9 @@ pub(super) fn lost_services(ctx: &Ctx<'_>) -> Vec<ServiceRef> {
     services.filter(is_lost).cloned().collect()
 }
 
-/// Nothing goes this time. That registrations could not be listed is said all
-/// the same: dead ones are not seen, and the next plan may not prune.
+/// Warns about registrations that could not be listed although nothing is
+/// deleted now. Dead ones are not visible, and the next plan may be unable to
+/// prune.
 fn say_unlisted(ctx: &Ctx<'_>, draft: &mut Draft) {
     for (group, kind) in REGISTRATIONS {
         let key = ListingKey {
@@ -216,7 +218,7 @@ fn say_unlisted(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// Why nothing may be pruned at all.
+/// Returns the reason why nothing is pruned; `None` if pruning is possible.
 pub(super) fn hold(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<String> {
     let unseen = unseen_registrations(ctx, draft);
     if let Some((kind, why)) = &unseen {
@@ -238,7 +240,7 @@ pub(super) fn hold(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<String> {
     unseen.map(|(kind, _)| format!("objects of kind {kind} could not be listed"))
 }
 
-/// The kinds that point at Services.
+/// Kinds that reference Services.
 pub(crate) const REGISTRATIONS: &[(&str, &str)] = &[
     ("apiregistration.k8s.io", "APIService"),
     (
@@ -251,8 +253,9 @@ pub(crate) const REGISTRATIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// A registration that was not seen may need what goes (I1). Where they may not
-/// be listed, a release that lies in namespaces only leaves them to others.
+/// Returns a kind of registrations that could not be listed. An unseen
+/// registration may need an object that is deleted (I1). If listing is
+/// forbidden, a release with only namespaced objects ignores it.
 pub(super) fn unseen_registrations(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -278,7 +281,8 @@ pub(super) fn unseen_registrations(
     None
 }
 
-/// Whether everything that the release has or had lies in namespaces.
+/// Returns whether all present and recorded objects of the release are
+/// namespaced.
 fn is_namespaced(ctx: &Ctx<'_>) -> bool {
     let recorded = ctx.observed.inventory.entries.keys();
     ctx.manifests
@@ -288,9 +292,9 @@ fn is_namespaced(ctx: &Ctx<'_>) -> bool {
         .all(|id| id.namespace.is_some() || id.is("", "Namespace"))
 }
 
-/// The same kind and name in another namespace: a move, not a loss. One object is the
-/// successor of one: where many namespaces had it and one of them keeps it, the others
-/// lose it.
+/// Returns whether the object moved to another namespace, with the same kind
+/// and name. Each new object counts as the successor of one. If several
+/// namespaces had the object and only one keeps it, the others lose it.
 fn is_moved<'a>(
     ctx: &Ctx<'_>,
     moved: &mut BTreeMap<(&'a str, &'a str, &'a str), usize>,

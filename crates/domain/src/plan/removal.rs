@@ -1,8 +1,9 @@
-//! A release that goes as a whole: git no longer has it, or somebody asked.
+//! Uninstall of a release, because git no longer has it or a user requested it.
 //!
-//! Nothing goes without a [`Consented`]. What is handed over to another release
-//! stays and changes hands; what is kept (protected kinds, a namespace with
-//! objects of others) loses our label, so that it is a member of nothing.
+//! Nothing is deleted without a [`Consented`]. Objects handed over to another
+//! release stay and change their owner. Retained objects (protected kinds,
+//! namespaces with other objects) lose our label, so that they are members of
+//! no release.
 
 use std::collections::BTreeSet;
 
@@ -22,18 +23,18 @@ use crate::observe::LiveMeta;
 use crate::order::StageName;
 use crate::repo::{Consent, ConsentAction};
 
-/// What is to become of a release that goes as a whole.
+/// Conditions of an uninstall.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Removal {
-    /// The consent to its end; without it nothing is deleted.
+    /// Consent to the uninstall; without it nothing is deleted.
     pub consented: Option<Consented>,
-    /// Releases that take over objects of it.
+    /// Releases that take over objects.
     pub heirs: Vec<Heir>,
-    /// Whether its environment has a file in which somebody could consent.
+    /// True if the environment still has a file in which a user could consent.
     pub has_file: bool,
 }
 
-/// Proof that somebody consented to the end of a release.
+/// Proof of consent to an uninstall.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Consented(Where);
 
@@ -43,19 +44,19 @@ enum Where {
     Command,
 }
 
-/// A release that takes over objects of one that goes.
+/// A release that takes over objects of an uninstalled one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heir {
-    /// The release.
+    /// Name of the release.
     pub name: ReleaseName,
-    /// What its members carry as label.
+    /// Part-of label value of its members.
     pub apply_set: String,
-    /// What it wants.
+    /// Desired objects of the release.
     pub wants: BTreeSet<ObjectId>,
 }
 
 impl Consented {
-    /// The consent that stands in git, if it does.
+    /// Returns the consent in git, if there is one.
     pub fn in_git(consents: &[Consent], release: &str) -> Option<Self> {
         consents
             .iter()
@@ -63,27 +64,29 @@ impl Consented {
             .then_some(Self(Where::Git))
     }
 
-    /// Somebody asked for it by its own command, and is asked before it begins.
+    /// Creates the consent of a user who runs the uninstall command, which asks
+    /// for confirmation.
     pub fn by_command() -> Self {
         Self(Where::Command)
     }
 
-    /// Whether nothing sees to it that successors come first.
+    /// Returns whether the uninstall may run before its successors, as a
+    /// command can.
     pub(super) fn is_out_of_turn(&self) -> bool {
         self.0 == Where::Command
     }
 }
 
-/// How far the handover of an object is.
+/// Progress of the handover of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Handed {
-    /// It carries the label of the other release.
+    /// The object carries the label of the other release.
     Taken,
-    /// The other release wants it.
+    /// The other release desires the object.
     Waiting,
 }
 
-/// The release that took an object over, or will.
+/// Returns the release that takes or took over an object, with the progress.
 pub(super) fn heir<'h>(
     heirs: &'h [Heir],
     id: &ObjectId,
@@ -97,13 +100,13 @@ pub(super) fn heir<'h>(
 }
 
 impl Removal {
-    /// The objects that other releases take over.
+    /// Returns the objects that other releases take over.
     pub(super) fn handed_over(&self) -> impl Iterator<Item = &ObjectId> {
         self.heirs.iter().flat_map(|heir| &heir.wants)
     }
 }
 
-/// Decides about every member, and adds the steps.
+/// Decides every member and adds the steps.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Outgoing {
     let Some(removal) = ctx.removal else {
         return Outgoing::default();
@@ -143,8 +146,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Outgoing {
     outgoing
 }
 
-/// What other releases took over is theirs; what they will take over waits for
-/// them. Gives back what is left.
+/// Excludes members that other releases took over or will take over. Returns
+/// the remaining ones.
 fn hand_over<'a>(
     ctx: &Ctx<'a>,
     draft: &mut Draft,
@@ -170,7 +173,7 @@ fn hand_over<'a>(
     left
 }
 
-/// Nothing goes: says what would.
+/// Reports the objects that stay until a consent.
 fn wait_for_consent(ctx: &Ctx<'_>, draft: &mut Draft, members: &[(&ObjectId, &Entry)]) {
     let mut staying = 0;
     for (id, _) in members {
@@ -212,7 +215,7 @@ fn wait_for_consent(ctx: &Ctx<'_>, draft: &mut Draft, members: &[(&ObjectId, &En
     );
 }
 
-/// What happens to each member, with consent.
+/// Decides every member, with consent.
 fn judge(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -284,7 +287,7 @@ fn carry_out(
         }
         Verdict::Keep(finding) => {
             skip(draft, id, &finding.message);
-            // What could not be seen is not forgotten.
+            // An object that could not be listed stays a member.
             if finding.code != "incomplete-view" {
                 kept.push(id.clone());
             }
@@ -294,8 +297,8 @@ fn carry_out(
     }
 }
 
-/// Services of the release that are gone already, by what its bundle declares:
-/// its pods may have made registrations anew before they ended.
+/// Returns declared Services that no longer exist. Pods may have registered
+/// again before they ended.
 fn remembered_services(ctx: &Ctx<'_>) -> Vec<ServiceRef> {
     let Some(namespace) = &ctx.desired.namespace else {
         return Vec::new();
@@ -314,7 +317,7 @@ fn remembered_services(ctx: &Ctx<'_>) -> Vec<ServiceRef> {
         .collect()
 }
 
-/// Why nothing may go at all.
+/// Returns the reason why nothing is deleted; `None` if deletions are possible.
 fn hold(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) -> Option<String> {
     if !ctx.policy.prune.enabled {
         return Some("pruning is disabled in the environment file".to_owned());
@@ -331,8 +334,8 @@ fn hold(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) -> Option<String> {
     Some(format!("objects of kind {kind} could not be listed"))
 }
 
-/// A Job that runs once ends with its release, wherever it is: one whose pods never
-/// start would hold it for ever.
+/// Warns about running run-once Jobs. An uninstall ends them, because a Job
+/// whose pods never start would block it forever.
 fn say_running(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) {
     for Pruned { id, .. } in pruned {
         let Some(live) = ctx.observed.live_meta(id) else {
@@ -352,7 +355,7 @@ fn say_running(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) {
     }
 }
 
-/// What stays takes off what makes it a member.
+/// Removes our marks from objects that stay.
 fn release(ctx: &Ctx<'_>, draft: &mut Draft, kept: &[ObjectId]) {
     let deletions: Vec<(StepId, Need)> = draft
         .steps
@@ -387,10 +390,10 @@ fn release(ctx: &Ctx<'_>, draft: &mut Draft, kept: &[ObjectId]) {
     draft.all_before(ctx, StageName::Shrink, &deletions, &releases, &why, reason);
 }
 
-/// The patch that takes our marks off an object, and says which release left
-/// it: one of that name may have it back. None where it has no mark, or the
-/// label of another set. It tests the incarnation and the marks, not the
-/// version: controllers go on writing to what stays.
+/// Builds the patch that removes our marks and records the releasing release,
+/// which may adopt the object again. `None` without marks, or with the label of
+/// another ApplySet. The patch tests UID and marks instead of the
+/// resourceVersion, because controllers keep writing the object.
 fn without_marks(ctx: &Ctx<'_>, live: &LiveMeta) -> Option<Value> {
     if live.part_of().is_some_and(|set| set != ctx.apply_set) {
         return None;

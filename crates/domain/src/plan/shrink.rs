@@ -1,11 +1,11 @@
-//! The end of a change: what only the former version needed.
+//! Cleanup at the end of a change, for objects that only the previous version
+//! needed.
 
 use super::draft::{Ctx, Draft};
 use super::model::{EdgeReason, Need, Op, StepId};
 use crate::order::StageName;
 
-/// Puts steps behind everything: behind `verified`, the barrier after which
-/// everything is ready, and behind what is pruned.
+/// Orders steps after the `verified` barrier and after all pruning.
 pub(super) fn after_everything(
     ctx: &Ctx<'_>,
     draft: &mut Draft,

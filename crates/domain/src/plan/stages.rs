@@ -1,5 +1,5 @@
-//! Stages that a bundle declares: which objects they apply, how long that may
-//! take, what verifies them, and their order on the way back.
+//! Declared stages: their objects, deadlines, verification, and order in a
+//! downgrade.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,18 +13,18 @@ use crate::order::{StageName, is_builtin_group};
 use crate::repo::{Matcher, RolloutRule, Selector, StageRule};
 
 impl Ctx<'_> {
-    /// What the bundle says of a stage of its own.
+    /// Returns the rule of a declared stage.
     pub(super) fn declared(&self, stage: &StageName) -> Option<&StageRule> {
         let mut rules = self.sequence.stages.iter();
         rules.find(|rule| rule.stage == *stage)
     }
 
-    /// Whether what comes after a stage does not wait until it is ready.
+    /// Returns whether later stages do not wait for readiness of a stage.
     pub(super) fn is_applied_only(&self, stage: &StageName) -> bool {
         self.declared(stage).is_some_and(|rule| rule.applied_only)
     }
 
-    /// How a `DaemonSet` is rolled out.
+    /// Returns the rollout rule of a `DaemonSet`, with its stage.
     pub(super) fn rollout_of(&self, id: &ObjectId) -> Option<(&StageRule, &RolloutRule)> {
         if !id.is("apps", "DaemonSet") {
             return None;
@@ -34,9 +34,9 @@ impl Ctx<'_> {
     }
 }
 
-/// The objects that are assigned to a stage: by the file that a stage is
-/// verified with, by their annotation, or else by the first stage that selects
-/// them.
+/// Assigns objects to declared stages: by the annotation of the object or the
+/// file that verifies a stage, otherwise by the first stage that selects the
+/// object.
 pub(super) fn assign<'a>(ctx: &Ctx<'a>) -> BTreeMap<&'a ObjectId, StageName> {
     let rules = &ctx.sequence.stages;
     let selectors: Vec<_> = rules
@@ -69,9 +69,9 @@ pub(super) fn assign<'a>(ctx: &Ctx<'a>) -> BTreeMap<&'a ObjectId, StageName> {
     assigned
 }
 
-/// Gives the stages the order of the way back: what is applied in them goes back
-/// in the reverse order. Who is stopped before it is applied is so on the way
-/// back too: the two stages change places.
+/// Reverses the order of stages that apply objects, for a downgrade. A stage
+/// that stops workloads before their apply must still come first, so the two
+/// stages swap places.
 pub(super) fn turn(ctx: &mut Ctx<'_>, direction: Direction) {
     if direction == Direction::Forward {
         return;
@@ -98,7 +98,7 @@ pub(super) fn turn(ctx: &mut Ctx<'_>, direction: Direction) {
     let mut order: Vec<usize> = turned.iter().rev().copied().collect();
     for (stop, apply) in stopped.iter().enumerate() {
         let at = |one: usize| order.iter().position(|&other| other == one);
-        // One that is applied in it as well moves with that.
+        // A stage that also applies objects moves with them.
         if let Some(apply) = apply.filter(|_| !applied[stop])
             && let (Some(stop), Some(apply)) = (at(stop), at(apply))
         {
@@ -133,7 +133,8 @@ pub(super) fn turn(ctx: &mut Ctx<'_>, direction: Direction) {
     ctx.assigned.values_mut().for_each(rename);
 }
 
-/// The first stage that applies what another one scales.
+/// Returns the position of the first stage that applies a workload which `rule`
+/// scales.
 fn applied_after(ctx: &Ctx<'_>, rule: &StageRule, places: &[StageName]) -> Option<usize> {
     let targets: Vec<_> = rule
         .scale
@@ -151,10 +152,9 @@ fn applied_after(ctx: &Ctx<'_>, rule: &StageRule, places: &[StageName]) -> Optio
     found.min()
 }
 
-/// What needs something that is applied in a declared stage is applied there
-/// too, where its own stage comes earlier: else the stages would wait for each
-/// other, and what ends between them could do so too soon. On the way back what
-/// is needed goes back last.
+/// Moves dependents of a declared stage into it, if their own stage is earlier.
+/// Otherwise the stages would wait for each other, and a temporary change could
+/// end too soon. In a downgrade dependencies change last, so nothing moves.
 pub(super) fn join(draft: &mut Draft, direction: Direction) {
     if direction == Direction::Reverse {
         return;
@@ -194,9 +194,9 @@ pub(super) fn join(draft: &mut Draft, direction: Direction) {
     }
 }
 
-/// Adds what a declared stage wants of its steps: the deadline of its waits, and
-/// that what verifies it comes last. `around` are steps that come before the
-/// stage, or after it. While a change is not `unfinished`, no check is asked for.
+/// Sets the deadlines of declared stages and makes their verification come
+/// last. `around` are steps before or after the stage. Checks are only added
+/// while a change is `unfinished`.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, around: &BTreeSet<StepId>, unfinished: bool) {
     point_out_unused(ctx, draft);
     for rule in &ctx.sequence.stages {
@@ -228,14 +228,14 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, around: &BTreeSet<StepId>, u
     }
 }
 
-/// Whether an object is a Job that a stage is verified with.
+/// Returns whether an object is a verification Job of a stage.
 fn is_verified_by(ctx: &Ctx<'_>, rule: &StageRule, id: &ObjectId) -> bool {
     ctx.manifests
         .get(id)
         .is_some_and(|manifest| rule.verify.contains(&manifest.origin().file))
 }
 
-/// A stage that selects what is not there does something else than it says.
+/// Warns about stage selectors that match no object.
 fn point_out_unused(ctx: &Ctx<'_>, draft: &mut Draft) {
     let mut unused: Vec<(&StageRule, &Selector, Matcher)> = Vec::new();
     for rule in &ctx.sequence.stages {
@@ -265,13 +265,14 @@ fn point_out_unused(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// How far a step must be before a barrier is passed. What a stage applies must
-/// be ready, unless the stage says otherwise. Elsewhere custom resources may need
-/// what comes after the barrier, and a claim the pod that uses it.
+/// Returns the state that a step must reach before a barrier. Objects of a
+/// declared stage must be ready, unless the stage is applied only. Elsewhere
+/// custom resources may need later objects, and a claim may need its pod, so
+/// they only must be applied.
 pub(super) fn at_barrier(ctx: &Ctx<'_>, step: &Step) -> (StepId, Need) {
     let (id, need) = reached(step);
     let runs_once = matches!(step.op, Op::Create { once: true, .. });
-    // What only joined a stage may need what comes after it.
+    // An object that joined a stage as a dependent may need later objects.
     let assigned = ctx.assigned.get(&step.object) == Some(&step.stage);
     let is_awaited = match ctx.declared(&step.stage).filter(|_| assigned) {
         Some(rule) => !rule.applied_only,

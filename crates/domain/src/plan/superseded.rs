@@ -1,13 +1,14 @@
-//! Registrations that git no longer has, and whose pods become those of a version
-//! that knows nothing of them.
+//! Registrations that git no longer has and whose pods are replaced by a
+//! version without them.
 //!
-//! A webhook that nobody answers any more lets nothing through that it is asked about.
-//! What has to be written then never gets ready, so its registration cannot wait for
-//! that, as everything else that is pruned does. It goes when the pods that come are
-//! ready and what takes over from it is registered. On the way back it goes before its
-//! pods do, and custom resources are written while it still answers. One that another
-//! one takes over from in full goes when that is registered, whoever answers it: the
-//! former pods would judge what is meant for the wanted ones.
+//! A webhook without a backend refuses every intercepted request. Objects it
+//! intercepts would never become ready, so its registration cannot be pruned
+//! after verify like other objects. In an upgrade, it is deleted once the new
+//! pods are ready and its successor is registered. In a downgrade, it is
+//! deleted before its pods are replaced, and custom resources are written while
+//! it still answers. A registration that another one fully covers is deleted
+//! once the other exists, in either direction: the previous pods would validate
+//! objects meant for the new ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +25,7 @@ use crate::object::{ObjectId, ServiceRef};
 use crate::observe::Registration;
 use crate::order::{Facts, Interception, StageName};
 
-/// Takes the registrations out of what is pruned last, and plans their deletion.
+/// Moves these registrations from the pruned objects to earlier deletion steps.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
     let registrations = ctx.observed.registrations.iter();
     let registrations: BTreeMap<&ObjectId, &Registration> =
@@ -45,7 +46,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
         });
         match found {
             None => draft.pruned.push(one),
-            // What takes over comes first whichever way it goes.
+            // A covering registration is applied first in either direction.
             Some((registration, pods, deletion))
                 if direction == Direction::Forward || pods.is_empty() =>
             {
@@ -58,8 +59,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
     }
 }
 
-/// A webhook configuration that git has, and whose webhooks are asked about all that
-/// those of another one are asked about.
+/// Returns a desired webhook configuration that intercepts everything the given
+/// one intercepts.
 pub(super) fn taken_over<'a>(ctx: &Ctx<'a>, registration: &Registration) -> Option<&'a ObjectId> {
     if registration.intercepts.is_empty() {
         return None;
@@ -78,8 +79,9 @@ pub(super) fn taken_over<'a>(ctx: &Ctx<'a>, registration: &Registration) -> Opti
     found.map(|(id, _)| *id)
 }
 
-/// The Service of a webhook behind which all pods are replaced, and the steps that do
-/// it: none of them where a run did so that did not get to its end.
+/// Returns the Service of a webhook whose pods are all replaced, with the
+/// replacing steps. The steps are empty if an interrupted run already replaced
+/// them.
 fn replaced(
     ctx: &Ctx<'_>,
     draft: &Draft,
@@ -98,7 +100,8 @@ fn replaced(
     })
 }
 
-/// The wanted workloads whose pods are behind a Service now, or come to be.
+/// Returns the desired workloads whose pods are behind a Service now or after
+/// this plan.
 pub(super) fn behind<'a>(ctx: &Ctx<'a>, service: &ServiceRef) -> BTreeSet<&'a ObjectId> {
     let id = service.id();
     let facts = ctx.facts.get(&id);
@@ -116,8 +119,8 @@ pub(super) fn behind<'a>(ctx: &Ctx<'a>, service: &ServiceRef) -> BTreeSet<&'a Ob
     are_behind.chain(ctx.backends(service)).collect()
 }
 
-/// On the way up: once nobody answers who knows of it, and before the custom resources
-/// that it would be asked about.
+/// Plans the deletion in an upgrade: after all pods that serve the webhook are
+/// replaced, and before the custom resources that it would intercept.
 fn after(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -150,7 +153,7 @@ fn after(
         };
         let own = ctx.stage_of(id);
         let first = first_step_of(draft, written);
-        // The bundle may want it before the pods that come.
+        // A declared stage may require it before the new pods.
         let is_said = ctx.assigned.contains_key(id) && own < stage;
         if !is_said && !above.contains(&first) {
             draft.edge(step, Need::Absent, first, EdgeReason::Intercepts);
@@ -158,7 +161,8 @@ fn after(
     }
 }
 
-/// On the way back: while those answer who know of it, and after what they let through.
+/// Plans the deletion in a downgrade: while pods still serve the webhook, and
+/// after the custom resources that it accepts.
 fn before(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -186,7 +190,7 @@ fn before(
     }
 }
 
-/// Whether one of the rules is about something that another rule is about.
+/// Returns whether two sets of interception rules overlap.
 fn is_shared(rules: &[Interception], other: &Interception) -> bool {
     let meets = |one: &str, other: &str| one == "*" || other == "*" || one == other;
     rules

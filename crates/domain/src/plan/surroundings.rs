@@ -1,5 +1,5 @@
-//! What may keep the workloads of a release from getting on, or nodes from
-//! being drained, and is not the release's to change.
+//! Workload context: conditions outside of the release that may block its
+//! workloads or node drains.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,12 @@ use crate::object::{Manifest, ObjectId};
 use crate::observe::Surroundings;
 use crate::order::{StageName, selects};
 
-/// How many names are given.
+/// Maximum number of names in a message.
 const NAMED: usize = 5;
 
 impl Plan {
-    /// Whether it writes workloads, so that it matters what stands around them.
+    /// Returns whether the plan writes workloads, for which the context
+    /// matters.
     pub fn writes_workloads(&self) -> bool {
         self.steps.iter().any(writes_workload)
     }
@@ -30,8 +31,8 @@ fn writes_workload(step: &Step) -> bool {
     applies && (step.stage == StageName::Workloads || step.object.group == "apps")
 }
 
-/// Points out what stands in the way; only warnings, for none of it need be
-/// there any more when it matters.
+/// Reports obstacles. They are only warnings, because an obstacle may be gone
+/// by the time it matters.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let Some(surroundings) = &ctx.observed.surroundings else {
         return;
@@ -88,12 +89,13 @@ fn named(names: &[String]) -> String {
     }
 }
 
-/// Disruption budgets, those of the release as git has them and without those that go.
+/// Disruption budgets, with those of the release as in git and without deleted
+/// ones.
 struct Budgets<'a> {
     specs: BTreeMap<&'a ObjectId, Value>,
-    /// By their namespaces and a label that all their pods have.
+    /// Budgets by namespace and a required pod label.
     labeled: BTreeMap<(Option<String>, String, String), Vec<&'a ObjectId>>,
-    /// Those that name no such label, by their namespaces.
+    /// Budgets without a required pod label, by namespace.
     others: BTreeMap<Option<String>, Vec<&'a ObjectId>>,
 }
 
@@ -101,7 +103,7 @@ impl<'a> Budgets<'a> {
     fn of(ctx: &Ctx<'a>, surroundings: &'a Surroundings, draft: &Draft) -> Self {
         let there = surroundings.budgets.iter();
         let mut specs: BTreeMap<&ObjectId, Value> = there
-            // One with another name may take over from it.
+            // A renamed budget may replace it.
             .filter(|budget| draft.action(&budget.id) != Some(Action::Delete))
             .map(|budget| (&budget.id, budget.spec.clone()))
             .collect();
@@ -133,7 +135,7 @@ impl<'a> Budgets<'a> {
         budgets
     }
 
-    /// Those of the pods with these labels.
+    /// Returns the budgets that select pods with these labels.
     fn over(
         &self,
         namespace: Option<&String>,
@@ -152,7 +154,7 @@ impl<'a> Budgets<'a> {
     }
 }
 
-/// Points out budgets that keep nodes from being drained of the pods of a workload.
+/// Warns about budgets that prevent evicting the pods of a workload.
 fn budgets(
     known: &Budgets<'_>,
     id: &ObjectId,
@@ -202,7 +204,7 @@ fn budgets(
     }
 }
 
-/// Whether a budget never lets a pod go, when all that are wanted are there.
+/// Returns whether a budget allows no eviction when all replicas are ready.
 fn allows_none(spec: &Value, replicas: u64) -> bool {
     if replicas == 0 {
         return false;

@@ -1,5 +1,5 @@
-//! What the planner decides, told as scenes: what git has, what the cluster
-//! has, what is recorded.
+//! Decisions of the planner, tested with scenes: git, the cluster and the
+//! record.
 
 mod access;
 mod adoption;
@@ -47,12 +47,12 @@ use serde_json::json;
 use super::{Action, Op, Plan, Step, Until};
 use scene::Scene;
 
-/// Defines the kind Widget.
+/// CRD of the kind Widget.
 const WIDGETS: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}]}}";
-/// The same, which says of which version it is.
+/// The same CRD, with a version note.
 const NOTED_WIDGETS: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}], note: OLD}}";
 
-/// The plan of a scene, as lines: what happens to every object.
+/// Returns the changes of a plan as lines, one per object.
 fn changes(plan: &Plan) -> Vec<String> {
     plan.changes
         .iter()
@@ -60,7 +60,7 @@ fn changes(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-/// The steps of a plan, in order.
+/// Returns the steps of a plan as lines, in order.
 fn lines(plan: &Plan) -> Vec<String> {
     plan.steps.iter().map(line).collect()
 }
@@ -100,7 +100,7 @@ fn line(step: &Step) -> String {
     format!("{}: {} {}{until}", step.stage, step.op.verb(), step.object)
 }
 
-/// The step that applies an object.
+/// Returns the step that applies an object.
 fn step_of<'a>(plan: &'a Plan, id: &str) -> &'a Step {
     let mut steps = plan.steps.iter();
     let is_it = |step: &&Step| step.op.applies() && step.object.to_string() == id;
@@ -109,7 +109,7 @@ fn step_of<'a>(plan: &'a Plan, id: &str) -> &'a Step {
         .unwrap_or_else(|| panic!("{id} is not applied: {:?}", lines(plan)))
 }
 
-/// The edges of a plan.
+/// Returns the edges of a plan as lines.
 fn edges(plan: &Plan) -> Vec<String> {
     let name = |step: &Step| match step.op {
         Op::Wait => format!("{} (wait)", step.object),
@@ -131,7 +131,7 @@ fn edges(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-/// Where the first step of an object is.
+/// Returns the position of the first step of an object.
 fn position(plan: &Plan, id: &str) -> usize {
     let mut steps = plan.steps.iter();
     steps
@@ -166,7 +166,7 @@ fn a_plan_made_before_the_key_existed_is_not_stale() {
     assert!(reviewed.has_effects_of(&reviewed));
     let other = scene().git("ConfigMap/web/c: {data: {a: z}}").plan();
     assert!(!other.has_effects_of(&reviewed));
-    // A plan that was reviewed with digests binds to them.
+    // A plan reviewed with digests requires the same digests.
     assert!(!reviewed.has_effects_of(&now));
 }
 

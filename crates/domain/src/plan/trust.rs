@@ -1,9 +1,9 @@
-//! Certificates that registrations and the conversion of definitions trust:
-//! while pods of two versions answer, those of both are trusted.
+//! CA bundles of registrations and CRD conversions. While pods of two versions
+//! answer, the certificates of both are trusted.
 //!
-//! What git has and what the server has now are sent as one bundle, together
-//! with the Service. In stage `shrink`, when nothing of the former version is
-//! left, it becomes what git says.
+//! The certificates in git and in the cluster are sent as one bundle, together
+//! with the Service. Stage `shrink` reduces the bundle to the one in git, when
+//! no pod of the previous version is left.
 
 use std::collections::BTreeSet;
 
@@ -17,15 +17,15 @@ use super::model::{Body, NonSecret, Op};
 use crate::object::{ObjectId, from_base64};
 use crate::order::StageName;
 
-/// What every certificate of a bundle begins and ends with.
+/// PEM markers around a certificate.
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
-/// What is said of a step that keeps certificates.
+/// Reason text of a step that retains certificates.
 pub(super) const TRUSTED: &str =
     "the certificates that the former pods answer with are trusted until the end";
 
-/// Keeps the trusted certificates in the steps that would take them away.
+/// Retains trusted certificates in the steps that would remove them.
 pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
     if !may_pods_be_exchanged(ctx, draft) {
         return;
@@ -65,8 +65,8 @@ pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// A definition that goes on trusting what the former pods behind its conversion
-/// answer with; none where git says all of it.
+/// Returns a CRD that also trusts the certificates of the previous conversion
+/// pods. `None` if git already contains them all.
 pub(super) fn of_conversion(
     ctx: &Ctx<'_>,
     draft: &Draft,
@@ -83,8 +83,8 @@ pub(super) fn of_conversion(
     add(client, former).then_some(wider)
 }
 
-/// Adds what the live object trusts to what the wanted one does. Says whether
-/// there was anything to add.
+/// Adds the certificates of the live object to the desired one. Returns whether
+/// any were added.
 fn trust_both(wanted: &mut Value, live: &Value) -> bool {
     let spec = wanted.get_mut("spec");
     let mut added = spec.is_some_and(|spec| add(spec, &live["spec"]));
@@ -99,8 +99,8 @@ fn trust_both(wanted: &mut Value, live: &Value) -> bool {
     added
 }
 
-/// Of one client configuration. One without certificates of its own gets them
-/// from somebody else.
+/// Merges the bundles of one client configuration. A configuration without a
+/// bundle is skipped, because another client injects it.
 fn add(wanted: &mut Value, live: &Value) -> bool {
     let (Some(ours), Some(theirs)) = (wanted["caBundle"].as_str(), live["caBundle"].as_str())
     else {
@@ -113,7 +113,7 @@ fn add(wanted: &mut Value, live: &Value) -> bool {
     true
 }
 
-/// Both bundles as one; none where the second adds nothing.
+/// Merges two bundles; `None` if the second adds no certificate.
 fn union(ours: &str, theirs: &str) -> Option<String> {
     let text = |bundle: &str| String::from_utf8(from_base64(bundle)?).ok();
     let (ours, theirs) = (text(ours)?, text(theirs)?);

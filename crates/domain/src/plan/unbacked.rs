@@ -1,4 +1,4 @@
-//! Registrations of the release for a Service that nobody has: whatever they intercept
+//! Registrations of the release without a Service. Every intercepted request
 //! fails, and no apply changes that.
 
 use super::draft::{Ctx, Draft};
@@ -6,8 +6,8 @@ use crate::finding::{Finding, Kind};
 use crate::object::{ObjectId, ServiceRef};
 use crate::repo::RuntimeObject;
 
-/// Warns of every Service that a registration of the release points at and that neither
-/// the release nor the cluster has.
+/// Warns about Services that a registration references and that exist neither
+/// in the release nor in the cluster.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     for (&id, facts) in &ctx.facts {
         for service in &facts.services {
@@ -28,7 +28,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// Whether it was looked for in vain, and nobody brings it.
+/// Returns whether a Service was not found and nothing will create it.
 fn is_missing(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
     let id = service.id();
     let backend = ctx.observed.backends.get(service);

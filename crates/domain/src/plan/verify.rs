@@ -1,4 +1,4 @@
-//! Readiness of everything, and the barrier after which things may go.
+//! Readiness of all objects, and the barrier that precedes pruning.
 
 mod deserted;
 
@@ -13,7 +13,7 @@ use crate::object::{GroupKind, ObjectId, ServiceRef};
 use crate::order::StageName;
 use crate::repo::RuntimeObject;
 
-/// Adds waits for what has no step of its own and the barrier behind all of it.
+/// Adds waits for objects without steps, and the barrier after all waits.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let installed = ctx.observed.installed.as_ref();
     let ready = installed.is_some_and(|installed| installed.ready);
@@ -42,7 +42,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     draft.verified = Some(barrier);
 }
 
-/// The most that a step reaches.
+/// Returns the strongest state that a step reaches.
 pub(super) fn reached(step: &Step) -> (StepId, Need) {
     let need = match (&step.op, &step.until) {
         (_, None) => Need::Applied,
@@ -52,8 +52,8 @@ pub(super) fn reached(step: &Step) -> (StepId, Need) {
     (step.id, need)
 }
 
-/// Waits for what is ready already: that nothing is done to, and what went before
-/// something that it needs. Where that changes, it is looked afterwards.
+/// Adds waits for unchanged objects, and re-checks objects whose dependency
+/// changes afterwards.
 fn wait_for_the_rest(ctx: &Ctx<'_>, draft: &mut Draft) {
     let still: Vec<ObjectId> = draft
         .changes
@@ -68,14 +68,15 @@ fn wait_for_the_rest(ctx: &Ctx<'_>, draft: &mut Draft) {
             }
         })
         .map(|change| change.object.clone())
-        // What was not looked at was ready, and nobody has touched it.
+        // In a partial plan, objects outside of its focus were ready and were
+        // not touched.
         .filter(|id| {
             ctx.observed
                 .focus
                 .as_ref()
                 .is_none_or(|some| some.contains(id))
         })
-        // A Job that ended may be gone by now.
+        // A finished Job may be deleted by now.
         .filter(|id| ctx.observed.live_meta(id).is_some())
         .filter(|id| !ctx.desired.has_run(id, &ctx.observed.journal))
         .collect();
@@ -97,7 +98,7 @@ fn wait_for_the_rest(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// Waits for what the workloads make, from when they are ready.
+/// Adds waits for runtime objects, after their workloads are ready.
 fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft) {
     let steps = draft.steps.iter();
     let restarted = steps
@@ -171,7 +172,7 @@ fn wait_for_one(
     }
 }
 
-/// The Services of the release with a name, in whichever namespace.
+/// Returns the Services of the release with a name, in any namespace.
 pub(super) fn services(ctx: &Ctx<'_>, name: &str) -> Vec<ServiceRef> {
     ctx.named("Service", name)
         .iter()
@@ -185,8 +186,8 @@ pub(super) fn services(ctx: &Ctx<'_>, name: &str) -> Vec<ServiceRef> {
         .collect()
 }
 
-/// Where a run-time object with this name may be: in each namespace that holds
-/// objects of the release, or without one.
+/// Returns the possible ids of a runtime object: in each namespace with objects
+/// of the release, or cluster-scoped.
 fn candidates(ctx: &Ctx<'_>, kind: &GroupKind, name: &str) -> Vec<ObjectId> {
     let at = |namespace| ObjectId::new(&kind.group, &kind.kind, namespace, name);
     let served = ctx.observed.discovery.preferred(kind);

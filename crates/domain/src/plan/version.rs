@@ -1,4 +1,4 @@
-//! May the wanted version be gone to from what is there, and which way is that?
+//! Checks whether the version change is allowed, and determines its direction.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::finding::{Finding, Kind};
 use crate::inventory::{AttemptResult, Installed};
 use crate::repo::{can_upgrade, semantic};
 
-/// Objects that others call, or whose shape others rely on.
+/// Kinds that define or register APIs, on which other clients rely.
 const APIS: [(&str, &str); 4] = [
     ("apiextensions.k8s.io", "CustomResourceDefinition"),
     ("apiregistration.k8s.io", "APIService"),
@@ -22,8 +22,8 @@ const APIS: [(&str, &str); 4] = [
     ),
 ];
 
-/// Compares the wanted version with what is installed, and with what was begun
-/// since and is half there.
+/// Compares the desired version with the installed one, and with versions from
+/// unfinished runs that may be partly applied.
 pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
     check_kubernetes(ctx, draft);
     let mut left = None;
@@ -54,11 +54,13 @@ pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
     Direction::Forward
 }
 
-/// The versions of which something may be in the cluster, but for the wanted
-/// one: the installed one first, the one that was begun last at the end.
+/// Returns the versions that may have objects in the cluster, except the
+/// desired one. The installed version comes first, and the attempt started last
+/// comes last.
 fn there<'r>(record: &'r Installed, wanted: &str) -> Vec<(&'r str, &'static str)> {
     let begun = "was begun and not finished";
-    // What was begun since a version was deployed, the oldest first.
+    // Attempts since the last deployed version; oldest first after the reversal
+    // below.
     let since: Vec<&AttemptResult> = record
         .history
         .iter()
@@ -82,7 +84,8 @@ fn there<'r>(record: &'r Installed, wanted: &str) -> Vec<(&'r str, &'static str)
         .collect()
 }
 
-/// Which way it goes from a version to the wanted one; none where nobody says.
+/// Returns the direction from a version to the desired one. `None` if they are
+/// not comparable.
 fn way(ctx: &Ctx<'_>, from: &str) -> Option<Direction> {
     if has_no_versions(ctx) {
         return Some(Direction::Forward);
@@ -98,8 +101,9 @@ fn compare(from: &str, to: &str, said: Option<Direction>) -> Option<Direction> {
     }
 }
 
-/// The version that is left when a release goes to another one, if that is a
-/// way back: what `rollback` has to name. `said` is the bundle's `direction`.
+/// Returns the version that a rollback to `to` would leave, which a `rollback`
+/// entry must name. `None` if the change is no rollback. `said` is the bundle's
+/// `direction`.
 pub fn version_left(record: &Installed, to: &str, said: Option<Direction>) -> Option<String> {
     let mut there = there(record, to).into_iter().rev();
     there
@@ -107,8 +111,9 @@ pub fn version_left(record: &Installed, to: &str, said: Option<Direction>) -> Op
         .map(|(from, _)| from.to_owned())
 }
 
-/// Whether the version is the git revision: that of a bundle without version
-/// folders. The newest one is what is wanted, and none is within a range.
+/// Returns whether the version is the git revision, as for bundles without
+/// version folders. The newest revision is then desired, and no version range
+/// applies.
 pub(super) fn has_no_versions(ctx: &Ctx<'_>) -> bool {
     ctx.desired.version == ctx.desired.revision
 }
@@ -123,8 +128,8 @@ fn check_upgrade(ctx: &Ctx<'_>, draft: &mut Draft, from: &str, state: &str) {
     let brings_apis = brings_apis(ctx);
     let allowed = match (semantic(from), semantic(wanted)) {
         (Some(from), Some(to)) => can_upgrade(range, &from, &to, brings_apis),
-        // The bundle compares them, by `direction`; a version that is no number
-        // is within no range.
+        // The bundle's `direction` compares the versions. A version that is not
+        // semantic is in no range.
         (Some(from), None) => range.is_none_or(|range| range.matches(&from)),
         (None, _) => range.is_none(),
     };
@@ -181,15 +186,15 @@ fn check_upgrade(ctx: &Ctx<'_>, draft: &mut Draft, from: &str, state: &str) {
     );
 }
 
-/// Whether the release brings APIs with it.
+/// Returns whether the release contains APIs.
 fn brings_apis(ctx: &Ctx<'_>) -> bool {
     ctx.manifests
         .keys()
         .any(|id| APIS.iter().any(|(group, kind)| id.is(group, kind)))
 }
 
-/// Going down needs an entry that names both versions: a branch that was set
-/// back by accident takes nothing back.
+/// Checks a rollback. It needs an entry that names both versions, so that a
+/// branch reset by accident changes nothing.
 fn check_rollback(ctx: &Ctx<'_>, draft: &mut Draft, from: &str, state: &str) {
     let to = &ctx.desired.version;
     let entry = ctx.policy.versions.rollback.as_ref();
@@ -216,7 +221,8 @@ fn check_rollback(ctx: &Ctx<'_>, draft: &mut Draft, from: &str, state: &str) {
     );
 }
 
-/// An entry that has done its work allows the same again, some day.
+/// Suggests to remove a `rollback` entry that was used, because it would allow
+/// the same rollback again.
 fn point_out_used(ctx: &Ctx<'_>, draft: &mut Draft) {
     let Some(entry) = &ctx.policy.versions.rollback else {
         return;
@@ -238,14 +244,14 @@ fn point_out_used(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// A version that is to be installed must be for this Kubernetes; one that is
-/// installed already runs on it, whatever its bundle says.
+/// Checks the Kubernetes version. A version that is already installed only
+/// causes a warning.
 fn check_kubernetes(ctx: &Ctx<'_>, draft: &mut Draft) {
     let range = ctx.policy.versions.kubernetes.as_ref();
     let (Some(range), Some(server)) = (range, semantic(&ctx.observed.server_version)) else {
         return;
     };
-    // Builds of distributions carry suffixes that are no pre-releases.
+    // Distributions add suffixes that are not pre-releases.
     let server = semver::Version::new(server.major, server.minor, server.patch);
     if range.matches(&server) {
         return;

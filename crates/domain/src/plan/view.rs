@@ -1,4 +1,4 @@
-//! What a plan does to each object, as differences to look at.
+//! Differences per object, for display and machine output.
 
 use std::collections::BTreeMap;
 
@@ -17,48 +17,48 @@ use crate::object::{FieldPath, GroupKind, Gvk, Manifest, ObjectId, Secrecy};
 use crate::observe::{Live, Observed, Prediction};
 use crate::overlay::OverlayContent;
 
-/// What a plan does to a release. This is the form that programs read; every
-/// other form is a view of it.
+/// Changes of a plan to a release. This is the machine-readable form, and all
+/// other output is derived from it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseDiff {
     /// `<environment>.<release>`.
     pub release: String,
-    /// Version installed before; none on first use.
+    /// Installed version; `None` for a new release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Version that is wanted.
+    /// Desired version.
     pub to: String,
-    /// How many objects get which action, in words.
+    /// Number of objects per action, as text.
     pub summary: String,
-    /// The same in numbers.
+    /// Number of objects per action.
     pub counts: BTreeMap<Action, usize>,
-    /// Every object to which something happens, in the order of the steps; then
-    /// those that cannot be brought about, and those that are kept on purpose.
+    /// Changed objects in the order of the steps, then blocked ones, then
+    /// skipped ones.
     pub objects: Vec<ObjectDiff>,
-    /// What is different while the change lasts.
+    /// Temporary changes during the plan.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overlays: Vec<Temporary>,
-    /// What there is to say.
+    /// Findings of the plan.
     pub findings: Vec<Finding>,
 }
 
-/// What is different for a while.
+/// A temporary change.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Temporary {
-    /// Name of the overlay, or of the stage.
+    /// Name of the overlay, or of the declared stage.
     pub overlay: String,
     /// The object.
     pub object: ObjectId,
-    /// What the plan does about it.
+    /// Effect of the plan on the temporary change.
     pub course: Course,
-    /// The stage it ends with.
+    /// Stage at whose end the change is reverted.
     pub until: String,
-    /// The change, and the values before it.
+    /// The change and the values it replaces.
     #[serde(flatten)]
     pub content: OverlayContent,
-    /// What becomes of it when the plan is not carried out to its end.
+    /// Fate of the change if the plan fails.
     pub on_failure: String,
 }
 
@@ -75,24 +75,24 @@ impl Temporary {
     }
 }
 
-/// What differences are made of, beside the plan.
+/// Input for differences, in addition to the plan.
 #[derive(Clone, Copy)]
 pub struct Drawing<'a> {
-    /// What git wants.
+    /// Desired state.
     pub desired: &'a Desired,
-    /// What is there.
+    /// Observed state.
     pub observed: &'a Observed,
-    /// What is allowed.
+    /// Policy of the plan.
     pub policy: &'a Policy,
-    /// What the fields of kinds hold.
+    /// Schemas of kinds.
     pub kinds: Catalog<'a>,
-    /// What is shown.
+    /// Display options.
     pub view: View,
 }
 
 impl Drawing<'_> {
-    /// What a plan does to its release. `masker` lives as long as the run, so
-    /// that equal secrets have equal numbers.
+    /// Returns the changes of a plan to its release. Use one `masker` per run,
+    /// so that equal secrets get equal numbers.
     pub fn release(self, plan: &Plan, masker: &mut Masker) -> ReleaseDiff {
         let mut counts = BTreeMap::new();
         for change in &plan.changes {
@@ -110,8 +110,8 @@ impl Drawing<'_> {
         }
     }
 
-    /// Every object but the unchanged ones. One that only changed its name or
-    /// its namespace is one entry, that of the new name.
+    /// Returns all objects except unchanged ones. An object that only changed
+    /// its name or namespace is one entry, under the new name.
     fn objects(self, plan: &Plan, masker: &mut Masker) -> Vec<ObjectDiff> {
         let side = Side {
             manifests: self
@@ -134,7 +134,8 @@ impl Drawing<'_> {
                 change.action != Action::Delete || !former.values().any(is_former)
             })
             .collect();
-        // The last step of an object is the one after which it is as drawn.
+        // An object has its final state after its last step, which decides its
+        // position.
         let last: BTreeMap<&ObjectId, StepId> = plan
             .steps
             .iter()
@@ -152,7 +153,7 @@ impl Drawing<'_> {
     }
 }
 
-/// What is secret in the objects of each kind together.
+/// Collects the secret fields of the objects of each kind.
 fn secrecy_of_kinds(desired: &Desired) -> BTreeMap<GroupKind, Secrecy> {
     let mut kinds: BTreeMap<GroupKind, Secrecy> = BTreeMap::new();
     for manifest in &desired.manifests {
@@ -168,14 +169,14 @@ fn secrecy_of_kinds(desired: &Desired) -> BTreeMap<GroupKind, Secrecy> {
 
 struct Side<'a> {
     manifests: BTreeMap<&'a ObjectId, &'a Manifest>,
-    /// Fields that hold secrets in any desired object of a kind.
+    /// Fields that are secret in any desired object of a kind.
     secrecy_of_kinds: BTreeMap<GroupKind, Secrecy>,
     drawing: Drawing<'a>,
     manager: String,
 }
 
 impl<'a> Side<'a> {
-    /// The objects that had another name, by their new one.
+    /// Returns the previous names of renamed objects, by their new name.
     fn former(&self, plan: &Plan) -> BTreeMap<ObjectId, Former> {
         let observed = self.drawing.observed;
         let ids = |action: Action| {
@@ -206,7 +207,7 @@ impl<'a> Side<'a> {
             })
             .collect();
         let mut former = pairing::pair(&gone, &come);
-        // The same object under another group keeps its uid.
+        // An object that moved to another API group keeps its UID.
         let mut left = observed.inventory.entries.iter();
         if left.all(|(id, _)| self.manifests.contains_key(id)) {
             return former;
@@ -268,8 +269,9 @@ impl<'a> Side<'a> {
                     Action::Adopt => self.takes_over(manager),
                     _ => self.drawing.policy.adopts(manager),
                 };
-                // What an adoption leaves was asked for in another name: only the
-                // answer to our own apply says what becomes ours.
+                // The dry run of an adoption ran under another field manager.
+                // Only the answer to our own apply shows which fields become
+                // ours.
                 let owner = match (change.action, self.answer(change)) {
                     (Action::Adopt, Some(answer)) => answer,
                     _ => new,
@@ -278,8 +280,8 @@ impl<'a> Side<'a> {
                 if self.answer(change).is_some() || change.action == Action::Recreate {
                     owned
                 } else {
-                    // No server has said what becomes ours: all that is sent, and
-                    // what is taken back.
+                    // Without an answer of the server, assume that we own all
+                    // fields that we send and all corrected fields.
                     let sent = manifest.map_or_else(|| new.clone(), Manifest::value);
                     let sent = owned.covering(&ownership::everything_in(&sent, schema));
                     change
@@ -314,8 +316,8 @@ impl<'a> Side<'a> {
         diff
     }
 
-    /// Of an object that goes nobody says any more which of its fields are
-    /// secret: those that are in others of its kind.
+    /// Returns the secret fields of an object. Without a manifest, as in a
+    /// deletion, the secret fields of other objects of its kind are added.
     fn of_its_kind(&self, id: &ObjectId, manifest: Option<&Manifest>) -> Secrecy {
         let own = Secrecy::of(id, &[]);
         if manifest.is_some() {
@@ -339,8 +341,8 @@ impl<'a> Side<'a> {
         self.drawing.kinds.schema(&gvk)
     }
 
-    /// Whose change of a field it is: what others hold, they wrote; what we
-    /// still hold, only git can have changed.
+    /// Returns the origin of a field change. Another manager wrote the fields
+    /// it owns; only git can change the fields that we still own.
     fn cause_of(&self, path: &FieldPath, old: &Value, cause: Option<&Cause>) -> Option<Cause> {
         let metadata = &old["metadata"];
         match cause? {
@@ -350,7 +352,7 @@ impl<'a> Side<'a> {
                 let mut managers = ownership::owners(metadata, path);
                 let is_ours = managers.contains(&self.manager);
                 managers.retain(|manager| *manager != self.manager);
-                // Where somebody took it away nobody is on record for that.
+                // A field that was removed has no owner on record.
                 let is_drift = matches!(cause?, Cause::Drift { .. }) && !is_ours;
                 if !managers.is_empty() || is_drift {
                     return Some(Cause::Drift { managers });
@@ -360,12 +362,12 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Whether fields of this manager become ours in an adoption.
+    /// Returns whether an adoption makes the fields of a manager ours.
     fn takes_over(&self, manager: &str) -> bool {
         takes_over(self.drawing.desired, self.drawing.policy, manager)
     }
 
-    /// What the server says that an apply would make of the object.
+    /// Returns the predicted object from the dry run of the apply.
     fn answer(&self, change: &Change) -> Option<&'a Value> {
         match self.drawing.observed.predicted.get(&change.object)? {
             Prediction::Answer(live) => Some(live.value()),
@@ -374,8 +376,8 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// What the object will look like: the server's answer where it gave one.
-    /// A create is shown from the manifest, the answer has random parts.
+    /// Returns the predicted object: the answer of the server if there is one.
+    /// A creation uses the manifest, because the answer contains random parts.
     fn predicted(&self, change: &Change, manifest: Option<&Manifest>) -> Option<Value> {
         let asked = self.drawing.observed.adopted.get(&change.object);
         if let (Action::Adopt, Some(left)) = (change.action, asked) {

@@ -1,9 +1,8 @@
-//! Whether a change of a release is one of that release alone.
+//! Determines whether a release can be previewed independently of other releases.
 //!
-//! Releases of an environment have more in common than its name: no two have the
-//! same object, one defines the kinds of another, scales its workloads, or is
-//! asked about its objects. Where a change concerns none of that, what it does
-//! is the same whatever the other releases are.
+//! Releases of an environment interact: they share objects, define each other's kinds, scale each
+//! other's workloads, or intercept each other's writes. If a change involves none of that, its
+//! effects do not depend on other releases.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +12,21 @@ use crate::object::{Manifest, ObjectId};
 use crate::render::Rendered;
 use crate::repo::ResolvedRelease;
 
-/// Groups whose objects have an effect on those of others.
+/// API groups whose objects affect objects of other releases.
 const REACHING: [&str; 3] = [
     "admissionregistration.k8s.io",
     "apiextensions.k8s.io",
     "apiregistration.k8s.io",
 ];
 
-/// Part of every kind of autoscalers. A kind that a template puts together from
-/// pieces is not found by it.
+/// Part of the name of all autoscaler kinds. Kinds that a template assembles from pieces are not
+/// found.
 pub const AUTOSCALER: &str = "PodAutoscaler";
-/// The kind of namespaces, likewise.
+/// Name of the namespace kind. The same limitation applies.
 pub const NAMESPACE: &str = "Namespace";
 
-/// Whether the course of a change of the release is told by the release alone:
-/// nothing is taken over, closed, migrated, or changed for a while.
+/// Returns whether the plan of a release depends on the release alone. It must have no ownership
+/// transfer, gate, migration or temporary change.
 pub fn has_course_of_its_own(release: &ResolvedRelease) -> bool {
     let sequence = &release.sequence;
     release.moved_from.is_none()
@@ -37,10 +36,10 @@ pub fn has_course_of_its_own(release: &ResolvedRelease) -> bool {
         && sequence.targets().next().is_none()
 }
 
-/// Whether a release asks nothing of others and nothing of what others may ask of
-/// it differs: it has the same objects at both revisions, all of kinds of
-/// Kubernetes, none of which has an effect on other releases unless it stays as
-/// it is.
+/// Returns whether a change of a release neither affects nor depends on other releases.
+///
+/// Both revisions must contain the same objects, all of built-in kinds. Objects with an effect on
+/// other releases must be unchanged.
 pub fn stays_apart(base: &Rendered, head: &Rendered, kinds: &KindTable) -> bool {
     if base.failed() || head.failed() {
         return false;
@@ -69,7 +68,7 @@ fn scales(id: &ObjectId) -> bool {
     id.is("autoscaling", "HorizontalPodAutoscaler")
 }
 
-/// Whether an autoscaler of another release would have a say in it.
+/// Returns whether an autoscaler of another release could affect the release.
 pub fn may_be_scaled(rendered: &Rendered) -> bool {
     rendered.manifests.iter().any(wants_replicas)
 }

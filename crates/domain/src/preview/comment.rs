@@ -1,5 +1,5 @@
-//! A comment on a pull request: first what a reviewer must see, which is never
-//! cut, then the differences, as many as there is room for.
+//! Comment on a pull request. It starts with the essential facts, which are never truncated. Diffs
+//! follow, up to the size limit.
 
 mod room;
 mod stated;
@@ -19,34 +19,34 @@ use crate::plain::clipped;
 use room::{Entry, Room};
 pub use stated::{Stated, stated};
 
-/// What is kept for the words that say what was left out.
+/// Bytes reserved for the note about omitted content.
 const END: usize = 600;
-/// Findings that are shown of a release.
+/// Maximum number of findings per release.
 const FINDINGS: usize = 20;
-/// As much of a message as people read.
+/// Maximum length of a message, in characters.
 const MESSAGE: usize = 600;
-/// Bindings whose subjects are shown of a release.
+/// Maximum number of bindings per release.
 const SUBJECTS: usize = 20;
 
-/// What a comment says beside the preview.
+/// Parameters of a comment in addition to the preview.
 #[derive(Debug, Clone)]
 pub struct Comment<'a> {
-    /// The revisions, for people.
+    /// Base and head revision, as shown to people.
     pub revisions: (&'a str, &'a str),
-    /// The line by which the comment is found again, to update it.
+    /// Line by which the comment is found again for an update.
     pub marker: &'a str,
-    /// The command that shows all of it.
+    /// Command that shows the full preview.
     pub command: &'a str,
-    /// Length that a forge accepts, in bytes.
+    /// Maximum length of a comment, in bytes.
     pub limit: usize,
 }
 
-/// A line that nobody sees.
+/// Formats an invisible line.
 fn hidden(text: &str) -> String {
     format!("<!-- {} -->", text.replace(['<', '>', '\n'], " "))
 }
 
-/// Writes it.
+/// Renders the comment.
 pub fn comment(preview: &Preview, about: &Comment<'_>) -> String {
     let (base, head) = about.revisions;
     let mut text = format!(
@@ -100,8 +100,8 @@ pub fn comment(preview: &Preview, about: &Comment<'_>) -> String {
     text
 }
 
-/// A line per release; per environment where that would be too long. None where
-/// no release is known to which something happens.
+/// Renders a table with one row per release. Above the limit, one row per environment. Empty if no
+/// release changes.
 fn table(preview: &Preview, limit: usize) -> String {
     let rows: Vec<Row> = preview.environments.iter().flat_map(rows).collect();
     if rows.is_empty() {
@@ -151,7 +151,7 @@ fn table(preview: &Preview, limit: usize) -> String {
     text
 }
 
-/// A line of the table.
+/// A row of the table.
 struct Row {
     name: String,
     version: String,
@@ -202,7 +202,7 @@ fn arrow(release: &ReleasePreview) -> String {
     escaped(&versions(&release.diff).replace("->", "→"))
 }
 
-/// What belongs together: words that come first, and objects.
+/// A section of the comment: introductory text, and objects.
 struct Section<'a> {
     head: String,
     objects: Vec<&'a ObjectDiff>,
@@ -251,7 +251,7 @@ fn sections(environment: &EnvironmentPreview) -> Vec<Section<'_>> {
     sections
 }
 
-/// What the head does to the cluster, beside what it does to the base.
+/// Builds the section about the cluster, with the differences from the base section.
 fn in_the_cluster<'a>(live: &'a ReleasePreview, base: Option<&ReleasePreview>) -> Section<'a> {
     let (objects, same) = other_than(live, base);
     let mut head = format!("\n#### In the cluster: {}\n\n", in_cluster(live));
@@ -262,7 +262,7 @@ fn in_the_cluster<'a>(live: &'a ReleasePreview, base: Option<&ReleasePreview>) -
     Section { head, objects }
 }
 
-/// What there is to say of a release before its objects.
+/// Renders the introductory text of a release.
 fn head(release: &ReleasePreview) -> String {
     let mut head = String::new();
     for (what, line) in about(release) {
@@ -274,7 +274,7 @@ fn head(release: &ReleasePreview) -> String {
     head
 }
 
-/// Who gets or loses which role.
+/// Renders the role changes as a table.
 fn subjects(changes: &[SubjectChange]) -> String {
     if changes.is_empty() {
         return String::new();
@@ -297,7 +297,7 @@ fn subjects(changes: &[SubjectChange]) -> String {
     text
 }
 
-/// What there is to say, as a list.
+/// Renders findings as a list.
 fn findings(found: &[Finding]) -> String {
     let mut text = String::new();
     let mut sorted: Vec<&Finding> = found.iter().collect();

@@ -1,5 +1,4 @@
-//! What a reviewer would have to gather from many objects: what goes where, and
-//! who gets which rights.
+//! Highlights for reviewers that span several objects: moves and role changes.
 
 use std::collections::BTreeMap;
 
@@ -14,43 +13,43 @@ use crate::observe::Live;
 use crate::plan::view::{Drawing, ReleaseDiff};
 use crate::plan::{Action, Op, Plan};
 
-/// Objects that go from one namespace to another.
+/// Objects that move from one namespace to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Relocation {
-    /// The former namespace.
+    /// Previous namespace.
     pub from: String,
-    /// The namespace they come to.
+    /// New namespace.
     pub to: String,
-    /// How many there are.
+    /// Number of objects.
     pub objects: usize,
 }
 
-/// An object that is copied where it exists.
+/// An object that is copied if it exists.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CopyAlong {
-    /// What is read.
+    /// The source.
     pub from: ObjectId,
-    /// What is made, unless it is there already.
+    /// The copy. Not created if it already exists.
     pub to: ObjectId,
 }
 
-/// Who has a role before a change, and after it.
+/// Subjects of a role before and after a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SubjectChange {
     /// The binding.
     pub object: ObjectId,
-    /// Under which name it was known.
+    /// Previous binding, if the binding is moved or renamed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub former: Option<ObjectId>,
-    /// The role, by kind and name.
+    /// Kind and name of the role.
     pub role: String,
-    /// Who had it.
+    /// Subjects before the change.
     pub before: Vec<String>,
-    /// Who will have it.
+    /// Subjects after the change.
     pub after: Vec<String>,
 }
 
-/// What goes from one namespace to another.
+/// Returns the moves between namespaces, with the number of objects.
 pub(super) fn moves(diff: &ReleaseDiff) -> Vec<Relocation> {
     let mut moves: BTreeMap<(String, String), usize> = BTreeMap::new();
     for object in &diff.objects {
@@ -67,7 +66,7 @@ pub(super) fn moves(diff: &ReleaseDiff) -> Vec<Relocation> {
         .collect()
 }
 
-/// What is copied along.
+/// Returns the copies in the plan.
 pub(super) fn copies(plan: &Plan) -> Vec<CopyAlong> {
     let steps = plan.steps.iter();
     steps
@@ -81,7 +80,7 @@ pub(super) fn copies(plan: &Plan) -> Vec<CopyAlong> {
         .collect()
 }
 
-/// Who gets or loses a role, binding by binding.
+/// Returns the bindings whose subjects change.
 pub(super) fn subjects(
     diff: &ReleaseDiff,
     drawing: Drawing<'_>,
@@ -129,7 +128,7 @@ fn role(binding: &Value) -> String {
     format!("{} {}", text("kind"), text("name"))
 }
 
-/// The subjects of a binding; sorted, as their order means nothing.
+/// Returns the subjects of a binding. They are sorted, because their order is not significant.
 fn names(binding: &Value) -> Vec<String> {
     let subjects = binding["subjects"].as_array();
     let mut names: Vec<String> = subjects

@@ -1,4 +1,4 @@
-//! What workloads make at run time, as far as that is known without a cluster.
+//! Effects on runtime objects, as far as they are known without a cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,9 +6,10 @@ use crate::finding::{Finding, Kind};
 use crate::object::ObjectId;
 use crate::plan::{Action, Desired, Plan};
 
-/// Says what becomes of objects that no manifest has and the bundle declares:
-/// registrations whose Service goes, and leftovers in a namespace where nothing
-/// of the release lies any more. `base` is the release as it is now.
+/// Reports the effects on declared runtime objects, which no manifest contains.
+///
+/// Covers registrations whose Service is deleted, and leftovers in namespaces that the release
+/// leaves. `base` is the release before the change.
 pub fn run_time_objects(base: &Desired, plan: &Plan) -> Vec<Finding> {
     let registrations = registrations(base, plan);
     let leftovers = leftovers(base, plan);
@@ -19,7 +20,7 @@ fn note(message: String) -> Finding {
     Finding::note(Kind::Repository, "run-time-objects-unknown", message)
 }
 
-/// Ids of a kind that get one of these actions.
+/// Returns the objects of a kind with an action.
 fn of<'p>(
     plan: &'p Plan,
     kind: &'p str,
@@ -95,7 +96,7 @@ fn place(id: &ObjectId) -> String {
     format!("{namespace}/{}", id.name)
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Joins names: `a`, `a and b`, `a, b and c`.
 fn list(names: &[&str]) -> String {
     match names {
         [] => String::new(),

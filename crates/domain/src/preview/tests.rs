@@ -73,7 +73,7 @@ fn a_workload_that_moves_is_restarted() {
     );
 }
 
-/// A preview of a release with so many objects of each action.
+/// Builds a preview with a number of objects per action.
 fn release(counts: &[(Action, usize)], findings: Vec<Finding>) -> ReleasePreview {
     ReleasePreview {
         diff: ReleaseDiff {

@@ -1,7 +1,7 @@
-//! What a change of files can have an effect on, by what was read.
+//! Determines what a change of files can affect, based on the files that were read.
 //!
-//! The same answers of a tree give the same environment and the same objects:
-//! where none of the files that were asked for changed, nothing of it did.
+//! Resolving and rendering are deterministic. If none of the files that were read changed, the
+//! environment and its objects are unchanged.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -10,16 +10,16 @@ use crate::plan::Desired;
 use crate::render::Rendered;
 use crate::repo::{FileTree, Record, ResolvedEnvironment, ResolvedRelease};
 
-/// Files that are read by templates wherever they are.
+/// Folder of files that all templates can import.
 const SHARED: &str = "templates/";
 
-/// The files in which two revisions differ.
+/// Files that differ between two revisions.
 #[derive(Debug, Clone, Copy)]
 pub struct Touched<'a>(pub &'a BTreeSet<String>);
 
 impl Touched<'_> {
-    /// Whether an environment may be another one at the other revision.
-    /// `asked` is what was asked of the tree to resolve it.
+    /// Returns whether an environment is possibly different in the other revision. `asked` contains
+    /// the files that were read to resolve it.
     pub fn environment(self, resolved: &ResolvedEnvironment, asked: &Record) -> bool {
         let bundles: BTreeSet<&str> = resolved
             .releases
@@ -34,8 +34,8 @@ impl Touched<'_> {
         })
     }
 
-    /// Whether what was asked of a tree is answered in the same way by that of the
-    /// other revision: then what was made from the answers is the same.
+    /// Returns whether all recorded reads yield the same result in the other revision. The
+    /// environment and its objects are then unchanged.
     pub fn is_answered_alike(self, asked: &Record, [a, b]: [&dyn FileTree; 2]) -> bool {
         let is_same = |folder: &str| a.list(folder).ok() == b.list(folder).ok();
         self.0.iter().all(|path| {
@@ -47,9 +47,9 @@ impl Touched<'_> {
         })
     }
 
-    /// Whether a release may be, or render to, something else at the other
-    /// revision. Nothing has to be rendered to know it; what other releases do
-    /// to it is another matter.
+    /// Returns whether a release is possibly different in the other revision.
+    ///
+    /// This check needs no rendering. It does not consider effects of other releases.
     pub fn may_differ(self, base: &ResolvedRelease, head: &ResolvedRelease) -> bool {
         base != head
             || self.any_below(SHARED)
@@ -62,8 +62,8 @@ impl Touched<'_> {
         after.next().is_some_and(|path| path.starts_with(folder))
     }
 
-    /// Whether a release may render to something else at the other revision,
-    /// where the environment says the same of it.
+    /// Returns whether an equally configured release possibly renders differently in the other
+    /// revision.
     pub fn release(self, release: &ResolvedRelease, rendered: &Rendered) -> bool {
         let is_own = |path: &str| {
             path.starts_with(SHARED)
@@ -71,8 +71,8 @@ impl Touched<'_> {
                     .strip_prefix(&*release.bundle_folder)
                     .is_some_and(|rest| rest.starts_with('/'))
         };
-        // What needs the kinds of other releases may need files of theirs that
-        // only the other revision has.
+        // Inputs of other releases, such as their kinds, count as changed. The other revision
+        // possibly has additional files there.
         let inputs = &rendered.inputs;
         inputs
             .iter()
@@ -80,14 +80,14 @@ impl Touched<'_> {
     }
 }
 
-/// Whether two revisions want the same of a release: then nothing happens to it.
+/// Returns whether two revisions have the same desired state of a release.
 pub fn wants_the_same(base: &Desired, head: &Desired) -> bool {
     let objects = || {
         let mut pairs = base.manifests.iter().zip(&head.manifests);
         base.manifests.len() == head.manifests.len()
             && pairs.all(|(a, b)| a.id() == b.id() && a.json() == b.json())
     };
-    // Without versions of its own a bundle has revisions, which always move.
+    // A bundle without versions uses the git revision as version, which changes with every commit.
     let version =
         |desired: &Desired| (desired.version != desired.revision).then(|| desired.version.clone());
     base.name == head.name

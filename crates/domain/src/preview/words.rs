@@ -1,4 +1,4 @@
-//! A preview in the words of every format for people.
+//! Descriptions of a preview, shared by all output formats for people.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use crate::diff::text::{ObjectDiff, Tag};
 use crate::finding::{Finding, summary};
 use crate::object::ObjectId;
 
-/// What is compared.
+/// Describes the compared revisions.
 pub fn compared(preview: &Preview, base: &str, head: &str) -> String {
     let mut asked = preview.environments.iter();
     let is_live = asked.any(|environment| environment.cluster.is_some());
@@ -20,14 +20,13 @@ pub fn compared(preview: &Preview, base: &str, head: &str) -> String {
     format!("{base} → {head}, {how}")
 }
 
-/// Why there is nothing to show of an environment that may have changed.
+/// Describes why an environment cannot be previewed. Returns `None` if it can.
 pub fn unknown(environment: &EnvironmentPreview) -> Option<String> {
     let errors = environment.findings.iter().any(Finding::is_error);
     errors.then(|| format!("cannot be previewed: {}", summary(&environment.findings)))
 }
 
-/// The environments of which there is nothing to show, although they may have
-/// changed; none where there is no such.
+/// Lists the environments that cannot be previewed. Returns `None` if there are none.
 pub fn all_unknown(preview: &Preview) -> Option<String> {
     let unknown = preview
         .environments
@@ -37,15 +36,14 @@ pub fn all_unknown(preview: &Preview) -> Option<String> {
     (!unknown.is_empty()).then(|| format!("cannot be previewed: {}", names(&unknown)))
 }
 
-/// That the API server would refuse objects of an environment; none where it is so
-/// at the base already.
+/// Describes that the API server would reject objects of an environment. Returns `None` if not, or
+/// if the base has the same problem.
 pub fn refused(environment: &EnvironmentPreview) -> Option<String> {
     let errors = environment.refusals.iter().any(Finding::is_error);
     errors.then(|| format!("would be refused: {}", summary(&environment.refusals)))
 }
 
-/// The environments of which the API server would refuse objects; none where there
-/// is no such.
+/// Lists the environments with rejected objects. Returns `None` if there are none.
 pub fn all_refused(preview: &Preview) -> Option<String> {
     let environments = preview.environments.iter();
     let refused: Vec<String> = environments
@@ -55,10 +53,10 @@ pub fn all_refused(preview: &Preview) -> Option<String> {
     (!refused.is_empty()).then(|| format!("would be refused: {}", names(&refused)))
 }
 
-/// Code of the finding that an environment has no file any more.
+/// Code of the finding for an environment whose file was removed.
 pub const REMOVED: &str = "environment-gone";
 
-/// The environments whose files are removed; none where there is no such.
+/// Lists the environments whose files are removed. Returns `None` if there are none.
 pub fn all_removed(preview: &Preview) -> Option<String> {
     let is_removed = |one: &&EnvironmentPreview| {
         let mut findings = one.findings.iter();
@@ -70,7 +68,7 @@ pub fn all_removed(preview: &Preview) -> Option<String> {
     (!removed.is_empty()).then(|| format!("environment{plural} removed: {}", names(&removed)))
 }
 
-/// What a reviewer should know before reading on: its name, and one line.
+/// Returns the essential facts about a release, as label and line.
 pub fn about(release: &ReleasePreview) -> Vec<(&'static str, String)> {
     let mut about = Vec::new();
     let risks = release.risk_line();
@@ -104,7 +102,7 @@ pub fn about(release: &ReleasePreview) -> Vec<(&'static str, String)> {
     about
 }
 
-/// What the head does to a release in the cluster, in one line.
+/// Describes the effects of the head on a release in the cluster in one line.
 pub fn in_cluster(release: &ReleasePreview) -> String {
     if release.does_something() {
         release.diff.summary.clone()
@@ -113,8 +111,8 @@ pub fn in_cluster(release: &ReleasePreview) -> String {
     }
 }
 
-/// What is not the same in the cluster as against the base: the objects to
-/// show, and how many others there are.
+/// Returns the objects that change differently in the cluster than against the base, and the number
+/// of all others.
 pub fn other_than<'a>(
     live: &'a ReleasePreview,
     base: Option<&ReleasePreview>,
@@ -131,7 +129,7 @@ pub fn other_than<'a>(
     (other, same.len())
 }
 
-/// Whether the same happens to an object, whatever a server adds around it.
+/// Returns whether two diffs have the same effect. Context lines are ignored.
 fn happens_alike(a: &ObjectDiff, b: &ObjectDiff) -> bool {
     let lines = |object: &ObjectDiff| {
         let lines = object.hunks.iter().flat_map(|hunk| &hunk.lines);
@@ -146,7 +144,7 @@ fn happens_alike(a: &ObjectDiff, b: &ObjectDiff) -> bool {
         && lines(a) == lines(b)
 }
 
-/// That something is shown already.
+/// Describes the number of objects that were already shown. Returns `None` for zero.
 pub fn as_shown(count: usize) -> Option<String> {
     match count {
         0 => None,
@@ -155,7 +153,7 @@ pub fn as_shown(count: usize) -> Option<String> {
     }
 }
 
-/// Which binding gives a role to others than before.
+/// Returns the name of a binding whose subjects change.
 pub fn binding(change: &SubjectChange) -> String {
     let place = |id: &ObjectId| match &id.namespace {
         Some(namespace) => format!("{namespace}/{}", id.name),
@@ -168,7 +166,7 @@ pub fn binding(change: &SubjectChange) -> String {
     }
 }
 
-/// Those who have a role, as many as people read.
+/// Lists the subjects of a role, up to a limit.
 pub fn subjects(subjects: &[String]) -> String {
     if subjects.is_empty() {
         return "nobody".to_owned();
@@ -176,7 +174,7 @@ pub fn subjects(subjects: &[String]) -> String {
     names(subjects)
 }
 
-/// What a change does not do.
+/// Describes environments and releases that do not change.
 pub fn without_effect(preview: &Preview) -> Vec<String> {
     let mut lines = Vec::new();
     let releases: usize = preview
@@ -184,7 +182,7 @@ pub fn without_effect(preview: &Preview) -> Vec<String> {
         .iter()
         .map(|environment| environment.unchanged.len())
         .sum();
-    // One with findings is gone, or not known: that is said of it instead.
+    // An environment with findings was removed or is unknown, which is reported elsewhere.
     if preview
         .environments
         .iter()
@@ -203,7 +201,7 @@ pub fn without_effect(preview: &Preview) -> Vec<String> {
     lines
 }
 
-/// Names, as many as people read.
+/// Joins names, up to a limit.
 fn names(names: &[String]) -> String {
     const SHOWN: usize = 12;
     let mut text = names

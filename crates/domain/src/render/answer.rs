@@ -1,10 +1,10 @@
-//! Rendered releases on their way from the process that rendered them to the controller.
+//! Serialized render results, passed from the bounded render process to the controller.
 //!
-//! The sender reads files of strangers and may have been taken over by one. So the receiver
-//! derives from each object what it can, repeats the checks on which it relies, and refuses
-//! the answer as a whole where one of them fails.
+//! The sender reads untrusted files and could be compromised. The receiver therefore derives as
+//! much as possible from each object and repeats the checks that it relies on. If one fails, it
+//! refuses the whole answer.
 //!
-//! The answer is lines of JSON: a head, then each release, followed by its objects.
+//! The format is JSON lines: a head, then each release, followed by its objects.
 
 use std::collections::BTreeSet;
 
@@ -24,10 +24,10 @@ use crate::repo::{Record, ResolvedEnvironment, ResolvedRelease};
 use crate::state_objects::is_named_as_state;
 use crate::values::SecretValues;
 
-/// Version of the format. Sender and receiver are the same program.
+/// Version of the format. Sender and receiver are the same binary.
 const FORMAT: u32 = 1;
 
-/// The first line.
+/// First line of an answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Head {
@@ -35,7 +35,7 @@ struct Head {
     record: Record,
 }
 
-/// The line of a release.
+/// Line of one release.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Release {
@@ -43,11 +43,11 @@ struct Release {
     findings: Vec<Finding>,
     inputs: Vec<String>,
     secret_values: SecretValues,
-    /// In the order of the lines that follow.
+    /// Objects in the order of the following lines.
     objects: Vec<Object>,
 }
 
-/// An object beside its content, which is a line of its own.
+/// Facts about an object. Its content is a line of its own.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Object {
@@ -56,22 +56,22 @@ struct Object {
     secret_fields: Vec<SecretField>,
 }
 
-/// Why an answer is refused. No value of an object is in it.
+/// Error from reading an answer. Contains no value of an object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
-    /// It ends before its last object.
+    /// The answer ends before its last object.
     #[error("the answer is not complete")]
     Incomplete,
-    /// Something follows its last object.
+    /// The answer continues after its last object.
     #[error("the answer goes on after its last object")]
     TooLong,
-    /// A line is not of the type that it has to be.
+    /// A line does not have the expected type.
     #[error("line {0} of the answer is not understood")]
     Line(usize),
-    /// It was written by another version.
+    /// The answer has another format version.
     #[error("the answer has format {0}, expected {FORMAT}")]
     Format(u32),
-    /// It is about other releases than the environment has.
+    /// The answer contains another release than expected.
     #[error("the answer has release {found}, expected {expected}")]
     Release {
         /// The release of the environment.
@@ -79,20 +79,20 @@ pub enum AnswerError {
         /// The release of the answer.
         found: ReleaseName,
     },
-    /// An object is not one that rendering makes.
+    /// An object violates a rule of rendering.
     #[error("object {object} of the answer {why}")]
     Object {
         /// The object.
         object: ObjectId,
-        /// The rule that it breaks.
+        /// Violation, as a clause after the object's name.
         why: &'static str,
     },
 }
 
-/// Writes an answer in pieces of whole lines: the files that it depends on, and all releases
-/// of an environment in its order.
+/// Writes an answer in chunks of whole lines. `record` lists the files that it depends on.
+/// `rendered` are all releases of an environment, in its order.
 ///
-/// Fails for a value that JSON cannot hold.
+/// Fails for a value that JSON cannot represent.
 pub fn write<'a>(
     record: Record,
     rendered: impl IntoIterator<Item = &'a Rendered>,
@@ -107,7 +107,7 @@ pub fn write<'a>(
         let Rendered {
             release,
             manifests,
-            // The receiver derives them from the environment.
+            // The receiver derives these from the environment.
             ignored: _,
             findings,
             inputs,
@@ -132,7 +132,7 @@ pub fn write<'a>(
     Ok(())
 }
 
-/// Reads an answer about all releases of an environment, in its order, and checks it.
+/// Reads and checks an answer about all releases of an environment, in its order.
 pub fn read(
     answer: &[u8],
     environment: &ResolvedEnvironment,
@@ -198,7 +198,7 @@ fn read_release(
         manifests.push(manifest.with_secret_fields(object.secret_fields));
     }
     order::sort(&mut manifests);
-    // The sender has reported these.
+    // The sender has already reported these findings.
     let mut reported = Vec::new();
     Ok(Rendered {
         ignored: ignore::resolve(&release.ignore, &manifests, &mut reported),
@@ -210,7 +210,7 @@ fn read_release(
     })
 }
 
-/// The id of an object by its content.
+/// Returns the id of an object from its content.
 fn identify(value: &Value) -> Option<ObjectId> {
     let metadata = value.get("metadata")?;
     let namespace = match metadata.get("namespace") {
@@ -225,7 +225,7 @@ fn identify(value: &Value) -> Option<ObjectId> {
     Some(ObjectId::new(&group, kind, namespace, name))
 }
 
-/// Refuses what a release may not hold: objects of others, and fields that only pleach sets.
+/// Refuses forbidden content: objects of other releases, and fields that only pleach sets.
 fn check(value: &mut Value, id: &ObjectId, release: &ResolvedRelease) -> Result<(), AnswerError> {
     let set = value.pointer_mut("/metadata/labels");
     let set = set.and_then(Value::as_object_mut);
@@ -254,10 +254,10 @@ fn refused(id: &ObjectId, why: &'static str) -> AnswerError {
     }
 }
 
-/// Lines of an answer, one after the other.
+/// Reader for the lines of an answer.
 struct Lines<'a> {
     rest: &'a [u8],
-    /// The number of the line that was read last.
+    /// Number of the last line that was read, from 1.
     line: usize,
 }
 
@@ -274,7 +274,7 @@ impl<'a> Lines<'a> {
         let (line, rest) = self.rest.split_at(end.ok_or(AnswerError::Incomplete)?);
         self.rest = rest.get(1..).unwrap_or_default();
         self.line += 1;
-        // The error may quote a value.
+        // Drop the JSON error: it can quote a value.
         serde_json::from_slice(line).map_err(|_| AnswerError::Line(self.line))
     }
 
@@ -298,7 +298,7 @@ mod tests {
         KindTable::for_minor("1.36").unwrap()
     }
 
-    /// Two releases, and what they render to.
+    /// Returns two releases and their render results.
     fn rendered() -> (ResolvedEnvironment, Record, Vec<Rendered>) {
         let files = [("gears.yaml", DEFINITION), ("web.yaml", OBJECTS)];
         let tree = MemoryTree::new(files.map(|(path, text)| (path, text.as_bytes())));

@@ -1,17 +1,15 @@
-//! Templates: `*.j2` through MiniJinja, with everything that could make the
-//! result depend on anything but its input taken away.
+//! Template engine: renders `*.j2` files with MiniJinja in a sandbox, so that the result depends
+//! only on the input.
 //!
 //! - Undefined values are errors, also in conditions.
 //! - Nothing is escaped, and `debug()` and `pprint` do not exist.
-//! - `import`, `include` and `extends` see the files under `templates/`, by
-//!   their path below it, and nothing else.
-//! - A line that holds only a statement or a comment leaves nothing behind, not
-//!   even its indentation (`trim_blocks`, `lstrip_blocks`): what one expects of
-//!   YAML with loops in it. The last line break of a file is kept.
-//! - Instructions, recursion and output are bounded.
+//! - `import`, `include` and `extends` can read only files under `templates/`, by their path below
+//!   it.
+//! - A line with only a statement or a comment produces no output, not even its indentation
+//!   (`trim_blocks`, `lstrip_blocks`). The last line break of a file is kept.
+//! - Instructions, recursion and output are limited.
 //!
-//! Errors name the template, the line and the files the values come from; what
-//! the values are is never said.
+//! Errors name the template, the line and the values files, but never quote values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -31,22 +29,22 @@ use crate::repo::{
     FileTree, MOST_BYTES, MOST_ENTRIES, ResolvedEnvironment, ResolvedRelease, TreeKind, is_too_deep,
 };
 
-/// Folder of the macros shared by all bundles.
+/// Folder of the shared macros.
 const TEMPLATES: &str = "templates";
 
-/// Instructions of one template, includes and macros counted in.
+/// Instruction limit per template, including includes and macros.
 const FUEL: u64 = 10_000_000;
 
-/// Nesting of calls and includes; an include counts ten.
+/// Limit for nested calls and includes. An include counts as ten.
 const RECURSION_LIMIT: usize = 400;
 
-/// How MiniJinja says that the limit is exceeded: there is no kind for it.
+/// MiniJinja's message if the limit is exceeded. It has no error kind.
 const RECURSION_EXCEEDED: &str = "recursion limit exceeded";
 
-/// Bytes that one template may write.
+/// Maximum output of a template, in bytes.
 const OUTPUT_LIMIT: usize = 32 << 20;
 
-/// Longest expression that a message quotes.
+/// Maximum length of an expression that a message quotes.
 const EXPRESSION_LENGTH: usize = 80;
 
 /// The files under `templates/`, read once per environment.
@@ -61,19 +59,19 @@ impl Library {
         let mut folders = vec![TEMPLATES.to_owned()];
         let (mut met, mut bytes_read) = (0, 0);
         while let Some(folder) = folders.pop() {
-            // No such folder: an import says that its file does not exist.
+            // Without the folder, an import reports that its file does not exist.
             let Ok(entries) = tree.list(&folder) else {
                 continue;
             };
             for entry in entries {
                 met += 1;
-                // An import of what is not read says that it does not exist.
+                // An import of a skipped file reports that it does not exist.
                 if met > MOST_ENTRIES || bytes_read > MOST_BYTES {
                     break;
                 }
                 let path = format!("{folder}/{}", entry.name);
                 match entry.kind {
-                    // Nothing imports from down there.
+                    // Imports cannot reach deeper folders.
                     TreeKind::Folder if is_too_deep(&path) => {}
                     TreeKind::Folder => folders.push(path),
                     TreeKind::File if is_template(&entry.name) => {
@@ -97,14 +95,14 @@ impl Library {
     }
 }
 
-/// What a template wrote.
+/// Output of a template.
 #[derive(Debug)]
 pub(super) struct Output {
     pub(super) text: String,
     pub(super) lines: Lines,
 }
 
-/// Renders the templates of one release; shared ones are compiled once.
+/// Renders the templates of one release. Shared templates are compiled once.
 pub(super) struct Engine {
     env: Environment<'static>,
     library: Library,
@@ -129,7 +127,7 @@ impl Engine {
         }
     }
 
-    /// Renders one message from a context of its own, without shared files.
+    /// Creates an engine for a single message, with its own context and without shared files.
     pub(super) fn of_message(context: &serde_json::Value) -> Self {
         let (library, asked) = (Library::default(), Arc::default());
         Self {
@@ -141,15 +139,14 @@ impl Engine {
         }
     }
 
-    /// What a template writes, without where each line of it comes from.
+    /// Renders a template without a source map.
     pub(super) fn render_text(&self, file: &str, source: &str) -> Result<String, Box<Finding>> {
         self.run(file, source)
             .map(|(text, _)| text)
             .map_err(|error| Box::new(self.finding(file, source, &error)))
     }
 
-    /// The files under `templates/` that were used, and those that were looked
-    /// for in vain.
+    /// Returns the requested files under `templates/`, including missing ones.
     pub(super) fn asked(&self) -> BTreeSet<String> {
         self.asked
             .lock()
@@ -165,7 +162,8 @@ impl Engine {
         Ok(Output { text, lines })
     }
 
-    /// What a template writes, and which parts of that are its own text.
+    /// Renders a template. Also returns which parts of the output are copied from the template's
+    /// text.
     fn run(&self, file: &str, source: &str) -> Result<(String, Vec<Copied>), Error> {
         let mut output = Bounded {
             source,
@@ -249,7 +247,7 @@ impl Engine {
 
 fn sandbox(library: &Library, asked: &Arc<Mutex<BTreeSet<String>>>) -> Environment<'static> {
     let mut env = Environment::new();
-    // It prints the values of variables into errors, and is on in debug builds.
+    // Debug mode copies the values of variables into errors. It is on by default in debug builds.
     env.set_debug(false);
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -294,7 +292,7 @@ fn sandbox(library: &Library, asked: &Arc<Mutex<BTreeSet<String>>>) -> Environme
     env
 }
 
-/// What templates see. What is not known is undefined, not null.
+/// Builds the variables of templates. Unknown facts are undefined, not null.
 fn context(environment: &ResolvedEnvironment, release: &ResolvedRelease) -> Value {
     let mut context = json!({
         "values": release.values.merged,
@@ -313,8 +311,7 @@ fn context(environment: &ResolvedEnvironment, release: &ResolvedRelease) -> Valu
     Value::from(Serde(&context))
 }
 
-/// The innermost error that knows its place: of an include within an include
-/// the file that is to be corrected.
+/// Returns the innermost error with a location. For nested includes, this is the file to correct.
 fn innermost(error: &Error) -> &Error {
     let mut found = error;
     let mut next = std::error::Error::source(error);
@@ -329,9 +326,8 @@ fn innermost(error: &Error) -> &Error {
     found
 }
 
-/// The text of the expression an error is about: source, never a value.
-/// Of an attribute MiniJinja tells the last dots only; the name before them is
-/// taken in.
+/// Returns the source text of the expression that an error is about, never a value. For attributes,
+/// MiniJinja reports only the last part, so the name before it is added.
 fn expression<'a>(source: &'a str, error: &Error) -> Option<&'a str> {
     let range = error.range()?;
     let mut start = range.start;
@@ -385,9 +381,8 @@ fn describe(error: &Error, source: Option<&str>, expression: Option<&str>) -> St
     }
 }
 
-/// Whether a detail of MiniJinja can be repeated. It quotes operands of failed
-/// arithmetic, and names (of templates, of arguments) that may come from values:
-/// those must stand in the source.
+/// Returns whether a detail of MiniJinja can be quoted. Details can contain operands, or template
+/// and argument names that come from values. Names must therefore occur in the source.
 fn says_no_value(detail: &str, source: Option<&str>) -> bool {
     if detail.starts_with("unable to calculate") || detail.starts_with("failed to sort") {
         return false;
@@ -400,9 +395,9 @@ fn says_no_value(detail: &str, source: Option<&str>) -> bool {
     })
 }
 
-/// Output that ends at a limit instead of taking all memory.
+/// Writer that fails at the output limit.
 struct Bounded<'a> {
-    /// The text of the template.
+    /// Source text of the template.
     source: &'a str,
     bytes: Vec<u8>,
     copies: Vec<Copied>,

@@ -1,6 +1,6 @@
-//! Filters beside MiniJinja's own.
+//! Template filters in addition to MiniJinja's.
 //!
-//! Errors say what kind of value was given, never the value: it may be secret.
+//! Errors name the kind of a value, never the value: it can be secret.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,8 +18,7 @@ use sha2::{Digest as _, Sha256};
 use super::formatter::scalar;
 use crate::object::yaml;
 
-/// Names of the filters that pleach adds, or that do something else than MiniJinja's,
-/// for the documentation.
+/// Names of the filters that pleach adds, or that differ from MiniJinja's. For the documentation.
 pub const FILTERS: [&str; 9] = [
     "b64decode",
     "b64encode",
@@ -32,15 +31,15 @@ pub const FILTERS: [&str; 9] = [
     "toyaml",
 ];
 
-/// Compiled patterns kept per render; one more than this starts over.
+/// Maximum number of cached compiled patterns. When it is exceeded, the cache is cleared.
 const MAX_PATTERNS: usize = 256;
 
-/// Bound of the memory of one compiled pattern.
+/// Maximum memory of one compiled pattern, in bytes.
 const PATTERN_SIZE_LIMIT: usize = 1 << 20;
 
-/// Built-in filters that make a text of what they are given: of a boolean `True`, as
-/// Python does, where `{{ … }}` writes `true`. Here they are given the text of
-/// `{{ … }}`.
+/// Built-in filters that convert their operand to a string. MiniJinja formats booleans as `True`,
+/// like Python, whereas `{{ … }}` writes `true`. These wrappers pass the text that `{{ … }}`
+/// writes.
 macro_rules! of_texts {
     ($($name:ident),*) => {
         $(
@@ -90,7 +89,7 @@ fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.into())
 }
 
-/// What `{{ value }}` writes, as a value; a text stays what it is.
+/// Converts a value to the text that `{{ value }}` writes. A string is unchanged.
 fn text_of(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => Ok(value.clone()),
@@ -109,7 +108,7 @@ fn replace(state: &mut State, args: Rest<ValueOrKwargs>) -> Result<Value, Error>
     Value::from_function(builtin::replace).call(state, &texts)
 }
 
-/// Takes the arguments of the built-in filter.
+/// Joins a list. Takes the arguments of the built-in filter.
 #[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
 fn join(
     state: &mut State,
@@ -178,8 +177,8 @@ fn sha256(value: Value) -> Result<String, Error> {
     Ok(text)
 }
 
-/// A double-quoted YAML string, which is a JSON string with the characters
-/// escaped that YAML does not allow to stand for themselves.
+/// Formats a double-quoted YAML string: a JSON string that also escapes characters that YAML does
+/// not allow.
 #[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
 fn quote(value: Value) -> Result<String, Error> {
     let json = serde_json::Value::from(scalar(&value)?.as_ref()).to_string();
@@ -207,7 +206,7 @@ fn required(value: Value, message: &str) -> Result<Value, Error> {
 fn json_value(value: &Value) -> Result<serde_json::Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Err(Error::from(ErrorKind::UndefinedError)),
-        // Whatever the reason, it may quote the value.
+        // The error can quote the value, so it is dropped.
         kind => serde_json::to_value(value).map_err(|_| {
             invalid(format!(
                 "a {kind} with this content cannot be written as JSON"
@@ -216,21 +215,21 @@ fn json_value(value: &Value) -> Result<serde_json::Value, Error> {
     }
 }
 
-/// YAML without the last line break, so that `| indent(4)` can follow.
+/// Formats YAML without the last line break, so that `| indent(4)` can follow.
 #[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
 fn toyaml(value: Value) -> Result<String, Error> {
     let text = yaml::emit(&json_value(&value)?);
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
 }
 
-/// Plain JSON; the built-in filter escapes for HTML.
+/// Formats plain JSON. The built-in filter escapes for HTML.
 #[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
 fn tojson(value: Value) -> Result<String, Error> {
     Ok(json_value(&value)?.to_string())
 }
 
-/// Whether a version lies in a range such as `>=1.30, <2`. A `v` in front is
-/// ignored and missing parts are zero.
+/// Returns whether a version is in a range such as `>=1.30, <2`. Ignores a leading `v`. Missing
+/// parts are zero.
 #[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
 fn semver_matches(value: Value, range: &str) -> Result<bool, Error> {
     let version = parse_version(&scalar(&value)?)
@@ -253,7 +252,7 @@ fn parse_version(text: &str) -> Option<Version> {
     Version::parse(&format!("{numbers}{padding}{rest}")).ok()
 }
 
-/// Patterns are mostly literals in loops: compiled once, not once per round.
+/// Cache of compiled patterns. Most patterns are literals in loops.
 #[derive(Default)]
 struct Patterns(Mutex<BTreeMap<String, Regex>>);
 

@@ -1,8 +1,8 @@
-//! How values are written into the text of a template.
+//! Formatting of values in the output of a template.
 //!
-//! MiniJinja prints as Python does (`True`, `None`, `['a']`), which YAML takes
-//! for strings. Here scalars print as YAML; lists and maps do not print at all,
-//! because only the author knows how deep they must be indented.
+//! MiniJinja prints like Python (`True`, `None`, `['a']`), which YAML reads as strings. Here
+//! scalars print as YAML. Lists and maps are refused, because only the author knows their
+//! indentation.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -10,16 +10,16 @@ use std::fmt::Display;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Output, State, Value};
 
-/// Writes `{{ value }}`.
+/// Formats `{{ value }}`.
 pub(super) fn format(out: &mut Output, _: &mut State, value: &Value) -> Result<(), Error> {
-    // What prints nothing in Jinja: the missing else of an inline if.
+    // Undefined values here come from an inline `if` without `else`, which prints nothing in Jinja.
     if value.is_undefined() {
         return Ok(());
     }
     out.write_str(&scalar(value)?).map_err(Error::from)
 }
 
-/// The text of a scalar as YAML reads it.
+/// Formats a scalar as YAML.
 pub(super) fn scalar(value: &Value) -> Result<Cow<'_, str>, Error> {
     match value.kind() {
         ValueKind::Undefined => Err(Error::from(ErrorKind::UndefinedError)),
@@ -39,7 +39,7 @@ pub(super) fn scalar(value: &Value) -> Result<Cow<'_, str>, Error> {
     }
 }
 
-/// What an error says of something that is no scalar.
+/// Error text for a value that is not a scalar.
 pub(super) const NO_TEXT: &str = "has no text of its own";
 
 fn no_text(kind: impl Display) -> Error {

@@ -1,5 +1,4 @@
-//! Templates that nobody would write. `PROPTEST_CASES=100000` tries more of
-//! them.
+//! Property tests with arbitrary templates. `PROPTEST_CASES=100000` runs more cases.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -26,7 +25,7 @@ fn render_one(template: &str) -> Rendered {
     render(&tree, &environment, &release, &table)
 }
 
-/// Parts of templates.
+/// Generates templates from fragments.
 fn template() -> impl Strategy<Value = String> {
     let parts = [
         "{{ ",
@@ -100,7 +99,7 @@ fn template() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Objects or findings, and the same ones again.
+    /// Rendering gives objects or findings, and the same ones again.
     #[test]
     fn any_template_is_rendered_or_refused(template in template()) {
         let first = render_one(&template);

@@ -1,8 +1,7 @@
-//! Which values of rendered objects are secret.
+//! Secret values in rendered objects.
 //!
-//! Kind Secret is secret by itself. Other objects are where the bundle's
-//! `secretFields` say so, and where a value got that `values.schema.json` marks
-//! `writeOnly`.
+//! Kind Secret is always secret. Other objects contain secrets if the bundle's `secretFields`
+//! select them, or if they contain a value that `values.schema.json` marks `writeOnly`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,20 +14,20 @@ use crate::object::{ObjectId, SecretField};
 use crate::repo::{FileTree, Matcher, ResolvedRelease, SecretRule, TreeError};
 use crate::values::SecretValues;
 
-/// The schema of a release's values, beside its manifests.
+/// Name of the schema file for a release's values, beside its manifests.
 const SCHEMA: &str = "values.schema.json";
 
-/// A name is public; a secret that is only as long as a word may be one by accident.
+/// Minimum length of a secret to be refused in a name. A shorter one can match by coincidence.
 const SHORTEST_IN_NAME: usize = 8;
 
-/// The path of the schema of a release's values.
+/// Returns the path of the schema for a release's values.
 pub(super) fn schema_file(release: &ResolvedRelease) -> String {
     format!("{}/{SCHEMA}", release.folder)
 }
 
-/// The values that the schema of a release marks `writeOnly`. A schema that
-/// cannot be read hides nothing, so nothing may be rendered with it. None
-/// where there is no schema.
+/// Returns the values that the schema of a release marks `writeOnly`. `None` without a schema.
+/// Fails if the schema is unreadable, because the release must not be rendered then: nothing would
+/// be masked.
 pub(super) fn values(
     tree: &dyn FileTree,
     release: &ResolvedRelease,
@@ -44,14 +43,14 @@ pub(super) fn values(
     };
     let schema: Value = serde_json::from_slice(&bytes).map_err(|error| {
         let place = crate::object::Origin::new(&*file, error.line());
-        // The message of the parser quotes nothing.
+        // The parser's message quotes nothing.
         let message = format!("the schema of the values is not JSON: {error}");
         Box::new(Finding::error(Kind::Repository, "values-schema", message).at(place))
     })?;
     Ok(Some(SecretValues::of(&schema, &release.values.merged)))
 }
 
-/// Finds what is secret in the objects of a release.
+/// Finder of the secret fields in the objects of a release.
 pub(super) struct Hiding<'a> {
     rules: Vec<Rule<'a>>,
     values: SecretValues,
@@ -60,7 +59,7 @@ pub(super) struct Hiding<'a> {
 struct Rule<'a> {
     said: &'a SecretRule,
     matcher: Matcher,
-    /// Whether an object was meant.
+    /// Whether an object matched.
     met: AtomicBool,
     /// For each field, whether an object has it.
     found: Vec<AtomicBool>,
@@ -80,7 +79,7 @@ impl<'a> Hiding<'a> {
         }
     }
 
-    /// The secret fields of an object.
+    /// Returns the secret fields of an object.
     pub(super) fn fields(&self, id: &ObjectId, value: &Value) -> Vec<SecretField> {
         let mut fields = Vec::new();
         for rule in &self.rules {
@@ -110,8 +109,8 @@ impl<'a> Hiding<'a> {
         fields
     }
 
-    /// What may not be part of a name: names are shown everywhere. The finding
-    /// names none.
+    /// Refuses secret values in names, because names are never masked. The finding does not quote
+    /// the name.
     pub(super) fn refuse_names(
         &self,
         id: &ObjectId,
@@ -142,12 +141,12 @@ impl<'a> Hiding<'a> {
         )
     }
 
-    /// The values that may not be shown.
+    /// Returns the values to mask.
     pub(super) fn into_values(self) -> SecretValues {
         self.values
     }
 
-    /// Rules that hide nothing are probably misspelled.
+    /// Reports rules that select no field. They are probably misspelled.
     pub(super) fn unused(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         for Rule {
@@ -174,7 +173,7 @@ impl<'a> Hiding<'a> {
     }
 }
 
-/// What says which object it is.
+/// Fields that identify the object.
 const IDENTITY: [&str; 4] = ["apiVersion", "kind", "metadata.name", "metadata.namespace"];
 
 fn has_key(value: &Value, is_secret: &dyn Fn(&str) -> bool) -> bool {

@@ -1,4 +1,4 @@
-//! What an object is called, as far as its own text says.
+//! Identity of an object: kind and name, as written.
 
 use serde_json::Value;
 
@@ -9,17 +9,17 @@ use crate::object::{ApiVersion, Digest, Gvk, annotations, canonical_json};
 /// API group of pleach's own files, which are not sent to a cluster.
 const OWN_GROUP: &str = "pleach.dev";
 
-/// Longest name of an object.
+/// Maximum length of an object's name.
 const NAME_LENGTH: usize = 253;
 
-/// Longest name of a namespace.
+/// Maximum length of a namespace's name.
 const NAMESPACE_LENGTH: usize = 63;
 
-/// Longest name of a Job: its pods carry it as a label.
+/// Maximum length of a Job's name, because its pods have it as a label.
 const JOB_NAME_LENGTH: usize = 63;
 
-/// Gives a Job that runs once and only says how its name begins a name: the same
-/// content has the same one. Says whether it did.
+/// Names a run-once Job with `generateName` by its content, so that equal content gives equal
+/// names. Returns whether it did.
 pub(super) fn name_by_content(value: &mut Value) -> bool {
     let metadata = &value["metadata"];
     let is_once = value["kind"] == "Job"
@@ -41,15 +41,15 @@ pub(super) fn name_by_content(value: &mut Value) -> bool {
     true
 }
 
-/// How an object that only says how its name begins is written.
+/// Original metadata of an object with `generateName`.
 pub(super) struct Unnamed {
     start: String,
     namespace: Option<Value>,
 }
 
 impl Unnamed {
-    /// Lets the beginning stand in for the name, until patches have made what the
-    /// object is named by.
+    /// Replaces `generateName` by an equal `name` until patches have run. `None` if the object has
+    /// a name.
     pub(super) fn stand_in(value: &mut Value) -> Option<Self> {
         let metadata = value.get_mut("metadata")?.as_object_mut()?;
         if metadata.get("name").is_some_and(|name| !name.is_null()) {
@@ -65,8 +65,8 @@ impl Unnamed {
         Some(Self { start, namespace })
     }
 
-    /// Gives the object back what it is written with: its name is the same whether
-    /// a release has patches for others or not.
+    /// Restores the original metadata. The final name then does not depend on whether the release
+    /// has patches.
     pub(super) fn restore(self, value: &mut Value) {
         let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else {
             return;
@@ -85,12 +85,12 @@ impl Unnamed {
 pub(super) struct Identity {
     pub(super) gvk: Gvk,
     pub(super) name: String,
-    /// As written; none where it is missing or empty.
+    /// Namespace as written. `None` if missing or empty.
     pub(super) namespace: Option<String>,
 }
 
-/// Reads kind and name of an object; fails with everything that is wrong. The name
-/// may only be the beginning of the one it gets: that ends as it likes.
+/// Reads kind and name of an object. Fails with all errors. `is_beginning`: the name is only a
+/// prefix, so it is allowed to end with any character.
 pub(super) fn identify(
     value: &Value,
     place: &Place,
@@ -158,7 +158,7 @@ pub(super) fn identify(
     }
 }
 
-/// The fields of an object that name it, and what is wrong with them.
+/// Reader of the identifying fields, with the findings so far.
 struct Fields<'a> {
     value: &'a Value,
     place: &'a Place,
@@ -171,7 +171,7 @@ impl Fields<'_> {
             .push(Finding::error(Kind::Repository, code, message).at(self.place.field(pointer)));
     }
 
-    /// A text; empty is the same as missing.
+    /// Reads a string. An empty string counts as missing.
     fn text(&mut self, pointer: &str, required: bool) -> Option<String> {
         let field = pointer[1..].replace('/', ".");
         match self.value.pointer(pointer) {
@@ -226,7 +226,7 @@ fn error(message: impl Into<String>) -> Finding {
     Finding::error(Kind::Repository, "object", message)
 }
 
-/// What a value is, without saying what it holds.
+/// Describes the type of a value, with its article.
 pub(super) fn article(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -238,8 +238,8 @@ pub(super) fn article(value: &Value) -> &'static str {
     }
 }
 
-/// Why an API server would refuse a name, as far as it can be said for all
-/// kinds of a group. RBAC and others allow colons and capitals.
+/// Returns the reason why an API server would refuse a name, as far as the group determines it.
+/// Some groups, such as RBAC, allow colons and capitals.
 fn bad_name(name: &str, group: &str) -> Option<&'static str> {
     if name.len() > NAME_LENGTH {
         return Some("is longer than 253 characters");

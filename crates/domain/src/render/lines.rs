@@ -1,22 +1,21 @@
-//! Which line of a template a line of its output comes from.
+//! Source map from output lines to template lines.
 //!
-//! MiniJinja does not say. But the text of a template it writes as a part of
-//! that very text, so where it lies in memory tells where it stands in the
-//! template. What is computed, or goes through a variable first, lies elsewhere.
+//! MiniJinja does not report positions. But it writes literal text as slices of the source, so the
+//! memory address of such a slice reveals its position. Computed text has other addresses.
 
-/// A part of an output that is text of the template.
+/// A part of the output that is literal text of the template.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Copied {
-    /// Where it begins in the output.
+    /// Start offset in the output.
     at: usize,
-    /// Where it begins in the template.
+    /// Start offset in the template.
     from: usize,
     length: usize,
 }
 
 impl Copied {
-    /// What is written at a place of the output, if it is a part of `source`
-    /// and not another text that reads the same.
+    /// Returns the part if `written` is a slice of `source`, by address. Equal text elsewhere does
+    /// not count.
     pub(super) fn find(source: &str, at: usize, written: &[u8]) -> Option<Self> {
         let length = written.len();
         let from = written
@@ -27,34 +26,33 @@ impl Copied {
         (length > 0 && end <= source.len()).then_some(Self { at, from, length })
     }
 
-    /// Where it ends in the output.
+    /// Returns the end offset in the output.
     fn end(&self) -> usize {
         self.at + self.length
     }
 }
 
-/// Template lines of output lines.
+/// Template line of each output line.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    /// By output line; 0 where it is not known.
+    /// Template line by output line, 0 if unknown.
     known: Vec<usize>,
 }
 
 impl Lines {
-    /// Finds the lines by what was copied, in the order in which it was written.
+    /// Maps output lines to template lines. `copies` are in output order.
     ///
-    /// A line belongs to the first text of the template in it. One that holds
-    /// none goes with the text before it, or, where what was computed began a
-    /// line, with the text that follows it.
+    /// A line maps to its first literal text. A line without any maps to the literal text before
+    /// it. If its computed text starts at a line start, it maps to the literal text after it.
     pub(super) fn of(source: &str, output: &str, copies: &[Copied]) -> Self {
         let breaks: Vec<usize> = source.match_indices('\n').map(|(at, _)| at).collect();
         let line_at = |at: usize| breaks.partition_point(|end| *end < at) + 1;
         let mut known: Vec<usize> = Vec::new();
         let mut rest = copies;
         let mut start = 0;
-        // Whether the text of the template was at its end when this line began.
+        // Whether the literal text ended when this line started.
         let mut begins = true;
-        // How many lines wait for the text that follows them.
+        // Number of lines that wait for the following literal text.
         let mut waiting = 0;
         for line in output.split_inclusive('\n') {
             let end = start + line.len();
@@ -85,7 +83,7 @@ impl Lines {
         Self { known }
     }
 
-    /// The template line of an output line, from 1; 0 when it is not known.
+    /// Returns the template line of an output line, both from 1. 0 if unknown.
     pub(super) fn template_line(&self, line: usize) -> usize {
         let at = line
             .saturating_sub(1)
@@ -100,8 +98,7 @@ mod tests {
 
     use super::*;
 
-    /// The lines of an output whose parts are either text of a template, by
-    /// where it stands there, or something else.
+    /// Returns the mapped lines of an output. Its parts are ranges of the template or other text.
     fn lines(source: &str, parts: &[Result<std::ops::Range<usize>, &str>]) -> Vec<usize> {
         let (mut output, mut copies) = (String::new(), Vec::new());
         for part in parts {
@@ -138,7 +135,7 @@ mod tests {
         #[case] parts: &[Result<std::ops::Range<usize>, &str>],
         #[case] expected: &[usize],
     ) {
-        // "b" stands at 5, the line break after it at 7.
+        // "b" is at offset 5, the line break after it at 7.
         assert_eq!(lines("a: 1\nbc\n", parts), expected);
     }
 

@@ -1,16 +1,15 @@
-//! Messages that people write as templates, for whoever is told of something.
+//! Notification messages from user templates.
 
 use serde_json::Value;
 
 use super::engine::Engine;
 use crate::finding::{Finding, Kind};
 
-/// The longest message.
+/// Maximum length of a message, in bytes.
 const LONGEST: usize = 64 * 1024;
 
-/// Writes a message from a template, within the limits of all templates: no
-/// files, bounded steps, nothing that is not in `context`. `name` is what
-/// findings call the template.
+/// Renders a message, with the limits of all templates: no files, bounded steps, only `context`.
+/// `name` is the template's name in findings.
 ///
 /// ```
 /// use pleach_domain::render::message;

@@ -1,10 +1,10 @@
-//! Long lists, cut up for several cores.
+//! Splitting of long lists for parallel work.
 
-/// How many objects of a file are worth work on another core.
+/// Number of objects that justify a parallel task.
 const PART: usize = 128;
 
-/// Cuts a list into parts of [`PART`] items; an empty list is one part. Each part has
-/// memory of its own: one that is split off keeps the capacity of all that followed it.
+/// Splits a list into parts of [`PART`] items. An empty list gives one part. Each part is a new
+/// allocation: `split_off` would keep the capacity of all following items.
 pub(super) fn in_parts<T>(all: Vec<T>) -> Vec<Vec<T>> {
     let mut rest = all.into_iter();
     let mut parts = vec![rest.by_ref().take(PART).collect::<Vec<T>>()];

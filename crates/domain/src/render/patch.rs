@@ -12,18 +12,18 @@ use crate::kinds::Schema;
 use crate::object::ObjectId;
 use crate::repo::{Matcher, Patch, PatchChange};
 
-/// Largest object that operations may make, in bytes of memory; what they move
-/// counts too. Copies into themselves double with each operation.
+/// Maximum memory of an object while operations run, in bytes. Moved values count, too. Repeated
+/// copies of an object into itself would double it each time.
 const LARGEST: usize = 32 << 20;
 
-/// How many levels an object may have where an operation puts something.
+/// Maximum nesting depth of an object after an operation.
 const DEEPEST: usize = 100;
 
 /// A patch with its selector compiled.
 pub(super) struct Target<'a> {
     patch: &'a Patch,
     matcher: Matcher,
-    /// Whether an object was meant.
+    /// Whether an object matched.
     met: AtomicBool,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Target<'a> {
         self.patch
     }
 
-    /// Whether the patch is for an object.
+    /// Returns whether the patch selects an object, and records it.
     pub(super) fn meets(&self, id: &ObjectId, value: &Value) -> bool {
         let meets = self.matcher.is_about(id, value);
         if meets {
@@ -49,13 +49,13 @@ impl<'a> Target<'a> {
         meets
     }
 
-    /// Whether it was for any object.
+    /// Returns whether the patch selected any object.
     pub(super) fn is_met(&self) -> bool {
         self.met.load(Ordering::Relaxed)
     }
 }
 
-/// The labels of an object.
+/// Returns the labels of an object.
 pub(super) fn labels(value: &Value) -> BTreeMap<String, String> {
     value["metadata"]["labels"]
         .as_object()
@@ -65,8 +65,8 @@ pub(super) fn labels(value: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Applies a patch to an object, or leaves the object as it was and says why.
-/// `schema` is that of its kind, if that is one of Kubernetes.
+/// Applies a patch to an object. On failure, the object is unchanged. `schema` is that of a
+/// built-in kind, if it is one.
 pub(super) fn apply(
     patch: &Patch,
     id: &ObjectId,
@@ -102,8 +102,7 @@ pub(super) fn apply(
     }
 }
 
-/// Carries out one operation, or says why not. `size` is that of the object
-/// with all that was put into it.
+/// Executes one operation. `size` is the accumulated size of the object and all inserted values.
 fn operate(value: &mut Value, operation: &Operation, size: &mut usize) -> Result<(), String> {
     let put = match operation {
         Operation::Add(add) => Some(&add.value),
@@ -126,7 +125,7 @@ fn operate(value: &mut Value, operation: &Operation, size: &mut usize) -> Result
         .map_err(|error| error.kind.to_string())
 }
 
-/// About how many bytes of memory a value takes, and how many levels it has.
+/// Estimates the memory of a value in bytes, and its nesting depth.
 fn extent(value: &Value) -> (usize, usize) {
     let (mut bytes, mut levels) = (0_usize, 0_usize);
     let mut open = vec![(value, 1_usize)];
@@ -159,7 +158,7 @@ fn operation_name(operation: &Operation) -> &'static str {
     }
 }
 
-/// Says that a patch changes nothing.
+/// Reports that a patch selects no object.
 pub(super) fn unused(patch: &Patch) -> Finding {
     let target = &patch.target;
     let mut wanted = target.kind.clone();

@@ -1,8 +1,7 @@
-//! From an object as it is written to the manifest that is sent.
+//! Processing of an object from its written form to the final manifest.
 //!
-//! In this order: namespace and scope, patches, names that follow from the content,
-//! what only a server writes, Secrets, reserved labels and annotations, the labels
-//! of the release.
+//! The steps are, in order: namespace and scope, patches, names derived from the content, removal
+//! of server fields, Secrets, reserved labels and annotations, labels of the release.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +22,7 @@ use crate::repo::ResolvedRelease;
 use crate::state_objects::{self, is_named_as_state};
 use crate::values::SecretValues;
 
-/// What only the server writes into metadata.
+/// Metadata fields that only the server sets.
 const SERVER_METADATA: [&str; 6] = [
     "uid",
     "resourceVersion",
@@ -33,7 +32,7 @@ const SERVER_METADATA: [&str; 6] = [
     "selfLink",
 ];
 
-/// What `app.kubernetes.io/managed-by` says where nothing else is said.
+/// Default of label `app.kubernetes.io/managed-by`.
 const MANAGED_BY: &str = "pleach";
 
 /// An object whose name and scope are known.
@@ -42,37 +41,37 @@ struct Draft {
     id: ObjectId,
     value: Value,
     place: Place,
-    /// Whether its name in `id` is only the beginning of the one it gets.
+    /// Whether the name in `id` is only the prefix from `generateName`.
     is_unnamed: bool,
 }
 
-/// What is done to the objects of a release, whatever file they are in.
+/// Settings of a release for all its files.
 pub(super) struct Work<'a> {
     release: &'a ResolvedRelease,
-    /// The id of the release's set.
+    /// ApplySet id of the release.
     part_of: String,
     hiding: Hiding<'a>,
     patches: Vec<Target<'a>>,
-    /// Whether somebody wants to know where objects are written.
+    /// Whether to record where objects are written.
     with_places: bool,
 }
 
-/// What became of the objects of one file.
+/// Result of processing one file.
 #[derive(Default)]
 pub(super) struct Outcome {
     manifests: Vec<Manifest>,
     findings: Vec<Finding>,
     places: Vec<(ObjectId, Place)>,
-    /// Whether it is known which objects the file has.
+    /// Whether all objects of the file are known.
     is_complete: bool,
-    /// Unknown kinds with the place of their first object.
+    /// Unknown kinds, with the location of their first object.
     unknown: BTreeMap<GroupKind, Origin>,
-    /// Fields that were left out: the first place, the fields, the number of
-    /// objects. One note per file; exported manifests are full of them.
+    /// Removed server fields: the first location, the fields, and the number of objects. Gives one
+    /// note per file, because exported manifests are full of such fields.
     dropped: Option<(Origin, BTreeSet<String>, usize)>,
 }
 
-/// The objects of a release as they are sent.
+/// Manifests of a release.
 pub(super) struct Product {
     /// In the order of the files.
     pub(super) manifests: Vec<Manifest>,
@@ -81,7 +80,7 @@ pub(super) struct Product {
 }
 
 impl Outcome {
-    /// What became of one part of a file and of the next.
+    /// Merges the results of two parts of a file.
     fn join(mut self, next: Self) -> Self {
         self.manifests.extend(next.manifests);
         self.findings.extend(next.findings);
@@ -116,13 +115,13 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Whether nothing that other files hold can matter for these objects.
+    /// Returns whether these objects do not depend on other files.
     pub(super) fn can_start(&self, objects: &[Written], kinds: &Kinds<'_>) -> bool {
-        // A patch may make another kind of an object.
+        // A patch can change an object's kind.
         self.patches.is_empty() && objects.iter().all(|object| kinds.is_settled(object))
     }
 
-    /// Turns the objects of a file into manifests.
+    /// Converts the objects of a file to manifests.
     pub(super) fn process(&self, objects: Vec<Written>, kinds: &Kinds<'_>) -> Outcome {
         in_parts(objects)
             .into_par_iter()
@@ -151,16 +150,15 @@ impl<'a> Work<'a> {
         pass.outcome
     }
 
-    /// Puts together what became of all files, and says what only all of them
-    /// can tell.
+    /// Merges the results of all files. Adds findings that need all files.
     pub(super) fn conclude(
         self,
         outcomes: Vec<Outcome>,
         minor: &str,
         findings: &mut Vec<Finding>,
     ) -> Product {
-        // An object that a broken file should have had says nothing of what is
-        // meant for it.
+        // Report unused patches only if all objects are known: an object in a broken file could
+        // match.
         let is_complete = !findings.iter().any(Finding::is_error)
             && outcomes.iter().all(|outcome| outcome.is_complete);
         if is_complete {
@@ -206,7 +204,7 @@ fn left_out((place, fields, count): (Origin, BTreeSet<String>, usize)) -> Findin
     Finding::note(Kind::Repository, "server-fields", message).at(place)
 }
 
-/// The way of one file.
+/// Processing of one file.
 struct Pass<'a> {
     work: &'a Work<'a>,
     kinds: &'a Kinds<'a>,
@@ -214,8 +212,8 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// What only says how its name begins is named once it is patched: by its
-    /// content then, or by a patch. Until then patches know it by that beginning.
+    /// Starts an object. An object with `generateName` gets its final name after patches: from its
+    /// content or from a patch. Until then, patches select it by the prefix.
     fn begin(&mut self, mut value: Value, place: Place) -> Option<Draft> {
         let unnamed = if self.work.patches.is_empty() {
             None
@@ -314,7 +312,7 @@ impl Pass<'_> {
         })
     }
 
-    /// What a file of `verify` holds runs once, and is nothing but Jobs.
+    /// Checks an object of a `verify` file: it must be a Job. Marks the Job as run-once.
     fn verify(&self, value: &mut Value, place: &Place) -> Result<(), Box<Finding>> {
         let sequence = &self.work.release.sequence;
         let Some(stage) = sequence.verified_with(place.file()).map(|rule| &rule.stage) else {
@@ -394,8 +392,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Applies the patches in their order. A selector sees the labels as the
-    /// patches before have left them, and the object under its first name.
+    /// Applies the patches in their order. A selector sees the object's original name, and its
+    /// labels after the previous patches.
     fn patch(&mut self, drafts: Vec<Draft>) -> Vec<Draft> {
         let mut patched = Vec::with_capacity(drafts.len());
         for mut draft in drafts {
@@ -468,7 +466,7 @@ impl Pass<'_> {
                 fields.push(format!("metadata.{field}"));
             }
         }
-        // Of client-side kubectl; server-side apply has managedFields for it.
+        // Annotation of client-side kubectl. Server-side apply uses managedFields instead.
         if let Some(Value::Object(written)) = meta.get_mut("annotations")
             && written.shift_remove(annotations::LAST_APPLIED).is_some()
         {
@@ -523,12 +521,12 @@ fn is_empty(value: &Value) -> bool {
     value.is_null() || value.as_object().is_some_and(Map::is_empty)
 }
 
-/// The metadata of an object; there for every object that [`identify`] accepts.
+/// Returns the metadata of an object. Exists for every object that [`identify`] accepts.
 fn metadata(value: &mut Value) -> Option<&mut Map<String, Value>> {
     value.get_mut("metadata")?.as_object_mut()
 }
 
-/// Labels and annotations hold strings; `on` and `1` without quotes do not.
+/// Checks that labels and annotations are strings. `on` and `1` without quotes are not.
 fn text_maps(value: &Value, id: &ObjectId, place: &Place) -> Vec<Finding> {
     let mut findings = Vec::new();
     for map in ["labels", "annotations"] {
@@ -567,7 +565,7 @@ fn not_text(message: &str, place: Origin, id: &ObjectId) -> Finding {
         .on(id.clone())
 }
 
-/// A key as a step of a JSON pointer.
+/// Escapes a key for a JSON pointer.
 pub(super) fn escape(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }

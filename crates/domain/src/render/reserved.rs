@@ -1,4 +1,4 @@
-//! Labels and annotations that have a meaning for pleach.
+//! Reserved labels and annotations.
 
 use serde_json::Value;
 
@@ -9,10 +9,10 @@ use crate::object::{ObjectId, annotations, labels};
 use crate::order::ReadinessDemand;
 use crate::repo::Sequence;
 
-/// What all of pleach's own annotations start with.
+/// Prefix of pleach's own labels and annotations.
 const PREFIX: &str = "pleach.dev/";
 
-/// Annotations that a manifest may carry.
+/// Annotations that are allowed in a manifest.
 const KNOWN: [&str; 5] = [
     annotations::AFTER,
     annotations::PRUNE,
@@ -21,10 +21,10 @@ const KNOWN: [&str; 5] = [
     annotations::STAGE,
 ];
 
-/// Likeness from which a name is offered for another.
+/// Minimum similarity for a "did you mean" hint.
 const LIKENESS: f64 = 0.8;
 
-/// Says which reserved labels and annotations an object may not carry.
+/// Reports the reserved labels and annotations that an object is not allowed to have.
 pub(super) fn check(
     value: &Value,
     id: &ObjectId,
@@ -65,7 +65,7 @@ pub(super) fn check(
     findings
 }
 
-/// Whether an object carries nothing that [`check`] refuses.
+/// Returns whether [`check`] accepts an object.
 pub(super) fn is_free(value: &Value, id: &ObjectId, sequence: &Sequence) -> bool {
     let is_free = |key: &str, value: &str| {
         !key.starts_with(PREFIX) || annotation(key, value, id, sequence).is_none()
@@ -78,7 +78,7 @@ fn is_reserved_label(key: &str) -> bool {
     key == labels::PART_OF || key.starts_with(PREFIX)
 }
 
-/// Entries of a map of the metadata that are texts.
+/// Returns the string entries of a metadata map.
 fn texts<'a>(value: &'a Value, map: &str) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
     value["metadata"][map]
         .as_object()
@@ -87,7 +87,7 @@ fn texts<'a>(value: &'a Value, map: &str) -> impl Iterator<Item = (&'a str, &'a 
         .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
 }
 
-/// Code, message and hint of an annotation that may not be there.
+/// Returns code, message and hint if an annotation is not allowed.
 fn annotation(
     key: &str,
     value: &str,

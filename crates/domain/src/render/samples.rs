@@ -1,4 +1,4 @@
-//! Environments for tests, without files that would have to be resolved.
+//! Environments for tests, built without files.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::repo::{
 };
 use crate::values::Values;
 
-/// Environment `test` for Kubernetes 1.36.
+/// Returns environment `test` for Kubernetes 1.36.
 pub(super) fn environment(releases: Vec<ResolvedRelease>) -> ResolvedEnvironment {
     ResolvedEnvironment {
         repository: "fleet".to_owned(),
@@ -32,7 +32,7 @@ pub(super) fn environment(releases: Vec<ResolvedRelease>) -> ResolvedEnvironment
     }
 }
 
-/// A release of bundle `web` in version v1.0.0 and namespace `shop`.
+/// Returns a release of bundle `web` in version v1.0.0 and namespace `shop`.
 pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRelease {
     ResolvedRelease {
         name: ReleaseName {

@@ -1,5 +1,5 @@
-//! Which kinds a release can use: those of Kubernetes and those that the
-//! definitions of the environment's releases add.
+//! Kinds that a release can use: built-in kinds, and those of the CRDs in the environment's
+//! releases.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,26 @@ use crate::kinds::{History, KindTable, Schema, Scope};
 use crate::object::{ApiVersion, GroupKind, Gvk};
 use crate::repo::nearest;
 
-/// What is known of a kind at a version.
+/// Lookup result for a kind at a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Known {
-    /// It is served.
+    /// The kind is served.
     Served(Scope),
-    /// It is not served; these versions (`group/version`) are. `custom` says
-    /// that a definition decides that and not Kubernetes.
+    /// The version is not served, but these are (`group/version`). `custom` is set if a CRD defines
+    /// the kind.
     NotServed { instead: Vec<String>, custom: bool },
-    /// Neither Kubernetes nor a definition has it.
+    /// The kind is neither built-in nor defined by a CRD.
     Unknown,
 }
 
-/// A kind that a definition adds.
+/// A kind that a CRD defines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Custom {
     scope: Scope,
     versions: Vec<String>,
 }
 
-/// The kinds of Kubernetes and of definitions.
+/// Built-in kinds and kinds of CRDs.
 #[derive(Debug, Clone)]
 pub(super) struct Kinds<'a> {
     table: &'a KindTable,
@@ -44,22 +44,22 @@ impl<'a> Kinds<'a> {
         }
     }
 
-    /// Adds the kinds that the definitions among some objects define.
+    /// Adds the kinds that CRDs among the objects define.
     pub(super) fn define<'o>(&mut self, objects: impl IntoIterator<Item = &'o Written>) {
         for object in objects {
             self.define_one(&object.value);
         }
     }
 
-    /// Adds the kind that an object defines, if it defines one.
+    /// Adds the kind that an object defines, if it is a CRD.
     pub(super) fn define_one(&mut self, object: &Value) {
         if let Some((kind, custom)) = definition(object) {
             self.custom.insert(kind, custom);
         }
     }
 
-    /// Whether every kind of some objects is one of Kubernetes or defined by
-    /// them, so that the definitions of other releases change nothing.
+    /// Returns whether the kinds of all objects are built-in or defined among them. CRDs of other
+    /// releases do not matter then.
     pub(super) fn cover<'o>(&self, objects: impl Iterator<Item = &'o Written> + Clone) -> bool {
         let mut own = self.clone();
         own.define(objects.clone());
@@ -68,26 +68,25 @@ impl<'a> Kinds<'a> {
             .all(|object| own.known(&gvk(object)) != Known::Unknown)
     }
 
-    /// Whether an object is of a kind of Kubernetes, whatever definitions say,
-    /// and defines none itself.
+    /// Returns whether an object has a built-in kind, independent of CRDs, and is not a CRD itself.
     pub(super) fn is_settled(&self, object: &Written) -> bool {
         let gvk = gvk(object);
         let kind = gvk.group_kind();
         self.table.scope(&kind).is_some() && self.table.served(&gvk) && !is_definition(&kind)
     }
 
-    /// What a kind of Kubernetes looks like.
+    /// Returns the schema of a built-in kind.
     pub(super) fn schema(&self, gvk: &Gvk) -> Option<Schema<'a>> {
         self.table.schema(gvk)
     }
 
-    /// The Kubernetes minor.
+    /// Returns the Kubernetes minor version.
     pub(super) fn minor(&self) -> &str {
         self.table.minor()
     }
 
-    /// What to do about a kind in a group of Kubernetes where none of that name is
-    /// served: it may be gone, not there yet, or no kind at all.
+    /// Returns a hint for an unserved kind in a built-in group: the kind was removed, is newer, or
+    /// does not exist.
     pub(super) fn advice(&self, gvk: &Gvk) -> String {
         let minor = self.minor();
         match History::of(gvk, minor) {
@@ -156,7 +155,7 @@ fn named(group: &str, versions: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// The kind that a `CustomResourceDefinition` defines.
+/// Returns the kind that a `CustomResourceDefinition` defines.
 fn definition(value: &Value) -> Option<(GroupKind, Custom)> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let api_version = ApiVersion::parse(value["apiVersion"].as_str()?);

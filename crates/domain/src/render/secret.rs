@@ -1,8 +1,7 @@
-//! Secrets: `stringData` is folded into `data`.
+//! Secrets: `stringData` is merged into `data`.
 //!
-//! The server does the same and forgets `stringData`, so what was sent there
-//! would have no owner and its drift could not be seen. Messages name keys,
-//! never values.
+//! The server does the same and drops `stringData`. Without the merge, the values would have no
+//! owner, and their drift would be undetectable. Messages name keys, never values.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +13,8 @@ use super::source::Place;
 use crate::finding::{Finding, Kind};
 use crate::object::{ObjectId, from_base64};
 
-/// Folds `stringData` into `data`, where it wins; says what is wrong instead.
+/// Merges `stringData` into `data`, where `stringData` wins. Returns findings instead if a value is
+/// invalid.
 pub(super) fn fold(value: &mut Value, id: &ObjectId, place: &Place) -> Vec<Finding> {
     let mut findings = check(value, "data", id, place);
     findings.extend(check(value, "stringData", id, place));
@@ -70,7 +70,7 @@ fn check(value: &Value, field: &str, id: &ObjectId, place: &Place) -> Vec<Findin
                     error(format!("{field} `{key}` is not base64"), &pointer)
                         .hint("write plain text under stringData"),
                 ),
-                // The server takes null for an empty value.
+                // The server reads null as an empty value.
                 Value::Null if field == "data" => None,
                 Value::String(_) => None,
                 other => Some(

@@ -1,7 +1,6 @@
-//! From the files of a release to objects as they are written there.
+//! Reading of a release's files into objects.
 //!
-//! Nothing is added or taken away here: the objects of plain files are those
-//! that kubectl reads.
+//! Objects are not changed here: the objects of plain files are those that kubectl reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -16,19 +15,19 @@ use crate::object::yaml::{self, Node, YamlError};
 use crate::object::{Manifest, ObjectId, Origin};
 use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
 
-/// Whether a file is a template.
+/// Returns whether a file is a template.
 pub(crate) fn is_template(file: &str) -> bool {
     file.as_bytes().ends_with(b".j2")
 }
 
-/// An object and where it is written.
+/// An object and its location.
 #[derive(Debug, Clone)]
 pub(super) struct Written {
     pub(super) value: Value,
     pub(super) place: Place,
 }
 
-/// A place that can be asked for its parts.
+/// Location of an object, from which the locations of its fields can be derived.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     text: Arc<Text>,
@@ -36,27 +35,27 @@ pub(super) struct Place {
     document: usize,
     /// Line of the object within the text.
     line: usize,
-    /// JSON pointer from the document to the object: not empty in a list.
+    /// JSON pointer from the document to the object. Empty unless the object is an item of a List.
     pointer: String,
 }
 
-/// A text that was parsed: of a file, or what a template wrote.
+/// A parsed text: a plain file, or the output of a template.
 #[derive(Debug)]
 struct Text {
     file: String,
     content: String,
-    /// Lines of the template; none for plain files.
+    /// Source map of a template. `None` for plain files.
     lines: Option<Lines>,
-    /// The documents with places, parsed when a place is asked for.
+    /// Documents with positions, parsed on first use.
     nodes: OnceLock<Vec<Node>>,
 }
 
-/// A place that is as exact as it can be.
+/// Most exact known location of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spot {
     /// File and line.
     pub origin: Origin,
-    /// Column, from 1; not known within templates.
+    /// Column, from 1. `None` within templates.
     pub column: Option<usize>,
 }
 
@@ -71,7 +70,7 @@ impl Text {
 }
 
 impl Text {
-    /// A document with places, by its line.
+    /// Returns the document that starts at a line, with positions.
     fn document(&self, line: usize) -> Option<&Node> {
         let nodes = self
             .nodes
@@ -82,9 +81,9 @@ impl Text {
 }
 
 impl Place {
-    /// Line and column of a field of the object, named by a JSON pointer; those
-    /// of the object when the field is not there, or does not hold `value`,
-    /// because something changed it after it was read.
+    /// Returns the location of a field, given by a JSON pointer. Falls back to the object's
+    /// location if the field is missing or its value is not `value`, because it was changed after
+    /// reading.
     pub(super) fn spot(&self, pointer: &str, value: Option<&Value>) -> Spot {
         let pointer = format!("{}{pointer}", self.pointer);
         let found = self
@@ -104,18 +103,18 @@ impl Place {
         }
     }
 
-    /// The file.
+    /// Returns the file.
     pub(super) fn file(&self) -> &str {
         &self.text.file
     }
 
-    /// File and line of the object.
+    /// Returns file and line of the object.
     pub(super) fn origin(&self) -> Origin {
         self.text.origin(self.line)
     }
 
-    /// File and line of a field of the object, named by a JSON pointer; those
-    /// of the object when the field is not found. Parses the text again.
+    /// Returns file and line of a field, given by a JSON pointer. Falls back to the object's
+    /// location. Parses the text again.
     pub(super) fn field(&self, pointer: &str) -> Origin {
         let pointer = format!("{}{pointer}", self.pointer);
         match yaml::locate(&self.text.content, self.document, &pointer) {
@@ -125,18 +124,18 @@ impl Place {
     }
 }
 
-/// Where the objects of a release are written.
+/// Locations of a release's objects.
 #[derive(Debug, Clone, Default)]
 pub struct Sources(BTreeMap<ObjectId, Place>);
 
 impl Sources {
-    /// Remembers the first of several objects with the same id.
+    /// Adds a location. The first one of an id wins.
     pub(super) fn add(&mut self, id: ObjectId, place: Place) {
         self.0.entry(id).or_insert(place);
     }
 
-    /// Where a field of a manifest is written, named by a JSON pointer. With
-    /// its value, only where it was not changed after it was read.
+    /// Returns the location of a manifest's field, given by a JSON pointer. If `value` is given,
+    /// the field matches only if its value was not changed after reading.
     pub fn spot(&self, manifest: &Manifest, pointer: &str, value: Option<&Value>) -> Spot {
         match self.0.get(manifest.id()) {
             Some(place) if pointer.is_empty() => Spot {
@@ -152,17 +151,16 @@ impl Sources {
     }
 }
 
-/// What became of the files of a release, what was wrong, and which files were
-/// read.
+/// Result of reading the files of a release.
 #[derive(Debug)]
 pub(super) struct Loaded<T> {
-    /// In the order of the files; broken ones are not among them.
+    /// In the order of the files, without broken ones.
     pub(super) files: Vec<T>,
     pub(super) findings: Vec<Finding>,
     pub(super) inputs: BTreeSet<String>,
 }
 
-/// Reads environments; the shared templates only when a template is met.
+/// Reader of an environment's files. Shared templates are read only if a release has a template.
 pub(super) struct Loader<'a> {
     tree: &'a dyn FileTree,
     environment: &'a ResolvedEnvironment,
@@ -178,13 +176,12 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// The files.
+    /// Returns the file tree.
     pub(super) fn tree(&self) -> &'a dyn FileTree {
         self.tree
     }
 
-    /// Reads and renders every file of a release, and makes of its objects what
-    /// `each` does.
+    /// Reads and renders every file of a release. Converts the objects of each file with `each`.
     pub(super) fn load<T: Send>(
         &mut self,
         release: &ResolvedRelease,
@@ -192,7 +189,7 @@ impl<'a> Loader<'a> {
     ) -> Loaded<T> {
         let mut inputs: BTreeSet<String> = release.values.files.iter().cloned().collect();
         inputs.extend(release.files.iter().cloned());
-        // What templates make of values that are refused says nothing.
+        // Skip templates if the schema refused the values: errors would only be consequences.
         let with_templates = release.refused.is_empty();
         let files = release.files.iter();
         let texts: Vec<(&String, Result<String, Box<Finding>>)> = files
@@ -204,7 +201,7 @@ impl<'a> Loader<'a> {
             let library = self.library.get_or_insert_with(|| Library::read(self.tree));
             Engine::new(library, self.environment, release)
         });
-        // What a file holds depends on no other file.
+        // Files are independent, so parse them in parallel.
         let files: Vec<Result<T, Vec<Finding>>> = texts
             .into_par_iter()
             .map(|(file, text)| {
@@ -220,7 +217,7 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// Reads the plain files of a release, not its templates.
+/// Reads the plain files of a release, without its templates.
 pub(super) fn load_plain(tree: &dyn FileTree, release: &ResolvedRelease) -> Loaded<Vec<Written>> {
     let plain = || release.files.iter().filter(|file| !is_template(file));
     let files = plain().map(|file| {
@@ -255,8 +252,8 @@ fn read(tree: &dyn FileTree, file: &str) -> Result<String, Box<Finding>> {
     String::from_utf8(bytes.into()).map_err(|_| error("the file is not UTF-8".to_owned()))
 }
 
-/// The objects of a file; fails with the error of its template, or the first
-/// one of each document.
+/// Parses the objects of a file. Fails with the error of its template, or with the first error of
+/// each document.
 fn objects(
     file: &str,
     content: String,
@@ -292,8 +289,8 @@ fn objects(
     Ok(objects)
 }
 
-/// Adds an object, or the items of a list as kubectl does: items that name
-/// no kind take that of the list.
+/// Adds an object, or the items of a List as kubectl does: items without a kind inherit that of the
+/// List.
 fn expand(
     mut value: Value,
     place: Place,
@@ -328,7 +325,7 @@ fn expand(
     }
 }
 
-/// The items of a list kind; none for any other object.
+/// Takes the items of a List kind. `None` for other objects.
 fn take_items(value: &mut Value) -> Option<Vec<Value>> {
     let object = value.as_object_mut()?;
     let kind = object.get("kind")?.as_str()?;
@@ -343,8 +340,7 @@ fn take_items(value: &mut Value) -> Option<Vec<Value>> {
     }
 }
 
-/// The lines of the items of a list by their pointer, with one more parse for
-/// the whole list.
+/// Returns the lines of a List's items by their pointer. Parses the text once for the whole List.
 fn item_lines(place: &Place) -> BTreeMap<String, usize> {
     let nodes = yaml::parse_nodes(&place.text.file, &place.text.content).unwrap_or_default();
     let Some(document) = nodes.iter().find(|node| node.line == place.document) else {

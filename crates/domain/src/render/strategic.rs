@@ -1,23 +1,22 @@
-//! Strategic merge patches: as RFC 7386, but lists whose items have keys are
-//! merged item by item.
+//! Strategic merge patches: RFC 7386, except that lists with merge keys are merged item by item.
 //!
-//! The keys are those by which server-side apply merges, as far as the patch
-//! names them: a container port is found by its number alone. Directives are
-//! `$patch` (`replace`, `delete`, `merge`) in maps and in items of lists,
-//! `$retainKeys`, `$deleteFromPrimitiveList/FIELD` and `$setElementOrder/FIELD`.
+//! The merge keys are those of server-side apply. A patch needs to name only some of them, so a
+//! container port is found by its number alone. Supported directives are `$patch` (`replace`,
+//! `delete`, `merge`) in maps and list items, `$retainKeys`, `$deleteFromPrimitiveList/FIELD` and
+//! `$setElementOrder/FIELD`.
 
 use serde_json::{Map, Value};
 
 use crate::kinds::{ListKind, Schema};
 
-/// Merges a patch into an object, by the schema of its kind. Without a schema
-/// every list is replaced.
+/// Merges a patch into an object, by the schema of its kind. Without a schema, every list is
+/// replaced.
 pub(super) fn merge(object: &mut Value, patch: &Value, schema: Option<Schema<'_>>) {
     let merged = merged(Some(object.take()), patch, schema);
     *object = merged.unwrap_or_default();
 }
 
-/// What a value becomes; none where it goes.
+/// Returns the merged value. `None` if it is deleted.
 fn merged(former: Option<Value>, patch: &Value, schema: Option<Schema<'_>>) -> Option<Value> {
     match patch {
         Value::Null => None,
@@ -71,13 +70,12 @@ fn map(
     fields
 }
 
-/// What `$setElementOrder/FIELD` says of a list.
+/// A directive `$setElementOrder/FIELD`.
 struct Order<'a> {
     field: &'a str,
-    /// The items in their order, as far as it is said; of items with keys one of
-    /// the keys is enough.
+    /// Items in the desired order. For items with merge keys, one of the keys is enough.
     said: &'a [Value],
-    /// The list as it was.
+    /// The list before the merge.
     former: Vec<Value>,
 }
 
@@ -99,8 +97,8 @@ fn orders<'a>(fields: &Map<String, Value>, change: &'a Map<String, Value>) -> Ve
 }
 
 impl Order<'_> {
-    /// The items in this order. Those of which nothing is said keep their place
-    /// among the others, as far as both were there before; as kubectl has it.
+    /// Sorts items by the directive. Like kubectl, unlisted items keep their position relative to
+    /// other previous items.
     fn of(&self, items: Vec<Value>, schema: Option<Schema<'_>>) -> Vec<Value> {
         let each = schema.and_then(Schema::items);
         let keys: &[String] = match schema.map(Schema::list) {
@@ -171,8 +169,8 @@ fn list(former: Option<Value>, changes: &[Value], schema: Option<Schema<'_>>) ->
     }
 }
 
-/// Whether an item is the one that a change is about: in every key that the
-/// change names, and at least in one.
+/// Returns whether an item is the target of a change. All merge keys in the change must match, and
+/// there must be at least one.
 fn is_same(item: &Value, change: &Value, keys: &[String], schema: Option<Schema<'_>>) -> bool {
     let mut named = keys
         .iter()
@@ -185,7 +183,7 @@ fn is_same(item: &Value, change: &Value, keys: &[String], schema: Option<Schema<
         })
 }
 
-/// A value without what says how it is merged.
+/// Removes merge directives from a value.
 fn plain(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields

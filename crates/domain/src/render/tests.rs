@@ -1,4 +1,4 @@
-//! Laws of render as a whole, and what single files cannot show.
+//! Tests of rendering as a whole.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -33,7 +33,7 @@ fn render_files(files: &[(&str, &str)], values: Value) -> Rendered {
     render(&tree(files), &environment, &release, &table())
 }
 
-/// Manifests as they are sent, or the findings.
+/// Returns the manifests as bytes.
 fn bytes(rendered: &Rendered) -> Vec<(ObjectId, Bytes)> {
     rendered
         .manifests
@@ -46,8 +46,8 @@ fn messages(rendered: &Rendered) -> Vec<String> {
     rendered.findings.iter().map(ToString::to_string).collect()
 }
 
-/// What a schema refuses does not hide what else is wrong, and templates, which
-/// nobody wrote for such values, add nothing to it.
+/// A schema violation does not hide errors of other releases. Templates of the affected release are
+/// skipped, because they do not expect such values.
 #[test]
 fn refused_values_are_told_with_all_that_is_wrong_elsewhere() {
     let files = [
@@ -97,7 +97,7 @@ fn objects_carry_the_labels_of_the_release() {
     );
 }
 
-/// A release with a stage that `test.yaml` verifies.
+/// Renders a release with a stage that `test.yaml` verifies.
 fn staged(text: &str) -> Rendered {
     let mut release = samples::release("web", &["test.yaml"], json!({}));
     release.sequence.stages.push(StageRule {
@@ -154,10 +154,10 @@ fn an_annotation_names_a_stage_that_there_is() {
     }
 }
 
-/// A Job of upstream that only says how its name begins.
+/// An upstream Job with `generateName`.
 const GENERATED: &str = "apiVersion: batch/v1\nkind: Job\nmetadata:\n  generateName: migrate-\nspec: {backoffLimit: 1}\n";
 
-/// A file with a patch for objects of a kind and name.
+/// Renders a file with a patch for objects of a kind and name.
 fn patched(text: &str, kind: &str, name: &str, change: PatchChange) -> Rendered {
     let mut release = samples::release("web", &["job.yaml"], json!({}));
     release.patches.push(Patch {
@@ -199,7 +199,7 @@ fn a_patch_makes_a_job_run_once_that_has_no_name() {
     assert!(first.starts_with("migrate-"), "{first}");
     assert_eq!(first.len(), "migrate-".len() + 12);
     assert_eq!(name(&generated("migrate-", once(json!({})))), first);
-    // What it is named by is what is sent.
+    // The name depends on the final content.
     let other = once(json!({"backoffLimit": 2}));
     assert_ne!(name(&generated("migrate-*", other)), first);
     let operations = json!([
@@ -383,7 +383,7 @@ fn parsed_objects_are_those_of_the_file() {
     );
 }
 
-/// Names of objects with the values of their data.
+/// Generates names of objects with the values of their data.
 fn objects() -> impl Strategy<Value = Vec<(String, String)>> {
     let name = "[a-z][a-z0-9]{0,6}";
     let value = any::<String>();
@@ -437,7 +437,7 @@ proptest! {
     }
 }
 
-/// Counts how often each file is read.
+/// A tree that counts how often each file is read.
 struct Counting {
     tree: MemoryTree,
     reads: std::cell::RefCell<BTreeMap<String, usize>>,
@@ -486,7 +486,7 @@ fn every_file_is_read_once_and_shared_templates_too() {
         .collect();
     assert_eq!(origins, names);
     let mut reads = counting.reads.into_inner();
-    // The schema is looked for, and these values have none.
+    // The schema is read, but does not exist.
     let schema = reads.remove(&hide::schema_file(&release));
     assert_eq!(schema, Some(1));
     assert_eq!(reads.len(), 101);

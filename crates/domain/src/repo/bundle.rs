@@ -1,4 +1,4 @@
-//! A bundle's folder: its versions, and the files to render.
+//! Folder of a bundle: its versions, and the files to render.
 
 use std::collections::BTreeMap;
 
@@ -16,40 +16,40 @@ use crate::values::ValuesSchema;
 /// Folder of the bundles.
 const FOLDER: &str = "manifests";
 
-/// What to do about more of them.
+/// Hint for a bundle that exceeds a limit.
 const TOO_MUCH: &str = "take out what is not deployed, or let its name start with _";
 
-/// Describes the values of a version, beside its manifests.
+/// Schema of a version's values, beside its manifests.
 const VALUES_SCHEMA: &str = "values.schema.json";
 
-/// What a bundle consists of.
+/// A bundle's folder.
 pub(super) struct Found {
-    /// Its folder.
+    /// Path of the folder.
     pub(super) folder: String,
-    /// `bundle.yaml`.
+    /// Content of `bundle.yaml`.
     pub(super) node: Node,
-    /// Version folders, the lowest version first.
+    /// Version folders in ascending order.
     pub(super) versions: Vec<String>,
     entries: Vec<TreeEntry>,
 }
 
 /// A version of a bundle, or a bundle without versions.
 pub(super) struct Source {
-    /// Folder of the files.
+    /// Folder of its files.
     pub(super) folder: String,
     /// Files to render, sorted.
     pub(super) files: Vec<String>,
     /// `bundle.yaml` with the keys that `version.yaml` replaces.
     pub(super) body: format::Bundle,
-    /// The same, with places.
+    /// The same content with positions.
     pub(super) node: Node,
-    /// What the values may be.
+    /// Schema of the values.
     pub(super) schema: Option<ValuesSchema>,
     /// `values` of `bundle.yaml` and of `version.yaml`.
     pub(super) values: [Option<Node>; 2],
 }
 
-/// Names of all bundles.
+/// Returns the names of all bundles.
 fn bundles(tree: &dyn FileTree) -> Vec<String> {
     let entries = tree.list(FOLDER).unwrap_or_default();
     entries
@@ -63,7 +63,7 @@ fn is_private(name: &str) -> bool {
     name.starts_with(['.', '_'])
 }
 
-/// Finds a bundle by name. `place` is where it is named.
+/// Finds a bundle by name. `place` is the reference to it.
 pub(super) fn find(
     tree: &dyn FileTree,
     name: &str,
@@ -80,7 +80,7 @@ pub(super) fn find(
         return None;
     }
     let folder = format!("{FOLDER}/{name}");
-    // Which other bundles there are matters only to the message.
+    // List the other bundles only for the message.
     if tree.kind(FOLDER, name) != Some(TreeKind::Folder) {
         let known = bundles(tree);
         let mut finding = error(format!("there is no bundle `{name}`: no folder {folder}"));
@@ -121,8 +121,8 @@ pub(super) fn find(
     })
 }
 
-/// Subfolders named as a semantic version, or that hold a `version.yaml` of
-/// ours; sorted by version, others last.
+/// Returns the version folders: subfolders named as a semantic version, or with a `version.yaml` of
+/// pleach. Sorted by version, others last.
 fn versions(tree: &dyn FileTree, folder: &str, entries: &[TreeEntry]) -> Vec<String> {
     let mut versions: Vec<String> = entries
         .iter()
@@ -140,8 +140,8 @@ fn versions(tree: &dyn FileTree, folder: &str, entries: &[TreeEntry]) -> Vec<Str
     versions
 }
 
-/// Whether `version.yaml` is ours, or a manifest that is named so. A broken one
-/// counts as ours: the error is reported when it is read.
+/// Returns whether a `version.yaml` belongs to pleach and is not a manifest of that name. A broken
+/// file counts as pleach's: its error is reported when it is read.
 fn is_ours(tree: &dyn FileTree, path: &str) -> bool {
     match tree
         .read(path)
@@ -163,8 +163,8 @@ fn is_ours(tree: &dyn FileTree, path: &str) -> bool {
 }
 
 impl Found {
-    /// Reads a version, or the bundle where it has none. `place` is where the
-    /// release says which.
+    /// Reads a version, or the bundle if it has no versions. `place` is the version reference of
+    /// the release.
     pub(super) fn version(
         &self,
         tree: &dyn FileTree,
@@ -228,7 +228,7 @@ impl Found {
             .map_or_else(|| self.node.clone(), |special| replace(&self.node, special));
         let body = decode(&node, findings)?;
         let values = |node: &Node| node.get("values").filter(|v| !v.is_null()).cloned();
-        // `values: null` in a version takes the bundle's defaults away.
+        // `values: null` in a version removes the bundle's defaults.
         let dropped = special
             .as_ref()
             .and_then(|node| node.get("values"))
@@ -246,9 +246,8 @@ impl Found {
         })
     }
 
-    /// All versions, with what each says of where it can be gone to from. A
-    /// file that cannot be read says nothing here: the version that is wanted
-    /// is read for itself.
+    /// Returns all versions with the versions that each can be upgraded from. Ignores unreadable
+    /// files: the desired version is read separately, with its errors.
     pub(super) fn known(&self, tree: &dyn FileTree) -> Vec<KnownVersion> {
         self.versions
             .iter()
@@ -269,7 +268,7 @@ impl Found {
             .collect()
     }
 
-    /// The version folder, none for a bundle without versions.
+    /// Returns the version folder. `None` for a bundle without versions.
     fn choose<'a>(
         &'a self,
         wanted: Option<&str>,
@@ -302,8 +301,8 @@ impl Found {
         Err(Box::new(finding.at(place.clone()).hint(hint)))
     }
 
-    /// The version that was probably meant: the same with another spelling,
-    /// one that looks like it, or the newest.
+    /// Returns the best suggestion: the same version in another spelling, a similar name, or the
+    /// newest version.
     fn nearest_version(&self, wanted: &str) -> &str {
         let same = semantic(wanted).and_then(|wanted| {
             self.versions
@@ -317,7 +316,7 @@ impl Found {
     }
 }
 
-/// Reads the schema of the values, where there is one.
+/// Reads the schema of the values, if any.
 fn values_schema(
     tree: &dyn FileTree,
     folder: &str,
@@ -338,7 +337,7 @@ fn values_schema(
     schema.map_err(|found| findings.extend(found)).ok()
 }
 
-/// `version.yaml` over `bundle.yaml`: its keys replace the bundle's.
+/// Merges `version.yaml` over `bundle.yaml`: its keys replace the bundle's.
 fn replace(bundle: &Node, version: &Node) -> Node {
     let header = ["apiVersion", "kind"];
     let mut keys: BTreeMap<&str, &Entry> = BTreeMap::new();
@@ -374,25 +373,25 @@ fn list(tree: &dyn FileTree, folder: &str, findings: &mut Vec<Finding>) -> Optio
     }
 }
 
-/// Collects the files of a folder.
+/// Collector for the files of a folder.
 struct Files<'a> {
     tree: &'a dyn FileTree,
     own: &'a [String],
     found: Vec<String>,
-    /// Files and folders that were met.
+    /// Number of files and folders so far.
     entries: usize,
-    /// Bytes of the files.
+    /// Total size of the files so far, in bytes.
     bytes: usize,
     findings: &'a mut Vec<Finding>,
 }
 
 impl Files<'_> {
-    /// Whether a limit was reached; that was said when it was.
+    /// Returns whether a limit was exceeded, which was reported already.
     fn is_too_much(&self) -> bool {
         self.entries > MOST_ENTRIES || self.bytes > MOST_BYTES
     }
 
-    /// Everything below a folder.
+    /// Collects everything below a folder.
     fn collect(&mut self, folder: &str, top: bool) {
         for entry in list(self.tree, folder, self.findings).unwrap_or_default() {
             let path = format!("{folder}/{}", entry.name);
@@ -448,7 +447,7 @@ impl Files<'_> {
                 "render it beforehand: `helm template NAME DIR > manifests.yaml`, and keep only the result here",
             ),
             _ if is_manifest(name) => {
-                // Said here, so that a pointer is not called broken YAML.
+                // Reading here reports a Git LFS pointer as such, and not as broken YAML.
                 match read_text(self.tree, &path) {
                     Ok(text) => self.bytes += text.len(),
                     Err(finding) => self.findings.push(*finding),
@@ -470,8 +469,8 @@ impl Files<'_> {
         }
     }
 
-    /// What lies beside version folders is not rendered; manifests there are
-    /// probably meant to be.
+    /// Reports files beside version folders: they are not rendered, but manifests are probably
+    /// intended to be.
     fn beside(&mut self, folder: &str, entries: &[TreeEntry], versions: &[String]) {
         for entry in entries {
             let path = format!("{folder}/{}", entry.name);

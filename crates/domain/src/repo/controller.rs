@@ -1,6 +1,6 @@
-//! What the loop follows, where to and within which limits: the file that
-//! `pleach run --config` reads, ready to be used. Nothing of it can be said, or
-//! widened, by a branch that the loop serves.
+//! Configuration of the controller: the file that `pleach run --config` reads. It lists the
+//! repositories to follow, their clusters, and limits. A branch that the controller serves can
+//! neither set nor widen any of it.
 
 mod allow;
 mod claims;
@@ -33,77 +33,76 @@ pub use notifications::{News, Notification};
 pub use reserved::Reserved;
 pub use ssh::SshAddress;
 
-/// The key of a Secret under which its kubeconfig is looked for.
+/// Default key of a Secret's data that contains its kubeconfig.
 const KUBECONFIG_KEY: &str = "kubeconfig";
 
-/// The configuration of the loop.
+/// Configuration of the controller.
 #[derive(Debug, Clone)]
 pub struct Controller {
-    /// Where webhooks are listened for; nowhere when left out.
+    /// Listen address for webhooks. `None` disables them.
     pub listen: Option<SocketAddr>,
-    /// Where metrics and probes are served; nowhere when left out.
+    /// Listen address for metrics and probes. `None` disables them.
     pub metrics: Option<SocketAddr>,
-    /// Whether changes of objects are watched.
+    /// Whether to watch objects for drift.
     pub drift_watch: bool,
-    /// Disk space of copies of repositories.
+    /// Disk limits for clones.
     pub disk: Disk,
-    /// The repositories that are followed.
+    /// Repositories to follow.
     pub repositories: Vec<WatchedRepository>,
-    /// Who is told of what.
+    /// Notifications about releases.
     pub notifications: Vec<Notification>,
 }
 
-/// A repository that is followed.
+/// A repository that the controller follows.
 #[derive(Debug, Clone)]
 pub struct WatchedRepository {
-    /// What messages and metrics call it.
+    /// Name in messages and metrics.
     pub name: String,
-    /// Where it is.
+    /// URL of the repository.
     pub url: String,
-    /// Who we are for it.
+    /// Credentials for the repository.
     pub auth: Auth,
-    /// File with the keys whose signatures count; none where commits need none.
+    /// File with the keys of trusted commit signatures. `None` if commits need no signature.
     pub keys: Option<String>,
-    /// Whose webhooks are believed, and the file with what they are signed with.
+    /// Kind of forge whose webhooks are accepted, and the file with their signing secret.
     pub webhook: Option<(ForgeKind, String)>,
-    /// The forge that is talked to; none where it is not.
+    /// Forge API access. `None` disables it.
     pub forge: Option<ForgeGrant>,
-    /// The environments that are synced from it.
+    /// Environments to sync from the repository.
     pub environments: Vec<EnvironmentGrant>,
 }
 
-/// A forge that is talked to.
+/// Access to a forge API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForgeGrant {
-    /// Where it is.
+    /// API address and project name.
     pub address: ForgeAddress,
-    /// File with the token; none where the app asks that the repository is fetched
-    /// as.
+    /// File with the token. `None` to use the GitHub App that fetches the repository.
     pub token: Option<String>,
-    /// Whether states of commits and comments quote errors of clusters.
+    /// Whether commit statuses and comments quote errors of clusters.
     pub details: bool,
     /// Whether pull requests get previews.
     pub previews: bool,
-    /// Whether these compare with the cluster too; none where they do not.
+    /// Settings of previews that also compare with the cluster. `None` disables them.
     pub live: Option<LivePreviews>,
 }
 
-/// Previews that compare with the cluster.
+/// Settings of previews that compare with the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LivePreviews {
-    /// The label by which a maintainer has a commit of a fork compared; without
-    /// one none is.
+    /// Label with which a maintainer allows the comparison for a commit of a fork. `None`: no fork
+    /// is compared.
     pub fork_label: Option<String>,
 }
 
-/// Credentials for a repository, as the files that hold them.
+/// Credentials for a repository, as paths of the files that contain them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Auth {
-    /// None.
+    /// No credentials.
     Anonymous,
-    /// User name and password.
+    /// HTTP basic authentication.
     Basic {
-        /// File with the name.
+        /// File with the user name.
         username: String,
         /// File with the password.
         password: String,
@@ -113,76 +112,76 @@ pub enum Auth {
         /// File with the token.
         token: String,
     },
-    /// A key for ssh.
+    /// SSH key.
     Ssh {
         /// File with the private key.
         key: String,
-        /// File with the keys of hosts.
+        /// Known hosts file.
         known_hosts: String,
     },
-    /// An app of GitHub, which asks for a token of its installation.
+    /// GitHub App, which requests installation tokens.
     GithubApp {
-        /// Its id.
+        /// Id of the app.
         app: String,
-        /// Its installation.
+        /// Id of the installation.
         installation: String,
-        /// File with its private key.
+        /// File with the private key of the app.
         key: String,
-        /// Where the API is.
+        /// Root of the GitHub API.
         api: String,
     },
 }
 
-/// Environments that may be synced from a repository, where to, and as whom.
+/// Permission to sync environments from a repository: to which cluster, and as which user.
 #[derive(Debug, Clone)]
 pub struct EnvironmentGrant {
-    /// The branches that hold them.
+    /// Branches that contain the environments.
     pub branches: Branches,
-    /// The cluster that is meant.
+    /// Id of the intended cluster.
     pub cluster_id: String,
-    /// The way to it.
+    /// Connection to the cluster.
     pub connection: ConnectionGrant,
-    /// The user that is impersonated.
+    /// User to impersonate.
     pub user: Option<String>,
-    /// What may be written at all. `None` for no limits.
+    /// Objects that the environments are allowed to write. `None` for no limits.
     pub allow: Option<Allow>,
-    /// The least strict policy of its environments.
+    /// Minimum policy for the environments.
     pub minimum: Minimum,
 }
 
-/// The way to a cluster.
+/// Connection to a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnectionGrant {
-    /// The cluster that the loop runs in.
+    /// The cluster that the controller runs in.
     InCluster,
-    /// A kubeconfig, as its file.
+    /// Path of a kubeconfig file.
     Kubeconfig(String),
-    /// A kubeconfig in a Secret of the cluster that the loop runs in.
+    /// A kubeconfig in a Secret of the cluster that the controller runs in.
     Secret {
         /// Namespace of the Secret.
         namespace: String,
-        /// Its name.
+        /// Name of the Secret.
         name: String,
-        /// The key of its data.
+        /// Key of the Secret's data.
         key: String,
     },
 }
 
-/// How a repository is reached, by the look of its URL.
+/// Transport of a repository, determined by its URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// A folder of this machine.
+    /// A local folder.
     Local,
     /// https.
     Https,
-    /// http, which hides nothing.
+    /// http, without encryption.
     Http,
     /// ssh.
     Ssh,
 }
 
 impl Transport {
-    /// Judges a URL or path; none for what cannot be fetched.
+    /// Determines the transport of a URL or path. `None` if it is not supported.
     ///
     /// ```
     /// use pleach_domain::repo::controller::Transport;
@@ -198,7 +197,7 @@ impl Transport {
             Some(("ssh", _)) => Some(Self::Ssh),
             Some(("file", _)) => Some(Self::Local),
             Some(_) => None,
-            // `user@host:path`, which is no path: a folder like that is `./…`.
+            // `user@host:path` is an SSH address. A folder with such a name needs the prefix `./`.
             None if url
                 .split_once(':')
                 .is_some_and(|(host, _)| !host.contains('/') && host.contains('@')) =>
@@ -210,7 +209,7 @@ impl Transport {
     }
 }
 
-/// Reads the configuration. Fails with every error found; places are in `file`.
+/// Reads the configuration. Fails with all errors. Locations are in `file`.
 pub fn read(file: &str, content: Vec<u8>) -> Result<Controller, Vec<Finding>> {
     let tree = MemoryTree::new([(file, content)]);
     let mut findings = Vec::new();
@@ -226,7 +225,7 @@ pub fn read(file: &str, content: Vec<u8>) -> Result<Controller, Vec<Finding>> {
                     .to_owned(),
             );
         }
-        // A bare `on` is read as true, and is what people wrote.
+        // YAML reads a bare key `on` as true. Show the key as the user wrote it.
         if finding.message.starts_with("`notifications[") {
             finding.message = finding.message.replacen("].true", "].on", 1);
         }
@@ -341,7 +340,7 @@ fn repository(
     }
 }
 
-/// The forge, where there is a token for it, or an app that gets one.
+/// Resolves the forge access. `None` without a token or a GitHub App.
 fn forge_grant(
     said: &format::Forge,
     (url, auth): (&str, Option<&Auth>),
@@ -355,7 +354,7 @@ fn forge_grant(
             .get("auth")
             .and_then(|auth| auth.get("githubApp"));
         if app.is_some() {
-            // It says itself what is wrong with it.
+            // The errors of the app are reported separately.
             return None;
         }
         let or_app = match said.kind {
@@ -415,7 +414,7 @@ fn forge_grant(
     }
 }
 
-/// What is wrong with a URL. The words hold nothing of it: a password may be in it.
+/// Checks a URL. The error does not quote the URL, which can contain a password.
 pub fn check_url(url: &str, transport: Option<Transport>, has_auth: bool) -> Result<(), String> {
     let Some(transport) = transport else {
         return Err("expected https, http, ssh or the path of a folder".to_owned());
@@ -438,7 +437,7 @@ pub fn check_url(url: &str, transport: Option<Transport>, has_auth: bool) -> Res
     Ok(())
 }
 
-/// Whether somebody on the network path can change the content of a URL.
+/// Returns whether an attacker on the network path can change the content of a URL.
 pub fn is_unprotected(url: &str) -> bool {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
     let authority = rest.split('/').next().unwrap_or_default();

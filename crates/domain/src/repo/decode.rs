@@ -1,10 +1,9 @@
-//! From a positioned tree to a strict struct, with every error and its line.
+//! Decoding of a positioned YAML tree into a strict struct, with all errors and their lines.
 //!
-//! serde stops at the first error. Here the field that failed is taken out of
-//! sight and the tree is read again, until nothing fails: the structs stay the
-//! only description of the formats, and a file with three typos gets three
-//! findings. One with more than a hundred is probably something else: the rest
-//! of it is not looked at.
+//! serde stops at the first error. The decoder then hides the failed field and decodes again, until
+//! no error is left. The structs stay the only description of the formats, and a file with three
+//! typos gets three findings. Decoding stops after a hundred errors: such a file is probably
+//! something else.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -23,10 +22,10 @@ use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::{Content, Entry, Node};
 
-/// Errors of a file that are looked for: each of them costs another reading.
+/// Maximum number of errors per file. Each one costs another pass.
 const MOST: usize = 100;
 
-/// Reads a struct; none if there was any error.
+/// Decodes a struct. Returns `None` if there was any error.
 pub(super) fn decode<T: for<'de> Deserialize<'de>>(
     root: &Node,
     findings: &mut Vec<Finding>,
@@ -50,8 +49,7 @@ pub(super) fn decode<T: for<'de> Deserialize<'de>>(
             .at
             .as_ref()
             .map_or(root, |place| find(root, place.node));
-        // A required field that is only missing because it was hidden has
-        // been reported already.
+        // A required field that is missing only because it is hidden was already reported.
         let reported = error
             .0
             .missing
@@ -72,7 +70,7 @@ pub(super) fn decode<T: for<'de> Deserialize<'de>>(
     }
 }
 
-/// Says that there may be more than these, after the last of them.
+/// Reports that there can be more errors, at the last location.
 fn more(found: &[Finding]) -> Finding {
     let message = format!("there may be more errors: the first {MOST} of a file are told");
     let mut finding = Finding::warning(Kind::Repository, "more-errors", message);
@@ -84,7 +82,7 @@ fn address(node: &Node) -> usize {
     std::ptr::from_ref(node).addr()
 }
 
-/// The node with an address.
+/// Returns the node with an address.
 fn find(root: &Node, wanted: usize) -> &Node {
     fn search(node: &Node, wanted: usize) -> Option<&Node> {
         if address(node) == wanted {
@@ -101,9 +99,9 @@ fn find(root: &Node, wanted: usize) -> &Node {
     search(root, wanted).unwrap_or(root)
 }
 
-/// Why a tree is not a struct, and the innermost node that says so.
+/// Decoding error, with the innermost node that it is about.
 ///
-/// Boxed: it travels through every level of every result.
+/// Boxed, because it is part of the result at every level.
 #[derive(Debug)]
 struct DecodeError(Box<Problem>);
 
@@ -120,7 +118,7 @@ struct Problem {
 struct Place {
     node: usize,
     path: String,
-    /// Line of the key, where it is the key that is wrong.
+    /// Line of the key, if the key is wrong.
     line: Option<usize>,
 }
 
@@ -135,7 +133,7 @@ impl DecodeError {
         }))
     }
 
-    /// Says where it happened, unless something further in has.
+    /// Sets the location, unless an inner node is set already.
     fn at(mut self, node: &Node, path: &str, line: Option<usize>) -> Self {
         self.0.at.get_or_insert_with(|| Place {
             node: address(node),
@@ -223,7 +221,7 @@ impl de::Error for DecodeError {
     }
 }
 
-/// What serde expects, in the words of people who write YAML.
+/// Translates what serde expects to YAML terms.
 fn in_words(expected: &str) -> String {
     match expected {
         "a string" => "a text",
@@ -237,7 +235,7 @@ fn in_words(expected: &str) -> String {
     .to_owned()
 }
 
-/// Reads one node.
+/// Deserializer of one node.
 struct Reader<'a> {
     node: &'a Node,
     path: String,
@@ -259,7 +257,7 @@ impl<'a> Reader<'a> {
 
     fn read<'de, V: Visitor<'de>>(&self, visitor: V) -> Result<V::Value, DecodeError> {
         match &self.node.content {
-            // A scalar is neither list nor map.
+            // A scalar is never a list or map.
             Content::Scalar(Value::Null | Value::Array(_) | Value::Object(_)) => {
                 visitor.visit_unit()
             }
@@ -407,7 +405,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
     }
 }
 
-/// A variant without content, named by a text.
+/// A unit variant, named by a string.
 struct Variant<'a>(&'a str);
 
 impl<'de> EnumAccess<'de> for Variant<'_> {

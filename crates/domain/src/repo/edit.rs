@@ -1,12 +1,10 @@
-//! Changes to the text of our own files that leave the rest of it as it is:
-//! comments, order, quotes, blank lines.
+//! Edits of pleach's own YAML files that preserve the rest of the text: comments, order, quotes,
+//! blank lines.
 //!
-//! An edit is a splice of the text. Where it goes is told from the places that
-//! the parser gives and from indentation, which is right for the YAML that
-//! people write. To be right for all YAML, every result is parsed again and must
-//! hold the wanted value and nothing else that is new; where it does not (an
-//! anchor that others use, a text over several lines in a flow map), nothing is
-//! changed, and a person has to do it.
+//! An edit is a splice of the text. Its position comes from the parser's positions and from
+//! indentation, which is right for typical YAML. To be safe for all YAML, every result is parsed
+//! again and must equal the edited value. If it does not, the text is left unchanged and the user
+//! has to edit it. Examples are an anchor with aliases, or a multi-line string in a flow map.
 
 mod flow;
 mod place;
@@ -18,12 +16,12 @@ use crate::object::yaml::{Content, Node, parse_nodes};
 use place::{Place, Text};
 use render::Style;
 
-/// One step of the way to a value.
+/// One step of a path to a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// A key of a map.
     Key(String),
-    /// An item of a list; one behind the last is a new one.
+    /// An item of a list. The index after the last item means a new one.
     Item(usize),
 }
 
@@ -39,18 +37,18 @@ impl From<usize> for Step {
     }
 }
 
-/// A value, and how it is written where that is known.
+/// A value, with its YAML text if known.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Written {
     /// The value.
     pub value: Value,
-    /// Its text: in the line of its key; or lines below the key, indented from
-    /// the key on. Left out, it is written as `pleach render` writes.
+    /// YAML text: either inline after the key, or lines relative to the key's indentation. `None`
+    /// to format the value like `pleach render`.
     pub text: Option<String>,
 }
 
 impl Written {
-    /// A value that is written in one line.
+    /// Formats a value on one line.
     ///
     /// ```
     /// use pleach_domain::repo::edit::Written;
@@ -63,35 +61,35 @@ impl Written {
     }
 }
 
-/// Why a text was not changed.
+/// Error from editing a text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
-    /// The text is not one YAML document.
+    /// The text is not exactly one YAML document.
     #[error("{file} is not one YAML document")]
     Unreadable {
         /// The file.
         file: String,
     },
-    /// Nothing of the kind is at that place.
+    /// The path does not exist.
     #[error("{file} has no {path}")]
     Missing {
         /// The file.
         file: String,
-        /// The way to it.
+        /// Path of the value.
         path: String,
     },
-    /// It is written in a way in which it cannot be changed alone.
+    /// The value is written in a form that cannot be changed safely.
     #[error("{path} in {file} is written in a way that pleach does not edit")]
     Unsafe {
         /// The file.
         file: String,
-        /// The way to it.
+        /// Path of the value.
         path: String,
     },
 }
 
-/// Sets a value: replaces it, adds the last key to its map, or an item behind
-/// the last one of a list.
+/// Sets a value: replaces it, adds a key at the end of its map, or adds an item at the end of a
+/// list.
 ///
 /// ```
 /// use pleach_domain::repo::edit::{Written, set};
@@ -103,7 +101,7 @@ pub enum EditError {
 /// );
 /// ```
 pub fn set(file: &str, text: &str, path: &[Step], to: &Written) -> Result<String, EditError> {
-    // As it was written if that fits where it goes, else as we write.
+    // Prefer the given text. If it does not fit, use our own formatting.
     let ours = Written {
         value: to.value.clone(),
         text: None,
@@ -120,8 +118,7 @@ pub fn remove(file: &str, text: &str, path: &[Step]) -> Result<String, EditError
     change(file, text, path, None)
 }
 
-/// The value at a place, and how it is written there as far as that can be
-/// carried to another place.
+/// Returns a value and its YAML text, as far as the text can be inserted elsewhere.
 pub fn written(file: &str, text: &str, path: &[Step]) -> Option<Written> {
     let root = document(file, text).ok()?;
     let (last, above) = path.split_last()?;
@@ -185,7 +182,7 @@ fn splice(
     }
 }
 
-/// The same change to the value itself.
+/// Applies the same change to the parsed value.
 fn put(value: &mut Value, path: &[Step], to: Option<&Value>) -> Option<()> {
     let (step, rest) = path.split_first()?;
     match (step, value, rest.is_empty(), to) {

@@ -1,5 +1,5 @@
-//! The entry of a release in an environment's own file, edited as text: what
-//! people wrote around it stays.
+//! Entry of a release in an environment's own file, edited as text to preserve the rest of the
+//! file.
 
 use serde_json::Value;
 
@@ -10,26 +10,26 @@ use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::Node;
 
-/// The entry, in the text of its file.
+/// Entry of a release within the text of its file.
 pub(super) struct Entry {
-    /// The file, as a path within the repository.
+    /// Path of the file within the repository.
     pub(super) file: String,
-    /// The text, with every change so far.
+    /// Text with all changes so far.
     pub(super) text: String,
     before: String,
-    /// Which item of the file's releases it is.
+    /// Index of the release in the file's list.
     at: usize,
-    /// Whether more was done than to make room for it.
+    /// Whether the entry itself was changed, beyond adding it.
     touched: bool,
 }
 
-/// The entry of a release among those of a file, or of all files together.
+/// Returns the entry of a release in a file, or in the merged environment.
 pub(super) fn item<'n>(file: &'n Node, release: &str) -> Option<&'n Node> {
     let mut items = file.get("releases")?.items().iter();
     items.find(|item| release_name(item) == Some(release))
 }
 
-/// Which item of the releases of an environment's own file a release is.
+/// Returns the index of a release in the environment's own file.
 pub(super) fn position(merged: &Merged, release: &str) -> Option<usize> {
     let items = merged.own().get("releases").map_or(&[][..], Node::items);
     items
@@ -37,25 +37,25 @@ pub(super) fn position(merged: &Merged, release: &str) -> Option<usize> {
         .position(|item| release_name(item) == Some(release))
 }
 
-/// The version that an entry names.
+/// Returns the version that an entry names.
 pub(super) fn version(item: &Node) -> Option<&str> {
     item.get("version")?.as_str()
 }
 
-/// The bundle that an entry names.
+/// Returns the bundle that an entry names.
 pub(super) fn bundle(item: &Node) -> Option<&str> {
     item.get("bundle")?.as_str()
 }
 
-/// The text of an environment's own file.
+/// Returns the text of an environment's own file.
 pub(super) fn text(tree: &dyn FileTree, file: &str) -> String {
     let bytes = tree.read(file).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl Entry {
-    /// Finds the entry. Where it is only in a file that is extended, one is
-    /// added that goes over that.
+    /// Finds the entry. If only an extended file contains it, adds an entry that overrides that
+    /// one.
     pub(super) fn read(
         tree: &dyn FileTree,
         merged: &Merged,
@@ -92,18 +92,18 @@ impl Entry {
         Ok(())
     }
 
-    /// Whether the file is another one now.
+    /// Returns whether the text of the file has changed.
     pub(super) fn is_changed(&self) -> bool {
         self.touched && self.text != self.before
     }
 
-    /// The value of a key.
+    /// Returns the value of a key. `None` if absent or null.
     pub(super) fn present(&self, key: &str) -> Option<Value> {
         let written = edit::written(&self.file, &self.text, &self.path(key))?;
         Some(written.value).filter(|value| !value.is_null())
     }
 
-    /// Writes a key.
+    /// Sets a key of the entry.
     pub(super) fn set(&mut self, key: &str, to: &Written) -> Result<(), Vec<Finding>> {
         self.text = edit::set(&self.file, &self.text, &self.path(key), to)
             .map_err(|error| self.by_hand(&error))?;
@@ -111,7 +111,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Takes a key away.
+    /// Removes a key of the entry.
     pub(super) fn remove(&mut self, key: &str) -> Result<(), Vec<Finding>> {
         self.text = edit::remove(&self.file, &self.text, &self.path(key))
             .map_err(|error| self.by_hand(&error))?;

@@ -1,4 +1,4 @@
-//! An environment file with what it extends.
+//! Environment files, merged with the files that they extend.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use crate::values::Layer;
 /// Folder of the environment files.
 const FOLDER: &str = "environments";
 
-/// The files of an environment and their sum.
+/// Files of an environment, and their merge result.
 pub(super) struct Merged {
-    /// What the files say together.
+    /// The merged environment.
     pub(super) environment: format::Environment,
-    /// The same, with places.
+    /// The merged tree with positions.
     pub(super) node: Node,
-    /// The files, the one that is extended by all others first.
+    /// The files in merge order: the base file first.
     chain: Vec<Node>,
 }
 
-/// Names of the environments of a repository, sorted; without those that are
-/// only extended from. A link is one that cannot be read, not one that is gone.
+/// Returns the sorted names of a repository's environments. Omits base files, whose names start
+/// with `_`. Includes links: such an environment is unreadable, not removed.
 pub fn environments(tree: &dyn FileTree) -> Vec<String> {
     let entries = tree.list(FOLDER).unwrap_or_default();
     entries
@@ -35,7 +35,7 @@ pub fn environments(tree: &dyn FileTree) -> Vec<String> {
         .collect()
 }
 
-/// Reads an environment with all that it extends.
+/// Reads an environment with all files that it extends.
 pub(super) fn read(tree: &dyn FileTree, name: &str, findings: &mut Vec<Finding>) -> Option<Merged> {
     if name.starts_with('_') {
         findings.push(Finding::error(
@@ -45,7 +45,7 @@ pub(super) fn read(tree: &dyn FileTree, name: &str, findings: &mut Vec<Finding>)
         ));
         return None;
     }
-    // Which other environments there are matters only to the message.
+    // List the other environments only for the message.
     let file = format!("{name}.yaml");
     if file.starts_with('.') || tree.kind(FOLDER, &file).is_none() {
         findings.push(unknown(tree, name, &environments(tree)));
@@ -54,7 +54,7 @@ pub(super) fn read(tree: &dyn FileTree, name: &str, findings: &mut Vec<Finding>)
     let chain = chain(tree, &file, findings)?;
     let before = findings.len();
     for file in &chain {
-        // Each file on its own, so that an error names the file it is in.
+        // Decode each file separately, so that an error names its file.
         decode::<format::Environment>(file, findings);
     }
     if findings.len() > before {
@@ -73,13 +73,13 @@ pub(super) fn read(tree: &dyn FileTree, name: &str, findings: &mut Vec<Finding>)
 }
 
 impl Merged {
-    /// The environment's own file.
+    /// Returns the environment's own file.
     pub(super) fn own(&self) -> &Node {
         self.chain.last().unwrap_or(&self.node)
     }
 
-    /// The layers of values for a release, lowest first: those of the
-    /// environment files, then those of the release in each of them.
+    /// Returns the value layers of a release, lowest first: those of the environment files, then
+    /// those of the release in each file.
     pub(super) fn layers(&self, release: &str) -> Vec<Layer> {
         let last = self.chain.len() - 1;
         let file_name = |node: &Node| node.file.rsplit('/').next().unwrap_or_default().to_owned();
@@ -117,7 +117,7 @@ impl Merged {
     }
 }
 
-/// Adds a layer; `values: null` takes away all below it.
+/// Adds a layer. `values: null` removes all lower layers.
 fn layer(layers: &mut Vec<Layer>, name: String, values: Option<&Entry>) {
     match values {
         None => {}
@@ -150,7 +150,7 @@ fn unknown(tree: &dyn FileTree, name: &str, known: &[String]) -> Finding {
     finding
 }
 
-/// The file and all that it extends, lowest first.
+/// Reads the file and all files that it extends, base file first.
 fn chain(tree: &dyn FileTree, file: &str, findings: &mut Vec<Finding>) -> Option<Vec<Node>> {
     let mut chain: Vec<Node> = Vec::new();
     let mut names = vec![file.to_owned()];
@@ -160,7 +160,7 @@ fn chain(tree: &dyn FileTree, file: &str, findings: &mut Vec<Finding>) -> Option
         let path = format!("{FOLDER}/{name}");
         let before = findings.len();
         let Some(node) = read_own(tree, &path, "Environment", findings) else {
-            // A missing file is an error of the one that extends it.
+            // Report a missing file at the `extends` that names it.
             if let (Some(place), Some(finding)) = (place, findings.get_mut(before))
                 && finding.code == "missing-file"
             {
@@ -210,7 +210,7 @@ fn extendable(tree: &dyn FileTree) -> Vec<String> {
     entries.into_iter().map(|entry| entry.name).collect()
 }
 
-/// Name of a release: its own, or its bundle's.
+/// Returns the name of a release, which defaults to its bundle's name.
 pub(crate) fn release_name(item: &Node) -> Option<&str> {
     item.get("name")
         .filter(|name| !name.is_null())
@@ -218,15 +218,15 @@ pub(crate) fn release_name(item: &Node) -> Option<&str> {
         .and_then(Node::as_str)
 }
 
-/// Lays one file over another: maps merge, lists replace, releases merge by
-/// name, null deletes.
+/// Merges a file over another: maps are merged, lists replaced, releases merged by name. Null
+/// deletes a key.
 fn merge(below: &Node, above: &Node) -> Node {
     merge_maps(below, above, &|key, below, above| {
         (key == "releases").then(|| merge_releases(below, above))
     })
 }
 
-/// What is done with some keys instead of merging.
+/// Override of the merge for some keys.
 type Special<'a> = &'a dyn Fn(&str, &Node, &Node) -> Option<Node>;
 
 fn merge_maps(below: &Node, above: &Node, special: Special<'_>) -> Node {

@@ -1,8 +1,8 @@
-//! Our own files as they are written: `FORMATS` as structs, strict and whole.
+//! File formats as strict structs, as documented in `FORMATS`.
 //!
-//! These say what may be written, also where the feature behind it is not
-//! built yet; [`super::resolve`] refuses that in words. Values are only
-//! checked to be maps here: they are merged from the tree with its lines.
+//! The structs accept the whole format, including features that are not built yet.
+//! [`super::resolve`] refuses these with a message. Values are only checked to be maps here: they
+//! are merged from the tree with positions.
 
 mod bundle;
 mod controller;
@@ -29,7 +29,7 @@ pub use schema::schemas;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What every file of ours begins with.
+/// `apiVersion` of all our files.
 pub const API_VERSION: &str = "pleach.dev/v1alpha1";
 
 /// `pleach.yaml`.

@@ -1,4 +1,4 @@
-//! Files that are looked at before they are used.
+//! Caching of files that are read twice.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -7,11 +7,11 @@ use bytes::Bytes;
 
 use super::{FileTree, TreeEntry, TreeError, TreeKind};
 
-/// Bytes that are kept at most; what is beyond them is read again.
+/// Maximum size of the cache in bytes. Files beyond it are read again.
 const MOST_KEPT: usize = 16 * 1024 * 1024;
 
-/// A tree that keeps what is read until it is read a second time: the files of
-/// a bundle are looked at before they are rendered.
+/// A tree that caches each file until its second read: the files of a bundle are checked before
+/// they are rendered.
 pub struct KeepingTree<'a> {
     tree: &'a dyn FileTree,
     kept: RefCell<Kept>,
@@ -20,12 +20,12 @@ pub struct KeepingTree<'a> {
 #[derive(Default)]
 struct Kept {
     files: HashMap<String, Bytes>,
-    /// The bytes of all of them.
+    /// Total size of the cached files in bytes.
     bytes: usize,
 }
 
 impl<'a> KeepingTree<'a> {
-    /// Keeps what is read of `tree`.
+    /// Wraps a tree.
     pub fn new(tree: &'a dyn FileTree) -> Self {
         Self {
             tree,
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// Files of a size; counts how often any is read.
+    /// Files of equal size, with a read counter.
     struct Counting {
         size: usize,
         reads: Cell<usize>,
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn what_is_read_twice_is_read_once() {
         assert_eq!(reads(1, &["a", "b", "b", "a"]), 2);
-        // Nobody reads a third time, so nothing is kept for that.
+        // The second read removes the file from the cache, so a third one reads it again.
         assert_eq!(reads(1, &["a", "a", "a"]), 2);
     }
 

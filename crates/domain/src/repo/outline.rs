@@ -1,4 +1,4 @@
-//! What an environment file says by itself, when its bundles may be gone.
+//! Contents of an environment file that do not need its bundles, which can be gone.
 
 use semver::Version;
 
@@ -9,8 +9,8 @@ use super::{FileTree, Outline};
 use crate::finding::Finding;
 use crate::object::yaml::Node;
 
-/// Reads an environment file with what it extends, but not the bundles of its
-/// releases. Fails with every error found.
+/// Reads an environment file and the files that it extends, but not the bundles of its releases.
+/// Fails with every error found.
 pub fn outline(
     tree: &dyn FileTree,
     environment: &str,
@@ -44,8 +44,8 @@ pub fn outline(
     }
 }
 
-/// The id of the repository, which is all that is left of it when an
-/// environment is gone. Fails with every error found.
+/// Reads the id of the repository, which is all that is needed after an environment was removed.
+/// Fails with every error found.
 pub fn repository_id(
     tree: &dyn FileTree,
     pleach_version: &Version,

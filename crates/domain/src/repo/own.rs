@@ -1,4 +1,4 @@
-//! Reading our own files: what they are is said by `apiVersion` and `kind`.
+//! Reading of pleach's own files, which are identified by `apiVersion` and `kind`.
 
 use super::format::API_VERSION;
 use super::suggest::did_you_mean;
@@ -7,10 +7,10 @@ use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::{Content, Node, parse_nodes};
 
-/// How a git-LFS pointer begins.
+/// Start of a Git LFS pointer.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
-/// The text of a file; what is no text, or stands for another file, is a finding.
+/// Reads a text file. Fails for a file that is not UTF-8 or is a Git LFS pointer.
 pub(super) fn read_text(tree: &dyn FileTree, path: &str) -> Result<String, Box<Finding>> {
     let error = |code: &str, message: &str| {
         Box::new(Finding::error(Kind::Repository, code, message).at(Origin::new(path, 0)))
@@ -34,15 +34,15 @@ pub(super) fn read_text(tree: &dyn FileTree, path: &str) -> Result<String, Box<F
     String::from_utf8(bytes.to_vec()).map_err(|_| error("not-text", "the file is not UTF-8 text"))
 }
 
-/// What the first lines of a file say it is.
+/// Classification of a document by its header.
 pub(super) enum Header {
-    /// A file of ours.
+    /// One of pleach's own files.
     Ours,
-    /// Anything else.
+    /// Any other document.
     Foreign,
 }
 
-/// Whether a document is a file of ours of one of some kinds.
+/// Returns whether a document is one of our files, of one of `kinds`.
 pub(super) fn header(node: &Node, kinds: &[&str]) -> Header {
     let text = |key: &str| node.get(key).and_then(Node::as_str);
     match (text("apiVersion"), text("kind")) {
@@ -51,7 +51,7 @@ pub(super) fn header(node: &Node, kinds: &[&str]) -> Header {
     }
 }
 
-/// Reads a file that has to be ours and of a kind.
+/// Reads one of our files, which must be of `kind`.
 pub(super) fn read_own(
     tree: &dyn FileTree,
     path: &str,
@@ -107,7 +107,7 @@ pub(super) fn read_own(
     Some(node)
 }
 
-/// Says what the header is and what it should be.
+/// Reports a wrong header, with the expected one.
 fn wrong_header(node: &Node, kind: &str, wanted: &str) -> Finding {
     let error = |line: usize, message: String| {
         Finding::error(Kind::Repository, "wrong-kind", message)

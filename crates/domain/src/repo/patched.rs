@@ -1,4 +1,4 @@
-//! A tree as it would be with some files written, and others gone.
+//! File tree with uncommitted changes on top of another tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,18 +6,17 @@ use bytes::Bytes;
 
 use super::{FileTree, TreeEntry, TreeError, TreeKind};
 
-/// New contents of files by path; none for files that go.
+/// New file contents by path. `None` deletes a file.
 pub type FileChanges = BTreeMap<String, Option<Bytes>>;
 
-/// A tree with changes laid over it. As in git, a folder without files is not
-/// there.
+/// A tree with changes on top of another tree. As in git, a folder without files does not exist.
 pub struct PatchedTree<'a> {
     base: &'a dyn FileTree,
     changes: &'a FileChanges,
 }
 
 impl<'a> PatchedTree<'a> {
-    /// Lays changes over a tree.
+    /// Puts changes on top of a tree.
     pub fn new(base: &'a dyn FileTree, changes: &'a FileChanges) -> Self {
         Self { base, changes }
     }

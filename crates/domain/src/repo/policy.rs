@@ -1,4 +1,4 @@
-//! The parts of environments and bundles that the planner decides by.
+//! Policies of environments and bundles that the planner uses.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ pub enum PruneMax {
 }
 
 impl PruneMax {
-    /// The cap for a number of applied entries: never below 5.
+    /// Returns the limit for a number of applied entries, at least 5.
     pub fn cap(self, applied: usize) -> usize {
         match self {
             Self::Percent(percent) => (applied * usize::from(percent) / 100).max(5),

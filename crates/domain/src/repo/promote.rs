@@ -1,8 +1,7 @@
-//! Versions that one environment has, taken over by another: what was tried in
-//! one goes on to the next.
+//! Promotion: copies versions from one environment to another after they were tried there.
 //!
-//! Copied is the version of each release that both have of the same bundle, and
-//! nothing else: values and patches are an environment's own. Comments stay.
+//! For each release that both environments have of the same bundle, only the version is copied.
+//! Values and patches stay specific to each environment. Comments are preserved.
 
 use super::edit::Written;
 use super::entry::{Entry, bundle, item, version};
@@ -12,28 +11,28 @@ use super::{FileChanges, FileTree, PatchedTree, semantic};
 use crate::finding::{Finding, Kind};
 use crate::object::yaml::Node;
 
-/// Where versions come from.
+/// Source of the versions.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
-    /// Its files: those that are changed too, or those of another revision.
+    /// Its files: the changed tree itself, or another revision.
     pub tree: &'a dyn FileTree,
-    /// The environment.
+    /// Name of the environment.
     pub environment: &'a str,
 }
 
-/// What promotion does to the files.
+/// Result of a promotion.
 #[derive(Debug, Clone, Default)]
 pub struct Promotion {
-    /// What is written.
+    /// Changed files.
     pub files: FileChanges,
-    /// What is promoted, in words: `production/web v1.0.0 -> v1.1.0`.
+    /// Descriptions of the promoted releases: `production/web v1.0.0 -> v1.1.0`.
     pub promoted: Vec<String>,
-    /// What is not, and why.
+    /// Releases that are not promoted, with the reason.
     pub findings: Vec<Finding>,
 }
 
-/// Takes the versions of `from` over into environments; of one release where
-/// one is named. Fails with every error found.
+/// Copies the versions of `from` to other environments, or only that of `release`. Fails with every
+/// error found.
 pub fn promote(
     now: &dyn FileTree,
     from: Source<'_>,
@@ -120,7 +119,7 @@ fn into(
     }
 }
 
-/// What happens to one release.
+/// Decision about one release.
 enum Step<'a> {
     Take { old: &'a str, new: &'a str },
     Same,
@@ -150,7 +149,7 @@ fn step<'a>(from: &'a Node, to: Option<&'a Node>) -> Step<'a> {
     }
 }
 
-/// Writes the version, and brings its folder along.
+/// Writes the version, and copies its folder if missing.
 fn take(
     now: &dyn FileTree,
     then: &dyn FileTree,

@@ -1,4 +1,4 @@
-//! Which files an answer depends on.
+//! Recording of the files that a result depends on.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{FileTree, TreeEntry, TreeError, TreeKind};
 
-/// A tree that remembers what was asked of it, also in vain: a change of
-/// anything else cannot change what was made from the answers.
+/// A tree that records all requests, including failed ones. Changes of other files cannot change a
+/// result computed from it.
 pub struct RecordingTree<'a> {
     tree: &'a dyn FileTree,
     record: RefCell<Record>,
 }
 
-/// What was asked of a tree.
+/// Requests to a tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -23,12 +23,12 @@ pub struct Record {
     pub read: BTreeSet<String>,
     /// Folders that were listed.
     pub listed: BTreeSet<String>,
-    /// Folders and names in them of which only was asked what they stand for.
+    /// Folder and name pairs whose kind was requested.
     pub named: BTreeSet<(String, String)>,
 }
 
 impl Record {
-    /// Adds what else was asked.
+    /// Adds the requests of another record.
     pub fn extend(&mut self, other: Self) {
         let Self {
             read,
@@ -42,7 +42,7 @@ impl Record {
 }
 
 impl<'a> RecordingTree<'a> {
-    /// Records what is asked of `tree`.
+    /// Wraps a tree.
     pub fn new(tree: &'a dyn FileTree) -> Self {
         Self {
             tree,
@@ -50,7 +50,7 @@ impl<'a> RecordingTree<'a> {
         }
     }
 
-    /// What has been asked so far.
+    /// Returns the requests so far.
     pub fn record(&self) -> Record {
         self.record.borrow().clone()
     }

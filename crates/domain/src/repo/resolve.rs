@@ -1,4 +1,4 @@
-//! From files to a [`ResolvedEnvironment`].
+//! Resolution of files into a [`ResolvedEnvironment`].
 
 mod depending;
 pub(super) mod endings;
@@ -34,13 +34,13 @@ pub use partly::{BrokenRelease, PartialEnvironment, resolve_partly};
 use partly::{Findings, read};
 use patches::patches;
 
-/// How long a pod may report that it cannot start, where a release does not say.
+/// Default for how long a pod can report that it cannot start before its wait fails.
 const FAIL_FAST: SignedDuration = SignedDuration::from_mins(2);
-/// Deadline of each wait of a release that names none.
+/// Default deadline of each wait.
 const TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 
-/// Longest field manager the API server takes is 128; the rest is for what
-/// names are extended by.
+/// Maximum length of a field manager. The API server allows 128 characters. The rest is reserved
+/// for suffixes.
 const LONGEST_MANAGER: usize = 100;
 
 /// Kinds that point at a Service.
@@ -51,7 +51,7 @@ const REGISTRATIONS: [&str; 4] = [
     "ValidatingWebhookConfiguration",
 ];
 
-/// Only what points at a Service can be told by it.
+/// Refuses `service` in a selector for kinds that do not point at a Service.
 fn check_service(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
     let points = target.kind == "*" || REGISTRATIONS.contains(&target.kind.as_str());
     if target.service.is_some() && !points {
@@ -64,11 +64,11 @@ fn check_service(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Reads an environment with everything it refers to.
+/// Reads an environment with everything that it refers to.
 ///
-/// Fails with every error found, sorted by file and line, never with an empty
-/// list; notes and warnings are among them then. Values that a schema refuses are
-/// told when their release is rendered, with all that is wrong elsewhere.
+/// Fails with every error found, sorted by file and line, never with an empty list. The list also
+/// contains notes and warnings. Values that a schema refuses are reported when their release is
+/// rendered, together with its other errors.
 pub fn resolve(
     tree: &dyn FileTree,
     environment: &str,
@@ -85,7 +85,7 @@ pub fn resolve(
     }
 }
 
-/// Reads `pleach.yaml`: the repository's id.
+/// Reads the repository's id from `pleach.yaml`.
 pub(super) fn repository(
     tree: &dyn FileTree,
     pleach_version: &Version,
@@ -115,7 +115,7 @@ pub(super) fn repository(
         );
     }
     if let Some(format::Range(range)) = &repository.requires {
-        // A build before 0.2.0 has what 0.2.0 will have.
+        // A pre-release of 0.2.0 counts as 0.2.0.
         let release = Version {
             pre: Prerelease::EMPTY,
             ..pleach_version.clone()
@@ -135,7 +135,7 @@ pub(super) fn repository(
     Some(repository.id)
 }
 
-/// Environment and release together are what their objects are owned by.
+/// Checks a release name. Environment and release form the field manager.
 fn check_release_name(name: &ReleaseName, place: &Origin, findings: &mut Vec<Finding>) {
     check_label("release", &name.release, Some(place), findings);
     let manager = name.field_manager();
@@ -151,7 +151,7 @@ fn check_release_name(name: &ReleaseName, place: &Origin, findings: &mut Vec<Fin
     }
 }
 
-/// Names of environments and releases become names of objects.
+/// Checks the name of an environment or release, which must be a DNS label.
 fn check_label(what: &str, name: &str, place: Option<&Origin>, findings: &mut Vec<Finding>) {
     let valid = (1..=63).contains(&name.len())
         && name
@@ -177,7 +177,7 @@ fn check_label(what: &str, name: &str, place: Option<&Origin>, findings: &mut Ve
 }
 
 impl Merged {
-    /// Resolves everything; what had errors is left out.
+    /// Resolves all releases. Omits those with errors.
     fn resolve(
         mut self,
         tree: &dyn FileTree,
@@ -234,12 +234,12 @@ impl Merged {
         }
     }
 
-    /// Where the records are kept.
+    /// Returns the storage location of records.
     pub(super) fn store(&mut self, findings: &mut Vec<Finding>) -> Store {
         store::resolve(self.environment.state.take(), &self.node, findings)
     }
 
-    /// What the file says by itself, with releases that were resolved.
+    /// Builds the resolved environment from the file and its resolved releases.
     pub(super) fn into_resolved(
         mut self,
         name: &str,
@@ -303,7 +303,7 @@ impl Merged {
         };
         let found = bundle::find(tree, bundle, &place("bundle"), findings)?;
         let pin = if release.version_from.is_some() {
-            // Why it is not known was said already.
+            // The reason why it is unknown was reported already.
             release.version.as_ref()?;
             "versionFrom"
         } else {
@@ -372,7 +372,7 @@ impl Merged {
         })
     }
 
-    /// A consent must say what it is for: object or number, and the versions.
+    /// Checks that each consent names its subject: object or count, and versions.
     fn check_consent(
         &self,
         consent: &[Consent],
@@ -404,22 +404,22 @@ impl Merged {
                     missing.extend(consent.check.is_none().then_some("check"));
                     missing.extend(consent.reason.is_none().then_some("reason"));
                 }
-                // It binds to the release alone, and is over when that is.
+                // A consent to uninstall is bound to the release alone, and ends with it.
                 ConsentAction::Uninstall => {}
             }
             let ends = ends(&consent.release);
             match releases.get(&consent.release) {
-                // The revision of a bundle without versions is not known beforehand.
+                // The revision of a bundle without versions is not known in advance.
                 Some((_, false)) => {}
-                // What is taken away goes to no version; a release that git no
-                // longer has waits for such a consent.
+                // A removal has no target version. A release that git no longer contains waits for
+                // such a consent.
                 Some((_, true)) | None if ends => {}
                 Some((_, true)) => {
-                    // A check may stand in the way of the first version too.
+                    // A check can also block the first version.
                     let is_check = consent.action == ConsentAction::Override;
                     missing.extend((consent.from.is_none() && !is_check).then_some("from"));
-                    // One that leaves a version and goes to none is for the end of the
-                    // release, as the hint of `uninstall` has it.
+                    // A consent with `from` but without `to` is for the removal of the release, as
+                    // the hint of `uninstall` shows.
                     let is_of_end = consent.from.is_some()
                         && matches!(
                             consent.action,
@@ -457,7 +457,7 @@ impl Merged {
 }
 
 impl Source {
-    /// The lowest layers of values.
+    /// Returns the lowest layers of values.
     pub(super) fn layers(&self) -> Vec<Layer> {
         let names = ["bundle", "version"];
         self.values
@@ -473,8 +473,8 @@ impl Source {
     }
 }
 
-/// A `StatefulSet` keeps data: what becomes of its pods is said. No other kind
-/// adopts pods that are left behind.
+/// Checks the propagation of a consent. It is required for a `StatefulSet`, which stores data. No
+/// other kind adopts orphaned pods.
 fn check_propagation(consent: &Consent, node: &Node) -> Option<Finding> {
     let is_stateful = consent.kind.as_deref() == Some("StatefulSet");
     let message = match consent.propagation {
@@ -489,7 +489,7 @@ fn check_propagation(consent: &Consent, node: &Node) -> Option<Finding> {
     Some(Finding::error(Kind::Repository, "invalid-value", message).at(node.origin()))
 }
 
-/// Rules that say which fields are left to others.
+/// Resolves the ignore rules: fields that are left to other managers.
 fn ignore_rules(
     rules: &[format::Ignore],
     node: &Node,
@@ -540,7 +540,8 @@ fn ignore_rules(
     resolved
 }
 
-/// Run-time objects that can be found: by name or by Service, of a known group.
+/// Resolves the runtime objects. Each must be found by name or Service, and its group must be
+/// known.
 fn runtime_objects(source: &Source, findings: &mut Vec<Finding>) -> Vec<RuntimeObject> {
     let objects = source.body.runtime_objects.clone().unwrap_or_default();
     let nodes = source

@@ -1,4 +1,4 @@
-//! An environment with everything it refers to, ready to be rendered.
+//! An environment with everything that it refers to, ready to render.
 
 use std::collections::BTreeMap;
 
@@ -17,38 +17,38 @@ use crate::inventory::{ReleaseName, Store};
 use crate::object::{Origin, SecretField};
 use crate::values::Values;
 
-/// An environment file merged with what it extends, and its releases.
+/// An environment file merged with the files that it extends, and its releases.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedEnvironment {
     /// Id of the repository.
     pub repository: String,
     /// Name of the environment: the file's name without `.yaml`.
     pub name: String,
-    /// Its file.
+    /// Location of its file.
     pub origin: Origin,
-    /// The cluster that is meant.
+    /// The intended cluster.
     pub cluster: ClusterRef,
-    /// Where the records of its releases are kept.
+    /// Storage location of its release records.
     pub store: Store,
-    /// When and how the loop syncs it.
+    /// Sync settings of the controller.
     pub sync: SyncPolicy,
-    /// Whether and how much may be pruned.
+    /// Prune settings.
     pub prune: PrunePolicy,
-    /// Kinds protected beside the built-in ones.
+    /// Protected kinds, in addition to the built-in ones.
     pub protect: Vec<Protect>,
-    /// Destructive steps allowed in git.
+    /// Destructive steps that git allows.
     pub consent: Vec<Consent>,
-    /// In the order of the file; those of an extended file come first.
+    /// Releases in file order. Those of an extended file come first.
     pub releases: Vec<ResolvedRelease>,
-    /// Notes and warnings; errors make resolution fail.
+    /// Notes and warnings. Errors make the resolution fail.
     pub findings: Vec<Finding>,
 }
 
 impl ResolvedEnvironment {
-    /// The same with some of its releases only.
+    /// Returns the environment with only the selected releases.
     #[must_use]
     pub fn with_only(&self, is_wanted: impl Fn(&ResolvedRelease) -> bool) -> Self {
-        // Not cloned as a whole: there may be many releases, and few wanted.
+        // Clone only the selected releases: the environment can have many.
         Self {
             repository: self.repository.clone(),
             name: self.name.clone(),
@@ -70,31 +70,29 @@ impl ResolvedEnvironment {
     }
 }
 
-/// What an environment file says by itself, without the bundles that it
-/// names: they may be gone from git.
+/// Contents of an environment file without its bundles, which can be gone from git.
 #[derive(Debug, Clone)]
 pub struct Outline {
     /// The environment, without its releases.
     pub environment: ResolvedEnvironment,
-    /// Names of its releases, with the release whose objects each takes over.
+    /// Names of its releases, each with the release that hands over its objects.
     pub releases: BTreeMap<String, Option<ReleaseName>>,
 }
 
-/// Which cluster an environment means.
+/// Reference to the cluster of an environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterRef {
-    /// Context of the kubeconfig, at the desk.
+    /// Kubeconfig context for local runs.
     pub context: Option<String>,
-    /// uid of the namespace kube-system; or of the one that state is kept in,
-    /// where that is a ConfigMap.
+    /// Cluster id: the uid of the namespace kube-system. If state is stored in ConfigMaps, it is
+    /// the uid of their namespace.
     pub id: Option<String>,
-    /// Kubernetes version it is linted against, such as `1.36`.
+    /// Kubernetes version to lint against, such as `1.36`.
     pub kubernetes: Option<String>,
 }
 
 impl ClusterRef {
-    /// Points out that a server is of another version than the one that
-    /// manifests were read and checked for.
+    /// Warns if a server has another minor version than the one that manifests were checked for.
     ///
     /// ```
     /// use pleach_domain::repo::ClusterRef;
@@ -124,85 +122,85 @@ impl ClusterRef {
 pub struct ResolvedRelease {
     /// Environment and release.
     pub name: ReleaseName,
-    /// Where its record is kept.
+    /// Storage location of its record.
     pub store: Store,
-    /// Where the environment names it.
+    /// Location in the environment file.
     pub origin: Origin,
     /// Name of the bundle.
     pub bundle: String,
-    /// Version as written; none for a bundle without version folders.
+    /// Version as written. `None` for a bundle without version folders.
     pub version: Option<String>,
-    /// The release whose version this one follows.
+    /// The release that its version is taken from.
     pub version_from: Option<String>,
     /// Folder of the bundle, such as `manifests/web`.
     pub bundle_folder: String,
-    /// Folder that `files` lie in: the version's, or the bundle's.
+    /// Folder of `files`: that of the version, or of the bundle.
     pub folder: String,
-    /// Files to render, as paths within the repository, sorted. Those that end
-    /// in `.j2` are templates.
+    /// Paths of the files to render, within the repository, sorted. Files that end in `.j2` are
+    /// templates.
     pub files: Vec<String>,
     /// Default namespace.
     pub namespace: Option<String>,
-    /// Whether that namespace may be created when no manifest has it.
+    /// Whether pleach creates that namespace if no manifest does.
     pub create_namespace: bool,
-    /// Whether pods are replaced when what they read changes.
+    /// Whether a change of the configuration that pods read restarts them.
     pub restart_on_config_change: bool,
     /// Merged values with their origins.
     pub values: Values,
-    /// The values that the bundle and its version declare: the lower layers, merged.
+    /// Merged values that the bundle and its version declare: the lower layers.
     pub declared: Value,
-    /// What the schema of the values does not allow. Nobody writes templates for
-    /// such values: they are not rendered, and all else is looked at.
+    /// Violations of the values schema. If there are any, templates are not rendered, because they
+    /// do not expect such values. Other files are still checked.
     pub refused: Vec<Finding>,
-    /// The version's (or bundle's) patches, then the release's.
+    /// Patches of the version or bundle, then of the release.
     pub patches: Vec<Patch>,
-    /// What is secret beside kind Secret.
+    /// Secret fields of objects other than Secrets.
     pub secret_fields: Vec<SecretRule>,
-    /// Fields that are left to others.
+    /// Fields that are left to other managers.
     pub ignore: Vec<IgnoreRule>,
-    /// Field managers whose objects may be taken over.
+    /// Field managers whose objects the release is allowed to adopt.
     pub adopt: Vec<String>,
     /// Deadline of each wait.
     pub timeout: SignedDuration,
-    /// How long a pod may report that it cannot start before its wait fails; `None`: never.
+    /// How long a pod can report that it cannot start before its wait fails. `None`: forever.
     pub fail_fast: Option<SignedDuration>,
-    /// Objects that the workloads make.
+    /// Objects that its workloads create.
     pub runtime_objects: Vec<RuntimeObject>,
-    /// What must be ready before it starts.
+    /// Dependencies that must be ready before it starts.
     pub depends_on: Vec<Dependency>,
-    /// The release whose objects are handed over to it.
+    /// The release that hands over its objects.
     pub moved_from: Option<ReleaseName>,
-    /// What forbids its end.
+    /// Conditions that forbid its removal.
     pub block_uninstall: Vec<BlockUninstall>,
-    /// Which versions can be gone to from which.
+    /// Allowed version changes.
     pub versions: VersionPolicy,
-    /// What its bundle says about the course of a change.
+    /// Sequence of a change, from its bundle.
     pub sequence: Sequence,
 }
 
-/// Fields of some objects that may not be shown.
+/// Secret fields of some objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretRule {
-    /// The objects.
+    /// Selected objects.
     pub target: Selector,
-    /// Their fields.
+    /// Secret fields of these objects.
     pub fields: Vec<SecretField>,
-    /// Where it is written.
+    /// Location of the rule.
     pub origin: Origin,
 }
 
 /// A change to a rendered object, so that upstream files can stay verbatim.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Patch {
-    /// The objects it is for.
+    /// Selected objects.
     pub target: Selector,
-    /// What is changed.
+    /// The change.
     pub change: PatchChange,
-    /// Where it is written.
+    /// Location of the patch.
     pub origin: Origin,
 }
 
-/// What a patch changes.
+/// Content of a patch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PatchChange {
     /// RFC 6902 operations.

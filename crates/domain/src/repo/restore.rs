@@ -1,10 +1,9 @@
-//! What a release was at another revision, put back into the files of this one.
+//! Rollback of a release: restores files from another revision.
 //!
-//! Restored is what belongs to the release alone: version, values and patches
-//! of its entry in the environment file, and the folder of the version where git
-//! has it no more. What it shares with others (values of the environment, files
-//! that are extended, defaults of the bundle, macros) stays as it is, and is
-//! named where it is not what it was.
+//! Only what belongs to the release alone is restored: version, values and patches of its entry in
+//! the environment file, and the version's folder if git no longer contains it. Shared files stay:
+//! values of the environment, extended files, defaults of the bundle, macros. Their differences are
+//! reported.
 
 mod diff;
 pub(super) mod folders;
@@ -21,32 +20,32 @@ use super::{FileChanges, FileTree, PatchedTree};
 use crate::finding::{Finding, Kind};
 use crate::object::yaml::Node;
 
-/// Keys of a release that are its own to go back.
+/// Keys of a release's entry that are restored.
 const KEYS: [&str; 3] = ["version", "values", "patches"];
 
-/// A release that goes back.
+/// A release to roll back.
 pub struct Wish<'a> {
-    /// Its name.
+    /// Name of the release.
     pub release: &'a str,
-    /// The files to which it goes back.
+    /// Files of the target revision.
     pub then: &'a dyn FileTree,
-    /// The version that is left, where going back must be said.
+    /// Present version, if the entry needs a `rollback` key for the downgrade.
     pub leaves: Option<String>,
 }
 
-/// What going back does to the files.
+/// Result of a rollback.
 #[derive(Debug, Clone, Default)]
 pub struct Restoration {
-    /// What is written, and what goes.
+    /// Changed and deleted files.
     pub files: FileChanges,
-    /// What is restored of each release, in words, in the order of the wishes.
+    /// Descriptions of the restored parts, one list for each wish, in their order.
     pub restored: Vec<Vec<String>>,
-    /// What is not what it was, and stays; and whom it concerns beside.
+    /// Differences that remain, and other users of the restored files.
     pub findings: Vec<Finding>,
 }
 
-/// The version of a release at a revision, as its environment says; none where
-/// there is no such release, or its bundle has no versions.
+/// Returns the version of a release in an environment file. `None` if the release does not exist,
+/// or its bundle has no versions.
 pub fn pinned(
     tree: &dyn FileTree,
     environment: &str,
@@ -57,7 +56,8 @@ pub fn pinned(
     Ok(item.and_then(version).map(str::to_owned))
 }
 
-/// Whether a release has the version of another one, with which it goes back.
+/// Returns whether a release takes its version from another one. It is then rolled back together
+/// with that release.
 pub fn is_follower(
     tree: &dyn FileTree,
     environment: &str,
@@ -67,8 +67,8 @@ pub fn is_follower(
     Ok(item(&merged.node, release).is_some_and(follows))
 }
 
-/// Whether version, values and patches of a release are the same at two
-/// revisions, with the folder of a bundle without versions.
+/// Returns whether version, values and patches of a release are equal at two revisions. For a
+/// bundle without versions, its folder must be equal, too.
 pub fn is_same(
     one: &dyn FileTree,
     other: &dyn FileTree,
@@ -86,12 +86,12 @@ pub fn is_same(
             || bundle(a).is_none_or(|bundle| {
                 let folder = folders::of_bundle(bundle);
                 let files = folders::files(one, &folder);
-                // What cannot be read may be anything.
+                // Unreadable files count as different.
                 files.is_ok() && files == folders::files(other, &folder)
             })))
 }
 
-/// Puts releases of an environment back. Fails with every error found.
+/// Rolls back releases of an environment. Fails with every error found.
 pub fn restore(
     now: &dyn FileTree,
     environment: &str,
@@ -117,7 +117,7 @@ fn read(tree: &dyn FileTree, environment: &str) -> Result<Merged, Vec<Finding>> 
     environment::read(tree, environment, &mut findings).ok_or(findings)
 }
 
-/// Whether its version is that of another release.
+/// Returns whether the version is taken from another release.
 fn follows(item: &Node) -> bool {
     item.get("versionFrom").is_some_and(|node| !node.is_null())
 }
@@ -196,7 +196,7 @@ fn one(
     Ok(restored)
 }
 
-/// The entry of a release that is put back, and what it was.
+/// Entry of a release to restore, and its previous text.
 struct Own {
     entry: Entry,
     former: String,
@@ -219,16 +219,16 @@ impl Own {
         })
     }
 
-    /// What the own entry had of a key at that revision.
+    /// Returns a key of the entry at the target revision.
     fn former(&self, key: &str) -> Option<Written> {
         let path = ["releases".into(), self.former_at?.into(), key.into()];
         edit::written(&self.entry.file, &self.former, &path)
             .filter(|written| !written.value.is_null())
     }
 
-    /// Puts one key of the entry back; says what was done. Values are merged
-    /// layer by layer: only those of this entry go back. Version and patches
-    /// replace what lies below them, and become what they were as a whole.
+    /// Restores one key of the entry. Returns a description of the change. Values are merged layer
+    /// by layer, so only the values of this entry are restored. Version and patches override lower
+    /// layers, so their merged value is restored.
     fn restore(
         &mut self,
         key: &str,
@@ -259,14 +259,14 @@ impl Own {
         }))
     }
 
-    /// Whether a key comes from a file that is extended.
+    /// Returns whether a key comes from an extended file.
     fn is_from_below(&self, key: &str, present: &Node) -> bool {
         present
             .get(key)
             .is_some_and(|value| *value.file != *self.entry.file)
     }
 
-    /// Says that going down is meant, or takes away what said it of another way.
+    /// Sets the `rollback` key for a downgrade, or removes an obsolete one.
     fn mark(&mut self, leaves: Option<&str>, to: Option<&str>) -> Result<(), Vec<Finding>> {
         match (leaves, to) {
             (Some(from), Some(to)) => {

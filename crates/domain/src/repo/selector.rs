@@ -1,4 +1,4 @@
-//! Which objects something is about.
+//! Selectors of objects.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    /// Whether the selector is about an object, by all that it asks for.
+    /// Returns whether all criteria of the selector match an object.
     pub fn is_about(&self, id: &ObjectId, object: &Value) -> bool {
         if !self.may_be_about(id) {
             return false;
@@ -45,8 +45,7 @@ impl Matcher {
             })
     }
 
-    /// Whether the selector is about an object, as far as that can be told by its
-    /// id and its labels.
+    /// Returns whether id and labels of an object match. Services are not compared.
     pub fn matches(&self, id: &ObjectId, labels: &BTreeMap<String, String>) -> bool {
         self.may_be_about(id)
             && self
@@ -65,7 +64,7 @@ impl Matcher {
     }
 }
 
-/// A name, or a pattern of names.
+/// A name or a pattern of names.
 #[derive(Debug, Clone)]
 pub(crate) enum Pattern {
     Any,
@@ -74,7 +73,7 @@ pub(crate) enum Pattern {
 }
 
 impl Pattern {
-    /// Only `*` and `?` are wild: names may hold brackets.
+    /// Compiles a pattern. Only `*` and `?` are wildcards, because names can contain brackets.
     pub(crate) fn new(text: Option<&String>) -> Self {
         let Some(text) = text else { return Self::Any };
         if !text.contains(['*', '?']) {
@@ -118,7 +117,7 @@ impl Selector {
         }
     }
 
-    /// The same, where no namespace means this one.
+    /// Returns the selector with this default namespace.
     #[must_use]
     pub fn within(&self, namespace: Option<&str>) -> Self {
         Self {
@@ -130,12 +129,12 @@ impl Selector {
         }
     }
 
-    /// Whether it is about an object. For many objects use [`Self::matcher`].
+    /// Returns whether id and labels of an object match. For many objects use [`Self::matcher`].
     pub fn matches(&self, id: &ObjectId, labels: &BTreeMap<String, String>) -> bool {
         self.matcher().matches(id, labels)
     }
 
-    /// Group and kind; none for a kind that is not well known and has no group.
+    /// Returns group and kind. `None` if the group is not given and the kind is not well known.
     pub fn group_kind(&self) -> Option<GroupKind> {
         let group = self
             .group
@@ -146,7 +145,7 @@ impl Selector {
 }
 
 impl RuntimeObject {
-    /// Group and kind; none for a kind that is not well known and has no group.
+    /// Returns group and kind. `None` if the group is not given and the kind is not well known.
     pub fn group_kind(&self) -> Option<GroupKind> {
         let group = self
             .group
@@ -166,7 +165,7 @@ impl RuntimeObject {
 }
 
 impl Protect {
-    /// Whether an object is protected by it.
+    /// Returns whether an object is protected.
     pub fn matches(&self, id: &ObjectId) -> bool {
         (self.kind == "*" || self.kind == id.kind)
             && self.group.as_ref().is_none_or(|group| *group == id.group)
@@ -174,8 +173,7 @@ impl Protect {
 }
 
 impl Consent {
-    /// Whether it allows to delete an object of a protected kind when a release
-    /// goes from one version to another.
+    /// Returns whether the consent allows to delete a protected object in this change of versions.
     pub fn allows_delete(
         &self,
         id: &ObjectId,
@@ -186,8 +184,7 @@ impl Consent {
         self.action == ConsentAction::Delete && self.is_about(id) && self.is_for(release, from, to)
     }
 
-    /// Whether it allows to delete an object and to create it anew when a
-    /// release goes from one version to another.
+    /// Returns whether the consent allows to recreate an object in this change of versions.
     pub fn allows_recreate(
         &self,
         id: &ObjectId,
@@ -200,8 +197,7 @@ impl Consent {
             && self.is_for(release, from, to)
     }
 
-    /// Whether it allows to go on although a check does not hold, when a release
-    /// goes from one version to another.
+    /// Returns whether the consent overrides a failed check in this change of versions.
     pub fn allows_override(
         &self,
         check: &str,
@@ -214,7 +210,8 @@ impl Consent {
             && self.is_for(release, from, to)
     }
 
-    /// The same for a check of one object.
+    /// Returns whether the consent overrides a failed check of one object in this change of
+    /// versions.
     pub fn allows_override_for(
         &self,
         (check, id): (&str, &ObjectId),
@@ -232,17 +229,17 @@ impl Consent {
             && (self.namespace.is_none() || self.namespace == id.namespace)
     }
 
-    /// How many objects it allows to prune when a release goes from one version
-    /// to another; none if it says nothing about that.
+    /// Returns the maximum number of objects to prune in this change of versions. `None` if the
+    /// consent is for another action or change.
     pub fn prune_limit(&self, release: &str, from: Option<&str>, to: &str) -> Option<usize> {
         (self.action == ConsentAction::Prune && self.is_for(release, from, to))
             .then_some(self.count)
             .flatten()
     }
 
-    /// Whether it was given for this change. Both versions left out are any: that
-    /// is only accepted for bundles without versions. One that leaves a version and
-    /// goes to none is for the end of the release.
+    /// Returns whether the consent is for this change. Without versions it applies to any change,
+    /// which is accepted only for bundles without versions. A consent with `from` but without `to`
+    /// is for the removal of the release.
     fn is_for(&self, release: &str, from: Option<&str>, to: &str) -> bool {
         self.release == release
             && self
@@ -251,19 +248,19 @@ impl Consent {
                 .is_none_or(|wanted| from.is_some_and(|from| same_version(wanted, from)))
             && match self.to.as_deref() {
                 Some(wanted) => same_version(wanted, to),
-                // What is taken away goes to no version.
+                // A removal has no target version.
                 None => self.from.is_none() || to.is_empty(),
             }
     }
 }
 
-/// `v0.12.0` and `0.12.0` are the same version.
+/// Compares versions, ignoring a leading `v`.
 fn same_version(a: &str, b: &str) -> bool {
     let bare = |text: &'_ str| text.strip_prefix('v').unwrap_or(text).to_owned();
     a == b || bare(a) == bare(b)
 }
 
-/// The group of kinds that everybody knows by their bare name.
+/// Returns the group of a kind that is commonly written without one.
 pub fn well_known_group(kind: &str) -> Option<&'static str> {
     Some(match kind {
         "ConfigMap"

@@ -1,6 +1,5 @@
-//! What a bundle says about the course of a change: what is different while it
-//! lasts, steps of its own between the standard ones, what must hold before
-//! them, and what is waited for.
+//! Sequence of a change, as a bundle declares it: temporary changes, stages between the standard
+//! ones, checks, and readiness rules.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,22 +21,23 @@ use crate::readiness::Rules;
 pub struct Sequence {
     /// Temporary changes.
     pub overlays: Vec<OverlayRule>,
-    /// Stages of its own.
+    /// Declared stages.
     pub stages: Vec<StageRule>,
-    /// Stored objects that are rewritten.
+    /// Migrations of stored objects.
     pub migrations: Vec<MigrationRule>,
-    /// What must hold before a change, and before each declared stage.
+    /// Checks that must pass before a change and before each declared stage. If a stage names a
+    /// check, it must pass at the end of that stage only.
     pub checks: Vec<Check>,
-    /// What "ready" means for some kinds.
+    /// Readiness rules for some kinds.
     pub readiness: Rules,
-    /// What nobody else may create or change for a while.
+    /// Gates, which temporarily refuse writes by other clients.
     pub gates: Vec<GateRule>,
-    /// Namespaces that the product moves between.
+    /// Moves between namespaces.
     pub moves: Vec<MoveRule>,
 }
 
 impl Sequence {
-    /// Every selector of an object that is changed for a while or restarted.
+    /// Returns the selectors of all objects that are temporarily changed, scaled or restarted.
     pub fn targets(&self) -> impl Iterator<Item = &Selector> {
         let overlays = self.overlays.iter().map(|overlay| &overlay.target);
         overlays.chain(self.stages.iter().flat_map(|stage| {
@@ -46,19 +46,19 @@ impl Sequence {
         }))
     }
 
-    /// The stage that a file is verified with.
+    /// Returns the stage that a Job file verifies.
     pub fn verified_with(&self, file: &str) -> Option<&StageRule> {
         let mut stages = self.stages.iter();
         stages.find(|stage| stage.verify.iter().any(|one| one == file))
     }
 
-    /// Whether a check is for the end of a stage, and for nothing else.
+    /// Returns whether a check belongs to the end of a stage only.
     pub fn is_of_a_stage(&self, check: &str) -> bool {
         let mut named = self.stages.iter().flat_map(|stage| &stage.checks);
         named.any(|name| name == check)
     }
 
-    /// The stage with a name, where objects can be applied.
+    /// Returns the stage with this name, if objects can be applied in it.
     pub fn stage(&self, name: &str) -> Option<StageName> {
         let mut own = self.stages.iter().map(|rule| &rule.stage);
         let own = own.find(|stage| stage.as_str() == name).cloned();
@@ -69,129 +69,128 @@ impl Sequence {
     }
 }
 
-/// A temporary change of the objects that a selector names.
+/// A temporary change of selected objects.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OverlayRule {
-    /// Its name.
+    /// Name of the overlay.
     pub name: String,
-    /// The objects. Without a namespace those in that of the release.
+    /// Selected objects. Without a namespace: those in the release's namespace.
     pub target: Selector,
     /// A merge patch.
     pub patch: NonSecret,
-    /// The stage it begins with.
+    /// Stage in which it starts.
     pub from: StageName,
-    /// The stage it ends with.
+    /// Stage in which it ends.
     pub until: StageName,
-    /// Where it is written.
+    /// Location of the rule.
     pub origin: Origin,
 }
 
-/// What nobody else may create or change for a while.
+/// A gate, which temporarily refuses writes by other clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GateRule {
-    /// Its name.
+    /// Name of the gate.
     pub name: String,
-    /// What is closed.
+    /// Closed API groups and resources.
     pub closed: Closed,
-    /// Which writes of it.
+    /// Refused operations.
     pub operations: Vec<Operation>,
-    /// User names of those who are not stopped.
+    /// Names of users that are exempt.
     pub exempt: Vec<String>,
-    /// The stage it begins with.
+    /// Stage in which it starts.
     pub from: StageName,
-    /// The stage it ends with.
+    /// Stage in which it ends.
     pub until: StageName,
-    /// How long it may stay at most.
+    /// Maximum age of the gate.
     pub max_age: SignedDuration,
-    /// Where it is written.
+    /// Location of the rule.
     pub origin: Origin,
 }
 
 /// A move from one namespace to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MoveRule {
-    /// The former namespace.
+    /// Old namespace.
     pub from: String,
-    /// The new one.
+    /// New namespace.
     pub to: String,
-    /// What users keep there that comes along.
+    /// User resources to copy to the new namespace.
     pub copy: Vec<CopyRule>,
-    /// Where it is written.
+    /// Location of the rule.
     pub origin: Origin,
 }
 
-/// Objects that come along.
+/// Objects to copy in a move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyRule {
-    /// Their kind.
+    /// Kind of the objects.
     pub kind: GroupKind,
-    /// Their name, exact or with `*` and `?`.
+    /// Name, exact or with `*` and `?`.
     pub name: String,
-    /// Labels that they have.
+    /// Labels that the objects must have.
     pub labels: BTreeMap<String, String>,
 }
 
 impl CopyRule {
-    /// Whether it says itself which object it is.
+    /// Returns whether the rule names exactly one object.
     pub fn is_one(&self) -> bool {
         self.labels.is_empty() && !self.name.contains(['*', '?'])
     }
 
-    /// Whether an object, or the copy of it, has such a kind and name.
+    /// Returns whether an object or its copy has this kind and name.
     pub fn names(&self, id: &ObjectId) -> bool {
         self.kind == id.group_kind() && Pattern::new(Some(&self.name)).matches(Some(&id.name))
     }
 }
 
-/// A stage of a bundle's own.
+/// A stage that a bundle declares.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StageRule {
-    /// Its name, and where it stands.
+    /// Name and position.
     pub stage: StageName,
-    /// The objects that are applied in it.
+    /// Objects that are applied in it.
     pub select: Vec<Selector>,
-    /// What comes after it waits until these are applied, and not until they
-    /// are ready.
+    /// Whether the next stages wait only until these objects are applied, not until they are ready.
     pub applied_only: bool,
-    /// How the `DaemonSets` among them are rolled out.
+    /// Rollout of the selected `DaemonSets`.
     pub rollout: Option<RolloutRule>,
     /// Files of the Jobs that must succeed at its end.
     pub verify: Vec<String>,
-    /// Names of the checks that must hold at its end.
+    /// Names of the checks that must pass at its end.
     pub checks: Vec<String>,
-    /// Workloads that are scaled, until they are applied.
+    /// Workloads to scale until they are applied.
     pub scale: Vec<ScaleRule>,
-    /// Workloads whose pods are replaced.
+    /// Workloads to restart.
     pub restart: Vec<Selector>,
-    /// Deadline of its waits.
+    /// Deadline of each wait.
     pub timeout: Option<SignedDuration>,
-    /// Where it is written.
+    /// Location of the rule.
     pub origin: Origin,
 }
 
-/// How a `DaemonSet` is rolled out.
+/// Rollout of a `DaemonSet`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RolloutRule {
-    /// The pods that are replaced and watched before all others.
+    /// Number of pods to replace and watch before all others.
     pub first: Option<Count>,
-    /// How many may be replaced at a time then; else as its manifest says.
+    /// Maximum number of unavailable pods afterwards. `None` to use the manifest's value.
     pub then: Option<Count>,
-    /// Whether a restart of one of the first stops it.
+    /// Whether a restart of one of the first pods aborts the rollout.
     pub abort_on_restart: bool,
 }
 
-/// A number of pods, or a percentage of all of them.
+/// A number of pods, absolute or as a percentage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Count {
-    /// So many.
+    /// Absolute number.
     Pods(u32),
-    /// So many of a hundred.
+    /// Percentage of all pods.
     Percent(u32),
 }
 
 impl Count {
-    /// Of `all` pods at least one, if there is any.
+    /// Returns the number out of `all` pods, rounded up. At least one, if there is any.
     pub fn of(self, all: usize) -> usize {
         let part = match self {
             Self::Pods(number) => usize::try_from(number).unwrap_or(usize::MAX),
@@ -210,26 +209,25 @@ impl fmt::Display for Count {
     }
 }
 
-/// Objects that are stored in one version of their definition and are
-/// rewritten in another.
+/// Rewrite of a CRD's stored objects in another version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MigrationRule {
-    /// Name of the definition.
+    /// Name of the CRD.
     pub crd: String,
-    /// The stored version that goes.
+    /// Stored version to remove.
     pub from: String,
-    /// The version that is stored from then on.
+    /// New storage version.
     pub to: String,
-    /// Where it is written.
+    /// Location of the rule.
     pub origin: Origin,
 }
 
-/// Workloads that are scaled.
+/// Temporary scale of workloads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScaleRule {
-    /// The workloads.
+    /// Selected workloads.
     pub target: Selector,
-    /// To how many pods.
+    /// Number of replicas.
     pub replicas: u32,
 }
 

@@ -1,6 +1,6 @@
-//! "Did you mean".
+//! Suggestions for misspelled names.
 
-/// The candidate that was probably meant, if one is near enough.
+/// Returns the most similar candidate, if it is similar enough.
 pub(crate) fn nearest<'a>(
     text: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -19,7 +19,7 @@ pub(crate) fn nearest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// A hint that names the candidate that was probably meant.
+/// Returns a hint with the most similar candidate.
 pub(crate) fn did_you_mean<S: AsRef<str>>(text: &str, candidates: &[S]) -> Option<String> {
     nearest(text, candidates.iter().map(AsRef::as_ref))
         .map(|candidate| format!("did you mean `{candidate}`?"))

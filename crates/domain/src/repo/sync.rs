@@ -1,4 +1,4 @@
-//! `sync` of an environment file: when and how the loop syncs it.
+//! Resolution of `sync` in an environment file.
 
 use jiff::SignedDuration;
 
@@ -9,19 +9,19 @@ use super::window::Windows;
 use crate::finding::{Finding, Kind};
 use crate::object::yaml::Node;
 
-/// How often the loop looks where nothing else is said.
+/// Default interval between reconciles.
 const INTERVAL: SignedDuration = SignedDuration::from_mins(5);
 
-/// When and how the loop syncs an environment.
+/// Sync settings of an environment for the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyncPolicy {
-    /// How often it looks without being told to.
+    /// Interval between reconciles without a trigger.
     pub interval: SignedDuration,
-    /// What it does about drift.
+    /// Reaction to drift.
     pub drift: Drift,
-    /// Whether it carries out only plans whose effects somebody approved.
+    /// Whether the controller executes only approved plans.
     pub needs_approval: bool,
-    /// When it may sync.
+    /// Change windows.
     pub windows: Windows,
 }
 
@@ -37,8 +37,7 @@ impl Default for SyncPolicy {
 }
 
 impl SyncPolicy {
-    /// Returns the policy that is as strict as this one and asks for approval and
-    /// windows as well.
+    /// Returns the policy with additional demands for approval and windows.
     #[must_use]
     pub fn stricter(&self, needs_approval: bool, windows: &Windows) -> Self {
         Self {
@@ -50,16 +49,16 @@ impl SyncPolicy {
     }
 }
 
-/// The least strict policy of the environments of a grant.
+/// Minimum policy for the environments of a grant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Minimum {
-    /// The shortest interval; none where environments choose.
+    /// Shortest allowed interval. `None` if environments choose freely.
     pub interval: Option<SignedDuration>,
-    /// Whether plans wait for approval.
+    /// Whether plans need approval.
     pub needs_approval: bool,
-    /// When the controller may sync.
+    /// Change windows.
     pub windows: Windows,
-    /// Kinds that are never deleted or recreated without consent.
+    /// Kinds whose deletion or recreation always needs consent.
     pub protect: Vec<Protect>,
 }
 
@@ -84,7 +83,7 @@ impl ResolvedEnvironment {
     }
 }
 
-/// Reads what an environment file says.
+/// Resolves the `sync` settings of an environment file.
 pub(super) fn resolve(
     said: Option<Sync>,
     environment: &Node,

@@ -1,33 +1,33 @@
-//! The files of a repository at one revision, wherever they come from.
+//! Files of a repository at one revision, from any source.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-/// Files and folders that are read below one folder. A repository stores what is
-/// repeated only once: a few kilobytes of it can be any number of files.
+/// Maximum number of files and folders below one folder. git stores repeated content once, so a few
+/// kilobytes can contain any number of files.
 pub(crate) const MOST_ENTRIES: usize = 10_000;
-/// Bytes of the files that are read below one folder.
+/// Maximum total size of the files below one folder, in bytes.
 pub(crate) const MOST_BYTES: usize = 256 * 1024 * 1024;
 
-/// Levels of folders that are gone into.
+/// Maximum depth of folders.
 pub(super) const DEEPEST: usize = 100;
 
-/// Whether a folder is too deep to be gone into: git knows no limit.
+/// Returns whether a folder exceeds the maximum depth. git has no limit.
 pub(crate) fn is_too_deep(folder: &str) -> bool {
     folder.split('/').count() > DEEPEST
 }
 
-/// What lies in a folder.
+/// An entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TreeEntry {
     /// Name within the folder.
     pub name: String,
-    /// What it is.
+    /// Kind of the entry.
     pub kind: TreeKind,
 }
 
-/// What a name in a folder stands for.
+/// Kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TreeKind {
     /// A file with content.
@@ -40,38 +40,37 @@ pub enum TreeKind {
     Submodule,
 }
 
-/// A file or folder that cannot be read.
+/// Error from reading a file or folder.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum TreeError {
-    /// Nothing has that path.
+    /// The path does not exist.
     #[error("{path} does not exist")]
     Missing {
         /// Path within the repository.
         path: String,
     },
-    /// It is there and cannot be read.
+    /// The path exists, but is unreadable.
     #[error("failed to read {path}: {reason}")]
     Unreadable {
         /// Path within the repository.
         path: String,
-        /// Why.
+        /// Reason.
         reason: String,
     },
 }
 
-/// The files of a repository at one revision. Paths use `/`, have no leading
-/// `/` and no `.` or `..`; the root folder is the empty path.
+/// Files of a repository at one revision. Paths use `/`, have no leading `/` and no `.` or `..`.
+/// The root folder is the empty path.
 ///
-/// Implementations do not change while they are used, so that what reads them
-/// stays a pure function, and they never follow links.
+/// Implementations must be immutable while in use, so that their readers are pure functions. They
+/// must never follow links.
 pub trait FileTree {
-    /// What lies in a folder, sorted by name.
+    /// Returns the entries of a folder, sorted by name.
     fn list(&self, folder: &str) -> Result<Vec<TreeEntry>, TreeError>;
-    /// The content of a file.
+    /// Returns the content of a file.
     fn read(&self, file: &str) -> Result<Bytes, TreeError>;
-    /// What a name in a folder stands for; none where it is not there, or the
-    /// folder cannot be listed. Asks about this one name: what else lies beside it
-    /// does not matter to who asks so.
+    /// Returns the kind of an entry. `None` if it does not exist or the folder cannot be listed.
+    /// Requests only this entry, so a recorded result does not depend on its siblings.
     fn kind(&self, folder: &str, name: &str) -> Option<TreeKind> {
         let entries = self.list(folder).ok()?;
         let found = entries.into_iter().find(|entry| entry.name == name)?;
@@ -79,14 +78,14 @@ pub trait FileTree {
     }
 }
 
-/// Files in memory.
+/// A tree of files in memory.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryTree {
     files: BTreeMap<String, Bytes>,
 }
 
 impl MemoryTree {
-    /// Takes paths and their content.
+    /// Creates a tree from paths and contents.
     pub fn new<P: Into<String>, C: Into<Bytes>>(files: impl IntoIterator<Item = (P, C)>) -> Self {
         Self {
             files: files

@@ -1,4 +1,4 @@
-//! Going from one version of a bundle to another: what its files say of it.
+//! Allowed changes between versions of a bundle.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,31 +7,31 @@ use semver::{Version, VersionReq};
 use super::format::Rollback;
 use crate::plan::Direction;
 
-/// What a bundle and its environment say of going from version to version.
+/// Rules of a bundle and its environment for version changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VersionPolicy {
-    /// Versions from which the wanted one can be gone to, where the bundle says so.
+    /// Versions that the desired version can be upgraded from, if the bundle restricts them.
     pub upgrades_from: Option<VersionReq>,
-    /// Kubernetes versions that the wanted version is for.
+    /// Kubernetes versions that the desired version supports.
     pub kubernetes: Option<VersionReq>,
-    /// Which way the change goes, where versions cannot be compared.
+    /// Direction of the change, for versions that cannot be compared.
     pub direction: Option<Direction>,
-    /// The versions of the bundle that the repository has.
+    /// Versions of the bundle in the repository.
     pub known: Vec<KnownVersion>,
-    /// The way down that is meant.
+    /// Intended downgrade, if any.
     pub rollback: Option<Rollback>,
 }
 
-/// A version that the repository has.
+/// A version of a bundle in the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownVersion {
-    /// Its name, as a release writes it.
+    /// Name, as a release refers to it.
     pub name: String,
-    /// Versions from which it can be gone to, where it or its bundle says so.
+    /// Versions that it can be upgraded from, if it or its bundle restricts them.
     pub upgrades_from: Option<VersionReq>,
 }
 
-/// Reads a version, with or without `v`.
+/// Parses a semantic version, with or without a leading `v`.
 ///
 /// ```
 /// use pleach_domain::repo::semantic;
@@ -42,9 +42,9 @@ pub fn semantic(text: &str) -> Option<Version> {
     Version::parse(text.strip_prefix('v').unwrap_or(text)).ok()
 }
 
-/// Whether a newer version can be gone to from an older one. Without a range
-/// any can, except where the bundle brings APIs with it: what others call must
-/// not change by more than a minor at once.
+/// Returns whether an upgrade between two versions is allowed. Without a range, any upgrade is
+/// allowed, unless the bundle defines APIs. An API must not change by more than one minor version
+/// at once, because clients depend on it.
 ///
 /// ```
 /// use pleach_domain::repo::{can_upgrade, semantic};
@@ -54,7 +54,7 @@ pub fn semantic(text: &str) -> Option<Version> {
 /// assert!(can("v1.0.0", "v1.9.0", false));
 /// assert!(can("v1.8.3", "v1.9.0", true) && can("v1.9.0", "v1.9.4", true));
 /// assert!(!can("v1.7.0", "v1.9.0", true));
-/// // Which minor came before a new major is not in its number.
+/// // The number of a major version does not tell its preceding minor version.
 /// assert!(!can("v1.9.0", "v2.0.0", true));
 /// ```
 pub fn can_upgrade(
@@ -73,9 +73,8 @@ pub fn can_upgrade(
 }
 
 impl VersionPolicy {
-    /// The shortest way up from a version to the wanted one through those that
-    /// the repository has, both ends left out; of two the one with the higher
-    /// versions. None where no way leads there.
+    /// Returns the shortest upgrade path through versions in the repository, without both ends. Of
+    /// two paths, the one with higher versions wins. `None` if there is no path.
     pub fn way_up(&self, from: &str, wanted: &str, brings_apis: bool) -> Option<Vec<String>> {
         let (start, end) = (semantic(from)?, semantic(wanted)?);
         let mut nodes: BTreeMap<Version, (&str, Option<&VersionReq>)> = self
@@ -118,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// Versions as `name` or `name range`; the last one is wanted.
+    /// Builds a policy from versions as `name` or `name range`. The last one is desired.
     fn policy(versions: &[&str]) -> (VersionPolicy, String) {
         let known: Vec<KnownVersion> = versions
             .iter()

@@ -1,4 +1,4 @@
-//! Times at which the loop may sync.
+//! Change windows: times at which the controller is allowed to sync.
 
 use jiff::Timestamp;
 use jiff::civil::{Time, Weekday};
@@ -6,25 +6,25 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use super::format::Window;
 
-/// When the loop may sync: within any of those that allow it, where there are
-/// such, and within none of those that deny it.
+/// Set of change windows. They are open inside any allow window and outside all deny windows.
+/// Without allow windows, any time is allowed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Windows {
     allow: Vec<Span>,
     deny: Vec<Span>,
-    /// As they were written.
+    /// Windows as written in the file.
     said: Vec<Window>,
-    /// Windows that have to be open too.
+    /// Further sets that must be open, too.
     also: Vec<Self>,
 }
 
-/// A span of time on some days of the week; it may last over midnight.
+/// A time span on some days of the week. It can extend past midnight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Span {
     days: Vec<Weekday>,
-    /// Minutes since midnight.
+    /// Start in minutes since midnight.
     from: i32,
-    /// Likewise, above a day where it lasts over midnight.
+    /// End in minutes since midnight. More than a day if it extends past midnight.
     to: i32,
     zone: TimeZone,
 }
@@ -42,11 +42,11 @@ const DAYS: [(&str, Weekday); 7] = [
 const DAY: i32 = 24 * 60;
 
 impl Windows {
-    /// Adds a window; the error says what is wrong with it.
+    /// Adds a window. The error describes an invalid one.
     pub(super) fn add(&mut self, window: &Window) -> Result<(), String> {
         let zone = match window.time_zone.as_deref() {
             None => TimeZone::UTC,
-            // The database that is compiled in: the same on every machine.
+            // The bundled time zone database is the same on every machine.
             Some(name) => TimeZoneDatabase::bundled()
                 .get(name)
                 .map_err(|_| format!("`{name}` is not a time zone such as `Europe/Berlin`"))?,
@@ -69,27 +69,26 @@ impl Windows {
         self
     }
 
-    /// Returns them as they were written, one list for each set of windows.
+    /// Returns the windows as written, one list for each set.
     pub fn said(&self) -> Vec<Vec<Window>> {
         let own = Some(self.said.clone()).filter(|said| !said.is_empty());
         let also = self.also.iter().flat_map(Self::said);
         own.into_iter().chain(also).collect()
     }
 
-    /// Reads what [`Self::said`] returned. A window that this version cannot read is
-    /// left out.
+    /// Reads the result of [`Self::said`]. Omits windows that this version cannot read.
     pub fn recorded(sets: &[Vec<Window>]) -> Self {
         sets.iter().fold(Self::default(), |all, set| {
             let mut windows = Self::default();
             for window in set {
-                // Another version wrote it.
+                // A window that this version cannot read was written by another version.
                 drop(windows.add(window));
             }
             all.and(&windows)
         })
     }
 
-    /// Whether the loop may sync at a moment.
+    /// Returns whether the controller is allowed to sync at a time.
     pub fn are_open(&self, at: Timestamp) -> bool {
         let holds = |spans: &[Span]| spans.iter().any(|span| span.holds(at));
         (self.allow.is_empty() || holds(&self.allow))
@@ -97,11 +96,11 @@ impl Windows {
             && self.also.iter().all(|windows| windows.are_open(at))
     }
 
-    /// When the loop may sync next after a moment: the first minute of that. None
-    /// where it never may.
+    /// Returns the first minute after a time at which the windows are open. `None` if they never
+    /// are.
     pub fn open_after(&self, at: Timestamp) -> Option<Timestamp> {
         let minute = at.as_second().div_euclid(60) + 1;
-        // Windows repeat each week; a day more, for the clocks that are put forward.
+        // Windows repeat weekly. Add a day for daylight saving changes.
         let minutes = minute..=minute + i64::from(8 * DAY);
         minutes
             .filter_map(|minute| Timestamp::from_second(minute * 60).ok())
@@ -136,7 +135,7 @@ impl Span {
         let today = local.weekday();
         let is_day = |day: Weekday| self.days.contains(&day);
         (is_day(today) && (self.from..self.to).contains(&now))
-            // One that began yesterday.
+            // A span that started yesterday.
             || (is_day(today.previous()) && (self.from..self.to).contains(&(now + DAY)))
     }
 }
@@ -145,7 +144,7 @@ fn minute_of(time: Time) -> i32 {
     i32::from(time.hour()) * 60 + i32::from(time.minute())
 }
 
-/// `Mon`, `Mon-Fri` or `Mon,Wed,Fri`.
+/// Parses `Mon`, `Mon-Fri` or `Mon,Wed,Fri`.
 fn days_of(text: &str) -> Option<Vec<Weekday>> {
     let day = |name: &str| {
         let name = name.trim();
@@ -161,7 +160,7 @@ fn days_of(text: &str) -> Option<Vec<Weekday>> {
     Some(days)
 }
 
-/// `08:00`; `24:00` is the end of a day.
+/// Parses `08:00` into minutes since midnight. `24:00` is the end of a day.
 fn minutes(text: &str) -> Option<i32> {
     let (hour, minute) = text.trim().split_once(':')?;
     if hour.len() != 2 || minute.len() != 2 {

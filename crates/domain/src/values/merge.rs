@@ -1,4 +1,4 @@
-//! Merging layers.
+//! Merges layers of values.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,16 +8,16 @@ use serde_json::{Map, Value};
 use crate::object::Origin;
 use crate::object::yaml::{Content, Node};
 
-/// One source of values.
+/// A layer of values.
 #[derive(Debug, Clone)]
 pub struct Layer {
-    /// What it is called in messages: `bundle`, `version`, `environment _eu.yaml`, …
+    /// Name in messages: `bundle`, `version`, `environment _eu.yaml`, …
     pub name: String,
-    /// What it says: a map.
+    /// Content of the layer, a map.
     pub node: Node,
 }
 
-/// The layer and place that a value comes from.
+/// Layer and location of a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source {
     /// Name of the layer.
@@ -26,15 +26,14 @@ pub struct Source {
     pub place: Origin,
 }
 
-/// Merged values with the origin of every leaf.
+/// Merged values with the source of each leaf.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Values {
-    /// What templates see as `values`: always a map.
+    /// Value of the template variable `values`. Always a map.
     pub merged: Value,
-    /// Source of every leaf, by JSON pointer. Leaves are scalars, lists and
-    /// empty maps.
+    /// Source of each leaf by JSON pointer. Leaves are scalars, lists and empty maps.
     pub origins: BTreeMap<String, Source>,
-    /// Files of all layers, also of those that were overridden, in their order.
+    /// Files of all layers, including overridden ones, in layer order.
     pub files: Vec<String>,
 }
 
@@ -45,13 +44,13 @@ pub struct ValueRow {
     pub path: String,
     /// The value of the leaf.
     pub value: Value,
-    /// Where it comes from.
+    /// Source of the value.
     pub source: Source,
 }
 
 impl Values {
-    /// Merges layers, the first one lowest: maps merge, lists replace, null
-    /// deletes. No null is left but within lists.
+    /// Merges layers in ascending order of precedence. Maps are merged, lists are replaced, null
+    /// deletes a value. The result contains no nulls outside of lists.
     pub fn merge(layers: &[Layer]) -> Self {
         let mut merged = Map::new();
         let mut origins = BTreeMap::new();
@@ -69,7 +68,7 @@ impl Values {
         }
     }
 
-    /// Every leaf with its source, sorted by path.
+    /// Returns all leaves with their sources, sorted by path.
     pub fn show(&self) -> Vec<ValueRow> {
         let mut rows: Vec<ValueRow> = self
             .origins
@@ -87,7 +86,7 @@ impl Values {
     }
 }
 
-/// Lays one map over another.
+/// Merges a layer into a map.
 fn apply(
     below: &mut Map<String, Value>,
     origins: &mut BTreeMap<String, Source>,
@@ -132,7 +131,7 @@ fn apply(
     }
 }
 
-/// Drops the origins of a value and of all below it.
+/// Removes the sources of a value and of its descendants.
 fn forget(origins: &mut BTreeMap<String, Source>, pointer: &str) {
     origins.remove(pointer);
     let below = format!("{pointer}/");
@@ -147,7 +146,7 @@ fn forget(origins: &mut BTreeMap<String, Source>, pointer: &str) {
     }
 }
 
-/// A JSON pointer as people write paths: `/image/tag` is `image.tag`.
+/// Converts a JSON pointer to dotted notation: `/image/tag` becomes `image.tag`.
 pub(crate) fn dotted(pointer: &str) -> String {
     let mut path = String::new();
     for step in pointer.split('/').skip(1) {
@@ -260,7 +259,8 @@ mod tests {
         ]
     }
 
-    /// Maps of a few keys, so that layers meet. `nulls` also deletes.
+    /// Generates maps with few distinct keys, so that layers overlap. `nulls` also generates
+    /// deletions.
     fn map(nulls: bool) -> impl Strategy<Value = Value> {
         let leaf = if nulls {
             prop_oneof![scalar(), Just(Value::Null)].boxed()
@@ -275,8 +275,10 @@ mod tests {
             .prop_map(|entries| Value::Object(entries.into_iter().collect()))
     }
 
-    /// Maps in which a key is a map everywhere or nowhere: a scalar between two
-    /// maps cuts the upper one off from the lower one, whatever the order.
+    /// Generates maps in which a key always or never holds a map.
+    ///
+    /// A scalar between two maps would separate the upper from the lower map and make the result
+    /// depend on the order.
     fn shaped() -> impl Strategy<Value = Value> {
         let empty = Just(json!({}));
         empty.prop_recursive(3, 24, 4, |inner| {
@@ -343,7 +345,7 @@ mod tests {
             leaves(&b, "", &mut of_last);
             for pointer in of_last {
                 let wanted = b.pointer(&pointer).unwrap();
-                // An empty map merges into what is there.
+                // An empty map is merged into the existing map.
                 if wanted.is_object() {
                     prop_assert!(merged.merged.pointer(&pointer).unwrap().is_object());
                 } else {

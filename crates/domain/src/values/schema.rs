@@ -1,7 +1,7 @@
-//! `values.schema.json`: what the values of a bundle may be.
+//! Validation of values against `values.schema.json` of a bundle.
 //!
-//! Checked after merging, so a schema describes what templates see. Messages
-//! say where the offending value is written, and never what it is.
+//! Merged values are validated, so a schema describes the values that templates see. Messages
+//! contain the location of an invalid value, but never the value.
 
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{ValidationError, Validator};
@@ -13,10 +13,10 @@ use crate::object::Origin;
 use crate::object::yaml::{self, Node};
 use crate::repo::nearest;
 
-/// What stands for a value in a message.
+/// Placeholder for a value in messages.
 const MASK: &str = "the value";
 
-/// A schema that was read and can be used.
+/// A parsed schema, ready for validation.
 #[derive(Debug)]
 pub struct ValuesSchema {
     schema: Value,
@@ -24,8 +24,7 @@ pub struct ValuesSchema {
 }
 
 impl ValuesSchema {
-    /// Reads a schema. It stands for itself: references lead to places within
-    /// it and to nowhere else.
+    /// Parses a schema. References to other documents are refused.
     pub fn read(file: &str, text: &str) -> Result<Self, Vec<Finding>> {
         let error = |message: String, line: usize| {
             Finding::error(Kind::Repository, "values-schema", message).at(Origin::new(file, line))
@@ -33,7 +32,7 @@ impl ValuesSchema {
         let schema: Value = serde_json::from_str(text).map_err(|failure| {
             vec![error("the file is not JSON".to_owned(), failure.line()).column(failure.column())]
         })?;
-        // JSON is YAML, and that parser knows lines.
+        // JSON is a subset of YAML, and the YAML parser reports line numbers.
         let nodes = yaml::parse_nodes(file, text).unwrap_or_default();
         let line = |pointer: &str| {
             nodes
@@ -64,8 +63,7 @@ impl ValuesSchema {
         }
     }
 
-    /// What the schema does not allow. `release` is where to point when a
-    /// value is missing.
+    /// Returns a finding for each violation. `release` is the location for missing values.
     pub fn check(&self, values: &Values, release: &Origin) -> Vec<Finding> {
         self.validator
             .iter_errors(&values.merged)
@@ -113,7 +111,7 @@ impl ValuesSchema {
         }
     }
 
-    /// The names that stand beside a failed `additionalProperties`.
+    /// Returns the declared names next to a failed `additionalProperties`.
     fn siblings(&self, error: &ValidationError<'_>) -> impl Iterator<Item = &str> {
         let path = error.schema_path().as_str();
         let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
@@ -125,8 +123,7 @@ impl ValuesSchema {
     }
 }
 
-/// Where a value is written: its own place, that of the list it is in, or of
-/// the first value below it.
+/// Returns the location of a value, of the first leaf below it, or of the enclosing leaf.
 fn place(values: &Values, pointer: &str) -> Option<Origin> {
     let below = format!("{pointer}/");
     if let Some((_, source)) = values
@@ -147,7 +144,7 @@ fn place(values: &Values, pointer: &str) -> Option<Origin> {
     None
 }
 
-/// Lines of references that do not begin with `#`.
+/// Collects the lines of references that do not start with `#`.
 fn leading_out(node: &Node, found: &mut Vec<usize>) {
     for entry in node.entries() {
         let leads_out = entry

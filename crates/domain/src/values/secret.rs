@@ -1,8 +1,8 @@
-//! Values that `values.schema.json` marks `writeOnly`: secret wherever they get.
+//! Values that `values.schema.json` marks `writeOnly`. They are secret wherever they are used.
 //!
-//! Templates may put a value anywhere and wrap it in anything. It is looked for
-//! in what was rendered: as it is, as part of a text, escaped, and in base64.
-//! What only its hash is made of is not found, and does not give it away.
+//! Templates can embed a value anywhere in any form. Rendered text is searched for the plain value,
+//! as part of a string, escaped, and in base64. A hash of a value is not found, but does not reveal
+//! the value.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -13,14 +13,14 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Shorter values are found in any text by accident; they are looked for as a
-/// whole.
+/// Minimum length for a search within strings. Shorter values would match by accident. They are
+/// only compared with whole strings.
 const SHORTEST_PART: usize = 4;
 
-/// Shorter lines of a value say too little to be looked for by themselves.
+/// Minimum length of a line of a multi-line value. Shorter lines are not searched separately.
 const SHORTEST_LINE: usize = 8;
 
-/// How deep base64 may be packed into base64.
+/// Maximum nesting depth of base64 within base64.
 const LAYERS: usize = 2;
 
 const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
@@ -29,13 +29,13 @@ const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
 const STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
 const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT);
 
-/// Values that may not be shown.
+/// A set of values that must not be shown.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecretValues {
-    /// Looked for in texts.
+    /// Texts that are searched within strings.
     parts: BTreeSet<String>,
-    /// Looked for as a whole.
+    /// Texts that are compared with whole strings.
     wholes: BTreeSet<String>,
 }
 
@@ -48,36 +48,35 @@ impl fmt::Debug for SecretValues {
 }
 
 impl SecretValues {
-    /// The values that a JSON Schema marks `writeOnly`, with all below them.
+    /// Returns the values that a JSON Schema marks `writeOnly`, including their descendants.
     ///
-    /// Whether an alternative of the schema (`anyOf`, `if`) applies is not
-    /// decided: what any of them marks is secret.
+    /// Conditions in the schema (`anyOf`, `if`) are not evaluated. A mark in any branch counts.
     pub fn of(schema: &Value, values: &Value) -> Self {
         let mut secrets = Self::default();
         secrets.add_all(marked(schema, values));
         secrets
     }
 
-    /// All values below this one.
+    /// Returns all scalars in a value.
     pub fn all_of(values: &Value) -> Self {
         let mut secrets = Self::default();
         secrets.add_all(vec![values]);
         secrets
     }
 
-    /// Whether there are none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.wholes.is_empty()
     }
 
-    /// Adds others.
+    /// Adds the values of another set.
     pub fn extend(&mut self, others: &Self) {
         self.parts.extend(others.parts.iter().cloned());
         self.wholes.extend(others.wholes.iter().cloned());
     }
 
-    /// Whether a text is one of them or holds one of them. Those of less than
-    /// four characters only count as a whole.
+    /// Returns whether a text is or contains one of the values. Values with fewer than four
+    /// characters only count if they are the whole text.
     pub fn are_in(&self, text: &str) -> bool {
         if self.is_empty() || text.is_empty() {
             return false;
@@ -87,13 +86,14 @@ impl SecretValues {
             || self.are_part_of(text)
     }
 
-    /// Whether a text is one of them or holds one, escaped or line by line. What
-    /// is packed into it is not looked at: see [`unpacked`].
+    /// Returns whether a text is or contains one of the values, possibly escaped or line by line.
+    ///
+    /// Base64 in the text is not decoded. Use [`unpacked`] for that.
     pub fn are_plainly_in(&self, text: &str) -> bool {
         self.wholes.contains(text) || self.parts.iter().any(|part| text.contains(part.as_str()))
     }
 
-    /// Whether a text holds one that is long enough not to be found by accident.
+    /// Returns whether a text contains a value that is long enough for a search within strings.
     pub fn are_part_of(&self, text: &str) -> bool {
         !self.parts.is_empty() && self.packed_in(text, LAYERS)
     }
@@ -108,7 +108,7 @@ impl SecretValues {
                 .any(|inner| self.packed_in(inner, layers - 1))
     }
 
-    /// Adds values with all below them, each once.
+    /// Adds values and their descendants. Each one is visited once.
     fn add_all(&mut self, mut open: Vec<&Value>) {
         let mut seen = HashSet::new();
         while let Some(value) = open.pop() {
@@ -118,7 +118,7 @@ impl SecretValues {
             match value {
                 Value::Object(map) => open.extend(map.values()),
                 Value::Array(items) => open.extend(items),
-                // Neither tells anything.
+                // Null and Booleans carry no secret.
                 Value::Null | Value::Bool(_) => {}
                 Value::Number(number) => self.add(number.to_string()),
                 Value::String(text) => self.add(text.clone()),
@@ -133,11 +133,11 @@ impl SecretValues {
         }
         if trimmed.chars().count() >= SHORTEST_PART {
             self.parts.insert(trimmed.to_owned());
-            // Within quotes of JSON or YAML.
+            // Form within a quoted string of JSON or YAML.
             let quoted = Value::from(trimmed).to_string();
             self.parts.insert(quoted[1..quoted.len() - 1].to_owned());
         }
-        // A text of several lines is indented where it is put.
+        // Templates indent the lines of a multi-line value.
         if trimmed.contains('\n') {
             let lines = trimmed.lines().map(str::trim);
             self.parts.extend(
@@ -152,7 +152,7 @@ impl SecretValues {
     }
 }
 
-/// A text with all that is packed into it as base64.
+/// Returns a text and the decoded content of all base64 in it.
 pub fn unpacked(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::from([text.to_owned()]);
     let mut outer = vec![text.to_owned()];
@@ -163,10 +163,10 @@ pub fn unpacked(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// What the parts of a text stand for that may be base64.
+/// Decodes all parts of a text that are possibly base64.
 fn packed(text: &str) -> Vec<String> {
     let is_base64 = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '-' | '_' | '=');
-    // Line breaks within base64 say nothing.
+    // Line breaks within base64 are ignored.
     let joined: String = text.chars().filter(|c| !matches!(c, '\n' | '\r')).collect();
     text.split(|c| !is_base64(c))
         .chain([joined.as_str()])
@@ -181,12 +181,12 @@ fn decoded(engine: &GeneralPurpose, text: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Which of two equal values it is.
+/// Returns the identity of a value, to distinguish equal values.
 fn address(value: &Value) -> usize {
     std::ptr::from_ref(value).addr()
 }
 
-/// The values that a schema marks.
+/// Returns the values that a schema marks.
 fn marked<'a>(schema: &'a Value, values: &'a Value) -> Vec<&'a Value> {
     let mut walk = Walk {
         root: schema,
@@ -204,8 +204,8 @@ fn marked<'a>(schema: &'a Value, values: &'a Value) -> Vec<&'a Value> {
     marked
 }
 
-/// The pairs of a schema and a value that it is about. Each is looked at once:
-/// schemas refer to themselves and to each other, and may be of any depth.
+/// Worklist of schemas with their values. Each pair is visited once, because schemas can be
+/// recursive and of any depth.
 struct Walk<'a> {
     root: &'a Value,
     seen: HashSet<(usize, usize)>,
@@ -222,7 +222,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What the keywords of a schema lead to.
+    /// Adds the subschemas of a schema with their values.
     fn follow(&mut self, keywords: &'a Map<String, Value>, value: &'a Value) {
         for (keyword, part) in keywords {
             match keyword.as_str() {
@@ -251,7 +251,7 @@ impl<'a> Walk<'a> {
                         }
                     }
                 }
-                // Which keys a pattern means is not decided: any of them.
+                // Patterns are not evaluated. Each of them counts for all keys.
                 "patternProperties" => {
                     for (_, schema) in part.as_object().into_iter().flatten() {
                         self.children(schema, value, None);
@@ -276,7 +276,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What a schema says of the keys of a map that have no schema of their own.
+    /// Adds a schema for the keys of a map that have no schema of their own.
     fn children(&mut self, schema: &'a Value, value: &'a Value, named: Option<&Value>) {
         for (key, child) in value.as_object().into_iter().flatten() {
             if named.is_none_or(|named| named.get(key).is_none()) {

@@ -1,5 +1,5 @@
-//! Where the two programs meet: a control plane, a repository, a folder of
-//! files, and the part of the controllers.
+//! Environment of the benchmark: a control plane, a repository, manifests, and the simulated
+//! controllers.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -22,16 +22,16 @@ use crate::kubectl::Kubectl;
 use crate::proof;
 use crate::repository::TestRepo;
 
-/// Folder of the objects within the repository: both programs read it.
+/// Folder of the manifests in the repository. Both programs read it.
 const OBJECTS: &str = "manifests/app/v1.0.0";
 
-/// Namespaces of the objects of nobody begin with this.
+/// Prefix of the namespaces with unrelated objects.
 const FOREIGN: &str = "other";
 
-/// Requests at a time, of the bench itself.
+/// Maximum number of concurrent requests of the benchmark itself.
 const CONCURRENCY: usize = 32;
 
-/// A control plane with a repository to apply to it.
+/// Control plane with a repository to apply to it.
 pub struct Arena {
     workload: Workload,
     pleach: PathBuf,
@@ -43,10 +43,9 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Starts a control plane with the namespaces of a workload and the objects
-    /// of nobody.
+    /// Starts a control plane with the namespaces of a workload and the unrelated objects.
     pub async fn start(pleach: &std::path::Path, workload: Workload) -> anyhow::Result<Self> {
-        // Fails when a provider is there already, which is as good.
+        // Fails if a provider is already installed, which is fine.
         drop(rustls::crypto::ring::default_provider().install_default());
         let control_plane = ControlPlane::start(Options {
             binaries: binaries(),
@@ -116,7 +115,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Writes a revision of the workload, and commits it.
+    /// Writes a revision of the workload and commits it.
     pub fn write(&self, revision: usize) -> anyhow::Result<()> {
         for file in self.workload.files(revision) {
             self.repository
@@ -126,9 +125,9 @@ impl Arena {
         Ok(())
     }
 
-    /// Lets a tool do a task, and says what it cost.
+    /// Runs a task with a tool and measures it.
     pub async fn measure(&self, tool: Tool, task: Task) -> anyhow::Result<Sample> {
-        // What went before may still be on its way into the log.
+        // Events of earlier requests can still be missing from the log.
         let log = AuditLog::new(self.control_plane.audit_log()).from_here()?;
         log.settled(&self.client).await?;
         let log = log.from_here()?;
@@ -164,7 +163,7 @@ impl Arena {
                 Task::Diff => "diff",
             }),
         };
-        // kubectl says with 1 that there are differences.
+        // kubectl returns 1 for differences.
         let good: &[i32] = match (tool, task) {
             (Tool::Kubectl, Task::Diff) => &[0, 1],
             _ => &[0],
@@ -200,8 +199,7 @@ impl Arena {
         command
     }
 
-    /// Brings what was applied to rest: Deployments are said to be rolled out,
-    /// and pleach sees that they are.
+    /// Completes the rollout: marks Deployments as rolled out and lets pleach verify them.
     pub async fn settle(&self, tool: Tool) -> anyhow::Result<()> {
         for (api, plural) in self.workload.content.kinds() {
             if *plural == "deployments" {
@@ -255,7 +253,7 @@ impl Arena {
             .await?)
     }
 
-    /// Removes what was applied, and what pleach recorded of it.
+    /// Removes the applied objects and pleach's records.
     pub async fn clear(&self) -> anyhow::Result<()> {
         let mut collections = vec![
             "/api/v1/namespaces/pleach-system/configmaps".to_owned(),
@@ -270,7 +268,7 @@ impl Arena {
         stream::iter(&collections)
             .map(|uri| async move {
                 match self.delete(uri).await {
-                    // kubectl brings no definition of a Release.
+                    // kubectl does not create the CRD of Release.
                     Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
                     other => other.map_err(anyhow::Error::from),
                 }
@@ -298,7 +296,7 @@ impl Arena {
     }
 }
 
-/// A repository with one environment, for a cluster.
+/// Creates a repository with one environment for a cluster.
 fn repository(cluster: &str) -> anyhow::Result<TestRepo> {
     let header = "apiVersion: pleach.dev/v1alpha1\nkind";
     TestRepo::new([

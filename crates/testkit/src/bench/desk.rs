@@ -1,4 +1,4 @@
-//! What costs nothing but the program itself: its start, render, and preview.
+//! Benchmark without a cluster: startup, render and preview.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,22 +8,21 @@ use super::measure::{self, Usage};
 use super::workload::{Content, File, TEMPLATE_VALUES, Workload};
 use crate::repository::TestRepo;
 
-/// Runs of each; the middle one counts.
+/// Number of runs. The median counts.
 const RUNS: usize = 7;
 
-/// A command without a cluster, and what its runs cost.
+/// Measured command without a cluster.
 #[derive(Debug, Clone)]
 pub struct AtDesk {
-    /// What was run.
+    /// Command.
     pub what: String,
-    /// What each run cost.
+    /// Cost of each run.
     pub runs: Vec<Usage>,
-    /// Milliseconds that it may take.
+    /// Limit in milliseconds.
     pub limit: u64,
 }
 
-/// Measures the start of the program, and render and preview from its start to
-/// its end.
+/// Measures the startup of the program, and complete runs of render and preview.
 pub(super) fn measure(
     pleach: &Path,
     objects: usize,
@@ -77,7 +76,7 @@ pub(super) fn measure(
     .collect()
 }
 
-/// An environment of many releases of a bundle each, and a branch that changes
+/// Creates an environment with many releases, each with its own bundle, and a branch that changes
 /// one of them.
 fn fleet(releases: usize) -> anyhow::Result<TestRepo> {
     let header = "apiVersion: pleach.dev/v1alpha1\nkind";
@@ -109,7 +108,7 @@ fn fleet(releases: usize) -> anyhow::Result<TestRepo> {
     Ok(repository)
 }
 
-/// What each of them deploys.
+/// Manifests of each bundle.
 const APP: &str = "\
 apiVersion: v1
 kind: ConfigMap

@@ -1,5 +1,5 @@
-//! Many releases in one loop: what the first sync takes, what a restart, what a
-//! commit that concerns nobody, and what standing still.
+//! Benchmark of one controller with many releases: first sync, restart, an unrelated commit, and
+//! idle.
 
 use std::fmt;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -20,9 +20,9 @@ use crate::proof;
 use crate::repository::TestRepo;
 
 const ENVIRONMENT: &str = "fleet";
-/// Namespaces that the releases lie in.
+/// Number of namespaces of the releases.
 const NAMESPACES: usize = 20;
-/// Nothing that is measured takes longer.
+/// Time-out of a phase.
 const LONGEST: Duration = Duration::from_mins(20);
 const SECRET: &str = "bench";
 const APP: &str = "\
@@ -52,33 +52,33 @@ spec:
   ports: [{name: http, port: 80, targetPort: 8080}]
 ";
 
-/// When a phase begins.
+/// Start of a phase.
 #[derive(Debug, Clone, Copy)]
 enum Begins {
-    /// When the loop was started.
+    /// At the start of the controller.
     WithIt,
-    /// When it is measured.
+    /// At the start of the measurement.
     Now,
 }
 
-/// What one phase took.
+/// Measurements of one phase.
 #[derive(Debug, Clone)]
 pub struct Phase {
-    /// What it was.
+    /// Name of the phase.
     pub what: &'static str,
-    /// How long it took.
+    /// Duration.
     pub wall: Duration,
-    /// What the loop computed meanwhile.
+    /// CPU time of the controller.
     pub cpu: Duration,
-    /// What the control plane computed meanwhile.
+    /// CPU time of the control plane.
     pub server: Duration,
-    /// Memory of the loop at its end, and at most since it was started.
+    /// Memory of the controller at the end of the phase, and its peak since the start.
     pub memory_kib: (u64, u64),
-    /// What the loop asked for, without watches.
+    /// Requests of the controller without watches.
     pub requests: Summary,
-    /// How many lists of objects were among them.
+    /// Number of lists among them.
     pub lists: usize,
-    /// How many watches were opened and ended.
+    /// Number of watches that were opened and ended.
     pub watches: usize,
 }
 
@@ -104,7 +104,7 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Measures the loop with so many releases; it stands still for so long.
+/// Measures the controller with `releases` releases. The idle phase takes `stands`.
 pub async fn measure(
     pleach: &Path,
     releases: usize,
@@ -163,7 +163,7 @@ pub async fn measure(
             )
             .await?,
     );
-    // What was begun for the last phase has ended by then.
+    // Let the work of the previous phase finish.
     sleep(Duration::from_secs(5)).await;
     let still = async || {
         sleep(stands).await;
@@ -271,7 +271,7 @@ impl Fleet {
         )
     }
 
-    /// Waits until all releases are as git says.
+    /// Waits until all releases are in sync.
     async fn synced(&self, running: &Running) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
@@ -292,7 +292,7 @@ impl Fleet {
         }
     }
 
-    /// Does something, and measures it.
+    /// Runs `act` and measures it.
     async fn phase(
         &self,
         (what, begins): (&'static str, Begins),
@@ -301,7 +301,7 @@ impl Fleet {
     ) -> anyhow::Result<Phase> {
         let log = AuditLog::new(self.plane.audit_log()).from_here()?;
         let process = Process::of(running.child.id());
-        // The start of the process is part of what it takes.
+        // The start of the process is part of the phase.
         let (begun, cpu) = match begins {
             Begins::WithIt => (running.started, Duration::ZERO),
             Begins::Now => (Instant::now(), process.cpu()?),
@@ -329,7 +329,7 @@ impl Fleet {
     }
 }
 
-/// A loop that runs.
+/// Running controller.
 struct Running {
     child: Child,
     started: Instant,
@@ -400,7 +400,7 @@ impl Running {
     }
 }
 
-/// One request, and all of the answer.
+/// Sends one request and returns the whole answer.
 fn ask(address: &str, head: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -412,7 +412,7 @@ fn ask(address: &str, head: &str) -> anyhow::Result<String> {
     Ok(answer)
 }
 
-/// The machine, and a line per phase.
+/// Formats the machine and one line per phase.
 pub fn text(releases: usize, phases: &[Phase]) -> String {
     let lines: Vec<String> = phases.iter().map(|phase| format!("  {phase}\n")).collect();
     format!(

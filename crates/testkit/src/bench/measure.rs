@@ -1,4 +1,4 @@
-//! What a run of a program costs: itself, and the control plane.
+//! Measurement of a program and of the control plane.
 #![expect(
     clippy::disallowed_methods,
     reason = "reads /proc, which is no file of pleach"
@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-/// Ticks of /proc in a second: the same on every Linux that programs see.
+/// Clock ticks of /proc per second, the same on all Linux systems.
 const TICKS: u64 = 100;
 
-/// What one run of a program used.
+/// Resource usage of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// From start to end.
+    /// Wall clock time.
     pub wall: Duration,
     /// User and system time.
     pub cpu: Duration,
-    /// Largest resident set.
+    /// Maximum resident set.
     pub peak_kib: u64,
 }
 
-/// Runs a program to its end, which must be one of some exit codes. What it
-/// prints is written into a file: printing has its price too.
+/// Runs a program, which must exit with one of the `good` codes. Writes its output to a file,
+/// because printing has a cost too.
 pub fn run(command: &mut Command, output: &Path, good: &[i32]) -> anyhow::Result<Usage> {
     let errors = output.with_extension("err");
     let started = Instant::now();
@@ -58,14 +58,14 @@ pub fn run(command: &mut Command, output: &Path, good: &[i32]) -> anyhow::Result
     })
 }
 
-/// The last lines of what a program said.
+/// Returns the last lines of a program's output.
 fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(5)..].join("\n")
 }
 
-/// Waits for the end of a child process and gives its exit code and what it
-/// used. The standard library does not tell the latter.
+/// Waits for a child process and returns its exit code and resource usage. The standard library
+/// does not provide the latter.
 fn wait(id: u32) -> anyhow::Result<(i32, libc::rusage)> {
     let id = libc::pid_t::try_from(id)?;
     let mut status = 0;
@@ -93,19 +93,19 @@ fn wait(id: u32) -> anyhow::Result<(i32, libc::rusage)> {
     }
 }
 
-/// The processes of a control plane.
+/// Processes of a control plane.
 #[derive(Debug)]
 pub struct Server {
     processes: Vec<PathBuf>,
 }
 
 impl Server {
-    /// Finds the processes that run in a folder.
+    /// Finds the processes with this working directory.
     pub fn in_folder(folder: &Path) -> anyhow::Result<Self> {
         let mut processes = Vec::new();
         for entry in fs::read_dir("/proc").context("failed to read /proc")? {
             let path = entry?.path();
-            // Processes of others cannot be asked, nor those that just ended.
+            // Skip processes of other users and processes that just ended.
             if fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd == folder) {
                 processes.push(path);
             }
@@ -116,7 +116,7 @@ impl Server {
         Ok(Self { processes })
     }
 
-    /// User and system time of all of them until now.
+    /// Returns the user and system time of all processes so far.
     pub fn cpu(&self) -> anyhow::Result<Duration> {
         let mut ticks = 0;
         for process in &self.processes {
@@ -128,24 +128,24 @@ impl Server {
     }
 }
 
-/// A process of ours that runs.
+/// Running process of ours.
 #[derive(Debug)]
 pub struct Process(PathBuf);
 
 impl Process {
-    /// The process with an id.
+    /// Returns the process with an id.
     pub fn of(id: u32) -> Self {
         Self(PathBuf::from(format!("/proc/{id}")))
     }
 
-    /// User and system time until now.
+    /// Returns the user and system time so far.
     pub fn cpu(&self) -> anyhow::Result<Duration> {
         let text = fs::read_to_string(self.0.join("stat")).context("the process ended")?;
         let ticks = ticks_of(&text).context("/proc has an unknown form")?;
         Ok(Duration::from_millis(ticks * 1000 / TICKS))
     }
 
-    /// The resident set now, and the largest there was.
+    /// Returns the current and the maximum resident set.
     pub fn memory_kib(&self) -> anyhow::Result<(u64, u64)> {
         let text = fs::read_to_string(self.0.join("status")).context("the process ended")?;
         let value = |key: &str| -> anyhow::Result<u64> {
@@ -157,8 +157,8 @@ impl Process {
     }
 }
 
-/// User and system time in the text of a `stat` file. The name of the program
-/// is in parentheses and may hold anything.
+/// Returns user and system time from the text of a `stat` file. The program name is in parentheses
+/// and can contain any characters.
 fn ticks_of(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ').skip(11);
@@ -167,7 +167,7 @@ fn ticks_of(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
-/// The machine, for the reader of the numbers.
+/// Describes the machine.
 pub fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let value = |text: &str, key: &str| {

@@ -1,4 +1,4 @@
-//! Numbers, side by side.
+//! Report of the benchmark.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -11,7 +11,7 @@ use super::measure::Usage;
 use super::workload::{Content, Workload};
 use crate::audit::Summary;
 
-/// A program.
+/// Program under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tool {
     /// `pleach`.
@@ -29,16 +29,16 @@ impl fmt::Display for Tool {
     }
 }
 
-/// What is done.
+/// Measured task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Task {
-    /// Nothing of it is there yet.
+    /// Apply to an empty cluster.
     FirstApply,
-    /// Nothing changed.
+    /// Apply without changes.
     NoOp,
-    /// One object of a hundred changed; it is shown.
+    /// Diff of a change to one percent of the objects.
     Diff,
-    /// One object of a hundred changed; it is applied.
+    /// Apply of a change to one percent of the objects.
     OnePercent,
 }
 
@@ -53,42 +53,42 @@ impl fmt::Display for Task {
     }
 }
 
-/// Who did what.
+/// Measured combination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
-    /// The work.
+    /// Workload.
     pub workload: Workload,
-    /// What was done with it.
+    /// Task.
     pub task: Task,
-    /// By whom.
+    /// Program.
     pub tool: Tool,
 }
 
-/// What one run cost.
+/// Measurement of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
-    /// The program itself.
+    /// Usage of the program.
     pub usage: Usage,
-    /// Time of the control plane's processes meanwhile.
+    /// CPU time of the control plane during the run.
     pub server_cpu: Duration,
-    /// Its requests.
+    /// Requests of the program.
     pub requests: Summary,
-    /// Those that changed objects of the workload.
+    /// Writes of objects of the workload.
     pub object_writes: usize,
 }
 
-/// All samples.
+/// Collection of all samples.
 #[derive(Debug)]
 pub struct Report {
     machine: String,
     rounds: usize,
     cases: Vec<(Case, Vec<Sample>)>,
-    /// What was measured without a cluster.
+    /// Measurements without a cluster.
     pub desk: Vec<AtDesk>,
 }
 
 impl Report {
-    /// Starts without numbers.
+    /// Creates an empty report.
     pub fn new(machine: String, rounds: usize) -> Self {
         Self {
             machine,
@@ -106,7 +106,7 @@ impl Report {
         }
     }
 
-    /// The samples of a case.
+    /// Returns the samples of a case.
     pub fn samples(&self, workload: Workload, task: Task, tool: Tool) -> &[Sample] {
         let case = Case {
             workload,
@@ -119,7 +119,7 @@ impl Report {
             .map_or(&[], |(_, samples)| samples)
     }
 
-    /// The pairs that were measured, in their order.
+    /// Returns the measured pairs, sorted.
     fn pairs(&self) -> Vec<(Workload, Task)> {
         let mut pairs: Vec<(Workload, Task)> = Vec::new();
         for (case, _) in &self.cases {
@@ -134,8 +134,8 @@ impl Report {
         pairs
     }
 
-    /// How many times as long kubectl takes: the median of the rounds, each of
-    /// which is a pair that ran right after one another.
+    /// Returns kubectl's time divided by pleach's. This is the median of the rounds; both runs of a
+    /// round follow directly after one another.
     fn ratio(&self, workload: Workload, task: Task) -> Option<f64> {
         let pleach = self.samples(workload, task, Tool::Pleach);
         let kubectl = self.samples(workload, task, Tool::Kubectl);
@@ -145,7 +145,7 @@ impl Report {
         median(ratios.collect())
     }
 
-    /// A table for people.
+    /// Formats the report as a table.
     pub fn text(&self) -> String {
         let mut text = format!(
             "{}\nmedians of {} rounds; cpu in seconds, memory in MiB; ratio: kubectl's time by pleach's\n",
@@ -206,7 +206,7 @@ impl Report {
         text
     }
 
-    /// Everything, for programs.
+    /// Returns the report as JSON.
     pub fn json(&self) -> Value {
         let cases: Vec<Value> = self
             .pairs()
@@ -256,7 +256,7 @@ impl Report {
         })
     }
 
-    /// What is promised of mixed objects, and whether it holds here.
+    /// Returns the performance targets for mixed objects, and whether they are met here.
     pub fn targets(&self) -> Vec<Target> {
         let mut targets: Vec<Target> = self.desk.iter().filter_map(at_desk).collect();
         for (workload, task) in self.pairs() {
@@ -338,12 +338,12 @@ fn at_desk(desk: &AtDesk) -> Option<Target> {
     })
 }
 
-/// A promise.
+/// Performance target.
 #[derive(Debug)]
 pub struct Target {
-    /// Whether it holds.
+    /// Whether it is met.
     pub met: bool,
-    /// What it is, with the number.
+    /// Description with the number.
     pub text: String,
 }
 
@@ -354,7 +354,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// The middle of several samples, value by value.
+/// Median of several samples, value by value.
 struct Typical {
     wall: f64,
     cpu: f64,
@@ -367,7 +367,7 @@ struct Typical {
 impl Typical {
     fn of(samples: &[Sample]) -> Option<Self> {
         let middle = |value: &dyn Fn(&Sample) -> f64| median(samples.iter().map(value).collect());
-        // Numbers of requests do not vary; of retries the last round tells.
+        // Request counts are the same in all rounds, except for retries. Use the last round.
         let last = samples.last()?;
         Some(Self {
             wall: middle(&|sample| sample.usage.wall.as_secs_f64())?,
@@ -413,7 +413,7 @@ fn mib(sample: &Sample) -> f64 {
     sample.usage.peak_kib as f64 / 1024.0
 }
 
-/// The middle value; of an even number the lower one of the two.
+/// Returns the median. For an even number of values, returns the lower one.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len().checked_sub(1)? / 2;

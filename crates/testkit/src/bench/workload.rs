@@ -1,25 +1,25 @@
-//! What is applied: many small objects, written as people write them.
+//! Generated workload: many small objects in the usual style of manifests.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Namespaces that the objects of a workload are spread over.
+/// Number of namespaces of a workload.
 pub const NAMESPACES: usize = 20;
 
-/// Every this many objects one changes.
+/// One of this many objects changes.
 const ONE_PERCENT: usize = 100;
 
-/// Text in a ConfigMap of [`Content::ConfigMaps`]: 2 KB with what is around it.
+/// Text size in a ConfigMap of [`Content::ConfigMaps`]. With its metadata, the object has 2 KB.
 const CONFIG_MAP_TEXT: usize = 1_850;
 
-/// Lines of settings in the ConfigMap of an application.
+/// Number of settings in the ConfigMap of an application.
 const SETTINGS: usize = 17;
 
 /// Values of [`Workload::templates`], as a YAML map.
 pub const TEMPLATE_VALUES: &str = "{registry: registry.example.org, version: 1.4.2, replicas: 2, ingressClass: public, requests: {cpu: 50m, memory: 64Mi}}";
 
-/// What kind of objects.
+/// Type of the objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
@@ -31,7 +31,7 @@ pub enum Content {
 }
 
 impl Content {
-    /// Kinds of the content, as `(API path, plural)`.
+    /// Returns the kinds of the content, as `(API path, plural)`.
     pub fn kinds(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::ConfigMaps => &[("api/v1", "configmaps")],
@@ -55,14 +55,14 @@ impl fmt::Display for Content {
     }
 }
 
-/// A number of objects, spread over [`NAMESPACES`].
+/// Set of objects, spread over [`NAMESPACES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Workload {
-    /// What kind of objects.
+    /// Type of the objects.
     pub content: Content,
-    /// How many, the namespaces not counted.
+    /// Number of objects without namespaces.
     pub objects: usize,
-    /// How many objects of the same kinds, of nobody, are in the cluster.
+    /// Number of unrelated objects of the same kinds in the cluster.
     pub foreign: usize,
 }
 
@@ -76,17 +76,17 @@ impl fmt::Display for Workload {
     }
 }
 
-/// A file of the workload.
+/// File of the workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
-    /// Its name, without folders.
+    /// Name without folders.
     pub name: String,
-    /// Its documents.
+    /// Documents.
     pub text: String,
 }
 
 impl Workload {
-    /// A workload without foreign objects.
+    /// Creates a workload without unrelated objects.
     pub fn new(content: Content, objects: usize) -> Self {
         Self {
             content,
@@ -95,8 +95,7 @@ impl Workload {
         }
     }
 
-    /// The files. In revision 1 one object of a hundred is another than in
-    /// revision 0, over all kinds.
+    /// Returns the files. Revision 1 changes one percent of the objects, across all kinds.
     pub fn files(&self, revision: usize) -> Vec<File> {
         let kinds = self.content.kinds().len();
         (0..self.objects.div_ceil(kinds))
@@ -115,8 +114,8 @@ impl Workload {
             .collect()
     }
 
-    /// The same objects as templates, one file per application, with values
-    /// where people have values; see [`TEMPLATE_VALUES`].
+    /// Returns the same objects as templates, one file per application, with typical values; see
+    /// [`TEMPLATE_VALUES`].
     pub fn templates(&self) -> Vec<File> {
         let mut files = self.files(0);
         for file in &mut files {
@@ -138,7 +137,7 @@ impl Workload {
         files
     }
 
-    /// The same number of objects from one template with a loop.
+    /// Returns one template with a loop that renders the same number of objects.
     pub fn looped(&self) -> File {
         let [unit, ..] = &Self::new(self.content, self.content.kinds().len()).templates()[..]
         else {
@@ -158,15 +157,15 @@ impl Workload {
         }
     }
 
-    /// How many objects revision 1 changes.
+    /// Returns the number of objects that revision 1 changes.
     pub fn changes(&self) -> usize {
         (0..self.objects)
             .filter(|number| changed(*number, 1) > 0)
             .count()
     }
 
-    /// How many requests listing the workload takes at most, at 500 objects a
-    /// page: where others follow, a last full page is not known to be the last.
+    /// Returns the maximum number of requests to list the workload, with 500 objects per page. With
+    /// unrelated objects, a full last page needs one more request.
     pub fn pages(&self) -> usize {
         let kinds = self.content.kinds().len();
         (0..kinds)
@@ -176,13 +175,12 @@ impl Workload {
     }
 }
 
-/// The names of the namespaces of a group of objects.
+/// Returns the name of a namespace of a group of objects.
 pub fn namespace(group: &str, number: usize) -> String {
     format!("{group}-{:02}", number % NAMESPACES)
 }
 
-/// The revision of one object: every hundredth one changes, each time one of
-/// another kind.
+/// Returns the revision of one object. One percent of the objects change, in turn of each kind.
 fn changed(number: usize, revision: usize) -> usize {
     let offset = (number / ONE_PERCENT) % 5;
     if number % ONE_PERCENT == offset {
@@ -192,7 +190,7 @@ fn changed(number: usize, revision: usize) -> usize {
     }
 }
 
-/// One object as YAML; `group` is the first part of its namespace and labels.
+/// Returns one object as YAML. `group` is the prefix of its namespace and labels.
 pub fn document(content: Content, group: &str, number: usize, revision: usize) -> String {
     match content {
         Content::ConfigMaps => config_map(group, number, revision),

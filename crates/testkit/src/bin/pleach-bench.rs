@@ -1,7 +1,7 @@
-//! Measures pleach and kubectl on the same work: `make bench`.
+//! Measures pleach and kubectl with the same workload: `make bench`.
 //!
-//! Arguments: `--quick`, `-o json`, `--rounds N`, `--only TEXT`, `--pleach FILE`;
-//! `--loop N` measures the loop with so many releases, and nothing else.
+//! Arguments: `--quick`, `-o json`, `--rounds N`, `--only TEXT`, `--pleach FILE`. `--loop N`
+//! measures only the controller, with N releases.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use pleach_testkit::bench::{self, Options, fleet};
 
-/// How long the loop is watched while nothing happens.
+/// Duration of the idle phase.
 const STANDS: Duration = Duration::from_mins(2);
 
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody is left to hear that this failed too.
+            // Ignore errors of stderr.
             drop(writeln!(std::io::stderr(), "error: {error:#}"));
             ExitCode::FAILURE
         }
@@ -88,7 +88,7 @@ fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the program's path absolute: it is started in other folders than this one.
+/// Returns the absolute path of the program, because it is started in other folders.
 fn found_from_anywhere(program: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(program).with_context(|| format!("failed to find {}", program.display()))
 }

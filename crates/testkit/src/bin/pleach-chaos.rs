@@ -1,13 +1,12 @@
-//! Disturbs pleach and looks what becomes of it: `make chaos`.
+//! Runs pleach under faults and verifies the results: `make chaos`.
 //!
-//! Arguments: `--runs N` (seeds, from `--seed N` on), `--only storm`, `--only
-//! moves`, `--only replicas`, `--only loop` or `--only kills`, `--kills N` (of each
-//! leg, instead of all; `--seed` and `--runs` choose among their rounds), `--jobs N`
-//! (control planes side by side), `--pleach FILE`.
+//! Arguments: `--runs N` (seeds, starting at `--seed N`), `--only storm`, `--only moves`, `--only
+//! replicas`, `--only loop` or `--only kills`, `--kills N` (kills per leg, instead of all; `--seed`
+//! and `--runs` select the rounds), `--jobs N` (concurrent control planes), `--pleach FILE`.
 //!
-//! Each job is a process in a network of its own, with a control plane of its
-//! own: seeds never meet, so that one alone does what it did among others. What
-//! fails is told at once and once more at the end; the others go on.
+//! Each job is a process with its own network and control plane. Seeds are independent, so a single
+//! one can be reproduced. Failures are reported at once and again at the end; the other jobs
+//! continue.
 
 use std::io::{Read as _, Seek as _, Write as _};
 use std::ops::Range;
@@ -19,7 +18,7 @@ use anyhow::{Context as _, bail};
 use pleach::io::throwaway::isolate;
 use pleach_testkit::chaos::lane::{Lane, Report, Work};
 
-/// What there is to play.
+/// Names of all tests.
 const PLAYS: [&str; 5] = ["storm", "moves", "replicas", "loop", "kills"];
 
 struct Arguments {
@@ -32,12 +31,12 @@ struct Arguments {
         reason = "not given, given without a value, or with one"
     )]
     kills: Option<Option<usize>>,
-    /// Rounds of kills, from 0.
+    /// Rounds of kills, starting at 0.
     rounds: Range<usize>,
     replicas: bool,
     follower: bool,
     jobs: usize,
-    /// One of the jobs: this process is it.
+    /// Index of the job that this process executes.
     job: Option<usize>,
 }
 
@@ -52,7 +51,7 @@ fn main() -> ExitCode {
 }
 
 fn say(text: &str) {
-    // Nobody is left to hear when this fails.
+    // Ignore errors of stderr.
     drop(writeln!(std::io::stderr(), "{text}"));
 }
 
@@ -89,7 +88,7 @@ fn run() -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Starts a job as a process of its own, and reads what it reports at its end.
+/// Starts a job as a child process and reads its report.
 fn child(job: usize) -> anyhow::Result<Report> {
     let mut output = tempfile::tempfile()?;
     let mut command = isolate::command(std::env::current_exe()?);
@@ -104,7 +103,7 @@ fn child(job: usize) -> anyhow::Result<Report> {
     serde_json::from_str(&text).with_context(|| format!("it ended without a report ({status})"))
 }
 
-/// Does the share of one job.
+/// Runs the part of one job.
 fn play(arguments: &Arguments, job: usize) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new()?;
     let share = |count: u64| -> Vec<u64> {
@@ -118,7 +117,7 @@ fn play(arguments: &Arguments, job: usize) -> anyhow::Result<ExitCode> {
         moves: share(arguments.moves),
         kills: arguments.kills,
         rounds: arguments.rounds.clone(),
-        // They last for minutes, and are the last job's and the first one's.
+        // Both take minutes, so give them to the last and to the first job.
         replicas: (arguments.replicas && job + 1 == arguments.jobs).then_some(arguments.first),
         follower: (arguments.follower && job == 0).then_some(arguments.first),
         of: (job, arguments.jobs),
@@ -164,7 +163,7 @@ fn arguments() -> anyhow::Result<Arguments> {
             ),
         }
     }
-    // One seed is meant, if nothing else is said.
+    // Without `--runs`, `--seed` selects one seed.
     let one = seed.map(|_| 1);
     let wants = |what: &str| only.as_ref().is_none_or(|only| only == what);
     let seeds = |what: &str, usual: u64| {
@@ -175,7 +174,7 @@ fn arguments() -> anyhow::Result<Arguments> {
     let is_about_seeds = seed.is_some() && only.is_none();
     let at_most = storms.max(moves);
     let kills = (wants("kills") && !is_about_seeds).then_some(kills);
-    // Where nothing else is played, seeds are the numbers of rounds.
+    // With `--only kills`, seeds are the numbers of rounds.
     let rounds = if only.as_deref() == Some("kills") {
         let first = usize::try_from(seed.unwrap_or(1).saturating_sub(1))?;
         let count = runs.or(one).map(usize::try_from).transpose()?;
@@ -185,7 +184,7 @@ fn arguments() -> anyhow::Result<Arguments> {
     };
     let replicas = wants("replicas") && !is_about_seeds;
     let follower = wants("loop") && !is_about_seeds;
-    // Most of the time is waiting.
+    // Jobs mostly wait, so run more than one per core.
     let usual = std::thread::available_parallelism().map_or(4, |cores| cores.get() * 2);
     let mut jobs = jobs.unwrap_or(usual);
     if kills.is_none() {

@@ -1,4 +1,4 @@
-//! Plays the demo in a network of its own: `pleach-demo [REPOSITORY]`.
+//! Runs the demo in its own network: `pleach-demo [REPOSITORY]`.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
         Err(error) => {
-            // Nobody is left to hear that this failed too.
+            // Ignore errors of stderr.
             drop(writeln!(std::io::stderr(), "error: {error:#}"));
             ExitCode::FAILURE
         }

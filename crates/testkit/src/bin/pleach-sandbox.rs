@@ -1,7 +1,6 @@
-//! A throw-away control plane to try things on: `make sandbox`.
+//! Throwaway control plane for experiments: `make sandbox`.
 //!
-//! Prints the path of a kubeconfig, and lives until it is interrupted. It takes
-//! no arguments.
+//! Prints the path of a kubeconfig and runs until it is interrupted. Takes no arguments.
 
 #![expect(clippy::print_stdout, reason = "its output is for people")]
 

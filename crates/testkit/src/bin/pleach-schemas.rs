@@ -1,10 +1,9 @@
-//! Writes what is generated and checked in: `make schemas`.
+//! Writes generated files that are checked in: `make schemas`.
 //!
-//! - The kind tables of the domain crate: the minor of the control plane from
-//!   its API server, the minors before from the documents of their source,
-//!   which `go mod download` fetches.
-//! - `docs/schemas/`: the JSON Schemas of pleach's own files. With the argument
-//!   `formats` only these.
+//! - The kind tables of the domain crate. The minor version of the control plane comes from its API
+//!   server. Earlier ones come from the documents in their source, fetched by `go mod download`.
+//! - `docs/schemas/`: the JSON Schemas of pleach's own files. The argument `formats` writes only
+//!   these.
 
 use std::path::{Path, PathBuf};
 

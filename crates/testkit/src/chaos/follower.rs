@@ -1,9 +1,9 @@
-//! One loop that follows the example of the project, killed at moments that nobody
-//! chose, while commits arrive: the product comes, moves to its new version and
-//! goes, again and again, and beside it a small release changes with every
-//! commit. In the end the cluster is as the last commit says, and as it was when
-//! nobody disturbed the loop; nothing else was written on the way, and no Lease,
-//! gate or journal is left.
+//! Chaos test of one controller that follows the project's example and is killed at random times.
+//!
+//! Commits keep arriving: the product is installed, moved to its new version and removed in a
+//! cycle, and a small release changes with every commit. In the end the cluster must match the last
+//! commit and the state after an undisturbed run. No other object is written, and no Lease, gate or
+//! journal remains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -32,36 +32,36 @@ const ENVIRONMENT: &str = "demo";
 const BRANCH: &str = "env/demo";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/pleach-system/leases";
 
-/// How long a leg may take that nobody disturbs any more.
+/// Time-out of an undisturbed leg.
 const REACHED: Duration = Duration::from_mins(3);
-/// How long controllers may need when a leg is over.
+/// How long controllers can need after a leg.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long the loop may take to end when it is asked to.
+/// Time-out of the controller's shutdown.
 const ENDS: Duration = Duration::from_secs(30);
-/// How often it is looked how far a leg is.
+/// Poll interval for the progress of a leg.
 const LOOKS: Duration = Duration::from_millis(500);
 
-/// How it is played.
+/// Parameters of the test.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// For how long the loop is killed again and again.
+    /// Total duration of the kills.
     pub lasts: Duration,
-    /// How long it lives, about.
+    /// Average lifetime of a controller.
     pub lives: Duration,
-    /// How often something is committed, about.
+    /// Average interval between commits.
     pub commits: Duration,
-    /// What chance is made of.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// What happened.
+/// Result of the test.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Played {
-    /// How often the loop was killed.
+    /// Number of kills.
     pub kills: usize,
-    /// How often something was committed.
+    /// Number of commits.
     pub commits: usize,
-    /// Legs that were brought about.
+    /// Number of completed legs.
     pub legs: usize,
 }
 
@@ -76,18 +76,18 @@ impl fmt::Display for Played {
     }
 }
 
-/// The loop, until it is killed.
+/// Running controller. Dropping it kills it.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process could have ended by itself.
         drop(self.0.kill());
         drop(self.0.wait());
     }
 }
 
-/// What is played with.
+/// Test environment.
 struct Stage {
     scene: Scene,
     repo: TestRepo,
@@ -95,14 +95,13 @@ struct Stage {
     client: Client,
     home: TempDir,
     cluster: String,
-    /// How many loops there were so far.
+    /// Number of controllers started so far.
     loops: usize,
     running: Option<Running>,
     commit: String,
 }
 
-/// Plays, and looks what became of it. Pods must be able to answer: see
-/// [`crate::isolated`].
+/// Runs the test and verifies the result. Pods must be able to answer: see [`crate::isolated`].
 pub async fn play(pleach: &Path, example: &Path, terms: Terms) -> anyhow::Result<Played> {
     let mut stage = Stage::start(pleach, example).await?;
     let log = stage.scene.audit_log().from_here()?;
@@ -118,7 +117,7 @@ pub async fn play(pleach: &Path, example: &Path, terms: Terms) -> anyhow::Result
     let touched = stage.touched(&log).await?;
     let log = stage.scene.audit_log().from_here()?;
     let (played, leg) = stage.disturb(terms).await?;
-    // What is committed last differs in nothing from what was undisturbed.
+    // The last commit has the same content as in the undisturbed run.
     stage.commit(leg, 0)?;
     stage.reached(leg).await?;
     stage.end().await?;
@@ -157,8 +156,7 @@ impl Stage {
         })
     }
 
-    /// Pushes what git says for a leg. The small release has another value with
-    /// every number.
+    /// Pushes the desired state of a leg. The value of the small release depends on `number`.
     fn commit(&mut self, leg: Leg, number: usize) -> anyhow::Result<()> {
         let product = |version: &str| {
             format!(
@@ -197,8 +195,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Kills the loop again and again, and moves on to the next leg when one is
-    /// brought about. The leg that is wanted in the end, and the loop that runs.
+    /// Kills the controller repeatedly and starts the next leg when the current one is reconciled.
+    /// Returns the result and the last leg. A controller is running afterwards.
     async fn disturb(&mut self, terms: Terms) -> anyhow::Result<(Played, Leg)> {
         let mut random = fastrand::Rng::with_seed(terms.seed);
         let mut about = |time: Duration| time.mul_f64(2.0 * random.f64());
@@ -236,7 +234,7 @@ impl Stage {
         Ok((played, leg))
     }
 
-    /// Does what waiting for the end of their duration does, without the wait.
+    /// Deletes the Leases, which has the same effect as waiting until they expire.
     async fn forget_leases(&self) -> anyhow::Result<()> {
         for release in ["kubevirt", "web"] {
             place::delete(&self.client, &format!("{LEASES}/{ENVIRONMENT}.{release}")).await?;
@@ -244,7 +242,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until a leg is brought about, with everything of the last commit.
+    /// Waits until a leg is reconciled, including the last commit.
     async fn reached(&self, leg: Leg) -> anyhow::Result<()> {
         let begun = Instant::now();
         while !(self.is_reached(leg)? && self.is_at_last_commit()?) {
@@ -271,26 +269,26 @@ impl Stage {
         Ok(record["ready"] == true && record["installed"]["revision"] == self.commit.as_str())
     }
 
-    /// What the cluster records of a release.
+    /// Returns the record of a release in the cluster.
     fn record(&self, release: &str) -> anyhow::Result<Value> {
         let name = format!("release.pleach.dev/{ENVIRONMENT}.{release}");
         match self.scene.kubectl.get(&[&name]) {
             Ok(found) => Ok(found.map_or(Value::Null, |mut found| {
                 let record = found["status"]["record"].take();
-                // It is there, and says nothing yet.
+                // The object exists but has no record yet.
                 if record.is_null() {
                     Value::Bool(false)
                 } else {
                     record
                 }
             })),
-            // The definition is not there yet.
+            // The CRD does not exist yet.
             Err(error) if format!("{error:#}").contains("resource type") => Ok(Value::Bool(false)),
             Err(error) => Err(error),
         }
     }
 
-    /// The cluster when nothing changes any more.
+    /// Waits until the cluster no longer changes and returns its state.
     async fn settled(&self) -> anyhow::Result<Dump> {
         let mut last = Dump::take(&self.client).await?;
         for _ in 0..40 {
@@ -304,7 +302,7 @@ impl Stage {
         bail!("the cluster never settles")
     }
 
-    /// Stops the loop as Kubernetes does.
+    /// Stops the controller with SIGTERM, as Kubernetes does.
     async fn end(&mut self) -> anyhow::Result<()> {
         let Some(mut running) = self.running.take() else {
             bail!("no loop runs");
@@ -329,7 +327,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What was written, but for records and Events.
+    /// Returns the written objects except records and Events.
     async fn touched(&self, log: &AuditLog) -> anyhow::Result<BTreeSet<String>> {
         let events = log.settled(&self.client).await?.by_agent("pleach/");
         let writes = events.writes().filter(|event| event.code() < 400);
@@ -339,7 +337,7 @@ impl Stage {
             .collect())
     }
 
-    /// No loop may panic, however it is disturbed.
+    /// Verifies that no controller panicked.
     fn is_sound(&self) -> anyhow::Result<()> {
         for number in 1..=self.loops {
             let said = self.words(number);
@@ -353,7 +351,7 @@ impl Stage {
         std::fs::read_to_string(self.log(number)).unwrap_or_default()
     }
 
-    /// The last words of the last loops.
+    /// Returns the last log lines of the controllers.
     fn said(&self) -> String {
         let said = |number: usize| {
             let text = self.words(number);

@@ -1,9 +1,8 @@
-//! What must hold at every moment of a move, judged by what the API server told
-//! those who watched it, change by change.
+//! Checks the invariants of a move after each change that a watch reports.
 //!
-//! Versions of objects count the writes of the whole store, so changes of
-//! several kinds have one order: after each of them the rights of every running
-//! pod are compared with what the version that it is of needs.
+//! Resource versions count the writes of the whole store, so changes of several kinds have one
+//! order. After each change, the permissions of every running pod are compared with the needs of
+//! its version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::generated::{Moving, Side};
 
-/// What is followed: group, version, kind and plural.
+/// Watched kinds: group, version, kind and plural.
 const KINDS: [(&str, &str, &str, &str); 6] = [
     ("", "v1", "Pod", "pods"),
     ("apps", "v1", "Deployment", "deployments"),
@@ -45,17 +44,16 @@ const KINDS: [(&str, &str, &str, &str); 6] = [
     ),
 ];
 
-/// How long the last changes may be on their way.
+/// Maximum delay of the last changes.
 const LAG: Duration = Duration::from_millis(500);
 
-/// Violations that are told.
+/// Maximum number of violations in a message.
 const TOLD: usize = 10;
 
-/// One change that the server told of.
+/// Change reported by a watch.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
-    /// Version of the object, which orders changes of all kinds; 0 for what was
-    /// there at the beginning.
+    /// Version of the object, which orders changes of all kinds. 0 for the initial objects.
     version: u64,
     kind: &'static str,
     is_gone: bool,
@@ -63,7 +61,7 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// The namespace of a pod that runs after it.
+    /// Returns the namespace of the changed pod if it is running.
     pub(super) fn pod_runs_in(&self) -> Option<&str> {
         let runs = !self.is_gone && self.object["status"]["phase"] == "Running";
         let namespace = self.object["metadata"]["namespace"].as_str();
@@ -76,14 +74,14 @@ impl Change {
     }
 }
 
-/// Somebody who watches.
+/// Recorder of all watched changes.
 pub(super) struct Judge {
     changes: Arc<Mutex<Vec<Change>>>,
     watches: JoinSet<anyhow::Result<()>>,
 }
 
 impl Judge {
-    /// Begins to watch: what is there already comes first.
+    /// Starts the watches. Existing objects are reported first.
     pub(super) async fn start(client: &Client) -> anyhow::Result<Self> {
         let changes: Arc<Mutex<Vec<Change>>> = Arc::default();
         let mut watches = JoinSet::new();
@@ -107,7 +105,7 @@ impl Judge {
         Ok(Self { changes, watches })
     }
 
-    /// Everything that was told, in its order.
+    /// Stops the watches and returns all changes in order.
     pub(super) async fn changes(mut self) -> anyhow::Result<Vec<Change>> {
         tokio::time::sleep(LAG).await;
         if let Some(ended) = self.watches.try_join_next() {
@@ -165,16 +163,17 @@ async fn follow(
     }
 }
 
-/// One thing that an account may do: where, group, resource, name and verb.
+/// Permission of an account: namespace, group, resource, name and verb.
 type Right = (String, String, String, String, String);
 
-/// What accounts may do, by namespace and name.
+/// Permissions by namespace and name of the account.
 type Rights = BTreeMap<(String, String), BTreeSet<Right>>;
 
-/// Everywhere.
+/// Namespace of a cluster-wide permission.
 const EVERYWHERE: &str = "*";
 
-/// The rights that roles and bindings give to accounts. Rules without `*`.
+/// Returns the permissions that roles and bindings grant to accounts. Rules with `*` are not
+/// supported.
 fn rights<'a>(objects: impl Iterator<Item = &'a Value>) -> Rights {
     let mut roles: BTreeMap<(String, String, String), &Value> = BTreeMap::new();
     let mut bindings = Vec::new();
@@ -239,28 +238,28 @@ fn may(has: &BTreeSet<Right>, wanted: &Right) -> bool {
     has.contains(wanted) || has.contains(&everywhere)
 }
 
-/// A pod that runs.
+/// Running pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Running {
     side: Side,
     account: (String, String),
     component: String,
-    /// Name of its application, where it is an agent, and its node.
+    /// For an agent, the name of its application and its node.
     agent: Option<(String, String)>,
 }
 
-/// The state of the cluster, as far as it is judged.
+/// Checked state of the cluster.
 struct Court<'a> {
     moving: &'a Moving,
     needs: [Rights; 2],
     pods: BTreeMap<(String, String), Running>,
     access: BTreeMap<(&'static str, String, String), Value>,
-    /// Controllers that are wanted, by their side.
+    /// Controllers with desired replicas, by side.
     controllers: BTreeMap<(String, String), (Side, bool)>,
     wrong: BTreeSet<String>,
 }
 
-/// What was not as it has to be at some moment, in words: as much as people read.
+/// Returns the violations as text, limited to a readable number.
 pub(super) fn judge(moving: &Moving, changes: &[Change]) -> Vec<String> {
     let wrong = violations(moving, changes);
     let count = wrong.len();
@@ -271,7 +270,7 @@ pub(super) fn judge(moving: &Moving, changes: &[Change]) -> Vec<String> {
     told
 }
 
-/// Everything that was not as it has to be at some moment.
+/// Returns all violations.
 pub(super) fn violations(moving: &Moving, changes: &[Change]) -> BTreeSet<String> {
     let needs = [Side::Old, Side::New].map(|side| rights(moving.bundle.objects(side).iter()));
     let mut court = Court {
@@ -308,7 +307,7 @@ impl Court<'_> {
         }
     }
 
-    /// Takes a change in. Whether it is one that has to be judged.
+    /// Adds a change. Returns whether the state must be checked after it.
     fn learn(&mut self, change: &Change) -> bool {
         let (namespace, name) = place(&change.object);
         match change.kind {
@@ -360,7 +359,7 @@ impl Court<'_> {
         }
     }
 
-    /// No two controllers, and no two agents on a node, of different versions.
+    /// Checks that no two controllers, and no two agents on a node, have different versions.
     fn together(&mut self, version: u64) {
         let wanted = |side| self.controllers.values().any(|one| *one == (side, true));
         if wanted(Side::Old) && wanted(Side::New) {
@@ -391,7 +390,7 @@ impl Court<'_> {
         }
     }
 
-    /// Every pod that runs may do what its version needs.
+    /// Checks that every running pod has the permissions of its version.
     fn is_served(&mut self, version: u64) {
         let has = rights(self.access.values());
         for ((namespace, name), pod) in &self.pods {
@@ -410,7 +409,7 @@ impl Court<'_> {
     }
 }
 
-/// Namespace and name of an object.
+/// Returns namespace and name of an object.
 fn place(object: &Value) -> (String, String) {
     let metadata = &object["metadata"];
     (text(&metadata["namespace"]), text(&metadata["name"]))

@@ -1,6 +1,5 @@
-//! The example of the project, installed, upgraded and taken away again, and
-//! killed at its writes. After each kill the next run ends as one that nobody
-//! disturbed.
+//! Chaos test that installs, upgrades and removes the project's example and kills the program at
+//! its writes. After each kill, the next run must have the same result as an undisturbed one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -33,23 +32,22 @@ const MOMENTS: [Moment; 3] = [
     Moment::AfterAnswer,
 ];
 
-/// How long controllers may need when a run is over, also on a machine that is
-/// busy with something else.
+/// How long controllers can need after a run, even on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A change of the release.
+/// Step of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Leg {
-    /// The old version comes.
+    /// Installs the old version.
     Install,
-    /// The new version comes, in another namespace.
+    /// Installs the new version, in another namespace.
     Upgrade,
-    /// Everything goes.
+    /// Removes everything.
     Uninstall,
 }
 
 impl Leg {
-    /// In the order in which they follow each other, again and again.
+    /// All legs in order. A round repeats them.
     pub const ALL: [Self; 3] = [Self::Install, Self::Upgrade, Self::Uninstall];
 
     fn args(self) -> [&'static str; 3] {
@@ -70,16 +68,16 @@ impl fmt::Display for Leg {
     }
 }
 
-/// Where the program is killed.
+/// Point at which the program is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
-    /// Number of the write, from 1.
+    /// Sequence number of the write, starting at 1.
     pub nth: usize,
-    /// When.
+    /// Moment within the write.
     pub moment: Moment,
 }
 
-/// `write 12 before forwarding`.
+/// Formats as `write 12 before forwarding`.
 impl fmt::Display for Point {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let moment = match self.moment {
@@ -92,16 +90,16 @@ impl fmt::Display for Point {
     }
 }
 
-/// What becomes of one round.
+/// Result of one round.
 #[derive(Debug, Default)]
 pub struct Round {
-    /// Kills that happened.
+    /// Number of kills.
     pub kills: usize,
-    /// How long each leg took, with the run that goes on.
+    /// Duration of each leg, including the run that continues it.
     pub took: Vec<(Leg, Duration)>,
 }
 
-/// A scene with the example, and what undisturbed runs do to it.
+/// Environment with the example, and the results of undisturbed runs.
 pub struct Kills {
     scene: Scene,
     repo: TestRepo,
@@ -111,15 +109,15 @@ pub struct Kills {
     touched: BTreeSet<String>,
 }
 
-/// A leg that nobody disturbs.
+/// Result of an undisturbed leg.
 struct Undisturbed {
     writes: usize,
     end: Dump,
 }
 
 impl Kills {
-    /// Starts everything, with objects of nobody around, and plays a round that
-    /// is not disturbed. Pods must be able to answer: see [`crate::isolated`].
+    /// Starts the environment with unrelated objects, and runs an undisturbed round. Pods must be
+    /// able to answer: see [`crate::isolated`].
     pub async fn start(pleach: &Path, example: &Path) -> anyhow::Result<Self> {
         let scene = Scene::start(Product::kubevirt(), "kube-system").await?;
         let repo = TestRepo::new::<&str, &str>([])?;
@@ -162,14 +160,14 @@ impl Kills {
         Ok(kills)
     }
 
-    /// Writes of a leg.
+    /// Returns the number of writes of a leg.
     pub fn writes(&self, leg: Leg) -> usize {
         self.legs.get(&leg).map_or(0, |leg| leg.writes)
     }
 
-    /// Points of a leg: all of them, in an order in which the first ones lie all
-    /// over, or some that are spread evenly over its writes, with all three moments
-    /// in turn.
+    /// Returns the kill points of a leg. Without `count`, returns all of them, ordered so that the
+    /// first ones are spread over the leg. With `count`, returns points spread evenly over the
+    /// writes, with alternating moments.
     pub fn points(&self, leg: Leg, count: Option<usize>) -> Vec<Point> {
         let writes = self.writes(leg);
         match count {
@@ -187,9 +185,8 @@ impl Kills {
         }
     }
 
-    /// Points of several rounds in each of which a leg is killed, gone on with,
-    /// killed again and so on: they lie behind each other, and in each round
-    /// elsewhere.
+    /// Returns the kill points of several rounds. In each round a leg is killed and continued
+    /// repeatedly, at increasing points. Each round uses other points.
     pub fn chains(&self, leg: Leg, rounds: usize, kills: usize) -> Vec<Vec<Point>> {
         let step = self.writes(leg).div_ceil(kills);
         let chain = |round: usize| {
@@ -206,8 +203,8 @@ impl Kills {
         (0..rounds).map(chain).collect()
     }
 
-    /// Installs, upgrades and takes away; each leg is killed at its points, one
-    /// after the other, and gone on with. Ends where it began.
+    /// Installs, upgrades and removes the example. Each leg is killed at its points in order and
+    /// continued. The final state equals the initial state.
     pub async fn round(&self, points: &BTreeMap<Leg, Vec<Point>>) -> anyhow::Result<Round> {
         let log = self.scene.audit_log().from_here()?;
         let mut round = Round::default();
@@ -225,7 +222,7 @@ impl Kills {
             self.goes_on(leg).await.with_context(told)?;
             round.took.push((leg, started.elapsed()));
         }
-        // A kill may make more writes necessary, but to nothing else.
+        // A kill can cause additional writes, but not of other objects.
         let touched = self.touched(&log).await?;
         let others: Vec<&String> = touched.difference(&self.touched).collect();
         ensure!(
@@ -235,7 +232,7 @@ impl Kills {
         Ok(round)
     }
 
-    /// Writes what git says for a leg.
+    /// Writes the desired state of a leg to git.
     fn turn_to(&self, leg: Leg) -> anyhow::Result<()> {
         let (from, to) = match leg {
             Leg::Install => (NEW, OLD),
@@ -243,7 +240,7 @@ impl Kills {
             Leg::Uninstall => return Ok(()),
         };
         let pin = |version: &str| format!("    version: {version} ");
-        // Git has the old version at first.
+        // Git initially has the old version.
         if self.legs.is_empty() && leg == Leg::Install {
             return Ok(());
         }
@@ -252,7 +249,7 @@ impl Kills {
         Ok(())
     }
 
-    /// Plays a leg until it is killed. Whether it came to that.
+    /// Runs a leg until it is killed. Returns whether the kill happened.
     async fn killed(&self, leg: Leg, point: Point) -> anyhow::Result<bool> {
         let victim = Victim::default();
         let kill = {
@@ -274,7 +271,7 @@ impl Kills {
         Ok(run.code == KILLED)
     }
 
-    /// The next run ends as if nothing had happened.
+    /// Verifies that the next run completes as if nothing had happened.
     async fn goes_on(&self, leg: Leg) -> anyhow::Result<()> {
         let run: Run = self.program.run(&leg.args()).await?;
         is_sound(&run)?;
@@ -289,7 +286,7 @@ impl Kills {
         reached.with_context(|| format!("not as after an undisturbed run\n{run}"))
     }
 
-    /// Does what waiting for the end of its duration does, without the wait.
+    /// Deletes the Lease, which has the same effect as waiting until it expires.
     async fn forget_lease(&self) -> anyhow::Result<()> {
         let request = http::Request::delete(LEASE).body(Vec::new())?;
         match self.client.request::<Value>(request).await {
@@ -299,7 +296,7 @@ impl Kills {
         }
     }
 
-    /// The cluster when nothing changes any more.
+    /// Waits until the cluster no longer changes and returns its state.
     async fn settled(&self) -> anyhow::Result<Dump> {
         let mut last = Dump::take(&self.client).await?;
         for _ in 0..40 {
@@ -313,7 +310,7 @@ impl Kills {
         bail!("the cluster never settles")
     }
 
-    /// What the program wrote, but for its own records.
+    /// Returns the objects that the program wrote, except its own records.
     async fn touched(&self, log: &AuditLog) -> anyhow::Result<BTreeSet<String>> {
         let events = log.settled(&self.client).await?;
         Ok(events
@@ -327,10 +324,10 @@ impl Kills {
     }
 }
 
-/// The same in an order in which the first ones come from all over.
+/// Returns the items reordered, so that any prefix is spread over the list.
 fn scattered<T: Copy>(all: &[T]) -> Vec<T> {
     let count = all.len();
-    // Steps of a golden section always fall into the largest gap.
+    // Steps of the golden ratio always split the largest gap.
     let golden = (count * 618 / 1000).max(1);
     let step = (golden..=golden + count).find(|step| divisor(*step, count) == 1);
     let step = step.unwrap_or(1);
@@ -339,17 +336,17 @@ fn scattered<T: Copy>(all: &[T]) -> Vec<T> {
         .collect()
 }
 
-/// The greatest common one.
+/// Returns the greatest common divisor.
 fn divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { divisor(b, a % b) }
 }
 
-/// Whether the run before was killed after the last write of an uninstall.
+/// Returns whether the previous run was killed after the last write of an uninstall.
 fn is_over(leg: Leg, run: &Run) -> bool {
     leg == Leg::Uninstall && run.says("is not installed")
 }
 
-/// What was written; none for pleach's own records.
+/// Returns the written object. `None` for pleach's own records.
 pub(super) fn address(event: &Event) -> Option<String> {
     let object = event.object_ref.as_ref()?;
     let is_record = object.namespace == "pleach-system" || object.api_group == "pleach.dev";
@@ -357,7 +354,7 @@ pub(super) fn address(event: &Event) -> Option<String> {
     (!is_record).then(|| format!("{plural}.{group} {}/{}", object.namespace, object.name))
 }
 
-/// No overlay, gate, Lease or other object stays that is there for a while.
+/// Verifies that no overlay, gate, Lease or other temporary object remains.
 pub(super) fn nothing_temporary(dump: &Dump) -> anyhow::Result<()> {
     let left: Vec<&str> = dump
         .ids()
@@ -366,14 +363,14 @@ pub(super) fn nothing_temporary(dump: &Dump) -> anyhow::Result<()> {
                 || id.starts_with("ConfigMap/pleach-system/")
                 || id.contains("AdmissionPolicy") && id.contains("/demo.")
         })
-        // What was planned last is kept for `status --audit`, as long as the release.
+        // The last plan is retained for `status --audit` as long as the release exists.
         .filter(|id| !id.ends_with("/kube-root-ca.crt") && id.strip_suffix(".plan").is_none())
         .collect();
     ensure!(left.is_empty(), "left: {left:?}");
     Ok(())
 }
 
-/// The consents to lose what is protected, for the end of the release.
+/// Returns the consents to delete protected objects, for the uninstall.
 pub(super) fn consents() -> String {
     let kinds = [
         "virtualmachineinstances",
@@ -394,7 +391,7 @@ pub(super) fn consents() -> String {
     text + &line("Namespace", "kubevirt")
 }
 
-/// Objects of nobody, beside those of the release and named like them.
+/// Creates unrelated objects with names similar to those of the release.
 pub(super) async fn bystanders(client: &Client) -> anyhow::Result<()> {
     let objects = [
         (

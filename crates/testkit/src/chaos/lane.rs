@@ -1,6 +1,5 @@
-//! A share of everything that is played, one after the other on control planes
-//! of its own. Whatever fails is written down, what it left is thrown away, and
-//! the next one is played.
+//! Runs a part of all tests, one after the other, on its own control planes. A failure is recorded,
+//! its control plane is discarded, and the next test starts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,53 +16,52 @@ use super::replicas;
 use super::storm::{Played, Storm};
 use crate::generated::Shape;
 
-/// What generated bundles are like in bad weather.
+/// Shape of the generated bundles for storms.
 const SHAPE: Shape = Shape {
     objects: 200,
     namespaces: 3,
 };
 
-/// What one process plays.
+/// Work of one process.
 #[derive(Debug, Clone)]
 pub struct Work {
-    /// Seeds of bad weather.
+    /// Seeds of storms.
     pub storms: Vec<u64>,
     /// Seeds of moves.
     pub moves: Vec<u64>,
-    /// Whether the example is killed, and how often in each leg; at every point
-    /// where no number is said.
+    /// Whether to run the kill test, and the number of kills per leg. `None` inside: all points.
     pub kills: Option<Option<usize>>,
-    /// Which of the rounds that this takes, from 0.
+    /// Rounds to run, starting at 0.
     pub rounds: Range<usize>,
-    /// Seed of the replicas of the loop that are killed, if they are.
+    /// Seed of the replica test, if it runs.
     pub replicas: Option<u64>,
-    /// Seed of the loop that is killed while it follows the example, if it is.
+    /// Seed of the follower test, if it runs.
     pub follower: Option<u64>,
-    /// Which of how many processes share the points.
+    /// Index of this process and number of processes.
     pub of: (usize, usize),
 }
 
-/// What came of it.
+/// Results of the work.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Seeds of bad weather that were played to their end, and how they went.
+    /// Number of completed storm seeds, and their totals.
     pub storms: (usize, Played),
-    /// Seeds of moves that were played to their end, and how they went.
+    /// Number of completed move seeds, and their totals.
     pub moves: (usize, Moved),
-    /// Writes of the legs that the example was killed at, undisturbed.
+    /// Number of writes per undisturbed leg.
     pub writes: BTreeMap<Leg, usize>,
-    /// Kills that were got over.
+    /// Number of survived kills.
     pub kills: usize,
-    /// How the replicas of the loop went, in words.
+    /// Results of the replica test, as text.
     pub replicas: Vec<String>,
-    /// How the loop went that followed the example, in words.
+    /// Results of the follower test, as text.
     pub followers: Vec<String>,
-    /// What failed, with what plays it again.
+    /// Failures, with the command that reproduces each.
     pub failures: Vec<String>,
 }
 
 impl Report {
-    /// Adds what came of another share.
+    /// Adds the results of another process.
     pub fn add(&mut self, other: Self) {
         self.storms.0 += other.storms.0;
         self.storms.1.add(other.storms.1);
@@ -109,14 +107,14 @@ impl fmt::Display for Report {
     }
 }
 
-/// A process that plays its share.
+/// Runner of one process.
 pub struct Lane<S> {
     pleach: PathBuf,
     say: S,
 }
 
 impl<S: Fn(&str)> Lane<S> {
-    /// Takes the program that is disturbed, and who hears how it goes.
+    /// Creates the runner with the program under test and a progress callback.
     pub fn new(pleach: &Path, say: S) -> Self {
         Self {
             pleach: pleach.to_owned(),
@@ -124,7 +122,7 @@ impl<S: Fn(&str)> Lane<S> {
         }
     }
 
-    /// Plays a share. Pods must be able to answer: see [`crate::isolated`].
+    /// Runs the work. Pods must be able to answer: see [`crate::isolated`].
     pub async fn play(&self, work: &Work) -> Report {
         let mut report = Report::default();
         if !work.storms.is_empty() {
@@ -164,7 +162,7 @@ impl<S: Fn(&str)> Lane<S> {
                     report.storms.1.add(played);
                 }
                 Err(error) => {
-                    // What it left would spoil the next one.
+                    // Its leftovers would affect the next seed.
                     storm = None;
                     self.failed(report, "storm", *seed, &error);
                 }
@@ -198,7 +196,7 @@ impl<S: Fn(&str)> Lane<S> {
         }
     }
 
-    /// Kills one of two replicas of the loop every few seconds, for five minutes.
+    /// Runs the replica test for five minutes with a kill every few seconds.
     async fn replicas(&self, seed: u64, report: &mut Report) {
         let terms = replicas::Terms {
             lasts: Duration::from_mins(5),
@@ -215,7 +213,7 @@ impl<S: Fn(&str)> Lane<S> {
         }
     }
 
-    /// Kills the loop that follows the example every few seconds, for five minutes.
+    /// Runs the follower test for five minutes with a kill every few seconds.
     async fn follower(&self, seed: u64, report: &mut Report) {
         let terms = follower::Terms {
             lasts: Duration::from_mins(5),
@@ -240,8 +238,7 @@ impl<S: Fn(&str)> Lane<S> {
         report.failures.push(text);
     }
 
-    /// Kills the example at its writes, in as many rounds as its longest leg has
-    /// points.
+    /// Runs the kill test, with as many rounds as the longest leg has points.
     async fn kills(&self, count: Option<usize>, work: &Work, report: &mut Report) {
         let (job, jobs) = work.of;
         let mut kills = None;
@@ -299,7 +296,7 @@ impl<S: Fn(&str)> Lane<S> {
     }
 }
 
-/// The project, which is the example.
+/// Returns the root of the project, which is the example.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -334,7 +331,7 @@ mod tests {
         ] {
             assert!(text.contains(words), "{text}");
         }
-        // A process tells another one.
+        // One process passes the report to another.
         let json = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
     }

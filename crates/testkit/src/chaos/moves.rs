@@ -1,6 +1,6 @@
-//! Generated products that move to another namespace while a user writes all the
-//! time. Nothing that the user writes fails or passes unseen, no pod lacks a right
-//! for a moment, and no two versions of a controller run at once.
+//! Chaos test of generated products that move to another namespace while a user writes. No write of
+//! the user fails or bypasses validation, no pod lacks a permission at any time, and no two
+//! versions of a controller run at once.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -25,17 +25,16 @@ use crate::proof;
 use crate::repository::TestRepo;
 use crate::world::World;
 
-/// How long the user may need for some writes, also on a machine that is busy with
-/// something else.
+/// Time-out of some user writes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// Writes of the user before and after.
+/// Number of user writes before and after the move.
 const WRITES: usize = 15;
 
-/// Custom resources that are stored in a former version.
+/// Number of custom resources that are stored in a previous version.
 const STORED: usize = 3;
 
-/// A control plane on which products move.
+/// Control plane for moves.
 pub struct Moves {
     pleach: PathBuf,
     plane: ControlPlane,
@@ -45,25 +44,25 @@ pub struct Moves {
     cluster: String,
 }
 
-/// How a move went.
+/// Result of a move.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
-    /// Writes of the user.
+    /// Number of user writes.
     pub writes: usize,
-    /// Those of them that a gate refused.
+    /// Number of user writes that a gate refused.
     pub refused: usize,
-    /// Pods that exited once, and came back.
+    /// Number of pods that exited once and restarted.
     pub crashes: usize,
-    /// Changes that were judged.
+    /// Number of checked changes.
     pub judged: usize,
-    /// How long the upgrade took.
+    /// Duration of the upgrade.
     pub upgrade: Duration,
-    /// How long all of it took.
+    /// Total duration.
     pub took: Duration,
 }
 
 impl Moved {
-    /// Adds how another one went.
+    /// Adds the result of another move.
     pub fn add(&mut self, other: Self) {
         self.writes += other.writes;
         self.refused += other.refused;
@@ -90,8 +89,7 @@ impl fmt::Display for Moved {
 }
 
 impl Moves {
-    /// Starts a control plane. Pods must be able to answer: see
-    /// [`crate::isolated`].
+    /// Starts a control plane. Pods must be able to answer: see [`crate::isolated`].
     pub async fn start(pleach: &Path) -> anyhow::Result<Self> {
         let plane = start_patiently(Options {
             binaries: binaries(),
@@ -113,8 +111,7 @@ impl Moves {
         })
     }
 
-    /// Plays a seed to its end and cleans up after it. What is wrong is told
-    /// with all that is needed to see it again.
+    /// Runs a seed and cleans up after it. A failure includes the details to reproduce it.
     pub async fn play(&self, seed: u64) -> anyhow::Result<Moved> {
         let started = Instant::now();
         let name = format!("m{seed}");
@@ -147,10 +144,9 @@ impl Moves {
         Ok(moved)
     }
 
-    /// Moves the product of a seed as who has no plan: the new version is applied
-    /// as it is, and the former controller is deleted by its name. Gives everything
-    /// that is wrong with that; who judges plans has to see it. The control plane is
-    /// of no use afterwards.
+    /// Moves the product of a seed without a plan: applies the new version at once and deletes the
+    /// previous controller by name. Returns all violations, which the checks must detect. The
+    /// control plane is unusable afterwards.
     #[expect(clippy::disallowed_methods, reason = "a folder of its own")]
     pub async fn play_without_a_plan(&self, seed: u64) -> anyhow::Result<Vec<String>> {
         let moving = Moving::new(&format!("m{seed}"), seed);
@@ -178,7 +174,7 @@ impl Moves {
         let file = file.display().to_string();
         let apply = ["apply", "--server-side", "--force-conflicts", "-f", &file];
         if let Err(refused) = kubectl.run(&apply) {
-            // All the rest of it was applied.
+            // The other objects were applied.
             tracing::debug!(error = %refused, "something of the new version is refused");
         }
         let controller = moving.product.controller.as_str();
@@ -195,12 +191,12 @@ impl Moves {
             together: world.controllers_together(),
         };
         let mut wrong = verdict(&moving, &witnessed);
-        // A verdict tells only as much as people read.
+        // The verdict contains only a limited number of violations.
         wrong.extend(all);
         Ok(wrong)
     }
 
-    /// Installs, moves, and looks.
+    /// Installs and moves the product, and checks the result.
     async fn moved(
         &self,
         moving: &Moving,
@@ -262,8 +258,7 @@ impl Moves {
         })
     }
 
-    /// What users have: settings that come along, and objects that are stored in
-    /// the former version.
+    /// Creates user data: settings to move, and objects that are stored in the previous version.
     async fn plant(&self, moving: &Moving) -> anyhow::Result<()> {
         if moving.has_settings {
             let path = format!("/api/v1/namespaces/{}/configmaps", moving.from);
@@ -299,7 +294,7 @@ impl Moves {
         answer.with_context(|| format!("failed to read {path}"))
     }
 
-    /// Nothing is stored in a former version, and nothing is lost.
+    /// Verifies that no object is stored in a previous version and nothing is lost.
     async fn is_migrated(&self, moving: &Moving) -> anyhow::Result<()> {
         if moving.has_settings {
             let path = format!(
@@ -333,7 +328,7 @@ impl Moves {
         Ok(())
     }
 
-    /// The release goes, with everything that its pods made.
+    /// Uninstalls the release, including the objects that its pods created.
     async fn ends(&self, moving: &Moving, repo: &TestRepo) -> anyhow::Result<()> {
         let target = format!("{}/app", moving.bundle.name());
         let program = Program::new(&self.pleach, repo.path(), self.plane.kubeconfig());
@@ -344,20 +339,19 @@ impl Moves {
         Ok(())
     }
 
-    /// The cluster is as is said, and nothing is left that is there for a while.
+    /// Verifies that the cluster matches the side and no temporary object remains.
     async fn is_as_wanted(
         &self,
         moving: &Moving,
         side: Option<Side>,
         run: &Run,
     ) -> anyhow::Result<()> {
-        // A namespace in which users have something is not deleted.
+        // A namespace with user data is not deleted.
         let excused = |wrong: &str| moving.has_settings && wrong.starts_with("Namespace/");
         release::is_reached(&moving.bundle, side, &self.client, run, excused).await
     }
 
-    /// Removes what is left: first what pods made, behind which nothing answers
-    /// afterwards.
+    /// Removes leftovers. Starts with registrations of the pods, whose backends will be gone.
     async fn clear(&self, moving: &Moving) -> anyhow::Result<()> {
         let product = &moving.product;
         let webhooks = "/apis/admissionregistration.k8s.io/v1";

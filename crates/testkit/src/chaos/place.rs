@@ -1,5 +1,4 @@
-//! The cluster in which seeds are played: what lies in it, and how it gets empty
-//! for the next one.
+//! Cluster for seeds: its content, and the cleanup between seeds.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,18 +11,18 @@ use serde_json::Value;
 use crate::dump::{Found, everything};
 use crate::generated::LABEL;
 
-/// How long the control plane may take to come back, also on a machine that is
-/// busy with something else: that it does is none of pleach's business.
+/// Time-out of the control plane's recovery, even on a busy machine. pleach is not responsible for
+/// it.
 const RETURN: Duration = Duration::from_mins(10);
 
-/// How long it may take to tell everything. A request to a server that is killed
-/// then may never be answered.
+/// Time-out of one read of the cluster. A request to a server that is being killed can remain
+/// unanswered.
 const LOOK: Duration = Duration::from_mins(1);
 
-/// Deletions under way at a time.
+/// Maximum number of concurrent deletions.
 const CONCURRENCY: usize = 16;
 
-/// What lies in the cluster, when the control plane answers.
+/// Returns the content of the cluster. Retries until the control plane answers.
 pub(super) async fn look(client: &Client) -> anyhow::Result<BTreeMap<String, Found>> {
     let started = Instant::now();
     loop {
@@ -44,7 +43,7 @@ async fn look_once(client: &Client) -> anyhow::Result<BTreeMap<String, Found>> {
     everything(client).await
 }
 
-/// Removes what a seed left. Namespaces go by themselves afterwards.
+/// Removes the leftovers of a seed. Does not wait for the deletion of namespaces.
 pub(super) async fn clear(client: &Client, name: &str) -> anyhow::Result<()> {
     let all = look(client).await?;
     let release = format!("{name}.app");
@@ -63,7 +62,7 @@ pub(super) async fn clear(client: &Client, name: &str) -> anyhow::Result<()> {
         .await
 }
 
-/// Deletes what may be gone already.
+/// Deletes an object that can already be absent.
 pub(super) async fn delete(client: &Client, path: &str) -> anyhow::Result<()> {
     let request = http::Request::delete(path).body(Vec::new())?;
     match client.request::<Value>(request).await {
@@ -73,8 +72,7 @@ pub(super) async fn delete(client: &Client, path: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Whether it is something of a release that is there for a while only: its
-/// journal, its Lease, a gate.
+/// Returns whether an object of a release is temporary: its journal, its Lease or a gate.
 pub(super) fn is_temporary(id: &str, release: &str) -> bool {
     id == format!("ConfigMap/pleach-system/{release}.journal")
         || id == format!("Lease.coordination.k8s.io/pleach-system/{release}")

@@ -1,5 +1,5 @@
-//! The release that a seed plays: a generated bundle in a repository of its own,
-//! and whether the cluster is as one of its versions wants it.
+//! Release of a seed: a generated bundle in its own repository, and the check that the cluster
+//! matches one of its versions.
 
 use std::time::{Duration, Instant};
 
@@ -11,20 +11,19 @@ use crate::generated::{Generated, Side};
 use crate::program::Run;
 use crate::repository::TestRepo;
 
-/// How long controllers and the garbage collector may need to follow, also on a
-/// machine that is busy with something else.
+/// How long controllers and the garbage collector can need, even on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// How long the release waits for readiness, on such a machine too. A definition
-/// that an API server accepted right before it crashed is `Installing` until that
-/// server looks at all definitions again: after five minutes.
+/// Readiness time-out of the release, even on a busy machine. A CRD that was accepted right before
+/// a crash of the API server remains `Installing` until the server resyncs all CRDs after five
+/// minutes.
 const TIMEOUT: &str = "7m";
 
-/// What is wrong is told up to this number.
+/// Maximum number of differences in a message.
 const TOLD: usize = 20;
 
-/// A repository with the old version of a bundle as release `app` of the
-/// environment that is named like the bundle.
+/// Creates a repository with the old version of a bundle as release `app`. The environment has the
+/// name of the bundle.
 pub(super) fn repository(
     bundle: &Generated,
     cluster: &str,
@@ -51,15 +50,14 @@ pub(super) fn repository(
     Ok(repo)
 }
 
-/// The file of an environment.
+/// Returns the path of an environment file.
 pub(super) fn environment_file(name: &str) -> String {
     format!("environments/{name}.yaml")
 }
 
-/// What a run that is over reached: the cluster is as a version wants it, at once
-/// but for what controllers still do; and nothing is left that is there for a
-/// while. Without a version nothing is wanted. What is wrong is told in words;
-/// some of it may be `excused`.
+/// Verifies the result of a finished run: the cluster matches a version, except for pending work of
+/// controllers, and no temporary object remains. Without a version, nothing is desired. `excused`
+/// ignores a difference.
 pub(super) async fn is_reached(
     bundle: &Generated,
     side: Option<Side>,

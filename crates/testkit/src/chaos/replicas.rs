@@ -1,6 +1,6 @@
-//! Two replicas of the loop, one of which is killed every few seconds while
-//! commits arrive. Every environment ends as its last commit says, and the audit
-//! log shows that no release was ever written by two of them at once.
+//! Chaos test of two controller replicas, one of which is killed every few seconds while commits
+//! arrive. In the end every environment matches its last commit. The audit log must show that no
+//! two replicas wrote a release at the same time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,8 +25,7 @@ use crate::repository::TestRepo;
 const ENVIRONMENTS: [&str; 4] = ["red", "green", "blue", "gray"];
 const RELEASES: [&str; 2] = ["shop", "web"];
 const NAMESPACE: &str = "default";
-/// How long it may take to get where the last commit wants it, once nobody is
-/// killed any more.
+/// Time-out for reconciling the last commit after the last kill.
 const SETTLED: Duration = Duration::from_mins(1);
 
 const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\nvalues: {number: 0}\n";
@@ -52,29 +51,29 @@ spec:
     spec: {containers: [{name: app, image: \"app:1\"}]}
 ";
 
-/// How it is played.
+/// Parameters of the test.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// For how long.
+    /// Total duration.
     pub lasts: Duration,
-    /// How often one of them is killed, about.
+    /// Average interval between kills.
     pub kills: Duration,
-    /// How often something is committed, about.
+    /// Average interval between commits.
     pub commits: Duration,
-    /// What chance is made of.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
-/// What happened.
+/// Result of the test.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Played {
-    /// How often one of them was killed.
+    /// Number of kills.
     pub kills: usize,
-    /// How often something was committed.
+    /// Number of commits.
     pub commits: usize,
-    /// Writes of objects.
+    /// Number of object writes.
     pub writes: usize,
-    /// How often a Lease was taken from somebody who was dead.
+    /// Number of Leases taken over from a killed replica.
     pub taken: usize,
 }
 
@@ -88,11 +87,11 @@ impl fmt::Display for Played {
     }
 }
 
-/// One place for a replica; who is killed is followed by another one.
+/// Slot for one replica. A killed replica is replaced.
 struct Place {
     number: usize,
     child: Option<Child>,
-    /// When the next one comes.
+    /// Start time of the next replica.
     again: Instant,
 }
 
@@ -111,7 +110,7 @@ impl Place {
     }
 }
 
-/// What is played with.
+/// Test environment.
 struct Stage {
     plane: ControlPlane,
     kubectl: Kubectl,
@@ -119,13 +118,13 @@ struct Stage {
     home: TempDir,
     cluster: String,
     pleach: PathBuf,
-    /// How many replicas there were so far.
+    /// Number of replicas started so far.
     replicas: usize,
-    /// What the last commit of every environment says, and that commit.
+    /// Value and commit of the last change, by environment.
     wanted: BTreeMap<&'static str, (usize, String)>,
 }
 
-/// Plays, and looks what became of it.
+/// Runs the test and verifies the result.
 pub async fn play(pleach: &Path, terms: Terms) -> anyhow::Result<Played> {
     let mut stage = Stage::start(pleach).await?;
     let mut random = fastrand::Rng::with_seed(terms.seed);
@@ -218,7 +217,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Changes all releases of an environment, and pushes that.
+    /// Changes all releases of an environment and pushes the commit.
     fn commit(&mut self, environment: &'static str, n: usize) -> anyhow::Result<()> {
         let releases = RELEASES.map(|release| {
             format!("  - {{name: {release}, bundle: app, namespace: {environment}-{release}}}\n")
@@ -239,7 +238,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Every replica is a user of its own, so that the audit log tells them apart.
+    /// Starts a replica as its own user, so that the audit log distinguishes the replicas.
     #[expect(clippy::disallowed_methods, reason = "a folder of its own")]
     fn start_replica(&mut self, place: &mut Place) -> anyhow::Result<()> {
         self.replicas += 1;
@@ -278,7 +277,7 @@ impl Stage {
         self.home.path().join(format!("{user}.log"))
     }
 
-    /// The last words of every replica.
+    /// Returns the last log lines of every replica.
     #[expect(clippy::disallowed_methods, reason = "a folder of its own")]
     fn said(&self) -> String {
         let said = |number: usize| {
@@ -292,7 +291,7 @@ impl Stage {
         all.concat()
     }
 
-    /// Waits until everything is as the last commits say.
+    /// Waits until all environments match their last commits.
     async fn settled(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
         loop {
@@ -318,7 +317,7 @@ impl Stage {
                 let name = format!("release.pleach.dev/{environment}.{release}");
                 let record = match self.kubectl.get(&[&name]) {
                     Ok(record) => record.unwrap_or_default(),
-                    // The definition is not there yet.
+                    // The CRD does not exist yet.
                     Err(_) => Value::Null,
                 };
                 let record = &record["status"]["record"];
@@ -346,7 +345,7 @@ impl Stage {
         Ok(missing)
     }
 
-    /// Stops a replica as Kubernetes does.
+    /// Stops a replica with SIGTERM, as Kubernetes does.
     async fn end(&self, place: &mut Place) -> anyhow::Result<()> {
         let Some(mut child) = place.child.take() else {
             return Ok(());
@@ -376,7 +375,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Somebody else looks: there is nothing to do, and nothing was left behind.
+    /// Verifies with the CLI that there is nothing to do and nothing remains.
     async fn is_as_git_says(&self) -> anyhow::Result<()> {
         let program = Program::new(&self.pleach, self.repo.path(), self.plane.kubeconfig());
         for environment in ENVIRONMENTS {
@@ -397,7 +396,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Only who had the Lease of a release wrote to its objects.
+    /// Verifies that only the holder of a release's Lease wrote its objects.
     fn judge(&self, events: &Events, played: &mut Played) -> anyhow::Result<()> {
         let mut events: Vec<&Event> = events
             .0
@@ -443,8 +442,7 @@ impl Stage {
                 played.writes += 1;
             }
         }
-        // Once per commit, and once more where a kill came between the write and
-        // its answer being recorded.
+        // One write per commit, and one more if a kill happened before the answer was recorded.
         let commits = played.commits / ENVIRONMENTS.len() + 2;
         for ((release, name), count) in &writes {
             ensure!(

@@ -1,6 +1,6 @@
-//! Generated bundles in bad weather: installed, upgraded and sometimes taken
-//! away, while requests fail, the program is killed and the control plane
-//! crashes. One control plane serves many seeds.
+//! Chaos test of generated bundles: they are installed, upgraded and sometimes removed, while
+//! requests fail, the program is killed and the control plane crashes. One control plane runs many
+//! seeds.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,17 +24,17 @@ use crate::program::{KILLED, Program, Run, STOPPED, Victim};
 use crate::proof;
 use crate::repository::TestRepo;
 
-/// What a run in bad weather may end with: done, failed, unreachable, conflict,
-/// not ready, stopped, killed.
+/// Allowed exit codes of a disturbed run: done, failed, unreachable, conflict, not ready, stopped,
+/// killed.
 const EXPECTED: [i32; 7] = [0, 1, 4, 5, 6, STOPPED, KILLED];
 
-/// A control plane on which seeds are played.
+/// Control plane for seeds.
 pub struct Storm {
     pleach: PathBuf,
     shape: Shape,
     plane: Arc<ControlPlane>,
     restart: Restart,
-    /// How often a part of the control plane crashed.
+    /// Number of component crashes of the control plane.
     restarts: Arc<AtomicUsize>,
     proxy: FaultProxy,
     client: Client,
@@ -42,29 +42,29 @@ pub struct Storm {
     may_restart: bool,
 }
 
-/// How a seed went.
+/// Result of a seed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Played {
-    /// Runs in bad weather.
+    /// Number of disturbed runs.
     pub disturbed: usize,
-    /// Those of them that succeeded all the same.
+    /// Number of disturbed runs that succeeded.
     pub succeeded: usize,
-    /// Those of them that were killed.
+    /// Number of disturbed runs that were killed.
     pub killed: usize,
-    /// Those of them that stopped because they were asked to.
+    /// Number of disturbed runs that stopped on request.
     pub stopped: usize,
-    /// How often a part of the control plane crashed.
+    /// Number of component crashes of the control plane.
     pub restarts: usize,
-    /// Requests that met a fault.
+    /// Number of requests with a fault.
     pub faults: usize,
-    /// How long the program ran.
+    /// Total run time of the program.
     pub ran: Duration,
-    /// How long all of it took.
+    /// Total duration.
     pub took: Duration,
 }
 
 impl Played {
-    /// Adds how another one went.
+    /// Adds the result of another seed.
     pub fn add(&mut self, other: Self) {
         self.disturbed += other.disturbed;
         self.succeeded += other.succeeded;
@@ -95,7 +95,7 @@ impl fmt::Display for Played {
 }
 
 impl Storm {
-    /// Starts a control plane; with `may_restart` parts of it crash on the way.
+    /// Starts a control plane. With `may_restart`, its components crash at times.
     pub async fn start(pleach: &Path, shape: Shape, may_restart: bool) -> anyhow::Result<Self> {
         let plane = start_patiently(Options {
             binaries: binaries(),
@@ -131,8 +131,7 @@ impl Storm {
         })
     }
 
-    /// Plays a seed to its end and cleans up after it. What is wrong is told
-    /// with all that is needed to see it again.
+    /// Runs a seed and cleans up after it. A failure includes the details to reproduce it.
     pub async fn play(&self, seed: u64) -> anyhow::Result<Played> {
         let started = Instant::now();
         let mut rng = Rng::with_seed(seed);
@@ -149,7 +148,7 @@ impl Storm {
         };
         let result = act.play(&repo).await;
         let mut played = act.played;
-        // Whatever happened, the next seed finds its place empty.
+        // Clean up in any case for the next seed.
         place::clear(&self.client, &name).await?;
         result.with_context(|| {
             format!(
@@ -162,12 +161,12 @@ impl Storm {
     }
 }
 
-/// A seed while it is played.
+/// Running seed.
 struct Act<'a> {
     storm: &'a Storm,
-    /// Reaches the cluster through the weather.
+    /// Program whose requests pass the fault proxy.
     program: Program,
-    /// Reaches it past all proxies.
+    /// Program without a proxy.
     calm: Program,
     bundle: &'a Generated,
     rng: Rng,
@@ -181,7 +180,7 @@ impl Act<'_> {
         let size = self.bundle.objects(Side::Old).len();
         let (installed, upgraded) = (Some(Side::Old), Some(Side::New));
 
-        // The first installation is disturbed now and then.
+        // Disturb the first installation at times.
         if self.rng.u8(0..3) == 0 {
             self.disturbed(&apply, size + 20, installed).await?;
         }
@@ -206,7 +205,7 @@ impl Act<'_> {
         Ok(())
     }
 
-    /// A run in bad weather. If it says that it succeeded, it did.
+    /// Executes a disturbed run. If it reports success, the cluster must match.
     async fn disturbed(
         &mut self,
         args: &[&str],
@@ -271,7 +270,7 @@ impl Act<'_> {
         Ok(())
     }
 
-    /// A run in good weather, which gets there.
+    /// Executes an undisturbed run, which must succeed.
     async fn undisturbed(&mut self, args: &[&str], wanted: Option<Side>) -> anyhow::Result<()> {
         let run = self.calm.run(args).await?;
         self.played.ran += run.took;
@@ -290,7 +289,7 @@ impl Act<'_> {
         Ok(())
     }
 
-    /// The cluster is as is said, and nothing is left that is there for a while.
+    /// Verifies that the cluster matches the version and no temporary object remains.
     async fn is_as_wanted(&self, run: &Run, wanted: Option<Side>) -> anyhow::Result<()> {
         release::is_reached(self.bundle, wanted, &self.storm.client, run, |_| false).await
     }

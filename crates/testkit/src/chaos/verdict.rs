@@ -1,6 +1,5 @@
-//! What nobody may have seen of a move: neither the user who writes, nor the API
-//! server in its audit log, nor the proxy before it, nor the pods, nor those who
-//! watched.
+//! Verdict about a move from all observers: the user, the audit log, the fault proxy, the pods and
+//! the watches.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +9,23 @@ use crate::faults::Log;
 use crate::generated::Moving;
 use crate::world::{Crash, Report};
 
-/// What was seen of a move.
+/// Observations of a move.
 pub(super) struct Witnessed {
-    /// What the server told those who watched.
+    /// Changes from the watches.
     pub(super) changes: Vec<Change>,
-    /// What became of the user's writes.
+    /// Results of the user's writes.
     pub(super) report: Report,
-    /// What the server was asked, by whomever.
+    /// Requests of all clients.
     pub(super) requests: Events,
-    /// What the program asked.
+    /// Requests of the program.
     pub(super) asked: Log,
-    /// Pods that exited.
+    /// Crashes of pods.
     pub(super) crashes: Vec<Crash>,
-    /// Namespaces in which controllers ran at the same time.
+    /// Pairs of namespaces whose controllers ran at the same time.
     pub(super) together: Vec<(String, String)>,
 }
 
-/// Everything that is wrong with a move, in words.
+/// Returns all violations as text.
 pub(super) fn verdict(moving: &Moving, witnessed: &Witnessed) -> Vec<String> {
     let mut wrong = unseen(moving, witnessed);
     wrong.extend(judge(moving, &witnessed.changes));
@@ -39,7 +38,7 @@ pub(super) fn verdict(moving: &Moving, witnessed: &Witnessed) -> Vec<String> {
     wrong
 }
 
-/// Who saw nothing has nothing to complain of.
+/// Detects missing observations, which would hide violations.
 fn unseen(moving: &Moving, witnessed: &Witnessed) -> Vec<String> {
     let mut wrong = Vec::new();
     for place in [&moving.from, &moving.to] {
@@ -57,7 +56,7 @@ fn unseen(moving: &Moving, witnessed: &Witnessed) -> Vec<String> {
     wrong
 }
 
-/// What a user may not meet.
+/// Checks the user's view.
 fn heard(report: &Report) -> Vec<String> {
     let mut wrong = Vec::new();
     if report.failed > 0 {
@@ -67,7 +66,7 @@ fn heard(report: &Report) -> Vec<String> {
         let count = report.unvalidated;
         wrong.push(format!("nothing looked at {count} writes of the user"));
     }
-    // A gate says whose it is, and what lifts it.
+    // The message of a gate names its owner and the command that lifts it.
     let is_ours =
         |message: &str| message.contains("(gate ") && message.contains("pleach doctor --fix");
     let others = report.messages.keys().filter(|message| !is_ours(message));
@@ -75,7 +74,7 @@ fn heard(report: &Report) -> Vec<String> {
     wrong
 }
 
-/// Requests of pods for which they lacked the right.
+/// Finds requests of pods that failed for lack of permission.
 fn refused_to_pods(moving: &Moving, requests: &Events) -> Vec<String> {
     let accounts =
         [&moving.from, &moving.to].map(|place| format!("system:serviceaccount:{place}:"));
@@ -90,7 +89,7 @@ fn refused_to_pods(moving: &Moving, requests: &Events) -> Vec<String> {
         .collect()
 }
 
-/// What was deleted, whichever incarnation it was. State of pleach's own aside.
+/// Finds deletions without a uid precondition, except of pleach's own state.
 fn deleted_blindly(asked: &Log) -> Vec<String> {
     let blindly = asked.writes().filter(|seen| {
         let is_state = seen.path.contains("/namespaces/pleach-system/");
@@ -102,8 +101,7 @@ fn deleted_blindly(asked: &Log) -> Vec<String> {
         .collect()
 }
 
-/// Pods that exited more than once: one may have to wait for what was not there,
-/// for one back-off.
+/// Finds pods that crashed more than once. One crash is allowed, to wait for a missing object.
 fn crashed_again(crashes: &[Crash]) -> Vec<String> {
     let mut by_pod: BTreeMap<(&str, &str), Vec<&Crash>> = BTreeMap::new();
     for crash in crashes {
@@ -164,7 +162,7 @@ mod tests {
         }
     }
 
-    /// A move with which nothing is wrong.
+    /// Returns observations without violations.
     fn sound() -> Witnessed {
         let uid = json!({"preconditions": {"uid": "u"}});
         let by_name = "/api/v1/namespaces/pleach-system/configmaps/e.r.journal";

@@ -1,4 +1,4 @@
-//! What disturbs a run, chosen by a seed.
+//! Random faults of a run, chosen by a seed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,14 +12,13 @@ use super::is_change;
 use crate::faults::{Answer, Fault, FaultProxy, Kind, Moment, Rule, Seen};
 use crate::program::Victim;
 
-/// Reads of a run that may be disturbed: discovery, lists, and the first of
-/// those while it waits.
+/// Number of reads that can be disturbed: discovery, lists, and the first reads of waits.
 const READS: usize = 80;
 
-/// Lets a part of the control plane crash.
+/// Callback that crashes a component of the control plane.
 pub(super) type Restart = Arc<dyn Fn(Component) + Send + Sync>;
 
-/// Which requests a trouble is about.
+/// Requests that a fault applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum About {
     Changes,
@@ -32,13 +31,13 @@ impl About {
         match self {
             Self::Changes => is_change(seen),
             Self::DryRuns => seen.kind == Kind::DryRun,
-            // A watch has no end that could be awaited.
+            // Skip watches, whose end cannot be awaited.
             Self::Reads => seen.kind == Kind::Read && !seen.query.contains("watch="),
         }
     }
 }
 
-/// What happens to a request.
+/// Effect of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     Drop,
@@ -46,17 +45,17 @@ enum What {
     Cut,
     Duplicate,
     Delay(Duration),
-    /// An answer of the server, with seconds of `Retry-After`.
+    /// Answer like the API server's, with seconds for `Retry-After`.
     Status(u16, Option<u32>),
-    /// An answer of a balancer.
+    /// Answer like a load balancer's.
     Text(u16),
     Kill(Moment),
-    /// The program is asked to stop at its next safe point.
+    /// Request to stop at the next safe point.
     Stop,
     Restart(Component),
 }
 
-/// One thing that goes wrong.
+/// Fault with its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Trouble {
     what: What,
@@ -65,12 +64,12 @@ struct Trouble {
     times: usize,
 }
 
-/// All that goes wrong in one run.
+/// All faults of one run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Weather(Vec<Trouble>);
 
 impl Weather {
-    /// Chooses what goes wrong in a run that writes about so often.
+    /// Chooses the faults of a run with about `writes` writes.
     pub(super) fn any(rng: &mut Rng, writes: usize, may_restart: bool) -> Self {
         let count = rng.usize(1..=5);
         let mut troubles: Vec<Trouble> = (0..count).map(|_| trouble(rng, writes)).collect();
@@ -90,7 +89,7 @@ impl Weather {
         Self(troubles)
     }
 
-    /// Makes it go wrong.
+    /// Installs the faults in the proxy.
     pub(super) fn begin(&self, proxy: &FaultProxy, victim: &Victim, restart: &Restart) {
         proxy.reset();
         for trouble in &self.0 {
@@ -101,7 +100,7 @@ impl Weather {
         }
     }
 
-    /// Whether a part of the control plane may be down afterwards.
+    /// Returns whether a component of the control plane can be down afterwards.
     pub(super) fn restarts(&self) -> bool {
         let mut troubles = self.0.iter();
         troubles.any(|trouble| matches!(trouble.what, What::Restart(_)))
@@ -190,7 +189,7 @@ impl What {
     }
 }
 
-/// `write 12: LoseAnswer, read 3 to 5: Status(503, None)`.
+/// Formats as `write 12: LoseAnswer, read 3 to 5: Status(503, None)`.
 impl fmt::Display for Weather {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, trouble) in self.0.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What the proxy has seen.
+//! Requests recorded by the proxy.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::script::{Fault, Rule};
 
-/// What a request does to the cluster, as far as its head tells.
+/// Type of a request, as far as its head shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A method that only reads.
@@ -19,7 +19,7 @@ pub enum Kind {
     Write,
 }
 
-/// A request that the proxy has seen.
+/// Recorded request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     /// HTTP method.
@@ -30,15 +30,13 @@ pub struct Seen {
     pub query: String,
     /// The client's `User-Agent`.
     pub user_agent: String,
-    /// What the request does.
+    /// Type of the request.
     pub kind: Kind,
-    /// Name of the fault that it met.
+    /// Name of the injected fault.
     pub fault: Option<&'static str>,
-    /// `DeleteOptions` of a DELETE; null for other methods, and until its body
-    /// has arrived.
+    /// `DeleteOptions` of a DELETE. Null for other methods, and until the body has arrived.
     pub delete_options: Value,
-    /// Status of the answer; `None` while there is none and when the client
-    /// gets none.
+    /// Status of the answer. `None` if there is no answer yet, or the client gets none.
     pub status: Option<u16>,
 }
 
@@ -72,7 +70,7 @@ fn kind(method: &Method, query: &str) -> Kind {
     }
 }
 
-/// The requests that a proxy has seen, in the order of arrival.
+/// Recorded requests, in order of arrival.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Log {
     /// All requests.
@@ -80,12 +78,12 @@ pub struct Log {
 }
 
 impl Log {
-    /// Iterates over the requests of a kind.
+    /// Iterates over the requests of a type.
     pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Seen> {
         self.requests.iter().filter(move |seen| seen.kind == kind)
     }
 
-    /// Iterates over the requests that change the cluster, or tried to.
+    /// Iterates over the writes, successful or not.
     pub fn writes(&self) -> impl Iterator<Item = &Seen> {
         self.of_kind(Kind::Write)
     }
@@ -95,13 +93,13 @@ impl Log {
         self.of_kind(Kind::DryRun)
     }
 
-    /// Iterates over the requests that met a fault.
+    /// Iterates over the requests with a fault.
     pub fn faults(&self) -> impl Iterator<Item = &Seen> {
         self.requests.iter().filter(|seen| seen.fault.is_some())
     }
 }
 
-/// The proxy's memory: rules and what was seen, changed together.
+/// Rules and recorded requests under one lock.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     state: Mutex<State>,
@@ -109,14 +107,13 @@ pub(super) struct Recorder {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Grows by one when everything is forgotten: numbers of requests from
-    /// before mean nothing any more.
+    /// Incremented by a reset. Request numbers of earlier eras are invalid.
     era: usize,
     rules: Vec<Rule>,
     requests: Vec<Seen>,
 }
 
-/// Says which request of the recorder an answer belongs to.
+/// Identifier of a recorded request, for its answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Number {
     era: usize,
@@ -143,11 +140,11 @@ impl Recorder {
         });
     }
 
-    /// Records a request and says what it has to suffer.
+    /// Records a request and returns its fault.
     pub(super) fn begin(&self, mut seen: Seen) -> (Number, Option<Arc<Fault>>) {
         self.with(|state| {
-            // Every rule counts every request that it is about, so that "the
-            // third write" means the same whatever other rules there are.
+            // Every rule counts all of its requests, so that "the third write" does not depend on
+            // other rules.
             let mut fault = None;
             for rule in &mut state.rules {
                 let hit = rule.applies(&seen);
@@ -163,7 +160,7 @@ impl Recorder {
         })
     }
 
-    /// Records what a client said about a deletion.
+    /// Records the options of a deletion.
     pub(super) fn deletes(&self, number: Number, body: &[u8]) {
         let options = serde_json::from_slice(body).unwrap_or_default();
         self.update(number, |seen| seen.delete_options = options);
@@ -185,8 +182,8 @@ impl Recorder {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        // A test's predicate may panic while it holds the lock; the state is
-        // whole at every step.
+        // A predicate of a test can panic while it holds the lock. The state is consistent at every
+        // step.
         act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

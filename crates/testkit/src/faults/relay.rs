@@ -1,4 +1,4 @@
-//! The connections of the proxy: from clients and to the API server.
+//! Connections of the proxy, from clients and to the API server.
 
 use std::{
     convert::Infallible,
@@ -34,10 +34,10 @@ use super::{
     script::{Answer, Fault, Moment},
 };
 
-/// How long a hook after an answer waits for the client to read it.
+/// How long a hook after an answer waits until the client has read it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Headers that are not passed on: all but the last are about one connection.
+/// Headers that are not forwarded. All but the last concern one connection.
 const NOT_FORWARDED: [header::HeaderName; 6] = [
     header::CONNECTION,
     header::TRANSFER_ENCODING,
@@ -49,23 +49,23 @@ const NOT_FORWARDED: [header::HeaderName; 6] = [
 
 type Body = BoxBody<Bytes, io::Error>;
 
-/// The client gets no answer, its connection is closed.
+/// Outcome without an answer; the client's connection is closed.
 #[derive(Debug, thiserror::Error)]
 #[error("the fault proxy closes this connection")]
 struct Close;
 
-/// A hook that waits for the end of a client's connection.
+/// Hook that runs at the end of a client's connection.
 type AfterAnswer = Arc<Mutex<Option<Arc<Fault>>>>;
 
-/// A connection to the API server.
+/// Connection to the API server.
 type Sender = SendRequest<Full<Bytes>>;
 
-/// Forwards requests to one API server.
+/// Forwarder to one API server.
 pub(super) struct Relay {
     recorder: Arc<Recorder>,
     authority: http::uri::Authority,
     tls: TlsConnector,
-    /// Connections whose last answer may have been read to its end.
+    /// Connections that can be reused once their last answer was read.
     used: Mutex<Vec<Sender>>,
 }
 
@@ -95,7 +95,7 @@ impl Relay {
                 continue;
             };
             let (relay, tls) = (self.clone(), tls.clone());
-            // Ends with the proxy's own runtime.
+            // Ends with the proxy's runtime.
             Handle::current().spawn(async move {
                 if let Ok(stream) = tls.accept(stream).await {
                     relay.serve(stream).await;
@@ -113,7 +113,7 @@ impl Relay {
         let connection = hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(stream), service)
             .without_shutdown();
-        // An error is a fault of ours or a client that went away.
+        // An error is an injected fault or a disconnected client.
         let ended = connection.await;
         let hook = lock(&after_answer).take();
         if let Some(Fault::Hook(_, hook)) = hook.as_deref() {
@@ -145,8 +145,8 @@ impl Relay {
             }
             Some(Fault::Cut) => cut(forward().await).await?,
             Some(Fault::Delay(duration)) => {
-                // Hyper drops this future when the client gives up. A request
-                // on a slow way arrives nevertheless.
+                // Hyper drops this future if the client disconnects. A delayed request must still
+                // arrive.
                 let (relay, duration) = (self.clone(), *duration);
                 let late = Handle::current().spawn(async move {
                     tokio::time::sleep(duration).await;
@@ -175,7 +175,7 @@ impl Relay {
             }
             Some(Fault::Hook(Moment::AfterAnswer, _)) => {
                 let mut response = forward().await;
-                // A client closes such a connection when it has read the answer.
+                // The client closes such a connection after reading the answer.
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(header::CONNECTION, close);
                 lock(after_answer).clone_from(&fault);
@@ -186,8 +186,8 @@ impl Relay {
         Ok(response)
     }
 
-    /// Asks the API server. What goes wrong on the way is an answer too: the
-    /// client cannot be told otherwise.
+    /// Sends a request to the API server. Converts errors to an answer, as the client cannot be
+    /// informed otherwise.
     async fn forward(&self, head: &Parts, body: Bytes) -> Response<Body> {
         self.ask(head, body).await.unwrap_or_else(|error| {
             let text = format!("the fault proxy cannot reach the API server: {error:#}\n");
@@ -197,8 +197,7 @@ impl Relay {
         })
     }
 
-    /// A connection that nobody uses: greeting the server costs more than most
-    /// of its answers.
+    /// Returns an idle connection or a new one. A TLS handshake costs more than most answers.
     async fn sender(&self) -> anyhow::Result<Sender> {
         let free = {
             let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
@@ -215,12 +214,12 @@ impl Relay {
         let stream = self.tls.connect(name, stream).await?;
         let (sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        // Ends with the server's end of it, or with the proxy's own runtime.
+        // Ends when the server closes it, or with the proxy's runtime.
         Handle::current().spawn(connection);
         Ok(sender)
     }
 
-    /// Sends a request on a connection that nobody else uses meanwhile.
+    /// Sends a request on an exclusive connection.
     async fn ask(&self, head: &Parts, body: Bytes) -> anyhow::Result<Response<Body>> {
         let mut sender = self.sender().await?;
         let path = head.uri.path_and_query();
@@ -241,8 +240,8 @@ impl Relay {
     }
 }
 
-/// Makes the server side of TLS. Only HTTP/1.1: one connection, one request at
-/// a time, so that closing a connection hits one request only.
+/// Creates the TLS server. Only HTTP/1.1: each connection has one request at a time, so closing it
+/// affects only one request.
 pub(super) fn server_config(
     certificate: &rcgen::CertifiedKey<rcgen::KeyPair>,
 ) -> anyhow::Result<TlsAcceptor> {
@@ -282,8 +281,7 @@ async fn read_whole(response: Response<Body>) -> (http::response::Parts, Bytes) 
     (head, body.map(Collected::to_bytes).unwrap_or_default())
 }
 
-/// Keeps the head and the first half of the body. An answer without a body
-/// has no middle, so nothing is left of it.
+/// Truncates the answer after half of its body. An answer without a body is dropped.
 async fn cut(response: Response<Body>) -> Result<Response<Body>, Close> {
     let (mut head, body) = read_whole(response).await;
     if body.is_empty() {
@@ -296,7 +294,7 @@ async fn cut(response: Response<Body>) -> Result<Response<Body>, Close> {
         match half {
             Some(half) if !half.is_empty() => Some((Ok(Frame::data(half)), None)),
             _ => {
-                // Before the connection breaks, what was written has to leave.
+                // Let the written data leave before the connection breaks.
                 tokio::task::yield_now().await;
                 Some((Err(io::ErrorKind::ConnectionAborted.into()), None))
             }
@@ -317,8 +315,7 @@ fn own_answer(answer: &Answer) -> Response<Body> {
     response
 }
 
-/// Waits until the client closes its side, which it does when it has read the
-/// answer; not for ever.
+/// Waits, with a time-out, until the client closes its side after reading the answer.
 async fn wait_for_reader(mut stream: TlsStream<TcpStream>) {
     let read_to_end = async {
         stream.shutdown().await?;

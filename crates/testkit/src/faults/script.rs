@@ -1,4 +1,4 @@
-//! What the proxy does to which request.
+//! Rules that inject faults.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -8,25 +8,23 @@ use serde_json::json;
 
 use super::log::{Kind, Seen};
 
-/// What happens to a request.
+/// Effect on a request.
 #[derive(Debug)]
 pub enum Fault {
     /// The connection is closed; the API server never sees the request.
     Drop,
-    /// The API server does its work, but the connection is closed instead of
-    /// an answer.
+    /// The API server executes the request, but the connection is closed without an answer.
     LoseAnswer,
     /// The connection is closed in the middle of the answer's body.
     Cut,
-    /// The request is forwarded after a while, even when the client has given
-    /// up by then.
+    /// The request is forwarded after a delay, even if the client has disconnected.
     Delay(Duration),
-    /// The request is sent twice, as by a balancer that lost the first answer;
-    /// the client gets the second answer.
+    /// The request is sent twice, as by a load balancer that lost the first answer. The client gets
+    /// the second answer.
     Duplicate,
     /// The proxy answers itself; the API server never sees the request.
     Answer(Answer),
-    /// Something else happens at a moment, for instance the client is killed.
+    /// A function runs at a moment of the request, for example to kill the client.
     Hook(Moment, Hook),
 }
 
@@ -52,23 +50,22 @@ impl Fault {
     }
 }
 
-/// When a hook runs.
+/// Moment at which a hook runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// Before the API server sees the request, which it never does: the
-    /// connection is closed afterwards.
+    /// Before the API server sees the request. The request is dropped and the connection closed
+    /// afterwards.
     BeforeForwarding,
-    /// When the API server has answered and the client has not been told; it
-    /// never is: the connection is closed afterwards.
+    /// After the API server's answer, which is dropped. The connection is closed afterwards.
     AfterForwarding,
-    /// When the API server has answered; the client is told once the hook has run,
-    /// so that whatever it does next finds what the hook did.
+    /// After the API server's answer. The client receives it after the hook has run, so its next
+    /// requests see the effect.
     BeforeAnswer,
-    /// When the client has read the whole answer.
+    /// After the client has read the whole answer.
     AfterAnswer,
 }
 
-/// A function that a test wants to be called.
+/// Callback of a test.
 pub struct Hook(Box<dyn Fn() + Send + Sync>);
 
 impl Hook {
@@ -83,7 +80,7 @@ impl fmt::Debug for Hook {
     }
 }
 
-/// An answer of the proxy's own.
+/// Answer of the proxy.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub(super) status: StatusCode,
@@ -93,7 +90,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Answers with a `Status` object, as the API server does.
+    /// Creates an answer with a `Status` object, as the API server sends it.
     pub fn status(status: StatusCode, reason: &str, message: &str) -> Self {
         let body = json!({
             "kind": "Status",
@@ -112,7 +109,8 @@ impl Answer {
         }
     }
 
-    /// Answers with plain text, as balancers and dead aggregated APIs do.
+    /// Creates an answer with plain text, as load balancers and unavailable aggregated APIs send
+    /// it.
     pub fn plain(status: StatusCode, text: &'static str) -> Self {
         Self {
             status,
@@ -130,7 +128,7 @@ impl Answer {
     }
 }
 
-/// A fault and the requests that meet it.
+/// Fault with the requests it applies to.
 pub struct Rule {
     is_about: Box<dyn Fn(&Seen) -> bool + Send + Sync>,
     fault: Arc<Fault>,
@@ -140,7 +138,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Makes a rule about every request that the function says yes to.
+    /// Creates a rule for requests that match `is_about`.
     pub fn on(is_about: impl Fn(&Seen) -> bool + Send + Sync + 'static, fault: Fault) -> Self {
         Self {
             is_about: Box::new(is_about),
@@ -151,13 +149,12 @@ impl Rule {
         }
     }
 
-    /// Makes a rule about every write.
+    /// Creates a rule for all writes.
     pub fn on_writes(fault: Fault) -> Self {
         Self::on(|seen| seen.kind == Kind::Write, fault)
     }
 
-    /// Limits the rule to the nth of its requests, counted from 1 since the
-    /// rule was added.
+    /// Limits the rule to the nth matching request, counted from 1 since the rule was added.
     #[must_use]
     pub fn nth(mut self, number: usize) -> Self {
         self.first = number;
@@ -165,8 +162,7 @@ impl Rule {
         self
     }
 
-    /// Limits the rule to some requests in a row; after [`Rule::nth`], those
-    /// from the nth on.
+    /// Limits the rule to a number of consecutive requests. After [`Rule::nth`], starts at the nth.
     #[must_use]
     pub fn times(mut self, times: usize) -> Self {
         self.times = times;

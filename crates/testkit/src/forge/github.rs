@@ -1,4 +1,4 @@
-//! What GitHub answers, and Gitea, which answers almost the same.
+//! Answers of GitHub, and of Gitea, which are almost the same.
 
 use pleach_domain::repo::format::ForgeKind;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::{
 };
 
 impl Inner {
-    /// Answers what lies below a path.
+    /// Answers a request below a path.
     pub(super) fn as_github(&mut self, seen: &Seen, root: &str) -> Option<Answer> {
         let is_gitea = self.kind == ForgeKind::Gitea;
         let (path, query) = seen.path.split_once('?').unwrap_or((&seen.path, ""));
@@ -50,7 +50,7 @@ impl Inner {
                 Some(ok(pulls.collect()))
             }
             ("GET", ["commits", commit, "pull"]) if is_gitea => {
-                // It knows only those that were merged.
+                // Gitea finds only merged pull requests.
                 let mut pulls = self.pulls.iter();
                 match pulls.find(|(_, pull)| pull.merged_as.as_deref() == Some(*commit)) {
                     Some((number, pull)) => Some(ok(self.pull_json(*number, pull))),
@@ -61,7 +61,7 @@ impl Inner {
                 let notes = self.notes.get(&number.parse().ok()?);
                 let notes = notes.into_iter().flatten().map(note_json).collect();
                 if is_gitea {
-                    // It knows no pages here.
+                    // Gitea ignores pages here.
                     return Some(ok(Value::Array(notes)));
                 }
                 self.pages(notes, query, false)
@@ -110,7 +110,7 @@ impl Inner {
         }
     }
 
-    /// Reviews, and who may push.
+    /// Answers requests for reviews and permissions.
     fn consent(&self, method: &str, parts: &[&str], query: &str) -> Option<Answer> {
         let is_gitea = self.kind == ForgeKind::Gitea;
         match (method, parts) {
@@ -158,13 +158,13 @@ impl Inner {
             "base": {"sha": "0000", "ref": pull.base_branch, "repo": {"id": 1}},
             "labels": labels,
             "merged_at": pull.merged_as.as_ref().map(|_| MERGED_AT),
-            // While it is open: a merge that was tried.
+            // For an open pull request, this is a test merge.
             "merge_commit_sha": pull.merged_as.as_deref().unwrap_or("0000"),
         })
     }
 }
 
-/// What an account is called.
+/// Returns the login of an account.
 fn login(account: u64) -> String {
     format!("user-{account}")
 }

@@ -1,4 +1,4 @@
-//! What GitLab answers.
+//! Answers of GitLab.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::{
 };
 
 impl Inner {
-    /// Answers what is asked of it.
+    /// Answers a request.
     pub(super) fn as_gitlab(&mut self, seen: &Seen) -> Option<Answer> {
         let (path, query) = seen.path.split_once('?').unwrap_or((&seen.path, ""));
         let path = path.strip_prefix("/api/v4")?;

@@ -1,9 +1,8 @@
-//! Products that move: made from a seed, in one namespace in their old version
-//! and in another one in their new version. Their pods register themselves.
+//! Generated products whose two versions are in different namespaces. Their pods register
+//! themselves.
 //!
-//! By chance they have more or fewer replicas, parts that come, go, change or
-//! get another name, definitions that come or whose version is another one,
-//! webhooks, rules that come and go, declared stages in any order, and gates.
+//! The seed decides about replicas, added, removed, changed and renamed parts, new CRDs or CRD
+//! versions, webhooks, changed rules, the order of declared stages, and gates.
 
 use std::fmt::Write as _;
 
@@ -14,8 +13,8 @@ use super::part::{Kind, Part, namespace};
 use super::{BUNDLE, Generated, LABEL, Maker, Side};
 use crate::world::{Product, Resource, Webhook};
 
-/// Rules that a component may have in one version and lack in the other: nobody
-/// needs them, but a version that says so has to have them while it runs.
+/// Optional rules that a component can have in only one version. A version that declares them must
+/// have them while it runs.
 const RULES: [(&str, &str, &[&str]); 6] = [
     ("", "nodes", &["get", "list", "watch"]),
     ("", "events", &["create", "patch"]),
@@ -25,40 +24,39 @@ const RULES: [(&str, &str, &[&str]); 6] = [
     ("batch", "jobs", &["create", "delete"]),
 ];
 
-/// A product that moves from one namespace to another.
+/// Product that moves from one namespace to another.
 #[derive(Debug, Clone)]
 pub struct Moving {
-    /// Its two versions.
+    /// Bundle with both versions.
     pub bundle: Generated,
-    /// What its pods do.
+    /// Behavior of its pods.
     pub product: Product,
-    /// Where the old version lives.
+    /// Namespace of the old version.
     pub from: String,
-    /// Where the new version lives.
+    /// Namespace of the new version.
     pub to: String,
-    /// Whether users keep settings in the old namespace, which come along.
+    /// Whether user settings exist in the old namespace, which must be moved.
     pub has_settings: bool,
-    /// Plural of a definition whose stored version changes.
+    /// Plural of a CRD whose storage version changes.
     pub migrated: Option<String>,
 }
 
-/// What chance decides of a product.
+/// Random properties of a product.
 struct Choice {
     name: String,
     product: Product,
     replicas: usize,
     /// Rules of the api and of the controller, in the old and the new version.
     rules: [[Vec<Value>; 2]; 2],
-    /// Whether the former version of the other definition is still there.
+    /// Whether the previous version of the other CRD is still served.
     keeps_former: bool,
     is_migrated: bool,
-    /// Whether the new version has the former namespace too.
+    /// Whether the new version contains the previous namespace too.
     namespace_stays: bool,
 }
 
 impl Moving {
-    /// Makes a product. The name is part of all names that the whole cluster
-    /// shares, and has to be a DNS label.
+    /// Generates a product. The name is part of all cluster-scoped names and must be a DNS label.
     pub fn new(name: &str, seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         let product = product(name, &mut rng);
@@ -69,7 +67,7 @@ impl Moving {
             rules: [(); 2].map(|()| [(); 2].map(|()| rules(&mut rng))),
             keeps_former: rng.bool(),
             is_migrated: rng.bool(),
-            // A namespace in which users have something stays.
+            // A namespace with user data is retained.
             namespace_stays: has_settings || rng.bool(),
             product,
         };
@@ -80,7 +78,7 @@ impl Moving {
             counts: std::collections::BTreeMap::new(),
         };
         let mut old = Vec::new();
-        // An agent and an application with rights are always there.
+        // Always include an agent and an application with permissions.
         for kind in [Kind::App, Kind::Agent] {
             old.push(maker.part(kind));
         }
@@ -92,7 +90,7 @@ impl Moving {
             part.has_pods = maker.rng.u8(0..3) > 0;
         }
         let (mut new, mut changes) = maker.next_version(&old);
-        // All of them move.
+        // All of the parts move, so do not list it.
         changes.retain(|change| !change.contains(" moves to "));
         for part in &mut new {
             part.namespace = 1;
@@ -130,8 +128,8 @@ fn product(name: &str, rng: &mut Rng) -> Product {
         hook("validate-create", "things", &["CREATE"]),
         hook("validate-update", "things", &["UPDATE"]),
     ];
-    // Mutating webhooks are asked before any gate. One that pods register before
-    // they answer fails users until then, whatever stands behind it (docs/gates.md).
+    // Mutating webhooks run before any gate. A webhook that pods register before they are ready
+    // fails user requests until then, regardless of the backend (docs/guides/gates.md).
     let mutating = vec![Webhook {
         failure_policy: "Ignore".to_owned(),
         ..hook("mutate", "things", &["CREATE"])
@@ -174,7 +172,7 @@ fn rule(group: &str, resource: &str, verbs: &[&str]) -> Value {
     json!({"apiGroups": [group], "resources": [resource], "verbs": verbs})
 }
 
-/// What the bundle declares: its files beside the manifests.
+/// Returns the declarations of the bundle: its files besides the manifests.
 fn declared(choice: &Choice, old: &[Part], new: &[Part], rng: &mut Rng) -> Vec<(String, String)> {
     let Choice { name, product, .. } = choice;
     let (from, to) = (namespace(name, 0), namespace(name, 1));
@@ -235,7 +233,7 @@ fn declared(choice: &Choice, old: &[Part], new: &[Part], rng: &mut Rng) -> Vec<(
 }
 
 impl Choice {
-    /// Where the custom resources of the definition are whose version changes.
+    /// Returns the name of the CRD whose version changes.
     fn others(&self) -> String {
         format!("others.{}.example.org", self.name)
     }
@@ -265,7 +263,7 @@ impl Choice {
     }
 }
 
-/// Makes the objects of one version.
+/// Generator of the objects of one version.
 struct Of<'a> {
     choice: &'a Choice,
     side: Side,
@@ -292,7 +290,7 @@ impl Of<'_> {
         object
     }
 
-    /// What registers itself, what leads, and what they need.
+    /// Returns the components that register themselves and elect a leader, and their dependencies.
     fn core(&self) -> Vec<Value> {
         let product = &self.choice.product;
         let group = &product.guarded.group;
@@ -334,7 +332,7 @@ impl Of<'_> {
             json!({"spec": {"selector": {"app": product.api},
                 "ports": [{"port": 443, "targetPort": product.port, "protocol": "TCP"}]}}),
         ));
-        // Users get what they need through the role that everybody has.
+        // Users get the permissions through the aggregated role `edit`.
         let mut edit = self.object(
             "rbac.authorization.k8s.io/v1",
             "ClusterRole",
@@ -374,7 +372,7 @@ impl Of<'_> {
         ]
     }
 
-    /// An account with its rights, and the Deployment that runs as it.
+    /// Returns an account with its permissions and Deployment.
     fn component(&self, which: usize, name: &str, global: &[Value], own: &[Value]) -> Vec<Value> {
         let Choice { product, rules, .. } = self.choice;
         let side = usize::from(self.side == Side::New);

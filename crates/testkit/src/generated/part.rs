@@ -1,28 +1,28 @@
-//! The parts of a generated bundle: a few objects that need each other, and
-//! change, move and get another name together.
+//! Parts of a generated bundle: a few objects that depend on each other and are changed, moved and
+//! renamed together.
 
 use serde_json::{Value, json};
 
 use super::LABEL;
 
-/// What a part is.
+/// Kind of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// A server with an account, rights, configuration and a Service.
+    /// Server with an account, permissions, configuration and a Service.
     App,
-    /// A server that keeps data.
+    /// Server with persistent data.
     Database,
-    /// A program on every node, with rights in the whole cluster.
+    /// Program on every node, with cluster-wide permissions.
     Agent,
-    /// A definition with custom resources.
+    /// CRD with custom resources.
     Resources,
-    /// A server that is asked about writes.
+    /// Admission webhook server.
     Hook,
-    /// Configuration that nobody reads.
+    /// Unused configuration.
     Settings,
-    /// What runs at times.
+    /// Scheduled job.
     Schedule,
-    /// Rights of people.
+    /// Permissions of users.
     Rights,
 }
 
@@ -51,28 +51,28 @@ impl Kind {
         }
     }
 
-    /// Whether it can move.
+    /// Returns whether the part can move.
     pub(super) fn is_namespaced(self) -> bool {
         !matches!(self, Self::Resources | Self::Rights)
     }
 }
 
-/// A few objects that belong together.
+/// Group of related objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) kind: Kind,
     pub(super) name: String,
-    /// Number of its namespace.
+    /// Index of its namespace.
     pub(super) namespace: usize,
-    /// Its content is that of this revision.
+    /// Revision of its content.
     pub(super) revision: usize,
-    /// How many it has of what there may be many of.
+    /// Number of repeated objects.
     pub(super) size: usize,
     /// Whether its workload has pods.
     pub(super) has_pods: bool,
 }
 
-/// Name of a namespace of a bundle.
+/// Returns the name of a namespace of a bundle.
 pub(super) fn namespace(bundle: &str, number: usize) -> String {
     format!("{bundle}-{number}")
 }
@@ -130,12 +130,12 @@ impl Part {
     }
 }
 
-/// Makes the objects of a part.
+/// Generator of the objects of a part.
 struct Of<'a> {
     part: &'a Part,
     bundle: &'a str,
     namespace: String,
-    /// Its name where the whole cluster shares names.
+    /// Cluster-scoped name.
     global: String,
 }
 
@@ -201,7 +201,7 @@ impl Of<'_> {
         self.global(api, "ClusterRoleBinding", &self.global, body)
     }
 
-    /// One key changes with the revision, one goes, one comes.
+    /// Returns a ConfigMap. With each revision one key changes, one is removed and one is added.
     fn config_map(&self, name: &str) -> Value {
         let revision = self.part.revision;
         let mut data = json!({"name": name, "key": format!("revision {revision}")});
@@ -269,7 +269,7 @@ impl Of<'_> {
         self.object("policy/v1", "PodDisruptionBudget", &self.part.name, body)
     }
 
-    /// Group of the custom resources.
+    /// Returns the group of the custom resources.
     fn group(&self) -> String {
         format!("{}.{}.example.org", self.part.name, self.bundle)
     }
@@ -309,7 +309,7 @@ impl Of<'_> {
         )
     }
 
-    /// Is asked about what nobody writes.
+    /// Returns a webhook for objects that no client writes.
     fn webhook(&self) -> Value {
         let group = format!("nobody.{}.example.org", self.bundle);
         let body = json!({"webhooks": [{
@@ -362,7 +362,7 @@ impl Of<'_> {
     }
 
     fn priority_class(&self) -> Value {
-        // Its value cannot be changed.
+        // The value is immutable.
         let body = json!({"value": self.part.size * 10,
             "description": format!("revision {}", self.part.revision)});
         self.global("scheduling.k8s.io/v1", "PriorityClass", &self.global, body)

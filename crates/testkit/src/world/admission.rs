@@ -1,5 +1,4 @@
-//! What the webhooks of the api pods answer. Pure, except for the log of
-//! what was validated.
+//! Answers of the api pods' webhooks. Pure, except for the validation log.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,19 +7,19 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-/// An object with this annotation is denied, with its value as the reason.
+/// Annotation that makes the webhook deny an object, with the reason as its value.
 pub const DENY: &str = "testkit.pleach.dev/deny";
-/// Marks a write so that it is found in the validators' log.
+/// Annotation that identifies a write in the validation log.
 pub const REQUEST: &str = "testkit.pleach.dev/request";
-/// Added by the mutating webhook, with the namespace of the pod that answered.
+/// Annotation that the mutating webhook adds, with the namespace of the answering pod.
 pub const MUTATED: &str = "testkit.pleach.dev/mutated";
 
-/// The marks of all writes that a validating webhook let pass.
+/// Identifiers of all writes that a validating webhook allowed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ValidationLog(Arc<Mutex<HashSet<String>>>);
 
 impl ValidationLog {
-    /// Whether a write was seen.
+    /// Returns whether a write was validated.
     pub(crate) fn contains(&self, mark: &str) -> bool {
         self.0
             .lock()
@@ -74,7 +73,7 @@ pub(crate) fn mutate(review: &Value, namespace: &str) -> Value {
     }))
 }
 
-/// A review with its response.
+/// Wraps a response in a review.
 pub(crate) fn answer(response: &Value) -> Value {
     json!({
         "apiVersion": "admission.k8s.io/v1",

@@ -1,5 +1,5 @@
-//! The certificates that an api pod makes for its namespace and keeps in a
-//! Secret: one CA and one server certificate for the Service's name.
+//! Certificates that an api pod creates for its namespace and stores in a Secret: a CA and a server
+//! certificate for the Service.
 
 use anyhow::Context as _;
 use base64::Engine as _;
@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 
-/// Certificates in PEM.
+/// Certificates as PEM.
 #[derive(Clone)]
 pub(crate) struct Certificates {
     ca: String,
@@ -18,7 +18,7 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// Makes a new CA and a server certificate for a Service.
+    /// Creates a CA and a server certificate for a Service.
     pub(crate) fn generate(service: &str, namespace: &str) -> anyhow::Result<Self> {
         let mut ca = CertificateParams::new(Vec::new())?;
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -36,7 +36,7 @@ impl Certificates {
         })
     }
 
-    /// The Secret as it is written, with this metadata.
+    /// Returns the Secret with this metadata.
     pub(crate) fn to_secret(&self, metadata: &Value) -> Value {
         json!({
             "apiVersion": "v1",
@@ -66,12 +66,12 @@ impl Certificates {
         })
     }
 
-    /// The CA as registrations carry it.
+    /// Returns the CA as in registrations.
     pub(crate) fn ca_bundle(&self) -> String {
         STANDARD.encode(&self.ca)
     }
 
-    /// What the TLS server needs.
+    /// Returns the TLS settings of the server.
     pub(crate) fn server_config(&self) -> anyhow::Result<rustls::ServerConfig> {
         let chain = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
             .collect::<Result<Vec<_>, _>>()?;

@@ -1,8 +1,8 @@
-//! Keeps the product's pods from being ready before they are.
+//! Policy that delays the readiness of the product's pods.
 //!
-//! The simulated kubelet makes a pod ready at once, which would hide a pod that
-//! crashes at its start. A policy of the API server puts an annotation on every
-//! new pod of the product, on which the simulated kubelet waits.
+//! The simulated kubelet makes pods ready at once, which would hide a crash at the start. A policy
+//! adds an annotation to every new pod of the product, and the simulated kubelet waits for its
+//! change.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use tokio::time::Instant;
 use super::product::Product;
 use super::rest::{Failure, Rest};
 
-/// Says what the simulated kubelet does with a pod.
+/// Annotation that controls the simulated kubelet.
 pub(crate) const ANNOTATION: &str = "testkit.pleach.dev/crash";
-/// Not started yet.
+/// The pod is not started yet.
 const WAIT: &str = "wait";
-/// It runs.
+/// The pod is running.
 pub(crate) const START: &str = "false";
-/// It crash-loops.
+/// The pod is crash-looping.
 pub(crate) const CRASH: &str = "true";
 
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings";
 const DEADLINE: Duration = Duration::from_mins(1);
 
-/// Makes the policy and waits until it is in force.
+/// Creates the policy and waits until it is in force.
 pub(crate) async fn install(admin: &Rest, product: &Product) -> anyhow::Result<()> {
     let name = format!("testkit-{}", product.api);
     let components: String = json!([product.api, product.controller]).to_string();
@@ -87,7 +87,7 @@ async fn in_force(admin: &Rest, product: &Product) -> anyhow::Result<()> {
                 .await;
             match answer {
                 Ok(pod) if is_held(&pod) => break,
-                // 403: the namespace's service account is not there yet.
+                // 403: the service account of the namespace does not exist yet.
                 Ok(_) | Err(Failure::Status { code: 403, .. }) => {}
                 Err(failure) => return Err(failure).context("failed to probe the policy"),
             }

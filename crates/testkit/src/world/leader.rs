@@ -1,5 +1,5 @@
-//! The lock that the leader of the controller component keeps: an Endpoints
-//! object of the component's name in its own namespace.
+//! Leader lock of the controller component: an Endpoints object with the component's name in its
+//! namespace.
 
 use std::time::Duration;
 
@@ -8,13 +8,12 @@ use serde_json::{Value, json};
 use super::Shared;
 use super::rest::{Failure, Rest};
 
-/// Time between two renewals.
+/// Renewal interval.
 pub(crate) const RENEW: Duration = Duration::from_secs(2);
-/// Where client-go kept the leader in 2019.
+/// Annotation in which client-go stored the leader in 2019.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
-/// Takes or renews the lock, or sees that another pod has it. An error is a
-/// reason to exit.
+/// Acquires or renews the lock, or detects another holder. The pod must exit on an error.
 pub(crate) async fn hold(
     shared: &Shared,
     pod: &Rest,
@@ -50,7 +49,7 @@ pub(crate) async fn hold(
         }
     };
     match written {
-        // Another pod was faster; look again at the next renewal.
+        // Another pod was faster. Retry at the next renewal.
         Ok(_)
         | Err(Failure::Status {
             code: 404 | 409, ..

@@ -1,11 +1,9 @@
-//! An operator in its pods: it installs a product because a custom resource says
-//! so, makes a definition at run time, gives rights, and holds a finalizer until
-//! it has removed everything again.
+//! Simulated operator: it installs a product for a custom resource, creates a CRD at runtime,
+//! grants permissions, and keeps a finalizer until everything is removed.
 //!
-//! It is the one of the bundle `manifests/depot`. Which version a pod is, its
-//! image says. The oldest ready pod leads: it does what is to be done, with the
-//! rights of its service account and of nobody else. Every ready pod answers the
-//! webhook for the custom resource.
+//! It is the operator of the bundle `manifests/depot`. The image of a pod determines its version.
+//! The oldest ready pod is the leader and acts with the permissions of its service account. Every
+//! ready pod answers the webhook for the custom resource.
 
 mod operands;
 mod review;
@@ -32,20 +30,20 @@ use super::connection;
 use super::rest::{Failure, Rest};
 use super::server::{self, Alive};
 
-/// Label `app` of its pods, its Service, and what it calls itself.
+/// Label `app` of its pods, name of its Service, and its User-Agent.
 const NAME: &str = "depot-operator";
-/// Port on which its pods answer.
+/// Port of its pods.
 const PORT: u16 = 9443;
-/// Secret with the certificates that it makes.
+/// Secret with its certificates.
 const CERTIFICATES: &str = "depot-operator-certs";
-/// The webhook configuration that it completes.
+/// Webhook configuration that the operator completes.
 const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/depots.depot.example.org";
-/// Pause between two looks at everything.
+/// Delay between two reconciles.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Looks in a row that may fail.
+/// Maximum number of consecutive failures.
 const FAILURES: usize = 300;
 
-/// A running operator, which ends when it is dropped.
+/// Running operator. Dropping it ends it.
 pub struct Operator {
     shared: Arc<Shared>,
     tasks: JoinSet<anyhow::Result<()>>,
@@ -58,7 +56,7 @@ struct Shared {
     hangs: AtomicBool,
 }
 
-/// A ready pod of the operator.
+/// Ready pod of the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct OperatorPod {
     namespace: String,
@@ -69,16 +67,16 @@ struct OperatorPod {
     address: IpAddr,
 }
 
-/// What the leader has at hand.
+/// State of the leader.
 struct Leader {
     uid: String,
     rest: Rest,
-    /// The CA in force, and what its pods serve with.
+    /// Current CA and TLS settings of its pods.
     served: Option<(String, Arc<rustls::ServerConfig>)>,
 }
 
 impl Operator {
-    /// Begins to play it on a control plane, as its administrator.
+    /// Starts the operator on a control plane, as administrator.
     pub async fn start(kubeconfig: &Path) -> anyhow::Result<Self> {
         let config = connection(kubeconfig).await?;
         let admin = Rest::new(&config, "testkit-world")?;
@@ -102,12 +100,12 @@ impl Operator {
         Ok(Self { shared, tasks })
     }
 
-    /// Lets it do nothing more, or go on. Its pods stay ready, and they answer.
+    /// Pauses or resumes reconciling. The pods stay ready and answer webhooks.
     pub fn hang(&self, hangs: bool) {
         self.shared.hangs.store(hangs, Ordering::Relaxed);
     }
 
-    /// Stops it, and says what went wrong in the world itself.
+    /// Stops the operator. Fails if the simulation itself failed.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         let ended = self.tasks.try_join_next();
         self.tasks.shutdown().await;
@@ -121,7 +119,7 @@ impl Operator {
     }
 }
 
-/// Looks at everything again and again until it is dropped.
+/// Reconciles repeatedly until it is dropped.
 async fn run(shared: Arc<Shared>) -> anyhow::Result<()> {
     let mut leader: Option<Leader> = None;
     let mut failures = 0;
@@ -177,7 +175,7 @@ async fn look(shared: &Shared, leader: &mut Option<Leader>) -> anyhow::Result<()
     Ok(())
 }
 
-/// The pods that are ready and not on their way out, the oldest first.
+/// Returns the ready pods that are not terminating, oldest first.
 async fn ready_pods(admin: &Rest) -> Result<Vec<OperatorPod>, Failure> {
     let path = format!("/api/v1/pods?labelSelector=app%3D{NAME}");
     let list = admin.get(&path).await?.unwrap_or_default();
@@ -218,7 +216,7 @@ impl OperatorPod {
     }
 }
 
-/// Reads the certificate Secret, or makes it.
+/// Reads the certificate Secret or creates it.
 async fn certificates(rest: &Rest, namespace: &str) -> anyhow::Result<Certificates> {
     let collection = format!("/api/v1/namespaces/{namespace}/secrets");
     let path = format!("{collection}/{CERTIFICATES}");
@@ -231,7 +229,7 @@ async fn certificates(rest: &Rest, namespace: &str) -> anyhow::Result<Certificat
     Ok(made)
 }
 
-/// Has the API server trust what the pods serve with.
+/// Adds the CA to the webhook configuration.
 async fn trust(rest: &Rest, ca: &str) -> Result<(), Failure> {
     let Some(mut webhooks) = rest.get(WEBHOOKS).await? else {
         return Ok(());
@@ -244,7 +242,7 @@ async fn trust(rest: &Rest, ca: &str) -> Result<(), Failure> {
     rest.replace(WEBHOOKS, &webhooks).await.map(drop)
 }
 
-/// Answers a review. One that is on its way out does not answer any more.
+/// Answers a review. A terminating pod no longer answers.
 async fn respond(
     request: Request<Incoming>,
     pod: &OperatorPod,

@@ -1,4 +1,4 @@
-//! Follows the product's pods and acts as what runs in them.
+//! Simulation of the product's pods.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -16,14 +16,14 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::rest::{Failure, Rest};
 use super::{Crash, Shared, hold, leader, register};
 
-/// First pause after a crash; doubles with each.
+/// First backoff after a crash; doubles with each.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(1);
-/// Longest pause after a crash.
+/// Longest backoff after a crash.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(4);
-/// Pause before a failed list or watch is tried again, and how often it is.
+/// Delay before a failed list or watch is retried, and maximum number of retries.
 const RETRY: (Duration, usize) = (Duration::from_millis(200), 50);
 
-/// What is known of a pod.
+/// Identity of a pod.
 #[derive(Debug, Clone)]
 pub(crate) struct PodRef {
     pub(crate) namespace: String,
@@ -32,26 +32,26 @@ pub(crate) struct PodRef {
     service_account: String,
 }
 
-/// Pods of the controller component that run.
+/// Running pods of the controller component.
 #[derive(Clone, Default)]
 pub(crate) struct Controllers(Arc<Mutex<Running>>);
 
 #[derive(Default)]
 struct Running {
-    /// Namespace and name.
+    /// Namespace and name of each pod.
     pods: HashSet<(String, String)>,
-    /// Namespaces in which some ran at the same time.
+    /// Pairs of namespaces whose controllers ran at the same time.
     together: BTreeSet<(String, String)>,
 }
 
 impl Controllers {
-    /// Whether a pod runs.
+    /// Returns whether a pod is running.
     pub(crate) fn contains(&self, namespace: &str, name: &str) -> bool {
         let pods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pods.pods.contains(&(namespace.to_owned(), name.to_owned()))
     }
 
-    /// Pairs of namespaces in which controllers ran at the same time.
+    /// Returns pairs of namespaces whose controllers ran at the same time.
     pub(crate) fn together(&self) -> Vec<(String, String)> {
         let pods = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         pods.together.iter().cloned().collect()
@@ -77,14 +77,14 @@ impl Controllers {
     }
 }
 
-/// The pods that are played, with the task that plays each.
+/// Simulated pods with their tasks.
 struct Stage {
     shared: Arc<Shared>,
     playing: HashMap<String, (PodRef, AbortHandle)>,
     tasks: JoinSet<anyhow::Result<()>>,
 }
 
-/// Follows pods until it is dropped.
+/// Follows the pods until it is dropped.
 pub(crate) async fn run(shared: Arc<Shared>) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::all(shared.admin.client());
     let selector = format!(
@@ -111,8 +111,8 @@ pub(crate) async fn run(shared: Arc<Shared>) -> anyhow::Result<()> {
     }
 }
 
-/// Lists and watches until the watch ends. The outer error is one of a pod's
-/// task and final.
+/// Lists and watches until the watch ends. The outer error comes from the task of a pod and is
+/// final.
 async fn follow(
     pods: &Api<Pod>,
     selector: &str,
@@ -136,7 +136,7 @@ async fn follow(
                 Some(Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => stage.see(&pod)?,
                 Some(Ok(WatchEvent::Deleted(pod))) => stage.lose(&uid(&pod)),
                 Some(Ok(WatchEvent::Bookmark(_))) => {}
-                // Too old: list again.
+                // The version is too old: list again.
                 Some(Ok(WatchEvent::Error(_))) | None => return Ok(Ok(())),
                 Some(Err(error)) => return Ok(Err(error)),
             },
@@ -228,7 +228,7 @@ fn uid(pod: &Pod) -> String {
     pod.metadata.uid.clone().unwrap_or_default()
 }
 
-/// The address of a pod that is ready.
+/// Returns the address of a ready pod.
 fn ready_address(pod: &Pod) -> Option<IpAddr> {
     let status = pod.status.as_ref()?;
     let is_ready = status
@@ -241,7 +241,7 @@ fn ready_address(pod: &Pod) -> Option<IpAddr> {
         .flatten()
 }
 
-/// Starts, crashes and starts again until the pod serves.
+/// Starts the pod, with crashes and restarts, until it serves.
 async fn play_api(shared: &Shared, pod: &PodRef) -> anyhow::Result<()> {
     let rest = pod.rest(shared, &shared.product.api)?;
     let mut back_off = FIRST_BACK_OFF;
@@ -256,7 +256,7 @@ async fn play_api(shared: &Shared, pod: &PodRef) -> anyhow::Result<()> {
     }
 }
 
-/// Runs, and keeps the lock if it is the leader; crashes when it cannot.
+/// Runs the pod. The leader holds the lock; crashes if it cannot.
 async fn play_controller(shared: &Shared, pod: &PodRef) -> anyhow::Result<()> {
     let rest = pod.rest(shared, &shared.product.controller)?;
     let mut back_off = FIRST_BACK_OFF;
@@ -297,7 +297,7 @@ async fn crash(
 }
 
 impl PodRef {
-    /// The API server with the rights of the pod's service account.
+    /// Returns a client with the permissions of the pod's service account.
     fn rest(&self, shared: &Shared, agent: &str) -> anyhow::Result<Rest> {
         Rest::service_account(
             &shared.config,
@@ -307,7 +307,7 @@ impl PodRef {
         )
     }
 
-    /// Tells kwok what becomes of the pod; one that is gone needs nothing.
+    /// Sets the annotation for kwok. Ignores a deleted pod.
     async fn tell(&self, shared: &Shared, what: &str) -> anyhow::Result<()> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name);
         let change =

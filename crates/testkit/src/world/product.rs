@@ -1,24 +1,24 @@
-//! What a product is made of, as far as the world plays it.
+//! Description of a simulated product.
 
 use serde_json::{Value, json};
 
-/// A product whose pods register themselves: names and paths, no behavior.
+/// Product whose pods register themselves: names and paths, no behavior.
 #[derive(Debug, Clone)]
 pub struct Product {
-    /// Label key whose value tells the components apart.
+    /// Label key of the component name.
     pub component_label: String,
-    /// Component whose pods answer as aggregated API and webhooks. It is their
-    /// field manager and User-Agent too.
+    /// Component whose pods answer as aggregated API and webhooks. Also their field manager and
+    /// User-Agent.
     pub api: String,
-    /// Component whose leader keeps a lock: Endpoints of the same name.
+    /// Component whose leader holds a lock: Endpoints of the same name.
     pub controller: String,
-    /// Service before the api pods, in the namespace of the pods.
+    /// Service of the api pods, in their namespace.
     pub service: String,
-    /// Port on which the api pods listen.
+    /// Port of the api pods.
     pub port: u16,
-    /// Secret with the certificates that the api pods make.
+    /// Secret with the certificates that the api pods create.
     pub certificates: String,
-    /// `ConfigMap` with settings that the api pods look for when they start.
+    /// `ConfigMap` with settings that the api pods read at their start.
     pub settings: String,
     /// Group of the aggregated API.
     pub group: String,
@@ -32,11 +32,11 @@ pub struct Product {
     pub mutator: String,
     /// Its webhooks.
     pub mutating: Vec<Webhook>,
-    /// The resource that users work with.
+    /// Resource that users work with.
     pub guarded: Resource,
 }
 
-/// A resource as URLs and webhook rules name it.
+/// Resource in the notation of URLs and webhook rules.
 #[derive(Debug, Clone)]
 pub struct Resource {
     /// Group.
@@ -49,24 +49,23 @@ pub struct Resource {
     pub kind: String,
 }
 
-/// One webhook of a configuration, for the group and version of the guarded
-/// resource.
+/// Webhook of a configuration, for the group and version of the guarded resource.
 #[derive(Debug, Clone)]
 pub struct Webhook {
     /// Full name.
     pub name: String,
-    /// Path under which the api pods answer.
+    /// Path on the api pods.
     pub path: String,
-    /// Plural of what it sees.
+    /// Plural of the matched resource.
     pub plural: String,
-    /// Operations that it sees.
+    /// Matched operations.
     pub operations: Vec<String>,
     /// `Fail` or `Ignore`.
     pub failure_policy: String,
 }
 
 impl Product {
-    /// A stand-in for KubeVirt as it was in 2019.
+    /// Returns a stand-in for KubeVirt as of 2019.
     pub fn kubevirt() -> Self {
         let validator = |name: &str, path: &str, plural: &str, operations: &[&str]| Webhook {
             name: format!("{name}-validator.kubevirt.io"),
@@ -149,12 +148,12 @@ impl Product {
         }
     }
 
-    /// Name of the `APIService`.
+    /// Returns the name of the `APIService`.
     pub fn api_service(&self) -> String {
         format!("{}.{}", self.version, self.group)
     }
 
-    /// The metadata of the Secret that an api pod of a namespace makes.
+    /// Returns the metadata of the certificate Secret in a namespace.
     pub(crate) fn certificates_metadata(&self, namespace: &str) -> Value {
         json!({
             "name": self.certificates,
@@ -163,7 +162,7 @@ impl Product {
         })
     }
 
-    /// The `APIService` that an api pod of a namespace makes.
+    /// Returns the `APIService` that an api pod of a namespace creates.
     pub(crate) fn api_service_body(&self, namespace: &str, ca_bundle: &str) -> Value {
         json!({
             "apiVersion": "apiregistration.k8s.io/v1",
@@ -183,7 +182,7 @@ impl Product {
         })
     }
 
-    /// The webhook configuration that an api pod of a namespace makes.
+    /// Returns the webhook configuration that an api pod of a namespace creates.
     pub(crate) fn webhooks_body(
         &self,
         configuration: Configuration,
@@ -224,7 +223,7 @@ impl Product {
     }
 }
 
-/// The two kinds of webhook configurations.
+/// Kind of a webhook configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Configuration {
     Validating,
@@ -239,7 +238,7 @@ impl Configuration {
         }
     }
 
-    /// URL of the collection.
+    /// Returns the path of the collection.
     pub(crate) fn path(self) -> &'static str {
         match self {
             Self::Validating => {

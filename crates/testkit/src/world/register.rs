@@ -1,5 +1,5 @@
-//! What an api pod does when it starts: certificates, settings, then its
-//! registrations. It goes on only if they point at its own namespace.
+//! Startup of an api pod: certificates, settings, then registrations. It only continues if they
+//! refer to its own namespace.
 
 use serde_json::Value;
 
@@ -7,10 +7,10 @@ use super::certificates::Certificates;
 use super::product::{Configuration, Product};
 use super::rest::{Failure, Rest};
 
-/// How often a lost race against another replica is tried again.
+/// Maximum number of retries after a conflict with another replica.
 const RACES: usize = 5;
 
-/// Starts an api pod: gives its certificates, or the reason why it exits.
+/// Starts an api pod. Returns its certificates, or the reason for its exit.
 pub(crate) async fn start(
     product: &Product,
     pod: &Rest,
@@ -55,7 +55,7 @@ async fn read(pod: &Rest, path: &str) -> Result<Option<Value>, String> {
     pod.get(path).await.map_err(|failure| failure.to_string())
 }
 
-/// Reads the certificate Secret, or makes it.
+/// Reads the certificate Secret or creates it.
 async fn certificates(
     product: &Product,
     pod: &Rest,
@@ -84,7 +84,7 @@ async fn certificates(
     Err(format!("Secret {} comes and goes", product.certificates))
 }
 
-/// Creates a registration, or updates it if it is of this namespace.
+/// Creates a registration, or updates it if it refers to this namespace.
 async fn ensure(pod: &Rest, collection: &str, body: &Value, namespace: &str) -> Result<(), String> {
     let kind = body["kind"].as_str().unwrap_or_default();
     let name = body["metadata"]["name"].as_str().unwrap_or_default();
@@ -109,7 +109,7 @@ async fn ensure(pod: &Rest, collection: &str, body: &Value, namespace: &str) -> 
         };
         match written {
             Ok(_) => return Ok(()),
-            // The other replica was faster, or somebody deleted it.
+            // Another replica was faster, or the registration was deleted.
             Err(Failure::Status {
                 code: 404 | 409, ..
             }) => {}
@@ -119,7 +119,7 @@ async fn ensure(pod: &Rest, collection: &str, body: &Value, namespace: &str) -> 
     Err(format!("{kind} {name} comes and goes"))
 }
 
-/// The namespaces of the Services that a registration points at.
+/// Returns the namespaces of the Services that a registration refers to.
 fn namespaces(registration: &Value) -> Vec<&str> {
     let hooks = registration["webhooks"].as_array();
     hooks
@@ -131,7 +131,7 @@ fn namespaces(registration: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// The CAs that a registration trusts, one per webhook.
+/// Returns the CA bundles of a registration, one per webhook.
 fn bundles(registration: &Value) -> Vec<&str> {
     let hooks = registration["webhooks"].as_array();
     hooks

@@ -1,4 +1,4 @@
-//! What the writing user saw.
+//! Report of the writing user.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// What became of one write.
+/// Result of one write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Done, and seen by the webhooks that should see it.
+    /// The write succeeded and was validated.
     Done,
-    /// Done, and nothing to validate: says nothing about the webhooks.
+    /// The deletion succeeded. Deletions are not validated.
     Deleted,
-    /// Done, although no validating webhook saw it.
+    /// The write succeeded without validation by a webhook.
     Unvalidated,
-    /// The server said no (4xx).
+    /// The server refused the write (4xx).
     Refused(String),
-    /// The server could not answer (5xx), or did not.
+    /// The server failed (5xx) or did not answer.
     Failed(String),
 }
 
-/// One write, timed from the start of the user.
+/// Write, with times since the start of the user.
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
     pub(crate) started: Duration,
@@ -32,26 +32,26 @@ pub(crate) struct Write {
 /// Counts and times of all writes of the user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// All writes.
+    /// Number of writes.
     pub writes: usize,
-    /// Done, and validated where that is due.
+    /// Writes that succeeded and were validated if required.
     pub done: usize,
-    /// Done, although no validating webhook saw them.
+    /// Writes that succeeded without validation.
     pub unvalidated: usize,
     /// Answered with 4xx.
     pub refused: usize,
     /// Answered with 5xx, or not at all.
     pub failed: usize,
-    /// When the first write that was not done started, after the user did.
+    /// Start of the first unsuccessful write, since the start of the user.
     pub first_failure: Option<Duration>,
-    /// When the last write that was not done ended.
+    /// End of the last unsuccessful write.
     pub last_failure: Option<Duration>,
-    /// The longest time without a write that was done and validated, where at
-    /// least one in it was not.
+    /// Longest period without a successful validated write that contains at least one unsuccessful
+    /// write.
     pub longest_gap: Duration,
-    /// The slowest write.
+    /// Duration of the slowest write.
     pub slowest: Duration,
-    /// Every message of a refused or failed write, and how often it came.
+    /// Messages of unsuccessful writes, with their counts.
     pub messages: BTreeMap<String, usize>,
 }
 
@@ -101,7 +101,7 @@ impl Report {
         report
     }
 
-    /// Whether every write was done and validated.
+    /// Returns whether every write succeeded and was validated.
     pub fn is_clean(&self) -> bool {
         self.done == self.writes
     }

@@ -1,4 +1,4 @@
-//! Requests to the API server as one user, with a deadline.
+//! Client of the API server for one user, with a time-out.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use http::{HeaderValue, Method, Request, header};
 use kube::{Client, Config};
 use serde_json::Value;
 
-/// Longer than the ten seconds that a webhook may take.
+/// Time-out of a request. Longer than the ten seconds of a webhook.
 const DEADLINE: Duration = Duration::from_secs(15);
 
-/// A request that did not succeed.
+/// Failed request.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum Failure {
     /// The API server answered with an error.
@@ -17,7 +17,7 @@ pub(crate) enum Failure {
     Status {
         /// HTTP status.
         code: u16,
-        /// What the server says.
+        /// Message of the server.
         message: String,
     },
     /// There was no answer.
@@ -26,7 +26,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// HTTP status, where there was an answer.
+    /// Returns the HTTP status, if there was an answer.
     pub(crate) fn code(&self) -> Option<u16> {
         match self {
             Self::Status { code, .. } => Some(*code),
@@ -34,7 +34,7 @@ impl Failure {
         }
     }
 
-    /// The server's words.
+    /// Returns the message.
     pub(crate) fn message(&self) -> &str {
         match self {
             Self::Status { message, .. } | Self::Transport(message) => message,
@@ -54,7 +54,7 @@ impl From<kube::Error> for Failure {
     }
 }
 
-/// The API server as one user sees it.
+/// Client for one user.
 #[derive(Clone)]
 pub(crate) struct Rest {
     client: Client,
@@ -62,7 +62,7 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
-    /// Connects with the rights of the configuration.
+    /// Connects with the credentials of the configuration.
     pub(crate) fn new(config: &Config, agent: &str) -> anyhow::Result<Self> {
         let mut config = config.clone();
         config.default_retry = false;
@@ -75,7 +75,7 @@ impl Rest {
         })
     }
 
-    /// Connects as somebody else.
+    /// Connects as an impersonated user.
     pub(crate) fn impersonate(
         config: &Config,
         agent: &str,
@@ -108,12 +108,12 @@ impl Rest {
         )
     }
 
-    /// The client, for watches.
+    /// Returns the client, for watches.
     pub(crate) fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// Reads an object; absent is `None`.
+    /// Reads an object. `None` if it is absent.
     pub(crate) async fn get(&self, path: &str) -> Result<Option<Value>, Failure> {
         match self.send(Method::GET, path, None).await {
             Ok(object) => Ok(Some(object)),
@@ -136,7 +136,7 @@ impl Rest {
             .await
     }
 
-    /// Changes an object by a merge patch.
+    /// Applies a merge patch to an object.
     pub(crate) async fn merge(&self, path: &str, change: &Value) -> Result<Value, Failure> {
         let path = self.managed(path);
         self.send(

@@ -1,9 +1,8 @@
-//! One TLS server that answers as any pod: aggregated API and webhooks.
+//! TLS server that answers for all pods: aggregated API and webhooks.
 //!
-//! Every address of the pod range is local (the network namespace routes it
-//! so), hence the address that a connection was made to tells which pod is
-//! meant. A connection to a pod that is not alive is closed at once, and open
-//! ones are cut when their pod goes: the API server keeps them for minutes.
+//! All pod addresses are local in the network namespace, so the destination address of a connection
+//! identifies the pod. A connection to a pod that is not running is closed at once. Open ones are
+//! cut when their pod ends, because the API server would keep them for minutes.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -25,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 use super::admission::{self, ValidationLog};
 use super::product::Product;
 
-/// The pods that answer right now, by address, with what their answers depend on.
+/// Running pods by address, with the data for their answers.
 pub(crate) struct Alive<P>(Arc<Mutex<HashMap<IpAddr, Backend<P>>>>);
 
-/// A pod that answers.
+/// Running pod.
 #[derive(Clone)]
 struct Backend<P> {
     uid: String,
@@ -50,7 +49,7 @@ impl<P> Default for Alive<P> {
 }
 
 impl<P: Clone> Alive<P> {
-    /// Lets a pod answer; nothing changes for one that already does.
+    /// Adds a pod. Does nothing if it is already there.
     pub(crate) fn insert(
         &self,
         address: IpAddr,
@@ -73,12 +72,12 @@ impl<P: Clone> Alive<P> {
         }
     }
 
-    /// Silences a pod and cuts its connections.
+    /// Removes a pod and cuts its connections.
     pub(crate) fn remove(&self, uid: &str) {
         self.retain(|other| other != uid);
     }
 
-    /// Silences all pods but those with such a uid.
+    /// Removes all pods whose uid does not match.
     pub(crate) fn retain(&self, stays: impl Fn(&str) -> bool) {
         self.lock().retain(|_, pod| {
             let stays = stays(&pod.uid);
@@ -98,7 +97,7 @@ impl<P: Clone> Alive<P> {
     }
 }
 
-/// Accepts connections until it is dropped; `answer` is told which pod is asked.
+/// Accepts connections until it is dropped. `answer` receives the addressed pod.
 pub(crate) async fn serve<P, A, F>(
     listener: TcpListener,
     alive: Alive<P>,
@@ -130,7 +129,7 @@ where
     F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
     let talk = async {
-        // Whatever goes wrong here is for the client to notice.
+        // Errors are the client's concern.
         let Ok(stream) = TlsAcceptor::from(Arc::clone(&backend.tls))
             .accept(stream)
             .await
@@ -153,7 +152,7 @@ where
     }
 }
 
-/// What the api pods of a product answer.
+/// Answers a request to the api pods of a product.
 pub(crate) async fn respond(
     request: Request<Incoming>,
     product: &Product,
@@ -186,7 +185,7 @@ pub(crate) async fn respond(
     }
 }
 
-/// Answers of the aggregated API.
+/// Answers a request to the aggregated API.
 fn aggregated(product: &Product, path: &str) -> Option<Value> {
     let (group, version) = (&product.group, &product.version);
     let group_version = format!("{group}/{version}");

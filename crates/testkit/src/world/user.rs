@@ -1,4 +1,4 @@
-//! A user who writes all the time and records what becomes of each write.
+//! Simulated user who writes continuously and records the results.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::rest::{Failure, Rest};
 
 /// Namespace in which the user works.
 pub const USERS: &str = "users";
-/// The user's name.
+/// Name of the user.
 pub const USER: &str = "ada";
-/// Time between two writes.
+/// Delay between two writes.
 const PACE: Duration = Duration::from_millis(50);
 
-/// All writes so far.
+/// Record of all writes.
 #[derive(Clone)]
 pub(crate) struct Diary {
     writes: Arc<Mutex<Vec<Write>>>,
@@ -40,7 +40,7 @@ impl Diary {
         Report::new(&self.writes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Follows the number of writes.
+    /// Returns a receiver of the number of writes.
     pub(crate) fn count(&self) -> watch::Receiver<usize> {
         self.count.subscribe()
     }
@@ -52,8 +52,8 @@ impl Diary {
     }
 }
 
-/// Creates, updates and deletes one object after the other, until dropped. `prefix` begins
-/// their names.
+/// Creates, updates and deletes one object after the other until it is dropped. Their names start
+/// with `prefix`.
 pub(crate) async fn write(
     (user, prefix): (Rest, &'static str),
     product: Arc<Product>,
@@ -109,7 +109,7 @@ pub(crate) async fn write(
 
         pace.tick().await;
         let began = start.elapsed();
-        // No webhook of the product looks at deletions.
+        // The product's webhooks do not validate deletions.
         let deleted = match user.delete(&path).await {
             Ok(()) => Outcome::Deleted,
             failed => outcome(failed, true, &name),
@@ -123,7 +123,7 @@ fn outcome(result: Result<(), Failure>, seen: bool, name: &str) -> Outcome {
         Ok(()) if seen => Outcome::Done,
         Ok(()) => Outcome::Unvalidated,
         Err(failure) => {
-            // The same trouble is one line of the report, whatever it hit.
+            // Remove the name, so that equal failures share one line of the report.
             let message = failure.message().replace(&format!("\"{name}\""), "…");
             match failure.code() {
                 Some(code) if code < 500 => Outcome::Refused(message),

@@ -1,4 +1,4 @@
-//! A page of its own: one file, nothing is fetched, nothing runs.
+//! Preview as a self-contained HTML page without scripts.
 
 use minijinja::{Environment, Value, context};
 use pleach_domain::diff::text::ObjectDiff;
@@ -13,18 +13,18 @@ use pleach_domain::preview::{Preview, ReleasePreview, worst_risk};
 
 use crate::cli::format::findings::plain;
 
-/// The `.html` in its name makes the engine escape everything that is put in.
+/// Template name. The suffix `.html` enables escaping in the template engine.
 const NAME: &str = "preview.html";
 
-/// As many lines of an object as a browser shows at ease, and as much of a line.
+/// Maximum number of lines per object, for the browser's sake.
 const LINES: usize = 2_000;
 const LINE: usize = 2_000;
-/// As many lines of all objects together.
+/// Maximum number of lines of all objects together.
 const ALL_LINES: usize = 100_000;
-/// Objects that are unfolded at once.
+/// Maximum number of objects that are initially expanded.
 const UNFOLDED: usize = 12;
 
-/// Writes it; `revisions` are for people.
+/// Renders the page. `revisions` are display names.
 pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String, minijinja::Error> {
     let mut room = ALL_LINES;
     let environments: Vec<_> = preview
@@ -80,7 +80,7 @@ pub(crate) fn page(preview: &Preview, revisions: (&str, &str)) -> Result<String,
     })
 }
 
-/// A release against the base.
+/// Returns the comparison of a release with the base.
 fn release(
     release: &ReleasePreview,
     live: Option<Value>,
@@ -99,7 +99,7 @@ fn release(
     }
 }
 
-/// A release in the cluster, without what is shown already.
+/// Returns the comparison of a release with the cluster, without changes that are already shown.
 fn in_the_cluster(live: &ReleasePreview, base: Option<&ReleasePreview>, room: &mut usize) -> Value {
     let (objects, same) = other_than(live, base);
     context! {
@@ -109,7 +109,7 @@ fn in_the_cluster(live: &ReleasePreview, base: Option<&ReleasePreview>, room: &m
     }
 }
 
-/// What is shown of a release below its name.
+/// Returns the details of a release.
 fn contents(release: &ReleasePreview, objects: &[&ObjectDiff], room: &mut usize) -> Value {
     let few = objects.len() <= UNFOLDED;
     let subjects: Vec<_> = release

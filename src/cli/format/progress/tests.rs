@@ -22,7 +22,7 @@ impl Write for Tape {
     }
 }
 
-/// Two definitions, then two ConfigMaps.
+/// Returns a plan with two CRDs and two ConfigMaps.
 fn plan() -> Plan {
     let names = ["a", "b", "c", "d"];
     let mut plan = samples::plan(&names.map(|name| (name, Action::Create)));
@@ -32,7 +32,7 @@ fn plan() -> Plan {
     plan
 }
 
-/// The lines after all these events.
+/// Returns the lines after all these events.
 fn lines(events: Vec<EventKind>) -> Vec<String> {
     let (plan, err) = (plan(), Tape::default());
     let mut ui = Ui::with_streams(Tape::default(), err.clone(), None, Verbosity::Normal);
@@ -69,7 +69,7 @@ fn done(id: usize, outcome: Outcome) -> EventKind {
 #[test]
 fn stages_are_told_when_applied_in_their_order() {
     let all = || (0..4).map(started);
-    // Both waits of the first stage end much later.
+    // Both waits of the first stage finish much later.
     let mut events: Vec<EventKind> = all().collect();
     events.extend([applied(2), applied(1), applied(3), applied(0)]);
     assert_eq!(
@@ -81,7 +81,7 @@ fn stages_are_told_when_applied_in_their_order() {
             "config: applied ConfigMap/web/d",
         ]
     );
-    // A request that is repeated does not hold up others, nor does one that failed.
+    // Neither a retried nor a failed operation blocks later lines.
     for end in [
         EventKind::Retrying(StepId(0), "busy".to_owned()),
         done(0, Outcome::Failed(Failure::new(FailureKind::Other, "no"))),
@@ -91,7 +91,7 @@ fn stages_are_told_when_applied_in_their_order() {
         let lines = lines(events);
         assert_eq!(lines.last().unwrap(), "config: applied ConfigMap/web/c");
     }
-    // At the end nothing is left untold.
+    // At the end, all lines are written.
     let mut events: Vec<EventKind> = all().collect();
     events.extend([applied(3), EventKind::Phase(Verb::Report)]);
     assert_eq!(lines(events), ["config: applied ConfigMap/web/d"]);
@@ -108,7 +108,7 @@ fn a_wait_has_a_line_when_its_reason_changes_and_now_and_then() {
         waiting(0, 36, "1 of 2"),
         waiting(0, 56, "1 of 2"),
         waiting(0, 66, "1 of 2"),
-        // The report tells it, once.
+        // The report shows the failure once.
         done(0, Outcome::Failed(failure)),
     ];
     let wait = |rest: &str| format!("waiting for Deployment.apps/web/api: {rest}");

@@ -1,4 +1,4 @@
-//! Live objects of releases in words and for programs.
+//! Live objects of releases as text and JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,11 +15,11 @@ use crate::cli::format::table::one_line;
 /// Live state of the releases that are shown.
 #[derive(Debug, Clone)]
 pub(crate) struct Live {
-    /// When it was read.
+    /// Time of the read.
     pub(crate) at: Timestamp,
-    /// By release.
+    /// State by release.
     pub(crate) releases: BTreeMap<(ReleaseName, Store), LiveStatus>,
-    /// Whether all objects are listed, and not only those with something to say.
+    /// Whether to list all objects, or only those with a message or drift.
     pub(crate) lists_all: bool,
 }
 
@@ -117,7 +117,7 @@ fn words(drift: &Drift, now: Timestamp) -> String {
     words
 }
 
-/// The same for programs.
+/// Formats the live state as JSON.
 pub(super) fn json(status: &LiveStatus, at: Timestamp) -> Value {
     let members = status.members.iter().map(|member| {
         json!({

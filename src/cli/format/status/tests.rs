@@ -150,14 +150,14 @@ fn what_people_said_stands_below_the_table() {
     assert_eq!(orders["suspend"]["by"], "ann@desk");
     assert_eq!(orders["sync"]["by"], "bob@desk");
 
-    // One that is over is said no more.
+    // An expired suspension is not shown.
     let over = json!({"suspend": {"until": "2026-07-01T10:04:59Z"}});
     assert!(!check(&[release(&over)], None).contains("suspended"));
     let value = json(&[release(&over)], None, None, now());
     assert_eq!(value["releases"][0]["orders"]["suspended"], false);
 }
 
-/// The first release with live objects.
+/// Returns the first release with live objects.
 fn live(unread: &[&str]) -> Live {
     let member = |object: &str, message: &str, drift: Option<Drift>| MemberStatus {
         object: object.parse().unwrap(),

@@ -1,4 +1,4 @@
-//! What was heard of the members of one release, and whether it is news.
+//! Mailbox of watch events for the members of one release.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -16,17 +16,17 @@ use tokio::time::Instant;
 
 use crate::engine::controller::run::Wanted;
 
-/// How the objects of a release were left.
+/// State of the objects of a release after a run.
 pub(in crate::engine::controller) struct Left {
     wanted: Arc<Wanted>,
     ignored: Ignored,
     members: Arc<Inventory>,
-    /// Positions of the manifests.
+    /// Index of each manifest.
     positions: HashMap<ObjectId, usize>,
 }
 
 impl Left {
-    /// Takes what was recorded when the release was brought to what is wanted.
+    /// Captures the recorded state after the desired state was applied.
     pub(in crate::engine::controller) fn new(
         wanted: Arc<Wanted>,
         ignored: Ignored,
@@ -36,7 +36,7 @@ impl Left {
         let positions = manifests
             .iter()
             .enumerate()
-            // Whether it ran is what counts, and not what became of it.
+            // A run-once job counts as done, whatever happens to it later.
             .filter(|(_, manifest)| !runs_once(manifest))
             .map(|(position, manifest)| (manifest.id().clone(), position))
             .collect();
@@ -48,7 +48,7 @@ impl Left {
         }
     }
 
-    /// Whether it is told when the object is not ready any more.
+    /// Returns whether lost readiness of the object is reported.
     fn awaits(&self, id: &ObjectId) -> bool {
         let (release, rendered) = self.wanted.release();
         let manifest = self.positions.get(id);
@@ -58,19 +58,19 @@ impl Left {
                 .is_some_and(|manifest| manifest.facts().readiness == ReadinessDemand::Require)
     }
 
-    /// Those of the objects that it is told of when they are not ready any more.
+    /// Returns the objects whose lost readiness is reported.
     fn awaited(&self) -> BTreeSet<ObjectId> {
         let ids = self.positions.keys();
         ids.filter(|id| self.awaits(id)).cloned().collect()
     }
 
-    /// Whether this incarnation of a run-time object is recorded.
+    /// Returns whether a runtime object with this uid is recorded.
     fn records(&self, id: &ObjectId, uid: &str) -> bool {
         let entry = self.members.entries.get(id);
         entry.is_some_and(|entry| entry.uid.as_deref() == Some(uid))
     }
 
-    /// Whether an object is as it was left. One that is nobody's member is.
+    /// Returns whether an object is in the captured state. True for objects that are no member.
     fn holds(&self, id: &ObjectId, live: Option<&LiveMeta>) -> bool {
         let entry = self.members.entries.get(id);
         let Some(entry) = entry.filter(|entry| entry.state == EntryState::Applied) else {
@@ -89,37 +89,37 @@ impl Left {
 
 impl fmt::Debug for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the manifests: Secrets are among them.
+        // Never print the manifests: they include Secrets.
         f.debug_struct("Left")
             .field("members", &self.positions.len())
             .finish_non_exhaustive()
     }
 }
 
-/// Where changes of the members of a release end up.
+/// Receiver of changes to the members of a release.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     manager: String,
     heard: Mutex<Heard>,
     news: Notify,
-    /// Something may not be ready any more.
+    /// Signals that an object can have lost readiness.
     stir: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Heard {
     left: Option<Left>,
-    /// Somebody is looking at the objects: what is heard meanwhile is judged
-    /// afterwards. The last of each is enough.
+    /// Events received during a reconcile, which are evaluated afterwards. Only the last one per
+    /// object is kept.
     held: Option<BTreeMap<ObjectId, Option<LiveMeta>>>,
-    /// Everything counts.
+    /// Treats every event as a change.
     alert: bool,
     changed: BTreeSet<ObjectId>,
-    /// Run-time objects, with the uid that was reported last of each.
+    /// Runtime objects, each with its last reported uid.
     expected: BTreeMap<ObjectId, Option<String>>,
-    /// Something was written to these, be it only what is said of them.
+    /// Objects with writes, including status updates.
     stirred: BTreeSet<ObjectId>,
-    /// When that was, of the first of them.
+    /// Time of the first of these writes.
     stirred_at: Option<Instant>,
 }
 
@@ -131,19 +131,18 @@ impl Heard {
         let is_as_left = match &self.left {
             _ if self.alert => false,
             Some(left) => left.holds(id, live),
-            // Nobody has brought it to anything yet.
+            // No state was applied yet.
             None => true,
         };
         if is_as_left {
-            // Whoever changed it has changed it back.
+            // The object was changed back.
             self.changed.remove(id);
         } else {
             self.changed.insert(id.clone());
         }
     }
 
-    /// A run-time object that is not recorded is reported once, however often its
-    /// controller writes to it.
+    /// Reports an unrecorded runtime object once, however often its controller writes to it.
     fn judge_expected(&mut self, id: &ObjectId, live: Option<&LiveMeta>) {
         let Some(live) = live.filter(|live| !live.deleting) else {
             self.changed.remove(id);
@@ -178,7 +177,7 @@ impl Mailbox {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An object is like this now; none where it is gone.
+    /// Records the present metadata of an object; `None` if it is deleted.
     pub(super) fn hear(&self, id: &ObjectId, metadata: Option<&Value>) {
         let live = metadata.map(|metadata| LiveMeta::read(metadata, &self.manager));
         let mut heard = self.lock();
@@ -192,7 +191,7 @@ impl Mailbox {
         }
     }
 
-    /// Something was written to an object.
+    /// Records a write to an object.
     pub(super) fn stirred(&self, id: &ObjectId) {
         let mut heard = self.lock();
         if heard.left.as_ref().is_some_and(|left| left.awaits(id)) {
@@ -202,7 +201,7 @@ impl Mailbox {
         }
     }
 
-    /// All objects may not be ready any more.
+    /// Schedules a readiness check of all objects.
     pub(super) fn stir(&self) {
         let mut heard = self.lock();
         heard.stirred = heard.left.as_ref().map(Left::awaited).unwrap_or_default();
@@ -212,7 +211,7 @@ impl Mailbox {
         }
     }
 
-    /// Waits until something may not be ready any more, and says since when.
+    /// Waits for a write to an object, and returns its time.
     pub(super) async fn is_stirred(&self) -> Instant {
         loop {
             if let Some(at) = self.lock().stirred_at {
@@ -222,21 +221,21 @@ impl Mailbox {
         }
     }
 
-    /// Gives what may not be.
+    /// Returns the objects to check.
     pub(super) fn take_stirred(&self) -> BTreeSet<ObjectId> {
         let mut heard = self.lock();
         heard.stirred_at = None;
         std::mem::take(&mut heard.stirred)
     }
 
-    /// Somebody begins to look. Gives what nobody has taken of what was changed.
+    /// Starts the buffering of a reconcile. Returns the pending changed objects.
     pub(super) fn begin(&self) -> BTreeSet<ObjectId> {
         let mut heard = self.lock();
         heard.held.get_or_insert_default();
         std::mem::take(&mut heard.changed)
     }
 
-    /// Somebody has looked.
+    /// Ends the buffering and evaluates the events.
     pub(super) fn settle(&self, left: Option<Left>) {
         let mut heard = self.lock();
         if left.is_some() {
@@ -251,7 +250,7 @@ impl Mailbox {
         }
     }
 
-    /// Which run-time objects are expected from now on.
+    /// Sets the expected runtime objects.
     pub(super) fn expect(&self, ids: &BTreeSet<ObjectId>) {
         let mut heard = self.lock();
         heard.expected.retain(|id, _| ids.contains(id));

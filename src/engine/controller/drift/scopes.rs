@@ -1,5 +1,5 @@
-//! Which watches are open: a kind in the whole cluster, or, where that is
-//! forbidden, in each namespace that members lie in. Run-time objects have a watch each.
+//! Open watches: cluster-wide per kind or, if forbidden, per namespace with members. Each runtime
+//! object has its own watch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 use super::{Expected, Kind};
 use crate::io::cluster::ResourcePath;
 
-/// A kind, everywhere or in a namespace, or one object of it.
+/// A kind in the cluster or a namespace, or a single object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Scope {
     pub(super) path: ResourcePath,
     pub(super) namespace: Option<String>,
-    /// The object, where that is watched alone.
+    /// The object, for a watch of a single one.
     pub(super) name: Option<String>,
 }
 
@@ -35,16 +35,16 @@ impl fmt::Display for Scope {
     }
 }
 
-/// The watches that are open, and those that are forbidden.
+/// Open and forbidden watches.
 #[derive(Debug, Default)]
 pub(super) struct Scopes {
     open: BTreeMap<Scope, CancellationToken>,
-    /// Until when nobody asks again.
+    /// Time of the next attempt of each forbidden watch.
     closed: BTreeMap<Scope, Instant>,
 }
 
 impl Scopes {
-    /// Ends what nobody needs, and gives what is to be begun.
+    /// Ends unneeded watches, and returns those to start.
     pub(super) fn adjust(
         &mut self,
         kinds: &BTreeMap<GroupKind, Kind>,
@@ -71,7 +71,7 @@ impl Scopes {
         begun
     }
 
-    /// A watch is forbidden: it ends, and is not begun again before a time.
+    /// Closes a forbidden watch until its next attempt.
     pub(super) fn close(&mut self, scope: Scope, until: Instant) {
         if let Some(ending) = self.open.remove(&scope) {
             ending.cancel();
@@ -79,7 +79,7 @@ impl Scopes {
         self.closed.insert(scope, until);
     }
 
-    /// When one that is forbidden is tried again.
+    /// Returns the time of the next attempt of a forbidden watch.
     pub(super) fn retry_at(&self) -> Option<Instant> {
         self.closed.values().min().copied()
     }
@@ -154,14 +154,14 @@ mod tests {
         assert!(begun[0].1.is_cancelled());
         let begun = scopes.adjust(&kinds(&["a", "b"]), &BTreeMap::new(), now);
         assert_eq!(shown(&begun), ["ConfigMap in a", "ConfigMap in b"]);
-        // One of them is forbidden too: the interval is left for it.
+        // A forbidden namespace is left to the interval.
         scopes.close(begun[0].0.clone(), later);
         assert_eq!(
             shown(&scopes.adjust(&kinds(&["a", "b"]), &BTreeMap::new(), now)),
             [""; 0]
         );
         assert_eq!(scopes.retry_at(), Some(later));
-        // Rights may come; then one watch does for all again.
+        // With new permissions, one watch covers all namespaces again.
         let begun_again = scopes.adjust(&kinds(&["a", "b"]), &BTreeMap::new(), later);
         assert_eq!(shown(&begun_again), ["ConfigMap"]);
         assert!(begun[1].1.is_cancelled());
@@ -178,7 +178,7 @@ mod tests {
         let begun = scopes.adjust(&none, &expected, now);
         assert_eq!(shown(&begun), ["Secret certs in a"]);
         assert_eq!(shown(&scopes.adjust(&none, &expected, now)), [""; 0]);
-        // Where it is forbidden, the interval finds the object.
+        // If the watch is forbidden, the interval finds the object.
         scopes.close(begun[0].0.clone(), now + Duration::from_secs(5));
         assert_eq!(shown(&scopes.adjust(&none, &expected, now)), [""; 0]);
     }

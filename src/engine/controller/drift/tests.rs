@@ -1,4 +1,4 @@
-//! What is heard of members, who hears it, and where they are watched.
+//! Distribution of watch events to releases, and selection of watches.
 
 use serde_json::json;
 
@@ -53,13 +53,13 @@ fn what_a_new_list_does_not_have_is_a_change() {
     let members = Members::default();
     let subscription = subscribed(&members, &["a", "b"]);
     subscription.watch([scope(None).path].into_iter());
-    // A watch broke, and began with a list.
+    // A restarted watch begins with a list.
     heard(&members, None, Heard::Rest(Vec::new()));
     assert_eq!(
         subscription.mailbox.take(),
         BTreeSet::from([id("a"), id("b")])
     );
-    // A list of another namespace says nothing of it.
+    // A list of another namespace does not affect it.
     heard(&members, Some("other"), Heard::Rest(Vec::new()));
     assert!(subscription.mailbox.take().is_empty());
 }
@@ -98,16 +98,16 @@ fn a_kind_is_watched_where_it_is_served_by_now() {
     };
     let none = BTreeSet::new();
     assert_eq!(watched("v1"), Some(path("v1")));
-    // Others want it in a version that is served as well.
+    // Other releases use another served version.
     assert_eq!(watched("v2"), Some(path("v1")));
     members.hear(&at("v1"), unserved(), &none);
-    // A server that only started serves it again.
+    // The API server was only starting, and serves the path again.
     members.hear(&at("v1"), Ok(Heard::Rest(Vec::new())), &none);
     assert_eq!(watched("v2"), Some(path("v1")));
     members.hear(&at("v1"), unserved(), &none);
     assert_eq!(watched("v1"), Some(path("v1")));
     assert_eq!(watched("v2"), Some(path("v2")));
-    // What ends late says nothing of what came after it.
+    // A late event of an ended watch does not affect the present one.
     members.hear(&at("v1"), unserved(), &none);
     assert_eq!(watched("v1"), Some(path("v2")));
 }
@@ -131,7 +131,7 @@ fn each_release_hears_of_its_own_members() {
     assert!(first.mailbox.take().is_empty());
     assert_eq!(second.mailbox.take(), BTreeSet::from([id("b")]));
     drop(second);
-    // Nothing is kept of what nobody has.
+    // Objects without subscribers are removed.
     assert_eq!(members.lock().listeners.len(), 1);
     drop(first);
     assert!(members.lock().listeners.is_empty() && members.lock().kinds.is_empty());
@@ -159,7 +159,7 @@ async fn what_is_changed_back_at_once_wakes_nobody() {
     change();
     let others = async {
         tokio::time::sleep(GATHER / 2).await;
-        // As it was left again.
+        // The object is changed back.
         subscription.mailbox.take();
         tokio::time::sleep(later).await;
         change();
@@ -193,13 +193,13 @@ fn connections_that_are_the_same_share_their_watches() {
     assert!(is_new);
     let (again, is_new) = known.on(made());
     assert!(!is_new && first.is_same(&again));
-    // Who may see less is shown less.
+    // Another connection can have other permissions, so it has its own members.
     let (second, is_new) = known.on((other, None));
     assert!(is_new && !first.is_same(&second));
-    // So is who comes by a kubeconfig that changed.
+    // A changed kubeconfig has its own members too.
     let (third, is_new) = known.on((connection.clone(), Some(Digest::of(b"other"))));
     assert!(is_new && !first.is_same(&third));
-    // What nobody has any more is followed anew.
+    // A connection without subscribers is created again.
     drop((first, again));
     assert!(known.on(made()).1);
     assert!(Watches::new(false).0.0.is_none());
@@ -219,7 +219,7 @@ fn a_run_time_object_is_no_member_of_a_list_by_label() {
         ..scope(Some("web"))
     };
     assert_eq!(members.within(&alone), [id("made")].into());
-    // Git has it from now on.
+    // Git contains the object now.
     subscription.begin([id("a"), id("made")].into());
     assert_eq!(members.within(&scope(None)), [id("a"), id("made")].into());
     drop(subscription);

@@ -1,5 +1,4 @@
-//! What is told of releases that left git: on their records, and to those who do not
-//! watch them.
+//! Reports about releases that left git: conditions on their records, and notifications.
 
 use jiff::Timestamp;
 use pleach_domain::inventory::{Condition, ReleaseName, Store};
@@ -12,7 +11,7 @@ use crate::engine::controller::{End, LoopEvent};
 use crate::engine::sync::state;
 use crate::engine::words;
 
-/// What was told of a release that left git.
+/// Last report about a release that left git.
 pub(super) struct Leaving {
     said: Option<Vec<Condition>>,
     news: Told,
@@ -27,11 +26,11 @@ impl Default for Leaving {
     }
 }
 
-/// A release that left git: its name, where its record is, and its last version.
+/// A release that left git: name, store of its record, and last version.
 pub(super) type Former<'a> = (&'a ReleaseName, &'a Store, &'a str);
 
 impl Ends {
-    /// Tells what came of looking at a release that left git, where that is news.
+    /// Reports the outcome for a release that left git, if it changed.
     pub(super) async fn tell(
         &mut self,
         wanted: &Wanted,
@@ -47,7 +46,7 @@ impl Ends {
         if looked.end != End::Removed && leaving.said.as_ref() != Some(&said) {
             match state::tell(&cluster, name, store, &said).await {
                 Ok(()) => leaving.said = Some(said),
-                // It is said when it is looked at again.
+                // The next reconcile reports it again.
                 Err(error) => {
                     tracing::debug!(release = %name, error = %words(&error), "nothing could be told");
                 }

@@ -1,11 +1,10 @@
-//! What an environment was before the loop started, while nothing newer can be
-//! synced: drift is corrected to it.
+//! Restores the last applied state of an environment after a restart, while no newer commit can be
+//! synced. Drift is corrected to that state.
 //!
-//! The records of its releases name the commits that they were brought to. They lie
-//! in the cluster, and whoever may write there decides nothing about git: a commit
-//! counts only where the branch that the configuration names has it in its history,
-//! and where it is signed as commits have to be. A release that is not as that commit
-//! says is left alone: it is made neither newer nor older by what a record says.
+//! The records of its releases name the commits, but clients with write access to the cluster must
+//! not decide about git. So a commit counts only if it is in the history of the configured branch,
+//! and carries the required signatures. A release in another state than that commit is left alone:
+//! a record never causes an upgrade or a downgrade.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,11 +23,11 @@ use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
 
 impl Environment {
-    /// Asks what the environment was, where a commit is held and nothing is known of it;
-    /// once for each such commit. False where that has to be tried again.
+    /// Starts a lookup of the previous state if a commit is stalled and none is loaded, once per
+    /// stalled commit. Returns false to ask for a retry.
     pub(super) async fn remember(&mut self, assigned: &Assigned) -> bool {
         let held = self.hold.as_ref().filter(|_| self.loaded.is_none());
-        // What git has no more is left alone, also what is there of it.
+        // An environment that left git is not touched.
         let held = held.filter(|hold| hold.reason != "EnvironmentMissing");
         let Some(held) = held.and_then(|hold| hold.revision.clone()) else {
             self.remembering = None;
@@ -60,14 +59,14 @@ impl Environment {
                 release: None,
                 answer,
             };
-            // Nobody answers any more when the loop ends.
+            // The receiver is gone only at shutdown.
             drop(self.questions.send(question));
         }
         true
     }
 
-    /// Takes what was found, where nothing is known otherwise; nothing where it could
-    /// not be looked up.
+    /// Adopts the result of the lookup if nothing else is loaded. The outer `None`: the lookup
+    /// failed.
     pub(super) fn remembers(&mut self, found: Option<Recalled>) {
         self.remembering = None;
         match found {
@@ -84,8 +83,8 @@ impl Environment {
         }
     }
 
-    /// Asks what held releases were of which that is not known, by their records; all of them
-    /// at once. False where that has to be tried again.
+    /// Starts lookups of the unknown previous states of stalled releases, all at once. Returns
+    /// false to ask for a retry.
     pub(super) async fn remember_held(&mut self, assigned: &Assigned) -> bool {
         let is_unknown = |former: &Former| matches!(former, Former::Unknown);
         let (Some(source), Some(loaded)) = (
@@ -121,10 +120,10 @@ impl Environment {
                         release: Some(name.clone()),
                         answer,
                     };
-                    // Nobody answers any more when the loop ends.
+                    // The receiver is gone only at shutdown.
                     drop(self.questions.send(question));
                 }
-                // It was never installed from this branch.
+                // The release was never installed from this branch.
                 None => drop(answer.send(None)),
             }
             let name = name.clone();
@@ -135,8 +134,8 @@ impl Environment {
         true
     }
 
-    /// Takes what a held release was. True where all answers are there: the environment is
-    /// read again with them.
+    /// Records the previous state of a stalled release. Returns true if no lookup is left, so that
+    /// the environment is loaded again.
     pub(super) fn remembers_held(
         &mut self,
         found: Result<(String, Option<Recalled>), JoinError>,
@@ -164,7 +163,7 @@ impl Environment {
         is_over
     }
 
-    /// The commits of a branch that the records of the releases name, by the names of these.
+    /// Returns the recorded commits of a branch, with the names of their releases.
     async fn recorded(
         &mut self,
         assigned: &Assigned,
@@ -192,7 +191,7 @@ impl Environment {
                 continue;
             }
             let is_meant = match meant {
-                // Another cluster may have a release of the same name.
+                // Another cluster can have a release of the same name.
                 Some(ClusterId(id)) => is_cluster(&cluster, &release.store, id).await == Some(true),
                 None => true,
             };

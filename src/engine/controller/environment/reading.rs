@@ -1,4 +1,4 @@
-//! Which commit of an environment is read, what came of it, and what holds it.
+//! Loading of the commits of an environment, and its holds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::engine::controller::{Grant, LoopEvent};
 use crate::engine::load::Loaded;
 
 impl Environment {
-    /// Reads the environment, where its commit is another one. False where that has to
-    /// be tried again: it is not the commit that is wrong.
+    /// Loads the environment if its commit changed. Returns false to ask for a retry for a reason
+    /// other than the commit.
     pub(super) async fn read(&mut self, assigned: &Assigned) -> bool {
         let is_followed = matches!(assigned.what, Assignment::Follow { .. });
         if !is_followed && self.beyond.take().is_some() {
-            // There is nothing to read again, and whatever comes next is read.
+            // There is no commit to retry. The next one is loaded in any case.
             self.tried = None;
         }
         let (commit, reader) = match &assigned.what {
@@ -34,8 +34,8 @@ impl Environment {
                 return true;
             }
             Assignment::Distrusted { commit, message } => {
-                // The commit before it may come back, and is good then: it is
-                // read, also where nothing of the environment is another.
+                // Forget the inputs: if the previous commit returns, it is trusted and must be
+                // loaded even without changes.
                 self.tried = None;
                 self.inputs = None;
                 let hold = Hold::new("UntrustedCommit", message.clone());
@@ -43,7 +43,7 @@ impl Environment {
                 return true;
             }
             Assignment::Unknown => {
-                // What held it is over, and its commit is still to come.
+                // A hold without a commit is over. The first commit is still expected.
                 self.hold.take_if(|hold| hold.revision.is_none());
                 return true;
             }
@@ -56,7 +56,7 @@ impl Environment {
             return true;
         }
         if let Some(hold) = self.attempt.hold(commit) {
-            // The commit before it may come back, and is read then.
+            // Forget the inputs, so that the previous commit is loaded if it returns.
             self.tried = None;
             self.inputs = None;
             self.held(assigned, hold, Some(commit));
@@ -79,7 +79,7 @@ impl Environment {
                 self.unaffected(commit, None);
                 return true;
             }
-            // One for another cluster is held as one that cannot be read.
+            // An environment for another cluster is stalled like an invalid one.
             Read::From(inputs, read) => {
                 let read = read.and_then(|loaded| for_cluster(*loaded, &assigned.grant));
                 (Some(inputs), read)
@@ -93,8 +93,8 @@ impl Environment {
                 self.tried = None;
                 self.unread = unread.saturating_add(1);
                 if unread == 0 {
-                    // It may be over in a moment, and each release would have to be
-                    // looked at for the sake of it.
+                    // Publish only repeated failures: the first can pass quickly, and each
+                    // publication makes every release report.
                     return false;
                 }
                 (None, Err(hold))
@@ -109,7 +109,7 @@ impl Environment {
         self.tried.is_some()
     }
 
-    /// Takes what a commit holds as the environment, or what is wrong with the commit.
+    /// Adopts the environment of a commit, or the hold of an invalid commit.
     fn adopt(
         &mut self,
         assigned: &Assigned,
@@ -118,7 +118,7 @@ impl Environment {
         read: Result<Loaded, Hold>,
     ) {
         match read {
-            // Read from other files, or in other words: nobody is woken.
+            // Only irrelevant files or formatting changed, so no release is triggered.
             Ok(loaded) if self.is_wanted_already(&loaded) => {
                 self.attempt.end();
                 self.unaffected(commit, Some(started.elapsed()));
@@ -144,8 +144,8 @@ impl Environment {
             }
             Err(hold) => {
                 self.attempt.end();
-                // What git has no more is left alone; what is only broken is
-                // kept as it was last good.
+                // An environment that left git is no longer touched. An invalid one keeps its last
+                // good state.
                 if hold.reason == "EnvironmentMissing" {
                     self.loaded = None;
                     self.formers.clear();
@@ -155,7 +155,7 @@ impl Environment {
         }
     }
 
-    /// What a release was before a commit at which it is held.
+    /// Returns the state of a release before the commit at which it is stalled.
     fn former(&self, name: &str, commit: &str) -> Former {
         let before = self.loaded.as_ref();
         let before = before.filter(|loaded| loaded.names().contains(&name));
@@ -167,14 +167,14 @@ impl Environment {
         }
     }
 
-    /// Whether the same is kept already as a commit wants.
+    /// Returns whether the loaded state already equals that of a commit.
     fn is_wanted_already(&self, loaded: &Loaded) -> bool {
         let known = self.loaded.as_ref();
         self.hold.is_none() && known.is_some_and(|known| known.wants_the_same(loaded))
     }
 
-    /// Notes that a commit changes nothing; `took` is how long it took to read it,
-    /// where that was necessary to know.
+    /// Reports that a commit changes nothing. `took` is the duration of the load, if one was
+    /// necessary.
     fn unaffected(&self, commit: &str, took: Option<Duration>) {
         self.shared.listener.tell(LoopEvent::Unaffected {
             environment: self.key.environment.clone(),
@@ -184,7 +184,7 @@ impl Environment {
         });
     }
 
-    /// Notes why nothing newer is synced; `commit` where that is the reason.
+    /// Records and reports a hold. `commit` is the cause, if one is.
     pub(super) fn held(&mut self, assigned: &Assigned, mut hold: Hold, commit: Option<&str>) {
         hold.revision = commit.map(str::to_owned);
         if self.hold.as_ref() != Some(&hold) {
@@ -205,8 +205,8 @@ fn held_names(loaded: &Loaded) -> impl Iterator<Item = &str> {
     loaded.held.keys().map(String::as_str)
 }
 
-/// An environment, where it may be synced to the cluster that is meant. Its policy is at
-/// least as strict as the minimum of the grant.
+/// Checks that an environment names the expected cluster. Makes its sync policy at least as
+/// strict as the minimum of the source policy.
 pub(in crate::engine::controller) fn for_cluster(
     mut loaded: Loaded,
     grant: &Grant,
@@ -231,7 +231,7 @@ pub(super) fn wrong_cluster(meant: &ClusterId, named: &ClusterId) -> Hold {
 }
 
 impl Environment {
-    /// Reads the environment at a commit within the limit; none at the end of the loop.
+    /// Loads the environment at a commit within the time limit. Returns `None` at shutdown.
     async fn read_in_time(&self, which: Which) -> Option<Read> {
         let replaced = self.loaded.as_ref();
         let known = Known {

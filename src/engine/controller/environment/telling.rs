@@ -1,5 +1,5 @@
-//! What is told of an environment: on the records of its releases, and, while none of
-//! them has a task, to those who do not watch them.
+//! Reports about an environment: conditions on the records of its releases and, for releases
+//! without a task, notifications.
 
 use std::time::Duration;
 
@@ -27,17 +27,17 @@ fn condition(kind: ConditionKind, reason: &str, message: &str) -> Condition {
     }
 }
 
-/// What is told of releases that have no task.
+/// Report about releases without a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Untasked {
-    /// The release; all of the environment where none is named.
+    /// The release; `None` for all releases of the environment.
     release: Option<String>,
     said: Vec<Condition>,
     hold: Option<Hold>,
 }
 
 impl Untasked {
-    /// One release.
+    /// Creates the report about one release.
     pub(super) fn one(release: &str, said: Vec<Condition>, hold: Option<Hold>) -> Self {
         Self {
             release: Some(release.to_owned()),
@@ -52,8 +52,8 @@ impl Untasked {
 }
 
 impl Environment {
-    /// What the object that holds a record says beside it: that a loop follows
-    /// the release, so that a desk knows, and what holds that loop.
+    /// Returns the conditions of the environment for each record: that the controller follows the
+    /// release, and the reason of a stall if any. The CLI reads them.
     pub(super) fn conditions(assigned: &Assigned, hold: Option<&Hold>) -> Vec<Condition> {
         let stalled = hold.map(|hold| (ConditionKind::Stalled, &hold.reason, &hold.message));
         let unreachable = "Unreachable".to_owned();
@@ -65,7 +65,7 @@ impl Environment {
             .collect()
     }
 
-    /// Tells of all releases of the environment while none of them has a task.
+    /// Reports about all releases of the environment while none of them has a task.
     pub(super) async fn tell(&mut self, assigned: &Assigned) -> Result<(), String> {
         if self.hold.is_none() && assigned.source.is_none() {
             self.told = None;
@@ -79,7 +79,7 @@ impl Environment {
         self.tell_untasked(assigned, vec![all]).await
     }
 
-    /// Tells of releases that have no task.
+    /// Reports about releases without a task.
     pub(super) async fn tell_untasked(
         &mut self,
         assigned: &Assigned,
@@ -88,7 +88,7 @@ impl Environment {
         if self.is_reported(&untasked) {
             return Ok(());
         }
-        // After a failure nothing counts as reported.
+        // After a failure, everything is reported again.
         self.told = None;
         let loaded = self.loaded.as_ref();
         let context = loaded.and_then(|loaded| loaded.environment.cluster.context.clone());
@@ -102,7 +102,7 @@ impl Environment {
         let telling = async {
             let records = match state::releases(&cluster, &search).await {
                 Ok(records) => records.releases,
-                // Who may not list them knows of none.
+                // Without permission to list records, no release is known.
                 Err(error) if error.class() == Some(&Class::Forbidden) => Vec::new(),
                 Err(error) => return Err(words(&error)),
             };
@@ -119,7 +119,7 @@ impl Environment {
                 };
                 let hold = one.hold.as_ref();
                 let is_meant = match &id {
-                    // Another cluster may have a release of the same name.
+                    // Another cluster can have a release of the same name.
                     Some(id) => is_cluster(&cluster, &release.store, &id.0).await == Some(true),
                     None => true,
                 };
@@ -144,22 +144,22 @@ impl Environment {
         Ok(())
     }
 
-    /// Returns whether exactly this was reported of releases without a task, less than a
-    /// heartbeat ago.
+    /// Returns whether exactly this was reported of releases without a task, less than a heartbeat
+    /// ago.
     pub(super) fn is_reported(&self, untasked: &[Untasked]) -> bool {
         self.told.as_deref() == Some(untasked) && self.renewed.elapsed() < HEARTBEAT
     }
 
-    /// Time until the report of releases without a task is renewed. `None`: nothing is
-    /// reported of them.
+    /// Returns the time until the report on releases without a task is renewed. `None`: there is no
+    /// report.
     pub(super) fn renewal(&self) -> Option<Duration> {
         let is_told = self.told.is_some();
         is_told.then(|| HEARTBEAT.saturating_sub(self.renewed.elapsed()))
     }
 }
 
-/// Whether a release may be of a repository: one that a loop brought to what another
-/// repository says is none of our business, whatever it is called.
+/// Returns whether a release can belong to this repository. A record from another repository
+/// excludes that, whatever the name.
 fn is_of_repository(release: &ReleaseSummary, source: Option<&Source>) -> bool {
     let Some(ours) = source else { return true };
     release.record.as_ref().is_ok_and(|record| {
@@ -173,7 +173,7 @@ fn is_allowed(grant: &Grant, store: &Store) -> bool {
     allow.is_none_or(|allow| allow.refuse_store(store).is_none())
 }
 
-/// Tells those who do not watch a release what holds its environment.
+/// Sends the notification about a hold.
 async fn spread(
     listener: &Listener,
     cluster: &Cluster,

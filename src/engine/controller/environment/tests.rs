@@ -1,4 +1,4 @@
-//! What becomes of commits that cannot be read, and of environments without one.
+//! Handling of commits that cannot be loaded, and of environments without a commit.
 
 use std::process::Command;
 
@@ -46,13 +46,13 @@ fn shared() -> Shared {
             fetcher: Fetcher::by("/bin/true".into()),
             budget: Budget::of(1 << 30),
         },
-        // Nothing is remembered.
+        // No crash is recorded.
         folder: "/nonexistent".into(),
         stop: CancellationToken::new(),
     }
 }
 
-/// A commit of environment web.
+/// Builds the assignment of a commit of environment web.
 fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
     let grant = Grant {
         url: remote.url.clone(),
@@ -83,7 +83,7 @@ fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
     }
 }
 
-/// A repository with one commit of environment web, and what was fetched of it.
+/// Creates a repository with one commit of environment web, and fetches it.
 fn fetched() -> (tempfile::TempDir, Remote, Fetched) {
     let folder = tempfile::tempdir().unwrap();
     let git = |args: &[&str]| {
@@ -122,7 +122,7 @@ async fn what_is_not_synced_any_more_asks_for_nothing() {
     let paces = environment.paces.clone();
     paces.set(&environment.key, Duration::from_secs(1));
     assert_eq!(paces.shortest(), Some(Duration::from_secs(1)));
-    // As after its branch went.
+    // The same happens after the deletion of its branch.
     environment.settle(&good).await.unwrap();
     assert_eq!(paces.shortest(), None);
 }
@@ -150,7 +150,7 @@ async fn a_report_about_releases_without_a_task_is_renewed_at_the_heartbeat() {
     assert_eq!(environment.renewal(), Some(Duration::ZERO));
 }
 
-/// An environment that is tried by a program of a few lines.
+/// Creates an environment that is rendered by a shell script.
 fn tried_by(assigned: &Assigned, script: &str) -> (TemporaryFolder, Environment) {
     let (folder, program) = program(script);
     let mut environment = environment(assigned);
@@ -221,11 +221,11 @@ async fn a_commit_at_which_the_controller_crashed_waits_and_no_other_commit_does
         assert!(hold.message.contains(&head[..7]), "{}", hold.message);
         assert_eq!((environment.tried.as_ref(), tries()), (None, 0));
     }
-    // The environment is reconciled again at the end of the pause.
+    // The environment is reconciled again at the end of the backoff.
     assert!(environment.attempt.left().is_some());
     let other = "01".repeat(20);
     assert_eq!(environment.attempt.hold(&other), None);
-    // An attempt that failed in an orderly way is no crash.
+    // An attempt that failed without a crash leaves no crash record.
     environment.attempt = Attempt::of(program.path(), "another", &key);
     assert!(!environment.read(&good).await);
     assert_eq!(tries(), 1);
@@ -241,7 +241,7 @@ async fn a_commit_that_is_not_at_hand_is_read_again() {
     let head = &fetched.heads["env/web"];
     let good = assigned(&remote, &fetched, head);
     let mut environment = environment(&good);
-    // It has no environments, whenever it is read.
+    // The commit contains no environments, so each load fails.
     assert!(environment.read(&good).await);
     assert_eq!(environment.tried.as_ref(), Some(head));
     let other = assigned(&remote, &fetched, &"01".repeat(20));
@@ -275,14 +275,14 @@ async fn what_git_has_no_more_takes_no_task() {
 async fn a_silent_remote_holds_up_nobody_else() {
     let (_folder, remote, fetched) = fetched();
     let head = fetched.heads["env/web"].clone();
-    // It accepts connections and says nothing.
+    // It accepts connections and never answers.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = Remote {
         url: format!("http://{}/fleet.git", listener.local_addr().unwrap()),
         auth: Auth::Anonymous,
         keys: None,
     };
-    // In the place of `pleach worker fetch`.
+    // Replaces `pleach worker fetch`.
     let (_program, program) = program(
         r#"order=$(cat)
 field() { printf %s "$order" | sed "s/.*\"$1\":\"\([^\"]*\)\".*/\1/"; }
@@ -290,7 +290,7 @@ case $order in *http://*) exec sleep 1000 ;; esac
 git --git-dir "$(field folder)" fetch --quiet "$(field from)" +refs/heads/env/web:refs/pleach/former
 echo '{"Ok":{"branches":{},"defaultBranch":null}}'"#,
     );
-    // Clones share the room for one history.
+    // Clones share the single history permit.
     let mut shared = shared();
     shared.fetching.fetcher = Fetcher::by(program);
     let recollect = |remote: &Remote, limit| {
@@ -319,7 +319,7 @@ echo '{"Ok":{"branches":{},"defaultBranch":null}}'"#,
     let (works, answered, _kept) = recollect(&remote, Duration::from_mins(1));
     let (other, too, _kept) = recollect(&remote, Duration::from_mins(1));
     let answers = async {
-        // The first one has the room by now: it gives it back.
+        // The first lookup has the permit by now, and returns it on its time-out.
         assert!(unanswered.await.is_err());
         assert!(answered.await.is_ok() && too.await.is_ok());
     };

@@ -1,4 +1,4 @@
-//! Which releases are held with one that has errors, and what they are kept at.
+//! Selection of releases that are stalled with an invalid one, and their retained states.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +16,8 @@ fn map(name: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: v}}\n")
 }
 
-/// The commit of an environment whose releases are in one namespace, each with a bundle of its
-/// own: name, more of its entry, and its file.
+/// Builds a commit of an environment with all releases in one namespace, each with its own bundle:
+/// name, rest of its entry, and its file.
 fn commit(revision: &str, releases: &[(&str, &str, String)]) -> Loaded {
     let entries = releases.iter();
     let entries: Vec<String> = entries
@@ -57,7 +57,7 @@ fn unknown(_: &str) -> Former {
     Former::Unknown
 }
 
-/// What a release of a commit was.
+/// Returns the previous state of each release of a commit.
 fn before(loaded: &Loaded) -> impl Fn(&str) -> Former + '_ {
     |name| Former::Known(Arc::new(loaded.alone(name)), false)
 }
@@ -65,8 +65,8 @@ fn before(loaded: &Loaded) -> impl Fn(&str) -> Former + '_ {
 #[test]
 fn who_needs_a_held_release_is_held_with_it() {
     let from = |release: &str| format!(", movedFrom: {{environment: dev, release: {release}}}");
-    // Each case: what the entries of a, b and c have beside their bundle, and which releases
-    // are held while a has an error.
+    // Each case: additional fields of the entries of a, b and c, and the releases that are stalled
+    // while a has an error.
     let cases: [(&str, [&str; 3], &[&str]); 5] = [
         ("nobody needs it", ["", "", ""], &["a"]),
         (
@@ -99,7 +99,7 @@ fn who_needs_a_held_release_is_held_with_it() {
         assert_eq!(names, BTreeSet::from(["a", "b", "c"]), "{case}");
         assert_eq!(loaded.environment.releases.len(), loaded.rendered.len());
         assert!(loaded.is_sound(), "{case}");
-        // Git has all of them.
+        // Git still contains all of them.
         assert!(loaded.given_up.is_empty(), "{case}");
     }
 }
@@ -142,7 +142,7 @@ fn what_a_held_release_had_no_other_release_may_have() {
         reason.ends_with("release a, which is held, has ConfigMap/one/a"),
         "{reason}"
     );
-    // Both are kept as they were, and known to the others.
+    // Both retain their state, and their objects are known to the other releases.
     for name in ["a", "b"] {
         let (release, _) = formers[name].release().unwrap();
         assert_eq!(release.name.release, name);
@@ -171,7 +171,7 @@ fn who_uses_a_kind_of_a_held_release_is_held_with_it() {
     let mut now = read();
     complete(&mut now, before(&former));
     assert_eq!(held(&now), ["a", "b"]);
-    // Until it is known which kinds it defines it may be any.
+    // The kinds that it defines are unknown, so any kind could be one of them.
     let mut now = read();
     complete(&mut now, unknown);
     assert_eq!(held(&now), ["a", "b", "d"]);

@@ -1,9 +1,8 @@
-//! What is previewed once, and how far it is looked at.
+//! Subject of a preview, and the depth of the preview.
 //!
-//! Whether clusters are asked is decided for each commit. Branches of the
-//! repository itself are those of people who may see what is there. For a commit of
-//! a fork, a member has to consent, in words that name the commit: nothing which
-//! is pushed afterwards is covered by them.
+//! Cluster access is decided per commit. Branches of the repository itself belong to users who are
+//! allowed to see the clusters. A commit of a fork needs the consent of a member that names the
+//! commit, so later pushes are not covered.
 
 use pleach_domain::object::Digest;
 
@@ -11,45 +10,45 @@ use super::Live;
 use crate::io::forge::PullRequest;
 use crate::io::forge::consent::{self, DIGITS, is_named};
 
-/// What is previewed once.
+/// Subject of a preview: a commit of a pull request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Subject {
     pub(super) number: u64,
     pub(super) head: String,
     pub(super) base_branch: String,
-    /// Who opened it, by the number of the account.
+    /// Account id of the author.
     pub(super) author: Option<u64>,
     origin: Origin,
 }
 
-/// Where a change comes from, as far as it matters.
+/// Origin of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Origin {
     /// A branch of the repository itself.
     Own,
-    /// Another repository, of which no commit is compared.
+    /// A fork, whose commits are never compared with clusters.
     Fork,
-    /// Another repository, of which a commit is compared with the consent of a member.
+    /// A fork, whose commits are compared with clusters after the consent of a member.
     Asking {
-        /// How the label begins that consents.
+        /// Prefix of the label that gives consent.
         label: String,
-        /// Whether there is such a label for this commit.
+        /// Whether this commit has such a label.
         is_labeled: bool,
     },
 }
 
-/// How far a commit is looked at.
+/// Depth of a preview.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Depth {
-    /// Without a cluster: there is none to be asked.
+    /// Without clusters: none is configured.
     Offline,
-    /// Without a cluster: no commit of a fork is compared.
+    /// Without clusters: forks are excluded.
     Fork,
-    /// Without a cluster: no member consented to this commit of a fork.
+    /// Without clusters: no member consented to this commit of a fork.
     Unconsented,
-    /// With those of its environments.
+    /// With the clusters of its environments.
     Live,
-    /// Likewise, and one of them did not answer: it is tried again.
+    /// With clusters, but one did not answer. The preview is retried.
     Unanswered,
 }
 
@@ -76,7 +75,7 @@ impl Subject {
         }
     }
 
-    /// Whether it comes from another repository.
+    /// Returns whether the change comes from another repository.
     pub(super) fn is_fork(&self) -> bool {
         match self.origin {
             Origin::Own => false,
@@ -84,7 +83,7 @@ impl Subject {
         }
     }
 
-    /// Whether reviews and comments decide how far it is looked at.
+    /// Returns whether reviews and comments decide about cluster access.
     pub(super) fn awaits_consent(&self) -> bool {
         matches!(
             self.origin,
@@ -95,8 +94,8 @@ impl Subject {
         )
     }
 
-    /// How far it is looked at where clusters may be asked. `is_consented` says that
-    /// a review or a comment of a member consents to the commit.
+    /// Returns the depth if cluster access is configured. `is_consented`: a review or comment of a
+    /// member consents to the commit.
     pub(super) fn depth(&self, is_consented: bool) -> Depth {
         match self.origin {
             Origin::Own => Depth::Live,
@@ -106,7 +105,7 @@ impl Subject {
         }
     }
 
-    /// What members are told who want it compared with the cluster.
+    /// Returns the hint for members on how to allow a comparison with the cluster.
     pub(super) fn how_to_consent(&self, has_reviews: bool) -> String {
         let Origin::Asking { label, .. } = &self.origin else {
             return String::new();
@@ -123,7 +122,7 @@ impl Subject {
         )
     }
 
-    /// The line that ends the comment about it, which nobody sees.
+    /// Returns the invisible last line of the comment, which identifies its content.
     pub(super) fn last_line(&self, depth: Depth) -> String {
         let depth = match depth {
             Depth::Offline => "",
@@ -132,7 +131,7 @@ impl Subject {
             Depth::Live => "\nlive",
             Depth::Unanswered => "\nlive, unanswered",
         };
-        // Names of branches may hold anything, but no ends of lines.
+        // Branch names can contain anything but line breaks.
         let told = format!("{}\n{}{depth}", self.head, self.base_branch);
         format!("<!-- pleach told {} -->", Digest::of(told.as_bytes()))
     }

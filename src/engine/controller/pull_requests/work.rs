@@ -1,4 +1,4 @@
-//! One pull request: previewed, and told what came of it.
+//! Preview of one pull request, and its report to the forge.
 
 pub(in crate::engine::controller) mod slots;
 
@@ -20,10 +20,10 @@ use crate::io::forge::{ForgeError, State, Status, Told};
 use crate::io::git::change::{Change, ChangeError, ChangeMirror, FetchedChange};
 use crate::io::git::fetch::Carrier;
 
-/// The longest comment, in bytes; the lines that end it are added.
+/// Longest comment in bytes, without its last lines.
 const LONGEST: usize = 64_500;
 
-/// What was told of a commit.
+/// Reported outcome of a preview.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) previewed: Previewed,
@@ -33,7 +33,7 @@ pub(super) struct Outcome {
     pub(super) is_unanswered: bool,
 }
 
-/// What there is to tell of a commit.
+/// Result of a preview to report.
 struct Found {
     previewed: Previewed,
     state: Status,
@@ -42,17 +42,17 @@ struct Found {
     is_unanswered: bool,
 }
 
-/// What all pull requests of a repository share.
+/// Resources that all pull requests of a repository share.
 pub(super) struct Work {
     pub(super) repository: String,
     grants: Vec<Arc<Grant>>,
     pub(super) previews: Previews,
-    /// Held while somebody fetches.
+    /// Locked during a fetch.
     mirror: Arc<Mutex<ChangeMirror>>,
     fetcher: Fetcher,
-    /// So that not all are previewed at once.
+    /// Limits concurrent previews.
     pub(super) slots: Slots,
-    /// One at a time of those whose cluster did not answer.
+    /// Single permit for repeated previews of unreachable clusters.
     pub(super) again: Semaphore,
 }
 
@@ -73,7 +73,7 @@ impl Work {
         }
     }
 
-    /// Whose pull request it is.
+    /// Returns the author of a pull request.
     pub(super) fn author(&self, subject: &Subject) -> Author {
         Author {
             repository: self.repository.clone(),
@@ -81,7 +81,7 @@ impl Work {
         }
     }
 
-    /// Previews what was not told yet, and tells it.
+    /// Previews a commit and reports the result. Returns `None` if it was already reported.
     pub(super) async fn preview(&self, subject: &Subject) -> Result<Option<Outcome>, String> {
         let forge = &self.previews.forge;
         let failed = |error: ForgeError| words(&error);
@@ -107,8 +107,8 @@ impl Work {
         let ways = if depth == Depth::Live { &ways } else { &none };
         let (head, number) = (&subject.head, subject.number);
         let pending = status(State::Pending, "is looked at");
-        // Whoever may not set it may still comment. What is asked once more has a
-        // state, which stays as long as there is nothing new to tell.
+        // Without permission to set a status, a comment can still work. A repeated preview keeps
+        // its status until there is a new result.
         let marked = if is_judged {
             Ok(())
         } else {
@@ -116,7 +116,7 @@ impl Work {
         };
         let found = match self.fetch(subject).await? {
             Ok(fetched) if fetched.head != *head => {
-                // It is listed anew.
+                // The commit changed, and the next list contains it.
                 return Err(format!(
                     "the forge says that {head} is its newest commit, and git says {}",
                     fetched.head
@@ -153,7 +153,7 @@ impl Work {
         }))
     }
 
-    /// What there is to tell.
+    /// Runs the preview and builds the report.
     async fn find(
         &self,
         subject: &Subject,
@@ -191,7 +191,7 @@ impl Work {
         }
     }
 
-    /// The line that ends the comment that is there.
+    /// Returns the last line of the existing comment.
     async fn told(&self, subject: &Subject, marker: &str) -> Result<Option<String>, ForgeError> {
         let forge = &self.previews.forge;
         let account = forge.account().await?;
@@ -200,15 +200,15 @@ impl Work {
         Ok(comment.and_then(|comment| last(&comment.body)))
     }
 
-    /// Whether the state of the commit is no longer open.
+    /// Returns whether the commit status is final.
     async fn is_judged(&self, subject: &Subject) -> Result<bool, ForgeError> {
         let forge = &self.previews.forge;
         let status = forge.status(&subject.head, CONTEXT).await?;
         Ok(status.is_none_or(|status| status.state != State::Pending))
     }
 
-    /// The ways to the clusters of the environments that a branch holds, where
-    /// clusters may be asked. What two branches hold is synced from none.
+    /// Returns the cluster access for the environments of a branch, if configured. An environment
+    /// of two branches is synced from neither, and excluded.
     fn ways(&self, branch: &str, environments: &[String]) -> BTreeMap<String, Way> {
         let Some(live) = &self.previews.live else {
             return BTreeMap::new();
@@ -230,8 +230,8 @@ impl Work {
         environments.iter().filter_map(way).collect()
     }
 
-    /// The environments that a branch holds; none where it holds none: then it is
-    /// one that they are promoted from, and all are looked at.
+    /// Returns the environments of a branch. Empty for a branch without environments: it is a
+    /// source of promotions, and all environments are previewed.
     fn environments(&self, branch: &str) -> Vec<String> {
         let held = self.grants.iter();
         let held: BTreeSet<&str> = held
@@ -255,10 +255,10 @@ impl Work {
     }
 }
 
-/// What there is to tell of a change that nothing can be said of.
+/// Builds the report of a preview that failed.
 fn given_up(marker: &str, error: &dyn std::error::Error) -> Found {
     let why = words(error);
-    // As code, in which nothing takes effect.
+    // Show it as a code block, so that no markup takes effect.
     let shown = one_line(&why);
     Found {
         previewed: Previewed::GivenUp,
@@ -268,7 +268,7 @@ fn given_up(marker: &str, error: &dyn std::error::Error) -> Found {
     }
 }
 
-/// What git calls a pull request in the copy.
+/// Returns the name of a pull request in the mirror.
 fn name(number: u64) -> String {
     format!("pull/{number}")
 }

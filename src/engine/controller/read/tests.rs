@@ -12,7 +12,7 @@ use crate::io::files;
 
 const HEADER: &str = "apiVersion: pleach.dev/v1alpha1\nkind";
 
-/// A repository with environment `dev`, which has one object, and its commit.
+/// Creates a repository with environment `dev` of one object, and its commit.
 fn repository() -> (tempfile::TempDir, Which) {
     let folder = tempfile::tempdir().unwrap();
     let git = |args: &[&str]| {
@@ -50,7 +50,7 @@ fn repository() -> (tempfile::TempDir, Which) {
     (folder, which)
 }
 
-/// The answer of an honest process.
+/// Returns the answer of an honest process.
 fn answer(which: &Which) -> String {
     let tree = which.place.tree(&which.commit).unwrap();
     let recording = RecordingTree::new(&tree);
@@ -65,7 +65,7 @@ fn answer(which: &Which) -> String {
     answer
 }
 
-/// The attempt of the environment, in a folder.
+/// Creates the attempt of the environment in a folder.
 fn attempt(folder: &Path) -> Attempt {
     let key = ClaimKey {
         environment: "dev".to_owned(),
@@ -74,7 +74,7 @@ fn attempt(folder: &Path) -> Attempt {
     Attempt::of(folder, "fleet", &key)
 }
 
-/// Reads the environment where the process gives this answer; also how often it did.
+/// Loads the environment with this answer of the process. Also returns the number of renders.
 async fn read(which: &Which, answer: &str, known: Option<Inputs>) -> (Read, usize) {
     let (folder, program) = program("echo >> $0.log; cat $0.answer");
     let beside = |name: &str| -> PathBuf { folder.path().join(name) };
@@ -99,7 +99,7 @@ async fn read(which: &Which, answer: &str, known: Option<Inputs>) -> (Read, usiz
 async fn a_commit_is_rendered_once_and_by_the_bounded_process() {
     let (_folder, which) = repository();
     let honest = answer(&which);
-    // Nothing but the answer says "second".
+    // Only the answer contains "second".
     let other = honest.replace("first", "second");
     let (read_once, renderings) = read(&which, &other, None).await;
     assert_eq!(renderings, 1);
@@ -148,7 +148,7 @@ async fn an_answer_without_memory_holds_its_own_environment_until_there_is_some(
     let (folder, program) = program("cat $0.answer");
     let content = files::FileContent::new(honest.clone());
     files::write_new(&folder.path().join("program.answer"), &content).unwrap();
-    // One answer fits, and no second one beside it.
+    // The limit fits one answer but not two.
     let limit = honest.len() as u64 * 3 / 2;
     let reading = Reading {
         slots: RenderSlots::within(program, limit),
@@ -174,10 +174,10 @@ async fn an_answer_without_memory_holds_its_own_environment_until_there_is_some(
         panic!("{held:?}");
     };
     assert_eq!(hold.reason, "MemoryExhausted");
-    // Its own next commit replaces the first one.
+    // The next commit of the same environment replaces the first.
     let next = loaded(load(first.charge.clone()).await);
     drop(first);
-    // A release that waits retains a part of the environment.
+    // A waiting release retains a part of the environment.
     let part = next.alone("web");
     drop(next);
     assert!(matches!(load(None).await, Read::Not(_)));

@@ -1,4 +1,4 @@
-//! Looks at a release, and brings it to what git says.
+//! Reconcile of a release: plan, admit, execute.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use crate::engine::sync::{SyncError, affirm, expected_objects, introduce};
 use crate::engine::words;
 use crate::io::cluster::ResourcePath;
 
-/// Findings by which a record is somebody else's, or on another cluster.
+/// Codes of findings that mean the record belongs to another user or cluster.
 const NOT_OURS: [&str; 3] = ["wrong-cluster", "other-repository", "other-tooling"];
 
 impl Release {
-    /// Looks, and does what is to be done; only at objects that were changed,
-    /// where that is enough. None at the end of the loop.
+    /// Reconciles the release: only the changed objects if that is enough, otherwise all. Returns
+    /// `None` at shutdown.
     pub(super) async fn look(
         &mut self,
         wanted: &Arc<Wanted>,
@@ -42,7 +42,7 @@ impl Release {
         let verify = Instant::now() >= self.verify_at;
         let none = BTreeSet::new();
         let subscription = self.subscription.as_ref();
-        // A run-time object is found by a plan of all objects.
+        // A new runtime object needs a plan of all objects.
         let is_made = subscription.is_some_and(|one| one.expects_any(changed));
         let changed = if verify || is_made { &none } else { changed };
         self.was_reached = !self.is_elsewhere && self.has_reached(wanted);
@@ -91,11 +91,11 @@ impl Release {
         if !is_left {
             return Some(held);
         }
-        // It waits; what was there before is not left to whoever changes it.
+        // While this waits, drift from the previous state is corrected.
         Box::pin(self.keep(wanted, held, recorded, verify, stop)).await
     }
 
-    /// A plan that may be carried out now; otherwise what it waits for.
+    /// Returns the plan if it can be executed now, or the outcome of waiting.
     async fn admit(
         &mut self,
         wanted: &Wanted,
@@ -104,7 +104,7 @@ impl Release {
         look: &Look,
         stop: &CancellationToken,
     ) -> Option<Result<Planned, Box<Looked>>> {
-        // What was reached is kept as it is at any time, and without asking again.
+        // Maintaining the reconciled state needs neither a window nor an approval.
         if look.is_new && wanted.is_remembered {
             let looked = Looked::new(End::Waiting, OTHERWISE).about(OTHERWISE);
             return Some(Err(Box::new(looked)));
@@ -128,8 +128,8 @@ impl Release {
         Some(blocked.map_or(Ok(planned), |looked| Err(Box::new(looked))))
     }
 
-    /// Corrects drift from what was there before something newer came, which has to
-    /// wait; deletes nothing. What is elsewhere by now is not brought back.
+    /// Corrects drift from the last applied state while a newer one waits. Deletes nothing, and
+    /// never reverts to an older state.
     async fn keep(
         &mut self,
         newer: &Arc<Wanted>,
@@ -148,7 +148,7 @@ impl Release {
                     return Some(suspended(suspension, now));
                 }
                 if !was_there(&planned) {
-                    // Where it is by now, its record knows.
+                    // The record names the present state.
                     self.reached = None;
                     return Some(held);
                 }
@@ -163,7 +163,7 @@ impl Release {
                     Box::pin(done).await
                 }
             }
-            // Only a record said that it was there, as far as is known.
+            // The state is only known from a record.
             Err(error) if self.reached.is_none() => {
                 let release = &newer.release().0.name;
                 tracing::debug!(%release, error = %words(&error), "what its record names cannot be planned");
@@ -178,7 +178,7 @@ impl Release {
         Some(held)
     }
 
-    /// What the release was brought to before, to be kept while something waits.
+    /// Returns the last applied state, which is retained while a newer one waits.
     fn former(
         &mut self,
         newer: &Arc<Wanted>,
@@ -188,7 +188,8 @@ impl Release {
         let loaded = match (&self.reached, recorded) {
             (Some(reached), _) => {
                 let loaded = &reached.loaded;
-                // It may wait for long, and each release since another commit.
+                // Retain only this release: the wait can be long, and releases can be at different
+                // commits.
                 let is_large = loaded.rendered.len() > 1 && !Arc::ptr_eq(loaded, &newer.loaded);
                 if is_large {
                     Arc::new(loaded.alone(&newer.release().0.name.release))
@@ -200,7 +201,7 @@ impl Release {
             (None, Some(commit)) => self.recall(newer, commit)?,
             (None, None) => return None,
         };
-        // What a commit is refused for, it is refused for once more.
+        // The same commit would be refused again.
         let is_same = Arc::ptr_eq(&loaded, &newer.loaded);
         if is_same && matches!(held.end, End::Refused | End::Failed) {
             return None;
@@ -212,8 +213,8 @@ impl Release {
         Some(former)
     }
 
-    /// What the environment was at the commit that the record names, once that is
-    /// looked up: a look is not held up by git.
+    /// Returns the environment at the recorded commit, or starts its lookup. A reconcile does not
+    /// wait for git.
     fn recall(&mut self, newer: &Wanted, commit: String) -> Option<Arc<Loaded>> {
         let known = self.recall.as_ref();
         if let Some(answered) = known.and_then(|recall| recall.answered(&commit)) {
@@ -224,8 +225,8 @@ impl Release {
         None
     }
 
-    /// Carries out a plan that may be, and says `conditions` of the release meanwhile.
-    /// What is brought about may be kept while something newer waits.
+    /// Executes an admitted plan, and reports `conditions` meanwhile. The applied state can be
+    /// retained while a newer one waits.
     async fn bring_about(
         &mut self,
         (wanted, newest): (&Arc<Wanted>, &Arc<Wanted>),
@@ -237,10 +238,10 @@ impl Release {
             self.verify_at = Instant::now() + VERIFY;
         }
         if planned.plan.has_steps() {
-            // They may take long; others look meanwhile.
+            // Execution can take long; let other releases plan meanwhile.
             self.room = None;
             if !wanted.is_kept {
-                // The rest of it, if any is left, is approved anew.
+                // A remainder of the plan needs a new approval.
                 self.asked = None;
             }
         }
@@ -255,7 +256,7 @@ impl Release {
             }
             return looked;
         }
-        // What held it may be over, and this may take long.
+        // Report now: the stall can be over, and execution can take long.
         let conditions = self.with_health(conditions);
         if planned.observation.says(&conditions) {
             self.told = Some(conditions);
@@ -276,11 +277,11 @@ impl Release {
             .filter(|_| is_reached && self.subscription.is_some())
             .map(|members| Left::new(Arc::clone(wanted), ignored, members));
         if end != End::Unchanged {
-            // The record may be another object now.
+            // The record can have been recreated.
             self.told = None;
         }
         if end == End::Deployed && is_whole {
-            // All of it was waited for.
+            // The run waited for all objects.
             self.health.is_well();
         }
         self.reach(wanted, end);
@@ -293,7 +294,7 @@ impl Release {
         looked
     }
 
-    /// A plan that somebody approved; otherwise what has to be approved.
+    /// Returns the plan if it is approved, or the outcome of waiting for approval.
     async fn approved(
         &mut self,
         wanted: &Wanted,
@@ -306,20 +307,20 @@ impl Release {
             Box::new(looked.about(code(error.kind())))
         };
         if planned.is_new() && planned.plan.has_steps() {
-            // There is nothing yet that an approval could be written to.
+            // Create the record first, so that an approval can be written to it.
             let introducing = Box::pin(introduce(&planned.desired, planned.observation));
             if let Err(error) = stop.run_until_cancelled(introducing).await? {
                 return Some(Err(failed(error)));
             }
             self.told = None;
-            // What was asked before that does not know of it.
+            // Shared answers from before do not contain the record.
             (self.room, self.since) = (None, None);
             planned = match self.plan((wanted, wanted), look.verify, stop).await? {
                 Ok(planned) => planned,
                 Err(error) => return Some(Err(failed(error))),
             };
         }
-        // Forges take long to answer, and others look meanwhile.
+        // Forges can answer slowly; let other releases plan meanwhile.
         self.room = None;
         let asked = self.asked.as_ref();
         if asked.is_some_and(|asked| asked.approves(&planned)) {
@@ -327,7 +328,7 @@ impl Release {
         }
         let known = asked.filter(|asked| look.by_change && asked.is_for(&planned));
         let missing = match known {
-            // Who changes objects says nothing to the forge.
+            // Drift must not cause requests to the forge.
             Some(known) if approval::lacks(&planned).is_some() => Some(known.missing.clone()),
             _ => {
                 let asking = Box::pin(approval::missing(wanted, &planned));
@@ -342,16 +343,15 @@ impl Release {
         Some(Err(Box::new(looked)))
     }
 
-    /// Whether the same was reached last.
+    /// Returns whether the same content was the last to be reconciled.
     fn has_reached(&self, wanted: &Wanted) -> bool {
         self.reached.as_ref().is_some_and(|one| one.is_same(wanted))
     }
 
-    /// Notes how a run ended. Where it is as wanted, those that wait for it hear of
-    /// that.
+    /// Records the outcome of a run. Notifies dependent releases if it succeeded.
     fn reach(&mut self, wanted: &Arc<Wanted>, end: End) {
         if !matches!(end, End::Deployed | End::Unchanged) {
-            // Part of it may be there: to come back from that corrects no drift.
+            // Parts can be applied, so reverting to the previous state is no drift correction.
             self.is_elsewhere |= !self.has_reached(wanted);
             return;
         }
@@ -359,7 +359,7 @@ impl Release {
         let before = self.reached.as_ref().map(|one| one.revision());
         if end == End::Deployed || before != Some(wanted.revision()) {
             let name = wanted.release().0.name.release.clone();
-            // Nobody listens any more when the loop ends.
+            // The receiver is gone only at shutdown.
             drop(self.neighbors.reached.send(name));
         }
         if !wanted.is_kept {
@@ -369,8 +369,8 @@ impl Release {
         self.recall = None;
     }
 
-    /// Says where the kinds of the objects are served, and which objects their workloads
-    /// make.
+    /// Updates the watch with the API paths of the kinds, and with the objects that workloads
+    /// create.
     fn watch(&mut self, planned: &Planned) {
         if let Some(subscription) = &mut self.subscription {
             let observed = &planned.observation.observed;
@@ -385,7 +385,7 @@ impl Release {
         }
     }
 
-    /// Plans only objects that were changed, where nothing else is to be done.
+    /// Plans only changed objects. Returns `None` inside if a full plan is needed.
     async fn plan_some(
         &self,
         wanted: &Wanted,
@@ -406,7 +406,7 @@ impl Release {
         Some(planned)
     }
 
-    /// Plans what is wanted, in the room of what is wanted in the end.
+    /// Plans the desired state, with the permit of the newest desired state.
     async fn plan(
         &mut self,
         (wanted, newest): (&Wanted, &Wanted),
@@ -451,8 +451,8 @@ impl Release {
         });
     }
 
-    /// Carries the plan out, unless something newer comes in between, or what waits for
-    /// the end of its waiting may go ahead.
+    /// Executes the plan. Cancels it if a newer state arrives, or if a user request could unblock a
+    /// waiting one.
     async fn carry_out(
         &self,
         wanted: &Arc<Wanted>,
@@ -461,7 +461,7 @@ impl Release {
     ) -> Done {
         let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
         let newer = CancellationToken::new();
-        // Who is told that drift was corrected wants to know which.
+        // Notifications about a drift correction name the drift.
         let corrected = self.was_reached.then(|| drift(&planned.plan));
         let corrected = corrected.filter(|corrected| !corrected.is_empty());
         let run = async {
@@ -478,14 +478,14 @@ impl Release {
             loop {
                 tokio::select! {
                     changed = coming.changed() => {
-                        // A release that left git is not gone on with either.
+                        // A release that left git is not continued either.
                         let is_there = changed.is_ok();
                         if !is_there || !newest.may_go_on(&coming.borrow_and_update()) {
                             return newer.cancel();
                         }
                     }
                     () = self.wake.notified(), if wanted.is_kept => {
-                        // For the look that comes.
+                        // Keep the trigger for the next reconcile.
                         self.wake.notify_one();
                         return newer.cancel();
                     }
@@ -502,23 +502,23 @@ impl Release {
     }
 }
 
-/// How a release is looked at.
+/// Properties of a reconcile.
 struct Look {
-    /// Every object goes through a dry run.
+    /// Whether every object gets a dry run.
     verify: bool,
-    /// What is planned was not there before.
+    /// Whether the plan contains new content.
     is_new: bool,
-    /// Somebody changed objects, and nothing else happened.
+    /// Whether only watch events triggered the reconcile.
     by_change: bool,
 }
 
-/// Whether the record is of this release, on the cluster that is meant.
+/// Returns whether the record belongs to this release on the expected cluster.
 fn is_ours(planned: &Planned) -> bool {
     let mut refusals = planned.plan.refusals();
     refusals.all(|finding| !NOT_OURS.contains(&finding.code.as_str()))
 }
 
-/// The commit that a release was brought to from the branch that it follows now.
+/// Returns the recorded commit, if it came from the present branch.
 fn recorded(wanted: &Wanted, planned: &Planned) -> Option<String> {
     let record = planned.observation.observed.installed.as_ref()?;
     let is_of_branch = wanted.source.is_some() && record.source == wanted.source;

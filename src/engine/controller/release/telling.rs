@@ -1,4 +1,4 @@
-//! What is told of a release: on its record, and to those who do not watch it.
+//! Reports about a release: conditions on its record, and notifications.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::engine::sync::{is_cluster, state};
 use crate::engine::words;
 
 impl Release {
-    /// Says exactly this of the release, where it is not said yet.
+    /// Writes these conditions to the record, unless they are already there.
     pub(super) async fn say(&mut self, wanted: &Wanted, said: Vec<Condition>) {
         let name = &wanted.release().0.name;
         let store = &wanted.loaded.environment.store;
@@ -27,7 +27,7 @@ impl Release {
                     self.told = Some(said);
                     self.renewed = Instant::now();
                 }
-                // It is said when it is looked at again.
+                // The next reconcile reports it again.
                 Err(error) => {
                     (self.told, self.renewed) = (None, Instant::now());
                     tracing::debug!(release = %name, error = %words(&error), "nothing could be told");
@@ -36,8 +36,7 @@ impl Release {
         }
     }
 
-    /// Tells those who do not watch it, where its state has changed or something
-    /// else holds its environment.
+    /// Sends notifications about changes of the state, or of the hold of the environment.
     pub(super) async fn spread(&mut self, wanted: &Wanted, looked: &Looked) {
         let revision = wanted.revision();
         let hold = wanted.hold.as_ref();
@@ -51,7 +50,7 @@ impl Release {
             let revision = kept.wanted.revision();
             self.hand_on(&kept.wanted, &item, &revision).await;
         }
-        // What is kept was reached; what waits was not.
+        // Only the retained state was reconciled, not the waiting one.
         let was_reached = kept.is_none() && self.was_reached;
         let item = self
             .news
@@ -63,8 +62,7 @@ impl Release {
         self.spread_health(wanted).await;
     }
 
-    /// Tells how many fields other clients keep writing to, and those who do not watch
-    /// it when that begins.
+    /// Reports the number of contended fields, and sends a notification when contention starts.
     async fn spread_contended(&mut self, wanted: &Wanted) {
         self.shared.listener.tell(LoopEvent::Contended {
             release: wanted.release().0.name.clone(),
@@ -75,8 +73,7 @@ impl Release {
         }
     }
 
-    /// Looks whether objects that were written to are ready, and says so, beside what
-    /// else is said of the release.
+    /// Checks the readiness of written objects, and reports it with the other conditions.
     pub(super) async fn check(
         &mut self,
         wanted: &Arc<Wanted>,
@@ -99,13 +96,13 @@ impl Release {
         self.spread_health(wanted).await;
     }
 
-    /// What is said of the release, with what is not ready of it.
+    /// Adds the readiness condition, if any.
     pub(super) fn with_health(&self, mut said: Vec<Condition>) -> Vec<Condition> {
         said.extend(self.health.condition());
         said
     }
 
-    /// Tells who does not watch it that something is not ready any more, or is again.
+    /// Sends a notification about lost or regained readiness.
     async fn spread_health(&mut self, wanted: &Wanted) {
         let condition = self.health.condition();
         self.shared.listener.tell(LoopEvent::Health {
@@ -118,7 +115,7 @@ impl Release {
         }
     }
 
-    /// Tells something of it, and of the commit that it is about.
+    /// Sends a notification about the release at a commit.
     async fn hand_on(&self, wanted: &Wanted, item: &Item, revision: &str) {
         let (release, _) = wanted.release();
         let name = &release.name;
@@ -137,11 +134,11 @@ impl Release {
         }
     }
 
-    /// Says what there is to say, and takes back requests that were taken up.
+    /// Reports the outcome, and withdraws fulfilled requests.
     pub(super) async fn tell(&mut self, wanted: &Wanted, looked: &Looked) {
         let is_lasting = looked.end == End::Failed && looked.condition.is_some();
         if !self.is_ours && is_lasting {
-            // No plan could be made that would say so.
+            // No plan has verified the record yet.
             self.is_ours = has_record(wanted).await;
         }
         if !self.is_ours {
@@ -165,8 +162,8 @@ impl Release {
     }
 }
 
-/// Whether the cluster that is meant has a record of the release that is of this
-/// repository. What cannot be read may be anybody's.
+/// Returns whether the expected cluster has a record of this release from this repository. False if
+/// that cannot be read.
 async fn has_record(wanted: &Wanted) -> bool {
     let environment = &wanted.loaded.environment;
     let (name, store) = (&wanted.release().0.name, &environment.store);

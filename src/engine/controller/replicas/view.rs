@@ -1,11 +1,10 @@
-//! Which replicas are there, by what their Leases say.
+//! Live replicas, derived from their Leases.
 //!
-//! Nobody's clock is compared with another one. A replica is taken for gone when
-//! its Lease has not changed for its duration, by client-go's rule; and that is
-//! judged as of the last thing we heard. Our own renewals are heard too, so a
-//! replica that hears nothing concludes nothing. Nor does one that comes to listen
-//! late: what others wrote meanwhile is still to be heard, one after the other, so
-//! only time counts in which it listened.
+//! Clocks of different machines are never compared. By the rule of client-go, a replica counts as
+//! gone if its Lease is unchanged for its duration, judged at the last received event. Our own
+//! renewals are events too, so a replica without a working watch concludes nothing. Nor does a
+//! replica that processes events late: pending writes arrive in order, and only time spent
+//! receiving counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,45 +16,45 @@ use tokio::time::Instant;
 use super::{PREFIX, PUSHED, TERMS};
 use crate::io::cluster::Followed;
 
-/// What is longer than this between two things that are heard is no silence of
-/// others: our own renewals come more often.
+/// A longer gap between events does not count as silence of other replicas, because our own
+/// renewals arrive more often.
 const DEAF: Duration = TERMS.renew.saturating_mul(2);
 
-/// What is known of one replica.
+/// State of one replica.
 #[derive(Debug)]
 struct Seen {
-    /// Who holds the Lease.
+    /// Holder of the Lease.
     holder: String,
     renewed: String,
-    /// How long we had listened when that was heard first.
+    /// Receiving time at the last change of the Lease.
     changed: Duration,
     duration: Duration,
-    /// How many pushes it was told of, by repository.
+    /// Number of pushes it received, by repository.
     pushed: BTreeMap<String, u64>,
 }
 
-/// What is known of all replicas.
+/// State of all replicas.
 #[derive(Debug)]
 pub(super) struct View {
     own: String,
     seen: BTreeMap<String, Seen>,
-    /// When something was last heard.
+    /// Time of the last event.
     heard: Instant,
-    /// How long we had listened by then.
+    /// Total receiving time until then.
     listened: Duration,
 }
 
-/// What one message brought.
+/// Content of one event.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
-    /// Repositories that somebody pushed to.
+    /// Repositories with new pushes.
     pub(super) pushed: Vec<String>,
-    /// Holders that are gone, and stopped long ago.
+    /// Holders that are gone for long.
     pub(super) departed: Vec<String>,
 }
 
 impl View {
-    /// Nothing is known yet; `own` is the name of our own Lease.
+    /// Creates an empty view. `own` is the name of our own Lease.
     pub(super) fn new(own: &str, now: Instant) -> Self {
         Self {
             own: own.to_owned(),
@@ -65,7 +64,7 @@ impl View {
         }
     }
 
-    /// Takes in what was heard.
+    /// Processes an event.
     pub(super) fn take(&mut self, followed: Followed, now: Instant) -> News {
         let mut news = News::default();
         let before = self.listened;
@@ -89,8 +88,8 @@ impl View {
                     self.read(name, &lease, &mut news);
                 }
             }
-            // Who drains takes its Lease away as the last thing. Somebody else
-            // may have done it, so nothing of that replica is taken for ended.
+            // A draining replica deletes its Lease last. But another client could have deleted it,
+            // so the work of that replica does not count as finished.
             Followed::Deleted(lease) => {
                 if let Some(name) = name(&lease) {
                     self.seen.remove(name);
@@ -137,8 +136,8 @@ impl View {
         self.seen.insert(name.to_owned(), seen);
     }
 
-    /// The replicas that are there. None while our own Lease is not among them:
-    /// then we know nothing.
+    /// Returns the names of the live replicas. `None` while our own Lease is missing, because then
+    /// nothing is known.
     pub(super) fn there(&self) -> Option<Vec<String>> {
         let there = self
             .seen
@@ -148,9 +147,9 @@ impl View {
         there.contains(&self.own).then_some(there)
     }
 
-    /// Leases of replicas that are long gone, which nobody else will take away.
+    /// Returns the Leases of replicas that are long gone, for deletion.
     pub(super) fn stale(&self) -> Vec<String> {
-        // By then everybody has seen that for themselves.
+        // By then, every replica has noticed that itself.
         let is_stale = |seen: &Seen| {
             self.listened.saturating_sub(seen.changed) > seen.duration.saturating_mul(3) / 2
         };
@@ -170,8 +169,8 @@ fn name(lease: &Value) -> Option<&str> {
     name.starts_with(PREFIX).then_some(name)
 }
 
-/// Which of the replicas leads something: every one of them comes to the same
-/// answer, and little moves when one comes or goes.
+/// Returns the leader of `what`. All replicas compute the same one, and few leaders change when a
+/// replica comes or goes (rendezvous hashing).
 pub(super) fn leader<'a>(replicas: &'a [String], what: &str) -> Option<&'a String> {
     replicas
         .iter()
@@ -232,7 +231,7 @@ mod tests {
             assert_eq!(news.departed, [""; 0], "it is told once");
         }
         assert_eq!(view.stale(), [format!("{PREFIX}b")]);
-        // It was only slow.
+        // The replica was only slow.
         heard(&mut view, Followed::Applied(lease("b", 29)));
         assert_eq!(there(&view), "a b");
     }
@@ -261,8 +260,8 @@ mod tests {
         );
         advance(SECOND * 2).await;
         heard(&mut view, Followed::Applied(lease("a", 1)));
-        // Something else took longer than a Lease holds. What both wrote meanwhile
-        // comes in the order in which it was written, ours first.
+        // This replica was busy for longer than a Lease duration. Pending writes then arrive in
+        // order, ours first.
         advance(SECOND * 20).await;
         for renewed in 2..12 {
             for name in ["a", "b"] {
@@ -282,7 +281,7 @@ mod tests {
         );
         let news = heard(&mut view, Followed::Deleted(lease("b", 0)));
         assert_eq!((there(&view).as_str(), news), ("a", News::default()));
-        // A list may be the first that shows it.
+        // A list can be the first event without it.
         heard(&mut view, Followed::Applied(lease("c", 0)));
         heard(&mut view, Followed::Listed(vec![lease("a", 1)]));
         assert_eq!(there(&view), "a");

@@ -1,6 +1,6 @@
-//! Whether a run for one commit may go on for another one: nothing that decides about it differs.
+//! Comparison of two commits: a run continues across them if nothing that affects it differs.
 //!
-//! Each type is taken apart without `..`: a new field has to be decided on.
+//! Each type is destructured without `..`, so that a new field is a compile error here.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +16,8 @@ use pleach_domain::repo::{
 use crate::engine::load::Loaded;
 use crate::engine::planning::heirs_within;
 
-/// Whether the same is desired of a release in two environments, by its positions in them, and
-/// the same may be done to it.
+/// Returns whether a release has the same desired state and the same terms in two environments,
+/// given its index in each.
 pub(super) fn is_same((a, at): (&Loaded, usize), (b, bt): (&Loaded, usize)) -> bool {
     if std::ptr::eq(a, b) && at == bt {
         return true;
@@ -29,7 +29,7 @@ pub(super) fn is_same((a, at): (&Loaded, usize), (b, bt): (&Loaded, usize)) -> b
         && around(a, release, rendered) == around(b, other, other_rendered)
 }
 
-/// Whether two environments allow the same to be done to a release.
+/// Returns whether two environments have the same terms for a release.
 pub(in crate::engine::controller) fn are_same_terms(
     a: &ResolvedEnvironment,
     b: &ResolvedEnvironment,
@@ -38,7 +38,7 @@ pub(in crate::engine::controller) fn are_same_terms(
     terms(a, release) == terms(b, release)
 }
 
-/// All of an environment that decides about a run of a release.
+/// Returns the parts of an environment that affect a run of a release.
 fn terms<'a>(environment: &'a ResolvedEnvironment, release: &str) -> impl PartialEq + use<'a> {
     let ResolvedEnvironment {
         repository,
@@ -50,18 +50,18 @@ fn terms<'a>(environment: &'a ResolvedEnvironment, release: &str) -> impl Partia
         prune,
         protect,
         consent,
-        // Each is compared by itself.
+        // Compared separately.
         releases: _,
         findings: _,
     } = environment;
     let ClusterRef {
         context,
         id,
-        // Rendered objects differ by it, and nothing else does.
+        // Only affects rendered objects, which are compared.
         kubernetes: _,
     } = cluster;
     let SyncPolicy {
-        // Between two reconciliations.
+        // Only affects the time between reconciles.
         interval: _,
         drift,
         needs_approval,
@@ -76,7 +76,7 @@ fn terms<'a>(environment: &'a ResolvedEnvironment, release: &str) -> impl Partia
     )
 }
 
-/// Places in files do not count: a comment moves them.
+/// Compares releases without positions in files, because comments shift them.
 fn is_same_release(a: &ResolvedRelease, b: &ResolvedRelease) -> bool {
     parts(a) == parts(b)
 }
@@ -88,21 +88,21 @@ fn parts(release: &ResolvedRelease) -> impl PartialEq + '_ {
         origin: _,
         bundle,
         version,
-        // Its version is this release's.
+        // Already contained in the version.
         version_from: _,
-        // Where files lie does not count: objects are compared.
+        // Locations of files do not matter, because objects are compared.
         bundle_folder: _,
         folder: _,
         files: _,
         namespace,
         create_namespace,
         restart_on_config_change,
-        // Objects are compared that were rendered from it.
+        // The rendered objects are compared.
         values: _,
-        // A release with errors is held.
+        // A release with errors is stalled.
         refused: _,
         patches: _,
-        // For findings about values.
+        // Only for findings about values.
         declared: _,
         secret_fields,
         ignore,
@@ -141,7 +141,7 @@ fn is_same_rendering(a: &Rendered, b: &Rendered) -> bool {
         release,
         manifests,
         ignored,
-        // Warnings, and files.
+        // Warnings and file names.
         findings: _,
         inputs: _,
         secret_values,
@@ -156,14 +156,14 @@ fn digests(manifests: &[Manifest]) -> impl Iterator<Item = (&ObjectId, Digest)> 
     manifests.map(|manifest| (manifest.id(), manifest.digest()))
 }
 
-/// All that other releases of an environment say about a release.
+/// Contributions of other releases to a release.
 #[derive(PartialEq)]
 struct Around {
-    /// The releases that take over objects of it.
+    /// The releases that take over its objects.
     heirs: Vec<Heir>,
-    /// Whether git has given up the release whose objects it takes over.
+    /// Whether git no longer contains the release whose objects it takes over.
     former_is_given_up: bool,
-    /// Its objects that are scaled, each with the autoscaler.
+    /// Its scaled objects, each with the autoscaler.
     scaled: BTreeSet<(ObjectId, ObjectId)>,
 }
 
@@ -171,16 +171,16 @@ fn around(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Ar
     let Loaded {
         // Compared above.
         environment: _,
-        // Asked below, with the others.
+        // Read below by `heirs_within` and `autoscaled`.
         rendered: _,
         others: _,
         given_up,
-        // A held release is none of these.
+        // A stalled release has no rendered objects.
         held: _,
-        // Two commits.
+        // Differs between two commits.
         revision: _,
         findings: _,
-        // Memory, and no content.
+        // Memory accounting, not content.
         charge: _,
     } = loaded;
     let ids: BTreeSet<&ObjectId> = rendered.manifests.iter().map(Manifest::id).collect();

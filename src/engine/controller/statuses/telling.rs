@@ -1,4 +1,4 @@
-//! Tells forges the states of commits: again and again what is not told yet.
+//! Posts commit statuses to forges, with retries.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,14 +13,13 @@ use crate::engine::controller::pace;
 use crate::engine::words;
 use crate::io::forge::{Forge, ForgeError, State, Status};
 
-/// How long what is not told yet has at the end of the loop.
+/// Time limit for pending posts at shutdown.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// When it is told again what a forge did not take from our token: somebody may
-/// have put a better one into its file.
+/// Delay before a retry after the forge rejected our token, which a user can replace in its file.
 const OTHER_TOKEN: Duration = Duration::from_mins(5);
 
 impl Tellers {
-    /// Tells until the loop has ended, that is, until there are no news any more.
+    /// Posts until shutdown, when the senders are closed.
     pub async fn run(self) {
         let mut tasks = JoinSet::new();
         for (forge, wanted) in self.0 {
@@ -36,7 +35,7 @@ impl Tellers {
     }
 }
 
-/// Tells one forge whatever is news to it.
+/// Posts changed statuses to one forge.
 async fn tell_all(forge: Arc<Forge>, mut wanted: watch::Receiver<Wanted>) {
     let mut told = Told::default();
     let mut failures = 0_u32;
@@ -67,26 +66,26 @@ async fn tell_all(forge: Arc<Forge>, mut wanted: watch::Receiver<Wanted>) {
             }
         };
         tokio::select! {
-            // What came last is told even at the end of the loop.
+            // Post the last status even at shutdown.
             changed = wanted.changed() => is_over = changed.is_err(),
             () = retry => {}
         }
     }
 }
 
-/// When something is told again.
+/// Time of the next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Again {
-    /// Nothing comes of it before there are news.
+    /// Only with a new status.
     Never,
-    /// It takes somebody else to do something.
+    /// After a user has acted.
     Later,
-    /// It may work by itself.
+    /// After a backoff.
     Soon,
 }
 
 impl Again {
-    /// After something that did not work.
+    /// Returns the time of the next attempt after an error.
     fn after(error: &ForgeError) -> Self {
         if error.is_passing() {
             Self::Soon
@@ -98,23 +97,23 @@ impl Again {
     }
 }
 
-/// What a forge knows, by the context.
+/// Statuses on a forge, by context.
 #[derive(Debug, Default)]
 struct Told(BTreeMap<String, Known>);
 
-/// What a forge knows of a commit.
+/// Status of a commit on a forge.
 #[derive(Debug)]
 struct Known {
     commit: String,
-    /// What was wanted when it was last told.
+    /// Desired status at the last post.
     wanted: Status,
-    /// What it says.
+    /// Status on the forge.
     there: Status,
     since: u64,
 }
 
 impl Told {
-    /// Tells what it does not know, and says when something is to be told again.
+    /// Posts missing statuses, and returns the time of the next attempt.
     async fn tell(&mut self, forge: &Forge, wanted: &Wanted) -> Again {
         let mut again = Again::Never;
         for (context, said) in wanted {
@@ -154,7 +153,7 @@ impl Told {
     }
 }
 
-/// Tells what is wanted of a commit, and returns what the forge says then.
+/// Posts the status of a commit, and returns the status that the forge has then.
 async fn tell(forge: &Forge, known: Option<&Known>, said: &Said) -> Result<Status, ForgeError> {
     let context = &said.status.context;
     match known {
@@ -171,7 +170,7 @@ async fn tell(forge: &Forge, known: Option<&Known>, said: &Said) -> Result<Statu
                 };
                 forge.set_status(&former.commit, &end).await?;
             }
-            // Before a restart it may have been said already, and more than that.
+            // A post before a restart can already be there or be further ahead.
             if let Some(there) = forge.status(&said.commit, context).await?
                 && (said.status.state == State::Pending || is_same(&there, &said.status))
             {

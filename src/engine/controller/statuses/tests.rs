@@ -1,4 +1,4 @@
-//! What is told to forges, and when.
+//! Selection and timing of posted statuses.
 
 use std::time::Duration;
 
@@ -43,8 +43,7 @@ fn claimed(cluster: Option<&str>, by: Claimed) -> LoopEvent {
     }
 }
 
-/// Exactly this is wanted after some events, wherever one of them is news: commit,
-/// state and description.
+/// Checks the statuses after each event that changes one: commit, state and description.
 #[track_caller]
 fn check(events: &[LoopEvent], expected: &[&str]) {
     let (sender, mut receiver) = watch::channel(Wanted::new());
@@ -89,11 +88,11 @@ fn a_state_is_said_once_and_when_all_releases_are_there() {
             loaded("a", &["web", "db"]),
             looked("a", "web", End::Deployed, ""),
             looked("a", "web", End::Unchanged, ""),
-            // One that git has no more.
+            // A release that left git.
             looked("a", "old", End::Waiting, "its end waits for consent"),
             looked("a", "db", End::Unchanged, ""),
             looked("a", "db", End::Unchanged, ""),
-            // A replica that lost the environment got it back.
+            // A replica leads the environment again.
             loaded("a", &["web", "db"]),
         ],
         &[
@@ -139,7 +138,7 @@ fn a_commit_that_changes_nothing_has_the_state_of_the_one_before() {
             loaded("a", &["web"]),
             looked("a", "web", End::Deployed, ""),
             unaffected,
-            // Releases stay at the commit that they were read at.
+            // Releases report the commit at which they were loaded.
             looked("a", "web", End::Failed, "no"),
         ],
         &[
@@ -166,7 +165,7 @@ fn a_bad_commit_is_told_and_the_next_good_one_goes_through() {
             loaded("a", &["web"]),
             held.clone(),
             held,
-            // The last good one is looked at all the while.
+            // The last good commit is still reconciled.
             looked("a", "web", End::Unchanged, ""),
             loaded("c", &["web"]),
             looked("c", "web", End::Deployed, ""),
@@ -180,7 +179,7 @@ fn a_bad_commit_is_told_and_the_next_good_one_goes_through() {
     );
 }
 
-/// The same of a cluster.
+/// Sets the cluster of an event.
 fn on(cluster: &str, event: LoopEvent) -> LoopEvent {
     let mut event = event;
     if let LoopEvent::Loaded { cluster: of, .. }
@@ -203,7 +202,7 @@ fn a_commit_fails_by_a_release_that_is_held() {
         &[
             loaded("a", &["db", "web"]),
             held.clone(),
-            // It stays at the former commit.
+            // It stays at the previous commit.
             looked("a", "web", End::Unchanged, ""),
             looked("b", "db", End::Deployed, ""),
             held,
@@ -227,7 +226,7 @@ fn an_environment_on_two_clusters_is_there_when_it_is_on_both() {
             on("east", looked("a", "web", End::Deployed, "")),
             on("west", looked("a", "web", End::Deployed, "")),
             on("east", b.clone()),
-            // What becomes of the former commit does not matter any more.
+            // Outcomes of the previous commit no longer count.
             on("west", looked("a", "web", End::Failed, "no")),
             on("east", looked("b", "web", End::Deployed, "")),
             on("west", b),
@@ -247,7 +246,7 @@ fn an_environment_on_two_clusters_is_there_when_it_is_on_both() {
 
 #[test]
 fn environments_of_two_repositories_are_two_whatever_their_names() {
-    // Who tells of another repository is heard by nobody here.
+    // Events of another repository are ignored here.
     let mut other = on("west", loaded("x", &["web"]));
     if let LoopEvent::Loaded { repository, .. } = &mut other {
         "elsewhere".clone_into(repository);
@@ -272,7 +271,7 @@ fn what_is_in_the_way_of_an_end_is_told_of_the_commit_that_wants_it() {
         &[
             loaded("a", &["web"]),
             looked("a", "web", End::Unchanged, ""),
-            // One that waits for a consent is nobody's trouble.
+            // Waiting for consent is not a failure.
             looked("a", "old", End::Unchanged, ""),
             looked("a", "old", End::Refused, "machines run"),
             looked("a", "old", End::Removed, ""),
@@ -291,7 +290,7 @@ fn what_is_in_the_way_of_an_end_is_told_of_the_commit_that_wants_it() {
 #[test]
 fn an_entry_ends_with_its_claim() {
     let a = loaded("a", &["web"]);
-    // One of two clusters is not there any more: the other one decides.
+    // One of two clusters is gone, and the other one decides.
     for by in [Claimed::Nobody, Claimed::Elsewhere] {
         check(
             &[
@@ -299,7 +298,7 @@ fn an_entry_ends_with_its_claim() {
                 on("west", a.clone()),
                 on("east", looked("a", "web", End::Deployed, "")),
                 claimed(Some("west"), by),
-                // Read before that, and heard after it.
+                // Loaded before that, and received after it.
                 on("west", loaded("b", &["web"])),
                 on("west", looked("a", "web", End::Failed, "no")),
                 on("east", looked("a", "web", End::Failed, "no")),
@@ -323,7 +322,7 @@ fn a_commit_does_not_wait_for_an_environment_without_a_branch() {
             "a Error no branch holds the environment any more, or several do",
         ],
     );
-    // The replica that leads it now tells the rest.
+    // The present leader reports the rest.
     check(
         &[
             a.clone(),
@@ -361,7 +360,7 @@ fn server_text_is_not_told_by_default() {
             .clone();
         assert_eq!(said, expected);
     }
-    // Nothing is told where nothing is known for the public.
+    // Without a public message, only the outcome is reported.
     let mut silent = looked("a", "web", End::Failed, "");
     if let LoopEvent::Looked { message, .. } = &mut silent {
         "10.0.0.7: no".clone_into(message);

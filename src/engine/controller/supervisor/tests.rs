@@ -24,7 +24,7 @@ use crate::io::git::remote::{Auth, Remote};
 use pleach_domain::inventory::Source;
 use pleach_domain::repo::controller::{Branches, Minimum, Reserved};
 
-/// What a task has, and what is heard of it.
+/// Creates the shared resources, and the receiver of events.
 fn shared() -> (Shared, mpsc::Receiver<LoopEvent>) {
     let (listener, heard) = Listener::new();
     let heard = heard.events;
@@ -49,14 +49,14 @@ fn shared() -> (Shared, mpsc::Receiver<LoopEvent>) {
             fetcher: Fetcher::by("/bin/true".into()),
             budget: Budget::of(1 << 30),
         },
-        // Nothing is remembered.
+        // No crash is recorded.
         folder: "/nonexistent".into(),
         stop: CancellationToken::new(),
     };
     (shared, heard)
 }
 
-/// A repository of these environments, which nobody has reached yet.
+/// Builds a repository of these environments that was not reached yet.
 fn repository(environments: &[&str]) -> Repository {
     let grant = |name: &&str| {
         Arc::new(Grant {
@@ -86,7 +86,7 @@ fn repository(environments: &[&str]) -> Repository {
     }
 }
 
-/// A repository whose branches env/* hold environments.
+/// Builds a repository whose branches env/* contain environments.
 fn of_a_pattern(name: &str) -> Repository {
     let mut fleet = repository(&["web"]);
     name.clone_into(&mut fleet.name);
@@ -95,7 +95,7 @@ fn of_a_pattern(name: &str) -> Repository {
     fleet
 }
 
-/// Replica `a`, as it sees who is there.
+/// Builds the leadership of replica `a` among these replicas.
 fn among(replicas: &[&str]) -> Standing {
     Standing::Among {
         own: "a".to_owned(),
@@ -103,7 +103,7 @@ fn among(replicas: &[&str]) -> Standing {
     }
 }
 
-/// What was told of who leads what.
+/// Returns the reported leadership changes.
 fn led(heard: &mut mpsc::Receiver<LoopEvent>) -> Vec<(String, bool)> {
     let mut led = Vec::new();
     while let Ok(event) = heard.try_recv() {
@@ -135,7 +135,7 @@ async fn who_takes_no_part_drops_its_work_and_claims_nothing_more() {
 
         supervisor.assign(&states, &Standing::Out, &mut tasks);
         for _ in 0..2 {
-            // Others may have taken over: no safe point is waited for.
+            // Other replicas could have taken over, so tasks are aborted at once.
             let ended = tasks.join_next().await.unwrap();
             assert!(ended.is_err_and(|error| error.is_cancelled()));
         }
@@ -143,7 +143,7 @@ async fn who_takes_no_part_drops_its_work_and_claims_nothing_more() {
 
         supervisor.assign(&states, &Standing::Out, &mut tasks);
         assert!(tasks.is_empty() && supervisor.environments.is_empty());
-        // Others are there, and it is not yet among them.
+        // Other replicas exist, and this one has not joined yet.
         supervisor.assign(&states, &among(&["b"]), &mut tasks);
         assert!(tasks.is_empty());
         assert_eq!(led(&mut heard), told(&[]));
@@ -177,7 +177,7 @@ async fn an_environment_that_another_repository_holds_is_begun_anew() {
         supervisor.assign(&before, &Standing::Alone, &mut tasks);
         assert_eq!(led(&mut heard), told(&[("web", true)]));
         tokio::task::yield_now().await;
-        // Its task comes to its safe point first.
+        // The previous task continues to its safe point first.
         supervisor.assign(&after, &Standing::Alone, &mut tasks);
         assert_eq!(led(&mut heard), told(&[("web", false)]));
         assert!(tasks.join_next().await.unwrap().is_ok());
@@ -211,12 +211,12 @@ async fn an_environment_whose_branch_is_gone_takes_no_task() {
         supervisor.assign(&gone, &among(&["a"]), &mut tasks);
         let web = supervisor.environments.values().next().unwrap();
         assert!(web.assigned.borrow().is_over);
-        // As it does when that is told.
+        // The task ends like this after its report.
         web.task.abort();
         assert!(tasks.join_next().await.unwrap().is_err());
         supervisor.assign(&gone, &among(&["a"]), &mut tasks);
         assert!(tasks.is_empty() && supervisor.environments.is_empty());
-        // It is as much this replica's as before.
+        // This replica still leads it.
         supervisor.assign(&there, &among(&["a"]), &mut tasks);
         assert_eq!(tasks.len(), 1);
         assert_eq!(led(&mut heard), told(&[]));
@@ -246,12 +246,12 @@ async fn who_asks_what_git_has_hears_of_a_fetch_that_began_afterwards() {
         shared.clone(),
     );
     let playing = async {
-        // Nobody answers at that address, which is an answer too.
+        // The address is unreachable, which also answers the request.
         for question in [1, 2] {
             let answered = |state: &SourceState| state.answered >= question;
             let mut state = states.wait_for(answered).await.unwrap().clone();
             assert_eq!(state.answered, question);
-            // No cluster is told of it.
+            // Skip the report to the cluster.
             state.trouble = None;
             supervisor.assign(&[state], &Standing::Alone, &mut tasks);
             let led = supervisor.environments.values().next().unwrap();
@@ -278,7 +278,7 @@ async fn what_another_replica_leads_comes_to_its_safe_point_before_it_is_begun_a
         tokio::task::yield_now().await;
         supervisor.assign(&states, &among(&["b"]), &mut tasks);
         assert_eq!(led(&mut heard), told(&[("web", true), ("web", false)]));
-        // It is ours again before its task has ended.
+        // The lead returns before the task has ended.
         supervisor.assign(&states, &among(&["a"]), &mut tasks);
         assert_eq!(tasks.len(), 1);
         assert_eq!(led(&mut heard), told(&[]));
@@ -350,7 +350,7 @@ async fn an_environment_is_not_started_before_its_records_are_read() {
         cluster: None,
     };
     let playing = async {
-        // The repository that was not reached may be the one that it was synced from.
+        // The environment could have been synced from the unreached repository.
         supervisor.assign(&states, &Standing::Alone, &mut tasks);
         assert_eq!(led(&mut heard), told(&[]));
         let source = |url: &str| Source {
@@ -364,7 +364,7 @@ async fn an_environment_is_not_started_before_its_records_are_read() {
         assert_eq!(led(&mut heard), told(&[("web", true)]));
         let of = |supervisor: &Supervisor<'_>| supervisor.environments[&key].repository;
         assert_eq!(of(&supervisor), 0);
-        // Where both are there, the one keeps it that the records name.
+        // With both branches present, the recorded one keeps it.
         let both = [states[1].clone(), states[1].clone()];
         supervisor.assign(&both, &Standing::Alone, &mut tasks);
         assert_eq!(led(&mut heard), told(&[]));

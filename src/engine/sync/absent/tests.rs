@@ -1,4 +1,4 @@
-//! Over a server without sockets that has definitions.
+//! Tests with an in-memory server that has CRDs.
 
 use pleach_domain::inventory::{ReleaseName, Store};
 use rstest::rstest;
@@ -8,7 +8,7 @@ use super::*;
 use crate::engine::sync::serving::serving;
 use crate::engine::sync::state::State;
 
-/// A server with this definition, if any, that says 404 of all else.
+/// Creates a server with this CRD, if any, that answers 404 otherwise.
 fn cluster(definition: Option<&Value>) -> Cluster {
     let definition = definition.cloned();
     serving(move |path| {
@@ -50,7 +50,7 @@ async fn a_definition_counts_when_it_is_established(
     assert_eq!(found.unwrap(), expected);
 }
 
-/// What discovery lacks is first use only where nothing defines it.
+/// A kind without discovery only counts as first use if nothing defines it.
 #[rstest]
 #[case::nothing(None, true)]
 #[case::defined(Some(definition("True")), false)]

@@ -1,5 +1,4 @@
-//! Over a server without sockets, which serves one kind of a group, or says that
-//! it does not.
+//! Tests with an in-memory server that serves, or does not serve, one kind of a group.
 
 use pleach_domain::observe::{Resource, ServedGroup, ServedVersion};
 use rstest::rstest;
@@ -8,8 +7,8 @@ use serde_json::json;
 use super::*;
 use crate::engine::sync::serving::serving;
 
-/// A server that says 404 of the kind; what it says of definitions and of
-/// registrations, by their names.
+/// Creates a server that answers 404 for the kind, with or without its CRD and with these
+/// APIServices.
 fn cluster(defined: bool, services: &'static [&'static str]) -> Cluster {
     let list = |items: Vec<Value>| json!({"kind": "ItemList", "metadata": {}, "items": items});
     serving(move |path| {

@@ -1,4 +1,4 @@
-//! On a paused clock, over a store of one journal without sockets.
+//! Tests on a paused clock, with an in-memory server that stores one journal.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::io::cluster::Connection;
 
-/// An API server that knows one ConfigMap.
+/// An API server with one ConfigMap.
 #[derive(Debug, Clone, Default)]
 struct Server(Arc<std::sync::Mutex<Stored>>);
 
@@ -23,15 +23,15 @@ struct Server(Arc<std::sync::Mutex<Stored>>);
 struct Stored {
     live: Option<Value>,
     version: u64,
-    /// What becomes of the answer to the next write.
+    /// Fault of the answer to the next write.
     fault: Option<Fault>,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// Something in between breaks off.
+    /// The connection breaks.
     Lost,
-    /// It never comes.
+    /// The answer never arrives.
     Silent,
 }
 
@@ -126,7 +126,7 @@ impl Server {
         )
     }
 
-    /// What the journal says that lies there.
+    /// Returns the content of the stored journal.
     fn says(&self) -> BTreeSet<ServiceRef> {
         let live = self.0.lock().unwrap().live.clone();
         let journal = live.map(|live| Journal::from_object(&live, &name()).unwrap());
@@ -160,7 +160,7 @@ async fn note(ledger: &Ledger, name: &str) -> Result<(), SyncError> {
         .await
 }
 
-/// Does something of which nobody hears the end: who waits for it goes away.
+/// Cancels a write before its answer arrives.
 async fn unheard(write: impl Future<Output = Result<(), SyncError>>) {
     let heard = timeout(Duration::from_secs(1), write).await;
     assert!(!matches!(heard, Ok(Ok(()))));
@@ -208,7 +208,7 @@ async fn what_somebody_else_wrote_is_not_taken_for_ours() {
     note(&ledger, "before").await.unwrap();
     server.fails(Fault::Lost);
     unheard(note(&ledger, "unheard")).await;
-    // Another run, which has read that.
+    // Another run that has read this content.
     let other = services(&["other"]);
     if let Some(live) = &mut server.0.lock().unwrap().live {
         let journal = Journal {

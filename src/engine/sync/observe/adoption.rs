@@ -1,4 +1,4 @@
-//! What has to be known before objects of others are taken over.
+//! Facts that are needed to adopt objects of other tools.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +17,8 @@ use crate::io::cluster::{
 };
 
 impl Reader<'_> {
-    /// Looks up the owners of objects with marks of other deployers, and asks
-    /// how the objects would look after their adoption.
+    /// Looks up the owners of objects with marks of other deployment tools, and predicts the
+    /// objects after adoption.
     pub(super) async fn read_foreign(
         &self,
         desired: &Desired,
@@ -124,14 +124,14 @@ impl Reader<'_> {
             self.cluster.list(&path, &selector).await?.items
         };
         let states = objects.iter().map(|object| owner.judge(object));
-        // One of the same name that is active is enough.
+        // One active owner of the same name is enough.
         Ok(states
             .max_by_key(|state| matches!(state, OwnerState::Active { .. }))
             .unwrap_or(OwnerState::Absent))
     }
 
-    /// Helm keeps each revision of a release in a Secret, or in a ConfigMap for
-    /// who asked for that.
+    /// Looks up a Helm release. Helm stores each revision in a Secret, or in a ConfigMap if
+    /// configured.
     async fn look_up_helm(&self, owner: &Owner) -> Result<OwnerState, ClusterError> {
         let Some(namespace) = &owner.namespace else {
             return Ok(OwnerState::Unknown(
@@ -180,9 +180,9 @@ impl Reader<'_> {
         }
     }
 
-    /// What the server makes of an object from which everything is gone that
-    /// only its former owners wanted: it fills in its defaults again. Or why it
-    /// cannot become that. A preview that cannot be had is no failure.
+    /// Predicts an object after the removal of all fields that only previous owners set, because
+    /// the server then fills in defaults. Returns the error if such an object is invalid. A
+    /// prediction that is not available is no failure.
     async fn preview(
         &self,
         manifest: &Manifest,
@@ -213,7 +213,7 @@ impl Reader<'_> {
                 return look;
             }
         }
-        // Of what cannot stand side by side the server is asked about what stays.
+        // The merged object is invalid, so ask about the one without fields of previous owners.
         let ours = ownership::applied_by(&live.value()["metadata"], &self.manager);
         let sent = desired.ignored.question(manifest, live.value(), &ours);
         let sent = sent.unwrap_or_else(|| manifest.value());
@@ -221,7 +221,7 @@ impl Reader<'_> {
         self.look_of(manifest, live, &rest).await
     }
 
-    /// How a live object would look with this content.
+    /// Predicts a live object with this content.
     async fn look_of(
         &self,
         manifest: &Manifest,
@@ -240,11 +240,11 @@ impl Reader<'_> {
         match self.cluster.patch(&path, id, &change, &options).await {
             Ok(patched) => Some(Ok(self.live(manifest, patched.value))),
             Err(error) => match error.class() {
-                // All else says nothing about the content.
+                // Other errors do not concern the content.
                 Some(Class::Invalid | Class::Immutable(_)) => {
                     let mut why = error.api().and_then(ApiError::prediction)?;
                     if let (Prediction::Refused(refusal), true) = (&mut why, manifest.is_secret()) {
-                        // A patch does not know which fields are secret.
+                        // The server does not know which fields of a patch are secret.
                         "what is left of it would not be valid".clone_into(&mut refusal.message);
                     }
                     Some(Err(why))
@@ -255,8 +255,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether the server found an object invalid that would have what git wants
-/// beside all that it has.
+/// Returns whether the server rejected the merge of the desired and the live object as invalid.
 fn is_refused(observed: &Observed, manifest: &Manifest) -> bool {
     match observed.predicted.get(manifest.id()) {
         Some(

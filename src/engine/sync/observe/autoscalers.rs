@@ -1,7 +1,7 @@
-//! Which replicas are left to autoscalers that live in the cluster.
+//! Replica counts that pleach leaves to live autoscalers.
 //!
-//! Those that git has are known before; those of others are found by one LIST,
-//! and only when an object says how many replicas it wants.
+//! Autoscalers in git are known before. Others are found by one LIST, which is only sent if an
+//! object sets a replica count.
 
 use std::collections::BTreeSet;
 
@@ -17,22 +17,22 @@ use super::{CONCURRENCY, ends_observation};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{Class, Cluster, ClusterError, List, ResourcePath, Selector};
 
-/// What the LIST brought.
+/// Result of the LIST.
 pub(super) enum Autoscalers {
-    /// Nobody wants to know.
+    /// Not needed.
     NotAsked,
-    /// Autoscalers and what they scale.
+    /// Autoscalers with their targets.
     Found(Vec<(ObjectId, ObjectId)>),
-    /// They could not be listed.
+    /// The LIST failed.
     Unknown {
-        /// Why.
+        /// The error.
         why: String,
-        /// Whether we may not.
+        /// Whether the LIST was forbidden.
         forbidden: bool,
     },
 }
 
-/// Objects that say how many replicas they want.
+/// Returns the objects that set a replica count.
 fn candidates(desired: &Desired) -> impl Iterator<Item = &Manifest> {
     let replicas = FieldPattern::replicas();
     desired.manifests.iter().filter(move |manifest| {
@@ -40,7 +40,7 @@ fn candidates(desired: &Desired) -> impl Iterator<Item = &Manifest> {
     })
 }
 
-/// Lists the autoscalers, cluster-wide or where the objects lie.
+/// Lists the autoscalers, cluster-wide or in the namespaces of the objects.
 pub(super) async fn list(
     cluster: &Cluster,
     desired: &Desired,
@@ -56,7 +56,7 @@ pub(super) async fn list(
     };
     let everywhere = [None];
     let each: Vec<Option<&str>> = namespaces.into_iter().map(Some).collect();
-    // An autoscaler lies beside what it scales: one namespace is asked alone.
+    // Autoscalers are in the namespace of their target, so a single namespace is listed alone.
     let scopes: &[&[Option<&str>]] = if each.len() == 1 {
         &[&each]
     } else {
@@ -80,7 +80,7 @@ pub(super) async fn list(
     Ok(Autoscalers::Found(Vec::new()))
 }
 
-/// Autoscalers of these namespaces and their targets, in the order of the namespaces.
+/// Returns the autoscalers of these namespaces with their targets, in the order of the namespaces.
 async fn list_in(
     cluster: &Cluster,
     path: &ResourcePath,
@@ -103,9 +103,8 @@ async fn list_in(
     Ok(found)
 }
 
-/// Leaves to the autoscalers what they scale. Where they could not be listed,
-/// what was left to one the last time still is: to set it back may take away
-/// what the load needs.
+/// Leaves replica counts to their autoscalers. If the LIST failed, counts that were left before
+/// still are, because a reset could remove replicas that the load needs.
 pub(super) fn leave(desired: &mut Desired, autoscalers: &Autoscalers, inventory: &Inventory) {
     match autoscalers {
         Autoscalers::NotAsked => {}
@@ -148,7 +147,7 @@ mod tests {
     use super::*;
     use crate::engine::sync::serving::gathering;
 
-    /// The server answers no request before as many wait as may be sent at once.
+    /// The server answers only once as many requests wait as can be sent concurrently.
     #[tokio::test(start_paused = true)]
     async fn namespaces_are_read_in_parallel_and_reported_in_order() {
         let cluster = gathering(CONCURRENCY, |path| {

@@ -1,4 +1,4 @@
-//! What users keep where a product was, and that comes along by a pattern.
+//! User objects that are copied by pattern from the previous namespace of a product.
 
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::observe::Observed;
@@ -9,15 +9,15 @@ use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{ResourcePath, Selector};
 
 impl Reader<'_> {
-    /// Finds the objects that the bundle does not name one by one. What cannot be
-    /// listed is an error of the plan: without it something would be left behind.
+    /// Finds the objects that match a pattern of the bundle. A failed list is an error of the plan,
+    /// because objects could be left behind.
     pub(super) async fn find_copies(
         &self,
         desired: &mut Desired,
         observed: &mut Observed,
     ) -> Result<(), SyncError> {
         for (namespace, rule) in desired.sought_copies(observed) {
-            // Of a kind that is not served there is nothing.
+            // A kind that is not served has no objects.
             let Some(path) = ResourcePath::preferred(&observed.discovery, &rule.kind) else {
                 continue;
             };

@@ -1,5 +1,5 @@
-//! Definitions that are about to change: what their custom resources say. Of those
-//! that go: who converts these.
+//! CRDs that are about to change or to be deleted: content of their custom resources, and their
+//! conversion webhooks.
 
 use futures::stream::{self, StreamExt as _};
 use pleach_domain::definition::{Instances, Survey, is_definition, with_conversion};
@@ -13,13 +13,12 @@ use super::{Reader, ends_observation};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{Depth, ResourcePath, Selector};
 
-/// Requests at a time: their answers may be long.
+/// Number of concurrent requests. Low, because the answers can be large.
 const CONCURRENCY: usize = 4;
 
 impl Reader<'_> {
-    /// Reads in full the definitions whose stored objects git wants rewritten,
-    /// while a change is on its way, and goes through the custom resources of
-    /// those that change in a way by which something could be lost.
+    /// Reads in full the CRDs with a declared storage migration, if a change is pending. Scans the
+    /// custom resources of CRDs whose change could lose data.
     pub(super) async fn read_definitions(
         &self,
         desired: &Desired,
@@ -62,8 +61,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads in full the definitions that git no longer has, where Services go as
-    /// well: one of those may convert the objects of what stays.
+    /// Reads in full the CRDs that git no longer contains, if Services are deleted too. Such a
+    /// Service can be the conversion webhook of remaining objects.
     pub(super) async fn read_definitions_left(
         &self,
         desired: &Desired,
@@ -76,7 +75,7 @@ impl Reader<'_> {
                 Some((id, path))
             })
             .collect();
-        // The planner refuses what it cannot tell.
+        // The planner refuses deletions with unknown conversions.
         for (id, live) in self.read_those_there(paths, CONCURRENCY).await? {
             let services = pointed_at(&id.group_kind(), live.value());
             observed.conversions.insert(id.clone(), services);
@@ -85,7 +84,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Goes through all objects; of each only what it says is kept.
+    /// Scans all objects. Only the needed facts of each are retained.
     async fn survey(&self, survey: &Survey) -> Result<Instances, SyncError> {
         let path = ResourcePath {
             api_version: survey.gvk.api_version.clone(),
@@ -114,7 +113,7 @@ impl Reader<'_> {
     }
 }
 
-/// The Services that convert the objects of the definitions which may change.
+/// Returns the Services that convert objects of the CRDs that can change.
 pub(super) fn converters(desired: &Desired, observed: &Observed) -> Vec<ServiceRef> {
     let ids = desired.manifests.iter().map(Manifest::id);
     ids.filter(|id| is_definition(id))
@@ -123,8 +122,7 @@ pub(super) fn converters(desired: &Desired, observed: &Observed) -> Vec<ServiceR
         .collect()
 }
 
-/// Definitions whose stored objects may have to be rewritten, and that nothing
-/// else had read in full.
+/// Returns CRDs whose stored objects can need a migration, and that were not read in full yet.
 fn migrated(desired: &Desired, observed: &Observed) -> Vec<ObjectId> {
     if !desired.needs_migrated(observed.installed.as_ref()) {
         return Vec::new();

@@ -1,9 +1,8 @@
-//! Looks at a few objects of a release that is otherwise as it was left.
+//! Partial observation of a release: a few objects are read, the others are taken from the record.
 //!
-//! Somebody who watches the members knows which of them changed: only those are
-//! asked for, by name. All others are taken to be what the record says of them,
-//! which is why this is for releases that were brought to what git wants, and
-//! never enough to delete anything: whoever wants more looks at all of it.
+//! The watch of members tells which objects changed, so only those are read by name. This requires
+//! a reconciled release, and is never sufficient for deletions. Everything else needs a full
+//! observation.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -23,8 +22,8 @@ use crate::engine::sync::paths::Paths;
 use crate::engine::sync::state::State;
 use crate::io::cluster::{Cluster, ResourcePath};
 
-/// Reads the cluster for some objects of a release. None where the record does
-/// not vouch for the rest: then all of it has to be looked at.
+/// Observes some objects of a release. Returns `None` if the record does not confirm the rest, so
+/// that a full observation is needed.
 pub async fn observe_some(
     cluster: &Cluster,
     desired: &mut Desired,
@@ -91,8 +90,8 @@ pub async fn observe_some(
 }
 
 impl Reader<'_> {
-    /// Reads objects by name. What is not there is known to be absent; whether
-    /// all of them could be asked for.
+    /// Reads objects by name. A missing object is known to be absent. Returns whether all of them
+    /// could be read.
     async fn read_some(
         &self,
         desired: &Desired,
@@ -123,7 +122,7 @@ impl Reader<'_> {
                 }
                 Some(None) => {
                     observed.meta.remove(&id);
-                    // Nothing is deleted by this: every member is wanted.
+                    // Safe: every member is desired, so nothing is deleted.
                     let [_, own] = ListingKey::of(&id);
                     note_listing(observed, own.kind, own.namespace, Listing::Complete);
                 }
@@ -134,8 +133,8 @@ impl Reader<'_> {
     }
 }
 
-/// Whether the record says that everything git wants was applied and is ready,
-/// and that nothing else is there which a plan would have to deal with.
+/// Returns whether the record confirms that everything in git was applied and is ready, and that
+/// nothing else requires action.
 fn is_settled(
     desired: &Desired,
     wanted: &HashSet<&ObjectId>,
@@ -158,7 +157,7 @@ fn is_settled(
             })
     };
     let is_known = |(id, entry): (&ObjectId, &Entry)| {
-        // The namespace of the release may be in no manifest.
+        // The namespace of the release is not always in a manifest.
         let is_own = id.is("", "Namespace") && desired.namespace.as_ref() == Some(&id.name);
         is_own
             || wanted.contains(id)
@@ -170,7 +169,7 @@ fn is_settled(
         && inventory.entries.iter().all(is_known)
 }
 
-/// The members as they were left. The namespaces that objects lie in were there.
+/// Returns the recorded metadata of the members. Namespaces of objects existed then.
 fn as_recorded(desired: &Desired, inventory: &Inventory) -> BTreeMap<ObjectId, LiveMeta> {
     let apply_set = desired.apply_set();
     let of = |entry: &Entry| LiveMeta {

@@ -1,4 +1,4 @@
-//! The release whose objects are handed over (`movedFrom`).
+//! The previous release, whose objects are handed over (`movedFrom`).
 
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{ReleaseSummary, Store};
@@ -9,8 +9,8 @@ use crate::engine::sync::error::SyncError;
 use crate::engine::sync::state::{Search, is_genuine, members, release};
 use crate::io::cluster::Cluster;
 
-/// Finds the record of the release whose objects are handed over, which says
-/// what they carry as label; and says when it is of another repository.
+/// Finds the record of the previous release, which contains the label of its objects. Reports a
+/// record of another repository.
 pub(super) async fn find(
     cluster: &Cluster,
     desired: &mut Desired,
@@ -21,8 +21,8 @@ pub(super) async fn find(
     let here = Search::In(desired.store.clone());
     let mut found = release(cluster, &former, &here).await?;
     if found.is_empty() {
-        // Its environment may keep records elsewhere; where we may not look,
-        // its objects are refused as those of anybody else.
+        // Its environment can use another store. If we are not allowed to read that, its objects
+        // are refused as foreign.
         let everywhere = release(cluster, &former, &Search::Everywhere).await;
         found = everywhere.unwrap_or_default();
     }
@@ -47,9 +47,8 @@ pub(super) async fn find(
     Ok(Some(release))
 }
 
-/// Notes the policy that is recorded for that release: the commit that renames a
-/// release is still under it. A record that cannot be read or verified refuses
-/// what is fresh.
+/// Inherits the recorded policy of the previous release, because the commit that renames a release
+/// is still subject to it. A record that cannot be read or verified refuses new content.
 pub(super) async fn inherit(
     cluster: &Cluster,
     desired: &mut Desired,
@@ -69,7 +68,7 @@ pub(super) async fn inherit(
         }
     }
     let installed = observed.installed.as_ref();
-    // Where the members are needed, their reading says so.
+    // If the members are needed, reading them reports the error.
     if desired.is_fresh(installed) && !desired.needs_former(installed) {
         let message = format!(
             "`movedFrom`: the record of release {} cannot be read or verified, and its approval, windows and protected kinds hold for its successor",
@@ -80,9 +79,9 @@ pub(super) async fn inherit(
     }
 }
 
-/// Reads the members of that release, where git has it no more and a change is
-/// on its way: what of it runs elsewhere is not to run beside its successor.
-/// Without all of its members nothing is planned (I1).
+/// Reads the members of the previous release if git no longer contains it and a change is pending.
+/// Its workloads must not run beside those of the successor. Without all members, planning fails
+/// (I1).
 pub(super) async fn read(
     cluster: &Cluster,
     desired: &mut Desired,

@@ -1,8 +1,8 @@
-//! Which cluster it is.
+//! Identity of the cluster.
 //!
-//! Where the record is a Release, the uid of the namespace kube-system says so.
-//! Where it is a ConfigMap, the uid of its namespace does: one Role is enough to
-//! read it, and it is the same for everybody, whatever else they may read.
+//! With a Release record, the id is the uid of namespace kube-system. With a ConfigMap record, it
+//! is the uid of the namespace of the record. A single Role is enough to read that, and it is the
+//! same for all clients, whatever their other permissions.
 
 use pleach_domain::inventory::Store;
 use pleach_domain::object::ObjectId;
@@ -11,13 +11,13 @@ use pleach_domain::observe::{ClusterId, LiveMeta, Observed};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath};
 
-/// The id of a cluster, and the namespace that was read for it.
+/// Id of a cluster, with the namespace that was read for it.
 pub(super) struct Identity {
     pub(super) cluster: ClusterId,
     pub(super) namespace: Option<(ObjectId, LiveMeta)>,
 }
 
-/// Reads which cluster this is.
+/// Reads the id of the cluster.
 pub(super) async fn identify(
     cluster: &Cluster,
     store: &Store,
@@ -40,13 +40,13 @@ pub(super) async fn identify(
     })
 }
 
-/// The id by which a cluster is known where records are kept like this.
+/// Returns the id of a cluster for this store.
 pub async fn cluster_id(cluster: &Cluster, store: &Store) -> Result<ClusterId, SyncError> {
     Ok(identify(cluster, store, "").await?.cluster)
 }
 
-/// Accepts the uid of kube-system as the id of a cluster whose id is that of a
-/// namespace, when somebody names the cluster so. Costs a request only then.
+/// Accepts the uid of kube-system as cluster id of a namespaced store, if the environment declares
+/// that. Sends a request only then.
 pub async fn recognize(
     cluster: &Cluster,
     store: &Store,
@@ -59,14 +59,14 @@ pub async fn recognize(
     match cluster.cluster_id().await {
         Ok(id) if id == *named => observed.cluster = id,
         Ok(_) => {}
-        // Then it cannot be the one, as far as we can tell (I11).
+        // Without permission to read the uid, the cluster does not match (I11).
         Err(error) if error.class() == Some(&Class::Forbidden) => {}
         Err(error) => return Err(error),
     }
     Ok(())
 }
 
-/// Whether a cluster is the one that somebody named; none where that cannot be told.
+/// Returns whether a cluster has the declared id; `None` if that is unknown.
 pub async fn is_cluster(cluster: &Cluster, store: &Store, named: &str) -> Option<bool> {
     let of_namespace =
         match store {

@@ -1,5 +1,5 @@
-//! Which members and desired objects exist: metadata by kind, then by name what
-//! the lists do not have.
+//! Existence of members and desired objects: metadata lists by kind, then reads by name of objects
+//! that the lists lack.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -16,13 +16,13 @@ use crate::engine::sync::reach::Reach;
 use crate::engine::sync::state::Named;
 use crate::io::cluster::{Class, ClusterError, MetaList, ResourcePath, Selector};
 
-/// A kind and the namespaces that its objects lie in.
+/// A kind, with the namespaces of its objects.
 struct Wanted {
     path: ResourcePath,
     namespaces: BTreeSet<String>,
 }
 
-/// A LIST that was made.
+/// Result of a LIST.
 struct Listed {
     kind: GroupKind,
     namespace: Option<String>,
@@ -30,9 +30,9 @@ struct Listed {
 }
 
 impl Reader<'_> {
-    /// One metadata LIST per kind that is wanted or recorded; one per kind and
-    /// namespace where the cluster-wide one is not allowed. `named` is where else
-    /// members may be of a release whose record says nothing.
+    /// Sends one metadata LIST per desired or recorded kind, or one per namespace if the
+    /// cluster-wide LIST is forbidden. `named` adds possible locations of members if the record is
+    /// empty.
     pub(super) async fn list_members(
         &self,
         desired: &Desired,
@@ -57,7 +57,8 @@ impl Reader<'_> {
             })
             .collect();
         let closed = self.list_all(&kinds, questions, observed).await?;
-        // Who may not list a kind everywhere may do so where its objects are.
+        // A kind that cannot be listed cluster-wide can often be listed in the namespaces of its
+        // objects.
         let questions: Vec<(GroupKind, Option<String>)> = closed
             .into_iter()
             .flat_map(|kind| {
@@ -69,9 +70,9 @@ impl Reader<'_> {
             })
             .collect();
         self.list_all(&kinds, questions, observed).await?;
-        // Controllers copy our label to objects of theirs: only what is wanted
-        // or recorded is looked at; where nothing is recorded, what we applied, so
-        // that a lost record is not taken for a first installation.
+        // Controllers copy our label to their objects, so keep only desired or recorded ones.
+        // Without any record, keep the objects that we applied, so that a lost record is not
+        // mistaken for a first installation.
         let inventory = &observed.inventory;
         let record = observed.installed.as_ref();
         let is_unrecorded = record.is_none_or(Installed::is_blank) && inventory.entries.is_empty();
@@ -85,8 +86,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The kinds that are wanted or recorded. Of those that are not served it
-    /// is noted why.
+    /// Returns the desired or recorded kinds. Records the reason for each unserved kind.
     async fn kinds(
         &self,
         desired: &Desired,
@@ -120,13 +120,13 @@ impl Reader<'_> {
         unserved.retain(|kind| !kinds.contains_key(kind));
         let silent = |kind: &GroupKind| observed.discovery.is_stale(&kind.group);
         let questions = unserved.iter().filter(|kind| !silent(kind)).cloned();
-        // What cannot be confirmed is not gone.
+        // An unconfirmed kind does not count as gone.
         let absent = confirmed_absent(self.cluster, questions.collect())
             .await
             .unwrap_or_default();
         for kind in unserved {
             let listing = if absent.contains(&kind) {
-                // Nothing defines it any more: its objects are gone with it.
+                // The kind is no longer defined, so its objects are gone.
                 Listing::Complete
             } else if observed.discovery.is_stale(&kind.group) {
                 Listing::Failed(format!(
@@ -141,8 +141,8 @@ impl Reader<'_> {
         kinds
     }
 
-    /// Makes lists and takes in what they bring. Returns the namespaced kinds
-    /// that may not be listed cluster-wide.
+    /// Sends lists and stores their results. Returns the namespaced kinds whose cluster-wide LIST
+    /// is forbidden.
     async fn list_all(
         &self,
         kinds: &BTreeMap<GroupKind, Wanted>,
@@ -202,9 +202,8 @@ impl Reader<'_> {
         Ok(closed)
     }
 
-    /// A member that is missing from a complete LIST may only have lost its
-    /// label: it is read by name before it is called absent. So are the
-    /// namespaces that objects lie in, which may be nobody's members.
+    /// Reads members by name that are missing in a complete LIST, because they can have lost their
+    /// label. Also reads the namespaces of objects, which are not always members.
     pub(super) async fn read_missing_members(
         &self,
         desired: &Desired,
@@ -214,7 +213,7 @@ impl Reader<'_> {
         for (id, entry) in &observed.inventory.entries {
             if !observed.meta.contains_key(id)
                 && let Some(path) = self.paths.of_member(id, &entry.api_version)
-                // Of a definition that was created anew with another scope.
+                // Skip an object of a recreated CRD with another scope.
                 && path.may_hold(id)
             {
                 missing.insert(id.clone(), path);
@@ -228,8 +227,8 @@ impl Reader<'_> {
                 );
             }
         }
-        // Releases that were ready ask for the same namespaces: one may answer for
-        // all. Those of one that is being made may come at any moment.
+        // Ready releases can share one answer for a namespace. During an installation, the
+        // namespace can appear at any moment.
         let was_ready = observed.installed.as_ref().is_some_and(|one| one.ready);
         let common = self.cluster.common();
         let common = if was_ready { &common } else { self.cluster };
@@ -250,7 +249,7 @@ impl Reader<'_> {
                         .meta
                         .insert(id, LiveMeta::read(&value["metadata"], &self.manager));
                 }
-                // A namespace that was looked for by its name is all of the view.
+                // A read by name is complete for a namespace.
                 Ok(None) if id.is("", "Namespace") => {
                     let [_, own] = ListingKey::of(&id);
                     note_listing(observed, own.kind, own.namespace, Listing::Complete);
@@ -268,8 +267,7 @@ impl Reader<'_> {
     }
 }
 
-/// A kind of which members may be that nobody saw, where the record does not say
-/// which there are.
+/// Returns a kind that can have unseen members, if the record is empty.
 pub(super) fn unseen<'n>(named: &'n Named, observed: &Observed) -> Option<&'n GroupKind> {
     let is_listed = |kind: &GroupKind, namespace: Option<&String>| {
         let key = ListingKey {
@@ -281,7 +279,7 @@ pub(super) fn unseen<'n>(named: &'n Named, observed: &Observed) -> Option<&'n Gr
     let is_seen = |kind: &GroupKind| {
         let mut namespaces = named.namespaces.iter();
         match ResourcePath::preferred(&observed.discovery, kind) {
-            // Objects of a kind that nobody defines are gone with it.
+            // Objects of an undefined kind are gone.
             None => !observed.discovery.is_stale(&kind.group),
             Some(path) => {
                 is_listed(kind, None)
@@ -294,7 +292,7 @@ pub(super) fn unseen<'n>(named: &'n Named, observed: &Observed) -> Option<&'n Gr
     named.kinds.iter().find(|kind| !is_seen(kind))
 }
 
-/// Records how a LIST went. What is listed twice must be complete both times (I1).
+/// Records the outcome of a LIST. With two lists of a kind, both must be complete (I1).
 pub(super) fn note_listing(
     observed: &mut Observed,
     kind: GroupKind,

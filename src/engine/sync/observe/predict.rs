@@ -1,4 +1,4 @@
-//! Asks the server what it would make of the objects that may have changed.
+//! Dry runs of objects that can have changed.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use crate::engine::sync::body::{self, Require};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{ApiError, ApplyOptions, Class, ClusterError, ResourcePath};
 
-/// What came of asking about one object.
+/// Result of the queries about one object.
 struct Asked {
     id: ObjectId,
     live: Option<Live>,
@@ -27,8 +27,8 @@ struct Asked {
 }
 
 impl Reader<'_> {
-    /// Reads in full and asks for what triage could not settle; `readings` are
-    /// in the order of the manifests.
+    /// Reads and predicts the objects that triage could not decide. `readings` are in the order of
+    /// the manifests.
     pub(super) async fn predict(
         &self,
         (desired, policy): (&Desired, &Policy),
@@ -40,7 +40,7 @@ impl Reader<'_> {
         for (manifest, &reading) in desired.manifests.iter().zip(readings) {
             match self.cannot_ask(manifest, &missing, &observed.discovery) {
                 _ if reading == Reading::Nothing => {}
-                // Nothing can be in a namespace that is not there.
+                // A missing namespace contains no objects.
                 Some(why @ Unverified::NamespaceMissing(_)) => {
                     let prediction = Prediction::Unverified(why);
                     observed.predicted.insert(manifest.id().clone(), prediction);
@@ -74,8 +74,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// An object that the server cannot check at the wanted version: it may
-    /// exist all the same, at a version that is served.
+    /// Reads an object that the server cannot check at the desired version. It can exist at a
+    /// served version.
     async fn look(&self, manifest: &Manifest, why: Unverified) -> Result<Asked, SyncError> {
         let id = manifest.id();
         let read = match self.paths.of_member(id, "") {
@@ -85,7 +85,7 @@ impl Reader<'_> {
         Ok(Asked::new(id, read, Prediction::Unverified(why)))
     }
 
-    /// Why the server cannot check an object yet.
+    /// Returns the reason why the server cannot check an object yet.
     fn cannot_ask(
         &self,
         manifest: &Manifest,
@@ -123,7 +123,7 @@ impl Reader<'_> {
         };
         let digest = desired.digests.get(id).copied();
         let digest = digest.unwrap_or(DesiredDigest::Unkeyed);
-        // An object that exists is asked about without what is ignored.
+        // For an existing object, omit the ignored fields.
         let body = |live: Option<&Live>| {
             let value = live.and_then(|live| {
                 let ours = ownership::applied_by(&live.value()["metadata"], &self.manager);
@@ -149,8 +149,8 @@ impl Reader<'_> {
                 | Prediction::Unverified(Unverified::NamespaceMissing(_) | Unverified::KindMissing)
         );
         if read == Ok(None) && !is_absent {
-            // No label and no record, but it is there, or may be: existence
-            // decides adoption.
+            // Neither label nor record, but the object exists or could exist. Its existence decides
+            // about adoption.
             read = self.read(&path, id).await?;
             if let Ok(Some(live)) = &read
                 && (!desired.ignored.of(id).is_empty()
@@ -163,7 +163,7 @@ impl Reader<'_> {
         if let Ok(Some(live)) = &read {
             let remaining = Remaining::of(terms, manifest, live);
             if !remaining.is_empty() {
-                // What is shown is what becomes of it in the end.
+                // Show the final state.
                 let wanted = manifest.value();
                 let ended = |answer: &Live| {
                     let answer = answer.value().clone();
@@ -186,8 +186,8 @@ impl Reader<'_> {
         Ok(Asked::new(id, read, prediction))
     }
 
-    /// What the server would make of an object. One that it cannot answer for
-    /// is refused, not the whole observation.
+    /// Predicts the result of an apply. An error of one object becomes its refusal and does not
+    /// fail the observation.
     async fn dry_run(
         &self,
         path: &ResourcePath,
@@ -232,7 +232,7 @@ impl Reader<'_> {
                     Some(Prediction::Immutable { fields, .. }) => fields,
                     _ => Vec::new(),
                 };
-                // What is taken over without asking speaks against nothing.
+                // Conflicts with managers that are taken over anyway do not count.
                 let mut managers = fields.iter().map(|field| &field.manager);
                 if !immutable.is_empty()
                     && managers.all(|manager| takes_over(desired, policy, manager))
@@ -254,14 +254,14 @@ impl Reader<'_> {
         }
     }
 
-    /// An answer of the server, of which as much is secret as of the manifest.
+    /// Wraps an answer of the server, with the secret fields of the manifest.
     pub(super) fn live(&self, manifest: &Manifest, value: Value) -> Live {
         Live::new(value, &self.manager).hiding(&manifest.secrecy())
     }
 
-    /// Why the server would refuse the object as a new one: before one is deleted
-    /// for it. A dry run that creates it is told that it exists, after everything
-    /// else was checked.
+    /// Returns the reason why the server would reject the object as a new one. This is checked
+    /// before an object is deleted for its replacement. The dry run of the creation reports an
+    /// existing object only after all other checks.
     async fn refusal_of_new(
         &self,
         path: &ResourcePath,
@@ -281,7 +281,7 @@ impl Reader<'_> {
             Ok(_) => Ok(None),
             Err(error) if ends_observation(&error) => Err(error.into()),
             Err(error) => Ok(match error.class() {
-                // What the former one holds is free when it is gone.
+                // Resources of the previous object are free after its deletion.
                 Some(Class::Invalid) if error.api().is_some_and(is_allocated) => None,
                 Some(Class::AdmissionDenied)
                     if error
@@ -304,7 +304,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads an object; a failure that is only its own comes as a refusal.
+    /// Reads an object. An error that concerns only this object becomes a refusal.
     pub(super) async fn read(
         &self,
         path: &ResourcePath,
@@ -322,7 +322,7 @@ impl Reader<'_> {
 }
 
 impl Asked {
-    /// What exists and could not be read may not be taken for absent.
+    /// An object that exists but could not be read must not count as absent.
     fn new(id: &ObjectId, read: Result<Option<Live>, ApiRefusal>, prediction: Prediction) -> Self {
         let (live, prediction) = match read {
             Ok(live) => (live, prediction),
@@ -336,12 +336,12 @@ impl Asked {
     }
 }
 
-/// Whether all that is wrong is that an address or port is taken.
+/// Returns whether the only error is an address or port in use.
 fn is_allocated(error: &ApiError) -> bool {
     error.message.contains("already allocated")
 }
 
-/// A failed request in the server's words, or in ours.
+/// Converts a failed request into a refusal, with the message of the server if there is one.
 fn refusal(error: &ClusterError) -> ApiRefusal {
     error.api().map_or_else(
         || ApiRefusal {
@@ -353,14 +353,13 @@ fn refusal(error: &ClusterError) -> ApiRefusal {
     )
 }
 
-/// What of a definition git has no more, and the server would not take off at
-/// once.
+/// Parts of a CRD that git no longer contains, but that the server does not remove at once.
 struct Remaining<'d> {
-    /// Versions that stay until their objects are rewritten: it would refuse the
-    /// definition without them.
+    /// Versions that stay until their objects are migrated, because the server would reject the CRD
+    /// without them.
     versions: Vec<&'d MigrationRule>,
-    /// The conversion, of which others hold something: it would refuse a
-    /// definition that has only that.
+    /// The conversion, if another field manager owns parts of it. The server would reject a CRD
+    /// with only those parts.
     conversion: bool,
 }
 
@@ -383,7 +382,7 @@ impl<'d> Remaining<'d> {
         self.versions.is_empty() && !self.conversion
     }
 
-    /// What to ask about instead of what git has.
+    /// Returns the object for the dry run in place of the manifest.
     fn keep(&self, wanted: Value, live: &Live) -> Value {
         let wanted = if self.conversion {
             definition::converting(wanted, live.value())

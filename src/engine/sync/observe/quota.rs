@@ -1,12 +1,11 @@
-//! Quotas that an object which is created anew fills itself.
+//! Quotas that are used up by the previous incarnation of a recreated object.
 
 use std::collections::BTreeMap;
 
 use crate::io::cluster::ResourcePath;
 
-/// Whether all that speaks against an object is a quota for the number of objects
-/// of its kind that is full with the former one: that is free when it is gone.
-/// Where more is used than allowed, the new one would be refused all the same.
+/// Returns whether the only objection is a full object-count quota that the deletion of the
+/// previous object frees. If more is used than allowed, the new object would be rejected anyway.
 pub(super) fn is_filled_by_former(message: &str, path: &ResourcePath) -> bool {
     let Some((_, said)) = message.split_once("exceeded quota: ") else {
         return false;
@@ -27,14 +26,14 @@ pub(super) fn is_filled_by_former(message: &str, path: &ResourcePath) -> bool {
     })
 }
 
-/// What the message says of each resource.
+/// Returns the amounts by resource in the message.
 fn amounts<'m>(said: &'m str, what: &str) -> Option<BTreeMap<&'m str, &'m str>> {
     let (_, after) = said.split_once(what)?;
     let list = after.split(", ").next()?;
     list.split(',').map(|one| one.split_once('=')).collect()
 }
 
-/// Whether a quota of this name is for the number of objects of a kind.
+/// Returns whether a quota of this name counts the objects of a kind.
 fn counts_objects(name: &str, path: &ResourcePath) -> bool {
     let group = &path.api_version.group;
     match name.strip_prefix("count/") {
@@ -79,7 +78,7 @@ mod tests {
         true
     )]
     #[case::lowered_since(maps(), "configmaps=1", "configmaps=2", "configmaps=1", false)]
-    // Whether the former one had a port is not known.
+    // It is unknown whether the previous object had a port.
     #[case::something_else_too(
         services(),
         "services=1,services.nodeports=1",

@@ -1,5 +1,4 @@
-//! Reads the record of a release and nothing of its objects: for one that is refused
-//! whatever is there.
+//! Observation of the record only, for a release that is refused in any case.
 
 use jiff::Timestamp;
 use pleach_domain::object::Gvk;
@@ -11,8 +10,7 @@ use crate::engine::sync::error::SyncError;
 use crate::engine::sync::state::State;
 use crate::io::cluster::Cluster;
 
-/// Reads which cluster it is, and what is recorded of the release there. Fills in
-/// `desired.digests`.
+/// Reads the cluster id and the record of the release. Fills in `desired.digests`.
 pub async fn observe_record(
     cluster: &Cluster,
     desired: &mut Desired,

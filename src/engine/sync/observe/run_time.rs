@@ -1,6 +1,5 @@
-//! Run-time objects that are not recorded: pods make some of them after the apply that
-//! brought the pods has ended. They are read by the names and Services that the bundle
-//! declares.
+//! Unrecorded runtime objects. Pods create some of them after the apply of the pods has ended. They
+//! are found by the names and Services that the bundle declares.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +15,8 @@ use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{ClusterError, ResourcePath};
 
 impl Reader<'_> {
-    /// Finds the declared objects that exist and are neither recorded nor in git. One that
-    /// cannot be read is not found: nothing is concluded from its absence.
+    /// Finds declared objects that exist and are neither recorded nor in git. Skips unreadable
+    /// objects, because their absence allows no conclusion.
     pub(super) async fn find_run_time_objects(
         &self,
         desired: &Desired,
@@ -63,8 +62,8 @@ impl Reader<'_> {
     }
 }
 
-/// Returns the declared objects that are matched by name, in the namespaces of the
-/// manifests, with the path of each. An object that is a manifest too is not among them.
+/// Returns the declared objects that are matched by name, in the namespaces of the manifests, with
+/// their paths. Excludes objects that are also manifests.
 pub fn expected_objects(
     desired: &Desired,
     discovery: &Discovery,
@@ -76,7 +75,7 @@ pub fn expected_objects(
     expected
 }
 
-/// Objects that are matched by name, in each of the namespaces where their kind has them.
+/// Returns objects that are matched by name, in each of these namespaces for namespaced kinds.
 fn named(
     declared: &[RuntimeObject],
     namespaces: &BTreeSet<&str>,
@@ -100,7 +99,7 @@ fn named(
     named
 }
 
-/// What the bundle declares now, and what it did when it was applied last.
+/// Returns the objects that the bundle declares now, and those it declared when last applied.
 fn declared(desired: &Desired, observed: &Observed) -> Vec<RuntimeObject> {
     let record = observed.installed.as_ref();
     let memory = record.and_then(|record| record.memory.as_ref());
@@ -114,7 +113,7 @@ fn declared(desired: &Desired, observed: &Observed) -> Vec<RuntimeObject> {
     all
 }
 
-/// Registrations are read already: those that point at a declared Service of the release.
+/// Finds registrations, which were already read, that refer to a declared Service of the release.
 fn find_registrations(
     declared: &[RuntimeObject],
     wanted: &BTreeSet<&ObjectId>,

@@ -1,4 +1,4 @@
-//! Objects that are changed for a while or restarted: of the release, or of others.
+//! Targets of temporary changes and restarts, inside or outside of the release.
 
 use std::collections::BTreeSet;
 
@@ -13,11 +13,10 @@ use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{Class, ClusterError, ResourcePath, Selector as List};
 
 impl Reader<'_> {
-    /// Reads in full what a former run left changed, and, where a change is on
-    /// its way, what something takes over from, the roles that workloads make,
-    /// and what the bundle wants to be different meanwhile. What cannot be read of
-    /// the last is an error of the plan: going on without it is not what was asked
-    /// for.
+    /// Reads the targets of temporary changes in full. These are changes left over from a previous
+    /// run. With a pending change, they also include takeover sources, roles of workloads, and
+    /// targets that the bundle declares. A read error of a declared target is an error of the plan,
+    /// because the change would run without it.
     pub(super) async fn read_targets(
         &self,
         desired: &mut Desired,
@@ -37,8 +36,8 @@ impl Reader<'_> {
             match self.cluster.get_id(&path, id).await {
                 Ok(Some(value)) => self.found(observed, value),
                 Ok(None) => {}
-                // What may not be looked at is not deleted either: then it is
-                // not emptied before.
+                // An object that we are not allowed to read is not deleted either, so it needs no
+                // scale-down.
                 Err(error)
                     if !journaled.contains(id) && error.class() == Some(&Class::Forbidden) => {}
                 Err(error) => unread(desired, &id.to_string(), error)?,
@@ -48,7 +47,7 @@ impl Reader<'_> {
             let Some(path) = self.paths.of_kind(&id.group_kind()) else {
                 continue;
             };
-            // One that cannot be read is nothing to compare with.
+            // An unreadable role cannot be compared, so it is skipped.
             if let Ok(Some(live)) = self.read(&path, &id).await? {
                 observed.targets.insert(id, live);
             }
@@ -92,7 +91,7 @@ impl Reader<'_> {
         let selector = List::namespace(namespace.as_deref());
         let mut values = self.cluster.list(path, &selector).await?.items;
         for value in &mut values {
-            // Items of a list do not say what they are.
+            // Items of a list lack apiVersion and kind.
             value["apiVersion"] = path.api_version.to_string().into();
             value["kind"] = path.kind.clone().into();
         }

@@ -1,4 +1,4 @@
-//! When an observation ends early, and how many requests it sends at once.
+//! Early end of an observation, and its number of concurrent requests.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,13 @@ fn several_requests_in_a_row_without_an_answer_end_an_observation() {
     let silence = Silence::default();
     let ask = || (1..UNANSWERED).any(|_| silence.is_kept());
     assert!(!ask());
-    // Any answer shows that the server answers.
+    // Any answer resets the counter.
     silence.is_broken();
     assert!(!ask());
     assert!(silence.is_kept());
 }
 
-/// A release that git gives no objects any more.
+/// Builds a release without objects in git.
 fn emptied() -> Desired {
     Desired {
         name: ReleaseName {
@@ -47,8 +47,8 @@ fn emptied() -> Desired {
     }
 }
 
-/// The server answers no request before as many wait as may be sent at once. One
-/// request after another would end in time-outs.
+/// The server answers only once as many requests wait as can be sent concurrently. Sequential
+/// requests would end in time-outs.
 #[tokio::test(start_paused = true)]
 async fn leaving_objects_are_read_in_parallel() {
     let cluster = gathering(CONCURRENCY, |path| {

@@ -1,4 +1,4 @@
-//! Server-side apply under the release's manager.
+//! Server-side apply with the field manager of the release.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -20,25 +20,25 @@ use crate::engine::sync::report::{Failure, FailureKind};
 use crate::engine::sync::wait::Since;
 use crate::io::cluster::{ApiError, Applied, ApplyOptions, Class, ClusterError, ResourcePath};
 
-/// Pause between two looks at discovery.
+/// Interval between reads of discovery.
 const DISCOVERY_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long what this plan replaced just before may still answer: an API server
-/// that has not seen the new definition, a pod of the former version that ends.
+/// Time in which a component that this plan replaced can still answer: an API server with the old
+/// CRD, or a terminating pod of a webhook.
 const SUCCESSION: Duration = Duration::from_secs(5);
 const SUCCESSION_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long a quota may go on counting an object that is gone: its controller
-/// takes note of that by and by.
+/// Time in which a quota can still count a deleted object, because its controller updates it with a
+/// delay.
 const RECOUNT: Duration = Duration::from_secs(30);
 const RECOUNT_PAUSE: Duration = Duration::from_millis(500);
 
-/// How often the record of owners is set to one version, as others may go on writing
-/// at another one.
+/// Limit on migrations of `managedFields` to one version, because other clients can keep writing at
+/// another one.
 const MOVES: usize = 5;
 
 impl Operator<'_> {
-    /// Sends the object and records the answer.
+    /// Applies the object and records the answer.
     pub(super) async fn apply(
         &self,
         step: &Step,
@@ -62,7 +62,7 @@ impl Operator<'_> {
                 let path = self.path_of(step, &manifest.gvk(), started).await;
                 let digest = self.desired.digests.get(id).copied();
                 let digest = digest.unwrap_or(DesiredDigest::Unkeyed);
-                // What is ignored is sent when the object is created.
+                // Ignored fields are sent only on creation.
                 let sent = if step.require.contains(&Precondition::Absent) {
                     manifest
                 } else {
@@ -78,7 +78,8 @@ impl Operator<'_> {
                     value["metadata"]["annotations"][annotations::RUN_KEY] = key.to_string().into();
                 }
                 let is_overlaid = self.overlaid(step, &mut value).await;
-                // An object with fields that are not as wanted is looked at again.
+                // Without a digest, an object with omitted or overlaid fields is checked again
+                // later.
                 let recorded = (leave.is_empty() && !is_overlaid).then_some(digest);
                 (
                     path,
@@ -120,9 +121,8 @@ impl Operator<'_> {
         self.accept(step, &path, (digest, leave), applied, started)
     }
 
-    /// Sends an object: once more with force where nobody holds anything else than
-    /// what the plan named, again for a while where what it replaced refuses it, and
-    /// once the record of owners is at the version of the object.
+    /// Applies an object. Retries with force if all conflicts are in the plan. Retries for a while
+    /// if a replaced component rejects the object, and after a migration of `managedFields`.
     async fn put(
         &self,
         step: &Step,
@@ -136,8 +136,8 @@ impl Operator<'_> {
         let mut moves = 0;
         loop {
             let applied = match cluster.apply(path, id, bytes.clone(), &options).await {
-                // Only what the plan named: who took another field since then was
-                // neither shown nor allowed.
+                // Force only the planned conflicts. A field that was taken since then was neither
+                // shown nor approved.
                 Err(error) if is_as_planned(&error, take_over) => {
                     let options = ApplyOptions {
                         force: true,
@@ -165,8 +165,8 @@ impl Operator<'_> {
         }
     }
 
-    /// The address of a kind. One behind an APIService of the release is known
-    /// when discovery shows it, which follows the APIService within moments.
+    /// Returns the path of a kind. For an APIService of the release, waits for discovery, which
+    /// follows shortly after it.
     async fn path_of(&self, step: &Step, gvk: &Gvk, started: Instant) -> Option<ResourcePath> {
         let deadline = started + Duration::try_from(step.deadline).unwrap_or_default();
         loop {
@@ -187,14 +187,14 @@ impl Operator<'_> {
         }
     }
 
-    /// Whether our entry is as old as the object: then a request of ours whose
-    /// answer was lost created it, and others wrote afterwards.
+    /// Returns whether our managedFields entry is as old as the object. Then our own request
+    /// created it and lost its answer.
     fn is_first_writer(&self, metadata: &Value) -> bool {
         ownership::apply_entry(metadata, &self.manager)
             .is_some_and(|entry| entry["time"] == metadata["creationTimestamp"])
     }
 
-    /// The fields that are ours alone after an apply.
+    /// Returns the fields that only we own after an apply.
     fn owned(&self, id: &ObjectId, answer: &Value) -> OwnedFields {
         self.key.as_ref().map_or_else(OwnedFields::default, |key| {
             OwnedFields::of(answer, &self.manager, FieldKey { id, key })
@@ -215,7 +215,7 @@ impl Operator<'_> {
             .into_iter()
             .filter(|manager| *manager != self.manager)
             .collect();
-        // Somebody created it since the plan was made: it is not ours to prune.
+        // Another client created it since the plan, so we must not prune it.
         let is_ours = foreign.is_empty() || applied.repeated && self.is_first_writer(metadata);
         let taken = step.require.contains(&Precondition::Absent) && !applied.created && !is_ours;
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -226,7 +226,7 @@ impl Operator<'_> {
             answer: matches!(step.until, Some(Until::Ready { .. })).then(|| Arc::clone(&answer)),
             ..Since::default()
         };
-        // Digests are computed before the lock: other steps wait for the inventory.
+        // Computed before the lock, because other steps wait for the inventory.
         let uid = text(&metadata["uid"]);
         let fingerprint = ownership::fingerprint(metadata, &self.manager);
         let owned = self.owned(&step.object, &answer);
@@ -246,7 +246,7 @@ impl Operator<'_> {
             entry.resource_version = Some(since.resource_version.clone());
             entry.generation = since.generation;
             entry.fingerprint = fingerprint;
-            // Of the fields that the apply left as they were, what was recorded before.
+            // Fields that the apply omitted keep their recorded digests.
             entry.fields = match &self.key {
                 Some(key) if !left.is_empty() => {
                     let id = &step.object;
@@ -283,7 +283,7 @@ impl Operator<'_> {
     }
 }
 
-/// Whether an object is refused by what a step before it has replaced.
+/// Returns whether a component that an earlier step replaced rejected the object.
 fn is_of_former(error: &ClusterError, step: &Step) -> bool {
     let comes_after = |why: &EdgeReason| step.needs.iter().any(|edge| edge.why == *why);
     match error.class() {
@@ -293,7 +293,7 @@ fn is_of_former(error: &ClusterError, step: &Step) -> bool {
     }
 }
 
-/// Whether a quota refuses an object whose former incarnation only just went.
+/// Returns whether a quota rejected an object whose previous incarnation was just deleted.
 fn is_counted_still(error: &ClusterError, step: &Step) -> bool {
     let comes_anew = |edge: &Edge| edge.why == EdgeReason::SameObject && edge.state == Need::Absent;
     let is_full = |api: &ApiError| {
@@ -302,13 +302,13 @@ fn is_counted_still(error: &ClusterError, step: &Step) -> bool {
     step.needs.iter().any(comes_anew) && error.api().is_some_and(is_full)
 }
 
-/// Whether a conflict is about nothing but what the plan takes over.
+/// Returns whether all conflicts are covered by the plan.
 fn is_as_planned(error: &ClusterError, take_over: &[FieldConflict]) -> bool {
     matches!(error.class(), Some(Class::FieldConflict(fields)) if is_covered(fields, take_over))
 }
 
-/// What pleach holds by another name is its own, whether the plan named it or not: its
-/// patch of the record of owners may have made the server store a default.
+/// Returns whether all conflicts are planned, or with another field manager of pleach. Our patch of
+/// `managedFields` can have made the server store a default.
 fn is_covered(fields: &[FieldConflict], take_over: &[FieldConflict]) -> bool {
     fields.iter().all(|field| {
         let is_planned = |planned: &FieldConflict| {

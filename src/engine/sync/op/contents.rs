@@ -1,7 +1,7 @@
-//! What lies in a namespace that is about to be deleted.
+//! Content of a namespace that is about to be deleted.
 //!
-//! A namespace with objects of others is never deleted. The plan looked, but
-//! what is in there when the deletion is sent is what counts.
+//! A namespace with foreign objects is never deleted. The plan checked that, but its content at the
+//! time of the deletion counts.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -15,10 +15,9 @@ use crate::engine::sync::contents::look_into;
 use crate::engine::sync::report::{Failure, FailureKind};
 
 impl Operator<'_> {
-    /// Refuses to go on while objects of others lie in a namespace, or while
-    /// that cannot be told.
+    /// Fails if a namespace contains foreign objects, or if that is unknown.
     pub(super) async fn ensure_empty(&self, namespace: &ObjectId) -> Result<(), Failure> {
-        // Kinds may have come since the plan was made.
+        // Kinds can have been added since the plan.
         let cluster = self.cluster.clone().alone();
         let contents = match cluster.discover().await {
             Ok(discovery) => look_into(&cluster, &discovery, &namespace.name).await,
@@ -37,7 +36,7 @@ impl Operator<'_> {
             .inventory
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // What the plan deletes is gone by now, and what it owned may not be yet.
+        // Planned deletions are done by now, but objects that they own can still exist.
         let goes = |one: &Content| {
             one.is_of_run_time(&inventory)
                 || one.owners.iter().any(|uid| deleted.contains(uid.as_str()))

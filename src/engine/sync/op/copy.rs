@@ -1,4 +1,4 @@
-//! Copies of what users keep where a release was: only where nothing is yet.
+//! Copies of user objects from the previous location of a release, without overwriting.
 
 use std::sync::PoisonError;
 
@@ -18,9 +18,8 @@ use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{ApplyOptions, Class};
 
 impl Operator<'_> {
-    /// Reads an object and creates it elsewhere. One that is there already stays
-    /// as it is; without a source there is nothing to do. The copy is kept: it is
-    /// recorded, and never deleted.
+    /// Reads an object and creates its copy. Skips an existing target and a missing source. The
+    /// copy is recorded as retained and never deleted.
     pub(super) async fn copy(
         &self,
         step: &Step,
@@ -40,7 +39,7 @@ impl Operator<'_> {
             return Err(Failure::new(FailureKind::Policy, message));
         }
         let body = Bytes::from(canonical_json(&copy_of(&source, to)));
-        // What users keep is not known to be no secret.
+        // User objects can be secret.
         let options = ApplyOptions {
             secret: true,
             ..ApplyOptions::new(managers::COPY)
@@ -76,8 +75,7 @@ impl Operator<'_> {
     }
 }
 
-/// The object under another name: without what says which object it is, whose,
-/// and how it is.
+/// Returns the object under another name, without its identity, owners and status.
 fn copy_of(source: &Value, to: &ObjectId) -> Value {
     let metadata = &source["metadata"];
     let texts = |key: &str| -> Map<String, Value> {

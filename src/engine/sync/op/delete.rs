@@ -1,4 +1,4 @@
-//! Deletions: only what the planner granted, only this incarnation.
+//! Deletions, limited to the incarnations that the planner granted.
 
 use pleach_domain::object::ObjectId;
 use pleach_domain::plan::{Deletion, Grant, Step};
@@ -11,12 +11,12 @@ use crate::io::cluster::{
     Class, Cluster, ClusterError, DeleteOptions, Deleted, Failed, ResourcePath,
 };
 
-/// How often what moves all the time, such as the status of a workload, is looked
-/// at again before its deletion.
+/// Limit on re-reads before a deletion of an object that changes all the time, such as the status
+/// of a workload.
 const LOOKS: usize = 10;
 
 impl Operator<'_> {
-    /// Asks for the deletion; its end is waited for by the step's condition.
+    /// Requests the deletion. The condition of the step waits for its end.
     pub(super) async fn delete(
         &self,
         step: &Step,
@@ -70,8 +70,8 @@ impl Operator<'_> {
         Ok(())
     }
 
-    /// Writes down with which Service pods had registered themselves, where that
-    /// comes in another place: who goes on after a stop cannot see it any more.
+    /// Records the Service of registrations made by pods, if the Service moves to another
+    /// namespace. A later run could not find it anymore.
     async fn note_unregistered(&self, deletion: &Deletion) -> Result<(), Failure> {
         let Grant::Registration { service } = deletion.because() else {
             return Ok(());
@@ -90,9 +90,8 @@ impl Operator<'_> {
     }
 }
 
-/// Deletes the object as it was when that was decided. Whatever somebody wrote to
-/// it since is looked at first: it may be another release's by now, or be meant
-/// to stay.
+/// Deletes the object at the version of the decision. After a newer write, it is checked again,
+/// because it can belong to another release by now or be marked as retained.
 pub(super) async fn delete_as_seen(
     cluster: &Cluster,
     path: &ResourcePath,
@@ -118,7 +117,7 @@ pub(super) async fn delete_as_seen(
         let Some(now) = read.map_err(|error| failure(&error))? else {
             return Ok(Ok(Deleted::Absent));
         };
-        // Another incarnation is refused by its uid.
+        // The uid precondition rejects another incarnation.
         let is_it = now["metadata"]["uid"] == deletion.uid();
         if is_it && let Some(why) = deletion.objection(&id.group_kind(), &now) {
             return Err(spared(&why));
@@ -129,7 +128,7 @@ pub(super) async fn delete_as_seen(
     }
 }
 
-/// What was to go stays, as it changed since that was decided.
+/// Builds the failure for an object that changed since its deletion was planned.
 fn spared(why: &str) -> Failure {
     Failure {
         kind: FailureKind::Conflict,
@@ -138,7 +137,7 @@ fn spared(why: &str) -> Failure {
     }
 }
 
-/// Whether the version in the precondition is no longer that of the object.
+/// Returns whether the object is no longer at the version of the precondition.
 fn is_moved(error: &ClusterError) -> bool {
     matches!(
         error.class(),

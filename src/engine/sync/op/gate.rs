@@ -1,4 +1,4 @@
-//! Gates: written down, closed, lifted.
+//! Gates: journaling, closing and lifting.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,15 +19,14 @@ use crate::io::cluster::{
     ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions,
 };
 
-/// How often it is looked whether a gate is closed for too long.
+/// Interval between checks for expired gates.
 const EXPIRY: Duration = Duration::from_secs(1);
-/// Longest pause before one that cannot be lifted is tried again.
+/// Longest backoff before another attempt to lift a gate.
 const LONGEST: Duration = Duration::from_mins(1);
 
 impl Operator<'_> {
-    /// Closes a gate: the journal first, then the policy, then the binding that
-    /// puts it in force. One that is there already becomes as it is wanted, and
-    /// its time begins anew.
+    /// Closes a gate: journal first, then the policy, then the binding that puts it in force. An
+    /// existing gate is updated, and its time restarts.
     pub(super) async fn close(
         &self,
         step: &Step,
@@ -91,9 +90,8 @@ impl Operator<'_> {
         Ok(())
     }
 
-    /// Lifts each gate that the run closed, once it is closed for longer than it
-    /// may be. `begun` is a time before the first step of the run: gates that a
-    /// former run closed are closed again or lifted by the plan. Never ends.
+    /// Lifts the gates of this run when they expire. `begun` is before the first step. The plan
+    /// itself closes or lifts gates of a previous run. Never returns.
     pub(in crate::engine::sync) async fn lift_expired(&self, begun: Timestamp) -> Infallible {
         let mut tried: BTreeMap<OverlayId, Tried> = BTreeMap::new();
         loop {
@@ -127,13 +125,13 @@ impl Operator<'_> {
         self.warn(step, "gate-expired", &message);
     }
 
-    /// A step of the plan for what is only for a while.
+    /// Returns a step of the plan for a temporary change.
     fn step_of(&self, id: &OverlayId) -> Option<&Step> {
         let mut steps = self.plan.steps.iter();
         steps.find(|step| step.overlay.as_ref() == Some(id))
     }
 
-    /// Creates one half of a gate, or makes it what it is to be.
+    /// Creates or updates one half of a gate.
     async fn make_half(
         &self,
         cluster: &Cluster,
@@ -174,8 +172,8 @@ impl Operator<'_> {
         Ok(patched.map_err(|error| failure(&error))?.value)
     }
 
-    /// Lifts a gate: what puts it in force first. What does not say itself that
-    /// it is this release's is left alone.
+    /// Lifts a gate, starting with its binding. Leaves objects without a mark of this release
+    /// alone.
     pub(super) async fn open(
         &self,
         step: &Step,
@@ -211,7 +209,7 @@ impl Operator<'_> {
     }
 }
 
-/// When a gate that could not be lifted is tried again.
+/// Backoff of a gate that could not be lifted.
 struct Tried {
     next: Instant,
     pause: Duration,
@@ -231,7 +229,7 @@ impl Tried {
         Instant::now() >= self.next
     }
 
-    /// After one more attempt: each one is told, so the pauses grow.
+    /// Returns the backoff after another attempt. It grows, because each attempt is reported.
     fn again(&self) -> Self {
         Self {
             next: Instant::now() + self.pause,

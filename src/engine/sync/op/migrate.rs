@@ -1,9 +1,8 @@
-//! Rewrites the stored objects of a definition, so that versions of it can go.
+//! Storage migration of a CRD, so that its old versions can be removed.
 //!
-//! Every object is written as it is, which makes the server store it in the
-//! version of today; its record of owners names that version afterwards. Who is
-//! interrupted begins again: what was rewritten is as it should be, and the
-//! server leaves it as it is.
+//! Every object is written unchanged, so the server stores it in the current storage version. Its
+//! `managedFields` name that version afterwards. An interrupted migration restarts from the
+//! beginning. Migrated objects are written without effect.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -22,20 +21,18 @@ use crate::io::cluster::{
     Class, Cluster, ClusterError, Patch, PatchOptions, ResourcePath, Selector,
 };
 
-/// Objects that are written at a time: the cluster has other work to do.
+/// Number of concurrent writes. Low, to limit the load of the cluster.
 const CONCURRENCY: usize = 8;
 
-/// Writes of others between our read and our write after which an object is
-/// given up.
+/// Number of write races after which an object fails.
 const ATTEMPTS: usize = 10;
 
-/// How often all objects are gone through: the last time finds nothing to do,
-/// unless somebody keeps writing in the old version.
+/// Number of passes over all objects. The last one should find none to write, unless a client keeps
+/// writing in the old version.
 const PASSES: usize = 3;
 
 impl Operator<'_> {
-    /// Rewrites the objects, then takes the versions off the list of those in
-    /// which objects may be stored.
+    /// Rewrites the objects, then removes the old versions from `storedVersions`.
     pub(super) async fn migrate(
         &self,
         step: &Step,
@@ -84,8 +81,8 @@ impl Operator<'_> {
             })
     }
 
-    /// Goes through all objects, page by page, and writes those that need it:
-    /// the first time all of them. Says how many that were.
+    /// Scans all objects page by page and writes those that need it; with `all`, every one. Returns
+    /// the number of written objects.
     async fn pass(
         &self,
         cluster: &Cluster,
@@ -104,9 +101,9 @@ impl Operator<'_> {
             let page = match page {
                 Ok(page) => page,
                 Err(error) => match error.class() {
-                    // The server does not keep the list any longer, but goes on
-                    // where we are: what is new since then is stored as it
-                    // should be. Without a place to go on from it begins anew.
+                    // The list expired, but the server can continue at the same position. Newer
+                    // objects are stored correctly anyway. Without a continue token, the list
+                    // restarts.
                     Some(Class::Expired { continue_token })
                         if token.is_some() && restarts < PASSES =>
                     {
@@ -155,8 +152,7 @@ impl Operator<'_> {
         }
     }
 
-    /// Writes one object as it is. Who wrote in between is not overwritten: the
-    /// object is read again.
+    /// Writes one object unchanged. If another client wrote meanwhile, the object is read again.
     async fn rewrite(
         &self,
         cluster: &Cluster,
@@ -174,7 +170,7 @@ impl Operator<'_> {
             message: format!("{id}: {}", failed.message),
             ..failed
         };
-        // What users keep in their objects is not known to be no secret.
+        // User objects can be secret.
         let options = PatchOptions {
             hides: Some(&Value::Null),
             ..PatchOptions::new(managers::OVERLAY)
@@ -183,7 +179,7 @@ impl Operator<'_> {
             let change = rewriting.change(&metadata);
             match cluster.patch(&rewriting.path, &id, &change, &options).await {
                 Ok(_) => break,
-                // It went meanwhile.
+                // The object was deleted meanwhile.
                 Err(error) if error.class() == Some(&Class::NotFound) => break,
                 Err(error) if is_passing(&error) && attempt < ATTEMPTS => {
                     let read = cluster.get_id(&rewriting.path, &id).await;
@@ -198,7 +194,7 @@ impl Operator<'_> {
         Ok(())
     }
 
-    /// Nothing is stored in the versions any more: the server lets them go.
+    /// Removes the versions from `storedVersions`, because no object is stored in them any more.
     async fn forget_versions(
         &self,
         cluster: &Cluster,
@@ -241,17 +237,17 @@ fn definitions() -> ResourcePath {
     )
 }
 
-/// Whether the same may succeed with the object as it is now: somebody wrote in
-/// between, or nobody knows whether our write arrived, which does no harm twice.
+/// Returns whether a retry with the current object can succeed: after a write race, or if the
+/// result of our write is unknown. A repeated write is harmless.
 pub(super) fn is_passing(error: &ClusterError) -> bool {
     is_stale(error) || error.class().is_some_and(Class::is_unclear)
 }
 
-/// What the objects are, and what of them has to change.
+/// The objects of a migration, with the change that they need.
 struct Rewriting {
     path: ResourcePath,
     to: ApiVersion,
-    /// Versions that records of owners may not name any more.
+    /// Versions that `managedFields` must not name any more.
     from: Vec<String>,
 }
 
@@ -296,13 +292,13 @@ impl Rewriting {
         self.record(metadata).is_some()
     }
 
-    /// The record of owners at the new version; none where it is.
+    /// Returns `managedFields` at the new version; `None` if they already are.
     fn record(&self, metadata: &Value) -> Option<Value> {
         moved_to(metadata, &self.from, &self.to.to_string())
     }
 
-    /// Changes the record of owners where that has to be, else nothing: the
-    /// server stores what it writes in the version of today.
+    /// Returns the patch of `managedFields`, or an empty patch. Either makes the server store the
+    /// object in the current version.
     fn change(&self, metadata: &Value) -> Patch {
         match self.record(metadata) {
             None => Patch::Merge(json!({})),

@@ -1,5 +1,4 @@
-//! Jobs that run once: written down before and after, and what their pods said
-//! when they fail.
+//! Run-once jobs: journaling before and after, and logs of failed pods.
 
 use pleach_domain::inventory::{Outcome, Run};
 use pleach_domain::object::{ObjectId, from_base64};
@@ -13,18 +12,17 @@ use super::{Operator, required_uid};
 use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{ClusterError, ResourcePath, Selector};
 
-/// Lines of a log that are told.
+/// Number of log lines to report.
 const LINES: usize = 8;
 
-/// Longest text of a log that is told.
+/// Longest log text to report, in characters.
 const LONGEST: usize = 1000;
 
-/// Shorter values would blot out ordinary words.
+/// Shortest value to mask, because masking shorter ones would garble ordinary words.
 const SHORTEST: usize = 4;
 
 impl Operator<'_> {
-    /// Makes a Job that runs once. The journal has what it runs for before. One
-    /// that a former run made is left as it is.
+    /// Creates a run-once job after journaling its key. Leaves the Job of a previous run as it is.
     pub(super) async fn run_once(
         &self,
         step: &Step,
@@ -38,8 +36,8 @@ impl Operator<'_> {
         self.apply(step, body, (&[], &[]), started).await
     }
 
-    /// Writes down how it ended, and what its pod said when that was not well.
-    /// A wait that ended before the Job did is no end of it.
+    /// Journals the outcome, with the pod log on failure. A wait that ends before the Job is not an
+    /// outcome.
     pub(super) async fn ran<T>(
         &self,
         step: &Step,
@@ -86,7 +84,7 @@ impl Operator<'_> {
         })
     }
 
-    /// The failure of a Job with what its pod said last, and what to do.
+    /// Adds the last log lines of the pod, and the next step, to the failure of a Job.
     async fn with_log(&self, step: &Step, failure: Failure, then: &str) -> Failure {
         let id = &step.object;
         let said = match self.tail(id).await {
@@ -105,8 +103,8 @@ impl Operator<'_> {
         }
     }
 
-    /// The pod that failed last, and the end of its log in one line, without
-    /// values of Secrets of the release.
+    /// Returns the last failed pod with the end of its log in one line. Secret values of the
+    /// release are masked.
     async fn tail(&self, job: &ObjectId) -> Result<Option<(String, String)>, ClusterError> {
         let path = ResourcePath::namespaced("v1", "Pod", "pods");
         let labels = format!("batch.kubernetes.io/job-name={}", job.name);
@@ -143,8 +141,7 @@ impl Operator<'_> {
     }
 }
 
-/// A text without some values. One may be part of another, so the longest goes
-/// first, wherever it comes from.
+/// Masks values in a text. Longer values come first, because a value can contain another.
 fn masked(text: String, mut values: Vec<String>) -> String {
     values.sort_by_key(|value| std::cmp::Reverse(value.len()));
     values
@@ -152,7 +149,7 @@ fn masked(text: String, mut values: Vec<String>) -> String {
         .fold(text, |text, value| text.replace(&value, "<masked>"))
 }
 
-/// The container of a pod that did not end well, else the first.
+/// Returns the failed container of a pod, or else the first one.
 fn failed_container(pod: &Value) -> Option<String> {
     let failed = ["initContainerStatuses", "containerStatuses"]
         .into_iter()
@@ -166,10 +163,9 @@ fn failed_container(pod: &Value) -> Option<String> {
     name.as_str().map(str::to_owned)
 }
 
-/// Every text of an object that is worth masking; of a Secret as it is and as it
-/// is written.
+/// Returns the texts of an object to mask; for Secrets, both plain and encoded.
 fn values(object: &Value) -> Vec<String> {
-    /// As the lines of a log are told, and as a whole.
+    /// Iterates over the whole text and its trimmed lines, because logs are reported by line.
     fn lines(text: &str) -> impl Iterator<Item = String> {
         let lines = text.lines().map(|line| line.trim().to_owned());
         std::iter::once(text.trim().to_owned()).chain(lines)
@@ -197,7 +193,7 @@ fn values(object: &Value) -> Vec<String> {
     found
 }
 
-/// The end of a text that is too long.
+/// Truncates a long text to its end.
 fn bounded(text: &str) -> String {
     let count = text.chars().count();
     if count <= LONGEST {

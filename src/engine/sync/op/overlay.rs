@@ -1,4 +1,4 @@
-//! Temporary changes: written down, made, taken back.
+//! Temporary changes: journaling, applying and reverting.
 
 use std::collections::BTreeSet;
 
@@ -22,11 +22,11 @@ use crate::engine::sync::events::EventKind;
 use crate::engine::sync::report::{Failure, FailureKind, Standing, SyncResult};
 use crate::io::cluster::{Class, Cluster, ClusterError, Failed, Patch, PatchOptions, ResourcePath};
 
-/// Writes by others between our read and our patch after which we give up.
+/// Number of write races after which a patch fails.
 const ATTEMPTS: usize = 10;
 
 impl Operator<'_> {
-    /// Makes a temporary change. What it replaces is in the journal before.
+    /// Applies a temporary change. The journal contains the replaced values first.
     pub(super) async fn set(
         &self,
         step: &Step,
@@ -51,13 +51,13 @@ impl Operator<'_> {
             if known.is_some_and(|known| known.state == State::On && known.set.0 == now) {
                 return Ok(());
             }
-            // An undo brings back what is there when it is made, not what was
-            // there when it was first meant to be.
+            // A revert restores the values at the time of the change, not those at an earlier
+            // attempt.
             if known.is_none_or(|known| known.is_overtaken(&live)) {
                 self.begin((overlay, patch), &live, now.clone()).await?;
             }
             let written = if now == patch.0 {
-                // Our own write, whose answer was lost.
+                // Our own write, which lost its answer.
                 Ok(live)
             } else {
                 let mut change = patch.0.clone();
@@ -83,7 +83,7 @@ impl Operator<'_> {
         Ok(())
     }
 
-    /// Writes down what is about to be changed, and what is there now.
+    /// Journals the pending change with the current values.
     async fn begin(
         &self,
         (overlay, patch): (&Overlay, &NonSecret),
@@ -111,9 +111,8 @@ impl Operator<'_> {
             .map_err(|error| unrecorded(&error))
     }
 
-    /// Takes a temporary change back as far as it still is ours: the values that
-    /// were there before, and their owners. An object of ours whose new manifest
-    /// is applied already gets what the manifest says instead.
+    /// Reverts a temporary change as far as we still own it, by restoring previous values and field
+    /// owners. A member whose new manifest is already applied gets the values of the manifest.
     pub(super) async fn lift(
         &self,
         step: &Step,
@@ -122,7 +121,7 @@ impl Operator<'_> {
     ) -> Result<(), Failure> {
         let known = self.ledger.journal().await;
         let Some(journaled) = known.overlays.get(id) else {
-            // It was never made.
+            // It was never applied.
             return Ok(());
         };
         match journaled.kind() {
@@ -166,8 +165,8 @@ impl Operator<'_> {
             .map_err(|error| unrecorded(&error))
     }
 
-    /// Writes values and owners back. Says whether the object is one of ours
-    /// whose new manifest is applied already.
+    /// Restores values and field owners. Returns whether the object is a member whose new manifest
+    /// is already applied.
     async fn take_back(
         &self,
         step: &Step,
@@ -215,7 +214,7 @@ impl Operator<'_> {
         Ok(wanted.is_some())
     }
 
-    /// The manifest of an object of ours that was applied to it already.
+    /// Returns the manifest of a member, if it was already applied.
     fn wanted(&self, id: &ObjectId, live: &Value) -> Option<Value> {
         let manifest = self.manifests.get(id)?;
         let Some(DesiredDigest::Known(digest)) = self.desired.digests.get(id) else {
@@ -225,7 +224,7 @@ impl Operator<'_> {
         (*applied == digest.to_string()).then(|| self.desired.ignored.lean(manifest).value())
     }
 
-    /// The managers whose fields become ours by this plan.
+    /// Returns the field managers whose fields this plan takes over.
     fn adopted(&self, id: &ObjectId) -> BTreeSet<&str> {
         let steps = self.plan.steps.iter();
         steps
@@ -238,7 +237,7 @@ impl Operator<'_> {
             .collect()
     }
 
-    /// Sends the manifest without the temporary change.
+    /// Applies the manifest without the temporary change.
     async fn apply_again(
         &self,
         step: &Step,
@@ -262,7 +261,7 @@ impl Operator<'_> {
             .await
     }
 
-    /// What temporary changes put into an object while they are on.
+    /// Merges active temporary changes into an object. Returns whether there are any.
     pub(super) async fn overlaid(&self, step: &Step, value: &mut Value) -> bool {
         let journal = self.ledger.journal().await;
         let mut is_overlaid = false;
@@ -275,7 +274,7 @@ impl Operator<'_> {
         is_overlaid
     }
 
-    /// Forgets the temporary changes of an object that is gone.
+    /// Removes the temporary changes of a deleted object from the journal.
     pub(super) async fn forget_overlays(&self, id: &ObjectId) -> Result<(), Failure> {
         self.ledger
             .record(|journal| journal.overlays.retain(|_, one| one.object != *id))
@@ -283,7 +282,7 @@ impl Operator<'_> {
             .map_err(|error| unrecorded(&error))
     }
 
-    /// Replaces the pods of a workload, unless that was done for this mark.
+    /// Restarts the pods of a workload, unless it already has this mark.
     pub(super) async fn restart(
         &self,
         step: &Step,
@@ -307,11 +306,12 @@ impl Operator<'_> {
         Ok(())
     }
 
-    /// Applies the rules of the temporary changes that are still on after a run
-    /// that did not come to its end, and says what stays and what does not.
+    /// Ends temporary changes by their rules after an unfinished run. Reports those that stay and
+    /// those that were reverted.
     pub(in crate::engine::sync) async fn settle(&self, result: &mut SyncResult) {
         if result.is_success() {
-            // What git no longer has does not run again. The next run tells too.
+            // Run-once jobs that left git are forgotten. If the write fails, the next run repeats
+            // it.
             let forgotten = self.ledger.record(|journal| {
                 journal.runs.retain(|id, _| self.manifests.contains_key(id));
                 journal.unregistered.clear();
@@ -347,8 +347,8 @@ impl Operator<'_> {
         }
     }
 
-    /// Whether an object has taken over, in this run or in a former one: it is
-    /// there and ready. One that cannot be read has not.
+    /// Returns whether an object has taken over, in this or an earlier run: it exists and is ready.
+    /// False if it cannot be read.
     async fn has_taken_over(&self, id: &ObjectId) -> bool {
         let Ok(place) = self.place_of_kind(id) else {
             return false;
@@ -392,7 +392,7 @@ impl Operator<'_> {
         Ok((place, self.cluster_for(step, started)))
     }
 
-    /// Where objects of the same kind are.
+    /// Returns the path of the kind of an object.
     pub(super) fn place_of_kind(&self, id: &ObjectId) -> Result<ResourcePath, Failure> {
         let kind = id.group_kind();
         self.paths.of_kind(&kind).ok_or_else(|| {
@@ -422,7 +422,7 @@ impl Operator<'_> {
     }
 }
 
-/// When it is taken back, and what does it at once where that can be done alone.
+/// Describes when a change is reverted, with the command that does it now if there is one.
 fn rule(journaled: &Journaled) -> String {
     let rule = journaled.on_failure.explain();
     if journaled.is_gate() {
@@ -431,11 +431,11 @@ fn rule(journaled: &Journaled) -> String {
     rule
 }
 
-/// Makes a merge patch one of the object as it was read, and of no other.
+/// Binds a merge patch to the uid and version of the object that was read.
 fn fence(patch: &mut Value, live: &Value) {
     let metadata = &mut patch["metadata"];
     if !metadata.is_object() {
-        // A journal that somebody wrote may say anything.
+        // The journal can contain anything if another client wrote it.
         *metadata = json!({});
     }
     for key in ["uid", "resourceVersion"] {
@@ -443,7 +443,7 @@ fn fence(patch: &mut Value, live: &Value) {
     }
 }
 
-/// Whether somebody wrote between our read and our patch.
+/// Returns whether another client wrote between our read and our patch.
 fn is_stale(error: &ClusterError) -> bool {
     matches!(
         error.class(),
@@ -463,7 +463,7 @@ fn moved() -> Failure {
     }
 }
 
-/// A journal that could not be written: what it would describe is not done.
+/// Builds the failure for an unwritten journal. The change that it describes is not made.
 pub(super) fn unrecorded(error: &SyncError) -> Failure {
     let kind = match error.kind() {
         Kind::Cluster => FailureKind::Cluster,

@@ -1,4 +1,4 @@
-//! Changes of who owns what: a JSON patch made from the object as it is now.
+//! Changes of field ownership by a JSON patch of the current object.
 
 use pleach_domain::diff::ownership::{Transfer, Transferred};
 use pleach_domain::object::{Digest, canonical_json, managers};
@@ -10,13 +10,12 @@ use super::{Operator, failure, required_uid};
 use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{Class, ClusterError, Failed, Patch, PatchOptions};
 
-/// Writes by others between our read and our patch after which we give up: a
-/// status that is written all the time must not stop an upgrade.
+/// Number of write races after which a patch fails. Frequent status writes must not stop an
+/// upgrade.
 const ATTEMPTS: usize = 10;
 
 impl Operator<'_> {
-    /// Reads the object and patches its record of owners, again when somebody
-    /// wrote to it in between.
+    /// Reads the object and patches its `managedFields`. Retries after a write race.
     pub(super) async fn own(
         &self,
         step: &Step,
@@ -38,10 +37,10 @@ impl Operator<'_> {
                 .filter(|live| required_uid(step).is_none_or(|uid| live["metadata"]["uid"] == uid))
                 .ok_or_else(|| moved("it is not the object any more that the plan was made for"))?;
             let Some(transferred) = self.transfer(own, &live) else {
-                // A lost answer: it was done already.
+                // Already done by a request that lost its answer.
                 return Ok(());
             };
-            // What is changed for a while moves between us and ourselves.
+            // Temporarily changed fields move between two field managers of pleach.
             let is_overlaid = self.plan.overlays.iter().any(|one| one.object == *id);
             let fields = Digest::of(&canonical_json(&transferred.fields.to_json()));
             if !is_overlaid && own.fields.is_some_and(|planned| planned != fields) {
@@ -76,7 +75,7 @@ impl Operator<'_> {
     }
 }
 
-/// Whether somebody wrote between our read and our patch.
+/// Returns whether another client wrote between our read and our patch.
 pub(super) fn is_stale(error: &ClusterError) -> bool {
     matches!(
         error.class(),

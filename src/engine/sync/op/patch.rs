@@ -38,12 +38,12 @@ impl Operator<'_> {
             .map_err(|error| failure(&error))
     }
 
-    /// What of an object as it was read may not be told; nothing where anything may.
+    /// Returns the secret part of an object as read; `None` if nothing is secret.
     pub(super) fn hidden<'v>(&self, id: &ObjectId, live: &'v Value) -> Option<&'v Value> {
         self.is_secret(id).then_some(live)
     }
 
-    /// What of an object as git has it may not be told; nothing where anything may.
+    /// Returns the secret part of an object in git; `None` if nothing is secret.
     pub(super) fn hidden_of(&self, id: &ObjectId) -> Option<Value> {
         let manifest = self.manifests.get(id).filter(|_| self.is_secret(id));
         manifest.map(|manifest| manifest.value())

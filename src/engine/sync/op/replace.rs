@@ -1,7 +1,7 @@
-//! Pods of a `DaemonSet` whose controller leaves their replacement to others.
+//! Replacement of pods of a `DaemonSet` whose controller does not replace them itself.
 //!
-//! They are deleted as its controller would: by name and uid, and only pods that
-//! it owns. It makes the new ones.
+//! Pods are deleted as the controller would do it: by name and uid, and only pods that it owns. It
+//! creates the new ones.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use crate::engine::sync::report::{Failure, FailureKind};
 use crate::engine::sync::wait::Since;
 use crate::io::cluster::{Class, DeleteOptions, ResourcePath};
 
-/// Pause between two looks at a controller that has not seen a change.
+/// Interval between reads while the controller has not observed the latest spec.
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl Operator<'_> {
-    /// Replaces pods until so many run what their `DaemonSet` says now. Those
-    /// that a former run replaced count.
+    /// Replaces pods until this many run the current revision. Pods that a previous run replaced
+    /// count.
     pub(super) async fn replace(
         &self,
         step: &Step,
@@ -54,7 +54,7 @@ impl Operator<'_> {
                 dry_run: false,
             };
             match cluster.delete(&path, &id, &options).await {
-                // Another pod has its name by now.
+                // Another pod has the name by now.
                 Err(error) if matches!(error.class(), Some(Class::PreconditionFailed(_))) => {}
                 deleted => drop(deleted.map_err(|error| failure(&error))?),
             }
@@ -62,7 +62,7 @@ impl Operator<'_> {
         Ok(())
     }
 
-    /// The `DaemonSet` as its controller has seen it.
+    /// Returns the `DaemonSet` once its controller has observed it.
     async fn daemon(&self, step: &Step, started: Instant) -> Result<Daemon, Failure> {
         let deadline = started + Duration::try_from(step.deadline).unwrap_or_default();
         loop {
@@ -79,7 +79,8 @@ impl Operator<'_> {
     }
 }
 
-/// Without the hold its controller would replace the pods itself, all of them.
+/// Builds the failure for a rollout that is not suspended. Its controller would replace all pods
+/// itself.
 fn not_held(pod: &ObjectId) -> Failure {
     let message =
         format!("{pod} is not replaced: the journal does not say that the roll-out is held");

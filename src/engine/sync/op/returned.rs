@@ -1,5 +1,5 @@
-//! Registrations that pods made anew before they ended: they go before the Service
-//! that they point at, and before the successors of these pods start.
+//! Registrations that terminating pods recreated. They are deleted before their Service, and before
+//! the successors of the pods start.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -17,9 +17,8 @@ use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{Class, Cluster};
 
 impl Operator<'_> {
-    /// Leaves nothing that points at the Services of the release which go, once the
-    /// workloads that go are gone: all Services come after all of these, so that one
-    /// look is enough.
+    /// Deletes registrations of the Services to delete, after the workloads are gone. All these
+    /// Services are deleted later, so one search is enough.
     pub(super) async fn unregister(&self, step: &Step, started: Instant) -> Result<(), Failure> {
         if leaving_service(step).is_none() {
             return Ok(());
@@ -31,9 +30,8 @@ impl Operator<'_> {
         Ok(())
     }
 
-    /// Where a step waits that a registration is gone which the plan deletes before: the
-    /// pods that made it are gone by then, and what they made anew fails everybody who
-    /// calls it.
+    /// Repeats the deletion of a registration that the plan deletes earlier and that this step
+    /// waits for. Its pods are gone by now, and a recreated registration would fail every call.
     pub(super) async fn unregister_again(
         &self,
         step: &Step,
@@ -65,12 +63,12 @@ impl Operator<'_> {
         (going, only): (&BTreeSet<ServiceRef>, Option<&ObjectId>),
         started: Instant,
     ) -> Result<(), Failure> {
-        // What others were told before does not count.
+        // Do not use shared answers.
         let cluster = self.cluster_for(step, started).alone();
         for list in cluster.registrations(&self.manager).await {
             let found = match list.found {
                 Ok(found) => found,
-                // The plan says so: they are left to others.
+                // The plan reports them as out of scope.
                 Err(error) if error.api().is_some_and(|api| api.class == Class::Forbidden) => {
                     continue;
                 }
@@ -91,13 +89,13 @@ impl Operator<'_> {
         Ok(())
     }
 
-    /// Whether the plan says that it stays, or git has it.
+    /// Returns whether the plan keeps the registration, or git contains it.
     fn is_spoken_of(&self, registration: &Registration) -> bool {
         let mut changes = self.plan.changes.iter();
         changes.any(|one| one.object == registration.id && one.action != Action::Delete)
     }
 
-    /// Says of what is left in place why it is, unless the plan did.
+    /// Reports a remaining registration, unless the plan did.
     fn tell_left(&self, finding: Finding) {
         let mut said = self.plan.findings.iter();
         if !said.any(|one| one.object == finding.object && one.code == finding.code) {
@@ -118,7 +116,7 @@ impl Operator<'_> {
         })?;
         match delete_as_seen(cluster, &path, id, deletion).await? {
             Ok(_) => {}
-            // Somebody made it anew once more: it is looked for again at the end.
+            // The registration was recreated again. The final search finds it.
             Err(error) if matches!(error.class(), Some(Class::PreconditionFailed(_))) => {
                 return Ok(());
             }

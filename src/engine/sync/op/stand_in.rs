@@ -1,4 +1,4 @@
-//! Objects that are there for a while only: written down, made, taken away.
+//! Temporary bindings: journaling, creation and deletion.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -14,8 +14,7 @@ use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{ApplyOptions, Class, DeleteOptions};
 
 impl Operator<'_> {
-    /// Makes an object that stands in for another one. Its name is in the
-    /// journal before.
+    /// Creates a temporary binding. The journal contains its name first.
     pub(super) async fn make(
         &self,
         step: &Step,
@@ -49,7 +48,7 @@ impl Operator<'_> {
         let options = ApplyOptions::new(managers::OVERLAY);
         let live = match cluster.create(&place, id, sent, &options).await {
             Ok(applied) => applied.value,
-            // Our own write, whose answer was lost, or somebody else's object.
+            // Our own write that lost its answer, or an object of another client.
             Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
                 let read = cluster.get_id(&place, id).await;
                 let live = read.map_err(|error| failure(&error))?;
@@ -75,7 +74,7 @@ impl Operator<'_> {
             .map_err(|error| unrecorded(&error))
     }
 
-    /// Takes it away: the incarnation that was made, and no other.
+    /// Deletes the incarnation that was created, and no other.
     pub(super) async fn unmake(
         &self,
         step: &Step,
@@ -96,7 +95,7 @@ impl Operator<'_> {
             };
             match cluster.delete(&place, object, &options).await {
                 Ok(_) => {}
-                // Another one of the same name: ours is gone.
+                // Another object has the name, so ours is gone.
                 Err(error) if matches!(error.class(), Some(Class::PreconditionFailed(_))) => {}
                 Err(error) => return Err(failure(&error)),
             }

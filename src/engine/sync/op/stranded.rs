@@ -1,5 +1,4 @@
-//! What an apply does not take away, as the definition that came before it has
-//! another kind of list.
+//! Orphaned fields, which an apply does not remove because the previous CRD had another list type.
 
 use pleach_domain::diff::ownership;
 use pleach_domain::object::managers;
@@ -12,12 +11,11 @@ use super::{Operator, failure};
 use crate::engine::sync::report::Failure;
 use crate::io::cluster::{Applied, Patch, PatchOptions, ResourcePath};
 
-/// Writes by others between our look and our patch after which we give up.
+/// Number of write races after which a patch fails.
 const ATTEMPTS: usize = 10;
 
 impl Operator<'_> {
-    /// An object as it was applied by its former definition, where this plan
-    /// changes that before it is applied again.
+    /// Returns the object before the apply, if this plan changes its CRD first.
     pub(super) async fn before_definition(
         &self,
         step: &Step,
@@ -34,7 +32,7 @@ impl Operator<'_> {
         read.map_err(|error| failure(&error))
     }
 
-    /// Whether the plan changes its definition before anything is done to an object.
+    /// Returns whether the plan changes the CRD before the object.
     fn is_defined_anew(&self, step: &Step) -> bool {
         let mut at = Some(step);
         while let Some(step) = at {
@@ -47,8 +45,8 @@ impl Operator<'_> {
         false
     }
 
-    /// Takes away what was ours, is not sent any more, and belongs to nobody since
-    /// the apply: the server would keep it for good.
+    /// Removes fields that we owned, no longer send, and that have no owner since the apply. The
+    /// server would otherwise keep them forever.
     pub(super) async fn take_stranded(
         &self,
         step: &Step,

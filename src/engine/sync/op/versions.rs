@@ -1,10 +1,9 @@
-//! Records of owners that name a version at which the server cannot read what is
-//! applied.
+//! Migration of `managedFields` entries at versions that the server cannot merge with the applied
+//! one.
 //!
-//! The server merges what is applied into what each owner has, at the version that
-//! the owner wrote it at. Where nothing converts between the versions of a kind, a
-//! field that only the newer one has stops every apply, until the record names that
-//! version.
+//! On apply, the server converts the fields of each owner from the version of its last write.
+//! Without conversion between the versions of a kind, a field that exists only in the newer one
+//! fails every apply. It works again once the entries name that version.
 
 use pleach_domain::diff::ownership::{all_at_with, owned_by};
 use pleach_domain::object::managers;
@@ -15,13 +14,13 @@ use super::migrate::is_passing;
 use super::{Operator, required_uid};
 use crate::io::cluster::{Class, Cluster, ClusterError, Patch, PatchOptions, ResourcePath};
 
-/// Writes by others between our read and our patch after which we give up.
+/// Number of write races after which a patch fails.
 const ATTEMPTS: usize = 10;
 
 impl Operator<'_> {
-    /// Sets the whole record of owners to the version that is applied, and takes out
-    /// the defaults that the server notes as ours with that. False where there is
-    /// nothing to set, or the object is not the one that was planned for.
+    /// Moves all `managedFields` entries to the applied version, and removes the defaults that the
+    /// server thereby assigns to us. Returns false if nothing needs to change, or if the object was
+    /// replaced since the plan.
     pub(super) async fn move_record(
         &self,
         cluster: &Cluster,
@@ -41,7 +40,7 @@ impl Operator<'_> {
             let before = before.get_or_insert_with(|| owned_by(metadata, managers::OVERLAY));
             let of_ours = (managers::OVERLAY, &*before);
             let Some(record) = all_at_with(metadata, &path.api_version, of_ours) else {
-                // Ours whose answer was lost, or somebody else's.
+                // Done by our own write that lost its answer, or by another client.
                 return Ok(attempt > 1);
             };
             let change = Patch::Json(json!([

@@ -1,4 +1,4 @@
-//! When something is written, and in which word a sync ends.
+//! Conditions for writing the record, and the outcome of a sync in words.
 
 use pleach_domain::inventory::{ReleaseName, RememberedStage};
 use pleach_domain::observe::{ClusterId, Discovery, Live};
@@ -11,7 +11,7 @@ use super::*;
 use crate::engine::stop::Cause;
 use pleach_domain::object::{ApiVersion, Digest, Origin};
 
-/// A plan that does this to ConfigMaps, with one step for each that changes.
+/// Builds a plan with these actions on ConfigMaps, with one step per change.
 fn plan(actions: &[Action]) -> Plan {
     let object = ObjectId::new("", "ConfigMap", Some("web"), "a");
     let changes: Vec<Change> = actions
@@ -62,7 +62,7 @@ fn step(position: usize, object: ObjectId, op: Op) -> Step {
     }
 }
 
-/// The same plan, which waits until everything is ready.
+/// Adds a final wait for readiness to the plan.
 fn verifying(mut plan: Plan) -> Plan {
     let barrier = ObjectId::new("pleach.dev", "Release", None, "dev.web");
     let mut barrier = step(plan.steps.len(), barrier, Op::Wait);
@@ -119,7 +119,7 @@ fn attempt(revision: &str) -> Attempt {
     }
 }
 
-/// The record of a release that was deployed from this revision.
+/// Builds the record of a release that was deployed from this revision.
 fn deployed(revision: &str) -> Installed {
     Installed {
         installed: Some(attempt(revision)),
@@ -149,8 +149,8 @@ fn consent_is_asked_for_whatever_is_written(
     assert_eq!(writes(&desired(), &observed, &plan(actions)), expected);
 }
 
-/// An object that nobody changed, at another resourceVersion than the recorded one,
-/// of which these subresources were written at these seconds.
+/// Builds an unchanged object at a newer resourceVersion, whose subresources were written at these
+/// seconds.
 fn moved(writes: &[(&str, u8)]) -> (Desired, Observed, ObjectId) {
     let id = plan(&[Action::Unchanged]).changes[0].object.clone();
     let entry = |(subresource, second): &(&str, u8)| {
@@ -259,7 +259,7 @@ fn what_is_written_for_another_reason_holds_what_was_seen() {
     assert_eq!(members.entries[&id].resource_version.as_deref(), Some("8"));
 }
 
-/// A history with these results, newest first.
+/// Builds a history with these results, newest first.
 fn history(results: &[(&str, &str)]) -> Installed {
     let result = |(version, result): &(&str, &str)| AttemptResult {
         version: (*version).to_owned(),
@@ -318,7 +318,7 @@ fn done(plan: &Plan) -> SyncResult {
     }
 }
 
-/// What a run is reported as, and what the record says of it.
+/// Returns the reported and the recorded outcome of a run.
 fn words(plan: &Plan, result: &SyncResult, was_ready: bool) -> [&'static str; 2] {
     let ending = Ending::of(plan, result, was_ready, None);
     [ending.word(plan, was_ready), ending.result]
@@ -386,13 +386,13 @@ fn the_stage_of_a_member_is_recorded_and_a_former_one_remembered_while_it_is_use
     let mut before = observed(deployed("abc"));
     let members = superset(&wanted, &before, &update);
     assert_eq!(members.entries[&id].stage, "agents");
-    // In a stage of its own no longer, it has that of its kind.
+    // Without its own stage, the object has the default stage of its kind.
     before.inventory = members.clone();
     update.assigned.clear();
     let without = superset(&wanted, &before, &update);
     assert_eq!(without.entries[&id].stage, "config");
 
-    // The bundle has no such stages by now: the record keeps the one in use.
+    // The bundle no longer declares these stages, and the record retains the used one.
     let stage = |name: &str| RememberedStage {
         name: name.to_owned(),
         after: "workloads".to_owned(),
@@ -403,6 +403,6 @@ fn the_stage_of_a_member_is_recorded_and_a_former_one_remembered_while_it_is_use
     remembered.stages = vec![stage("agents"), stage("hooks")];
     let kept = memory(&desired(), &record, &members, Under::Recorded);
     assert_eq!(kept.stages, [stage("agents")]);
-    // One that nobody uses is forgotten: that is something to write.
+    // The unused stage is dropped, which requires a write.
     assert!(writes(&desired(), &observed(record), &plan(&[])));
 }

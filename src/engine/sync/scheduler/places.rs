@@ -1,21 +1,21 @@
-//! How many operations of a plan are under way at once.
+//! Permits for concurrent operations of a plan.
 //!
-//! An operation that waits before it tries again gives its place to the next one:
-//! objects behind a webhook that is down hold up nothing that has no need of it.
+//! An operation that waits for a retry returns its permit. So objects behind an unavailable webhook
+//! do not delay unrelated ones.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The places of one run.
+/// Permits of one run.
 pub(super) struct Places {
     first: Arc<Semaphore>,
     again: Arc<Semaphore>,
 }
 
 impl Places {
-    /// So many for operations that begin, and a quarter of that beside it for those
-    /// that try again: however many there are, what begins has its places.
+    /// Creates `limit` permits for new operations, and a quarter of that for retries. So retries
+    /// never use up the permits of new operations.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             first: Arc::new(Semaphore::new(limit)),
@@ -23,7 +23,7 @@ impl Places {
         }
     }
 
-    /// A place for an operation, if one is free.
+    /// Takes a permit for an operation, if one is free.
     pub(super) fn take(&self) -> Option<Place> {
         let taken = self.first.clone().try_acquire_owned().ok()?;
         Some(Place(Arc::new(Held {
@@ -32,13 +32,13 @@ impl Places {
         })))
     }
 
-    /// Returns when one is free.
+    /// Waits until a permit is free.
     pub(super) async fn free(&self) {
         drop(self.first.acquire().await);
     }
 }
 
-/// The place of one operation, until the last copy of it is gone.
+/// Permit of one operation, released when its last clone is dropped.
 #[derive(Clone)]
 pub(in crate::engine::sync) struct Place(Arc<Held>);
 
@@ -48,8 +48,7 @@ struct Held {
 }
 
 impl Place {
-    /// Waits for something without taking a place, and then for a place of those
-    /// that try again.
+    /// Waits for something without a permit, then for a permit for retries.
     pub(in crate::engine::sync) async fn aside<T>(&self, wait: impl Future<Output = T>) -> T {
         self.give_back();
         let done = wait.await;
@@ -58,7 +57,7 @@ impl Place {
         done
     }
 
-    /// The operation is over.
+    /// Returns the permit.
     pub(super) fn give_back(&self) {
         let taken = &self.0.taken;
         drop(taken.lock().unwrap_or_else(PoisonError::into_inner).take());

@@ -1,4 +1,4 @@
-//! The scheduler over plans made at random, with an executor that checks it.
+//! Property tests of the scheduler with random plans and a checking executor.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ fn release() -> ReleaseName {
     }
 }
 
-/// A step with its edges and whether it waits for something.
+/// Builds a step with its edges, optionally with a wait.
 fn step(id: usize, needs: &[(usize, Need)], waits: bool) -> Step {
     Step {
         id: StepId(id),
@@ -53,7 +53,7 @@ fn plan(steps: Vec<Step>) -> Plan {
     }
 }
 
-/// Checks on the spot that what a step needs has been reached.
+/// Executor that checks that the edges of each step are satisfied.
 struct Checker {
     reached: Mutex<Vec<Reached>>,
     in_flight: AtomicUsize,
@@ -142,7 +142,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         .block_on(future)
 }
 
-/// Random graphs: step n needs some of the steps before it.
+/// Generates random graphs, in which steps depend on earlier ones.
 fn graphs() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(
         (
@@ -223,7 +223,8 @@ proptest! {
         checker.cancel = Some((at, token));
         let plan = plan(steps);
         let result = block_on(carry_out(&plan, &checker, 1));
-        // One at a time: what started before that is done, nothing after it.
+        // With one operation at a time, steps that started before the stop are done, and no later
+        // one starts.
         let started = checker.reached.lock().unwrap().iter().filter(|reached| **reached != Reached::Nothing).count();
         let ended = result.outcomes.values().filter(|outcome| **outcome == Outcome::Done).count();
         prop_assert!(ended <= started);
@@ -233,7 +234,7 @@ proptest! {
     }
 }
 
-/// Operations that fail until the last step went through, and are tried again.
+/// Executor whose operations are retried until the last step has succeeded.
 struct Troubled {
     last: usize,
     is_over: CancellationToken,
@@ -280,7 +281,7 @@ fn what_is_tried_again_holds_up_nothing_that_comes_after_it() {
     let result = block_on(run(&plan, &troubled, &events, 4, &stop));
     assert!(result.is_success());
     assert!(troubled.again.load(Ordering::SeqCst) > 0);
-    // Those that begin, and one that is tried again.
+    // The new operations and one retry.
     assert_eq!(troubled.most.load(Ordering::SeqCst), 5);
 }
 

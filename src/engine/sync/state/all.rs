@@ -1,4 +1,4 @@
-//! The records of all releases, for those who only look.
+//! Records of all releases, for read-only use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,40 +13,40 @@ use super::parent::path;
 use super::shards::assemble;
 use crate::io::cluster::{Class, Cluster, ClusterError, Followed, List, ResourcePath, Selector};
 
-/// What tells a ConfigMap that holds a record from all others.
+/// Label selector of ConfigMaps with a record.
 const RECORDS: &str = "applyset.kubernetes.io/id,pleach.dev/release";
 
-/// Why the inventory of a blank record cannot be read.
+/// Reason why the inventory of an empty record cannot be read.
 const BLANK: &str = "its record is empty: a first run was killed, or somebody emptied it";
 
-/// Where records are looked for.
+/// Location of records to search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Search {
-    /// In the whole cluster, as far as we may look.
+    /// The whole cluster, as far as permissions allow.
     Everywhere,
-    /// Where an environment keeps them.
+    /// The store of an environment.
     In(Store),
 }
 
-/// What was found, and what could not be looked at.
+/// Found records, with the error of an incomplete search.
 #[derive(Debug)]
 pub struct Records {
-    /// In the order of their names.
+    /// Sorted by name.
     pub releases: Vec<ReleaseSummary>,
-    /// Why there may be more, in ConfigMaps or as Releases.
+    /// Reason why there can be more, in ConfigMaps or as Releases.
     pub unseen: Option<ClusterError>,
 }
 
-/// Releases with their members, and what could not be looked at.
+/// Releases with their members, and the error of an incomplete search.
 #[derive(Debug)]
 pub struct Inventories {
-    /// In the order of their names.
+    /// Sorted by name.
     pub releases: Vec<KnownRelease>,
-    /// Why there may be more.
+    /// Reason why there can be more.
     pub unseen: Option<ClusterError>,
 }
 
-/// One kind of object that holds records, somewhere.
+/// A kind of record object, optionally in one namespace.
 #[derive(Debug, Clone)]
 struct Place {
     path: ResourcePath,
@@ -84,8 +84,8 @@ impl Search {
     }
 }
 
-/// Every release; none where pleach was never used. One of the places may be
-/// closed to us; when all are, that is an error.
+/// Lists all releases; empty if pleach was never used. Fails if all locations are forbidden. If
+/// only some are, it returns the others with `unseen`.
 pub async fn releases(cluster: &Cluster, search: &Search) -> Result<Records, ClusterError> {
     let places = search.places();
     let lists = places.iter().map(|place| async {
@@ -107,7 +107,7 @@ pub async fn releases(cluster: &Cluster, search: &Search) -> Result<Records, Clu
                 records.releases.extend(releases);
             }
             Err(error) if error.class() == Some(&Class::Forbidden) => {
-                // The first one is what most people lack.
+                // Keep the first error, which is the most common one.
                 records.unseen.get_or_insert(error);
             }
             Err(error) => return Err(error),
@@ -123,8 +123,8 @@ pub async fn releases(cluster: &Cluster, search: &Search) -> Result<Records, Clu
     Ok(records)
 }
 
-/// One release; none where it is not installed. There may be several of the
-/// same name in ConfigMaps of different namespaces, where no Release has it.
+/// Finds a release; empty if it is not installed. Without a Release, ConfigMaps in several
+/// namespaces can have the same name.
 pub async fn release(
     cluster: &Cluster,
     name: &ReleaseName,
@@ -134,7 +134,7 @@ pub async fn release(
     Ok(found.releases)
 }
 
-/// Finds all records of one name: that of a Release first, then those in ConfigMaps.
+/// Finds all records of one name: the Release first, then ConfigMaps.
 pub async fn namesakes(
     cluster: &Cluster,
     name: &ReleaseName,
@@ -143,7 +143,7 @@ pub async fn namesakes(
     find(cluster, name, search, true).await
 }
 
-/// Reads the records of one name: all of them, or those in the first place that has one.
+/// Reads the records of one name: all of them, or those in the first location that has any.
 async fn find(
     cluster: &Cluster,
     name: &ReleaseName,
@@ -192,8 +192,8 @@ async fn find(
     }
 }
 
-/// Every release with its members. An inventory that cannot be read is said to
-/// be so; somebody may write between our two reads, so that is looked at twice.
+/// Lists all releases with their members, or the error of each unreadable inventory. Reads twice if
+/// needed, because another client can write between the two reads.
 pub async fn inventories(cluster: &Cluster, search: &Search) -> Result<Inventories, ClusterError> {
     let once = read_all(cluster, search).await?;
     let is_complete = once
@@ -233,7 +233,7 @@ async fn read_all(cluster: &Cluster, search: &Search) -> Result<Inventories, Clu
     for (namespace, listed) in lists {
         match listed {
             Ok(list) => drop(shards.insert(namespace, list.items)),
-            // Who may not read them is not told that they are broken.
+            // Without permission to read shards, report them as unseen and not as broken.
             Err(error) if error.class() == Some(&Class::Forbidden) => {
                 unseen.get_or_insert(error);
             }
@@ -251,11 +251,11 @@ async fn read_all(cluster: &Cluster, search: &Search) -> Result<Inventories, Clu
     })
 }
 
-/// Puts the members of a release together from the shards in its namespace.
+/// Assembles the members of a release from the shards in its namespace.
 fn inventory_of(summary: &ReleaseSummary, shards: &[Value]) -> Result<Inventory, String> {
     match &summary.record {
         Err(why) => Err(why.clone()),
-        // What it had is not thereby nobody's.
+        // An empty record does not mean that there are no members.
         Ok(installed) if installed.is_blank() => Err(BLANK.to_owned()),
         Ok(installed) if installed.shards.is_empty() => Ok(Inventory::default()),
         Ok(installed) => assemble(&summary.name, &summary.store, installed, shards)
@@ -263,7 +263,7 @@ fn inventory_of(summary: &ReleaseSummary, shards: &[Value]) -> Result<Inventory,
     }
 }
 
-/// Reads the members of releases, in their order, or why they cannot be read.
+/// Reads the members of releases in the given order, or the errors.
 pub async fn inventories_of(
     cluster: &Cluster,
     releases: &[ReleaseSummary],
@@ -309,8 +309,7 @@ fn summary(object: Value) -> Option<ReleaseSummary> {
     ReleaseSummary::read(&object)
 }
 
-/// All releases at first, and then those that change. Failures are reported and do
-/// not end the stream.
+/// Streams all releases first, then changed ones. Errors are items and do not end the stream.
 pub fn follow_changes(
     cluster: &Cluster,
     search: &Search,
@@ -328,8 +327,7 @@ pub fn follow_changes(
     })
 }
 
-/// All releases, anew whenever one of them changes. Failures are reported and
-/// do not end the stream.
+/// Streams the list of all releases after each change. Errors are items and do not end the stream.
 pub fn follow_releases(
     cluster: &Cluster,
     search: &Search,

@@ -1,5 +1,4 @@
-//! Events of Kubernetes about the record of a release: what `kubectl describe`
-//! and `kubectl events` show.
+//! Kubernetes Events about the record of a release, for `kubectl describe` and `kubectl events`.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -11,22 +10,21 @@ use super::parent::path;
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{ApplyOptions, Class, Cluster, Patch, PatchOptions, ResourcePath, Retry};
 
-/// Something that happened to a release.
+/// An event of a release.
 #[derive(Debug, Clone, Copy)]
 pub struct Announcement<'a> {
     /// One word.
     pub reason: &'a str,
-    /// Whether somebody has to do something.
+    /// Whether a user must act.
     pub is_warning: bool,
     /// One line.
     pub message: &'a str,
-    /// The commit that it is about.
+    /// The commit.
     pub revision: &'a str,
 }
 
-/// Writes an Event about a release. The same again counts the one that is there,
-/// also when another process wrote it. Nothing is written where there is no
-/// record; it is tried once.
+/// Writes an Event about a release. A repeated event increments the count of the existing one, even
+/// from another process. Does nothing without a record, and does not retry.
 pub async fn announce(
     cluster: &Cluster,
     name: &ReleaseName,
@@ -38,7 +36,7 @@ pub async fn announce(
     let Some(live) = cluster.get_id(&path(store), &record).await? else {
         return Ok(());
     };
-    // Events about what lies in no namespace lie in this one.
+    // Events about cluster-scoped objects belong into this namespace.
     let namespace = record.namespace.as_deref().unwrap_or("default");
     let identity = json!([
         live["metadata"]["uid"],

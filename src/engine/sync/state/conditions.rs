@@ -1,4 +1,4 @@
-//! What the loop says of a release, beside its record.
+//! Conditions that the controller writes beside the record of a release.
 
 use jiff::Timestamp;
 use pleach_domain::inventory::{
@@ -12,10 +12,10 @@ use super::parent::path;
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{Cluster, ClusterError, Patch, PatchOptions};
 
-/// Writes of others between our read and our write after which we give up.
+/// Number of write races after which a write fails.
 const ATTEMPTS: usize = 5;
 
-/// Whether there is a record of a release that can be read, and is of a repository.
+/// Returns whether a release has a readable record of this repository.
 pub async fn is_of(
     cluster: &Cluster,
     name: &ReleaseName,
@@ -25,14 +25,13 @@ pub async fn is_of(
     let live = cluster.get_id(&path(store), &store.parent(name)).await?;
     let record = live.and_then(|live| Installed::from_object(&live).ok());
     Ok(record.is_some_and(|record| {
-        // Another tool that took the set over is named there.
+        // `tooling` names another tool that has taken over the ApplySet.
         record.repository == repository && record.tooling.starts_with("pleach/")
     }))
 }
 
-/// Says exactly these conditions of a release, and takes back all others that
-/// the loop may have said. Nothing is written where that is said already, nor
-/// where there is no such release.
+/// Writes exactly these conditions of a release, and removes other conditions of the controller.
+/// Writes nothing if they are unchanged, or if there is no such release.
 pub async fn tell(
     cluster: &Cluster,
     name: &ReleaseName,
@@ -60,7 +59,7 @@ pub async fn tell(
         });
         match store {
             Store::Release => {
-                // The record is not written here.
+                // The record itself must not change here.
                 change["status"] = status;
                 if let Some(status) = change["status"].as_object_mut() {
                     status.remove("record");

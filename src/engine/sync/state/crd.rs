@@ -1,15 +1,15 @@
-//! The definition of `releases.pleach.dev`.
+//! The CRD of `releases.pleach.dev`.
 
 use pleach_domain::object::yaml;
 use serde_json::Value;
 
-/// Name of the definition.
+/// Name of the CRD.
 pub(super) const NAME: &str = "releases.pleach.dev";
 
-/// Where the definition carries its revision.
+/// Annotation with the revision of the CRD.
 const REVISION: &str = "pleach.dev/definition-revision";
 
-/// The definition of Release.
+/// Returns the CRD of Release.
 pub(super) fn definition() -> Value {
     let text = include_str!("release.crd.yaml");
     #[expect(
@@ -23,7 +23,7 @@ pub(super) fn definition() -> Value {
         .unwrap_or_default()
 }
 
-/// The revision of a definition; 0 for one without. A newer one is never replaced.
+/// Returns the revision of a CRD; 0 without one. A newer CRD is never replaced.
 pub(super) fn revision(definition: &Value) -> u64 {
     definition["metadata"]["annotations"][REVISION]
         .as_str()

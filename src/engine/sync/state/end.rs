@@ -1,4 +1,4 @@
-//! The end of a record, when nothing is left that it must remember.
+//! Removal of a record that has no members left.
 
 use pleach_domain::audit::LastPlan;
 use pleach_domain::inventory::{Installed, Inventory, Journal, Store};
@@ -8,14 +8,13 @@ use super::{State, fence, is_contended};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{DeleteOptions, Propagation};
 
-/// Reason and message of the condition Ready until the record is gone.
+/// Reason and message of the condition Ready until the record is removed.
 const LAST_WORDS: (&str, &str) = ("Uninstalling", "nothing is left but the record");
 
 impl State {
-    /// Removes the record of a release that has no members any more: first what
-    /// it names, then, if nobody wrote to it since it was read, the object that
-    /// holds it. A crash at any point leaves a record that can be read, so that
-    /// the next run finds it and goes on.
+    /// Removes the record of a release without members: first the shards that it names, then its
+    /// object, unless another client changed it since. A crash at any point leaves a readable
+    /// record, so that the next run can continue.
     pub async fn end(&mut self) -> Result<(), SyncError> {
         if self.live.is_none() {
             return Ok(());
@@ -40,7 +39,7 @@ impl State {
         }
     }
 
-    /// Writes that no shard belongs to the record any more.
+    /// Writes a record without shards.
     async fn disown(&mut self) -> Result<(), SyncError> {
         if self.record.shards.is_empty() {
             return Ok(());

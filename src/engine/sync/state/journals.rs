@@ -1,4 +1,4 @@
-//! The journals of several releases, for those who only look.
+//! Journals of several releases, for read-only use.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use pleach_domain::object::labels;
 use super::config_maps;
 use crate::io::cluster::{Cluster, Selector};
 
-/// Fills in what the last runs of releases left to do. Where journals may not be
-/// read, it is not known.
+/// Adds the open journal entries of releases. They stay unknown without permission to read
+/// journals.
 pub async fn read_journals(cluster: &Cluster, releases: &mut [ReleaseSummary]) {
     let namespaces: BTreeSet<String> = releases
         .iter()

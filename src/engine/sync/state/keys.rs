@@ -1,5 +1,4 @@
-//! The key of a release's state: where it is, and whether what was read was
-//! written with it.
+//! Key of the state of a release: its location, and the verification of state.
 
 use pleach_domain::inventory::{Installed, ReleaseName, Scope, SealError, StateKey, Store};
 use pleach_domain::object::DigestKey;
@@ -12,8 +11,8 @@ use crate::engine::sync::observe::cluster_id;
 use crate::io::cluster::{Cluster, KeyHome, Keys, make_key, read_key};
 
 impl State {
-    /// Where the key is, if not beside the state. Tenants have no access to
-    /// `pleach-system`: its key is there for all who use it.
+    /// Returns the location of the key. A key in `pleach-system` is safe beside the state, because
+    /// tenants have no access there.
     fn keys(&self) -> &Keys {
         match self.store {
             Store::Release => &Keys::Beside,
@@ -21,7 +20,7 @@ impl State {
         }
     }
 
-    /// Reads the key; none where there is none yet.
+    /// Reads the key; `None` if there is none yet.
     pub(super) async fn read_key(&self) -> Result<Option<StateKey>, SyncError> {
         let cluster = self.cluster.common();
         Ok(match self.keys() {
@@ -35,8 +34,7 @@ impl State {
         })
     }
 
-    /// Makes the key where there is none, or reads the one that another client made
-    /// first.
+    /// Creates the key if there is none, or reads the one that another client created first.
     pub(super) async fn ensure_key(&mut self) -> Result<(), SyncError> {
         if self.key.is_some() {
             return Ok(());
@@ -73,7 +71,7 @@ impl State {
         StateKey::derived(root, &self.scope.cluster, &self.store, home.place())
     }
 
-    /// Refuses the record of a release that was read by other means.
+    /// Verifies the record of a release that was read separately.
     pub(super) async fn verified(
         cluster: &Cluster,
         (name, store): (&ReleaseName, &Store),
@@ -86,7 +84,7 @@ impl State {
         state.verify(record)
     }
 
-    /// Refuses a record that pleach did not write.
+    /// Fails for a record that does not verify as written by pleach.
     pub(super) fn verify(&self, record: &Installed) -> Result<(), SyncError> {
         if *self.keys() == Keys::Unread {
             return Ok(());
@@ -96,8 +94,8 @@ impl State {
             .map_err(|error| self.unverified("its record", error))
     }
 
-    /// Refuses a journal that pleach did not write. One without a seal may be from
-    /// before there were seals: it is believed where no tenant can write.
+    /// Fails for a journal that does not verify as written by pleach. A journal without a seal can
+    /// predate seals, so it is accepted where tenants cannot write.
     pub(super) fn verify_journal(&self, object: &Value) -> Result<(), SyncError> {
         if *self.keys() == Keys::Unread {
             return Ok(());
@@ -108,7 +106,7 @@ impl State {
         }
     }
 
-    /// Seals the record within a status that is about to be written.
+    /// Seals the record in a status that is about to be written.
     pub(super) fn seal(&self, status: &mut Value) {
         if let Some(key) = &self.key {
             self.scope.seal_record(key, status);
@@ -124,7 +122,7 @@ impl State {
     }
 }
 
-/// Whether pleach wrote the record of a release; false where that cannot be found out.
+/// Returns whether the record of a release verifies as written by pleach. False if that is unknown.
 pub async fn is_genuine(
     cluster: &Cluster,
     name: &ReleaseName,

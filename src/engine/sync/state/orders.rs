@@ -1,4 +1,4 @@
-//! What people say of a release without git: written beside its record.
+//! User requests, which are stored beside the record of a release.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::{State, is_contended};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{Cluster, Patch, PatchOptions};
 
-/// Writes of others between our read and our write after which we give up.
+/// Number of write races after which a write fails.
 const ATTEMPTS: usize = 10;
-/// Pause after a definition was applied.
+/// Delay after an apply of the CRD.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Changes what is asked of a release, and gives what is asked then; none when
-/// there is no such release. Whatever else was said meanwhile is kept.
+/// Changes the user requests of a release and returns them; `None` if there is no such release.
+/// Keeps concurrent changes of other requests.
 pub async fn order(
     cluster: &Cluster,
     name: &ReleaseName,
@@ -40,8 +40,8 @@ pub async fn order(
                 refused =
                     Some(State::unread(cluster, name, store).contended(Some(Box::new(error))));
             }
-            // The definition of Release may be that of a pleach that knew no
-            // orders; the server serves a newer one within moments.
+            // The CRD can be from an older pleach without user requests. After an update, the
+            // server serves the new one shortly.
             Err(error) if *store == Store::Release && error.kind() == Kind::Repository => {
                 State::unread(cluster, name, store)
                     .ensure_definition()

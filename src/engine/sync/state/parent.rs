@@ -1,8 +1,8 @@
-//! The object that holds a record: a Release, or a ConfigMap.
+//! The object of a record: a Release or a ConfigMap.
 //!
-//! A Release has metadata and status, which are written apart: its status write
-//! is the commit. A ConfigMap is one write; it is created by POST, so that two
-//! first runs cannot both believe that the record is theirs.
+//! A Release has metadata and status, which are written separately. The status write is the commit.
+//! A ConfigMap is a single write. It is created by POST, so that two first runs cannot both create
+//! the record.
 
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -20,12 +20,12 @@ use crate::io::cluster::{
     ApplyOptions, Class, ClusterError, Keys, Patch, PatchOptions, ResourcePath, Selector,
 };
 
-/// Where Release objects are.
+/// Returns the path of Release objects.
 pub(super) fn releases() -> ResourcePath {
     ResourcePath::cluster_scoped("pleach.dev/v1alpha1", "Release", "releases")
 }
 
-/// Where the objects of a store are.
+/// Returns the path of the objects of a store.
 pub(super) fn path(store: &Store) -> ResourcePath {
     match store {
         Store::Release => releases(),
@@ -38,7 +38,7 @@ impl State {
         let id = self.store.parent(&self.name);
         let path = path(&self.store);
         let read = match self.store {
-            // All of its kind are of releases.
+            // All objects of this kind are releases.
             Store::Release => self.cluster.get_among(&path, &id).await?,
             Store::ConfigMap { .. } => self.cluster.get_id(&path, &id).await?,
         };
@@ -58,11 +58,11 @@ impl State {
         }
     }
 
-    /// Looks for a record of the same release in another store: members have
-    /// the label of its ApplySet, so going on with a new record would lose them.
-    /// Asked on first use only; what may not be read is nobody's record of ours. A
-    /// `ConfigMap` that pleach did not write is only pointed out: clients with write
-    /// access to any namespace could stop the first installation.
+    /// Fails if another store has a record of the same release. Its members have the same ApplySet
+    /// label, so a new record would lose them. Only called on first use. Records that we are not
+    /// allowed to read are ignored. A `ConfigMap` that pleach did not write is only reported,
+    /// because any client with write access to a namespace could otherwise block the first
+    /// installation.
     pub(in crate::engine::sync) async fn ensure_only_record(
         &self,
         repository: &str,
@@ -96,7 +96,7 @@ impl State {
             if value["metadata"]["name"] != name.as_str() || store == self.store {
                 continue;
             }
-            // Other environments may use the same names in a namespace of theirs.
+            // Other environments can use the same names in their namespaces.
             let record = Installed::from_object(value);
             let record = record.ok().filter(|one| one.repository == repository);
             let Some(record) = record else { continue };
@@ -112,7 +112,7 @@ impl State {
         Ok(planted)
     }
 
-    /// Whether pleach wrote a record of this release in another store.
+    /// Returns whether a record of this release in another store verifies as written by pleach.
     async fn vouches_for(&self, store: &Store, record: &Installed) -> Result<bool, SyncError> {
         if *store == Store::Release {
             return Ok(true);
@@ -128,15 +128,14 @@ impl State {
         match Box::pin(verified).await {
             Ok(()) => Ok(true),
             Err(SyncError::Unverified { .. }) => Ok(false),
-            // Without the key nothing vouches for it.
+            // Without the key, the record cannot be verified.
             Err(SyncError::Cluster(error)) => pass_over(error).map(|()| false).map_err(Into::into),
             Err(error) => Err(error),
         }
     }
 
-    /// Writes the metadata of a Release where it is not as wanted already, and
-    /// only if nobody wrote to it since it was read: the status write that
-    /// follows is fenced by the version that comes out of this.
+    /// Writes the metadata of a Release if it changed, and only if no other client changed it since
+    /// the read. The following status write is guarded by the resulting version.
     pub(super) async fn write_metadata(&self, inventory: &Inventory) -> Result<Value, SyncError> {
         let mut parent = self.parent_object(inventory);
         if let Some(live) = &self.live {
@@ -149,7 +148,7 @@ impl State {
         }
         let id = self.store.parent(&self.name);
         match self.apply(&releases(), &id, &parent).await {
-            // Somebody else made the release since we looked for it.
+            // Another client created the release since our read.
             Ok(applied) if self.live.is_none() && !applied.created && !applied.repeated => {
                 Err(self.contended(None))
             }
@@ -161,7 +160,7 @@ impl State {
         }
     }
 
-    /// Writes the status of a Release: the commit.
+    /// Writes the status of a Release, which is the commit.
     pub(super) async fn write_status(
         &self,
         next: &Installed,
@@ -175,7 +174,7 @@ impl State {
         self.patch(change, Some("status")).await
     }
 
-    /// Writes a ConfigMap with everything it says: the commit.
+    /// Writes a ConfigMap with all its content, which is the commit.
     pub(super) async fn write_all(
         &self,
         next: &Installed,
@@ -200,8 +199,8 @@ impl State {
             .await
         {
             Ok(created) => Ok(created.value),
-            // Somebody else made it since we looked for it, or a request of
-            // ours whose answer was lost did: the next run will know.
+            // Another client created it since our read, or our own request did and lost its answer.
+            // The next run can tell.
             Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
                 Err(self.contended(Some(Box::new(error))))
             }
@@ -209,7 +208,7 @@ impl State {
         }
     }
 
-    /// What is written of a record, with what the loop said beside it.
+    /// Returns the status to write, with the present conditions of the controller.
     fn status(&self, next: &Installed, reason: &str, message: &str) -> Value {
         let now = Timestamp::now();
         let mut status = next.status(reason, message, now);
@@ -247,7 +246,7 @@ impl State {
     }
 }
 
-/// Whether a value has everything that another one names.
+/// Returns whether a value contains all fields of another one.
 fn holds(live: &Value, wanted: &Value) -> bool {
     match wanted {
         Value::Object(fields) => fields.iter().all(|(key, value)| holds(&live[key], value)),
@@ -265,7 +264,7 @@ fn foreign_record(id: ObjectId) -> Finding {
     .hint("delete it; if the release is kept there, set `state` of the environment file to its namespace")
 }
 
-/// What we may not read cannot be told from what is not there.
+/// Ignores errors of forbidden or unserved objects, which count as absent.
 fn pass_over(error: ClusterError) -> Result<(), ClusterError> {
     match error.class() {
         Some(Class::Forbidden | Class::KindNotServed | Class::NotFound) => Ok(()),

@@ -1,4 +1,4 @@
-//! The writes of the last plan, kept for whoever compares them with an audit log.
+//! Writes of the last plan, stored for comparison with an audit log.
 
 use pleach_domain::audit::{LastPlan, LastPlanError};
 use pleach_domain::inventory::{ReleaseName, Store};
@@ -9,8 +9,8 @@ use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{Cluster, ClusterError};
 
 impl State {
-    /// Keeps a plan, in the place of the former one. This write is where an audit
-    /// log begins to tell of the plan.
+    /// Stores a plan in place of the previous one. In an audit log, this write marks the start of
+    /// the plan.
     pub(in crate::engine::sync) async fn keep_plan(
         &self,
         plan: &LastPlan,
@@ -24,8 +24,8 @@ impl State {
     }
 }
 
-/// The last plan of a release that was begun; none where none is kept. The inner
-/// error says that it cannot be read.
+/// Returns the last started plan of a release; `None` if none is stored. The inner error is that of
+/// an unreadable plan.
 pub async fn last_plan(
     cluster: &Cluster,
     release: &ReleaseName,

@@ -1,4 +1,4 @@
-//! What is left of a record that is lost in part, or as a whole.
+//! Remains of a damaged or lost record.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,24 +11,24 @@ use super::{State, config_maps};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::Cluster;
 
-/// What is left of a record.
+/// Readable parts of a record.
 #[derive(Debug)]
 pub struct Salvaged {
-    /// The record with which a rebuilt one is written.
+    /// State to write the rebuilt record with.
     pub state: State,
-    /// The record; none when it is gone.
+    /// The record; `None` if it is gone.
     pub installed: Option<Installed>,
-    /// What the shards that can be read have.
+    /// Members in the readable shards.
     pub inventory: Inventory,
-    /// What is missing, in words; empty when nothing is.
+    /// Missing parts, as text; empty if the record is complete.
     pub lost: Vec<String>,
-    /// Whether the record is there, and is not what pleach wrote.
+    /// Whether the record exists but does not verify as written by pleach.
     pub is_unverified: bool,
 }
 
 impl State {
-    /// Reads what is left of a record. What is missing is said and is no error;
-    /// a record of a newer pleach is one.
+    /// Reads the remains of a record. Missing parts are reported and are no error, but a record of
+    /// a newer pleach is.
     pub async fn salvage(
         cluster: &Cluster,
         (name, store): (&ReleaseName, &Store),
@@ -38,7 +38,7 @@ impl State {
         let lost_key = "the key of digests: objects with secrets are applied once more".to_owned();
         match Self::read(cluster, (name, store), id, discovery).await {
             Ok((mut state, recorded)) => {
-                // The definition may be gone alone: then nothing else was read.
+                // If only the CRD is gone, the key was not read yet.
                 if state.key.is_none() {
                     state.key = state.read_key().await?;
                 }
@@ -85,8 +85,7 @@ impl State {
         }
     }
 
-    /// Reads the shards one by one, and keeps those that are as they were
-    /// committed.
+    /// Reads the shards one by one, and keeps those that match their committed digest.
     async fn salvage_shards(
         cluster: &Cluster,
         (name, store): (&ReleaseName, &Store),
@@ -110,7 +109,7 @@ impl State {
             salvaged.is_unverified = true;
             let why = crate::engine::words(&error);
             salvaged.lost.push(match store {
-                // No tenant writes there: what it says is kept, and sealed again.
+                // Tenants cannot write there, so the content is kept and sealed again.
                 Store::Release => format!("the proof of who wrote the record: {why}"),
                 Store::ConfigMap { .. } => {
                     installed = Installed {
@@ -146,7 +145,7 @@ impl State {
                 )),
             }
         }
-        // Every shard is written anew, under its own name where it is intact.
+        // All shards are written again. Intact ones keep their names.
         salvaged.state.record = installed.clone();
         let shards = salvaged.state.record.shards.drain(..);
         let names = shards.map(|shard| shard.name);
@@ -158,8 +157,8 @@ impl State {
 }
 
 impl Salvaged {
-    /// Leaves a journal out that pleach did not write: it is removed with the next
-    /// write of the record, and nothing is done for it.
+    /// Ignores a journal that does not verify. It is deleted with the next write of the record,
+    /// without effect.
     async fn salvage_journal(&mut self) -> Result<(), SyncError> {
         let name = Journal::name(&self.state.name);
         let namespace = self.state.store.namespace().to_owned();

@@ -1,5 +1,5 @@
-//! First use of a cluster: the namespace, the definition of Release, the key;
-//! of a namespace: the key alone. Done after consent, never while planning.
+//! First use of a cluster: creates the namespace, the Release CRD and the key. For namespaced
+//! state, it creates only the key. Runs after consent, never during planning.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use super::{State, crd};
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{Class, ResourcePath, Selector};
 
-/// Longest wait for the definition of Release to be served.
+/// Longest wait for the Release CRD to be served.
 const DEFINITION_DEADLINE: Duration = Duration::from_secs(30);
 
 impl State {
-    /// Makes what every record needs: the namespace, the definition of Release,
-    /// the key. Called after consent, never while planning. Nothing but the key
-    /// is made where records are ConfigMaps: that writes to one namespace only.
+    /// Creates the prerequisites of every record: the namespace, the Release CRD and the key. For
+    /// ConfigMap records it creates only the key, because they write to one namespace only. Called
+    /// after consent, never during planning.
     pub async fn prepare(&mut self) -> Result<(), SyncError> {
         if self.live.is_some() && self.key.is_some() {
             return Ok(());
@@ -51,7 +51,7 @@ impl State {
         Ok(())
     }
 
-    /// Installs the definition of Release, or a newer one; never an older.
+    /// Installs or upgrades the Release CRD. Never downgrades it.
     pub(super) async fn ensure_definition(&self) -> Result<(), SyncError> {
         let path = ResourcePath::cluster_scoped(
             "apiextensions.k8s.io/v1",
@@ -70,7 +70,7 @@ impl State {
             self.apply(&path, &id, &definition).await?;
         }
         let started = tokio::time::Instant::now();
-        // Whether a list is answered, and not what is in it: that may be long.
+        // Select a single object, because only the success of the list matters.
         let name = format!("metadata.name={}", self.name);
         let own = Selector {
             fields: Some(&name),

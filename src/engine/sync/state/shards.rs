@@ -1,4 +1,4 @@
-//! The inventory as ConfigMaps.
+//! Inventory shards in ConfigMaps.
 
 use std::collections::BTreeSet;
 
@@ -50,7 +50,7 @@ impl State {
         assemble(&self.name, &self.store, installed, &list.items)
     }
 
-    /// Whether a ConfigMap has the name of a shard: others are never removed.
+    /// Returns whether a ConfigMap has the name of a shard. Others are never deleted.
     fn is_shard(&self, name: &str) -> bool {
         let rest = name.strip_prefix(&self.name.to_string());
         rest.is_some_and(|rest| rest.starts_with(".inventory."))
@@ -89,8 +89,8 @@ impl State {
         Ok(written)
     }
 
-    /// Removes shards that the record no longer names, and gives the first
-    /// failure. What could not be removed is tried again the next time.
+    /// Deletes shards that the record no longer names, and returns the first error. Failed
+    /// deletions are retried the next time.
     pub(super) async fn remove_unlisted(&mut self) -> Result<(), SyncError> {
         let mut result = Ok(());
         for name in std::mem::take(&mut self.unlisted) {
@@ -115,8 +115,8 @@ impl State {
     }
 }
 
-/// The members of a release, for another one that takes over from it. A record that
-/// pleach did not write is an error.
+/// Returns the members of a release for its successor. Fails for a record that does not verify as
+/// written by pleach.
 pub(in crate::engine::sync) async fn members(
     cluster: &Cluster,
     release: &ReleaseSummary,
@@ -134,8 +134,8 @@ pub(in crate::engine::sync) async fn members(
     assemble(&release.name, &release.store, installed, &list.items)
 }
 
-/// Puts the shards together that a release commits to. One that is missing or
-/// is not what was committed makes the view incomplete (I1).
+/// Assembles the shards that a release has committed. A missing or modified shard makes the view
+/// incomplete (I1).
 pub(super) fn assemble(
     name: &ReleaseName,
     store: &Store,

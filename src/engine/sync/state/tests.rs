@@ -1,4 +1,4 @@
-//! Over a server without sockets that has one record.
+//! Tests with an in-memory server that has one record.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,7 +35,7 @@ fn discovery() -> Discovery {
     discovery
 }
 
-/// Reads a record whose shards are missing from so many lists.
+/// Reads a record whose shards are missing in the first `lists_without` lists.
 async fn read(lists_without: usize) -> (Inventory, Result<Recorded, SyncError>) {
     read_sealed(lists_without, true).await
 }
@@ -95,7 +95,7 @@ async fn read_sealed(
     (inventory, read.map(|(_, recorded)| recorded))
 }
 
-/// The record is the same when it is looked at again: only the list was older.
+/// The second read finds the same record, because only the list was outdated.
 #[rstest]
 #[case::as_new_as_its_record(0)]
 #[case::older_than_its_record(1)]
@@ -112,7 +112,7 @@ async fn a_shard_that_stays_away_leaves_the_inventory_incomplete() {
     assert!(matches!(error, SyncError::Inventory { .. }), "{error}");
 }
 
-/// In the namespace of a tenant every ConfigMap may be a forged one.
+/// In the namespace of a tenant, any ConfigMap can be forged.
 #[tokio::test]
 async fn a_record_without_a_seal_is_no_record() {
     let (_, read) = read_sealed(0, false).await;

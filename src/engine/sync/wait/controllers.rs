@@ -1,5 +1,5 @@
-//! Who has to take finalizers away, and what can be seen of why they do not:
-//! looked for now and then while the ends of objects are waited for.
+//! State of the controllers that must remove finalizers, read at intervals while deletions are
+//! pending.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,28 +10,28 @@ use tokio::time::Instant;
 use crate::engine::doctor::controllers::workloads;
 use crate::io::cluster::{Class, Cluster};
 
-/// For so long nobody looks for the sake of an object: most are gone by then.
+/// Delay before the first read, because most objects are gone by then.
 const FIRST: Duration = Duration::from_secs(1);
-/// Pause between two looks.
+/// Interval between reads.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Longest time for a look: the wait has its own deadline.
+/// Time limit of a read. The wait has its own deadline.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The workloads of the cluster, as all waits of a run see them: however many objects
-/// end at once, they are listed once in a while.
+/// Workloads of the cluster, shared by all waits of a run. They are listed once per interval,
+/// whatever the number of pending deletions.
 #[derive(Default)]
 pub(in crate::engine::sync) struct Controllers(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// When it is looked again; at once, where nobody did.
+    /// Time of the next read; `None` before the first.
     next: Option<Instant>,
-    /// Nothing where nobody looked yet.
+    /// The workloads; `None` before the first read.
     workloads: Option<Arc<Vec<Workload>>>,
 }
 
 impl Controllers {
-    /// What is known of those whose finalizers an object waits for, in words.
+    /// Describes the controllers whose finalizers an object waits for.
     pub(super) async fn of(
         &self,
         cluster: &Cluster,
@@ -50,7 +50,7 @@ impl Controllers {
         })
     }
 
-    /// Whether the one who asks has to look; nobody else has until then.
+    /// Returns whether the caller must read now, and schedules the next read.
     fn is_due(&self) -> bool {
         let now = Instant::now();
         let mut known = self.known();
@@ -64,7 +64,7 @@ impl Controllers {
     async fn look(&self, cluster: &Cluster) {
         match tokio::time::timeout(PATIENCE, workloads(cluster)).await {
             Ok(Ok(workloads)) => self.known().workloads = Some(Arc::new(workloads)),
-            // We may not look, so it is not tried again.
+            // The list is forbidden, so do not retry soon.
             Ok(Err(error)) if error.class() == Some(&Class::Forbidden) => {
                 self.known().next = Some(Instant::now() + Duration::from_hours(1));
             }

@@ -1,17 +1,17 @@
-//! Time before verdicts on custom resources count: controllers recover from failures, and
-//! need a while for the first status.
+//! Grace periods for custom resources: controllers recover from failures, and need time for the
+//! first status.
 
 use std::time::Duration;
 
 use pleach_domain::readiness::GiveUp;
 use tokio::time::Instant;
 
-/// For so long a failure must last.
+/// Time that a failure must last.
 const LASTING: Duration = Duration::from_mins(1);
-/// For so long a status is waited for.
+/// Time to wait for a status.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Times of one wait.
+/// Grace periods of one wait.
 #[derive(Debug)]
 pub(super) struct Grace {
     started: Instant,
@@ -28,7 +28,7 @@ impl Grace {
         }
     }
 
-    /// Returns when to give up on an object that has failed; `None`: now.
+    /// Returns when to give up on a failed object; `None`: now.
     pub(super) fn of_failure(&mut self, give_up: GiveUp) -> Option<Instant> {
         let now = Instant::now();
         let since = match give_up {
@@ -43,12 +43,12 @@ impl Grace {
         (now < end).then_some(end)
     }
 
-    /// Forgets a failure that did not last.
+    /// Resets the period after a recovery.
     pub(super) fn recovered(&mut self) {
         self.failed_since = None;
     }
 
-    /// Returns until when a status is waited for; `None`: no longer.
+    /// Returns until when to wait for a status; `None`: no longer.
     pub(super) fn of_silence(&self) -> Option<Instant> {
         let end = self.deadline.min(self.started + SILENCE);
         (Instant::now() < end).then_some(end)
@@ -80,11 +80,11 @@ mod tests {
         );
         tokio::time::advance(LASTING / 2).await;
         assert_eq!(grace.of_failure(GiveUp::AfterGrace), None);
-        // One that comes again counts from then on.
+        // A repeated failure starts a new period.
         grace.recovered();
         let again = Instant::now();
         assert_eq!(grace.of_failure(GiveUp::AfterGrace), Some(again + LASTING));
-        // The controller tries again: until the deadline.
+        // The controller retries, so wait until the deadline.
         tokio::time::advance(LASTING).await;
         let deadline = started + Duration::from_mins(10);
         assert_eq!(grace.of_failure(GiveUp::AtDeadline), Some(deadline));
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(long.of_silence(), Some(started + SILENCE));
         tokio::time::advance(SILENCE).await;
         assert_eq!(long.of_silence(), None);
-        // A deadline that is sooner is no failure.
+        // An earlier deadline is no failure.
         let now = Instant::now();
         let short = Grace::new(now, now + SILENCE / 2);
         assert_eq!(short.of_silence(), Some(now + SILENCE / 2));

@@ -1,28 +1,29 @@
-//! What a user can do about an object that did not get ready.
+//! Hints for users about objects that did not become ready.
 
 use pleach_domain::inventory::ReleaseName;
 use tokio::time::Instant;
 
-/// An object that was seen to change within this part of the wait, at its end, still moves.
+/// Fraction of the wait at its end. An object that changed in it is still progressing.
 const LAST_PART: u32 = 4;
 
-/// Facts about a wait that failed.
+/// Facts about a failed wait.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WayOut<'a> {
     pub(super) release: &'a ReleaseName,
-    /// The reason of a pod that cannot start before git changes.
+    /// Reason of a pod that cannot start without a change in git.
     pub(super) stuck: Option<&'static str>,
-    /// Whether a verified version is installed that the release can go back to: it is in git.
+    /// Whether a verified version is installed, so that git can be reverted to it.
     pub(super) can_go_back: bool,
-    /// Whether the end of an object was waited for.
+    /// Whether the wait was for a deletion.
     pub(super) is_end: bool,
-    /// When the object was last seen to change.
+    /// Time of the last observed change of the object.
     pub(super) moved: Instant,
     pub(super) started: Instant,
 }
 
 impl WayOut<'_> {
-    /// Names the field to fix and the way back; `timeout` only where more time may help.
+    /// Names the field to fix and the way to revert. Suggests a longer `timeout` only if it can
+    /// help.
     pub(super) fn hint(&self) -> String {
         let raise = "raise `timeout` of the release in the environment file";
         if self.is_end {
@@ -58,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// The hint after a wait of 100 seconds, with the last change after so many.
+    /// Returns the hint after a wait of 100 seconds, with the last change after `moved` seconds.
     async fn hint(moved: u64, change: impl FnOnce(&mut WayOut<'_>)) -> String {
         let release = ReleaseName {
             environment: "dev".to_owned(),
@@ -89,14 +90,14 @@ mod tests {
             hint(90, |_| {}).await,
             "it was still changing: raise `timeout` of the release in the environment file, then apply again"
         );
-        // An image that cannot be pulled does not get better, whatever else moves.
+        // More time does not fix an image that cannot be pulled.
         assert_eq!(
             hint(90, |out| out.stuck = Some("ErrImagePull")).await,
             format!("fix the image in git, {back}")
         );
         let hinted = hint(10, |out| out.stuck = Some("CreateContainerConfigError")).await;
         assert!(hinted.starts_with("fix the configuration "), "{hinted}");
-        // There is nothing to go back to before the first version was verified.
+        // Before the first verified version, there is nothing to revert to.
         assert_eq!(
             hint(10, |out| out.can_go_back = false).await,
             "fix the cause in git, then apply again"

@@ -1,4 +1,4 @@
-//! What a wait tells while it goes on, and when it failed.
+//! Progress reports and failures of a wait.
 
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::Step;
@@ -9,22 +9,22 @@ use super::{REMINDER, Waiter};
 use crate::engine::sync::events::{EventKind, Events, WaitState};
 use crate::engine::sync::report::{Failure, FailureKind};
 
-/// Tells what a wait sees: every change, and a reminder while nothing changes.
+/// Reporter of a wait: sends every change of its state, and reminders in between.
 pub(super) struct Progress<'a> {
     events: &'a Events,
     step: &'a Step,
     started: Instant,
     last: String,
     told: Instant,
-    /// State of the object, as last told.
+    /// State of the object, as last reported.
     state: String,
-    /// When that was last seen to change.
+    /// Time of the last change of that state.
     moved: Instant,
     release: &'a ReleaseName,
     can_go_back: bool,
-    /// Whether an end is waited for.
+    /// Whether the wait is for a deletion.
     pub(super) ends: bool,
-    /// What to do when it does not come.
+    /// Hint for a deletion that does not happen.
     pub(super) advice: Option<String>,
 }
 
@@ -45,13 +45,13 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Tells the state of the object.
+    /// Reports the state of the object.
     pub(super) fn tell(&mut self, message: String) {
         self.tell_beside(&message.clone(), message);
     }
 
-    /// Tells the state of the object with more: pods that crash again and again are no
-    /// progress.
+    /// Reports the state with a longer message. Only `state` counts as progress, because pods that
+    /// crash repeatedly are none.
     pub(super) fn tell_beside(&mut self, state: &str, message: String) {
         if state != self.state {
             self.moved = Instant::now();
@@ -72,8 +72,8 @@ impl<'a> Progress<'a> {
         self.last = message;
     }
 
-    /// The failure of a wait that reached its deadline; `stuck` is the reason of a pod that
-    /// cannot start.
+    /// Builds the failure of a wait at its deadline. `stuck` is the reason of a pod that cannot
+    /// start.
     pub(super) fn timed_out(&self, stuck: Option<&'static str>) -> Failure {
         let waited = self.started.elapsed().as_secs();
         let last = if self.last.is_empty() {
@@ -93,10 +93,10 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// The failure of an object whose status says that it will not get ready.
+    /// Builds the failure of an object whose status excludes readiness.
     pub(super) fn failed(&self, message: String, stuck: Option<&'static str>) -> Failure {
         let way_out = WayOut {
-            // More time does not help.
+            // Excludes the hint to wait longer.
             moved: self.started,
             ..self.way_out(stuck)
         };
@@ -106,7 +106,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// The failure of an object whose pods cannot start; `stuck` is the reason.
+    /// Builds the failure of an object whose pods cannot start. `stuck` is the reason.
     pub(super) fn gave_up(&self, message: &str, stuck: Option<&'static str>) -> Failure {
         let waited = self.started.elapsed().as_secs();
         Failure {

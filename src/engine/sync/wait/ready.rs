@@ -1,4 +1,4 @@
-//! Waiting until an object is ready and stays so, by watch.
+//! Waits by watch until an object is ready and stays so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,26 +17,26 @@ use crate::engine::sync::op;
 use crate::engine::sync::report::{Failure, FailureKind};
 use crate::io::cluster::{Class, ResourcePath};
 
-/// How long a watch may take to show our write before the object is read by name.
+/// Time for a watch to show our write, after which the object is read by name.
 const UNSEEN: Duration = Duration::from_secs(1);
 
-/// State of an object, as a wait acts on it.
+/// Assessment of an object for a wait.
 enum Verdict {
-    /// It is ready; silent: although its controller has written no status.
+    /// Ready. `is_silent`: its controller has written no status.
     Ready { is_silent: bool },
-    /// It waits for a consumer that comes later.
+    /// Waits for a later consumer.
     Waits,
-    /// It is not ready; `again`: when the verdict may be another one without a change.
+    /// Not ready. `again` is the time at which the verdict can change without an event.
     NotYet {
         message: String,
         again: Option<Instant>,
     },
-    /// It will not get ready.
+    /// Can never become ready.
     Failed(String),
 }
 
 impl Waiter<'_> {
-    /// Where the kind of an object is served.
+    /// Returns the path of the kind of an object.
     fn served(&self, id: &ObjectId) -> Result<ResourcePath, Failure> {
         let kind = id.group_kind();
         self.paths.of_kind(&kind).ok_or_else(|| {
@@ -62,7 +62,7 @@ impl Waiter<'_> {
         {
             return Ok(Value::clone(answer));
         }
-        // The answer shows that the object is there: the watch is about to show it too.
+        // The answer proves that the object exists, so the watch must show it soon.
         let unseen_until = since.answer.as_ref().map(|_| Instant::now() + UNSEEN);
         let mut seen = self.hub.follow(&path, id).ok_or_else(|| {
             Failure::new(FailureKind::Other, "the plan does not wait for this object")
@@ -88,7 +88,7 @@ impl Waiter<'_> {
                 }
                 Seen::Unselected => {
                     wake = wake.min(Instant::now() + LONGEST);
-                    // Somebody may have taken its label off: it is read by name.
+                    // The object can have lost its label, so read it by name.
                     let place = (&path, comes_with_the_plan);
                     match self.read_one(place, id, since).await? {
                         Ok(value) => Some(Arc::new(value)),
@@ -131,7 +131,7 @@ impl Waiter<'_> {
                         ready_since = None;
                         let seen = symptoms.beside(message.clone(), &value).await;
                         if symptoms.is_over(fail_fast) {
-                            // It may have been cured since the last look.
+                            // Check again, because it can have recovered since the last check.
                             let seen = symptoms.at_last(message.clone(), &value).await;
                             if symptoms.is_over(fail_fast) {
                                 return Err(progress.gave_up(&seen, symptoms.stuck()));
@@ -154,15 +154,15 @@ impl Waiter<'_> {
         }
     }
 
-    /// Whether the answer to our write shows a ready object, so that no request is
-    /// needed to find out.
+    /// Returns whether the answer to our write already shows a ready object, so that no further
+    /// request is needed.
     async fn is_ready_as_written(&self, step: &Step, path: &ResourcePath, answer: &Value) -> bool {
         let assessment = self.assess(answer);
         assessment.readiness == Readiness::Current
             && !(assessment.message.is_empty() && self.lacks_status(step, path, answer).await)
     }
 
-    /// Judges an object for the wait: failures and a missing status get time.
+    /// Assesses an object for the wait, with grace periods for failures and a missing status.
     async fn verdict(
         &self,
         step: &Step,
@@ -183,7 +183,7 @@ impl Waiter<'_> {
         }
         grace.recovered();
         if readiness == Readiness::Current {
-            // A note, as of a paused object, explains why there is no status.
+            // A message, for example of a paused object, explains the missing status.
             let is_silent = message.is_empty() && self.lacks_status(step, path, value).await;
             return match grace.of_silence() {
                 again @ Some(_) if is_silent => Verdict::NotYet {
@@ -202,8 +202,8 @@ impl Waiter<'_> {
         }
     }
 
-    /// Whether a claim is pending because its class binds on first use, which
-    /// only the class tells: no pod may want it yet.
+    /// Returns whether a claim is pending because its storage class binds on first use. A pod for
+    /// it can come later.
     async fn waits_for_consumer(&self, id: &ObjectId, value: &Value) -> bool {
         let class = match value["spec"]["storageClassName"].as_str() {
             Some(class)
@@ -221,7 +221,7 @@ impl Waiter<'_> {
         })
     }
 
-    /// Reads one object that the watch does not see; in words what is missing.
+    /// Reads an object by name. The inner error describes what is missing.
     async fn read_one(
         &self,
         (path, comes_with_the_plan): (&ResourcePath, bool),

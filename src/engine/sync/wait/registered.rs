@@ -1,4 +1,4 @@
-//! Waiting for registrations that pods make.
+//! Waits for registrations that pods create.
 
 use futures::future::BoxFuture;
 use pleach_domain::finding::{Finding, Kind};
@@ -14,7 +14,7 @@ use crate::engine::sync::report::Failure;
 use crate::io::cluster::{ClusterError, Selector};
 
 impl Waiter<'_> {
-    /// Waits for one of a kind that points at a Service.
+    /// Waits for a registration of a kind that refers to a Service.
     pub(super) async fn wait_registered(
         &self,
         step: &Step,
@@ -57,7 +57,8 @@ impl Waiter<'_> {
         })
     }
 
-    /// Goes on without what did not come: the new version may not make it any more.
+    /// Continues without a missing registration, because the new version might not create it any
+    /// more.
     fn or_without(&self, step: &Step, ended: Result<Option<Value>, Failure>) -> Option<Value> {
         ended.unwrap_or_else(|failure| {
             let message = format!("{}; the change goes on without it", failure.message);

@@ -1,5 +1,4 @@
-//! Pods of a `DaemonSet` that are exchanged: how far that is, and whether it
-//! goes well.
+//! Progress and health of the replacement of pods of a `DaemonSet`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,29 +12,28 @@ use super::{Look, Waiter};
 use crate::engine::sync::daemon::{Daemon, DaemonPod};
 use crate::io::cluster::ClusterError;
 
-/// What is wanted of a roll-out.
+/// Condition of a rollout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
-    /// How many pods; none for all of them, and no other one.
+    /// Number of new pods; `None`: all, with no old pod left.
     pub(super) pods: Option<Count>,
-    /// Whether a restart ends it.
+    /// Whether a container restart fails it.
     pub(super) abort_on_restart: bool,
-    /// How long it must stay as it should be.
+    /// Time for which the condition must hold.
     pub(super) stable_for: Duration,
 }
 
-/// What was seen before.
+/// State of earlier checks.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
-    /// Since when it is as wanted.
+    /// Time since when the condition holds.
     since: Option<Instant>,
-    /// How often pods that were there before had been started again: they may
-    /// have a past.
+    /// Earlier restart counts of pods that existed before, which do not count as failures.
     restarts: BTreeMap<String, i64>,
 }
 
 impl Waiter<'_> {
-    /// One look at it.
+    /// Checks the rollout once.
     pub(super) async fn look_rolled_out(
         &self,
         id: &ObjectId,
@@ -88,7 +86,7 @@ impl Watched {
         }
     }
 
-    /// A new pod that was started again meanwhile.
+    /// Returns a new pod that restarted meanwhile, if any.
     fn restarted<'d>(&self, daemon: &'d Daemon) -> Option<&'d DaemonPod> {
         let mut pods = daemon.updated.iter();
         pods.find(|pod| {
@@ -98,7 +96,7 @@ impl Watched {
     }
 }
 
-/// What is missing, in words.
+/// Describes the missing pods, if any.
 fn missing(daemon: &Daemon, pods: Option<Count>) -> Option<String> {
     let ready = daemon.updated.iter().filter(|pod| pod.is_ready).count();
     let wanted = pods.map_or(daemon.desired, |pods| pods.of(daemon.desired));
@@ -172,7 +170,7 @@ mod tests {
         assert_eq!(word(&look), "0 of 1 new pods ready");
         let first = daemon(&["a"], &["b"]);
         assert!(word(&watched.judge(&first, FIRST, after(1))).contains("must stay so"));
-        // It was not so in between.
+        // The condition did not hold in between.
         watched.judge(&begun, FIRST, after(2));
         assert!(word(&watched.judge(&first, FIRST, after(6))).contains("must stay so"));
         assert_eq!(word(&watched.judge(&first, FIRST, after(11))), "done");

@@ -1,4 +1,4 @@
-//! Custom resources without a status: whether their definition promises one.
+//! Custom resources without a status, and whether their CRD declares one.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use super::Waiter;
 use crate::engine::sync::events::EventKind;
 use crate::io::cluster::{Cluster, ResourcePath};
 
-/// Kinds whose live definition was read, and whether it declares a status.
+/// Kinds whose live CRD was read, with whether it declares a status.
 #[derive(Default)]
 pub(in crate::engine::sync) struct Statuses(Mutex<BTreeMap<String, bool>>);
 
 impl Statuses {
-    /// Reads a definition once. One that cannot be read promises nothing.
+    /// Reads a CRD once. An unreadable CRD counts as one without a status.
     async fn declared(&self, cluster: &Cluster, path: &ResourcePath) -> bool {
         let name = format!("{}.{}", path.plural, path.api_version.group);
         let mut known = self.0.lock().await;
@@ -39,8 +39,7 @@ impl Statuses {
 }
 
 impl Waiter<'_> {
-    /// Whether an object that was written has no status yet, and its definition declares
-    /// one.
+    /// Returns whether a written object has no status yet although its CRD declares one.
     pub(super) async fn lacks_status(
         &self,
         step: &Step,

@@ -1,5 +1,5 @@
-//! What keeps an object from getting ready, as its pods and events tell: read
-//! now and then while it is waited for, and when the wait ends.
+//! Symptoms in pods and events that explain an unready object. They are read at intervals during a
+//! wait, and at its end.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use tokio::time::Instant;
 
 use crate::io::cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Selector};
 
-/// When it is looked for the first time: most objects are ready by then.
+/// Delay before the first read, because most objects are ready by then.
 const FIRST: Duration = Duration::from_secs(2);
-/// Longest time for a look: what it is about has its own deadline.
+/// Time limit of a read. The wait has its own deadline.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest pause between two looks.
+/// Longest interval between reads.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The line of a look, and the reason of a pod that cannot start.
+/// Symptoms in one line, and the reason of a pod that cannot start.
 type Found = (Option<String>, Option<&'static str>);
 
-/// What was seen of one object, and when it is looked for again.
+/// Symptoms of one object, with the time of the next read.
 pub(super) struct Symptoms<'a> {
     cluster: &'a Cluster,
     places: &'a Semaphore,
@@ -29,9 +29,10 @@ pub(super) struct Symptoms<'a> {
     next: Instant,
     pause: Duration,
     last: Option<String>,
-    /// Why a pod cannot start before git changes, and since when it reports that.
+    /// Reason of a pod that cannot start without a change in git, and the time since when it is
+    /// reported.
     stuck: Option<(&'static str, Instant)>,
-    /// We may not look, so it is not tried again.
+    /// Whether reads are forbidden, and not retried.
     closed: bool,
 }
 
@@ -49,7 +50,7 @@ impl<'a> Symptoms<'a> {
         }
     }
 
-    /// When it is worth to look again.
+    /// Returns the time of the next read.
     pub(super) fn again(&self) -> Instant {
         if self.closed {
             return Instant::now() + LONGEST;
@@ -57,31 +58,30 @@ impl<'a> Symptoms<'a> {
         self.next
     }
 
-    /// Returns why a pod cannot start before git changes, as the last look found.
+    /// Returns the reason of a pod that cannot start without a change in git, by the last read.
     pub(super) fn stuck(&self) -> Option<&'static str> {
         self.stuck.map(|(reason, _)| reason)
     }
 
-    /// Returns when the wait ends because a pod cannot start; `None` without a limit, or
-    /// while no pod reports that.
+    /// Returns when the wait ends because a pod cannot start; `None` without a limit or such a pod.
     pub(super) fn over_at(&self, limit: Option<Duration>) -> Option<Instant> {
         let (_, since) = self.stuck?;
         Some(since + limit?)
     }
 
-    /// Whether a pod has reported for longer than the limit that it cannot start.
+    /// Returns whether a pod has been unable to start for longer than the limit.
     pub(super) fn is_over(&self, limit: Option<Duration>) -> bool {
         self.over_at(limit).is_some_and(|at| Instant::now() >= at)
     }
 
-    /// Notes the reason of a pod that cannot start; the reasons alternate while the
-    /// kubelet tries again.
+    /// Records the reason of a pod that cannot start. The reasons alternate while the kubelet
+    /// retries, so the time continues.
     fn note(&mut self, reason: Option<&'static str>) {
         let since = self.stuck.map_or_else(Instant::now, |(_, since)| since);
         self.stuck = reason.map(|reason| (reason, since));
     }
 
-    /// A message about the object, with what its pods and events say.
+    /// Adds the symptoms to a message about the object.
     pub(super) async fn beside(&mut self, message: String, value: &Value) -> String {
         if Instant::now() >= self.next {
             self.look(value).await;
@@ -89,7 +89,7 @@ impl<'a> Symptoms<'a> {
         self.joined(message)
     }
 
-    /// The same when it is over.
+    /// Like [`Self::beside`], with a final read.
     pub(super) async fn at_last(&mut self, message: String, value: &Value) -> String {
         self.look(value).await;
         self.joined(message)
@@ -97,7 +97,7 @@ impl<'a> Symptoms<'a> {
 
     fn joined(&self, message: String) -> String {
         match &self.last {
-            // Some objects say the same themselves.
+            // Some objects report the same message themselves.
             Some(seen) if !message.contains(seen.as_str()) => format!("{message}; {seen}"),
             _ => message,
         }
@@ -120,7 +120,7 @@ impl<'a> Symptoms<'a> {
         }
     }
 
-    /// Reads what pods and events say, and why a pod cannot start.
+    /// Reads the symptoms from pods and events, and the reason of a pod that cannot start.
     async fn find(&self, value: &Value) -> Result<Found, ClusterError> {
         let mut asked = vec![
             value["metadata"]["uid"]
@@ -135,8 +135,7 @@ impl<'a> Symptoms<'a> {
             }
             asked.extend(symptoms::pending(&pods).map(str::to_owned));
         }
-        // What happens to the pod is closer to the cause than what happens to
-        // the object it is for.
+        // Events of the pod are closer to the cause than events of its owner.
         for uid in asked.iter().rev().filter(|uid| !uid.is_empty()) {
             let fields = format!("involvedObject.uid={uid},type=Warning");
             let selector = Selector {
@@ -184,9 +183,9 @@ mod tests {
         tokio::time::advance(Duration::from_secs(30)).await;
         assert!(symptoms.is_over(limit));
         assert_eq!(symptoms.stuck(), Some("ImagePullBackOff"));
-        // `never`.
+        // The setting `never`.
         assert!(!symptoms.is_over(None));
-        // A look that finds it cured begins the time again.
+        // A read without the reason resets the time.
         symptoms.note(None);
         symptoms.note(Some("ErrImagePull"));
         assert!(!symptoms.is_over(limit));

@@ -1,10 +1,10 @@
-//! Who holds which fields, from the causes of a 409.
+//! Owners of conflicting fields, from the causes of a 409.
 
 use pleach_domain::observe::FieldConflict;
 
 use crate::io::cluster::status::Status;
 
-/// The conflicts that a Status lists; empty when it is about something else.
+/// Returns the conflicts in a Status. Empty if the Status is about something else.
 pub(super) fn fields(status: &Status) -> Vec<FieldConflict> {
     status
         .details
@@ -35,7 +35,8 @@ fn manager(message: &str) -> (String, Option<String>) {
     (name, api_version)
 }
 
-/// A text that Go quoted at the start of another, and what follows it.
+/// Splits off the Go-quoted string at the start of the text. Returns its value and the remaining
+/// text.
 fn quoted(text: &str) -> (String, &str) {
     let Some(inner) = text.strip_prefix('"') else {
         return (text.to_owned(), "");
@@ -46,7 +47,7 @@ fn quoted(text: &str) -> (String, &str) {
             '\\' if !escaped => escaped = true,
             '"' if !escaped => {
                 let (literal, rest) = text.split_at(index + 2);
-                // Go's quoting is JSON's for everything that names hold.
+                // For all characters in names, Go quotes strings like JSON.
                 let name = serde_json::from_str(literal)
                     .unwrap_or_else(|_| inner.get(..index).unwrap_or_default().to_owned());
                 return (name, rest);

@@ -1,10 +1,10 @@
-//! Fields that cannot change, from the causes of a 422.
+//! Immutable fields, from the causes of a 422.
 
 use pleach_domain::object::{FieldPath, PathSegment};
 
 use crate::io::cluster::status::Status;
 
-/// What the API server says of a field that cannot change.
+/// Messages of the API server for an immutable field.
 const IMMUTABLE: [&str; 9] = [
     "field is immutable",
     "may not be changed",
@@ -17,8 +17,8 @@ const IMMUTABLE: [&str; 9] = [
     "are forbidden.",
 ];
 
-/// The fields, when nothing but immutability is wrong: with another mistake
-/// besides, a new object would be refused as well.
+/// Returns the fields if immutability is the only error. With any other error the server would
+/// refuse a recreated object as well.
 pub(super) fn fields(status: &Status) -> Option<Vec<FieldPath>> {
     let causes = &status.details.causes;
     let immutable = |message: &str| IMMUTABLE.iter().any(|text| message.contains(text));
@@ -31,7 +31,7 @@ pub(super) fn fields(status: &Status) -> Option<Vec<FieldPath>> {
     Some(fields)
 }
 
-/// Reads a path as validation writes it: `spec.containers[0].env[NAME]`.
+/// Parses a path in the notation of validation errors: `spec.containers[0].env[NAME]`.
 fn path(text: &str) -> FieldPath {
     let mut segments = Vec::new();
     let mut rest = text.trim_start_matches('.');

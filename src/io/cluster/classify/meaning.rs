@@ -1,5 +1,4 @@
-//! What a kind of failure means to the parts above: may it be tried again,
-//! what does it say about a prediction or a listing, whose fault is it.
+//! Consequences of each kind of failure: retry, prediction, listing, exit code and hint.
 
 use pleach_domain::finding;
 use pleach_domain::observe::{ApiRefusal, Listing, Prediction, Unverified};
@@ -8,7 +7,7 @@ use super::{Class, Failed, Verb};
 use crate::io::cluster::ApiError;
 
 impl Class {
-    /// Whether the same request may succeed later, without anybody's doing.
+    /// Returns whether the same request can succeed later without any intervention.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable
@@ -52,7 +51,7 @@ impl Class {
         }
     }
 
-    /// Whether the server may have carried the request out although it failed.
+    /// Returns whether the server could have executed the failed request.
     pub fn is_unclear(&self) -> bool {
         matches!(
             self,
@@ -65,22 +64,23 @@ impl Class {
         )
     }
 
-    /// Whether the transport may repeat the request by itself. `conditional`
-    /// says that it carries a precondition, which a repetition cannot heal.
+    /// Returns whether the transport is allowed to repeat the request by itself. `conditional`
+    /// means that the request has a precondition; repeating it would fail again.
     pub(in crate::io::cluster) fn may_repeat(&self, verb: Verb, conditional: bool) -> bool {
         if !self.is_retryable() {
             return false;
         }
         match self {
             Self::StaleResourceVersion | Self::Conflict if conditional => false,
-            // What a webhook that is down means for a diff is to be shown, not waited for.
+            // A diff reports an unavailable webhook at once and does not wait for it.
             Self::WebhookUnavailable(_) if matches!(verb, Verb::DryRun | Verb::Review) => false,
-            // A patch is not idempotent; a create is, as its repetition is told.
+            // A patch is not idempotent. A create is, because its repetition fails with
+            // AlreadyExists.
             _ => verb != Verb::Patch || !self.is_unclear(),
         }
     }
 
-    /// What it counts as: decides the exit code.
+    /// Returns the finding kind, which decides the exit code.
     pub fn finding_kind(&self) -> finding::Kind {
         match self {
             Self::Invalid
@@ -93,8 +93,8 @@ impl Class {
             | Self::StaleResourceVersion
             | Self::AlreadyExists { .. }
             | Self::Conflict => finding::Kind::Conflict,
-            // Only a planned Recreate may replace the object; and a check of the
-            // cluster that looks at it refuses it to everybody.
+            // Only a planned Recreate is allowed to replace the object. Admission checks refuse the
+            // object for all clients.
             Self::Immutable(_)
             | Self::WebhookDenied(_)
             | Self::PolicyDenied { .. }
@@ -126,7 +126,7 @@ impl Class {
         }
     }
 
-    /// The obvious next step, where there is one.
+    /// Returns the next step for the user, if there is an obvious one.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::Unreachable => {
@@ -173,7 +173,7 @@ impl Class {
 }
 
 impl ApiError {
-    /// The refusal in the server's own words.
+    /// Returns the refusal in the server's words.
     pub fn refusal(&self) -> ApiRefusal {
         ApiRefusal {
             code: self.status.unwrap_or_default(),
@@ -182,8 +182,8 @@ impl ApiError {
         }
     }
 
-    /// What the failure of a dry run says about the object; none when it says
-    /// nothing about the object and the observation itself has failed.
+    /// Returns the prediction for the object after a failed dry run. `None` if the observation
+    /// itself failed and says nothing about the object.
     pub fn prediction(&self) -> Option<Prediction> {
         Some(match &self.class {
             Class::FieldConflict(fields) => Prediction::Conflict {
@@ -239,7 +239,7 @@ impl ApiError {
         })
     }
 
-    /// What a failed LIST says about what exists.
+    /// Returns the conclusion from a failed LIST about existing objects.
     pub fn listing(&self) -> Listing {
         match self.class {
             Class::KindNotServed => Listing::NotServed,

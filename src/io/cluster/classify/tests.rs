@@ -1,4 +1,4 @@
-//! The table with the exact texts of a 1.36 server.
+//! Tests of the classification, with the exact texts of a 1.36 server.
 
 mod answers;
 mod conflicts;
@@ -67,7 +67,7 @@ fn of(verb: Verb, kind: &str, http: u16, status: &Status) -> Class {
 #[case(Verb::Apply, 500, "InternalError", WEBHOOK_NO_ENDPOINTS, Class::WebhookUnavailable("w.x.io".into()), true)]
 #[case(Verb::Apply, 500, "InternalError", WEBHOOK_REFUSED, Class::WebhookUnavailable("w.x.io".into()), true)]
 #[case(Verb::List, 500, "InternalError", "conversion webhook for ex.org/v1, Kind=Thing failed: Post \"https://s.n.svc:443/c?timeout=30s\": service \"s\" not found", Class::WebhookUnavailable("conversion of ex.org/v1, Kind=Thing".into()), true)]
-// Section 3.2: the gate.
+// Section 3.2: admission.
 #[case(Verb::Create, 403, "Forbidden", GATE, Class::PolicyDenied { policy: "pleach-gate.example.org".into(), binding: "pleach-gate.example.org".into() }, false)]
 #[case(Verb::Apply, 422, "Invalid", GATE, Class::PolicyDenied { policy: "pleach-gate.example.org".into(), binding: "pleach-gate.example.org".into() }, false)]
 // Section 3.3: preconditions.
@@ -180,7 +180,7 @@ fn of(verb: Verb, kind: &str, http: u16, status: &Status) -> Class {
 #[case(Verb::Apply, 422, "Invalid", NO_ADDRESS, Class::ApiUnavailable, true)]
 // Section 6 (viii): namespaces.
 #[case(Verb::Apply, 403, "Forbidden", TERMINATING, Class::NamespaceTerminating("term2".into()), false)]
-// Section 6 (xi): rights.
+// Section 6 (xi): permissions.
 #[case(Verb::Apply, 403, "Forbidden", ESCALATION, Class::RbacEscalation { missing: vec![
     "{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\" \"list\"]}".into(),
     "{APIGroups:[\"example.org\"], Resources:[\"*\"], Verbs:[\"*\"]}".into(),
@@ -204,7 +204,7 @@ fn of(verb: Verb, kind: &str, http: u16, status: &Status) -> Class {
     Class::Unauthorized,
     false
 )]
-// Section 8: versions that are gone.
+// Section 8: versions that are no longer served.
 #[case(Verb::Apply, 500, "", "request to convert CR to an invalid group/version: ex2.org/v1beta1", Class::UnconvertibleVersion("ex2.org/v1beta1".into()), false)]
 #[case(Verb::Apply, 500, "", "request to convert CR from an invalid group/version: ex.org/v1beta1", Class::UnconvertibleVersion("ex.org/v1beta1".into()), false)]
 #[case(Verb::Apply, 500, "", PRUNED, Class::RecordedVersion, false)]
@@ -219,7 +219,7 @@ fn of(verb: Verb, kind: &str, http: u16, status: &Status) -> Class {
     false
 )]
 #[case(Verb::Apply, 500, "", LIVE, Class::ServerError, true)]
-// Webhooks choose the code themselves.
+// Webhooks choose the HTTP status themselves.
 #[case(Verb::Apply, 403, "Forbidden", "admission webhook \"w.x.io\" denied the request: no", Class::WebhookDenied("w.x.io".into()), false)]
 #[case(Verb::Apply, 400, "", "admission webhook \"w.x.io\" denied the request without explanation", Class::WebhookDenied("w.x.io".into()), false)]
 #[case(Verb::Apply, 422, "Invalid", "admission webhook \"w.x.io\" denied the request: spec.x: Invalid value: 1: field is immutable", Class::WebhookDenied("w.x.io".into()), false)]
@@ -342,7 +342,7 @@ fn plain_text(
     assert_eq!(found.is_retryable(), retryable);
 }
 
-/// A load balancer says nothing of what became of a request that it had sent on.
+/// A load balancer does not report whether the server executed the forwarded request.
 #[rstest]
 #[case(502, true)]
 #[case(503, false)]
@@ -354,7 +354,7 @@ fn whether_it_was_carried_out(#[case] http: u16, #[case] unclear: bool) {
     assert_eq!(Class::of(question, http, None, "").is_unclear(), unclear);
 }
 
-/// 404 tells by its details what is missing.
+/// The details of a 404 show which object is missing.
 #[rstest]
 #[case(Verb::DryRun, "ConfigMap", json!({"name": "nonexist", "kind": "namespaces"}),
     "namespaces \"nonexist\" not found", Class::NamespaceMissing("nonexist".into()))]

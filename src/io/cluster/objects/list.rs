@@ -1,7 +1,7 @@
 //! Lists, in pages.
 //!
-//! What a complete list does not hold is taken for absent, so a list is either
-//! complete or an error: never the pages that happened to arrive.
+//! Callers treat objects that are missing from a list as absent. So a list is either complete or an
+//! error, never a part of the pages.
 
 use std::fmt;
 
@@ -20,17 +20,17 @@ use crate::io::cluster::path::with_query;
 use crate::io::cluster::transport::{About, Call, JSON};
 use crate::io::cluster::{ApiError, Class, Cluster, ClusterError, Depth, ResourcePath};
 
-/// Objects per page, as kubectl asks.
+/// Objects per page; same as kubectl.
 const PAGE: u32 = 500;
-/// Metadata only. A server that does not know it sends whole objects, which
-/// have the same metadata.
+/// Media type for metadata only. A server without support for it sends whole objects with the same
+/// metadata.
 const METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// Which objects of a kind.
+/// Selection of objects of a kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Selector<'a> {
-    /// Namespace; none for all of them and for cluster-scoped kinds.
+    /// Namespace. `None`: all namespaces, or a cluster-scoped kind.
     pub namespace: Option<&'a str>,
     /// Label selector, such as `a=b,c`.
     pub labels: Option<&'a str>,
@@ -39,7 +39,7 @@ pub struct Selector<'a> {
 }
 
 impl<'a> Selector<'a> {
-    /// Everything in a namespace, or in all of them.
+    /// Selects all objects in a namespace, or in all namespaces.
     pub fn namespace(namespace: Option<&'a str>) -> Self {
         Self {
             namespace,
@@ -47,7 +47,7 @@ impl<'a> Selector<'a> {
         }
     }
 
-    /// The selectors as a query.
+    /// Returns the selectors as query parameters.
     pub(in crate::io::cluster) fn query(&self) -> Vec<(&'static str, String)> {
         let mut query = Vec::new();
         if let Some(labels) = self.labels {
@@ -60,12 +60,12 @@ impl<'a> Selector<'a> {
     }
 }
 
-/// A complete list of objects.
+/// Complete list of objects.
 #[derive(Clone, PartialEq)]
 pub struct List {
     /// The objects, with apiVersion and kind.
     pub items: Vec<Value>,
-    /// Where a watch continues.
+    /// Version from which a watch continues.
     pub resource_version: String,
 }
 
@@ -79,12 +79,12 @@ impl fmt::Debug for List {
     }
 }
 
-/// A complete list of metadata.
+/// Complete list of metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetaList {
     /// Ids and metadata, in the server's order.
     pub items: Vec<(ObjectId, LiveMeta)>,
-    /// Where a watch continues.
+    /// Version from which a watch continues.
     pub resource_version: String,
 }
 
@@ -93,21 +93,21 @@ pub struct MetaList {
 pub struct MetadataPage {
     /// The `metadata` of objects, in the server's order.
     pub items: Vec<Value>,
-    /// What asks for the next page; none on the last one.
+    /// Token of the next page. `None` on the last page.
     pub next: Option<String>,
-    /// About how many objects are on later pages, where the server says so.
+    /// Approximate number of objects on later pages, if the server reports it.
     pub remaining: Option<u64>,
 }
 
-/// The metadata of an object; the rest of it is skipped while parsing.
+/// Metadata of an object. The rest is skipped during parsing.
 #[derive(Deserialize)]
 struct Partial {
     metadata: Value,
 }
 
 impl Cluster {
-    /// Lists metadata: one request per 500 objects. `manager` is our field
-    /// manager, whose entry gives the fingerprints.
+    /// Lists metadata, with one request per 500 objects. The fingerprints come from the
+    /// managedFields entry of `manager`.
     pub async fn list_metadata(
         &self,
         path: &ResourcePath,
@@ -115,7 +115,7 @@ impl Cluster {
         manager: &str,
     ) -> Result<MetaList, ClusterError> {
         let read = |metadata: &Value| {
-            // The kind of the answer may be PartialObjectMetadata.
+            // The kind in the answer can be PartialObjectMetadata.
             let name = metadata["name"].as_str().unwrap_or_default();
             let id = path.id(metadata["namespace"].as_str(), name);
             (id, LiveMeta::read(metadata, manager))
@@ -129,7 +129,7 @@ impl Cluster {
                 resource_version,
             });
         }
-        // The objects of a page are parsed on all cores.
+        // Parse the objects of a page on all cores.
         let finish = |texts: Vec<Box<RawValue>>| {
             let parse = |text: Box<RawValue>| match serde_json::from_str(text.get()) {
                 Ok(Partial { metadata }) => Ok(read(&metadata)),
@@ -171,8 +171,8 @@ impl Cluster {
         })
     }
 
-    /// Lists objects in full, and keeps what is read of each: of many, their trees
-    /// would take much memory.
+    /// Lists objects in full and retains only the results of `read`. The full trees of many objects
+    /// would need too much memory.
     pub async fn list_of<T>(
         &self,
         path: &ResourcePath,
@@ -184,8 +184,8 @@ impl Cluster {
         Ok(items)
     }
 
-    /// Lists objects in full, and keeps what is read of each, with where a watch
-    /// continues.
+    /// Lists objects in full and retains only the results of `read`. Also returns the version from
+    /// which a watch continues.
     pub(in crate::io::cluster) async fn list_read<T>(
         &self,
         path: &ResourcePath,
@@ -198,9 +198,8 @@ impl Cluster {
         Ok((items.into_iter().flatten().collect(), resource_version))
     }
 
-    /// Goes through a list and keeps only what is picked from it, for lists
-    /// that may be larger than what is wanted of them. `T` are the fields that
-    /// are looked at; the rest of the objects is skipped while parsing.
+    /// Lists objects and retains only the results of `pick`, for large lists. `T` has the required
+    /// fields; the rest of each object is skipped during parsing.
     pub async fn pick<T: DeserializeOwned, U>(
         &self,
         path: &ResourcePath,
@@ -218,8 +217,8 @@ impl Cluster {
         Ok(items.into_iter().flatten().collect())
     }
 
-    /// Goes through a list of whole objects, or of their metadata, and keeps what
-    /// is picked from it. The error is the server's answer.
+    /// Lists whole objects or their metadata and retains only the results of `pick`. Also returns
+    /// the version of the list. The error is the server's answer.
     pub(in crate::io::cluster) async fn pick_all<U>(
         &self,
         path: &ResourcePath,
@@ -242,8 +241,8 @@ impl Cluster {
         }
     }
 
-    /// One page of objects without their bodies, in their own kind, and what asks
-    /// for the next one. A list that expires on the way is an error.
+    /// Reads one page of metadata, with the kind of the objects and the token of the next page. An
+    /// expired token is an error.
     pub(in crate::io::cluster) async fn partial_page(
         &self,
         path: &ResourcePath,
@@ -268,8 +267,8 @@ impl Cluster {
         Ok((list, next))
     }
 
-    /// One page of a list of metadata, for who changes what it goes through. A list
-    /// that just stops is an error.
+    /// Reads one page of metadata, for callers that change the objects during the iteration. A
+    /// truncated list is an error.
     pub async fn metadata_page(
         &self,
         path: &ResourcePath,
@@ -290,8 +289,8 @@ impl Cluster {
         })
     }
 
-    /// Collects all pages: reads each object while a page is parsed, and finishes all
-    /// objects of the page together. A list that expires on the way restarts, once.
+    /// Collects all pages. Calls `read` for each object during parsing, then finishes all objects
+    /// of a page together. Restarts once if the list expires.
     async fn pages<T: DeserializeOwned, V, U>(
         &self,
         path: &ResourcePath,
@@ -321,8 +320,8 @@ impl Cluster {
                         && !restarted
                         && matches!(error.class, Class::Expired { .. }) =>
                 {
-                    // The rest could be had with a fresh token, but not as of
-                    // one moment: objects could be missing from both parts.
+                    // A fresh token would continue from another snapshot. Objects could be missing
+                    // from both parts.
                     items.clear();
                     token = None;
                     restarted = true;
@@ -337,7 +336,7 @@ impl Cluster {
                 return Ok(page.metadata.resource_version.unwrap_or_default());
             }
             if next == token {
-                // It would never end.
+                // The list would never end.
                 let message = "the list goes on where it just did";
                 let error = ApiError::local(Class::NotKubernetes, message);
                 return Err(failed(path, selector, error.into()));
@@ -346,8 +345,8 @@ impl Cluster {
         }
     }
 
-    /// Asks for one page, of which the objects are added to `items`. The inner
-    /// error is the server's answer.
+    /// Requests one page and appends its objects to `items`. The inner error is the server's
+    /// answer.
     async fn one_page<T: DeserializeOwned, U>(
         &self,
         path: &ResourcePath,
@@ -387,8 +386,7 @@ impl Cluster {
 }
 
 impl Page {
-    /// What asks for the next page; none on the last one. A list that just stops
-    /// is an error.
+    /// Returns the token of the next page. `None` on the last page. A truncated list is an error.
     fn next(&self) -> Result<Option<String>, Box<ApiError>> {
         let token = self.metadata.continue_token.clone();
         let token = token.filter(|token| !token.is_empty());
@@ -407,7 +405,7 @@ fn failed(path: &ResourcePath, selector: &Selector<'_>, source: Box<ApiError>) -
     }
 }
 
-/// Items of a list come without apiVersion and kind for built-in kinds.
+/// Adds apiVersion and kind, which items of built-in kinds lack in a list.
 pub(in crate::io::cluster) fn with_type(
     mut item: Map<String, Value>,
     path: &ResourcePath,

@@ -4,12 +4,11 @@ use super::{About, Call, Verb};
 use crate::io::cluster::path::with_query;
 use crate::io::cluster::{Cluster, ClusterError, ResourcePath};
 
-/// The most that is read of a log.
+/// Maximum number of bytes that are read.
 const LIMIT: usize = 64 * 1024;
 
 impl Cluster {
-    /// Reads the last lines of a container's log; of the only container where
-    /// none is named.
+    /// Reads the last lines of a container's log. Without a name, reads the only container.
     pub async fn log(
         &self,
         namespace: &str,

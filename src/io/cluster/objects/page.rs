@@ -1,5 +1,5 @@
-//! One page of a list, read object by object: the trees of a page's objects
-//! would take ten times the memory of its text.
+//! Parser for one page of a list, object by object. The trees of all objects would need ten times
+//! the memory of the text.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,8 +9,8 @@ use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
-/// What a page says beside its objects. `kind` must be there: an answer of
-/// something else must not pass for an empty list.
+/// Fields of a page besides its objects. `kind` is mandatory, so that another document is not
+/// mistaken for an empty list.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) kind: String,
@@ -26,7 +26,7 @@ pub(super) struct PageMetadata {
     pub(super) remaining_item_count: Option<u64>,
 }
 
-/// Reads a page: each object as a `T`, which is turned into what is kept.
+/// Deserializer of a page. Parses each object as a `T` and retains the result of the conversion.
 pub(super) struct Reading<'a, T, U, F> {
     read: &'a F,
     kept: &'a mut Vec<U>,
@@ -75,7 +75,7 @@ impl<'de, T: Deserialize<'de>, U, F: Fn(T) -> U> Visitor<'de> for Reading<'_, T,
     }
 }
 
-/// The field `items`, which may be null.
+/// Deserializer of the field `items`, which can be null.
 struct Items<'a, T, U, F>(Reading<'a, T, U, F>);
 
 impl<'de, T: Deserialize<'de>, U, F: Fn(T) -> U> DeserializeSeed<'de> for Items<'_, T, U, F> {

@@ -15,29 +15,29 @@ use crate::io::cluster::status::Status;
 use crate::io::cluster::transport::{About, Call, JSON, Reply};
 use crate::io::cluster::{ApiError, Class, Cluster, ClusterError, ResourcePath};
 
-/// JSON text is YAML; as YAML proper a plain `n` would become a boolean.
+/// Media type of an apply. JSON is valid YAML, and avoids plain scalars such as `n` that YAML reads
+/// as a boolean.
 const APPLY: &str = "application/apply-patch+yaml";
-/// HTTP status of an answer: the object did not exist.
+/// HTTP status of a write that created the object.
 const CREATED: u16 = 201;
 
-/// How an object is applied.
+/// Options of an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApplyOptions<'a> {
     /// Field manager.
     pub manager: &'a str,
-    /// Takes the fields of others.
+    /// Whether to take ownership of fields from other managers.
     pub force: bool,
-    /// Writes nothing.
+    /// Whether to write nothing.
     pub dry_run: bool,
     /// Subresource, such as `status`.
     pub subresource: Option<&'a str>,
-    /// The object holds values that messages must not quote; kind Secret
-    /// always does.
+    /// Whether messages must not quote values of the object. Implied for kind Secret.
     pub secret: bool,
 }
 
 impl<'a> ApplyOptions<'a> {
-    /// An apply without force.
+    /// Returns the options of an apply without force.
     pub fn new(manager: &'a str) -> Self {
         Self {
             manager,
@@ -49,17 +49,17 @@ impl<'a> ApplyOptions<'a> {
     }
 }
 
-/// What the server made of a write.
+/// Result of a write.
 #[derive(Clone, PartialEq)]
 pub struct Applied {
-    /// The object as it is now, or would be.
+    /// Object after the write or dry run.
     pub value: Value,
-    /// It did not exist (HTTP 201).
+    /// Whether the object did not exist before (HTTP 201).
     pub created: bool,
-    /// What the server warns of.
+    /// Warnings of the server.
     pub warnings: Vec<String>,
-    /// An earlier attempt may have been carried out: `created` may then be
-    /// false although the object is ours.
+    /// Whether an earlier attempt could have succeeded. `created` can then be false although we
+    /// created the object.
     pub repeated: bool,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Debug for Applied {
     }
 }
 
-/// What a patch changes.
+/// Content of a patch.
 #[derive(Clone, PartialEq)]
 pub enum Patch {
     /// RFC 6902 operations.
@@ -85,7 +85,7 @@ pub enum Patch {
 
 impl fmt::Debug for Patch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the values.
+        // Never show the values.
         f.write_str(match self {
             Self::Json(_) => "Json",
             Self::Merge(_) => "Merge",
@@ -93,22 +93,22 @@ impl fmt::Debug for Patch {
     }
 }
 
-/// How an object is patched.
+/// Options of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PatchOptions<'a> {
     /// Field manager.
     pub manager: &'a str,
-    /// Writes nothing.
+    /// Whether to write nothing.
     pub dry_run: bool,
     /// Subresource, such as `scale`.
     pub subresource: Option<&'a str>,
-    /// What the object holds, where messages must not quote that: a patch does not
-    /// have it. Of kind Secret at least what is quoted is never told.
+    /// Full object with secret values that messages must not quote; the patch itself does not
+    /// contain them. For kind Secret, quoted values are always masked.
     pub hides: Option<&'a Value>,
 }
 
 impl<'a> PatchOptions<'a> {
-    /// A patch of the object itself, of which anything may be told.
+    /// Returns the options of a patch without secret values or subresource.
     pub fn new(manager: &'a str) -> Self {
         Self {
             manager,
@@ -119,37 +119,37 @@ impl<'a> PatchOptions<'a> {
     }
 }
 
-/// How an object is deleted: always with a propagation, mostly with a uid.
+/// Options of a deletion. The propagation is mandatory; most callers also set a uid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeleteOptions<'a> {
-    /// Only this incarnation.
+    /// Required uid of the object.
     pub uid: Option<&'a str>,
-    /// Only if nobody wrote to it.
+    /// Required version of the object.
     pub resource_version: Option<&'a str>,
-    /// What happens to what it owns.
+    /// Handling of its dependents.
     pub propagation: Propagation,
-    /// Deletes nothing.
+    /// Whether to delete nothing.
     pub dry_run: bool,
 }
 
 pub use pleach_domain::plan::Propagation;
 
-/// How a deletion went.
+/// Result of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deleted {
-    /// It is gone.
+    /// The object was deleted.
     Gone,
-    /// It is being deleted: finalizers or its dependents come first.
+    /// The object is being deleted, but waits for finalizers or dependents.
     Accepted {
-        /// What it waits for.
+        /// Remaining finalizers.
         finalizers: Vec<String>,
     },
-    /// It was not there.
+    /// The object did not exist.
     Absent,
 }
 
 impl Cluster {
-    /// Applies an object, server-side: the bytes are sent as they are.
+    /// Applies an object with server-side apply. Sends the bytes unchanged.
     pub async fn apply(
         &self,
         path: &ResourcePath,
@@ -166,8 +166,8 @@ impl Cluster {
             })
     }
 
-    /// Applies an object in a dry run, and returns the object as it would be. `None`: the
-    /// server would create it. That answer is not parsed.
+    /// Applies an object in a dry run and returns the predicted object. `None`: the server would
+    /// create it. That answer is not parsed.
     pub async fn dry_run(
         &self,
         path: &ResourcePath,
@@ -191,10 +191,10 @@ impl Cluster {
         reply.json().map(Some).map_err(failed)
     }
 
-    /// Creates an object, only if it is absent.
+    /// Creates an object only if it is absent.
     ///
-    /// When an earlier attempt may have been carried out, the error
-    /// `AlreadyExists` is marked [`ApiError::unclear`]: the object may be ours.
+    /// If an earlier attempt could have succeeded, the error `AlreadyExists` is marked
+    /// [`ApiError::unclear`]. The object can then be ours.
     pub async fn create(
         &self,
         path: &ResourcePath,
@@ -209,7 +209,7 @@ impl Cluster {
         if options.dry_run {
             query.push(("dryRun", "All".to_owned()));
         }
-        // The name is not part of the address, but it must be one.
+        // The URL does not contain the name, but validate it all the same.
         path.object(id.namespace.as_deref(), &id.name, None)?;
         let call = Call::read(
             Verb::Create,
@@ -225,8 +225,8 @@ impl Cluster {
             })
     }
 
-    /// Patches an object that exists. It is repeated only when the server has
-    /// certainly not carried it out.
+    /// Patches an existing object. Repeats the request only if the server certainly did not execute
+    /// it.
     pub async fn patch(
         &self,
         path: &ResourcePath,
@@ -273,8 +273,7 @@ impl Cluster {
         })
     }
 
-    /// Deletes an object. Its absence is an answer, not an error; a kind that
-    /// is not served is an error.
+    /// Deletes an object. A missing object is not an error; a kind that is not served is one.
     pub async fn delete(
         &self,
         path: &ResourcePath,
@@ -315,7 +314,7 @@ impl Cluster {
     }
 }
 
-/// The request that applies an object.
+/// Builds the request that applies an object.
 fn apply_call<'a>(
     path: &ResourcePath,
     id: &'a ObjectId,
@@ -345,7 +344,8 @@ fn apply_call<'a>(
     Ok(call.with_body(Method::PATCH, APPLY, body))
 }
 
-/// A Status says that it is gone; the object itself, that it waits.
+/// Reads the result of a deletion. The server answers with a Status if the object is deleted, and
+/// with the object if it still exists.
 fn outcome(reply: &Reply) -> Result<Deleted, Box<ApiError>> {
     if Status::read(&reply.body).is_some() {
         return Ok(Deleted::Gone);
@@ -366,7 +366,7 @@ fn outcome(reply: &Reply) -> Result<Deleted, Box<ApiError>> {
     }
 }
 
-/// Whether a body names the incarnation or version it is meant for.
+/// Returns whether a body has a uid or resourceVersion as a precondition.
 fn has_precondition(body: &Bytes) -> bool {
     #[derive(serde::Deserialize, Default)]
     #[serde(rename_all = "camelCase", default)]

@@ -35,7 +35,7 @@ fn plan() -> LastPlan {
     }
 }
 
-/// A line of a log: verb, group, resource, namespace/name, code, and a second.
+/// Builds an audit event from "verb group resource namespace/name", a status code and a second.
 fn line(agent: &str, what: &str, code: u16, second: u8) -> String {
     let mut words = what.split(' ');
     let mut next = || words.next().unwrap();

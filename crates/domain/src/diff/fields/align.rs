@@ -1,4 +1,4 @@
-//! Puts the items of lists where the other side has them.
+//! Aligns the order of list items with the other side.
 
 use serde_json::Value;
 
@@ -8,9 +8,10 @@ use crate::diff::ownership::FieldSet;
 use crate::kinds::Schema;
 use crate::object::{FieldPath, PathSegment};
 
-/// Reorders the lists of `new` as `old` has them. Items that only the new side
-/// has stay behind the one they follow. Lists whose items cannot be told apart
-/// stay as they are.
+/// Reorders the lists of `new` to match `old`.
+///
+/// An item that only the new side has stays behind its predecessor. Lists without identifiable
+/// items remain unchanged.
 pub(super) fn align(
     field: Option<&str>,
     old: &Value,
@@ -60,7 +61,7 @@ pub(super) fn align(
     }
 }
 
-/// The positions of the new items in the order of the old side.
+/// Returns the indexes of the new items in the order of the old side.
 fn order(old: &[PathSegment], new: &[PathSegment]) -> Vec<usize> {
     let mut order: Vec<usize> = old
         .iter()
@@ -68,7 +69,7 @@ fn order(old: &[PathSegment], new: &[PathSegment]) -> Vec<usize> {
         .collect();
     for position in 0..new.len() {
         if !order.contains(&position) {
-            // Everything before it is placed already.
+            // All preceding indexes are already in `order`.
             let after = position
                 .checked_sub(1)
                 .and_then(|before| order.iter().position(|one| *one == before))
@@ -79,8 +80,8 @@ fn order(old: &[PathSegment], new: &[PathSegment]) -> Vec<usize> {
     order
 }
 
-/// Brings the items of a list into an order, which names them by their keys or
-/// as wholes. What it does not name stays behind.
+/// Sorts the items of a list by `order`, which names them by key or as a whole. Other items follow
+/// at the end.
 pub(super) fn reorder(object: &mut Value, path: &FieldPath, order: &Value) {
     let list = path
         .0
@@ -98,7 +99,7 @@ pub(super) fn reorder(object: &mut Value, path: &FieldPath, order: &Value) {
 
 fn is_named(item: &Value, name: &Value) -> bool {
     match (item.as_object(), name.as_object()) {
-        // A key that the item leaves out has the server's default.
+        // The server fills in defaults for key fields that an item omits.
         (Some(item), Some(name)) => name
             .iter()
             .all(|(key, value)| item.get(key).is_none_or(|one| one == value)),

@@ -1,9 +1,8 @@
-//! How the items of a list are told apart.
+//! Determines how the items of a list are identified.
 //!
-//! The schema of the kind says it. Where there is none, the keys by which our
-//! managedFields name items are used: they are the server's own. Else a small
-//! table of well-known lists, which also serves lists that are one value for
-//! the server and have names in them for people.
+//! The schema of the kind takes precedence. Without one, the keys in our managedFields are used,
+//! because the server wrote them. Otherwise a small table of well-known lists applies. The table
+//! also covers lists that are atomic for the server, but whose items have names.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +12,9 @@ use crate::diff::ownership::FieldSet;
 use crate::kinds::{ListKind, Schema};
 use crate::object::{FieldPath, KeyValue, PathSegment, canonical_json};
 
-/// Lists by the name of their field, and what may identify their items; the
-/// first that every item has, without doubles, is used. Keys are sorted, as in
+/// Well-known lists by field name, with candidates for the key of their items.
+///
+/// The first candidate that all items have, with distinct values, is used. Keys are sorted, as in
 /// managedFields.
 const KEYED: &[(&str, &[&[&str]])] = &[
     ("conditions", &[&["type"]]),
@@ -50,12 +50,12 @@ const KEYED: &[(&str, &[&[&str]])] = &[
     ("webhooks", &[&["name"]]),
 ];
 
-/// Lists of scalars whose order says nothing.
+/// Lists of scalars whose order is not significant.
 const SETS: &[&str] = &["finalizers"];
 
-/// How a list is compared.
+/// How to compare a list.
 pub(super) enum Shape {
-    /// Item by item, each with the step that names it: old, new.
+    /// By key, with the steps to the items on the old and the new side.
     Keyed(Vec<PathSegment>, Vec<PathSegment>),
     /// As a set of scalars.
     Set(Vec<PathSegment>, Vec<PathSegment>),
@@ -63,7 +63,7 @@ pub(super) enum Shape {
     Positions,
 }
 
-/// Tells how the list at `field` is compared.
+/// Determines how to compare the list at `field`.
 pub(super) fn shape(
     field: Option<&str>,
     old: &[Value],
@@ -107,7 +107,7 @@ pub(super) fn shape(
     Shape::Positions
 }
 
-/// The name of the field at the end of a path; none for an item of a list.
+/// Returns the name of the last field in a path. `None` for a list item.
 pub(super) fn field_of(path: &FieldPath) -> Option<&str> {
     path.0.last().and_then(|segment| match segment {
         PathSegment::Key(key) => Some(key.as_str()),
@@ -115,8 +115,8 @@ pub(super) fn field_of(path: &FieldPath) -> Option<&str> {
     })
 }
 
-/// Whether two lists of maps have the same items in another order. Of scalars,
-/// such as arguments, the order is read as it is written.
+/// Returns whether two lists of maps have the same items in a different order. Lists of scalars,
+/// such as arguments, are excluded, because their order is significant.
 pub(super) fn is_permuted(old: &[Value], new: &[Value]) -> bool {
     if old.len() != new.len() || old == new || !old.iter().all(Value::is_object) {
         return false;
@@ -129,7 +129,7 @@ pub(super) fn is_permuted(old: &[Value], new: &[Value]) -> bool {
     sorted(old) == sorted(new)
 }
 
-/// What tells items apart, as values.
+/// Returns the keys of the items as values.
 pub(super) fn keys(steps: &[PathSegment]) -> Value {
     let value = |value: &KeyValue| match value {
         KeyValue::Bool(value) => Value::from(*value),
@@ -150,13 +150,13 @@ pub(super) fn keys(steps: &[PathSegment]) -> Value {
         .collect()
 }
 
-/// The step to each item; none where one has no such key or two have the same.
+/// Returns the step to each item. `None` if an item lacks a key or two items share a key.
 fn selectors(
     items: &[Value],
     keys: &[&str],
     schema: Option<Schema<'_>>,
 ) -> Option<Vec<PathSegment>> {
-    // The server fills in what manifests leave out.
+    // The server fills in defaults for key fields that a manifest omits.
     let default = |key: &str| {
         let declared = schema.and_then(|item| item.field(key)?.default());
         match declared {

@@ -1,12 +1,12 @@
-//! Values that may be written in several ways: quantities (`1000m` is `1`),
-//! numbers as texts, times.
+//! Equality of values with several notations: quantities (`1000m` equals `1`), numbers as strings,
+//! and times.
 
 use serde_json::Value;
 
 use crate::kinds::{Schema, Type};
 use crate::object::{FieldPath, PathSegment};
 
-/// Maps whose values are quantities, in all kinds that pleach knows of.
+/// Maps whose values are quantities, in all known kinds.
 const MAPS: &[&str] = &[
     "limits",
     "requests",
@@ -19,13 +19,13 @@ const MAPS: &[&str] = &[
     "podFixed",
 ];
 
-/// Maps of quantities in the items of a `LimitRange`, too common as names elsewhere.
+/// Maps of quantities in the items of a `LimitRange`. Elsewhere these names are too common.
 const MAPS_IN_LIMITS: &[&str] = &["default", "max", "min", "maxLimitRequestRatio"];
 
-/// Fields that are quantities themselves.
+/// Fields that are quantities.
 const FIELDS: &[&str] = &["sizeLimit"];
 
-/// Whether a quantity lives at a path.
+/// Returns whether the value at a path is a quantity.
 pub(super) fn is_place(path: &FieldPath) -> bool {
     let key = |back: usize| {
         path.0
@@ -44,7 +44,7 @@ pub(super) fn is_place(path: &FieldPath) -> bool {
     MAPS.contains(&map) || (MAPS_IN_LIMITS.contains(&map) && key(4) == Some("limits"))
 }
 
-/// Whether two values are the same by what their schema says of them.
+/// Returns whether two values are equal according to their schema.
 pub(super) fn equal_by(schema: Schema<'_>, a: &Value, b: &Value) -> bool {
     match schema.kind() {
         Type::Quantity => equal(a, b),
@@ -66,7 +66,7 @@ fn time(value: &Value) -> Option<jiff::Timestamp> {
     value.as_str()?.parse().ok()
 }
 
-/// Whether two values are the same quantity. What cannot be read is not equal.
+/// Returns whether two values are the same quantity. Unparsable values are never equal.
 pub(super) fn equal(a: &Value, b: &Value) -> bool {
     match (read(a), read(b)) {
         (Some(a), Some(b)) => a == b,
@@ -74,7 +74,7 @@ pub(super) fn equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// In billionths, the finest that the server keeps.
+/// Parses a quantity in billionths, the finest unit that the server stores.
 fn read(value: &Value) -> Option<i128> {
     match value {
         Value::String(text) => parse(text),
@@ -107,7 +107,7 @@ fn parse(text: &str) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// A factor, and a power of ten.
+/// Returns the factor and the power of ten of a suffix.
 fn suffix_of(suffix: &str) -> Option<(i128, i32)> {
     Some(match suffix {
         "" => (1, 0),

@@ -6,7 +6,7 @@ use super::*;
 use crate::kinds::KindTable;
 use crate::object::{Gvk, yaml};
 
-/// Every change that counts, as `path: old -> new`.
+/// Returns all changes that count, as `path: old -> new`.
 fn check(old: &Value, new: &Value, owned: &Value, scope: Scope) -> Vec<String> {
     let side = |value: Option<Value>| value.map_or_else(|| "-".to_owned(), |v| v.to_string());
     compare(old, new, &FieldSet::parse(owned), scope, None)
@@ -23,8 +23,8 @@ fn check(old: &Value, new: &Value, owned: &Value, scope: Scope) -> Vec<String> {
         .collect()
 }
 
-/// Ours are items by their keys, of which one is there twice: that is no item
-/// of ours, and shows all the same.
+/// Our fields name items by key, and the list contains one key twice. The duplicate is not ours,
+/// but counts nevertheless.
 #[test]
 fn a_doubled_item_of_a_list_of_ours_counts() {
     let item = |name: &str, value: &str| json!({"name": name, "value": value});
@@ -90,7 +90,7 @@ fn fields(#[case] old: Value, #[case] new: Value, #[case] expected: &[&str]) {
     assert_eq!(all(&old, &new), expected);
 }
 
-/// Every change of an object of a built-in kind.
+/// Returns all changes of an object of a built-in kind.
 fn check_kind(api_version: &str, kind: &str, old: &str, new: &str) -> Vec<String> {
     let table = KindTable::for_minor("1.36").unwrap();
     let schema = table.schema(&Gvk::new(api_version, kind));
@@ -114,7 +114,7 @@ fn check_kind(api_version: &str, kind: &str, old: &str, new: &str) -> Vec<String
 }
 
 #[rstest]
-// Keys of the server, with its defaults, and not those of a table.
+// Keys come from the server's schema, with defaults, instead of the table.
 #[case::ports("v1", "Service", "spec: {ports: [{port: 80, name: a}, {port: 443}]}",
     "spec: {ports: [{port: 443, protocol: TCP, targetPort: 1}, {port: 80, name: b}]}",
     &[".spec.ports[port=80,protocol=\"TCP\"].name", ".spec.ports[port=443,protocol=\"TCP\"].protocol",
@@ -123,11 +123,11 @@ fn check_kind(api_version: &str, kind: &str, old: &str, new: &str) -> Vec<String
     "spec: {ports: [{port: 80, targetPort: '8080'}]}", &[])]
 #[case::quantities("v1", "ResourceQuota", "spec: {hard: {cpu: 1000m, memory: 1Gi}}", "spec: {hard: {cpu: 1, memory: 2Gi}}",
     &[".spec.hard.memory"])]
-// A label that only looks like one.
+// The key only looks like a quantity.
 #[case::no_quantity("v1", "ConfigMap", "data: {limits: '1000m'}", "data: {limits: '1'}", &[".data.limits"])]
 #[case::times("v1", "Pod", "spec: {x: 1}\nstatus: {startTime: '2026-01-01T01:00:00Z'}", "spec: {x: 1}\nstatus: {startTime: '2026-01-01T02:00:00+01:00'}", &[])]
 #[case::sets("v1", "Pod", "metadata: {finalizers: [a, b]}", "metadata: {finalizers: [b, a]}", &[])]
-// One value for the server; its items have names for people.
+// The list is atomic for the server, but its items have names.
 #[case::versions("apiextensions.k8s.io/v1", "CustomResourceDefinition",
     "spec: {versions: [{name: v1, served: true}]}", "spec: {versions: [{name: v2, served: true}, {name: v1, served: false}]}",
     &[".spec.versions[name=\"v1\"].served", ".spec.versions[name=\"v2\"]"])]
@@ -163,7 +163,7 @@ fn only_what_we_own_counts() {
 
 #[test]
 fn keys_of_the_server_come_before_the_table() {
-    // By our own table this would be keyed by name.
+    // The table would use the name as the key.
     let old = json!({"ports": [{"name": "a", "port": 80, "protocol": "TCP"}]});
     let new = json!({"ports": [{"name": "b", "port": 80, "protocol": "TCP"}]});
     let owned =
@@ -172,7 +172,7 @@ fn keys_of_the_server_come_before_the_table() {
         check(&old, &new, &owned, Scope::Owned),
         [r#".ports[port=80,protocol="TCP"].name: "a" -> "b""#]
     );
-    // A list that no table knows.
+    // A list that is not in the table.
     let old = json!({"servers": [{"id": 1, "x": 1}, {"id": 2, "x": 1}]});
     let new = json!({"servers": [{"id": 2, "x": 2}]});
     let owned = json!({"f:servers": {
@@ -233,7 +233,7 @@ fn any_maps() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Maps with lists whose items have names, in any order.
+/// Generates maps with lists of named items, in any order.
 fn any_named() -> impl Strategy<Value = Value> {
     let scalar = prop_oneof![(-3..3).prop_map(Value::from), "[a-c]".prop_map(Value::from)];
     scalar.prop_recursive(4, 40, 5, |inner| {
@@ -271,7 +271,7 @@ proptest! {
         let aligned = aligned(&old, &new, &nothing, None);
         let between = compare(&aligned, &new, &nothing, Scope::All, None).changes;
         prop_assert!(between.iter().all(|change| change.reordered));
-        // What both have stands where the old side has it.
+        // Common items have the order of the old side.
         let changes = compare(&old, &aligned, &nothing, Scope::All, None).changes;
         prop_assert!(changes.iter().all(|change| !change.reordered));
     }

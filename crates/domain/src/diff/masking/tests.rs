@@ -1,4 +1,4 @@
-//! Numbers of masked values, and texts that may not appear.
+//! Numbers of masked values, and values that must not appear.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -82,7 +82,7 @@ fn what_changes_in_place_says_so() {
     );
 }
 
-/// Numbers of `pin`, before and after, and of a guess, which is right.
+/// Returns the masked `pin` before and after, and a masked guess of the same value.
 fn guess(field: &str, masked_first: bool) -> [String; 3] {
     let mut masker = masker();
     let guesses = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "guesses"},
@@ -93,7 +93,7 @@ fn guess(field: &str, masked_first: bool) -> [String; 3] {
     };
     let before = masked_first.then(|| guesses(&mut masker));
     let live = secret(&json!({"pin": STANDARD.encode("4711")}));
-    // What the server predicts holds the fields of others too.
+    // The prediction also contains fields of other managers.
     let mut wanted = live.clone();
     wanted["data"]["g4711"] = json!(STANDARD.encode("4711"));
     let (old, new) = masker.pair(&live, &wanted, &secret_kind());
@@ -210,7 +210,7 @@ fn a_guess_in_an_item_without_a_name_of_its_own_has_another_number() {
         masker.changes(&mut changes, &new, &secrecy);
         let changed = number(changes[0].new.as_ref().unwrap());
         assert_eq!(changed, number(&after["list"][1]), "{case}");
-        // At the same position it is the same field.
+        // An item at an unchanged position is the same field.
         let (before, after) = masker.pair(&old, &old, &secrecy);
         assert_eq!(before, after, "{case}");
     }
@@ -315,7 +315,7 @@ fn base64_of_a_value_has_its_number() {
 
 const PLANTED: &str = "planted-5ecret";
 
-/// An object with the planted value in some places, plain and encoded.
+/// Generates an object with the planted value at some places, plain and encoded.
 fn any_object() -> impl Strategy<Value = Value> {
     let scalar = prop_oneof![
         Just(json!(PLANTED)),

@@ -1,11 +1,12 @@
-//! Taking over what other managers own, without becoming their co-owner.
+//! Takes ownership of fields from other managers without sharing it.
 //!
-//! A field that two managers own cannot be removed by either of them, so an
-//! apply alone never gets rid of what git does not have. Therefore the entries
-//! of the adopted managers are merged into ours first, in one JSON patch that
-//! tests the resourceVersion; the apply that follows then removes what is left
-//! over. The list of managers is never left empty: the server would make up
-//! an owner of every live field, `before-first-apply`, at the next apply.
+//! No manager can remove a field on its own if two managers own it. An apply alone therefore cannot
+//! remove fields that git does not contain. First, one JSON patch merges the entries of the adopted
+//! managers into ours. It tests the resourceVersion. The following apply then removes the remaining
+//! fields.
+//!
+//! The list of managers is never left empty. Otherwise the server would assign all live fields to
+//! the manager `before-first-apply` at the next apply.
 
 use serde_json::{Value, json};
 
@@ -22,18 +23,19 @@ fn last_applied_path() -> FieldPath {
         .key(annotations::LAST_APPLIED)
 }
 
-/// Whether an entry is our Apply entry for the object itself.
+/// Returns whether an entry is our Apply entry for the main resource.
 fn is_our_apply(entry: &Value, ours: &str) -> bool {
     is_main_resource(entry) && manager_of(entry) == ours && entry["operation"] == "Apply"
 }
 
-/// Whether an entry may hold what an apply sends: the status has owners of its own.
+/// Returns whether an entry can own fields that an apply sends. The status has its own owners.
 fn is_about_content(entry: &Value) -> bool {
     entry["subresource"] != "status"
 }
 
-/// An entry of somebody else without what was taken back; none when nothing
-/// is left of it but the maps and lists around that.
+/// Returns another manager's entry without the fields that we take.
+///
+/// Returns `None` if only containers of the taken fields remain.
 fn give_back(entry: &Value, theirs: &FieldSet, taken: &FieldSet) -> Option<Value> {
     if theirs.intersection(taken).is_empty() {
         return Some(entry.clone());
@@ -47,13 +49,13 @@ fn give_back(entry: &Value, theirs: &FieldSet, taken: &FieldSet) -> Option<Value
     Some(entry)
 }
 
-/// Whether the server keeps an entry: one without fields it drops.
+/// Returns whether an entry has fields. The server drops entries without fields.
 fn has_fields(entry: &Value) -> bool {
     !FieldSet::parse(&entry["fieldsV1"]).is_empty()
 }
 
-/// Which entries become part of our Apply entry: ours, those of adopted
-/// managers, and with them the one that the server made up.
+/// Returns a predicate for the entries that are merged into our Apply entry: ours, the ones of
+/// adopted managers, and in addition `before-first-apply`.
 pub(super) fn is_merged(
     metadata: &Value,
     ours: &str,
@@ -69,48 +71,44 @@ pub(super) fn is_merged(
     }
 }
 
-/// What becomes ours of an object, and what stops to be.
+/// Rules for transferring field ownership of an object.
 pub struct Transfer<'a> {
     /// Our field manager.
     pub ours: &'a str,
-    /// Version of the manifest: used where the object has no entry to take it from.
+    /// API version of the manifest, for an object without an entry that provides one.
     pub api_version: &'a str,
-    /// The managers whose fields become ours.
+    /// Predicate for managers whose fields we take.
     pub from: &'a dyn Fn(&str) -> bool,
-    /// Fields that come back to us alone, whoever else holds them.
+    /// Fields to take from all other managers.
     pub take_back: &'a FieldSet,
-    /// Fields that are left to others from now on.
+    /// Fields to release to other managers.
     pub give_up: &'a [FieldPattern],
-    /// Labels and annotations that are taken off.
+    /// Labels and annotations to remove.
     pub strip: &'a [FieldPath],
 }
 
-/// A transfer of one object.
+/// The ownership transfer of one object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transferred {
-    /// RFC 6902 operations that test the resourceVersion.
+    /// RFC 6902 operations, starting with a test of the resourceVersion.
     pub patch: Value,
-    /// What we own afterwards.
+    /// Fields that we own afterwards.
     pub fields: FieldSet,
 }
 
 impl Transfer<'_> {
-    /// The JSON patch that makes us the owner of what the other managers own,
-    /// and of nothing that is given up.
+    /// Builds the JSON patch for the transfer. Returns `None` if there is nothing to change.
     ///
-    /// Main-resource entries of those managers, and any second entry under our
-    /// own name, become part of our Apply entry; entries of subresources and of
-    /// all others stay as they are. The last-applied annotation goes with them,
-    /// its path too, and so does what is stripped.
+    /// Main-resource entries of the managers in `from` are merged into our Apply entry. A second
+    /// entry under our own name is merged, too. Entries of subresources and of all other managers
+    /// remain. The last-applied annotation and the fields in `strip` are removed.
     ///
-    /// What is taken back leaves the entries of all others and joins ours, where
-    /// both name fields by the same version; the values stay as they are.
+    /// The fields in `take_back` move from all other entries to ours. Only entries with the same
+    /// API version are considered. The values do not change.
     ///
-    /// An object whose entries were wiped gets an entry of ours that names one
-    /// field which the next apply sends: enough for the server not to make up an
-    /// owner. What git dropped in the meantime then has no owner and stays.
-    ///
-    /// None when there is nothing to change.
+    /// An object whose entries were wiped gets an entry for one field that the next apply sends.
+    /// This prevents the server from creating `before-first-apply`. Fields that git dropped in the
+    /// meantime then have no owner and remain.
     pub fn of(&self, object: &Value) -> Option<Transferred> {
         let metadata = &object["metadata"];
         let all = entries(metadata);
@@ -121,7 +119,7 @@ impl Transfer<'_> {
         let owned = merged.iter().fold(FieldSet::default(), |fields, entry| {
             fields.union(&fields_of(entry, object))
         });
-        // The newest entry names the version that its writer last used.
+        // The newest entry has the API version that its manager used last.
         let version = merged
             .iter()
             .filter(|entry| entry["apiVersion"].is_string())
@@ -206,7 +204,7 @@ impl Transfer<'_> {
     }
 }
 
-/// The JSON pointer of a path of keys.
+/// Returns the JSON pointer of a path. `None` if the path contains list items.
 fn pointer(path: &FieldPath) -> Option<String> {
     path.0
         .iter()
@@ -219,14 +217,13 @@ fn pointer(path: &FieldPath) -> Option<String> {
         .collect()
 }
 
-/// Takes the fields away that only the first set has.
+/// Removes the fields that are in `taken`, but not in `others`.
 ///
-/// What is left is what an apply leaves of an object once it owns `taken` and
-/// neither it nor anyone else wants more than `others`: a member goes with all
-/// below it, except what is named in `others`; what is left empty by that goes too.
+/// This simulates an apply that owns `taken`, but does not send it. A field is removed with all its
+/// descendants, except those in `others`. Containers that become empty are removed, too.
 pub(super) fn prune(value: &mut Value, taken: &FieldSet, others: &FieldSet) {
     let nothing = FieldSet::default();
-    // Backwards, so that positions of atomic items stay true.
+    // Iterate backwards, so that the indexes of atomic items stay valid.
     let steps: Vec<_> = taken.items().collect();
     for (segment, mine) in steps.into_iter().rev() {
         let theirs = others.child(&segment).unwrap_or(&nothing);
@@ -249,13 +246,11 @@ pub(super) fn prune(value: &mut Value, taken: &FieldSet, others: &FieldSet) {
     }
 }
 
-/// What an adoption makes of an object, from the answer to a forced dry run
-/// that did not merge any entries yet: the answer without what only the adopted
-/// managers, and no longer git, want.
+/// Predicts the result of an adoption from a forced dry run without merged entries.
 ///
-/// Managers that created an object own every default in it, and what the
-/// adoption takes away the server fills in again: it is asked with
-/// [`super::remainder`] what becomes of the rest.
+/// Fields that only the adopted managers own are removed from the dry run's result. A manager that
+/// created an object owns all defaults in it, and the server fills in removed defaults again. A dry
+/// run of the patch from [`super::remainder`] adds these defaults.
 #[must_use]
 pub fn after_adoption(
     predicted: &Value,
@@ -274,7 +269,7 @@ pub fn after_adoption(
             others = others.union(&FieldSet::parse(&entry["fieldsV1"]));
         }
     }
-    // What is given up keeps the value that it has.
+    // Ignored fields retain their value.
     let taken = ignore::give_up(ignored, &taken, predicted);
     if taken.is_empty() {
         return predicted.clone();
@@ -536,7 +531,7 @@ mod tests {
 
     #[test]
     fn an_adoption_removes_what_only_the_adopted_wanted() {
-        // The answer to a forced dry run: ours joined, nothing merged.
+        // The result of a forced dry run: our entry was added, no entries were merged.
         let mut predicted = kubectl_object();
         predicted["data"]["a"] = json!("new");
         predicted["metadata"]["managedFields"].as_array_mut().unwrap().push(json!(

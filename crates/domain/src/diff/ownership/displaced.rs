@@ -1,4 +1,4 @@
-//! Items of lists that others put in the place of ours.
+//! Finds list items of other managers that displaced ours.
 
 use serde_json::Value;
 
@@ -6,12 +6,12 @@ use super::{FieldSet, apply_entry, entries, is_main_resource, manager_of};
 use crate::diff::locate;
 use crate::object::{KeyValue, PathSegment};
 
-/// The items of others that have the same in one of the `unique` fields as an
-/// item that `wanted` has and the live object has not, by who holds them.
+/// Returns items of other managers that conflict with a missing item of ours, by manager.
 ///
-/// Whoever changes the key of an item makes another one of it: ours is gone, and
-/// an apply would add it beside theirs. What others merely added is not among
-/// them. Only entries are looked at that name fields by the version of ours.
+/// An item conflicts if it has the same value in a `unique` field as an item that is in `wanted`,
+/// but not in the live object. A manager that changes the key of an item replaces our item by its
+/// own. An apply would then add ours again next to it. Items that were merely added are not
+/// returned. Only entries with the API version of ours are considered.
 pub fn displacing(
     live: &Value,
     wanted: &Value,
@@ -59,7 +59,7 @@ fn below(theirs: &FieldSet, live: &Value, wanted: &Value, unique: &[&str]) -> Fi
     found
 }
 
-/// The items of a wanted list that the live one does not have.
+/// Returns the desired items that are missing in the live list.
 fn missing<'w>(
     keys: &[(String, KeyValue)],
     live: &Value,
@@ -67,7 +67,7 @@ fn missing<'w>(
 ) -> impl Iterator<Item = &'w Value> {
     let live = live.as_array().map_or(&[][..], Vec::as_slice);
     let wanted = wanted.as_array().map_or(&[][..], Vec::as_slice);
-    // What a manifest leaves out has the server's default in the key.
+    // The server fills in defaults for key fields that a manifest omits.
     let is_item = move |item: &Value, other: &Value| {
         let mut names = keys.iter().map(|(key, _)| key);
         names.all(|key| match item.get(key) {
@@ -144,14 +144,14 @@ mod tests {
             check("v1", &wanted, &["name"]),
             [("hand".to_owned(), fields)]
         );
-        // Nothing of it has to be unique, or it names fields in another way.
+        // No field has to be unique, or the entry has another API version.
         assert!(check("v1", &wanted, &["nodePort"]).is_empty());
         assert!(check("v1", &wanted, &[]).is_empty());
         assert!(check("v2", &wanted, &["name"]).is_empty());
-        // The protocol is a part of the key.
+        // The protocol is part of the key.
         let wanted = json!([{"name": "http", "port": 81, "protocol": "UDP"}]);
         assert_eq!(check("v1", &wanted, &["name"]).len(), 1);
-        // Nothing of ours is gone.
+        // None of our items is missing.
         let there = json!([{"name": "http", "port": 81}]);
         assert!(check("v1", &there, &["name"]).is_empty());
     }

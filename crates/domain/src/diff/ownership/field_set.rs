@@ -1,8 +1,7 @@
-//! Sets of field paths, as `fieldsV1` writes them.
+//! Sets of field paths in the format of `fieldsV1`.
 //!
-//! Steps are kept as the server's text (`f:spec`, `k:{"name":"app"}`, `v:1`,
-//! `i:0`), so that what goes back to the server is what came from it, also
-//! where a step says something that [`PathSegment`] cannot.
+//! Steps are stored as the server's text (`f:spec`, `k:{"name":"app"}`, `v:1`, `i:0`). They survive
+//! a round trip even if [`PathSegment`] cannot represent them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,25 +12,25 @@ use serde_json::{Map, Value};
 use crate::diff::locate;
 use crate::object::{FieldPath, KeyValue, PathSegment};
 
-/// A set of fields. A field and the fields below it are separate members: the
-/// owner of a list item owns its fields only where the set names them.
+/// A set of fields. A field and the fields below it are separate members. The owner of a list item
+/// owns only those fields of the item that the set contains.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSet {
-    /// Whether the field itself is a member (`.`, or nothing below it).
+    /// Whether the field itself is a member (`.`, or no steps below it).
     pub(super) itself: bool,
-    /// By the server's text of the step; no child is empty.
+    /// Child sets by the server's text of the step. No child is empty.
     pub(super) below: BTreeMap<String, Self>,
 }
 
 impl Serialize for FieldSet {
-    /// As `fieldsV1`.
+    /// Serializes the set as `fieldsV1`.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.to_json().serialize(serializer)
     }
 }
 
 impl FieldSet {
-    /// A field as a whole.
+    /// Returns the set that contains the root as a whole.
     pub(crate) fn whole() -> Self {
         Self {
             itself: true,
@@ -39,7 +38,7 @@ impl FieldSet {
         }
     }
 
-    /// One field as a whole.
+    /// Returns the set of one field as a whole.
     pub(crate) fn of(path: &FieldPath) -> Self {
         let segments = path.0.iter().rev();
         segments.fold(Self::whole(), |below, segment| {
@@ -47,7 +46,7 @@ impl FieldSet {
         })
     }
 
-    /// These fields, each as a whole.
+    /// Returns the set of these fields, each as a whole.
     pub(crate) fn of_all<'a>(paths: impl IntoIterator<Item = &'a FieldPath>) -> Self {
         let mut set = Self::default();
         for path in paths {
@@ -56,7 +55,7 @@ impl FieldSet {
         set
     }
 
-    /// Reads a `fieldsV1`; what is none is the empty set.
+    /// Parses `fieldsV1`. Any value that is not an object yields the empty set.
     pub fn parse(fields_v1: &Value) -> Self {
         let Some(map) = fields_v1.as_object() else {
             return Self::default();
@@ -75,7 +74,7 @@ impl FieldSet {
         }
     }
 
-    /// Writes it as `fieldsV1`.
+    /// Returns the set as `fieldsV1`.
     pub fn to_json(&self) -> Value {
         let mut map = Map::new();
         if self.itself {
@@ -92,12 +91,12 @@ impl FieldSet {
         Value::Object(map)
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether the set has no members.
     pub fn is_empty(&self) -> bool {
         !self.itself && self.below.is_empty()
     }
 
-    /// The members of either.
+    /// Returns the members of either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut union = self.clone();
@@ -115,13 +114,13 @@ impl FieldSet {
         }
     }
 
-    /// The members that are not in `other`.
+    /// Returns the members that are not in `other`.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         self.combine(other, |mine, theirs| mine && !theirs)
     }
 
-    /// The members of both.
+    /// Returns the members of both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         self.combine(other, |mine, theirs| mine && theirs)
@@ -143,7 +142,7 @@ impl FieldSet {
         }
     }
 
-    /// The set without one field and all below it.
+    /// Returns the set without one field and all its descendants.
     #[must_use]
     pub fn without(&self, path: &FieldPath) -> Self {
         let mut set = self.clone();
@@ -165,7 +164,7 @@ impl FieldSet {
         }
     }
 
-    /// The set with other members below one step.
+    /// Returns the set with the members below one step replaced.
     #[must_use]
     pub(crate) fn with(&self, segment: &PathSegment, child: Self) -> Self {
         let mut set = self.clone();
@@ -178,21 +177,21 @@ impl FieldSet {
         set
     }
 
-    /// The steps right below its root, with what is below them.
+    /// Returns the steps directly below the root, with their child sets.
     pub(crate) fn items(&self) -> impl Iterator<Item = (PathSegment, &Self)> {
         self.below
             .iter()
             .map(|(step, child)| (segment(step), child))
     }
 
-    /// Every member, sorted.
+    /// Returns all members in sorted order.
     pub fn paths(&self) -> Vec<FieldPath> {
         let mut paths = Vec::new();
         self.collect(&FieldPath::default(), &|node| node.itself, &mut paths);
         paths
     }
 
-    /// The members without members below them: values, not containers.
+    /// Returns the members without members below them: values instead of containers.
     pub fn leaves(&self) -> Vec<FieldPath> {
         let mut paths = Vec::new();
         self.collect(
@@ -212,8 +211,9 @@ impl FieldSet {
         }
     }
 
-    /// Whether a change of this field concerns the set: it is a member, holds
-    /// members, or lies in a member that has none below it (an atomic list or map).
+    /// Returns whether a change of a field affects the set.
+    ///
+    /// This is the case if the field is a member, contains members, or is inside an atomic member.
     pub fn touches(&self, path: &FieldPath) -> bool {
         let mut node = self;
         for segment in &path.0 {
@@ -225,7 +225,7 @@ impl FieldSet {
         !node.is_empty()
     }
 
-    /// Whether members lie below a field.
+    /// Returns whether there are members below a field.
     pub(super) fn holds_below(&self, path: &FieldPath) -> bool {
         let mut node = self;
         for segment in &path.0 {
@@ -237,17 +237,17 @@ impl FieldSet {
         !node.below.is_empty()
     }
 
-    /// What the set says below one step.
+    /// Returns the child set below one step.
     pub(crate) fn child(&self, segment: &PathSegment) -> Option<&Self> {
         self.below.get(&step(segment))
     }
 
-    /// Whether it stands for everything below: a member and nothing finer.
+    /// Returns whether the set covers everything below it: a member without finer members.
     pub(crate) fn is_whole(&self) -> bool {
         self.itself && self.below.is_empty()
     }
 
-    /// The key fields of a list that the server keys, as the set shows them.
+    /// Returns the key fields of an associative list, as they appear in the set.
     pub(crate) fn list_keys(&self) -> Option<Vec<String>> {
         self.below.keys().find_map(|step| match segment(step) {
             PathSegment::Select(keys) => Some(keys.into_iter().map(|(key, _)| key).collect()),
@@ -255,12 +255,12 @@ impl FieldSet {
         })
     }
 
-    /// Whether the set shows that the server treats this list as a set of scalars.
+    /// Returns whether the list is a set of scalars, as far as this set shows.
     pub(crate) fn is_scalar_set(&self) -> bool {
         self.below.keys().any(|step| step.starts_with("v:"))
     }
 
-    /// The fields of the set that an object really has.
+    /// Returns the leaves that exist in an object, with their values.
     pub fn present<'a>(&self, object: &'a Value) -> Vec<(FieldPath, &'a Value)> {
         self.leaves()
             .into_iter()
@@ -272,8 +272,8 @@ impl FieldSet {
     }
 }
 
-/// Reads the server's text of a step. What it cannot say otherwise becomes a
-/// key of that text, so that nothing is lost on the way to a message.
+/// Parses the server's text of a step. Text without a representation becomes a key, so that
+/// messages show it in full.
 pub(super) fn segment(step: &str) -> PathSegment {
     let parsed = match step.split_once(':') {
         Some(("f", key)) => Some(PathSegment::Key(key.to_owned())),
@@ -295,7 +295,7 @@ pub(super) fn segment(step: &str) -> PathSegment {
     parsed.unwrap_or_else(|| PathSegment::Key(step.to_owned()))
 }
 
-/// Writes a step as the server does.
+/// Formats a step the way the server does.
 fn step(segment: &PathSegment) -> String {
     match segment {
         PathSegment::Key(key) => format!("f:{key}"),
@@ -314,8 +314,7 @@ fn step(segment: &PathSegment) -> String {
     }
 }
 
-/// What stands in a step, as the server's JSON has it: Go escapes what could be
-/// taken for HTML.
+/// Formats a value as Go's JSON encoder does, which escapes characters with a meaning in HTML.
 pub(super) fn written(value: &Value) -> String {
     let json = value.to_string();
     if !json.contains(is_escaped) {
@@ -393,7 +392,7 @@ mod tests {
 
     #[test]
     fn the_text_of_the_server_comes_back() {
-        // Also what a path cannot say: fractions, nulls.
+        // Includes values that a path cannot represent: fractions and nulls.
         let fields =
             json!({"f:a": {"v:1.5": {}, "v:null": {}}, "f:b": {".": {}, "k:{\"x\":null}": {}}});
         assert_eq!(FieldSet::parse(&fields).to_json(), fields);
@@ -468,7 +467,7 @@ mod tests {
                 })
         })
         .prop_map(|mut fields| {
-            // The object as a whole is nobody's field.
+            // The root is never a member.
             if let Some(map) = fields.as_object_mut() {
                 map.remove(".");
             }

@@ -1,4 +1,4 @@
-//! What is left of an object, with the values that the server fills in.
+//! Predicts an object after a partial removal, including server defaults.
 
 use serde_json::{Value, json};
 
@@ -6,9 +6,10 @@ use super::{FieldSet, entries, is_main_resource};
 use crate::diff::locate;
 use crate::object::PathSegment;
 
-/// The JSON patch that makes of a live object what [`super::after_adoption`]
-/// leaves of it: sent as a dry run, the answer has the defaults that the server
-/// fills in. Nothing of the record of owners is in it.
+/// Returns the JSON patch from a live object to the result of [`super::after_adoption`].
+///
+/// A dry run of the patch returns the object with server defaults. The patch does not touch
+/// managedFields.
 #[must_use]
 pub fn remainder(live: &Value, rest: &Value) -> Value {
     let mut patch = Vec::new();
@@ -28,7 +29,7 @@ pub fn remainder(live: &Value, rest: &Value) -> Value {
     Value::Array(patch)
 }
 
-/// The operations that turn the keys of one map into those of another.
+/// Appends the operations that change the keys of one map into the keys of another.
 fn level(operations: &mut Vec<Value>, at: &str, old: &Value, new: &Value, skip: &[&str]) {
     let members = |value: &Value| -> Vec<(String, Value)> {
         let map = value.as_object().into_iter().flatten();
@@ -53,9 +54,10 @@ fn level(operations: &mut Vec<Value>, at: &str, old: &Value, new: &Value, skip: 
     }
 }
 
-/// What a new object looks like that takes the place of a live one: the manifest
-/// with the values that the server fills in, as far as nobody owns them in the
-/// live object. What others wrote does not come back by itself.
+/// Predicts an object that replaces a live one: the manifest plus live values without an owner,
+/// which are server defaults.
+///
+/// Values that other managers wrote are not restored by the server.
 #[must_use]
 pub fn recreated(live: &Value, manifest: &Value) -> Value {
     let owned = entries(&live["metadata"])
@@ -69,8 +71,7 @@ pub fn recreated(live: &Value, manifest: &Value) -> Value {
     value
 }
 
-/// Adds what the live object has and nobody owns; items of lists are matched by
-/// the keys that an entry has for them.
+/// Adds live values without an owner. List items are matched by the keys in `owned`.
 fn fill(value: &mut Value, live: &Value, owned: &FieldSet) {
     if owned.is_whole() {
         return;
@@ -81,7 +82,7 @@ fn fill(value: &mut Value, live: &Value, owned: &FieldSet) {
                 let below = owned.child(&PathSegment::Key(key.clone()));
                 match (map.get_mut(key), below) {
                     (Some(mine), Some(below)) => fill(mine, theirs, below),
-                    // Others wrote it: it does not come back by itself.
+                    // Another manager wrote this value, so the server does not restore it.
                     (Some(_), None) | (None, Some(_)) => {}
                     (None, None) => drop(map.insert(key.clone(), theirs.clone())),
                 }

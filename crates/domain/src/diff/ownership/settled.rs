@@ -1,5 +1,6 @@
-//! What an adoption leaves of an object, where the server cannot be asked for it
-//! by an apply: what goes and what comes cannot stand side by side.
+//! Predicts the result of an adoption without a dry run of the apply.
+//!
+//! This is needed if the old and the new values cannot coexist in one object.
 
 use serde_json::{Map, Value};
 
@@ -9,9 +10,11 @@ use crate::diff::locate;
 use crate::ignore::{self, FieldPattern};
 use crate::object::{KeyValue, PathSegment, annotations};
 
-/// What is left of a live object when the entries of the managers of `from` have
-/// become ours and an apply has `sent` what git wants. The server's defaults are
-/// not in it: it is asked with [`super::remainder`] what becomes of the rest.
+/// Returns the object after the entries of the managers in `from` were merged into ours and `sent`
+/// was applied.
+///
+/// Server defaults are missing in the result. A dry run of the patch from [`super::remainder`] adds
+/// them.
 #[must_use]
 pub fn settled(
     live: &Value,
@@ -30,7 +33,7 @@ pub fn settled(
             others = others.union(&FieldSet::parse(&entry["fieldsV1"]));
         }
     }
-    // What is given up keeps the value that it has.
+    // Ignored fields retain their value.
     let taken = ignore::give_up(ignored, &taken, live);
     let mut left = merged(sent, live, &taken, &others);
     if let Some(annotations) = left
@@ -63,8 +66,8 @@ fn maps(
         let below = set.child(&PathSegment::Key(key.to_owned()));
         below.unwrap_or(&nothing).clone()
     };
-    // The server takes away a field of which we owned something, and nobody owns
-    // anything more, with the defaults below it.
+    // The server removes a field, with all defaults below it, if we owned a part of it and no
+    // manager owns any other part.
     let goes = |key: &str| !child(taken, key).is_empty() && child(others, key).is_empty();
     let kept: Map<String, Value> = live
         .iter()
@@ -114,8 +117,8 @@ fn lists(sent: &[Value], live: &[Value], taken: &FieldSet, others: &FieldSet) ->
     Value::Array(left)
 }
 
-/// Whether two items are the same one. What a manifest leaves out has the server's
-/// default in the key.
+/// Returns whether two items are the same. The server fills in defaults for key fields that a
+/// manifest omits.
 fn is_same(wanted: &Value, live: &Value, keys: &[String]) -> bool {
     if !keys.iter().any(|key| wanted.get(key).is_some()) {
         return wanted == live;
@@ -128,7 +131,7 @@ fn is_same(wanted: &Value, live: &Value, keys: &[String]) -> bool {
     })
 }
 
-/// The step that names a live item; one of a set is its own name.
+/// Returns the step for a live item. An item of a set is named by its value.
 fn named(item: &Value, keys: &[String]) -> PathSegment {
     let of_set = KeyValue::from_json(item).filter(|_| keys.is_empty());
     of_set.map_or_else(

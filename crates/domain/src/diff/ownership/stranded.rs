@@ -1,9 +1,8 @@
-//! What an apply leaves behind where the server keeps the owners of a list
-//! otherwise than when it was applied before.
+//! Finds orphaned fields after a CRD changed the type of a list.
 //!
-//! A list that a definition had as a whole and has by its items from now on: the
-//! server forgets who owned the whole, and merges what is sent into what is there.
-//! Items that git dropped stay, and belong to nobody.
+//! When an atomic list becomes an associative list, the server drops the owner of the whole list.
+//! The next apply then merges its items into the existing ones. Items that git removed remain
+//! without an owner.
 
 use serde_json::Value;
 
@@ -11,9 +10,10 @@ use super::{FieldSet, applied_by, held_by_others};
 use crate::diff::locate;
 use crate::object::{FieldPath, KeyValue, PathSegment};
 
-/// The JSON pointers of what was ours as a part of a list or map before, and is
-/// there as it was, and belongs to nobody now; in an order in which they can be
-/// removed one after the other. Defaults of the server may be among them.
+/// Returns JSON pointers to orphaned values: formerly part of a list or map of ours, now unchanged
+/// and without an owner.
+///
+/// The pointers can be removed in the returned order. They can include server defaults.
 pub fn stranded(before: &Value, after: &Value, manager: &str) -> Vec<String> {
     let held = held_by_others(&before["metadata"], manager);
     let sets = (
@@ -36,7 +36,7 @@ pub fn stranded(before: &Value, after: &Value, manager: &str) -> Vec<String> {
         };
         owners.look(&at, was, is, &mut found);
     }
-    // Items from the last one on, or the places of the others would move.
+    // Remove items from the end, because each removal shifts the positions after it.
     found.reverse();
     found
 }
@@ -45,7 +45,7 @@ fn descend<'s>(set: &'s FieldSet, path: &FieldPath) -> Option<&'s FieldSet> {
     path.0.iter().try_fold(set, |at, segment| at.child(segment))
 }
 
-/// The JSON pointer of a path of keys.
+/// Returns the JSON pointer of a path. `None` if the path contains list items.
 fn pointer(path: &FieldPath) -> Option<String> {
     let keys = path.0.iter().map(|segment| match segment {
         PathSegment::Key(key) => Some(format!("/{}", escaped(key))),
@@ -58,7 +58,7 @@ fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// Who owns a value, and what of it.
+/// Owners of a value: our fields and the fields of other managers at its path.
 #[derive(Clone, Copy)]
 struct Owners<'s> {
     ours: Option<&'s FieldSet>,
@@ -112,7 +112,7 @@ impl<'s> Owners<'s> {
         }
     }
 
-    /// How the sets name an item of a list; none where they do not show it.
+    /// Returns the step by which the sets name a list item. `None` if they do not show it.
     fn segment(self, item: &Value) -> Option<PathSegment> {
         if let Some(keys) = self.both().find_map(FieldSet::list_keys) {
             let keys = keys.into_iter().map(|key| {
@@ -175,7 +175,7 @@ mod tests {
     fn what_was_ours_and_belongs_to_nobody(#[case] after: Value, #[case] expected: &[&str]) {
         let before = object(items(&["a", "b", "c", "d"]), &[(OURS, json!({}))]);
         assert_eq!(stranded(&before, &after, OURS), expected);
-        // It was not ours alone.
+        // Another manager owned the list, too.
         let shared = object(
             items(&["a", "b", "c", "d"]),
             &[(OURS, json!({})), ("other", json!({}))],

@@ -1,12 +1,12 @@
-//! The versions at which managers wrote.
+//! Changes the API versions of managedFields entries.
 
 use serde_json::{Value, json};
 
 use super::{FieldSet, entries, is_main_resource, owned_by};
 use crate::object::ApiVersion;
 
-/// The record of owners with every entry of the group moved to this version of it;
-/// none where all are there.
+/// Returns managedFields with all entries of the group at version `to`. `None` if all of them
+/// already are.
 fn all_at(metadata: &Value, to: &ApiVersion) -> Option<Value> {
     let versions = entries(metadata)
         .iter()
@@ -21,9 +21,10 @@ fn all_at(metadata: &Value, to: &ApiVersion) -> Option<Value> {
     moved_to(metadata, &from, &to.to_string())
 }
 
-/// The same where `manager` has patched the record, with what it held `before` and
-/// nothing more. A server that fills in defaults of the new version with a patch takes
-/// them for fields that the manager wrote.
+/// Does the same as `all_at`, but also restricts the fields of `manager` to the ones in `before`.
+///
+/// Returns `None` if there is nothing to change. A server attributes defaults that it fills in with
+/// a patch to the patch's manager. Restricting the fields undoes that.
 pub fn all_at_with(
     metadata: &Value,
     to: &ApiVersion,
@@ -45,9 +46,10 @@ pub fn all_at_with(
     Some(Value::Array(record))
 }
 
-/// The record of owners with every entry at one of the versions `from` moved to
-/// another; none where there is no such entry. What a manager holds at both
-/// becomes one entry: the server keeps one for each manager, operation,
+/// Returns managedFields with all entries at a version in `from` changed to `to`. `None` if there
+/// is no such entry.
+///
+/// Entries that become equal are merged. The server allows one entry for each manager, operation,
 /// subresource and version.
 pub fn moved_to(metadata: &Value, from: &[String], to: &str) -> Option<Value> {
     let is_moved = |entry: &Value| {
@@ -97,13 +99,13 @@ mod tests {
         };
         let (nothing, x) = (FieldSet::default(), held(json!({"f:x": {}})));
         let ours = || entry("a", "v1", "f:a");
-        // The first patch, and the one that takes out what it left.
+        // The first patch, then the patch that removes the fields which the first one added.
         let moved = moves(json!([entry("a", "v1beta1", "f:a")]), &nothing);
         assert_eq!(moved, Some(json!([ours()])));
         let moved = moves(json!([ours(), entry("o", "v1", "f:b")]), &nothing);
         assert_eq!(moved, Some(json!([ours()])));
         assert_eq!(moves(json!([ours()]), &nothing), None);
-        // A temporary change stays.
+        // Fields of a temporary change remain.
         let mut both = entry("o", "v1", "f:b");
         both["fieldsV1"]["f:spec"]["f:x"] = json!({});
         let moved = moves(json!([ours(), both]), &x);

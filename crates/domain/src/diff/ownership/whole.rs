@@ -1,4 +1,4 @@
-//! The fields of an object as the server would name them for its only owner.
+//! Computes the field set of an object as if one manager owned all of it.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,10 @@ use super::FieldSet;
 use super::field_set::written;
 use crate::kinds::{ListKind, Schema};
 
-/// Everything that an object has, without what says which object it is. Items
-/// of lists are named where the schema says by what, else lists are wholes.
+/// Returns all fields of an object except the identifying ones.
+///
+/// List items are named by their keys if the schema declares them. Without a schema, a list is one
+/// field.
 pub fn everything_in(object: &Value, schema: Option<Schema<'_>>) -> FieldSet {
     let mut fields = fields(object, schema);
     if let Value::Object(fields) = &mut fields {
@@ -24,8 +26,10 @@ pub fn everything_in(object: &Value, schema: Option<Schema<'_>>) -> FieldSet {
 }
 
 impl FieldSet {
-    /// The fields of either, where a list that one of them names as a whole is
-    /// a whole, also where the other names its items.
+    /// Returns the union, in which an atomic field covers finer members.
+    ///
+    /// If one set contains a list as a whole, so does the result, even if the other set names
+    /// items.
     #[must_use]
     pub fn covering(&self, other: &Self) -> Self {
         if self.is_empty() {
@@ -78,7 +82,7 @@ fn fields(value: &Value, schema: Option<Schema<'_>>) -> Value {
                     };
                     let mut below = fields(item, schema.items());
                     if let (Value::Object(below), true) = (&mut below, item.is_object()) {
-                        // The item itself is ours too.
+                        // The item itself is a member, in addition to its fields.
                         below.insert(".".to_owned(), json!({}));
                     }
                     Some((name, below))
@@ -90,7 +94,7 @@ fn fields(value: &Value, schema: Option<Schema<'_>>) -> Value {
     }
 }
 
-/// The key of an item as the server writes it: sorted, with defaults.
+/// Returns the key of an item as the server writes it: sorted and with defaults.
 fn key(item: &Value, keys: &[String], schema: Option<Schema<'_>>) -> Option<Value> {
     let mut keys: Vec<&String> = keys.iter().collect();
     keys.sort();
@@ -136,7 +140,7 @@ mod tests {
             )
             .to_json()
         );
-        // Without a schema a list is one value, a map is not.
+        // Without a schema, a list is one field, but a map is not.
         assert_eq!(
             everything_in(&service, None).to_json()["f:spec"],
             FieldSet::parse(

@@ -1,11 +1,11 @@
-//! Labels and annotations that say nothing about what git changes.
+//! Labels and annotations that are irrelevant to the changes in git.
 
 use serde_json::Value;
 
 use crate::diff::ownership::FieldSet;
 use crate::object::{PathSegment, labels};
 
-/// What pleach puts on every object says nothing about one that comes or goes.
+/// Removes pleach's own labels, which every managed object has.
 pub(super) fn drop_own_labels(value: &mut Value) {
     let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;
@@ -21,8 +21,10 @@ pub(super) fn drop_own_labels(value: &mut Value) {
     }
 }
 
-/// The manifest of an object that moves does not have what others wrote to its
-/// labels and annotations, and git does not take that away.
+/// Removes labels and annotations that neither the manifest nor pleach owns from the old side of a
+/// moved object.
+///
+/// They are missing in the manifest, although git does not remove them.
 pub(super) fn drop_of_others(old: &mut Value, new: &Value, owned: &FieldSet) {
     let key = |key: &str| PathSegment::Key(key.to_owned());
     let ours = owned.child(&key("metadata"));
@@ -56,7 +58,7 @@ mod tests {
     use crate::object::{DigestKey, ObjectId, Secrecy};
     use crate::plan::Action;
 
-    /// A controller wrote an annotation; git has none.
+    /// A controller wrote an annotation that git does not contain.
     #[test]
     fn what_others_wrote_does_not_go_with_a_move() {
         let old = json!({"kind": "Deployment", "apiVersion": "apps/v1",
@@ -94,7 +96,7 @@ mod tests {
         );
         let shown = diff.unified();
         assert!(!shown.contains("revision"), "{shown}");
-        // What we wrote goes.
+        // A label that we wrote is shown as removed.
         assert!(shown.contains("-    ours: a"), "{shown}");
     }
 }

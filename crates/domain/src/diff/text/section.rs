@@ -1,7 +1,8 @@
-//! Where in an object a line of YAML is, as the header of a hunk says it.
+//! Finds the field path of a YAML line for the header of a hunk.
 
-/// The fields around a line, such as `spec.template.spec.containers[app]`;
-/// empty at the top. `lines` are those of one emitted object.
+/// Returns the fields around a line, such as `spec.template.spec.containers[app]`.
+///
+/// `lines` are the lines of one emitted object. The result is empty at the top level.
 pub(super) fn section(lines: &[&str], line: usize) -> String {
     let Some(text) = lines.get(line) else {
         return String::new();
@@ -20,8 +21,8 @@ pub(super) fn section(lines: &[&str], line: usize) -> String {
         let content = text.trim_start();
         if let Some(item) = content.strip_prefix("- ") {
             let (name, below) = (name_of(lines, index), key(item));
-            // The item's first field is on the same line; it is above the line
-            // that is asked for only when that is indented further than the item.
+            // The first field of an item is on the same line as the dash. It encloses the requested
+            // line only if that line is indented further than the item.
             let indent = text.len() - content.len() + 2;
             let inner = below.filter(|_| steps_into(lines, index, line, indent));
             if let Some(inner) = inner {
@@ -46,15 +47,16 @@ pub(super) fn section(lines: &[&str], line: usize) -> String {
     section
 }
 
-/// How deep a line is: an item of a list is deeper than the key of the list,
-/// which has the same indentation.
+/// Returns the nesting depth of a line.
+///
+/// A list item is deeper than the key of its list, although both have the same indentation.
 fn depth(text: &str) -> usize {
     let content = text.trim_start();
     let indent = text.len() - content.len();
     indent * 2 + usize::from(content.starts_with("- "))
 }
 
-/// The key of a line `key: value`; none for anything else.
+/// Returns the key of a `key: value` line. `None` for any other line.
 fn key(content: &str) -> Option<&str> {
     let (key, _) = content.split_once(':')?;
     let key = key.trim_matches(['"', '\'']);
@@ -62,7 +64,7 @@ fn key(content: &str) -> Option<&str> {
     (!key.is_empty() && key.chars().all(is_plain)).then_some(key)
 }
 
-/// Whether a line lies below the first field of an item.
+/// Returns whether a line is below the first field of an item.
 fn steps_into(lines: &[&str], item: usize, line: usize, indent: usize) -> bool {
     let is_below = |text: &&str| {
         let own = text.len() - text.trim_start().len();
@@ -71,7 +73,7 @@ fn steps_into(lines: &[&str], item: usize, line: usize, indent: usize) -> bool {
     lines[item + 1..=line].iter().all(is_below)
 }
 
-/// What the item that begins in a line is called.
+/// Returns the `name` of the item that starts at a line.
 fn name_of<'a>(lines: &[&'a str], item: usize) -> Option<&'a str> {
     let first = lines[item];
     let indent = first.len() - first.trim_start().len() + 2;

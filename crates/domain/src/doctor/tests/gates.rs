@@ -1,4 +1,4 @@
-//! Gates that nobody will lift.
+//! Gates that no run will lift.
 
 use rstest::rstest;
 
@@ -76,7 +76,7 @@ fn a_gate_belongs_to_a_run(
         Some(&*format!("pleach doctor --fix {id}"))
     );
 
-    // The binding goes first, and only the very objects that were seen.
+    // The binding is deleted first. Both deletions are bound to the observed objects.
     let deletion = found.deletion(false).unwrap();
     assert_eq!(
         (deletion.uid(), deletion.resource_version()),

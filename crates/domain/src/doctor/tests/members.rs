@@ -1,4 +1,4 @@
-//! Releases and what claims to belong to them.
+//! Releases and objects that claim membership.
 
 use rstest::rstest;
 
@@ -37,12 +37,12 @@ fn orphans_are_in_no_inventory(
             Some("kubectl delete configmap a -n web")
         );
     }
-    // Nothing is an orphan of what could not be read.
+    // No object is an orphan of an unreadable release.
     observations.releases[0].inventory = Err("a shard is missing".to_owned());
     let found = diagnose(&observations);
     assert_eq!(codes(&found), [Code::ReleaseUnreadable]);
     assert_eq!(found[0].command.as_deref(), Some("pleach recover prod/web"));
-    // A record that is no record is taken away first.
+    // An invalid record must be removed first.
     observations.releases[0].summary.record = Err("it is broken".to_owned());
     let found = diagnose(&observations);
     let hint = found[0].hint.as_deref().unwrap();

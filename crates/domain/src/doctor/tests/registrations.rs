@@ -1,4 +1,4 @@
-//! Registrations whose backend is gone: whose they are, what they break.
+//! Registrations without a backend: owners and consequences.
 
 use rstest::rstest;
 
@@ -286,7 +286,7 @@ fn a_registration_that_git_has_without_its_service_is_to_be_fixed_in_git() {
         "release prod/web was applied with it and without Service old/api: add the Service to the files, or remove the registration from them; then apply prod/web"
     );
     assert_eq!(command, None);
-    // Only an earlier version had it, or the release has its Service: an apply helps.
+    // Only a previous version contained it, or the release has its Service. An apply helps.
     for members in [
         &[registration, ("Service/old/api", EntryState::Applied)][..],
         &[("Service/old/api", EntryState::Applied)],
@@ -297,7 +297,7 @@ fn a_registration_that_git_has_without_its_service_is_to_be_fixed_in_git() {
     }
 }
 
-/// An apply alone puts no Service into a namespace that is being deleted.
+/// An apply alone cannot create a Service in a namespace that is being deleted.
 #[rstest]
 #[case::it_ends("old", true)]
 #[case::another_one_ends("other", false)]

@@ -1,4 +1,4 @@
-//! Temporary changes that nobody will end.
+//! Temporary changes that no run will revert.
 
 use rstest::rstest;
 
@@ -96,7 +96,7 @@ fn what_no_run_finds_any_more_is_put_back_by_hand() {
     );
 }
 
-/// It is told as what it is, where it is there.
+/// A recorded gate is reported as a gate if it exists.
 #[test]
 fn a_gate_on_record_is_nothing_that_was_different_before() {
     let gate = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/production.web.handover";

@@ -1,4 +1,4 @@
-//! Namespaces and objects that are being deleted for too long.
+//! Namespaces and objects that have been terminating for too long.
 
 use rstest::rstest;
 
@@ -183,7 +183,7 @@ fn objects_that_wait_long_for_a_finalizer_are_told(
     }
 }
 
-/// An object that a controller called `gears` has to clean up after.
+/// Builds an object with a finalizer of a controller named `gears`.
 fn held() -> Subject {
     let fields = json!({"f:metadata": {"f:finalizers": {"v:\"ex.io/keep\"": {}}}});
     object(
@@ -221,7 +221,7 @@ fn a_finalizer_whose_controller_is_gone_is_told_at_once(
         ..cluster()
     });
     let Some(cause) = cause else {
-        // The controller may be busy.
+        // The controller is possibly busy.
         assert_eq!(found, []);
         return;
     };

@@ -1,4 +1,4 @@
-//! Finds what a pattern names, in objects and in entries of managedFields.
+//! Applies patterns to objects and to entries of managedFields.
 
 use serde_json::Value;
 
@@ -7,16 +7,16 @@ use crate::diff::locate;
 use crate::diff::ownership::FieldSet;
 use crate::object::{KeyValue, PathSegment};
 
-/// How far a pattern leads into an object.
+/// Result of following a pattern into an object.
 pub(in crate::ignore) enum Reach<'v> {
-    /// It names something.
+    /// The field exists.
     Found,
-    /// Up to this value, which does not have the next key.
+    /// The next key is missing in this value.
     UpTo(&'v Value, String),
 }
 
 impl FieldPattern {
-    /// The field with this path of keys.
+    /// Returns the pattern that consists of these keys.
     pub fn of_keys(keys: &[&str]) -> Self {
         Self {
             steps: keys
@@ -26,7 +26,7 @@ impl FieldPattern {
         }
     }
 
-    /// The first keys, as far as they are keys.
+    /// Returns the leading keys of the pattern.
     pub(in crate::ignore) fn keys(&self) -> Vec<&str> {
         self.steps
             .iter()
@@ -37,12 +37,12 @@ impl FieldPattern {
             .collect()
     }
 
-    /// Whether it leads through nothing but keys.
+    /// Returns whether the pattern consists of keys only.
     pub(in crate::ignore) fn is_keys(&self) -> bool {
         self.keys().len() == self.steps.len()
     }
 
-    /// Whether an object has the field, or how far it leads.
+    /// Follows the pattern into an object.
     pub(in crate::ignore) fn reach<'v>(&self, object: &'v Value) -> Reach<'v> {
         fn walk<'v>(value: &'v Value, steps: &[Step]) -> Reach<'v> {
             let Some((first, rest)) = steps.split_first() else {
@@ -68,20 +68,22 @@ impl FieldPattern {
         walk(object, &self.steps)
     }
 
-    /// Takes the field out of an object, with what is left empty by that.
-    /// Says whether it was there.
+    /// Removes the field from an object, including containers that become empty. Returns whether it
+    /// existed.
     pub fn remove(&self, object: &mut Value) -> bool {
         remove(object, &self.steps)
     }
 
-    /// Takes the field out of what is sent for an object that exists, except
-    /// where we still own it: there it gets the value that it has.
+    /// Removes the field from the body for an existing object. A field that we still own gets its
+    /// live value instead.
     pub(in crate::ignore) fn settle(&self, wanted: &mut Value, live: &Value, ours: &FieldSet) {
         settle(wanted, Some(live), ours, &self.steps);
     }
 
-    /// The set without the field and all below it. Items of lists are looked up
-    /// in the object: the server may key them by other fields.
+    /// Returns the set without the field and its descendants.
+    ///
+    /// List items are looked up in `object`, because the server's keys can differ from the
+    /// pattern's.
     #[must_use]
     pub fn give_up(&self, fields: &FieldSet, object: &Value) -> FieldSet {
         give_up(fields, Some(object), &self.steps)
@@ -130,7 +132,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Whether the value is to be taken out by whoever holds it.
+/// Returns whether the caller must remove the value from its container.
 fn settle(wanted: &mut Value, live: Option<&Value>, ours: &FieldSet, steps: &[Step]) -> bool {
     let Some((first, rest)) = steps.split_first() else {
         return match live {
@@ -168,7 +170,7 @@ fn settle(wanted: &mut Value, live: Option<&Value>, ours: &FieldSet, steps: &[St
     false
 }
 
-/// What we own below a step; all of it below what is ours as a whole.
+/// Returns our fields below a step. An atomic field covers all steps below it.
 fn below(ours: &FieldSet, segment: &PathSegment) -> FieldSet {
     if ours.is_whole() {
         return ours.clone();
@@ -176,7 +178,7 @@ fn below(ours: &FieldSet, segment: &PathSegment) -> FieldSet {
     ours.child(segment).cloned().unwrap_or_default()
 }
 
-/// The live item that the server takes for the same, and what we own of it.
+/// Returns the live item with the same key, and our fields of it.
 fn counterpart<'v>(
     item: &Value,
     live: Option<&'v Vec<Value>>,
@@ -218,7 +220,7 @@ fn give_up(fields: &FieldSet, object: Option<&Value>, steps: &[Step]) -> FieldSe
                 let selected = match (&segment, item) {
                     (PathSegment::Key(_), _) => false,
                     (_, Some(item)) => first.selects(item),
-                    // It is gone; its keys are all there is.
+                    // The item no longer exists, so only its keys can be compared.
                     (PathSegment::Select(keys), None) => match first {
                         Step::Where(wanted) => wanted.iter().all(|(key, value)| {
                             keys.iter()
@@ -238,8 +240,8 @@ fn give_up(fields: &FieldSet, object: Option<&Value>, steps: &[Step]) -> FieldSe
 }
 
 impl FieldPattern {
-    /// Whether the field lies in something that the server keeps one owner for
-    /// as a whole, and that is ours: then it cannot be given up alone.
+    /// Returns whether the field is inside an atomic list or map of ours. It cannot be released
+    /// separately then.
     pub fn is_locked(&self, ours: &FieldSet) -> bool {
         fn walk(set: &FieldSet, steps: &[Step]) -> bool {
             let Some((first, rest)) = steps.split_first() else {
@@ -258,8 +260,7 @@ impl FieldPattern {
         walk(ours, &self.steps)
     }
 
-    /// The field as an entry of managedFields would name it: items of lists by
-    /// the keys that the entry has for them.
+    /// Returns the field as a managedFields entry would name it, with the list keys of `ours`.
     pub(in crate::ignore) fn named(&self, ours: &FieldSet, manifest: &Value) -> FieldSet {
         fn walk(ours: Option<&FieldSet>, value: &Value, steps: &[Step]) -> FieldSet {
             let nothing = FieldSet::default();
@@ -298,8 +299,8 @@ impl FieldPattern {
     }
 }
 
-/// Whether an item of a manifest is the one that an entry names by its keys. The
-/// server fills in keys that the manifest leaves out.
+/// Returns whether a manifest's item matches the keys of an entry. The server fills in defaults for
+/// key fields that a manifest omits.
 fn is_counterpart(item: &Value, segment: &PathSegment) -> bool {
     matches!(segment, PathSegment::Select(keys) if keys.iter().all(|(key, value)| {
         if let Some(known) = KeyValue::from_json(&item[key]) {

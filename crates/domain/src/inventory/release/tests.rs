@@ -1,10 +1,10 @@
-//! What is read and written of records.
+//! Tests for reading and writing records.
 
 use super::*;
 use crate::inventory::Entry;
 use crate::object::ObjectId;
 
-/// A record without what is only known of one that was read.
+/// Reads a record, without the facts that only a stored record has.
 fn read(object: &Value) -> Installed {
     let mut record = Installed::from_object(object).unwrap();
     record.content = None;
@@ -87,7 +87,7 @@ fn a_failure_that_is_only_repeated_takes_one_place() {
     assert_eq!(record.history[4].at, Timestamp::from_second(19).unwrap());
 }
 
-/// What pleach wrote in format 1, byte for byte.
+/// A record in format 1, byte for byte.
 const FORMER: &str = r#"{"metadata":{"name":"e.r","uid":"u","resourceVersion":"7"},"status":{"record":{"applying":null,"bundle":"web","entries":2,"format":1,"history":[{"at":"1970-01-01T00:00:00Z","result":"deployed","revision":"abc","version":"v1"}],"installed":{"at":"1970-01-01T00:00:00Z","digest":"sha256:2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881","revision":"abc","version":"v1"},"ready":true,"repository":"fleet","shards":[],"stage":"verify"}}}"#;
 
 #[test]
@@ -98,13 +98,13 @@ fn a_record_of_the_former_format_is_read() {
     assert_eq!(record.installed.as_ref().unwrap().version, "v1");
     assert!(record.ready && !record.removed);
     assert_eq!(record.memory, None);
-    // What is written next is of this format.
+    // The next write uses the current format.
     let status = record.status("Deployed", "", Timestamp::UNIX_EPOCH);
     assert_eq!(status["record"]["format"], RECORD_FORMAT);
     assert_eq!(status["record"]["memory"], Value::Null);
 }
 
-/// A newer pleach says who may still write; what it added survives that.
+/// A newer pleach declares the oldest writer. Its additional fields survive our writes.
 #[test]
 fn a_newer_record_is_written_around_or_refused() {
     let newer = |oldest: u32| {
@@ -139,14 +139,14 @@ fn what_a_release_remembers_for_its_end_round_trips() {
     });
     let read: Memory = serde_json::from_value(memory.clone()).unwrap();
     assert_eq!(serde_json::to_value(&read).unwrap(), memory);
-    // A record of a version before it had them.
+    // A record of a version without these fields.
     let mut older = memory;
     for field in ["approval", "windows"] {
         older.as_object_mut().unwrap().shift_remove(field);
     }
     let read: Memory = serde_json::from_value(older).unwrap();
     assert!(!read.approval && read.windows.is_empty());
-    // Every field is written, or a merge patch would keep what is over.
+    // All fields are serialized. A merge patch would otherwise keep old values.
     let empty = serde_json::to_value(Memory::default()).unwrap();
     assert_eq!(empty.as_object().unwrap().len(), 10);
 }
@@ -165,7 +165,7 @@ fn a_record_of_a_newer_pleach_is_refused() {
     );
 }
 
-/// A backup that is restored without status leaves metadata alone.
+/// A backup restored without status contains only metadata.
 #[test]
 fn a_record_that_was_emptied_says_nothing() {
     let release = json!({"metadata": {"name": "e.r", "uid": "u", "resourceVersion": "7"}});
@@ -212,7 +212,7 @@ fn the_parent_names_kinds_and_namespaces_of_its_members() {
         parent["metadata"]["labels"]["applyset.kubernetes.io/id"],
         Store::Release.apply_set(&name)
     );
-    // A parent in a namespace does not name that one among the additional ones.
+    // A parent's own namespace is not listed as an additional one.
     let store = Store::ConfigMap {
         namespace: "a".to_owned(),
     };
@@ -249,7 +249,7 @@ fn a_config_map_holds_the_same_record() {
         Installed::from_object(&broken),
         Err(RecordError::Parse { .. })
     ));
-    // One that somebody else made says nothing.
+    // A foreign object contains no record.
     let other = json!({"kind": "ConfigMap", "metadata": {"name": "e.r"}, "status": status});
     assert_eq!(
         Installed::from_object(&other).unwrap(),

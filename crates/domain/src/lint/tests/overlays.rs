@@ -1,11 +1,11 @@
-//! Declared overlays that are refused before anything is rendered.
+//! Declared overlays that are rejected before rendering.
 
 use semver::Version;
 
 use super::DEPLOYMENT;
 use crate::repo::{self, MemoryTree};
 
-/// The errors of a bundle, as `file:line code: message`.
+/// Returns the errors of a bundle as `file:line code: message`.
 fn refused(bundle: &str) -> Vec<String> {
     let files = [
         (
@@ -34,7 +34,7 @@ fn refused(bundle: &str) -> Vec<String> {
     shown.collect()
 }
 
-/// A patch that reads like a gate is refused like any other one.
+/// A patch of an admission policy is rejected, even if it resembles a gate.
 #[test]
 fn an_overlay_on_a_policy_is_refused() {
     for kind in [

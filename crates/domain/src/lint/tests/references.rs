@@ -1,4 +1,4 @@
-//! Objects that others name, and no manifest has.
+//! References to objects that no manifest contains.
 
 use super::*;
 

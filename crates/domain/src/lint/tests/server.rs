@@ -1,4 +1,4 @@
-//! Objects that the API server refuses, or that have no effect.
+//! Objects that the API server rejects, or that have no effect.
 
 use super::*;
 
@@ -12,7 +12,7 @@ spec:
   ports: [{port: 80, targetPort: http}]
 ";
 
-/// A Deployment with this selector and more fields of its container.
+/// Returns a Deployment with this selector and additional container fields.
 fn deployment(selector: &str, container: &str) -> String {
     DEPLOYMENT.replace("  selector: {matchLabels: {app: web}}\n", selector) + container
 }
@@ -23,7 +23,7 @@ fn crd(name: &str) -> String {
     DEFINITION.replace("foos.example.org", name)
 }
 
-/// Code, severity and message of the findings.
+/// Returns code, severity and message of the findings.
 fn found(manifest: &str) -> Vec<String> {
     let linted = lint(&[("a.yaml", manifest)]);
     for finding in &linted.findings {

@@ -1,4 +1,4 @@
-//! What is read off an object.
+//! Tests for the facts read from objects.
 
 use serde_json::json;
 

@@ -1,8 +1,8 @@
-//! What pleach reads, beside what kubectl reads.
+//! Conformance with kubectl.
 //!
-//! The answers are those of `kubectl annotate --local -o json` (1.32, the
-//! sigs.k8s.io/yaml path of every API client), recorded by hand. Where pleach
-//! differs, the case says so and why.
+//! The expected values are from `kubectl annotate --local -o json` (1.32, the sigs.k8s.io/yaml path
+//! of every API client), recorded by hand. Where pleach differs, the case states the difference and
+//! its reason.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn read(text: &str) -> Vec<Value> {
 #[case("a: yes\nb: on\nc: y", json!({"a": true, "b": true, "c": true}))]
 #[case("a: No\nb: OFF\nc: N", json!({"a": false, "b": false, "c": false}))]
 #[case("a: 'yes'\nb: \"on\"\nc: !!str y", json!({"a": "yes", "b": "on", "c": "y"}))]
-// Keys become what JSON can hold.
+// Keys are converted to JSON strings.
 #[case("1: x\ntrue: b\n1.5: z\n017: q", json!({"1": "x", "true": "b", "1.5": "z", "15": "q"}))]
 #[case("on: x\n\"off\": b", json!({"true": "x", "off": "b"}))]
 // Numbers.
@@ -51,30 +51,30 @@ fn read(text: &str) -> Vec<Value> {
 #[case("a: &a {x: 1, z: 2}\nb:\n  x: 3\n  <<: *a", json!({"a": {"x": 1, "z": 2}, "b": {"x": 3, "z": 2}}))]
 #[case("a: &a {x: 1}\nb:\n  <<: [*a, {x: 5, z: 1}]", json!({"a": {"x": 1}, "b": {"x": 1, "z": 1}}))]
 #[case("b: {\"<<\": {x: 1}}", json!({"b": {"<<": {"x": 1}}}))]
-// Encodings of lines.
+// Byte order mark and CRLF.
 #[case("\u{feff}a: 1\r\nb: |\r\n  x\r\n", json!({"a": 1, "b": "x\n"}))]
 fn kubectl_reads_the_same(#[case] text: &str, #[case] expected: Value) {
     assert_eq!(read(text), [expected]);
 }
 
 #[rstest]
-// Exact where kubectl rounds to a float.
+// Exact here. kubectl rounds to a float.
 #[case("12345678901234567890", json!(12_345_678_901_234_567_890_u64))]
 #[case("0xffffffffffffffff", json!(u64::MAX))]
-// Underscores in fractions and doubled ones: numbers to kubectl, texts here.
-// Nobody writes them, and `emit` quotes such texts.
+// Underscores in fractions and doubled underscores: numbers in kubectl, strings here. They do not
+// occur in practice, and `emit` quotes such strings.
 #[case("[1_000.5, 1__0, 1_]", json!(["1_000.5", "1__0", "1_"]))]
-// Mixed case: texts to kubectl. `emit` quotes such texts, too.
+// Mixed case: strings in kubectl. `emit` quotes these, too.
 #[case("[yEs, nUll]", json!([true, null]))]
 fn known_differences_from_kubectl(#[case] text: &str, #[case] expected: Value) {
     assert_eq!(read(text), [expected]);
 }
 
 #[rstest]
-// By design: the last one wins in kubectl, silently.
+// Refused by design. kubectl silently uses the last value.
 #[case("a: 1\nb: 2\na: 3", 3, 1, "duplicate key `a`")]
 #[case("x:\n  on: 1\n  yes: 2", 3, 3, "duplicate key `true`")]
-// As kubectl.
+// Refused by kubectl, too.
 #[case("~: x", 1, 1, "null cannot be a key")]
 #[case("[1]: x", 1, 1, "a list cannot be a key")]
 #[case(
@@ -130,7 +130,7 @@ fn refused_with_its_place(
 #[rstest]
 #[case("a:\n\tb: 1", &[(2, 2)])]
 #[case("\ta: 1", &[(1, 1)])]
-// kubectl takes this one for a space, other readers do not.
+// kubectl reads this tab as a space, other parsers do not.
 #[case("a:\t1", &[(1, 3)])]
 #[case("openAPIV3Schema:\t\n  properties:\t\n    kind: x\n", &[(1, 17), (2, 14)])]
 #[case("-\ta", &[(1, 2)])]
@@ -245,7 +245,7 @@ fn bundles_of_definitions_fit() {
     assert!(parse_documents(&deep(120)).is_ok());
     let error = &parse_documents(&deep(100_000)).unwrap_err()[0];
     assert_eq!(error.message, "nested deeper than 128 levels");
-    // More documents than the crate's own limit of 1,024.
+    // More documents than the YAML crate's limit of 1,024.
     let many = "---\na: 1\n".repeat(3000);
     assert_eq!(parse_documents(&many).unwrap().len(), 3000);
 }

@@ -1,19 +1,18 @@
-//! From JSON values to text that every YAML reader takes for the same values.
+//! YAML output that every YAML parser reads as the same values.
 //!
-//! Written here and not by the YAML crate: its block scalars with tabs are
-//! refused by kubectl, and what `pleach render` prints is piped into it. Three
-//! forms of texts are enough: plain where no reader can mistake it, literal
-//! blocks for lines, JSON's quotes for everything else.
+//! The YAML crate's emitter is not used: kubectl refuses its block scalars with tabs, and users
+//! pipe the output of `pleach render` into kubectl. Three string styles suffice: plain where
+//! unambiguous, literal blocks for multi-line strings, JSON quotes otherwise.
 
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-/// Longest key written before `:`; YAML readers look ahead 1,024 characters.
+/// Longest key written before `:`. YAML parsers look ahead at most 1,024 characters.
 const LONGEST_KEY: usize = 800;
 
-/// Writes one value as a document. What looks like a YAML 1.1 boolean, number
-/// or date is quoted. Ends with a line break.
+/// Writes one value as a document that ends with a line break. Quotes strings that resemble a YAML
+/// 1.1 boolean, number or date.
 ///
 /// ```
 /// use pleach_domain::object::yaml::emit;
@@ -64,7 +63,7 @@ fn entries(out: &mut String, map: &Map<String, Value>, indent: usize, mut on_lin
                 out.push('\n');
                 entries(out, map, indent + 2, false);
             }
-            // As kubectl writes it: items are not indented below their key.
+            // Like kubectl, do not indent items below their key.
             Value::Array(list) if !list.is_empty() => {
                 out.push('\n');
                 items(out, list, indent, false);
@@ -95,7 +94,7 @@ fn items(out: &mut String, list: &[Value], indent: usize, mut on_line: bool) {
     }
 }
 
-/// A scalar, or an empty map or list. Lines of a literal block get `indent`.
+/// Writes a scalar, or an empty map or list. Indents lines of a literal block by `indent`.
 fn inline(out: &mut String, value: &Value, indent: usize) {
     match value {
         Value::Null => out.push_str("null"),
@@ -116,7 +115,7 @@ fn spaces(out: &mut String, count: usize) {
     out.extend(std::iter::repeat_n(' ', count));
 }
 
-/// A literal block without its last line break.
+/// Writes a literal block without its last line break.
 fn literal(out: &mut String, text: &str, indent: usize) {
     let body = text.trim_end_matches('\n');
     out.push_str(match text.len() - body.len() {
@@ -137,21 +136,21 @@ fn literal(out: &mut String, text: &str, indent: usize) {
     }
 }
 
-/// Whether a text may become a literal block: several lines of printable
-/// characters whose indentation is certain.
+/// Returns whether a string can be a literal block: several lines of printable characters with
+/// unambiguous indentation.
 fn is_literal(text: &str) -> bool {
     let first = text.split('\n').next().unwrap_or_default();
     text.contains('\n')
         && !first.is_empty()
         && !first.starts_with([' ', '\t'])
         && text.chars().all(|c| c == '\n' || c == '\t' || is_printable(c))
-        // Readers disagree about lines that hold only blanks.
+        // Parsers disagree about lines that contain only blanks.
         && text
             .split('\n')
             .all(|line| line.is_empty() || !line.trim_matches([' ', '\t']).is_empty())
 }
 
-/// Whether YAML lets a character stand for itself everywhere.
+/// Returns whether YAML allows a character unescaped everywhere.
 fn is_printable(c: char) -> bool {
     !c.is_control()
         && !matches!(
@@ -160,7 +159,7 @@ fn is_printable(c: char) -> bool {
         )
 }
 
-/// Whether every reader, of YAML 1.1 or 1.2, takes the bare text for a text.
+/// Returns whether every YAML 1.1 and 1.2 parser reads the unquoted text as a string.
 fn is_plain(text: &str) -> bool {
     let bytes = text.as_bytes();
     let Some((&first, rest)) = bytes.split_first() else {
@@ -189,20 +188,20 @@ fn is_plain(text: &str) -> bool {
         })
 }
 
-/// Whether a text that starts with a digit may be a number, a date or a time
-/// to some reader: `0b1`, `1_000`, `0x1F`, `1:30`, `2001-01-01T00:00:00Z`.
+/// Returns whether a parser can read a text that starts with a digit as a number, date or time:
+/// `0b1`, `1_000`, `0x1F`, `1:30`, `2001-01-01T00:00:00Z`.
 fn looks_like_number(text: &[u8]) -> bool {
     text.iter()
         .all(|byte| byte.is_ascii_hexdigit() || b"+-._: xXoOTtZz".contains(byte))
 }
 
-/// Whether a text is a word that YAML 1.1 gives another type, in any case.
+/// Returns whether YAML 1.1 reads a word as another type, ignoring case.
 pub(super) fn is_word(text: &str) -> bool {
     const WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
     text.len() <= 5 && WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
-/// A text in double quotes, with JSON's escapes, which YAML shares.
+/// Writes a string in double quotes with JSON escapes, which YAML shares.
 fn quoted(out: &mut String, text: &str) {
     out.push('"');
     for c in text.chars() {
@@ -213,7 +212,7 @@ fn quoted(out: &mut String, text: &str) {
             '\t' => out.push_str("\\t"),
             '\r' => out.push_str("\\r"),
             c if is_printable(c) => out.push(c),
-            // All that is not printable lies below U+10000.
+            // All unprintable characters are below U+10000.
             c => {
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
             }
@@ -365,7 +364,7 @@ i: 1.5
         assert_eq!(read, values);
     }
 
-    /// Texts that tempt readers and emitters.
+    /// Generates strings that parsers and emitters often misread.
     fn text() -> impl Strategy<Value = String> {
         prop_oneof![
             "[ab01_+.:#,\\[\\]{}&*!|>'\"%@`~?=\\\\\n\t<yneoxEb/ -]{0,9}",
@@ -380,7 +379,7 @@ i: 1.5
             any::<bool>().prop_map(Value::from),
             any::<i64>().prop_map(Value::from),
             any::<u64>().prop_map(Value::from),
-            // Whole floats come back as integers, as they should.
+            // Whole floats are read back as integers, so exclude them.
             any::<f64>()
                 .prop_filter("not whole", |f| f.is_finite()
                     && (f.fract() != 0.0 || f.abs() > 1e17))

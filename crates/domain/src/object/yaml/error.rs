@@ -1,9 +1,9 @@
-//! What is wrong with a text, without quoting it.
+//! YAML errors that quote no values.
 
 use serde_yaml::Error;
 use serde_yaml::budget::BudgetBreach;
 
-/// A place where a text is not the YAML that pleach reads.
+/// A syntax error in a YAML text, with its position.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 pub struct YamlError {
@@ -15,13 +15,12 @@ pub struct YamlError {
     pub message: String,
 }
 
-/// Marks the messages that visitors of this module make: only these are passed
-/// on word for word, since they are known to quote no value.
+/// Prefix of messages created by this crate's visitors. Only these are passed on verbatim, because
+/// they are known to quote no value.
 pub(super) const OURS: &str = "pleach: ";
 
 impl YamlError {
-    /// Takes over an error of the YAML crate for a text that starts at line
-    /// `offset + 1` of its file.
+    /// Converts an error of the YAML crate. The text starts at line `offset + 1` of its file.
     pub(super) fn from_crate(error: &Error, offset: usize) -> Self {
         let location = error.location();
         let position = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok());
@@ -35,8 +34,8 @@ impl YamlError {
     }
 }
 
-/// Says what is wrong. Only texts known to quote nothing get through: an
-/// unknown variant of a later version of the crate must not show a Secret.
+/// Returns the message. Passes on only texts known to quote no value: a new error variant of the
+/// crate must not leak a Secret.
 fn message(error: &Error) -> String {
     match error {
         Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => message(error),
@@ -87,15 +86,15 @@ fn message(error: &Error) -> String {
 
 const UNREADABLE: &str = "not valid YAML";
 
-/// The name of a key is shown, shortened: it is no value, but a text that lost
-/// its quotes can be taken for one.
+/// Formats the error with a shortened key. A key is no value, but a string without quotes can be
+/// parsed as a key.
 pub(super) fn duplicate_key(key: &str) -> String {
     let short: String = key.chars().take(63).collect();
     let dots = if short.len() < key.len() { "…" } else { "" };
     format!("duplicate key `{}{dots}`", short.escape_debug())
 }
 
-/// The scanner's messages are fixed texts, but for one that quotes a character.
+/// Translates a message of the scanner. All are fixed texts except one, which quotes a character.
 fn scanner_message(message: &str) -> String {
     if let Some(character) = message.strip_prefix("unexpected character: `") {
         return if character.starts_with(INDICATORS) {
@@ -120,8 +119,8 @@ fn scanner_message(message: &str) -> String {
     message.to_owned()
 }
 
-/// What no text without quotes starts with. Other characters that are not expected
-/// are those that YAML allows nowhere.
+/// Characters that cannot start an unquoted string. Any other unexpected character is one that YAML
+/// allows nowhere.
 const INDICATORS: [char; 5] = ['|', '>', '%', '@', '`'];
 
 const UNPRINTABLE: &str =

@@ -1,4 +1,4 @@
-//! Texts that nobody would write. `PROPTEST_CASES=100000` tries more of them.
+//! Property tests with arbitrary input. `PROPTEST_CASES=100000` runs more cases.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::parse::library;
 use super::{emit_all, parse_documents, parse_nodes, plain};
 
-/// What may be a text or something else.
+/// Generates words that can be a string or another type.
 fn word() -> impl Strategy<Value = String> {
     let words = [
         "y",
@@ -65,7 +65,7 @@ fn word() -> impl Strategy<Value = String> {
     (0..count).prop_map(move |index| words[index].to_owned())
 }
 
-/// Parts that parsers stumble over.
+/// Generates texts from tokens that are hard to parse.
 fn text() -> impl Strategy<Value = String> {
     let token = prop_oneof![
         4 => "[a-c]{1,2}",
@@ -109,8 +109,7 @@ fn text() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Whatever it is: values or errors, the same for both readers;
-    /// and what was read can be written and read again.
+    /// Both readers return the same values or both fail. Values survive a round trip.
     #[test]
     fn any_text_is_read_or_refused(text in text()) {
         if !text.contains('\t')
@@ -138,7 +137,7 @@ proptest! {
 
 #[test]
 fn bombs_are_refused() {
-    // A billion laughs: ten times ten times … the same word.
+    // A "billion laughs" bomb: ten aliases of ten aliases of … one word.
     let mut laughs = String::from("a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol, lol]\n");
     for level in 1..10 {
         let below = format!("*a{}, ", level - 1).repeat(10);

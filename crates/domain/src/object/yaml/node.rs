@@ -1,4 +1,4 @@
-//! A tree that knows where everything was written.
+//! YAML tree with source positions.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,8 +14,8 @@ use super::error::{OURS, duplicate_key};
 use super::parse::{Key, Tree, TreeVisitor, deeper, parse_stream};
 use crate::object::Origin;
 
-/// A value with its place. For our own files and for values, where messages
-/// point at single fields; manifests are parsed without positions.
+/// A value with its position. Used for pleach's own files and for values, where messages point at
+/// single fields. Manifests are parsed without positions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
     /// The file it was read from.
@@ -24,18 +24,18 @@ pub struct Node {
     pub line: usize,
     /// Column, from 1.
     pub column: usize,
-    /// What it holds.
+    /// Content of the node.
     pub content: Content,
 }
 
-/// What a node holds.
+/// Content of a node.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
-    /// Null, a boolean, a number or a text.
+    /// Null, a boolean, a number or a string.
     Scalar(Value),
     /// A list.
     List(Vec<Node>),
-    /// A map, in the order of the text.
+    /// A map, in file order.
     Map(Vec<Entry>),
 }
 
@@ -46,25 +46,25 @@ pub struct Entry {
     pub key: String,
     /// Line of the key, from 1.
     pub line: usize,
-    /// Line and column where the key itself is written: another place than
-    /// `line` when the map comes from an anchor.
+    /// Line and column where the key is written. Differs from `line` if the map comes from an
+    /// anchor.
     pub written: (usize, usize),
     /// Its value.
     pub value: Node,
 }
 
 impl Node {
-    /// File and line.
+    /// Returns file and line.
     pub fn origin(&self) -> Origin {
         Origin::new(&*self.file, self.line)
     }
 
-    /// The value under a key of a map.
+    /// Returns the value of a map key.
     pub fn get(&self, key: &str) -> Option<&Self> {
         self.entry(key).map(|entry| &entry.value)
     }
 
-    /// A key of a map with its value.
+    /// Returns a map entry by key.
     pub fn entry(&self, key: &str) -> Option<&Entry> {
         match &self.content {
             Content::Map(entries) => entries.iter().find(|entry| entry.key == key),
@@ -72,7 +72,7 @@ impl Node {
         }
     }
 
-    /// The entries of a map; none for anything else.
+    /// Returns the entries of a map, or an empty slice for other content.
     pub fn entries(&self) -> &[Entry] {
         match &self.content {
             Content::Map(entries) => entries,
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    /// The items of a list; none for anything else.
+    /// Returns the items of a list, or an empty slice for other content.
     pub fn items(&self) -> &[Self] {
         match &self.content {
             Content::List(items) => items,
@@ -88,8 +88,7 @@ impl Node {
         }
     }
 
-    /// The line of a field below this node, by JSON pointer: that of its key,
-    /// or of the item of a list.
+    /// Returns the line of a descendant by JSON pointer: the line of its key or list item.
     pub fn locate(&self, pointer: &str) -> Option<usize> {
         let mut at = self;
         let mut line = self.line;
@@ -109,8 +108,8 @@ impl Node {
         Some(line)
     }
 
-    /// Line and column of a field below this node, by JSON pointer, as exactly
-    /// as they are known: those of its key, or of the item of a list.
+    /// Returns a descendant by JSON pointer, with line and column of its key or list item as
+    /// written in the file.
     pub fn find(&self, pointer: &str) -> Option<(&Self, (usize, usize))> {
         let mut at = self;
         let mut place = (self.line, self.column);
@@ -130,12 +129,12 @@ impl Node {
         Some((at, place))
     }
 
-    /// Whether it is null.
+    /// Returns whether the value is null.
     pub fn is_null(&self) -> bool {
         matches!(self.content, Content::Scalar(Value::Null))
     }
 
-    /// The text of a scalar.
+    /// Returns the string of a scalar.
     pub fn as_str(&self) -> Option<&str> {
         match &self.content {
             Content::Scalar(Value::String(text)) => Some(text),
@@ -143,7 +142,7 @@ impl Node {
         }
     }
 
-    /// The value without places.
+    /// Converts to JSON, without positions.
     pub fn to_value(&self) -> Value {
         match &self.content {
             Content::Scalar(value) => value.clone(),
@@ -156,17 +155,17 @@ impl Node {
     }
 }
 
-/// Parses every document of a text with the place of every value. Values are
-/// the same as [`parse_documents`](super::parse_documents) gives.
+/// Parses every document of a text, with the position of every value. The values equal those of
+/// [`parse_documents`](super::parse_documents).
 pub fn parse_nodes(file: &str, text: &str) -> Result<Vec<Node>, Vec<YamlError>> {
     let file: Arc<str> = file.into();
     parse_stream(text, |parsed: Spanned<Raw>| node(&file, parsed))
 }
 
-/// The line of a field, named by a JSON pointer (`/spec/ports/0/name`), in the
-/// document that starts at `document_line`.
+/// Returns the line of a field in the document that starts at `document_line`. The field is a JSON
+/// pointer (`/spec/ports/0/name`).
 ///
-/// Parses the text again: for messages, not for the happy path.
+/// Parses the text again, so use it only for error messages.
 pub fn locate(text: &str, document_line: usize, pointer: &str) -> Option<usize> {
     parse_nodes("", text)
         .ok()?
@@ -175,7 +174,7 @@ pub fn locate(text: &str, document_line: usize, pointer: &str) -> Option<usize> 
         .locate(pointer)
 }
 
-/// A node before it knows its file.
+/// A node without its file name.
 enum Raw {
     Scalar(Value),
     List(Vec<Spanned<Self>>),

@@ -1,4 +1,4 @@
-//! From text to JSON values, and what is done when that fails.
+//! YAML parser that produces JSON values and collects errors.
 
 use std::fmt;
 
@@ -11,47 +11,45 @@ use serde_yaml::{DuplicateKeyPolicy, Options, Spanned};
 use super::error::{OURS, duplicate_key};
 use super::{YamlError, plain, tabs};
 
-/// How deep maps and lists may lie in each other: schemas in definitions of
-/// custom resources go beyond 64.
+/// Maximum nesting depth. Schemas in CRDs exceed 64.
 pub(super) const MAX_DEPTH: usize = 128;
 
-/// A text that is longer is read in parts of at least this size, on all cores.
+/// Longer texts are parsed in parallel, in parts of at least this many bytes.
 const PART: usize = 64 * 1024;
 
-/// In how many parts at most: each has the limits of a whole text.
+/// Maximum number of parts. Each part has the parser limits of a whole text.
 const MAX_PARTS: usize = 16;
 
 /// One document of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
-    /// Line of its first content, from 1: neither of `---` nor of a comment.
+    /// Line of its first content, from 1. Markers and comments do not count.
     pub line: usize,
-    /// What it holds.
+    /// Content of the document.
     pub value: Value,
 }
 
-/// Parses every document of a text; empty ones and those that hold only
-/// comments are skipped.
+/// Parses every document of a text. Skips empty documents and documents with only comments.
 ///
-/// Fails with the first error of every broken document, in the order of the
-/// text, never with an empty list.
+/// Fails with the first error of every broken document, in text order. The list of errors is never
+/// empty.
 pub fn parse_documents(text: &str) -> Result<Vec<Document>, Vec<YamlError>> {
     if !text.contains('\t') {
         let parts = parts(text);
         let read: Option<Vec<Vec<Document>>> = match parts.as_slice() {
-            // A thread pool is not worth it.
+            // One part does not need the thread pool.
             [part] => read(part).map(|documents| vec![documents]),
             parts => parts.par_iter().map(read).collect(),
         };
         if let Some(documents) = read {
             return Ok(documents.into_iter().flatten().collect());
         }
-        // What is wrong is said by those who see the whole text.
+        // Parse the whole text again to report the errors.
     }
     parse_stream(text, document)
 }
 
-/// The documents of a part with this many lines before it.
+/// Parses one part. `before` is the number of lines before the part.
 fn read((before, part): &(usize, &str)) -> Option<Vec<Document>> {
     let mut documents = plain::parse(part).or_else(|| library(part).ok())?;
     for document in &mut documents {
@@ -60,7 +58,7 @@ fn read((before, part): &(usize, &str)) -> Option<Vec<Document>> {
     Some(documents)
 }
 
-/// What the crate reads.
+/// Parses a text with the YAML crate.
 pub(super) fn library(text: &str) -> Result<Vec<Document>, serde_yaml::Error> {
     let parsed = serde_yaml::from_multiple_with_options(text, options())?;
     Ok(parsed.into_iter().map(document).collect())
@@ -73,9 +71,9 @@ fn document(parsed: Spanned<Tree>) -> Document {
     }
 }
 
-/// Cuts a long text between documents, each part with the number of lines
-/// before it; a text that is short, or has directives, is one part. No document
-/// knows of another: anchors end with theirs.
+/// Splits a long text between documents. Each part comes with the number of lines before it. A
+/// short text, or one with directives, stays in one part. Documents are independent: anchors are
+/// local to a document.
 fn parts(text: &str) -> Vec<(usize, &str)> {
     let size = PART.max(text.len() / MAX_PARTS);
     let has_directives = || text.starts_with('%') || text.contains("\n%");
@@ -94,7 +92,7 @@ fn parts(text: &str) -> Vec<(usize, &str)> {
     parts
 }
 
-/// Where the first line that begins a document lies, at or after `from`.
+/// Returns the offset of the first `---` line at or after `from`.
 fn next_marker(text: &str, from: usize) -> Option<usize> {
     let mut at = text.ceil_char_boundary(from);
     while let Some(found) = text.get(at..)?.find("\n---") {
@@ -142,14 +140,14 @@ fn options() -> Options {
         alias_limits: serde_yaml::alias_limits! { max_total_replayed_events: 100_000 },
         duplicate_keys: DuplicateKeyPolicy::Error,
         legacy_octal_numbers: true,
-        // Lines of the text would be in the error: Secrets in logs.
+        // A snippet would copy lines of the text, and so Secrets, into the error.
         with_snippet: false,
         emit_comments: false,
     }
 }
 
-/// The first error of every document. A line that starts with `---` begins a
-/// document wherever it is, so a broken one does not hide those after it.
+/// Returns the first error of every document. A line that starts with `---` always begins a
+/// document, so one broken document does not hide the errors of later ones.
 fn all_errors<T>(text: &str, first: &serde_yaml::Error) -> Vec<YamlError>
 where
     T: for<'de> Deserialize<'de>,
@@ -167,15 +165,15 @@ where
                 .map(|error| YamlError::from_crate(&error, offset))
         })
         .collect();
-    // Limits of the whole text, and what only shows in its context.
+    // Errors of the whole text: limits, and errors that occur only in context.
     if errors.is_empty() {
         errors.push(first);
     }
     errors
 }
 
-/// Cuts a text before each line that starts with `---`; each part comes with
-/// the number of lines before it. Parts without content are left out.
+/// Splits a text before each line that starts with `---`. Each part comes with the number of lines
+/// before it. Empty parts are omitted.
 fn split_documents(text: &str) -> Vec<(usize, &str)> {
     let mut parts = Vec::new();
     let (mut start, mut start_line, mut position) = (0, 0, 0);
@@ -200,8 +198,7 @@ fn split_documents(text: &str) -> Vec<(usize, &str)> {
     parts
 }
 
-/// A JSON value, built while reading: keys become texts and whole floats
-/// integers in the same pass.
+/// A JSON value, converted while parsing: keys become strings and whole floats become integers.
 pub(super) struct Tree(pub(super) Value);
 
 impl<'de> Deserialize<'de> for Tree {
@@ -279,14 +276,14 @@ impl<'de> Visitor<'de> for TreeVisitor {
     }
 }
 
-/// Runs one level of nesting, on a new piece of stack where little is left: a
-/// level takes up to 20 KB, and threads of tests and runtimes have 2 MB.
+/// Runs one level of recursion, on a new stack segment if little stack is left. A level uses up to
+/// 20 KB, and test and runtime threads have 2 MB.
 pub(super) fn deeper<T>(level: impl FnOnce() -> T) -> T {
     stacker::maybe_grow(128 * 1024, 2 * 1024 * 1024, level)
 }
 
-/// A number as Go would print it: whole floats that a float can hold exactly
-/// are integers, or the API server refuses `replicas: 2.0`.
+/// Converts a number as Go prints it: a whole float becomes an integer if it is exact. Otherwise
+/// the API server would refuse `replicas: 2.0`.
 pub(super) fn number(value: f64) -> Option<Number> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     if value.fract() == 0.0 && value.abs() < EXACT {
@@ -299,7 +296,7 @@ pub(super) fn number(value: f64) -> Option<Number> {
     Number::from_f64(value)
 }
 
-/// A key, as the API server's clients write it into JSON: `on` is `true`.
+/// A map key, converted to a JSON string as Kubernetes clients do: `on` becomes `true`.
 pub(super) struct Key(pub(super) String);
 
 impl<'de> Deserialize<'de> for Key {
@@ -308,8 +305,8 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-/// Reads a key that the map does not have yet. The crate cannot know that
-/// `on` and `true` are the same key.
+/// Reads a key and refuses duplicates. The crate cannot detect that `on` and `true` are the same
+/// key.
 struct NewKey<'a>(&'a Map<String, Value>);
 
 impl<'de> DeserializeSeed<'de> for NewKey<'_> {
@@ -384,8 +381,8 @@ impl<'de> Visitor<'de> for KeyVisitor {
 mod tests {
     use super::*;
 
-    /// Long enough for several parts: documents of two lengths, one of them
-    /// with what looks like a marker.
+    /// Generates a text of several parts: documents of two lengths, one of which contains lines
+    /// that resemble a marker.
     fn long(line_end: &str) -> String {
         let documents = (0..4000).map(|number| {
             let text = if number % 3 == 0 {

@@ -1,10 +1,9 @@
-//! Documents of plain YAML, straight from the events of the parser.
+//! Fast path for plain YAML, based on parser events.
 //!
-//! What bundles hold is nearly always maps, lists, and scalars that can only
-//! mean one thing. These become values here in half the time that the crate's
-//! deserializer takes. Whatever else there is (anchors, tags, merge keys, keys
-//! that are no texts, directives, errors, limits) is left to it: it has the last
-//! word on what YAML means and on what is wrong.
+//! Bundles contain almost only maps, lists and unambiguous scalars. This path parses them in half
+//! the time of the crate's deserializer. It gives up on everything else: anchors, tags, merge keys,
+//! non-string keys, directives, errors and limits. The crate then decides the meaning of the text
+//! and its errors.
 
 use std::collections::HashMap;
 
@@ -15,26 +14,26 @@ use serde_yaml::granit_parser::{self, Event, Parser, ScalarStyle};
 use super::emit::is_word;
 use super::parse::{Document, library};
 
-/// Above this many bytes the limits of the crate might be reached.
+/// Longer texts go to the crate, because they can exceed its limits.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
-/// Deeper ones are left to who counts them, and grows the stack.
+/// Deeper nesting is left to the crate, which counts levels and grows the stack.
 const MAX_DEPTH: usize = 60;
 
-/// More documents are left to who counts them.
+/// Streams with more documents go to the crate, which counts them.
 const MAX_DOCUMENTS: usize = 50_000;
 
-/// Words that may be numbers, in any case.
+/// Words that a parser can read as numbers, ignoring case.
 const NUMBERS: [&str; 3] = ["nan", "inf", "infinity"];
 
-/// A map or a list that is not complete.
+/// A map or list under construction.
 enum Open {
     List(Vec<Value>),
-    /// Whether the value of its last key comes next; until then that is null.
+    /// The flag is set if the value of the last key comes next. That value is null until then.
     Map(Map<String, Value>, bool),
 }
 
-/// Every document of a text that has none but plain ones.
+/// Parses every document of a text. Returns `None` if any document is not plain.
 pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
     if text.len() > MAX_BYTES || text.starts_with('\u{feff}') {
         return None;
@@ -75,7 +74,7 @@ pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
             },
             Event::Scalar(text, style, 0, None) => {
                 if open.is_empty() {
-                    // An empty document is none; one that is a scalar is rare.
+                    // Skip an empty document. Leave a scalar document, which is rare, to the crate.
                     if text.is_empty() && style == ScalarStyle::Plain {
                         continue;
                     }
@@ -111,17 +110,17 @@ pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
     open.is_empty().then_some(documents)
 }
 
-/// What plain scalars mean.
+/// Values of plain scalars.
 #[derive(Default)]
 struct Scalars {
-    /// Those that the crate was asked about.
+    /// Cache of scalars that the crate has parsed.
     asked: HashMap<String, Value>,
 }
 
 impl Scalars {
     fn value(&mut self, text: &str) -> Option<Value> {
         match text {
-            // As a key it merges.
+            // As a key, `<<` merges.
             "<<" => None,
             "" | "null" => Some(Value::Null),
             "true" => Some(Value::Bool(true)),
@@ -134,7 +133,7 @@ impl Scalars {
         }
     }
 
-    /// What the crate makes of it, as the value of a key.
+    /// Parses a scalar with the crate, as the value of a key.
     fn ask(&mut self, text: &str) -> Option<Value> {
         if let Some(known) = self.asked.get(text) {
             return Some(known.clone());
@@ -146,7 +145,7 @@ impl Scalars {
             return None;
         };
         let value = document.value.get_mut("k")?.take();
-        // Only a scalar: it meant no more where it was written.
+        // Accept only a scalar: the parser reported a scalar at the original position.
         if value.is_object() || value.is_array() {
             return None;
         }
@@ -155,8 +154,8 @@ impl Scalars {
     }
 }
 
-/// Whether it is a text and nothing else: a path, an option of a program, or what
-/// begins like a word and is none of those that mean something.
+/// Returns whether a text is certainly a string: a path, a command-line option, or a text that
+/// starts with a letter and has no special meaning.
 fn is_text(text: &str) -> bool {
     let is_word_like = |text: &str| text.starts_with(|first: char| first.is_ascii_alphabetic());
     if text.starts_with('/') || text.strip_prefix("--").is_some_and(is_word_like) {
@@ -167,7 +166,7 @@ fn is_text(text: &str) -> bool {
         && !NUMBERS.iter().any(|word| word.eq_ignore_ascii_case(text))
 }
 
-/// A whole number in its only form.
+/// Parses a whole decimal number in canonical form.
 fn whole(text: &str) -> Option<Number> {
     let is_decimal = text.len() <= 18 && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_octal = text.len() > 1 && text.starts_with('0');

@@ -1,17 +1,17 @@
-//! Tabs where YAML wants spaces.
+//! Detection of tabs where YAML requires spaces.
 //!
-//! The YAML crate takes some of them for spaces, and kubectl's answer depends
-//! on its version; a file that looks right and is read differently elsewhere
-//! is refused instead. Only texts that hold a tab at all come here.
+//! The YAML crate accepts some of these tabs, and kubectl's behavior depends on its version. pleach
+//! refuses such files, because other tools would read them differently. Only texts that contain a
+//! tab are checked.
 
 use serde_yaml::granit_parser::{Event, Parser};
 
 use super::YamlError;
 use super::error::TAB;
 
-/// The first structural tab of every line that has one: in the indentation or
-/// right after `:`, `-` or `?`. Tabs in texts, block scalars and comments, and
-/// between a value and a comment, are fine.
+/// Returns the first structural tab of every line: a tab in the indentation, or right after `:`,
+/// `-` or `?`. Tabs in strings, block scalars and comments, and between a value and a comment, are
+/// allowed.
 pub(super) fn find(text: &str) -> Vec<YamlError> {
     let opaque = opaque_spans(text);
     let mut errors = Vec::new();
@@ -29,15 +29,15 @@ pub(super) fn find(text: &str) -> Vec<YamlError> {
     errors
 }
 
-/// Byte ranges of scalars, comments and of what lies in braces and brackets
-/// (JSON may be indented with tabs), ascending. Ends where the text stops being
-/// YAML: what follows is reported by the parser.
+/// Returns the byte ranges of scalars, comments and flow collections, ascending. JSON can be
+/// indented with tabs. At the first syntax error, the last range covers the rest of the text: the
+/// parser reports that error.
 fn opaque_spans(text: &str) -> Vec<(usize, usize)> {
     let mut spans = Vec::new();
     let mut open = Vec::new();
     for event in Parser::new_from_str(text) {
         let Ok((event, span)) = event else {
-            // Nothing is known of the rest: take it for text.
+            // The structure of the rest is unknown, so treat the rest as a string.
             let from = spans.iter().map(|(_, end)| *end).max().unwrap_or(0);
             spans.push((from, text.len()));
             break;
@@ -57,7 +57,7 @@ fn opaque_spans(text: &str) -> Vec<(usize, usize)> {
             _ => {}
         }
     }
-    // One within another would hide what comes after it.
+    // Merge nested ranges: `structural_tab` searches only the last range that starts before a tab.
     spans.sort_unstable();
     let mut outermost: Vec<(usize, usize)> = Vec::new();
     for (from, to) in spans {
@@ -69,10 +69,10 @@ fn opaque_spans(text: &str) -> Vec<(usize, usize)> {
     outermost
 }
 
-/// Column of the first structural tab of a line that starts at byte `start`.
+/// Returns the column of the first structural tab of a line that starts at byte `start`.
 fn structural_tab(line: &str, start: usize, opaque: &[(usize, usize)]) -> Option<usize> {
     let content = line.trim_end_matches(['\n', '\r']);
-    // An empty line of a block scalar, or between documents.
+    // A blank line in a block scalar or between documents.
     if content.trim().is_empty() {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Roles whose rules the cluster gathers from other roles.
+//! Roles whose rules the cluster aggregates from other roles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +8,8 @@ use crate::order::selects;
 use crate::plan::draft::Ctx;
 use crate::plan::handover::texts;
 
-/// The roles of the release that the rules of each aggregated one come from, directly
-/// or by way of another aggregated one.
+/// Returns the roles of the release from which each aggregated role gets its
+/// rules, directly or through another aggregated role.
 pub(in crate::plan) fn gathered<'a>(
     ctx: &Ctx<'a>,
 ) -> BTreeMap<&'a ObjectId, BTreeSet<&'a ObjectId>> {
@@ -41,7 +41,7 @@ pub(in crate::plan) fn gathered<'a>(
     parts
 }
 
-/// Everything that a role is gathered from.
+/// Returns all direct and indirect sources of a role.
 fn under<'a>(
     role: &'a ObjectId,
     parts: &BTreeMap<&'a ObjectId, BTreeSet<&'a ObjectId>>,

@@ -1,16 +1,18 @@
-//! Which access implies which other, as the API server's RBAC authorizer has it
-//! ([using RBAC](https://kubernetes.io/docs/reference/access-authn-authz/rbac/)).
+//! Implication between permissions, as in the API server's RBAC authorizer
+//! ([using
+//! RBAC](https://kubernetes.io/docs/reference/access-authn-authz/rbac/)).
 
 use serde_json::Value;
 
-/// The texts of a field; none for a field that is missing.
+/// Returns the strings of a list field; empty if it is missing.
 fn texts<'a>(rule: &'a Value, field: &str) -> Vec<&'a str> {
     let items = rule[field].as_array().into_iter().flatten();
     items.filter_map(Value::as_str).collect()
 }
 
-/// Whether everything that a rule allows is allowed by the others. Like the
-/// server, one request at a time: the verbs of a rule may come from several.
+/// Returns whether other rules grant everything that a rule grants. Like the
+/// server, compares single requests: the verbs of a rule may come from several
+/// rules.
 pub(super) fn is_covered(rule: &Value, others: &[Value]) -> bool {
     let verbs = texts(rule, "verbs");
     let urls = texts(rule, "nonResourceURLs");
@@ -47,7 +49,7 @@ fn gives(rule: &Value, (verb, group, resource, name): (&str, &str, &str, Option<
         && allows(&texts(rule, "verbs"), verb)
         && allows(&texts(rule, "apiGroups"), group)
         && texts(rule, "resources").iter().any(|given| {
-            // `*/scale` is the subresource of every kind.
+            // `*/scale` matches the subresource of every kind.
             *given == "*"
                 || *given == resource
                 || given
@@ -67,8 +69,8 @@ fn matches_url(pattern: &str, url: &str) -> bool {
             .is_some_and(|start| url.starts_with(start))
 }
 
-/// Whether two subjects are the same. Who writes no `apiGroup` gets the default
-/// of the kind from the server.
+/// Returns whether two subjects are the same. `apiGroup` does not count,
+/// because the server defaults it by kind.
 pub(super) fn is_same_subject(one: &Value, other: &Value) -> bool {
     ["kind", "namespace", "name"]
         .iter()

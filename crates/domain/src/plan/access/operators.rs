@@ -1,9 +1,9 @@
-//! What operators give others they must hold themselves: the API server takes
-//! no role from somebody who lacks what it gives.
+//! Checks that controllers can still write the roles they create. The API
+//! server rejects a role from a user who lacks the permissions it grants.
 //!
-//! Looked at are the roles that the bundle declares as made at run time, as
-//! they are now, and the accounts of the release that may write roles, with the
-//! rules that git gives them.
+//! The check covers the roles that the bundle declares as runtime objects, in
+//! their live state. It compares them with the accounts of the release that can
+//! write roles, with the rules that git grants.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ use crate::plan::model::{Desired, Direction};
 use crate::plan::protection::installed_version;
 
 impl Desired {
-    /// The roles that workloads of the release make, where a change is on its
-    /// way: what their makers must hold.
+    /// Returns the roles that workloads of the release create, if a change is
+    /// pending. Their creators must have the permissions of these roles.
     pub fn given_roles(&self, record: Option<&Installed>) -> Vec<ObjectId> {
         if !self.is_unfinished(record) {
             return Vec::new();
@@ -42,10 +42,11 @@ impl Desired {
     }
 }
 
-/// The rules that one account holds, and where: in a namespace, or everywhere.
+/// Rules of one account, with their namespace; `None`: cluster-wide.
 type Held = Vec<(Option<String>, Vec<Value>)>;
 
-/// Refuses a change after which nobody of the release could write a role again.
+/// Refuses a change after which no account of the release could write a role
+/// again.
 pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
     let given = ctx.desired.given_roles(ctx.observed.installed.as_ref());
     if given.is_empty() {
@@ -77,7 +78,7 @@ pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direct
     }
 }
 
-/// Says it, as an error unless somebody knows better.
+/// Reports the problem; it is an error unless a consent overrides it.
 fn say(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -102,7 +103,7 @@ fn say(
         });
         Finding::warning(Kind::Policy, "check-overridden", message)
     } else if direction == Direction::Reverse {
-        // The older version gives what it gave before.
+        // The older version grants the permissions that it granted before.
         Finding::warning(Kind::Policy, CANNOT_GRANT, message).hint(give)
     } else {
         Finding::error(Kind::Policy, CANNOT_GRANT, message).hint(format!(
@@ -116,8 +117,8 @@ fn say(
     draft.findings.push(finding.on(role));
 }
 
-/// What accounts hold by the roles and bindings that git has, those among them that
-/// aggregated roles are gathered from.
+/// Returns the rules that roles and bindings in git grant to each account,
+/// including aggregated rules.
 fn accounts(ctx: &Ctx<'_>) -> BTreeMap<ObjectId, Held> {
     let gathered = gathered(ctx);
     let rules_of = |id: &ObjectId| -> Vec<Value> {
@@ -143,7 +144,7 @@ fn accounts(ctx: &Ctx<'_>) -> BTreeMap<ObjectId, Held> {
     accounts
 }
 
-/// What is held in a place.
+/// Returns the rules that apply in a namespace.
 fn at(held: &Held, namespace: Option<&str>) -> Vec<Value> {
     held.iter()
         .filter(|(place, _)| place.is_none() || place.as_deref() == namespace)
@@ -151,7 +152,7 @@ fn at(held: &Held, namespace: Option<&str>) -> Vec<Value> {
         .collect()
 }
 
-/// Whether one of these verbs is held for the kind of a role.
+/// Returns whether one of the verbs is granted for a role.
 fn may(held: &[Value], verbs: &[&str], role: &ObjectId) -> bool {
     let resource = format!("{}s", role.kind.to_lowercase());
     verbs.iter().any(|verb| {

@@ -1,6 +1,6 @@
-//! Bindings to another role: what a binding is to cannot change, so it is
-//! deleted and made anew. Until everything is ready a second one stands in for
-//! the former, under a name of its own, for the pods that still run.
+//! Temporary bindings for a changed `roleRef`. The field is immutable, so the
+//! binding is recreated. Until everything is ready, a second binding under
+//! another name grants the previous role to the pods that still run.
 
 use serde_json::{Value, json};
 
@@ -11,16 +11,16 @@ use crate::overlay::{OnFailure, OverlayContent, OverlayId};
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Action, Course, EdgeReason, Need, NonSecret, Op, Overlay, StepId};
 
-/// What it is called in plans, in the journal and in the status.
+/// Name of the overlay in plans, in the journal and in the status.
 const NAME: &str = "former-role";
 
-/// A binding that stands in for another one, and the step that makes it.
+/// A temporary binding and the step that creates it.
 pub(in crate::plan) struct StandIn {
     pub(super) overlay: usize,
     pub(super) made: Option<StepId>,
 }
 
-/// Lets a second binding stand in for each one that is made anew.
+/// Adds a temporary binding for each binding that is recreated.
 pub(super) fn add(ctx: &Ctx<'_>, draft: &mut Draft) {
     let anew: Vec<ObjectId> = draft
         .changes
@@ -39,7 +39,7 @@ pub(super) fn add(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// Those of former runs stay as well, until one gets to its end.
+/// Retains temporary bindings of earlier runs until this run removes them.
 pub(super) fn keep(ctx: &Ctx<'_>, draft: &mut Draft) {
     for (id, journaled) in &ctx.observed.journal.overlays {
         if journaled.is_made() {
@@ -61,8 +61,8 @@ pub(super) fn keep(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// The binding that gives the accounts of another one what they had. People
-/// who lose access lose it at once.
+/// Builds the binding that grants service accounts their previous role. Users
+/// lose access immediately.
 fn stand_in(id: &ObjectId, live: &Value) -> Option<(ObjectId, Value)> {
     let subjects = List::Subjects.items(live).iter();
     let subjects: Vec<&Value> = subjects
@@ -72,7 +72,7 @@ fn stand_in(id: &ObjectId, live: &Value) -> Option<(ObjectId, Value)> {
         return None;
     }
     let role = Digest::of(&canonical_json(&live["roleRef"])).short();
-    // Names of this kind may be 253 characters long.
+    // RBAC names may have up to 253 characters.
     let start: String = id.name.chars().take(200).collect();
     let name = format!(
         "{start}.pleach-{NAME}.{}",

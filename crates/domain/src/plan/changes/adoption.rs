@@ -1,4 +1,4 @@
-//! What happens to an existing object that may be taken over.
+//! Plans the adoption of an existing object.
 
 use super::emit::{Manner, apply_after, block, change};
 use super::refusal;
@@ -66,16 +66,17 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
     );
 }
 
-/// What has to be taken over from whom, and why the server has not checked it,
-/// where it has not; or what speaks against it.
+/// Returns the conflicts to force, and the reason if the server has not checked
+/// the adoption. Fails with a finding if the adoption is not possible.
 fn prospect(
     ctx: &Ctx<'_>,
     manifest: &Manifest,
     live: &LiveMeta,
 ) -> Result<(Vec<FieldConflict>, Option<String>), Box<Finding>> {
     let id = manifest.id();
-    // What git does not have goes first: what the server would not take beside it
-    // may be all right without it, and the other way round.
+    // Check the adopted object first, without the fields that git lacks. A
+    // refusal with those fields may not apply without them, and the other way
+    // round.
     let is_settled = ctx.observed.adopted.contains_key(id);
     let finding = match ctx.observed.unadoptable.get(id) {
         Some(Prediction::Refused(refusal)) => Some(refusal::refused(refusal)),
@@ -97,7 +98,8 @@ fn prospect(
             immutable,
             ..
         }) if !is_settled => {
-            // That they are held by others is not all that stands against it.
+            // The ownership conflict is not the only obstacle; the server would
+            // refuse a forced apply too.
             if immutable.is_empty() {
                 refusal::refused_beside(ctx, manifest, live, refusal)
             } else {
@@ -113,20 +115,22 @@ fn prospect(
                 blocking = fields.iter().collect();
             }
             if blocking.is_empty() {
-                // What they hold through a subresource stays theirs after the merge.
+                // Fields written through a subresource keep their owner after
+                // the merge, so these conflicts have to be forced.
                 return Ok((fields.clone(), None));
             }
             refusal::conflict(ctx, manifest, blocking)
         }
         Some(Prediction::Refused(refusal)) => refusal::refused(refusal),
-        // Only what we applied ourselves may be deleted.
+        // Only objects that we applied ourselves can be recreated.
         Some(Prediction::Immutable { fields, .. }) => refusal::immutable_foreign(fields),
         Some(Prediction::Creates) | None => refusal::not_read("the server was not asked about it"),
     };
     Err(Box::new(finding))
 }
 
-/// What comes to us with the adoption and git does not have, within these fields.
+/// Returns fields that the adoption would make ours, that lie within `within`,
+/// and that the manifest does not contain.
 fn left_out(ctx: &Ctx<'_>, manifest: &Manifest, within: &[FieldPath]) -> Vec<FieldPath> {
     let Some(before) = ctx.observed.full.get(manifest.id()) else {
         return Vec::new();

@@ -1,5 +1,6 @@
-//! APIServices that keep a namespace of the release from ending: it ends only when
-//! every API answers or is not registered, and what answers for this one lies in it.
+//! Recreates APIServices that block the deletion of a namespace. A namespace is
+//! deleted only when every registered API answers, and the backend of this API
+//! is in the namespace.
 
 use super::emit::{change, create};
 use crate::object::{Manifest, ObjectId, ServiceRef};
@@ -9,8 +10,8 @@ use crate::plan::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Unt
 use crate::plan::namespace::implied;
 use crate::plan::{Deletion, Grant};
 
-/// The deletion of an APIService whose Service goes with its namespace; both come
-/// again with the release.
+/// Returns the deletion of an APIService whose Service is deleted with its
+/// namespace, if the release creates that namespace again.
 pub(super) fn deletion(ctx: &Ctx<'_>, manifest: &Manifest, live: &LiveMeta) -> Option<Deletion> {
     let id = manifest.id();
     if !id.is("apiregistration.k8s.io", "APIService") {
@@ -28,7 +29,7 @@ pub(super) fn deletion(ctx: &Ctx<'_>, manifest: &Manifest, live: &LiveMeta) -> O
     Deletion::of_ending(ctx.member(entry, live), service)
 }
 
-/// Plans the deletion, and the creation when its backend is there again.
+/// Plans the deletion, and the creation once the backend exists again.
 pub(super) fn decide(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -47,11 +48,12 @@ pub(super) fn decide(
     draft.at(delete).require = vec![Precondition::Uid(live.uid.clone())];
     draft.at(delete).until = Some(Until::Absent { pods: None });
     let created = create(ctx, draft, manifest, "its namespace is there again");
-    // Not one of the same object: what the creation needs, the deletion does not.
+    // Uses `Leftover`, not `SameObject`: dependencies of the creation do not
+    // apply to the deletion.
     draft.edge(delete, Need::Absent, created, EdgeReason::Leftover);
 }
 
-/// Makes the ends of namespaces wait for these deletions.
+/// Makes waits for the end of a namespace wait for these deletions.
 pub(in crate::plan) fn before_ends(draft: &mut Draft) {
     let deleted = draft.steps.iter().filter_map(|step| match &step.op {
         Op::Delete(deletion) => match deletion.because() {

@@ -1,5 +1,5 @@
-//! What stands against another definition of a kind: objects that would be
-//! lost with it, or that nobody could write any more.
+//! Guards a CRD change against the loss of objects, and against objects that no
+//! client could apply afterwards.
 
 use super::emit::change;
 use crate::definition::{
@@ -15,18 +15,18 @@ use crate::plan::ownership;
 use crate::plan::protection::installed_version;
 use serde_json::Value;
 
-/// What is to become of a definition.
+/// Decision about a CRD change.
 pub(super) enum Guarded {
-    /// Nothing speaks against it.
+    /// No objection.
     Free,
-    /// It was refused; findings say why.
+    /// Refused; the findings state the reasons.
     Refused,
-    /// Git consents to lose its objects: it is deleted and created anew. These
-    /// fields cannot change otherwise.
+    /// Recreated, because git consents to the loss of its objects. The fields
+    /// are the immutable ones.
     Anew(Vec<FieldPath>),
 }
 
-/// Looks at what a definition would do to the objects that there are.
+/// Checks the effect of a CRD change on existing objects.
 pub(super) fn guard(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) -> Guarded {
     let id = manifest.id();
     let Some(live) = ctx.observed.full.get(id).filter(|_| is_definition(id)) else {
@@ -44,7 +44,8 @@ pub(super) fn guard(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) -> Gu
     let to = &ctx.desired.version;
     let mut consents = ctx.policy.consent.iter();
     if consents.any(|consent| consent.allows_recreate(id, release, from, to)) {
-        // What the server refuses to change by itself is recreated anyway.
+        // Other immutable fields lead to a recreation through the dry run
+        // anyway.
         return if guard.drops_versions() {
             Guarded::Anew(vec![FieldPath(vec![
                 PathSegment::Key("spec".to_owned()),
@@ -87,7 +88,7 @@ impl Guard<'_> {
             }) => {
                 let dropped = self.dropped();
                 for (version, objects) in recorded {
-                    // What is stored in it is named already.
+                    // The version already has a finding as a stored version.
                     if !dropped.contains(&version.as_str()) {
                         findings.push(self.recorded(version, &objects.to_string()));
                     }
@@ -102,8 +103,7 @@ impl Guard<'_> {
         findings
     }
 
-    /// Versions that may be stored, that git dropped, and that no migration
-    /// keeps.
+    /// Returns stored versions that git dropped and that no migration retains.
     fn dropped(&self) -> Vec<&str> {
         let kept = kept(
             self.wanted,
@@ -117,8 +117,8 @@ impl Guard<'_> {
             .collect()
     }
 
-    /// Objects may be stored in versions that only the webhook can read, and it
-    /// goes.
+    /// Reports objects that may be stored in versions that only the webhook can
+    /// convert, if the webhook is removed.
     fn unconverted(&self) -> Option<Finding> {
         let is_empty =
             matches!(self.instances, Some(Instances::Known { all, .. }) if all.count == 0);
@@ -129,7 +129,7 @@ impl Guard<'_> {
         let before = rewritten_before(self.wanted, self.live, rules);
         let dropped = self.dropped();
         let mut left = unconverted(self.wanted, self.live);
-        // What goes without a migration is named already.
+        // Versions dropped without a migration already have a finding.
         left.retain(|name| {
             !dropped.contains(name) && !before.iter().any(|rule| rule.from == *name)
         });
@@ -153,14 +153,15 @@ impl Guard<'_> {
         }))
     }
 
-    /// Whether the webhook goes that converts between versions.
+    /// Returns whether the change removes the conversion webhook.
     fn ends_conversion(&self) -> bool {
         let ours = |manager: &str| ownership::may_take_over(self.ctx, manager);
         ends_conversion(self.wanted, self.live, &ours)
     }
 
-    /// Whether no `migrate` of this version can rewrite what is stored: the webhook
-    /// that converts goes with the change that turns to another version.
+    /// Returns whether no `migrate` of this version can rewrite stored objects,
+    /// because the conversion webhook is removed together with the storage
+    /// version.
     fn is_between_needed(&self) -> bool {
         self.ends_conversion() && storage(self.live) != storage(self.wanted)
     }
@@ -195,7 +196,7 @@ impl Guard<'_> {
         recorded || !self.dropped().is_empty()
     }
 
-    /// Names what there is of the kind.
+    /// Describes the existing objects of the kind.
     fn objects(&self) -> String {
         match self.instances {
             Some(Instances::Known { all, .. }) if all.count == 0 => {

@@ -1,9 +1,9 @@
-//! Items of ours in whose place others put theirs.
+//! List items of ours that another manager replaced with its own.
 //!
-//! Whoever changes the key of an item, such as the port of a Service, makes
-//! another item of it. An apply alone would add ours beside theirs, and the
-//! server refuses that where something of the two must be unique. Theirs
-//! becomes ours first, and goes with the apply as what git does not have.
+//! Changing the key of a list item, such as the port of a Service, creates
+//! another item. A plain apply would add our item next to the foreign one. The
+//! server refuses that if a field must be unique. So we first take ownership of
+//! the foreign item, and the apply then removes it because git lacks it.
 
 use std::collections::BTreeSet;
 
@@ -16,11 +16,11 @@ use crate::observe::{ApiRefusal, FieldConflict, Live};
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Action, Cause, Taken};
 
-/// How the server says that two items have the same in a field.
+/// Marker of the API server for two items with the same unique value.
 const DUPLICATE: &str = ": Duplicate value";
 
-/// Plans that ours come back, with what else others hold of it (`fields`); false
-/// where a refusal is not about that.
+/// Plans to restore our items and the conflicting `fields`. Returns false if
+/// the refusal has another cause.
 pub(super) fn put_back(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -71,7 +71,7 @@ pub(super) fn put_back(
     true
 }
 
-/// The names of the fields in which items are the same.
+/// Returns the names of the fields in which items collide.
 fn doubled(message: &str) -> Vec<&str> {
     message
         .match_indices(DUPLICATE)

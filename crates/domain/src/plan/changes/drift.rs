@@ -1,9 +1,9 @@
-//! Fields of ours that others wrote to.
+//! Fields of ours that another manager wrote.
 //!
-//! What git wants is taken back, unless somebody keeps writing it: the same
-//! field taken back three times within ten minutes from the same manager is
-//! left alone until that has calmed down. Two controllers that undo each
-//! other's work do more harm than a field that is not as wanted.
+//! The values of git are restored, unless another writer keeps changing them. A
+//! field restored three times within ten minutes from the same manager is left
+//! alone until the writes stop. Two controllers that revert each other do more
+//! harm than a field with a wrong value.
 
 use std::collections::BTreeSet;
 
@@ -16,11 +16,11 @@ use crate::observe::Live;
 use crate::plan::draft::Ctx;
 use crate::plan::model::Taken;
 
-/// The fields that we have lost and that an apply would bring back to us, with
-/// those who hold them now.
+/// Returns the fields that we lost and that an apply would restore, with their
+/// present owners.
 pub(super) fn taken(ctx: &Ctx<'_>, Sides { before, after }: Sides<'_>) -> Vec<Taken> {
     if !before.meta().has_managed_fields {
-        // The record was wiped: nobody can be told.
+        // The managed fields were wiped, so the owner is unknown.
         return Vec::new();
     }
     let ours = |live: &Live| applied_by(&live.value()["metadata"], &ctx.manager);
@@ -40,9 +40,9 @@ pub(super) fn taken(ctx: &Ctx<'_>, Sides { before, after }: Sides<'_>) -> Vec<Ta
     taken.into_iter().collect()
 }
 
-/// What of this others would still hold beside us after an apply: they wrote
-/// it back as it was, so it conflicts with nobody, and would stay when git
-/// drops it.
+/// Returns the lost fields that other managers would still co-own after an
+/// apply. The other manager wrote the same value, so there is no conflict, and
+/// the field would survive when git drops it.
 pub(super) fn shared(
     ctx: &Ctx<'_>,
     Sides { before, after }: Sides<'_>,
@@ -59,7 +59,7 @@ pub(super) fn shared(
     lost.intersection(&held_by_others(&after.value()["metadata"], &ctx.manager))
 }
 
-/// What of this is not taken back any more.
+/// Returns the fields that are no longer restored because they are contended.
 pub(super) fn contended(ctx: &Ctx<'_>, manifest: &Manifest, taken: &[Taken]) -> Vec<Taken> {
     let Some(installed) = &ctx.observed.installed else {
         return Vec::new();
@@ -74,8 +74,8 @@ pub(super) fn contended(ctx: &Ctx<'_>, manifest: &Manifest, taken: &[Taken]) -> 
         .collect()
 }
 
-/// The fields to leave out of what is sent; none when that cannot be done, as
-/// the manifest says them in another way than the server.
+/// Returns the fields to omit from the apply. `None` if a field cannot be
+/// omitted, because the manifest spells it differently from the server.
 pub(super) fn left_out(manifest: &Manifest, contended: &[Taken]) -> Option<Vec<FieldPath>> {
     let value = manifest.value();
     let fields: BTreeSet<&FieldPath> = contended.iter().map(|one| &one.field).collect();
@@ -85,7 +85,7 @@ pub(super) fn left_out(manifest: &Manifest, contended: &[Taken]) -> Option<Vec<F
         .collect()
 }
 
-/// Says that a field is fought over.
+/// Builds the warning about contended fields.
 pub(super) fn finding(manifest: &Manifest, contended: &[Taken]) -> Finding {
     let fields: Vec<String> = contended
         .iter()

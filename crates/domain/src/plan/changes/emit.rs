@@ -1,4 +1,4 @@
-//! Changes and steps of single objects, as the decisions about them make them.
+//! Records changes and steps of single objects.
 
 use jiff::SignedDuration;
 
@@ -11,7 +11,7 @@ use crate::plan::model::{
     Action, Body, Change, EdgeReason, Need, Op, Own, Precondition, StepId, Until,
 };
 
-/// Records what happens to a desired object.
+/// Records the change of a desired object.
 pub(in crate::plan) fn change<'d>(
     ctx: &Ctx<'_>,
     draft: &'d mut Draft,
@@ -30,8 +30,9 @@ pub(in crate::plan) fn change<'d>(
     change
 }
 
-/// What must still hold for a decision to be right: nobody took a field of
-/// ours; of a registration, or where we own nothing yet, nobody wrote at all.
+/// Returns the preconditions of a decision: no other client took a field of
+/// ours. Registrations, and objects where we own nothing yet, must not have
+/// been written at all.
 fn as_seen(stage: &StageName, live: &LiveMeta) -> Vec<Precondition> {
     let uid = Precondition::Uid(live.uid.clone());
     let seen = match live.fingerprint {
@@ -43,12 +44,12 @@ fn as_seen(stage: &StageName, live: &LiveMeta) -> Vec<Precondition> {
     vec![uid, seen]
 }
 
-/// Records that an object is as wanted.
+/// Records that an object matches git.
 pub(super) fn unchanged(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, reason: &str) {
     change(ctx, draft, manifest, Action::Unchanged, reason);
 }
 
-/// Records that an object cannot be brought about.
+/// Records that an object cannot be applied.
 pub(in crate::plan) fn block(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -62,16 +63,16 @@ pub(in crate::plan) fn block(
     draft.findings.push(finding);
 }
 
-/// What an apply does beside sending the object.
+/// Options of an apply.
 #[derive(Debug, Default)]
 pub(super) struct Manner {
-    /// Fields that are taken over in a conflict, and from whom.
+    /// Conflicts that the apply forces, with their owners.
     pub(super) take_over: Vec<FieldConflict>,
-    /// Fields that are left as they are, this once.
+    /// Fields that keep their cluster value in this apply.
     pub(super) leave: Vec<FieldPath>,
 }
 
-/// The step that creates an object, and what completes it.
+/// Adds the step that creates an object, with its completion condition.
 pub(super) fn create(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -79,7 +80,7 @@ pub(super) fn create(
     reason: &str,
 ) -> StepId {
     let id = manifest.id();
-    // What is ignored is sent this once.
+    // A creation also sends the ignored fields.
     let digest = ctx.desired.ignored.initial(id);
     let digest = digest.or_else(|| ctx.desired.digests.get(id).copied());
     let require = vec![Precondition::Absent];
@@ -114,8 +115,8 @@ fn send(
     step
 }
 
-/// The step that applies an object that exists, after one that changes its
-/// record of owners.
+/// Adds the step that applies an existing object, after the optional change of
+/// its field ownership.
 pub(super) fn apply_after(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -126,9 +127,9 @@ pub(super) fn apply_after(
     reason: &str,
 ) {
     let id = manifest.id();
-    // The apply may not ask for a resourceVersion: the patch moves it, and so do
-    // controllers that write to the object while its backend is exchanged. What
-    // others hold by then is a conflict all the same.
+    // The apply must not require a resourceVersion: our own patch changes it,
+    // and so do controllers while the backend is replaced. A foreign field
+    // written since then is a conflict anyway.
     let require = vec![Precondition::Uid(live.uid.clone())];
     let patched = own.map(|(own, why)| {
         let step = draft.step(ctx, ctx.stage_of(id), id.clone(), Op::Own(own), why);
@@ -142,8 +143,9 @@ pub(super) fn apply_after(
     }
 }
 
-/// What completes an object: a CRD is done when its kind answers, others when
-/// they are ready; kinds without a status are done when they are applied.
+/// Returns the completion condition of an object. A CRD completes when its kind
+/// answers, and other objects when they are ready. `None` for kinds without a
+/// status.
 pub(in crate::plan) fn until(ctx: &Ctx<'_>, id: &ObjectId) -> Option<Until> {
     let definition = ctx.facts.get(id).and_then(|facts| facts.defines.as_ref());
     if let Some(served) = definition.and_then(|definition| definition.served.first()) {
@@ -157,7 +159,8 @@ pub(in crate::plan) fn until(ctx: &Ctx<'_>, id: &ObjectId) -> Option<Until> {
     ready(ctx, id, rules.stable_for(&kind))
 }
 
-/// Readiness of an object, as far as it is asked for.
+/// Returns the readiness condition of an object, if its annotation asks for
+/// one.
 pub(in crate::plan) fn ready(
     ctx: &Ctx<'_>,
     id: &ObjectId,

@@ -1,10 +1,10 @@
-//! Refusals by what this plan replaces, or brings.
+//! Dry-run refusals caused by objects that this plan replaces or adds.
 //!
-//! A dry run is answered by the definitions and webhooks that are there. They may
-//! refuse of a custom resource what their successors know, which come before it:
-//! a new field, or a version that only the next operator can install. Such a
-//! refusal says nothing; the object is not verified, and the server has the last
-//! word when it is applied.
+//! The present CRDs and webhooks answer a dry run. They may refuse a custom
+//! resource that their new versions accept and that this plan applies later.
+//! Examples are a new field, or a version that only the next operator can
+//! install. Such a refusal proves nothing. The object counts as unverified, and
+//! the server decides when it is applied.
 
 use super::Ctx;
 use crate::gate::is_policy;
@@ -14,10 +14,11 @@ use crate::observe::{ApiRefusal, DesiredDigest, Prediction, Unverified};
 use crate::plan::edges::{answering, registered};
 use crate::plan::superseded;
 
-/// How the server begins to say that an object has fields that its definition lacks.
+/// Prefix of the server's message about fields that a CRD lacks.
 const UNKNOWN_FIELD: &str = "failed to create typed patch object";
 
-/// Why nothing can be told about an object beforehand, if that is so.
+/// Returns the reason why the dry run of an object proves nothing; `None` if it
+/// does.
 pub(super) fn unverified(ctx: &Ctx<'_>, manifest: &Manifest) -> Option<Unverified> {
     match ctx.observed.predicted.get(manifest.id())? {
         Prediction::Unverified(why) => Some(why.clone()),
@@ -35,15 +36,16 @@ pub(super) fn unverified(ctx: &Ctx<'_>, manifest: &Manifest) -> Option<Unverifie
     }
 }
 
-/// The role that a binding is refused for the sake of, where it comes with the release:
-/// the server looks it up, to see whether whoever binds it has its rights.
+/// Returns the missing role because of which a binding is refused, if the
+/// release contains the role. The server reads the role to check whether the
+/// user has its permissions.
 fn coming_role<'a>(ctx: &'a Ctx<'_>, id: &ObjectId, refusal: &ApiRefusal) -> Option<&'a ObjectId> {
     let role = ctx.facts.get(id)?.role.as_ref()?;
     let comes = ctx.is_desired(role) && ctx.observed.live_meta(role).is_none();
     (refusal.code == 404 && comes).then_some(role)
 }
 
-/// The gate of a former run of this release that a refusal is of.
+/// Returns the gate of an earlier run of this release that caused a refusal.
 fn closed_by(ctx: &Ctx<'_>, refusal: &ApiRefusal) -> Option<String> {
     let journaled = ctx.observed.journal.overlays.values();
     let mut gates = journaled.map(|one| &one.object).filter(|id| is_policy(id));
@@ -54,7 +56,8 @@ fn closed_by(ctx: &Ctx<'_>, refusal: &ApiRefusal) -> Option<String> {
     gates.find(refuses).map(|gate| gate.name.clone())
 }
 
-/// Whether who refuses a custom resource of the release is replaced before it.
+/// Returns whether the source of a refusal is replaced before the custom
+/// resource is applied.
 fn is_outdated(ctx: &Ctx<'_>, id: &ObjectId, refusal: &ApiRefusal) -> bool {
     let Some((definition, _)) = ctx.definition(&id.group_kind()) else {
         return false;
@@ -67,15 +70,16 @@ fn is_outdated(ctx: &Ctx<'_>, id: &ObjectId, refusal: &ApiRefusal) -> bool {
     is_invalid && is_changed(ctx, definition)
 }
 
-/// The webhook that a refusal is of.
+/// Returns the webhook that caused a refusal.
 fn denied_by(message: &str) -> Option<&str> {
     let (_, rest) = message.split_once("admission webhook \"")?;
     let (name, rest) = rest.split_once('"')?;
     rest.starts_with(" denied the request").then_some(name)
 }
 
-/// Whether another version is to answer for a webhook of the release, or for one that
-/// its pods registered, or began to in a run that did not get to its end.
+/// Returns whether another version will serve a webhook of the release, or one
+/// that its pods registered. This includes a version that an unfinished run
+/// already started.
 fn is_answered_anew(ctx: &Ctx<'_>, webhook: &str) -> bool {
     let is_begun = is_begun(ctx);
     let mut registrations = ctx
@@ -91,7 +95,7 @@ fn is_answered_anew(ctx: &Ctx<'_>, webhook: &str) -> bool {
             .any(|service| ctx.backends(service).into_iter().any(comes))
 }
 
-/// Whether git has a webhook in a configuration.
+/// Returns whether git has a webhook in a configuration.
 fn has_webhook(ctx: &Ctx<'_>, id: &ObjectId, webhook: &str) -> bool {
     let value = ctx.manifests.get(id).map(|manifest| manifest.value());
     let webhooks = value
@@ -103,9 +107,9 @@ fn has_webhook(ctx: &Ctx<'_>, id: &ObjectId, webhook: &str) -> bool {
         .any(|one| one["name"] == webhook)
 }
 
-/// Whether a webhook is one that the release has no more, and that goes before an
-/// object which it would be asked about: its configuration is written first, or goes
-/// with the pods that know of it, or for another one.
+/// Returns whether a webhook was removed from the release and disappears before
+/// the objects that it intercepts. Its configuration is rewritten first, or
+/// deleted with the pods behind it or in favor of another one.
 fn goes_before(ctx: &Ctx<'_>, webhook: &str) -> bool {
     let observed = ctx.observed;
     let mut registrations = observed.registrations.iter();
@@ -125,8 +129,8 @@ fn goes_before(ctx: &Ctx<'_>, webhook: &str) -> bool {
     })
 }
 
-/// Whether all pods behind a Service become those of this version, or began to in a
-/// run that did not get to its end.
+/// Returns whether all pods behind a Service are replaced by this version, or
+/// an unfinished run already started that.
 fn goes_with(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
     let behind = superseded::behind(ctx, service);
     let is_begun = is_begun(ctx);
@@ -134,14 +138,15 @@ fn goes_with(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
     !behind.is_empty() && workloads.all(|workload| is_begun || is_changed(ctx, workload))
 }
 
-/// Whether what git has was begun in a run that did not get to its end.
+/// Returns whether an unfinished run already started to apply the desired
+/// state.
 fn is_begun(ctx: &Ctx<'_>) -> bool {
     let installed = ctx.observed.installed.as_ref();
     let applying = installed.and_then(|installed| installed.applying.as_ref());
     applying.is_some_and(|attempt| ctx.desired.is_of(attempt))
 }
 
-/// Whether git has something else than what was applied.
+/// Returns whether git differs from the last applied state.
 fn is_changed(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     let recorded = ctx.observed.inventory.entries.get(id);
     let recorded = recorded.and_then(|entry| entry.desired);

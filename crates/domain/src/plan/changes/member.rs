@@ -1,4 +1,4 @@
-//! What happens to an existing object of the release.
+//! Plans an existing object of the release.
 
 use super::drift;
 use super::emit::{Manner, apply_after, block, change, unchanged};
@@ -19,7 +19,7 @@ use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Action, Cause, Own, Taken};
 use crate::plan::ownership;
 
-/// Leaves it as it is, applies it, or says why neither can be done.
+/// Leaves the object unchanged, applies it, or blocks it with a finding.
 pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta) {
     let id = manifest.id();
     let entry = ctx.observed.inventory.entries.get(id);
@@ -30,7 +30,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
     {
         return unchanged(ctx, draft, manifest, "as wanted");
     }
-    // Git changed unless what would be written is what was recorded.
+    // Git changed unless the new digest equals the recorded one.
     let git = match (digest, entry.and_then(|entry| entry.desired)) {
         (Some(DesiredDigest::Known(wanted)), Some(recorded)) => *wanted != recorded,
         _ => true,
@@ -83,15 +83,15 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
     }
 }
 
-/// The live object, and what the server says an apply would make of it. Both
-/// are the server's own: it has defaulted and canonicalized them.
+/// The live object, and the predicted result of an apply. Both come from the
+/// server, which has defaulted and canonicalized them.
 #[derive(Clone, Copy)]
 pub(super) struct Sides<'a> {
     pub(super) before: &'a Live,
     pub(super) after: &'a Live,
 }
 
-/// What others hold and git wants otherwise.
+/// Decides fields that another manager owns with a different value.
 fn contested(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -101,14 +101,14 @@ fn contested(
     fields: &[FieldConflict],
     forced: Option<&Live>,
 ) {
-    // What we wrote ourselves is taken back, whoever holds it now.
+    // Fields that we wrote last are restored from any owner.
     let foreign: Vec<&FieldConflict> = fields
         .iter()
         .filter(|field| git && !ownership::may_take_over(ctx, &field.manager))
         .filter(|field| {
             !was_ours(ctx, manifest).is_some_and(|owned| owned.is_unchanged(&field.field))
         })
-        // Of a record that was wiped the server makes up an owner.
+        // For wiped managed fields, the server invents an owner.
         .filter(|field| before.meta().has_managed_fields || !ownership::is_made_up(&field.manager))
         .collect();
     match forced {
@@ -126,8 +126,8 @@ fn contested(
     }
 }
 
-/// What others hold and git wants otherwise, where the server refuses that also
-/// for whoever takes it over: what speaks against it is not that they hold it.
+/// Decides fields of other managers where the server refuses even a forced
+/// apply. The ownership is then not the cause of the refusal.
 fn inseparable(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -145,7 +145,8 @@ fn inseparable(
     } else if entry.is_none_or(|entry| entry.uid.as_deref() != Some(&before.meta().uid)) {
         refusal::immutable_foreign(immutable)
     } else if git {
-        // Once it is not theirs, what git changed can be created anew.
+        // Once the other manager gives up the field, the change in git can be
+        // applied by recreation.
         let theirs = fields
             .iter()
             .filter(|field| !ownership::may_take_over(ctx, &field.manager));
@@ -156,8 +157,8 @@ fn inseparable(
     block(ctx, draft, manifest, finding);
 }
 
-/// What the server took before, and refuses beside what others wrote since; what
-/// they hold of it comes back too.
+/// Decides a manifest that the server accepted before and refuses next to later
+/// writes of other managers. Conflicting fields are restored too.
 fn beside_others(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -187,7 +188,7 @@ fn compare(
     let entry_differs = !same_entry(before.value(), after.value(), &ctx.manager, ignored);
     let must_repair = after.meta().has_managed_fields && needs_repair(ctx, before);
     if !differs && !entry_differs && !git && !must_repair {
-        // Only the record is refreshed, without a write.
+        // Only the record is refreshed, without a write to the object.
         return unchanged(ctx, draft, manifest, "as wanted; the record is refreshed");
     }
     let mut taken = drift::taken(ctx, sides);
@@ -197,7 +198,7 @@ fn compare(
     let owned = was_ours(ctx, manifest);
     let mut contended = drift::contended(ctx, manifest, &taken);
     if git {
-        // A field that git changed is written, whoever holds it.
+        // A field that git changed is written even if it is contended.
         contended.retain(|one| owned.is_some_and(|owned| owned.unchanged.contains(&one.field)));
     }
     let mut leave = Vec::new();
@@ -219,7 +220,7 @@ fn compare(
             let shared = drift::shared(ctx, sides, &contended);
             shared.intersection(&FieldSet::of_all(&owned.fields))
         }
-        // Nothing says that it was ours alone.
+        // Exclusive ownership is not recorded.
         _ if git || !has_drifted(ctx, manifest, before) => FieldSet::default(),
         _ => drift::shared(ctx, sides, &contended),
     };
@@ -255,7 +256,7 @@ fn compare(
     let own = if after.meta().has_managed_fields {
         own(ctx, manifest, before, shared)
     } else {
-        // Its server keeps no record of owners.
+        // The API server for the kind does not record field ownership.
         None
     };
     let manner = Manner {
@@ -265,8 +266,8 @@ fn compare(
     apply_after(ctx, draft, manifest, own, manner, before.meta(), &reason);
 }
 
-/// Tells of items that git dropped and that the apply does not take away: their
-/// list has keys since an earlier change of its definition, and nobody owns them.
+/// Warns about items that git dropped and that the apply does not remove. They
+/// have no owner since the CRD gave their list keys.
 fn tell_unowned(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, sides: Sides<'_>) {
     let Sides { before, after } = sides;
     let stranded = stranded(before.value(), after.value(), &ctx.manager);
@@ -294,19 +295,19 @@ fn tell_unowned(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, sides: Si
     );
 }
 
-/// The fields that were ours alone after the last apply; `None` where the record does
-/// not say it of any.
+/// Returns the fields that were ours alone after the last apply; `None` if the
+/// record has none.
 fn was_ours<'a>(ctx: &Ctx<'a>, manifest: &Manifest) -> Option<&'a OwnedBefore> {
     ctx.observed.owned.get(manifest.id())
 }
 
-/// Whether a former run left a temporary change on the object.
+/// Returns whether an earlier run left a temporary change on the object.
 fn is_overlaid(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
     let mut overlays = ctx.observed.journal.overlays_of(manifest.id());
     overlays.next().is_some()
 }
 
-/// Whose change it is, with the reason in words.
+/// Returns the origin of a change, and the reason as text.
 fn cause(
     ctx: &Ctx<'_>,
     manifest: &Manifest,
@@ -319,7 +320,7 @@ fn cause(
     if overlaid {
         managers.retain(|manager| !managers::is_other(manager));
     }
-    // What a former run changed for a while is no drift.
+    // A temporary change of an earlier run is not drift.
     let is_drift = !overlaid || !managers.is_empty();
     let drifted = git && is_drift && has_drifted(ctx, manifest, sides.before);
     match (git, drifted) {
@@ -343,8 +344,9 @@ fn cause(
     }
 }
 
-/// What is not as it was recorded, in words: what is sent of an object may change
-/// without git, and without the key nobody knows.
+/// Explains why the digest differs from the recorded one. The sent object may
+/// change without a change in git, and without the digest key the cause is
+/// unknown.
 fn of_git(ctx: &Ctx<'_>, manifest: &Manifest) -> &'static str {
     let id = manifest.id();
     let ignored = &ctx.desired.ignored;
@@ -370,8 +372,8 @@ fn of_git(ctx: &Ctx<'_>, manifest: &Manifest) -> &'static str {
     "git changed"
 }
 
-/// Whether somebody wrote to fields of ours since they were recorded. That
-/// others took what is left to them is no drift.
+/// Returns whether another client wrote fields of ours since they were
+/// recorded. Losing an ignored field is not drift.
 fn has_drifted(ctx: &Ctx<'_>, manifest: &Manifest, before: &Live) -> bool {
     let id = manifest.id();
     let entry = ctx.observed.inventory.entries.get(id);
@@ -388,7 +390,7 @@ fn has_drifted(ctx: &Ctx<'_>, manifest: &Manifest, before: &Live) -> bool {
     fingerprint_with(metadata, &ctx.manager, &left) != Some(recorded)
 }
 
-/// The fields that the apply takes back, for the record.
+/// Returns the fields that the apply restores, for the record.
 fn corrects(
     cause: &Cause,
     taken: Vec<Taken>,
@@ -400,12 +402,12 @@ fn corrects(
             .into_iter()
             .filter(|one| !contended.contains(one))
             .collect(),
-        // Fields that git adds have no holder.
+        // Fields that git adds have no previous owner.
         Cause::Both { .. } => taken
             .into_iter()
             .filter(|one| !one.manager.is_empty())
             .collect(),
-        // The values are as wanted; who holds them is not.
+        // The values match git, but their owner is wrong.
         Cause::Ownership => taken
             .into_iter()
             .filter(|one| shared.touches(&one.field))
@@ -414,9 +416,9 @@ fn corrects(
     }
 }
 
-/// Whether the record of owners must change whatever else there is to do: one
-/// that was wiped is made up anew, or the server invents an owner for every
-/// live field; and what our other managers hold becomes ours.
+/// Returns whether field ownership must be repaired. Wiped managed fields are
+/// rebuilt first, or the server invents an owner for every live field. Fields
+/// of our other managers become ours.
 fn needs_repair(ctx: &Ctx<'_>, before: &Live) -> bool {
     let meta = before.meta();
     !meta.has_managed_fields
@@ -427,13 +429,13 @@ fn needs_repair(ctx: &Ctx<'_>, before: &Live) -> bool {
         || has_second_entry(ctx, before)
 }
 
-/// Whether there is an entry under our name beside the one of our applies.
+/// Returns whether our manager has an entry besides that of its applies.
 fn has_second_entry(ctx: &Ctx<'_>, before: &Live) -> bool {
     let metadata = &before.value()["metadata"];
     owned_by(metadata, &ctx.manager) != applied_by(metadata, &ctx.manager)
 }
 
-/// The change of the record of owners that comes before the apply, and why.
+/// Returns the ownership change to make before the apply, with its reason.
 pub(super) fn own(
     ctx: &Ctx<'_>,
     manifest: &Manifest,
@@ -465,8 +467,8 @@ pub(super) fn own(
     ownership::own(ctx, manifest, before, change).map(|own| (own, why))
 }
 
-/// Who holds what would come back to us: those in conflict, and those that hold
-/// what we have lost.
+/// Returns the managers of fields that the apply would restore: those in
+/// conflict, and the owners of the fields we lost.
 fn writers(
     ctx: &Ctx<'_>,
     Sides { before, after }: Sides<'_>,
@@ -476,7 +478,7 @@ fn writers(
     let lost = ours(after).difference(&ours(before));
     let mut managers = holders(&before.value()["metadata"], &lost, &ctx.manager);
     managers.extend(conflicts.iter().map(|field| field.manager.clone()));
-    // Nobody is called that: the server makes it up for a record that was wiped.
+    // The server invents this manager for wiped managed fields.
     managers.retain(|manager| !ownership::is_made_up(manager));
     managers.sort();
     managers.dedup();

@@ -1,9 +1,9 @@
-//! A field that cannot change: the object is deleted and created anew.
+//! Recreates objects with a changed immutable field.
 //!
-//! Only a member that we applied ourselves, only after the server has said that
-//! it would take the new object, and for protected kinds, and what is annotated as
-//! never to be deleted, only with a consent in git that names the object and the
-//! change it is for.
+//! Only members that we applied ourselves are recreated, and only after the
+//! server accepted the new object in a dry run. Protected kinds and objects
+//! with the annotation against deletion also need a consent in git. The consent
+//! names the object and the version change.
 
 mod stateful;
 
@@ -22,7 +22,7 @@ use crate::plan::model::{Action, Cause, EdgeReason, Need, Op, Precondition, Unti
 use crate::plan::protection::{installed_version, protected};
 use crate::plan::{Deletion, Propagation};
 
-/// Plans the deletion and the creation, or says what stands against it.
+/// Plans the deletion and the creation, or blocks the object.
 pub(super) fn decide(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -75,8 +75,8 @@ pub(super) fn decide(
     draft.edge(delete, Need::Absent, created, EdgeReason::SameObject);
 }
 
-/// Fields of a `StatefulSet` that may change; of all others the server only says
-/// that something in `spec` may not.
+/// Mutable fields of a `StatefulSet`. For all others the server only reports
+/// that a field in `spec` is immutable.
 const MUTABLE: [&str; 7] = [
     "replicas",
     "ordinals",
@@ -87,7 +87,7 @@ const MUTABLE: [&str; 7] = [
     "minReadySeconds",
 ];
 
-/// The fields that cannot change, as closely as they are known.
+/// Returns the immutable fields that changed, as precisely as known.
 fn named(ctx: &Ctx<'_>, manifest: &Manifest, fields: &[FieldPath]) -> Vec<FieldPath> {
     let id = manifest.id();
     let spec = FieldPath::default().key("spec");
@@ -111,7 +111,7 @@ fn named(ctx: &Ctx<'_>, manifest: &Manifest, fields: &[FieldPath]) -> Vec<FieldP
     found
 }
 
-/// What becomes of what the object owns, if it may be deleted at all.
+/// Returns the propagation of the deletion, or a finding if it needs a consent.
 fn propagation(
     ctx: &Ctx<'_>,
     id: &ObjectId,
@@ -139,7 +139,7 @@ fn propagation(
         }
         None => (None, ""),
     };
-    // Pods of both must not run beside each other.
+    // Old and new pods must not run at the same time.
     let default = if deletion_class(&id.group_kind()) == DeletionClass::Workloads {
         Propagation::Foreground
     } else {

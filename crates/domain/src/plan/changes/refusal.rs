@@ -1,4 +1,4 @@
-//! Why an object cannot be brought about.
+//! Findings that block an object.
 
 use std::collections::BTreeSet;
 
@@ -12,15 +12,16 @@ use crate::plan::draft::Ctx;
 use crate::plan::ownership;
 use crate::repo::well_known_group;
 
-/// Whether a definition of the release serves the manifest's kind at its version.
+/// Returns whether a CRD of the release serves the manifest's kind at its
+/// version.
 pub(super) fn is_defined(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
     ctx.definition(&manifest.id().group_kind())
         .is_some_and(|(_, definition)| definition.served.contains(&manifest.gvk()))
 }
 
-/// Whether an APIService of the release registers the manifest's group-version,
-/// and that is not there yet; or it does not answer yet, and the object was
-/// never seen there.
+/// Returns whether an APIService of the release will serve the manifest's kind.
+/// The group-version must not answer yet, and the object must never have been
+/// seen at it unless the kind is absent.
 pub(super) fn is_to_come(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
     let (api_version, discovery) = (manifest.api_version(), &ctx.observed.discovery);
     let entry = ctx.observed.inventory.entries.get(manifest.id());
@@ -73,7 +74,7 @@ pub(super) fn not_read(message: &str) -> Finding {
     Finding::error(Kind::Cluster, "not-read", message)
 }
 
-/// The fields that only a new object could have otherwise, in words.
+/// Describes immutable fields that change.
 pub(super) fn cannot_change(fields: &[FieldPath]) -> String {
     let fields: Vec<String> = fields.iter().map(ToString::to_string).collect();
     format!(
@@ -82,14 +83,14 @@ pub(super) fn cannot_change(fields: &[FieldPath]) -> String {
     )
 }
 
-/// An object that may not be recreated: it is not recorded as applied by us.
+/// Refuses to recreate an object that is not recorded as applied by us.
 pub(super) fn immutable_foreign(fields: &[FieldPath]) -> Finding {
     Finding::error(Kind::Policy, "immutable-field", cannot_change(fields)).hint(
         "only an object that this release has applied is recreated; write the fields as they are in the cluster and apply that first",
     )
 }
 
-/// An object whose adoption would take fields away that cannot change.
+/// Refuses an adoption that would remove immutable fields.
 pub(super) fn immutable_left_out(fields: &[FieldPath], gone: &[FieldPath]) -> Finding {
     if gone.is_empty() {
         return immutable_foreign(fields);
@@ -102,7 +103,7 @@ pub(super) fn immutable_left_out(fields: &[FieldPath], gone: &[FieldPath]) -> Fi
     )
 }
 
-/// An object that the server would not take anew.
+/// Refuses to recreate an object whose new version the server rejects.
 pub(super) fn refused_anew(fields: &[FieldPath], refusal: &ApiRefusal) -> Finding {
     Finding::error(
         Kind::Policy,
@@ -116,8 +117,8 @@ pub(super) fn refused_anew(fields: &[FieldPath], refusal: &ApiRefusal) -> Findin
     )
 }
 
-/// How the server begins to say that the webhook which converts the objects of
-/// a definition between its versions did not answer.
+/// Prefix of the server's message about a conversion webhook that did not
+/// answer.
 const CONVERSION_FAILED: &str = "conversion webhook for ";
 
 pub(in crate::plan) fn refused(refusal: &ApiRefusal) -> Finding {
@@ -126,7 +127,7 @@ pub(in crate::plan) fn refused(refusal: &ApiRefusal) -> Finding {
         401 | 403 => (Kind::Cluster, "forbidden"),
         409 => (Kind::Conflict, "refused"),
         429 | 502..=504 => (Kind::Cluster, "refused"),
-        // The object is well; what stands between it and us is not.
+        // The object is valid; the conversion webhook fails.
         500 if refusal.message.starts_with(CONVERSION_FAILED) => {
             (Kind::Cluster, "conversion-failed")
         }
@@ -152,8 +153,8 @@ pub(in crate::plan) fn refused(refusal: &ApiRefusal) -> Finding {
     finding
 }
 
-/// A refusal of what the server took before, of an object that others wrote to
-/// since: no fault of the manifest.
+/// Refuses a change of an object that the server accepted before and other
+/// managers wrote since. The manifest is not at fault.
 pub(super) fn refused_beside(
     ctx: &Ctx<'_>,
     manifest: &Manifest,
@@ -177,8 +178,8 @@ pub(super) fn refused_beside(
     ))
 }
 
-/// What to do about a field that the server filled in beside a choice that git
-/// does not make any more: nobody owns it, so no apply takes it away.
+/// Returns a hint for a field that the server defaulted next to a choice that
+/// git no longer makes. The field has no owner, so no apply removes it.
 fn filled_in(message: &str) -> Option<String> {
     message.contains("may not be specified when").then(|| {
         "if git does not have that field, the server filled it in, and no apply takes away what nobody owns: \
@@ -187,7 +188,8 @@ fn filled_in(message: &str) -> Option<String> {
     })
 }
 
-/// Fields that others hold, with the ways out, each a line to copy.
+/// Reports fields that other managers own, with ways to resolve the conflict.
+/// Each way is a line to copy.
 pub(super) fn conflict<'a>(
     ctx: &Ctx<'_>,
     manifest: &Manifest,
@@ -206,8 +208,8 @@ fn holders(fields: &[&FieldConflict]) -> String {
     held.join("; ")
 }
 
-/// Fields that others hold, of which the server changes none any more, whoever
-/// asks: taking them over is no way out.
+/// Reports fields that other managers own and that are immutable. Taking
+/// ownership would not help.
 pub(super) fn held_for_good(
     ctx: &Ctx<'_>,
     manifest: &Manifest,
@@ -220,7 +222,8 @@ pub(super) fn held_for_good(
         .hint(ways_out(ctx, manifest, &fields, false))
 }
 
-/// Of fields that cannot change any more, none is to take them over.
+/// Returns hints to resolve a conflict. `may_change` includes the hint to take
+/// ownership, which is useless for immutable fields.
 fn ways_out(
     ctx: &Ctx<'_>,
     manifest: &Manifest,
@@ -271,7 +274,7 @@ fn ways_out(
     )
 }
 
-/// A text as it may stand in a list in brackets.
+/// Quotes a text for a YAML flow sequence if necessary.
 fn in_flow(text: &str) -> String {
     let is_plain = !text.is_empty()
         && text

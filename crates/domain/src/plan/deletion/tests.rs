@@ -1,4 +1,4 @@
-//! Who may be deleted, and who not.
+//! Evidence that allows or forbids a deletion.
 
 use jiff::Timestamp;
 use rstest::rstest;
@@ -9,7 +9,7 @@ use crate::object::managers;
 use crate::overlay::OnFailure;
 use crate::plan::NonSecret;
 
-/// A binding that was made, or was to be made (without `uid`), and a live one.
+/// A binding that was created, or was intended (without `uid`), and a live one.
 #[rstest]
 #[case::the_one_that_was_made("u", "u", managers::OVERLAY, "view", Some("u"))]
 #[case::another_incarnation("u", "v", managers::OVERLAY, "view", None)]
@@ -46,7 +46,7 @@ fn what_stands_in_is_deleted_by_its_incarnation(
     ]});
     let deletion = Deletion::of_stand_in((&id, &journaled), &there);
     assert_eq!(deletion.as_ref().map(Deletion::uid), expected);
-    // What was there before is put back and not deleted.
+    // A binding that existed before is restored, not deleted.
     journaled.original = NonSecret(body("edit"));
     assert_eq!(Deletion::of_stand_in((&id, &journaled), &there), None);
 }
@@ -90,7 +90,7 @@ fn a_pod_is_exchanged_while_its_roll_out_is_held(
             }));
 }
 
-/// The record calls an object a member; what the object says itself decides (I15).
+/// The record lists the object as a member; its own marks decide (I15).
 #[rstest]
 #[case::both_marks(Some("set"), true, true)]
 #[case::label(Some("set"), false, true)]
@@ -128,7 +128,7 @@ fn a_member_is_deleted_by_a_mark_of_its_own(
     let deletion = Deletion::of_member(member, Propagation::Background);
     assert_eq!(deletion.is_some(), expected);
     let Some(deletion) = deletion else { return };
-    // Its only mark is gone when it is read again.
+    // The only mark is missing when the object is read again.
     let kind = GroupKind::new("", "ConfigMap");
     let now = |applied| json!({ "metadata": metadata(applied) });
     assert_eq!(deletion.objection(&kind, &now(true)), None);
@@ -136,7 +136,7 @@ fn a_member_is_deleted_by_a_mark_of_its_own(
     assert_eq!(is_kept, label.is_none());
 }
 
-/// The journal alone deletes nothing but temporary bindings.
+/// The journal alone only allows deleting temporary bindings.
 #[rstest]
 #[case::binding("rbac.authorization.k8s.io", "RoleBinding", true)]
 #[case::cluster_binding("rbac.authorization.k8s.io", "ClusterRoleBinding", true)]

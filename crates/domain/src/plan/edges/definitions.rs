@@ -1,7 +1,7 @@
-//! Workloads come after the definitions of their release: which of them serves a
-//! kind is in no manifest, and one that asks for what its definition does not have
-//! yet goes wrong. It is enough that a definition is written: it may be accepted
-//! only when the workload that converts its objects answers.
+//! Orders workloads after the CRDs of their release. No manifest shows which
+//! workload serves a kind, and a controller fails if it requests fields that
+//! its CRD lacks. A written CRD is sufficient, because it may only be accepted
+//! once its conversion workload answers.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,10 @@ use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Direction, EdgeReason, StepId};
 
-/// Adds what workloads need of definitions, except of one that itself needs the
-/// workload, or that the bundle wants in a later stage. On the way back the present
-/// definitions serve both versions and go last; only one that serves more comes first.
+/// Makes workloads need CRDs. Exceptions are CRDs that need the workload
+/// themselves, and CRDs in a later stage. In a downgrade the present CRDs serve
+/// both versions and change last. Only a CRD that serves additional versions
+/// comes first.
 pub(super) fn before_workloads<'a>(
     ctx: &Ctx<'a>,
     direction: Direction,
@@ -30,7 +31,7 @@ pub(super) fn before_workloads<'a>(
         return;
     }
     let mut needs = Needs::of(found);
-    // Definitions that the same workloads come after, by what says so.
+    // CRDs with the same dependent workloads, grouped by stage and own needs.
     let mut alike: BTreeMap<(StageName, Vec<&'a ObjectId>), (usize, Joint<'a>)> = BTreeMap::new();
     for from in definitions {
         if direction == Direction::Reverse && is_served(ctx, from) {
@@ -53,7 +54,7 @@ pub(super) fn before_workloads<'a>(
             };
             (needs.joint(&joint.to), joint)
         });
-        // Known to the next definition too, or two could close a circle.
+        // The next CRD must see this edge too, or two CRDs could form a cycle.
         needs.add_to_joint(*position, from);
         joint.from.push(from);
     }
@@ -62,8 +63,8 @@ pub(super) fn before_workloads<'a>(
     }
 }
 
-/// The first step that applies a definition: what its webhook has to convert comes
-/// in a later one, when the workload answers.
+/// Returns the first step that applies a CRD. A later one adds the parts that
+/// its webhook converts.
 pub(super) fn written_by(draft: &Draft, step: StepId) -> StepId {
     let (mut first, mut at) = (step, step);
     loop {

@@ -1,4 +1,4 @@
-//! What objects of the release need of each other, read off their manifests.
+//! Dependencies between objects of the release, derived from their manifests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::plan::access::gathered;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{EdgeReason, Need};
 
-/// Everything that the objects say about each other.
+/// Collects all dependencies that the manifests express.
 pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Dependencies<'a> {
     let mut found = Dependencies::within(&draft.budget);
     rights(ctx, &mut found);
@@ -45,11 +45,12 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Dependencies
         for reference in &facts.pod_references {
             need(reference, Need::Applied, EdgeReason::Reference);
         }
-        // A conversion webhook is needed by custom resources, not by their CRD.
+        // Custom resources need the conversion webhook, the CRD itself does
+        // not.
         if !is_definition(id) {
             for service in &facts.services {
                 need(&service.id(), Need::Applied, EdgeReason::Backend);
-                // Its stage may want it before anything answers it.
+                // Its stage may come before anything can answer.
                 if ctx.is_applied_only(&ctx.stage_of(id)) {
                     continue;
                 }
@@ -72,8 +73,9 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Dependencies
     found
 }
 
-/// Workloads come after their account and what gives it rights. Many of them share one
-/// account, and many bindings may name it: a step of the account's own stands between.
+/// Makes workloads need their ServiceAccount and its permissions. Many
+/// workloads and bindings may share an account, so a joint per account keeps
+/// the number of edges small.
 fn rights<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     let mut workloads: BTreeMap<&ObjectId, Vec<&'a ObjectId>> = BTreeMap::new();
     let mut bindings: BTreeMap<&ObjectId, Vec<&'a ObjectId>> = BTreeMap::new();
@@ -90,7 +92,7 @@ fn rights<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
         let mut from: BTreeSet<&ObjectId> = BTreeSet::from([account]);
         for binding in bindings.get(account).into_iter().flatten() {
             from.insert(binding);
-            // A binding that stays as it is leads to a role that changes.
+            // An unchanged binding may refer to a role that changes.
             if let Some(role) = ctx.facts.get(binding).and_then(|of| of.role.as_ref())
                 && from.insert(role)
             {
@@ -108,9 +110,10 @@ fn rights<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     }
 }
 
-/// An admission policy whose parameters cannot be found refuses all that it
-/// matches. So it comes after what defines their kind, and after them: it may ask
-/// what the former ones did not say. A binding, which switches it on, comes last.
+/// Orders admission policies. A policy without its parameters refuses
+/// everything it matches. So it comes after the CRD of its parameters and after
+/// the parameters, which may need new fields. The binding, which enables it,
+/// comes last.
 fn switch_on<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     let mut kinds: BTreeMap<(&str, &str), Vec<&'a ObjectId>> = BTreeMap::new();
     if ctx.facts.values().any(|facts| facts.switches_on.is_some()) {
@@ -146,9 +149,9 @@ fn switch_on<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     }
 }
 
-/// Custom resources come after the workloads of the webhook that converts them
-/// between the versions of their definition, except what such a workload needs
-/// itself, and what the bundle wants in a stage before it.
+/// Orders custom resources after the workloads of their conversion webhook.
+/// Exceptions are resources that such a workload needs itself, and resources in
+/// an earlier stage.
 fn convert<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     let mut needs = Needs::of(found);
     let mut resources: BTreeMap<&ObjectId, Vec<&'a ObjectId>> = BTreeMap::new();
@@ -173,8 +176,8 @@ fn convert<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     }
 }
 
-/// Custom resources come after a workload, except what that needs itself, and what
-/// the bundle wants in a stage before it.
+/// Orders custom resources after a workload. Exceptions are resources that the
+/// workload needs itself, and resources in an earlier stage.
 fn come_after<'a>(
     ctx: &Ctx<'a>,
     found: &mut Dependencies<'a>,
@@ -186,14 +189,15 @@ fn come_after<'a>(
     let stage = ctx.stage_of(from);
     let later = resources.iter().copied();
     for to in later.filter(|id| !before.contains(id) && ctx.stage_of(id) >= stage) {
-        // Known to the next webhook too, or two could close a circle.
+        // The next webhook must see this edge too, or two webhooks could form a
+        // cycle.
         needs.add(from, to);
         found.add(from, to, Need::Ready, why.clone());
     }
 }
 
-/// The object of the release that `pleach.dev/after: Kind/name` means: in the
-/// same namespace first, then cluster-scoped, then anywhere.
+/// Resolves `pleach.dev/after: Kind/name` to an object of the release. Objects
+/// in the same namespace come first, then cluster-scoped ones, then all others.
 fn named<'a>(
     ctx: &Ctx<'a>,
     kind: &str,
@@ -222,10 +226,10 @@ fn after_nothing(ctx: &Ctx<'_>, id: &ObjectId, kind: &str, name: &str) -> Findin
     }
 }
 
-/// Custom resources of the release come after the registrations that intercept
-/// them, or do so until they are written, and after who answers those, except where
-/// the registration itself needs them. Custom resources of others do not: they come
-/// before the workloads, which may need what they make.
+/// Orders custom resources of the release after the webhooks that intercept
+/// them, now or after this plan, and after the backends. Exceptions are
+/// resources that the registration needs itself. Custom resources of other CRDs
+/// come before the workloads, which may need their effects.
 fn intercept<'a>(ctx: &Ctx<'a>, draft: &Draft, found: &mut Dependencies<'a>) {
     let live = ctx.observed.registrations.iter();
     let live: BTreeMap<&ObjectId, &[Interception]> = live
@@ -263,11 +267,12 @@ fn intercept<'a>(ctx: &Ctx<'a>, draft: &Draft, found: &mut Dependencies<'a>) {
             if ancestors.contains(id) || !is_asked(id, plural) {
                 continue;
             }
-            // Known to the next registration too, or two of them could close a circle.
+            // The next registration must see this edge too, or two could form a
+            // cycle.
             needs.add(registration, id);
             found.add(registration, id, Need::Applied, EdgeReason::Intercepts);
-            // Whoever answers is asked about it, also where the registration is
-            // as wanted: the former version may refuse what the new one knows.
+            // The backend is asked even if the registration is unchanged: the
+            // previous version may refuse what the new one accepts.
             for workload in &answering {
                 found.add(workload, id, Need::Ready, EdgeReason::Intercepts);
             }
@@ -275,9 +280,9 @@ fn intercept<'a>(ctx: &Ctx<'a>, draft: &Draft, found: &mut Dependencies<'a>) {
     }
 }
 
-/// Custom resources come after those as well who answer what pods of the release
-/// registered themselves, except what such a workload needs itself, and what the bundle
-/// wants in a stage before it.
+/// Orders custom resources after the backends of webhooks that pods of the
+/// release registered. Exceptions are resources that such a workload needs
+/// itself, and resources in an earlier stage.
 fn answer<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     let registrations = registered(ctx);
     if registrations.is_empty() {
@@ -301,7 +306,7 @@ fn answer<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     }
 }
 
-/// What pods of the release registered, as far as it is recorded.
+/// Returns the recorded registrations that pods of the release made.
 pub(in crate::plan) fn registered<'a>(ctx: &Ctx<'a>) -> Vec<&'a Registration> {
     let observed = ctx.observed;
     let is_recorded = |one: &&Registration| {
@@ -314,7 +319,8 @@ pub(in crate::plan) fn registered<'a>(ctx: &Ctx<'a>) -> Vec<&'a Registration> {
         .collect()
 }
 
-/// The workloads that answer for a registration, as far as it waits for them.
+/// Returns the workloads behind a registration; empty if its stage does not
+/// wait for them.
 pub(in crate::plan) fn answering<'a>(
     ctx: &Ctx<'a>,
     registration: &ObjectId,
@@ -327,14 +333,13 @@ pub(in crate::plan) fn answering<'a>(
     services.flat_map(|service| ctx.backends(service)).collect()
 }
 
-/// The plural of a custom resource whose CRD is part of the release.
+/// Returns the plural of a custom resource whose CRD is part of the release.
 fn plural<'c>(ctx: &'c Ctx<'_>, id: &ObjectId) -> Option<&'c str> {
     let (_, definition) = ctx.definition(&id.group_kind())?;
     Some(&definition.plural)
 }
 
-/// The custom resources whose CRD is part of the release that webhooks with these rules
-/// are asked about.
+/// Returns the intercepted custom resources whose CRD is part of the release.
 pub(in crate::plan) fn intercepted<'a>(ctx: &Ctx<'a>, rules: &[Interception]) -> Vec<&'a ObjectId> {
     let all = ctx.facts.keys().copied();
     all.filter(|id| plural(ctx, id).is_some_and(|plural| is_intercepted(rules, id, plural)))

@@ -1,5 +1,6 @@
-//! A registration is written only once its Service has as many ready endpoints
-//! as the workload has replicas: a Deployment is ready before they are published.
+//! Waits for endpoints before a registration is written. A Deployment is ready
+//! before its endpoints are published, so the Service must have as many ready
+//! endpoints as the workload has replicas.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +13,8 @@ use crate::plan::draft::{Ctx, Draft};
 use crate::plan::handover::texts;
 use crate::plan::model::{EdgeReason, Need, StepId, Until};
 
-/// Makes every registration that is written wait for the endpoints of its
-/// Services, as far as they and their workloads are part of the release.
+/// Makes every registration wait for the endpoints of its Services, as far as
+/// they and their workloads are part of the release.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, turned: &Turned<'_>) {
     let mut waits: BTreeMap<&ServiceRef, Option<StepId>> = BTreeMap::new();
     let converting = draft.converting.clone();
@@ -56,8 +57,8 @@ fn written_after(ctx: &Ctx<'_>, draft: &mut Draft, service: &ServiceRef) -> Opti
     wait_for(ctx, draft, StageName::Registrations, service, reason)
 }
 
-/// Waits until a Service of the release has all its endpoints; none where no
-/// workload of the release is behind it.
+/// Adds a wait for all endpoints of a Service. `None` if no workload of the
+/// release is behind it.
 pub(in crate::plan) fn wait_for(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -88,8 +89,8 @@ pub(in crate::plan) fn wait_for(
     Some(wait)
 }
 
-/// The labels of the pods that a Service comes to select in this plan, where it selects
-/// by others until now.
+/// Returns the new pod labels of a Service if its selector changes in this
+/// plan.
 pub(in crate::plan) fn selected_anew(
     ctx: &Ctx<'_>,
     draft: &Draft,
@@ -98,14 +99,14 @@ pub(in crate::plan) fn selected_anew(
     draft.done_by.get(service)?;
     let live = ctx.observed.full.get(service)?;
     let before = texts(&live.value()["spec"]["selector"]);
-    // What is left to others does not change.
+    // Ignored fields do not change.
     let wanted = ctx.desired.ignored.lean(ctx.manifests.get(service)?);
     let after = texts(&wanted.value()["spec"]["selector"]);
     (!after.is_empty() && after != before).then_some(after)
 }
 
-/// How many endpoints a Service is expected to have: those of workloads that have to be
-/// ready, and one at least.
+/// Returns the expected number of endpoints: the replicas of workloads that
+/// must be ready, and at least one.
 fn awaited(ctx: &Ctx<'_>, workloads: &[&ObjectId]) -> usize {
     let is_required = |id: &ObjectId| {
         let facts = ctx.facts.get(id);
@@ -120,9 +121,9 @@ fn awaited(ctx: &Ctx<'_>, workloads: &[&ObjectId]) -> usize {
     }
 }
 
-/// How many endpoints a workload is expected to have; a DaemonSet's number is
-/// the cluster's, and that of one which is scaled an autoscaler's, so one is
-/// enough to know that the backend answers.
+/// Returns the expected number of endpoints of a workload. The cluster or an
+/// autoscaler decides the number for a DaemonSet or a scaled workload. One
+/// endpoint then proves that the backend answers.
 fn replicas(ctx: &Ctx<'_>, id: &ObjectId) -> usize {
     let replicas = ctx
         .manifests

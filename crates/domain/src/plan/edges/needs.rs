@@ -1,4 +1,4 @@
-//! What objects need of each other: one of another, or each of many all of many.
+//! Dependencies between objects: pairs, or each of many on all of many.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,11 +6,11 @@ use crate::object::ObjectId;
 use crate::plan::budget::Budget;
 use crate::plan::model::{EdgeReason, Need};
 
-/// Up to this many pairs, every object needs every other one directly: a step
-/// between them would make a small plan harder to read.
+/// Number of pairs up to which direct edges are used. A joining step would make
+/// a small plan harder to read.
 const FEW: usize = 64;
 
-/// `to` needs `from`; both are wanted.
+/// `to` needs `from`; both are desired.
 pub(super) struct Dependency<'a> {
     pub(super) from: &'a ObjectId,
     pub(super) to: &'a ObjectId,
@@ -18,21 +18,22 @@ pub(super) struct Dependency<'a> {
     pub(super) why: EdgeReason,
 }
 
-/// Each of `to` needs each of `from` applied; all are wanted, and none is in both.
+/// Each of `to` needs each of `from` applied. All are desired, and no object is
+/// in both.
 pub(super) struct Joint<'a> {
     pub(super) from: Vec<&'a ObjectId>,
     pub(super) to: Vec<&'a ObjectId>,
     pub(super) why: EdgeReason,
-    /// Why the step is there that stands between them.
+    /// Reason shown for the joining step.
     pub(super) reason: String,
 }
 
-/// Whether all pairs of so many are few enough to have no step between them.
+/// Returns whether the pairs are few enough for direct edges.
 pub(super) fn are_few(from: usize, to: usize) -> bool {
     from <= 1 || to <= 1 || from.saturating_mul(to) <= FEW
 }
 
-/// All of them.
+/// All dependencies between objects.
 pub(super) struct Dependencies<'a> {
     pub(super) single: Vec<Dependency<'a>>,
     pub(super) joints: Vec<Joint<'a>>,
@@ -48,7 +49,7 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// Adds one, unless there are too many.
+    /// Adds a dependency within the budget.
     pub(super) fn add(
         &mut self,
         from: &'a ObjectId,
@@ -66,7 +67,7 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// Adds what each of many needs of all of many: pair by pair where they are few.
+    /// Adds a joint, or direct dependencies if there are few pairs.
     pub(super) fn join(&mut self, joint: Joint<'a>) {
         if !are_few(joint.from.len(), joint.to.len()) {
             self.joints.push(joint);
@@ -80,10 +81,10 @@ impl<'a> Dependencies<'a> {
     }
 }
 
-/// Who needs whom, to follow.
+/// Dependency graph for traversal.
 pub(super) struct Needs<'a> {
     of: BTreeMap<&'a ObjectId, Vec<&'a ObjectId>>,
-    /// Positions of the joints that an object is behind.
+    /// Positions of the joints that an object depends on.
     joined: BTreeMap<&'a ObjectId, Vec<usize>>,
     joints: Vec<Vec<&'a ObjectId>>,
     budget: Budget,
@@ -111,7 +112,8 @@ impl<'a> Needs<'a> {
         self.of.entry(to).or_default().push(from);
     }
 
-    /// Puts objects behind a joint that needs nothing yet, and says which one it is.
+    /// Adds an empty joint that these objects depend on, and returns its
+    /// position.
     pub(super) fn joint(&mut self, to: &[&'a ObjectId]) -> usize {
         let joint = self.joints.len();
         self.joints.push(Vec::new());
@@ -125,7 +127,7 @@ impl<'a> Needs<'a> {
         self.joints[joint].push(from);
     }
 
-    /// Everything that an object needs, directly or not.
+    /// Returns all direct and indirect dependencies of an object.
     pub(super) fn ancestors(&self, of: &'a ObjectId) -> BTreeSet<&'a ObjectId> {
         let mut found = BTreeSet::new();
         let mut passed = BTreeSet::new();

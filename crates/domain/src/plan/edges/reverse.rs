@@ -1,13 +1,14 @@
-//! The way back: what an upgrade does first, a rollback does last.
+//! Order of a downgrade: the first steps of an upgrade become the last.
 //!
-//! While old and new run side by side, the new definitions know both, and the
-//! new backend answers what the old registrations ask. So custom resources go
-//! back first, then registrations, then workloads, then definitions; bindings of
-//! admission policies before the policies, and those before their parameters. What must
-//! exist before something else can run (a namespace, rights, configuration)
-//! comes first whichever way it goes, and so does everything that is created. So
-//! does a workload that does not answer any more, and what refuses the older
-//! version of what needs it.
+//! While both versions run, the newer CRDs serve both, and the newer backend
+//! answers the older registrations. So custom resources are downgraded first,
+//! then registrations, workloads and CRDs. Bindings of admission policies come
+//! before the policies, and policies before their parameters.
+//!
+//! Some steps come first in either direction. These are prerequisites
+//! (namespaces, permissions, configuration), all creations, workloads that do
+//! not answer, and objects that would refuse the older version of their
+//! dependents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,31 +23,31 @@ use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Action, EdgeReason, Need};
 use crate::repo::semantic;
 
-/// What is done in the other order.
+/// Dependencies with a reversed order.
 #[derive(Default)]
 pub(super) struct Turned<'a> {
-    /// Positions of the dependencies whose object that is needed goes last.
+    /// Positions of the dependencies whose needed object changes last.
     dependencies: BTreeSet<usize>,
-    /// The same as pairs of what is needed and what needs it.
+    /// The same dependencies as pairs of needed object and dependent.
     pairs: BTreeSet<(&'a ObjectId, &'a ObjectId)>,
-    /// Workloads that are ready before definitions go back.
+    /// Workloads that must be ready before CRDs are downgraded.
     pub(super) after_workloads: BTreeMap<Vec<&'a ObjectId>, Vec<&'a ObjectId>>,
 }
 
 impl Turned<'_> {
-    /// Whether a dependency, by its position, holds the other way round.
+    /// Returns whether the dependency at a position is reversed.
     pub(super) fn holds(&self, position: usize) -> bool {
         self.dependencies.contains(&position)
     }
 
-    /// Whether what needs an object is done before it.
+    /// Returns whether a dependent changes before the object it needs.
     pub(super) fn has(&self, needed: &ObjectId, by: &ObjectId) -> bool {
         self.pairs.contains(&(needed, by))
     }
 }
 
-/// Decides which dependencies are turned round. One that would close a circle
-/// with others stays as it is.
+/// Selects the dependencies to reverse. A reversal that would create a cycle is
+/// omitted.
 pub(super) fn turn<'a>(
     ctx: &Ctx<'a>,
     draft: &Draft,
@@ -83,7 +84,7 @@ pub(super) fn turn<'a>(
         if !goes_back(draft, definition) || !is_served(ctx, definition) {
             continue;
         }
-        // A stage of the bundle's own says when it goes back.
+        // For a CRD in a declared stage, the stage decides the order.
         if ctx.declared(&ctx.stage_of(definition)).is_some() {
             continue;
         }
@@ -104,19 +105,19 @@ pub(super) fn is_workload(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     ctx.stage_of_kind(id) == StageName::Workloads
 }
 
-/// Whether an object is there and becomes what it was.
+/// Returns whether an existing object is downgraded.
 fn goes_back(draft: &Draft, id: &ObjectId) -> bool {
     draft.action(id) == Some(Action::Update)
 }
 
-/// Whether something is done to both: an object that stays as it is comes neither
-/// before nor after others, and does not keep them in their order.
+/// Returns whether both objects have steps. An unchanged object has no position
+/// in the order and imposes none on others.
 fn is_done(draft: &Draft, dependency: &Dependency<'_>) -> bool {
     let Dependency { from, to, .. } = dependency;
     [from, to].iter().all(|id| draft.done_by.contains_key(**id))
 }
 
-/// Whether both are there, and either may go back first.
+/// Returns whether both objects exist and either may change first.
 fn can_turn(ctx: &Ctx<'_>, draft: &Draft, dependency: &Dependency<'_>) -> bool {
     let may = match dependency.why {
         EdgeReason::Definition => is_served(ctx, dependency.from),
@@ -131,8 +132,8 @@ fn can_turn(ctx: &Ctx<'_>, draft: &Draft, dependency: &Dependency<'_>) -> bool {
         && is_let_through(ctx, dependency.to)
 }
 
-/// Whether the server would take an object before anything else has gone back: a
-/// webhook may deny the older version, or not be there to be asked.
+/// Returns whether the server accepts an object before anything else is
+/// downgraded. A webhook may deny the older version, or be unreachable.
 pub(in crate::plan) fn is_let_through(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     !matches!(
         ctx.observed.predicted.get(id),
@@ -140,9 +141,10 @@ pub(in crate::plan) fn is_let_through(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     )
 }
 
-/// Whether a workload has pods that answer, as far as it is one and known to be
-/// there. One that has none is the reason to go back: it lets no custom resource
-/// through and brings nothing about, so nothing goes back before it.
+/// Returns whether a workload has available pods; true if the object is not a
+/// workload or has not been read. A workload without available pods is usually
+/// the cause of the rollback. It answers no requests and reconciles nothing, so
+/// no other object can be downgraded before it.
 fn answers(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     let available = match id.kind.as_str() {
         "DaemonSet" => "numberAvailable",
@@ -158,26 +160,28 @@ fn answers(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     status.is_none_or(|status| status[available].as_u64().unwrap_or(0) > 0)
 }
 
-/// What an object that goes back first reaches before the one that it needs does.
+/// Returns the state that a dependent must reach before the object it needs is
+/// downgraded.
 pub(super) fn reached_before(ctx: &Ctx<'_>, dependency: &Dependency<'_>) -> Need {
     let Dependency { from, to, why, .. } = dependency;
     let is_own = ctx.definition(&to.group_kind()).is_some();
     if is_own && is_workload(ctx, from) {
-        // The operator installs the version that its custom resource names, and
-        // may know the newer one alone. Where none is named it installs its own:
-        // what is wanted then comes about only when the operator has gone back.
+        // The present controller installs the version that its custom resource
+        // names, and possibly only the newer one knows how to. If the resource
+        // names no version, the controller installs its own, so the change
+        // takes effect only after the controller itself is downgraded.
         let waits = names_another_version(ctx, to) && !ctx.is_applied_only(&ctx.stage_of(to));
         return if waits { Need::Ready } else { Need::Applied };
     }
-    // What must be ready in one direction must be ready in the other; of the
-    // rest it is enough that it is written.
+    // `pleach.dev/after` demands readiness in both directions. For other
+    // dependencies it is sufficient that the object is written.
     match why {
         EdgeReason::After => Need::Ready,
         _ => Need::Applied,
     }
 }
 
-/// Whether the spec of an object comes to name a version that it does not name yet.
+/// Returns whether the spec of an object changes a version number.
 fn names_another_version(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     let wanted = ctx.manifests.get(id).map(|manifest| manifest.value());
     let live = ctx.observed.full.get(id);
@@ -200,8 +204,8 @@ fn has_another_version(wanted: &Value, live: &Value) -> bool {
     }
 }
 
-/// Whether the definition that is there serves all that the wanted one serves:
-/// what relies on the wanted one can be there before it.
+/// Returns whether the present CRD already serves all versions of the desired
+/// one. Dependents of the desired CRD can then be applied before it.
 pub(super) fn is_served(ctx: &Ctx<'_>, definition: &ObjectId) -> bool {
     let facts = ctx.facts.get(definition);
     facts
@@ -213,7 +217,7 @@ pub(super) fn is_served(ctx: &Ctx<'_>, definition: &ObjectId) -> bool {
         })
 }
 
-/// Who comes before whom.
+/// Partial order of objects.
 #[derive(Default)]
 struct Order<'a> {
     later: BTreeMap<&'a ObjectId, BTreeSet<&'a ObjectId>>,
@@ -227,7 +231,7 @@ impl<'a> Order<'a> {
         self.later.entry(earlier).or_default().insert(later);
     }
 
-    /// All of some before all of others.
+    /// Adds all of `earlier` before all of `later`.
     fn join<'i>(
         &mut self,
         earlier: impl Iterator<Item = &'i &'a ObjectId>,
@@ -242,7 +246,7 @@ impl<'a> Order<'a> {
         }
     }
 
-    /// The object, and what comes after it, directly or not.
+    /// Returns the object and all its direct and indirect successors.
     fn later_than(&self, draft: &Draft, from: &'a ObjectId) -> BTreeSet<&'a ObjectId> {
         let mut seen = BTreeSet::from([from]);
         let mut passed = BTreeSet::new();

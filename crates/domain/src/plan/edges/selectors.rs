@@ -1,9 +1,10 @@
-//! A Service whose selector changes, and the workloads that it selects from then
-//! on: somebody ready should be behind it all the time. It goes first where it
-//! selects the pods that are there too, and else comes after pods that are ready:
-//! should those never be, it stays with the former ones. Where neither the former
-//! selector finds the new pods nor the new one the former pods, there is no order
-//! without a gap, and a warning says so.
+//! Services whose selector changes, and the workloads that they select.
+//!
+//! A ready pod should be behind the Service at all times. If the new selector
+//! also matches the existing pods, the Service changes first. Otherwise it
+//! waits for ready pods; if they never become ready, it keeps the previous
+//! pods. If neither selector matches the other pods, no order avoids a gap, and
+//! a warning reports it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,16 +19,17 @@ use crate::plan::prune::service_ref;
 
 type Labels = BTreeMap<String, String>;
 
-/// What of a Service and a workload is written first.
+/// Object of a Service and a workload that is written first.
 enum First {
     Service,
     Workload,
 }
 
-/// How a Service and a workload go on together.
+/// Order between a Service and a workload.
 struct Course {
     first: Option<First>,
-    /// Whether nothing is behind the Service while only one of them is written.
+    /// True if the Service has no endpoints while only one of the two is
+    /// written.
     gap: bool,
 }
 
@@ -35,17 +37,18 @@ struct Course {
 struct Reselected {
     before: Labels,
     after: Labels,
-    /// Its pods may find each other by it, before they are ready.
+    /// True for a headless Service, through which unready pods may discover
+    /// each other.
     is_headless: bool,
-    /// Whether the new selector finds pods right away, and those stay.
+    /// True if the new selector matches existing pods that stay.
     finds_pods: bool,
-    /// Whether the former selector finds pods of this version too.
+    /// True if the previous selector also matches pods of this version.
     keeps_pods: bool,
 }
 
-/// Adds what Services whose selector changes need of the workloads that they
-/// select, or those of them. What itself needs the other, and what the bundle
-/// wants in an earlier stage, is left where it is.
+/// Adds dependencies between Services whose selector changes and the selected
+/// workloads. Omits a dependency that would form a cycle or contradict a
+/// declared stage.
 pub(super) fn run<'a>(ctx: &Ctx<'a>, draft: &mut Draft, found: &mut Dependencies<'a>) {
     let mut reselected: Vec<(&'a ObjectId, &'a str, Reselected)> = Vec::new();
     for &service in ctx.manifests.keys() {
@@ -62,7 +65,7 @@ pub(super) fn run<'a>(ctx: &Ctx<'a>, draft: &mut Draft, found: &mut Dependencies
     for (service, namespace, changed) in reselected {
         let mut gap = Vec::new();
         let workloads = ctx.workloads_in(namespace);
-        // Each is compared, and its steps are looked for.
+        // Each workload is compared and its steps are searched.
         if !draft.budget.work(workloads.len()) {
             return;
         }
@@ -81,7 +84,8 @@ pub(super) fn run<'a>(ctx: &Ctx<'a>, draft: &mut Draft, found: &mut Dependencies
             if is_said || needs.ancestors(from).contains(to) {
                 continue;
             }
-            // Known to the next one too, or two could close a circle.
+            // The next Service must see this edge too, or two could form a
+            // cycle.
             needs.add(from, to);
             found.add(from, to, need, EdgeReason::Selects);
         }
@@ -92,9 +96,9 @@ pub(super) fn run<'a>(ctx: &Ctx<'a>, draft: &mut Draft, found: &mut Dependencies
     }
 }
 
-/// A Service that comes after pods belongs to their stage: what ends with an earlier
-/// one does not wait for it. With a stage of the bundle's own all goes that needs
-/// something of it.
+/// Moves a Service to the stage of the pods it waits for, so that the end of an
+/// earlier stage does not wait for it. Declared stages are exempt, because they
+/// already include all dependents.
 pub(super) fn join(draft: &mut Draft, from: StepId, to: &ObjectId) {
     let stage = draft.steps[from.0].stage.clone();
     if matches!(stage, StageName::Declared(_)) {
@@ -158,7 +162,8 @@ impl Reselected {
         })
     }
 
-    /// What of the Service and a workload goes first, and whether that leaves a gap.
+    /// Returns which of the Service and the workload changes first, and whether
+    /// that leaves a gap.
     fn course(
         &self,
         ctx: &Ctx<'_>,
@@ -174,7 +179,8 @@ impl Reselected {
         let Some(labels) = facts.and_then(|facts| facts.pod_labels.as_ref()) else {
             return nothing;
         };
-        // The pods of what is created anew go before the new ones come in any case.
+        // Recreated workloads lose their pods before the new ones start in any
+        // order.
         let action = draft.action(workload);
         let comes = !matches!(action, None | Some(Action::Recreate | Action::Skip));
         if !comes || !selects(&self.after, labels) {
@@ -185,7 +191,8 @@ impl Reselected {
         let (is_found, is_behind) = (was(&self.after), was(&self.before));
         let is_kept = selects(&self.before, labels);
         if draft.action(service) == Some(Action::Blocked) {
-            // What it selects now goes on as it is, or nothing would be behind it.
+            // The blocked Service keeps its selector, so the selected workload
+            // must keep its pods.
             let first = (is_behind && !is_kept).then_some(First::Service);
             return Course { first, ..nothing };
         }
@@ -194,7 +201,7 @@ impl Reselected {
             (true, true) => None,
             (true, false) => Some(First::Workload),
             (false, true) if is_behind => Some(First::Service),
-            // What a former run left on its way is waited for.
+            // Pods from an interrupted run may not be ready yet.
             (false, true) => ready.filter(|_| is_interrupted(ctx)),
             (false, false) if self.finds_pods => is_behind.then_some(First::Service),
             (false, false) => ready,
@@ -208,26 +215,27 @@ impl Reselected {
     }
 }
 
-/// Whether a selector of a Service finds pods with these labels; an empty one finds none.
+/// Returns whether a selector matches labels; an empty selector matches
+/// nothing.
 pub(in crate::plan) fn selects(selector: &Labels, labels: &Labels) -> bool {
     let mut all = selector.iter();
     !selector.is_empty() && all.all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// Whether the last run did not get to its end.
+/// Returns whether the last run did not finish.
 pub(in crate::plan) fn is_interrupted(ctx: &Ctx<'_>) -> bool {
     let record = ctx.observed.installed.as_ref();
     record.is_some_and(|record| !record.ready && record.installed.is_some())
 }
 
-/// Whether a workload has pods now, as far as it says how many.
+/// Returns whether a workload has pods now, judged by `spec.replicas`.
 fn has_pods(ctx: &Ctx<'_>, workload: &ObjectId) -> bool {
     let live = ctx.observed.full.get(workload);
     live.is_none_or(|live| live.value()["spec"]["replicas"] != 0)
 }
 
-/// The labels of the pods that a workload has now; none where it is not there. One
-/// that was not read is as git has it.
+/// Returns the labels of a workload's present pods. `None` if it does not
+/// exist; for a workload that was not read, the labels in git.
 pub(in crate::plan) fn labels_until_now(ctx: &Ctx<'_>, id: &ObjectId) -> Option<Labels> {
     let Some(live) = ctx.observed.full.get(id) else {
         ctx.observed.live_meta(id)?;
@@ -265,8 +273,8 @@ fn no_endpoints(ctx: &Ctx<'_>, service: &ObjectId, workloads: &[&ObjectId]) -> F
     )
 }
 
-/// What points at a Service: registrations of the release, and those that its pods
-/// made.
+/// Returns the registrations that point at a Service, both shipped ones and
+/// those that pods made.
 fn registrations<'c>(ctx: &'c Ctx<'_>, service: &ObjectId) -> BTreeSet<&'c ObjectId> {
     let Some(service) = service_ref(service) else {
         return BTreeSet::new();

@@ -1,7 +1,8 @@
-//! Whether a gate stops the user that pleach runs as.
+//! Exemption of pleach's own user from gates.
 //!
-//! People may share that user, so a gate stops it too. It is exempt only where the plan
-//! itself writes what is closed, while it is closed; then the plan says so.
+//! People may share that user, so a gate stops it too. It is exempt only if the
+//! plan itself writes closed resources while the gate is closed. A finding then
+//! reports the exemption.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Course, EdgeReason, Need, Op, Step, StepId};
 use crate::plan::overlays::{ancestors, descendants};
 
-/// How the names of service accounts begin: no person is one.
+/// Prefix of ServiceAccount user names, which no person has.
 const ACCOUNT: &str = "system:serviceaccount:";
 
 /// Exempts our own user from the gates that would stop this plan.
@@ -42,8 +43,8 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// The first object that the plan writes while a gate is closed that closes its kind. A
-/// gate of a former run is closed from the start.
+/// Returns the first object of a closed kind that the plan writes while the
+/// gate is closed. A gate of an earlier run is closed from the start.
 fn stopped(ctx: &Ctx<'_>, draft: &Draft, close: StepId, gate: &Gate) -> Option<ObjectId> {
     let id = draft.steps[close.0].overlay.as_ref();
     let mut overlays = draft.overlays.iter();
@@ -61,7 +62,7 @@ fn stopped(ctx: &Ctx<'_>, draft: &Draft, close: StepId, gate: &Gate) -> Option<O
     Some(draft.steps[write.0].object.clone())
 }
 
-/// A person who shares a user with pleach is not stopped.
+/// Reports the exemption, as a warning if people may share the user.
 fn say(ctx: &Ctx<'_>, gate: &Gate, object: &ObjectId) -> Finding {
     let user = ctx.observed.access.user.as_deref();
     let who = match user {
@@ -83,8 +84,8 @@ fn say(ctx: &Ctx<'_>, gate: &Gate, object: &ObjectId) -> Finding {
     finding.on(gate.id())
 }
 
-/// Makes what a gate of a former run would refuse wait until that gate lets it through:
-/// until it is closed again as this plan wants it, or lifted.
+/// Makes writes wait that a gate of an earlier run would refuse. They wait for
+/// `step`, which updates or lifts the gate.
 pub(in crate::plan) fn before_writes(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -102,7 +103,7 @@ pub(in crate::plan) fn before_writes(
     }
 }
 
-/// The steps that create or change something of a kind that is closed.
+/// Returns the steps that create or change objects of a closed kind.
 fn writes(ctx: &Ctx<'_>, draft: &Draft, closed: &[Closed]) -> Vec<StepId> {
     let steps = draft.steps.iter();
     let steps = steps.filter(|step| !draft.dropped.contains(&step.id));
@@ -115,19 +116,21 @@ fn writes(ctx: &Ctx<'_>, draft: &Draft, closed: &[Closed]) -> Vec<StepId> {
             let mut groups = one.groups.iter();
             let mut resources = one.resources.iter();
             groups.any(|one| one == "*" || one == group)
-                // A kind whose plural is not known may be it.
+                // A kind with an unknown plural may be closed.
                 && resources.any(|one| one == "*" || resource.is_none_or(|plural| plural == one))
         })
     };
     steps.filter(is_closed).map(|step| step.id).collect()
 }
 
-/// The group and the plural of the objects that a step creates or changes.
+/// Returns the group and the plural of the objects that a step creates or
+/// changes.
 fn written<'s>(ctx: &'s Ctx<'_>, step: &'s Step) -> Option<(&'s str, Option<&'s str>)> {
     match &step.op {
         Op::Wait | Op::Delete(_) | Op::Close { .. } => return None,
         Op::Lift if is_policy(&step.object) => return None,
-        // Its name is `<plural>.<group>`: the objects of it are written.
+        // A migration writes custom resources; the name of the CRD is
+        // `<plural>.<group>`.
         Op::Migrate { crd, .. } => {
             let (plural, group) = crd.name.split_once('.')?;
             return Some((group, Some(plural)));

@@ -1,4 +1,4 @@
-//! What users keep in a namespace that the product leaves, and that comes along.
+//! User objects that are copied when the product leaves a namespace.
 
 use std::collections::BTreeSet;
 
@@ -12,15 +12,15 @@ use crate::plan::overlays::Progress;
 use crate::repo::{CopyRule, MoveRule};
 use crate::state_objects::{self, holds_state, is_named_as_state};
 
-/// A `ConfigMap` that the cluster makes in every namespace.
+/// `ConfigMap` that the cluster creates in every namespace.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
-/// Says that a Secret is a token of an account, which means nothing elsewhere.
+/// Annotation of ServiceAccount tokens, which are useless in another namespace.
 const TOKEN_OF: &str = "kubernetes.io/service-account.name";
 
 impl Desired {
-    /// What comes along and has to be looked for, with the namespace it is in:
-    /// only while something of the release is left there.
+    /// Returns the rules whose objects must be listed, with their namespace.
+    /// Empty once the release has left the namespace.
     pub fn sought_copies(&self, observed: &Observed) -> Vec<(String, CopyRule)> {
         let moves = self.sequence.moves.iter();
         let patterns = |rule: &MoveRule| rule.copy.iter().any(|one| !one.is_one());
@@ -43,8 +43,8 @@ impl Desired {
 }
 
 impl CopyRule {
-    /// Whether an object that was looked for is a user's: one that a controller
-    /// made, or a release applied, is made anew where it is needed.
+    /// Returns whether a listed object is a user's. Objects of controllers or
+    /// releases are recreated by them.
     pub fn takes(&self, id: &ObjectId, live: &LiveMeta) -> bool {
         let mut labels = self.labels.iter();
         self.names(id)
@@ -58,8 +58,8 @@ impl CopyRule {
     }
 }
 
-/// Whether members are left in the former namespace, or something of the release
-/// that hands its objects over.
+/// Returns whether the previous namespace still has members of this release, or
+/// of the release that hands its objects over.
 fn is_left(rule: &MoveRule, observed: &Observed, is_wanted: &dyn Fn(&ObjectId) -> bool) -> bool {
     let former = observed.former.iter();
     let former = former.flat_map(|former| former.inventory.entries.keys());
@@ -67,7 +67,7 @@ fn is_left(rule: &MoveRule, observed: &Observed, is_wanted: &dyn Fn(&ObjectId) -
     members.any(|id| id.namespace.as_ref() == Some(&rule.from) && !is_wanted(id))
 }
 
-/// Copies them before the workloads that read them.
+/// Adds the copies, before the workloads that read them.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let record = ctx.observed.installed.as_ref();
     if !Progress::of(ctx.desired, record).unfinished {
@@ -91,7 +91,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// What is copied, and where it comes to lie.
+/// Returns the source and target of each copy.
 fn pairs(ctx: &Ctx<'_>, rule: &MoveRule, one: &CopyRule) -> Vec<(ObjectId, ObjectId)> {
     let at = |namespace: &str, name: &str| {
         ObjectId::new(&one.kind.group, &one.kind.kind, Some(namespace), name)
@@ -127,7 +127,7 @@ fn copy(ctx: &Ctx<'_>, draft: &mut Draft, rule: &MoveRule, from: ObjectId, to: O
         to: to.clone(),
     };
     let step = draft.step(ctx, StageName::Config, to, op, &reason);
-    // That of the release may be made without a manifest.
+    // The release namespace may be created without a manifest.
     let made = draft.steps.iter();
     let made = made.filter(|step| step.op.applies() && step.object == namespace);
     let made: Vec<StepId> = made.map(|step| step.id).collect();

@@ -1,5 +1,5 @@
-//! What runs of a release that hands its objects over (`movedFrom`), in another
-//! namespace than what takes over from it.
+//! Workloads of a release that hands its objects over (`movedFrom`) and that
+//! run in another namespace than their successors.
 
 use super::{has_pods, is_behind};
 use crate::finding::{Finding, Kind};
@@ -12,9 +12,9 @@ use crate::plan::model::Action;
 use crate::plan::protection::protected;
 use crate::plan::{Deletion, prune};
 
-/// Decides about what runs of the release whose objects are handed over: where
-/// something takes over from it in another namespace it goes, as if it had been
-/// a member. So does what its pods registered.
+/// Decides the workloads of the release that hands its objects over. A workload
+/// with a successor in another namespace is deleted like a member, and so are
+/// registrations of its pods.
 pub(in crate::plan) fn succeed(ctx: &Ctx<'_>, draft: &mut Draft) {
     let Some(former) = &ctx.observed.former else {
         return;
@@ -51,8 +51,8 @@ pub(in crate::plan) fn succeed(ctx: &Ctx<'_>, draft: &mut Draft) {
     draft.deserted.extend(deserted);
 }
 
-/// Whether everything goes that the former release runs behind a Service. What is
-/// not known to run elsewhere may be behind it.
+/// Returns whether all workloads that may be behind a Service of the other
+/// release are deleted.
 fn is_deserted(ctx: &Ctx<'_>, draft: &Draft, service: &ServiceRef) -> bool {
     let former = ctx.observed.former.iter().flat_map(Former::applied);
     let workloads = former.map(|(id, _)| id).filter(|id| has_pods(id));
@@ -63,8 +63,8 @@ fn is_deserted(ctx: &Ctx<'_>, draft: &Draft, service: &ServiceRef) -> bool {
     behind.peek().is_some() && behind.all(goes)
 }
 
-/// What takes over in another namespace from a workload of the release whose
-/// objects are handed over.
+/// Returns the successor, in another namespace, of a workload of the other
+/// release.
 fn successor<'a>(ctx: &Ctx<'a>, old: &ObjectId) -> Option<&'a ObjectId> {
     if !has_pods(old) || ctx.is_desired(old) {
         return None;
@@ -73,7 +73,7 @@ fn successor<'a>(ctx: &Ctx<'a>, old: &ObjectId) -> Option<&'a ObjectId> {
     named.find(|new| new.group == old.group)
 }
 
-/// Why one workload of the former release stays.
+/// Returns the reason why a workload of the other release stays.
 fn stays(ctx: &Ctx<'_>, (id, entry): (&ObjectId, &Entry), live: &LiveMeta) -> Option<String> {
     let disabled = live.annotations.get(annotations::PRUNE);
     if disabled.is_some_and(|value| value == "disabled") {
@@ -83,8 +83,8 @@ fn stays(ctx: &Ctx<'_>, (id, entry): (&ObjectId, &Entry), live: &LiveMeta) -> Op
     Some(format!("{what} are protected"))
 }
 
-/// Whether a Service is of the release whose objects are handed over, and none
-/// of this one.
+/// Returns whether a Service belongs to the release that hands its objects
+/// over, and not to this one.
 pub(super) fn is_of_former(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
     let id = service.id();
     let former = ctx.observed.former.as_ref();

@@ -1,5 +1,4 @@
-//! A move that a former run did not bring to its end: what is known of it,
-//! whatever that run deleted already.
+//! Moves that an earlier run did not finish, reconstructed from the journal.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +12,10 @@ use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Action, EdgeReason, Need, Op, StepId};
 use crate::plan::verify::services;
 
-/// From which namespace to which a former run moved, and back: what it emptied
-/// names both places. Where it emptied nothing yet, or what it emptied runs again,
-/// the journal still has the Services with which pods had registered themselves.
-/// Its gate, and what the bundle declares, say that there are such.
+/// Returns the source and target namespaces of unfinished moves, in both
+/// directions. Journaled overlays of emptied workloads name both. Otherwise the
+/// journal still lists the Services with which pods had registered. The gate of
+/// the move and the declared runtime objects confirm such registrations.
 pub(super) fn begun(ctx: &Ctx<'_>, draft: &Draft) -> BTreeSet<(Place, Place)> {
     let mut found = BTreeSet::new();
     for (id, journaled) in &ctx.observed.journal.overlays {
@@ -39,8 +38,8 @@ pub(super) fn begun(ctx: &Ctx<'_>, draft: &Draft) -> BTreeSet<(Place, Place)> {
     found
 }
 
-/// The gate of a move that a former run closed and did not lift. One that the
-/// bundle declares says nothing about moves.
+/// Returns the gate of a move that an earlier run closed and did not lift. A
+/// gate of this name that the bundle declares is unrelated to moves.
 fn closed<'a>(ctx: &Ctx<'a>) -> Option<&'a ObjectId> {
     let mut rules = ctx.sequence.gates.iter();
     if rules.any(|rule| rule.name == NAME) {
@@ -52,21 +51,21 @@ fn closed<'a>(ctx: &Ctx<'a>) -> Option<&'a ObjectId> {
     gate.map(|(_, journaled)| &journaled.object)
 }
 
-/// Whether a former run began a change that did not converge.
+/// Returns whether an earlier run started a change that did not finish.
 fn is_unfinished(ctx: &Ctx<'_>) -> bool {
     let record = ctx.observed.installed.as_ref();
     record.is_some_and(|record| record.applying.is_some())
 }
 
-/// Whether the bundle says that pods register themselves with a Service of this
-/// name.
+/// Returns whether the bundle declares that pods register with a Service of
+/// this name.
 fn registers(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
     let mut objects = ctx.desired.runtime_objects.iter();
     objects.any(|one| !one.optional && one.service.as_ref() == Some(&service.name))
 }
 
-/// What a former run removed, and is not there to be seen any more, is waited for
-/// only where the bundle names it.
+/// Warns about registrations that an earlier run deleted and that the bundle
+/// does not declare, because no step can wait for them.
 pub(super) fn say_unknown(ctx: &Ctx<'_>, draft: &mut Draft) {
     let Some(gate) = closed(ctx) else { return };
     let mut objects = ctx.desired.runtime_objects.iter();
@@ -80,9 +79,9 @@ pub(super) fn say_unknown(ctx: &Ctx<'_>, draft: &mut Draft) {
     draft.findings.push(finding.on(gate.clone()).hint(hint));
 }
 
-/// Starts again what is to register itself, has not, and runs on as it is: what
-/// its pods registered when they started went with a former run. What comes anew,
-/// or was emptied, registers without that.
+/// Restarts unchanged workloads that should have registered and have not,
+/// because an earlier run deleted their registrations. New and emptied
+/// workloads register without a restart.
 pub(super) fn restart(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, StepId)]) {
     let backends: BTreeSet<&ObjectId> = silent(ctx)
         .iter()
@@ -117,9 +116,9 @@ pub(super) fn restart(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, St
     }
 }
 
-/// The Services that something is to be registered with, and nothing is, when a
-/// change was stopped and git turned back from it. On the way on, what registers
-/// starts after the end of what was registered before.
+/// Returns the Services that should have registrations and have none, after git
+/// went back from an unfinished change. If the change continues instead, its
+/// workloads start after the old registrations are gone and register then.
 fn silent(ctx: &Ctx<'_>) -> BTreeSet<ServiceRef> {
     let observed = ctx.observed;
     let mut found = BTreeSet::new();
@@ -135,7 +134,7 @@ fn silent(ctx: &Ctx<'_>) -> BTreeSet<ServiceRef> {
             kind: kind.clone(),
             namespace: None,
         };
-        // What could not be listed may be there.
+        // An unlisted registration may exist.
         if observed.listings.get(&key) != Some(&Listing::Complete) {
             continue;
         }
@@ -156,7 +155,8 @@ fn silent(ctx: &Ctx<'_>) -> BTreeSet<ServiceRef> {
     found
 }
 
-/// Whether git asks for what is installed, or for something else than was begun.
+/// Returns whether git wants the installed version, or another one than the
+/// unfinished change.
 fn is_turned(ctx: &Ctx<'_>) -> bool {
     let Some(record) = &ctx.observed.installed else {
         return false;

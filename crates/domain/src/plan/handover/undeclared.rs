@@ -1,6 +1,6 @@
-//! What pods had registered, goes with a move, and stands in no `runtimeObjects`:
-//! the new version may do without it. So it is given a while to come back, in which
-//! the gate stays closed, and is not missed after that.
+//! Registrations of pods that are deleted in a move and that `runtimeObjects`
+//! does not declare. The new version may not need them. The gate stays closed
+//! for a short time in which they may come back, and then is lifted.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{StepId, Until};
 
-/// How long it is waited for at most; a quarter of the timeout where that is less.
+/// Maximum wait; a quarter of the timeout if that is less.
 const A_WHILE: SignedDuration = SignedDuration::from_mins(1);
 
 fn patience(ctx: &Ctx<'_>) -> SignedDuration {
@@ -21,8 +21,8 @@ fn patience(ctx: &Ctx<'_>) -> SignedDuration {
     share.min(A_WHILE)
 }
 
-/// The registrations that go before the workloads come, and that nothing says their
-/// pods make again, each with the Services that take over from theirs.
+/// Returns undeclared registrations that are deleted before workloads start,
+/// with their Service and its successors.
 fn undeclared(ctx: &Ctx<'_>, draft: &Draft) -> Vec<(ObjectId, ServiceRef, Vec<ServiceRef>)> {
     let mut found = Vec::new();
     for Unregistered {
@@ -52,7 +52,7 @@ fn undeclared(ctx: &Ctx<'_>, draft: &Draft) -> Vec<(ObjectId, ServiceRef, Vec<Se
     found
 }
 
-/// Says how long it is waited for.
+/// Reports the length of the wait.
 pub(super) fn say(ctx: &Ctx<'_>, draft: &mut Draft) {
     for (object, service, _) in undeclared(ctx, draft) {
         let what = format!(
@@ -77,7 +77,7 @@ pub(super) fn say(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// The waits for it, which end well in any case.
+/// Adds the waits, which succeed even after a time-out.
 pub(in crate::plan) fn waits(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<StepId> {
     let undeclared = undeclared(ctx, draft).into_iter();
     let awaited: BTreeSet<_> = undeclared

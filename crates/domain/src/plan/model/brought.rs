@@ -1,12 +1,12 @@
-//! What releases bring that are carried out before another one.
+//! Objects of releases that are applied before the planned one.
 
 use std::collections::BTreeSet;
 
 use crate::definition::is_definition;
 use crate::object::{ApiVersion, Gvk, Manifest, ObjectId};
 
-/// Kinds and namespaces that are not there yet when a release is planned, and
-/// are when its turn comes.
+/// Kinds, namespaces and Services that do not exist when a release is planned.
+/// Earlier releases of the same command create them before it is applied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Brought {
     kinds: BTreeSet<Gvk>,
@@ -16,7 +16,8 @@ pub struct Brought {
 }
 
 impl Brought {
-    /// Adds what a release has, and the namespace that is made for it.
+    /// Adds the objects of an earlier release, and the namespace created for
+    /// it.
     pub fn add(&mut self, manifests: &[Manifest], namespace: Option<&str>) {
         self.namespaces.extend(namespace.map(str::to_owned));
         for manifest in manifests {
@@ -34,17 +35,17 @@ impl Brought {
         }
     }
 
-    /// Whether a kind is served once those releases are there.
+    /// Returns whether a kind is served once the earlier releases are applied.
     pub fn serves(&self, gvk: &Gvk) -> bool {
         self.kinds.contains(gvk) || self.apis.contains(&gvk.api_version)
     }
 
-    /// Whether a Service is there by then.
+    /// Returns whether an earlier release contains the Service.
     pub fn has_service(&self, id: &ObjectId) -> bool {
         self.services.contains(id)
     }
 
-    /// Whether a namespace is there by then.
+    /// Returns whether an earlier release creates the namespace.
     pub fn has_namespace(&self, name: &str) -> bool {
         self.namespaces.contains(name)
     }

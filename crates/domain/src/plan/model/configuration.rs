@@ -1,5 +1,5 @@
-//! Pods that are replaced when what they read changes: their template carries
-//! the digest of it.
+//! Restarts of pods whose configuration changes: the pod template carries a
+//! digest of the ConfigMaps and Secrets it reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,10 @@ use crate::object::{Digest, DigestKey, Manifest, ObjectId, annotations, canonica
 use crate::order::configuration;
 
 impl Desired {
-    /// Writes into the pod templates what their pods read of this release, where
-    /// that is asked for. Returns the workloads that need the key for it and
-    /// are left as they are without: a plain digest of a secret can be guessed.
+    /// Annotates pod templates with a digest of the configuration they read
+    /// from this release, if enabled. Returns the workloads that need `key` for
+    /// the digest and are left unchanged without it: a plain digest of a secret
+    /// can be guessed.
     pub(super) fn stamp_pods(&mut self, key: Option<&DigestKey>) -> BTreeSet<ObjectId> {
         let mut unkeyed = BTreeSet::new();
         if !self.terms.restart_on_config_change {
@@ -54,8 +55,9 @@ impl Desired {
     }
 }
 
-/// Digest of what objects hold: of their data alone, labels restart nothing.
-/// None where it would be of secrets and there is no key.
+/// Computes a digest of the data of ConfigMaps and Secrets. Labels do not
+/// count, so a new label restarts nothing. `None` if a Secret is among them and
+/// there is no key.
 fn digest(read: &[&Manifest], key: Option<&DigestKey>) -> Option<Digest> {
     let contents: Vec<Value> = read
         .iter()
@@ -76,8 +78,8 @@ fn digest(read: &[&Manifest], key: Option<&DigestKey>) -> Option<Digest> {
     }
 }
 
-/// Annotates a pod template; none where there is no place for it, which the
-/// server will say of the object.
+/// Annotates a pod template. `None` if the object has no valid template; the
+/// server then rejects the object itself.
 fn annotate(value: &mut Value, digest: &Digest) -> Option<()> {
     let template = value
         .get_mut("spec")?
@@ -91,7 +93,7 @@ fn annotate(value: &mut Value, digest: &Digest) -> Option<()> {
     Some(())
 }
 
-/// A member that is an object, and made where it is missing.
+/// Returns a member that is an object, and creates it if missing.
 fn member<'a>(
     parent: &'a mut Map<String, Value>,
     name: &str,

@@ -1,4 +1,4 @@
-//! What steps do.
+//! Operations of steps.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,29 +11,29 @@ use crate::observe::{DesiredDigest, FieldConflict};
 use crate::plan::{Deletion, Propagation};
 use crate::repo::Count;
 
-/// The operations.
+/// Operation of a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Op {
-    /// Server-side apply under the release's manager.
+    /// Server-side apply with the field manager of the release.
     Apply {
-        /// What is sent.
+        /// Object to send.
         body: Body,
-        /// Fields that are taken over from others, as they were shown. The apply is
-        /// sent without force first; a conflict with anybody else, or about
-        /// another field, fails the step.
+        /// Fields taken over from other managers, as shown in the plan. The
+        /// apply is first sent without force. A conflict with another manager
+        /// or about another field fails the step.
         take_over: Vec<FieldConflict>,
-        /// Fields that are left as they are in the cluster, this once.
+        /// Fields that keep their cluster value in this apply.
         #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_texts")]
         leave: Vec<FieldPath>,
     },
-    /// Changes who owns what, and no value that git wants.
+    /// Changes field ownership, but no value that git declares.
     Own(Own),
-    /// POST: only if absent.
+    /// POST, which fails if the object exists.
     Create {
-        /// What is sent.
+        /// Object to send.
         body: Body,
-        /// A Job that runs once.
+        /// True for a run-once Job.
         once: bool,
     },
     /// A JSON patch that tests the resourceVersion.
@@ -43,59 +43,60 @@ pub enum Op {
         /// Subresource, such as `scale`.
         subresource: Option<String>,
     },
-    /// Makes a temporary change: the patch of the step's overlay, after what it
-    /// replaces was written down.
+    /// Makes a temporary change, after the replaced values are journaled.
     Set {
-        /// A merge patch.
+        /// JSON merge patch.
         patch: NonSecret,
     },
-    /// Closes a gate, after it was written down; one that is closed already
-    /// becomes as it is here.
+    /// Closes a gate after it is journaled. A gate that is already closed is
+    /// updated to this state.
     Close {
-        /// What is closed, and for whom it is not.
+        /// Gate, with its closed resources and exempt users.
         gate: Gate,
     },
-    /// Takes a temporary change back, as far as it still is ours; lifts a gate.
+    /// Reverts a temporary change, as far as the fields are still ours, or
+    /// lifts a gate.
     Lift,
-    /// Replaces the pods of a workload, unless that was done for this mark.
+    /// Restarts a workload, unless it already carries this mark.
     Restart {
-        /// The annotation of the pod template that holds the mark.
+        /// Annotation of the pod template that stores the mark.
         key: String,
-        /// What it is done for.
+        /// Value that identifies the cause of the restart.
         mark: String,
     },
-    /// Replaces pods of a `DaemonSet` whose controller leaves that to others,
-    /// until so many run what it says now.
+    /// Deletes pods of a `DaemonSet` with update strategy `OnDelete` until this
+    /// many run the current template.
     Replace {
-        /// How many.
+        /// Number of pods.
         pods: Count,
     },
     /// A deletion.
     Delete(Deletion),
-    /// Read at run time and created elsewhere: no secret in a plan.
+    /// Reads an object at run time and creates it elsewhere, so that no secret
+    /// is part of the plan.
     Copy {
-        /// Where it is read.
+        /// Source object.
         from: ObjectId,
-        /// Where it is created.
+        /// Object to create.
         to: ObjectId,
     },
-    /// Stored objects are rewritten at another version.
+    /// Rewrites stored objects at another version.
     Migrate {
-        /// The definition.
+        /// CRD of the objects.
         crd: ObjectId,
-        /// The versions that nothing is stored in afterwards, and that nothing
-        /// records.
+        /// Versions to migrate from. Afterwards no object is stored in them and
+        /// `storedVersions` does not list them.
         from: Vec<String>,
-        /// The version to store.
+        /// Version to store.
         to: String,
     },
-    /// Nothing is done; the step completes when its condition holds.
+    /// No operation; the step completes when its condition is met.
     Wait,
 }
 
 impl Op {
-    /// What of the operation an approval binds to; without the body where its
-    /// digest could not be known.
+    /// Returns the part of the operation that an approval covers. The digest of
+    /// the body is omitted if it could not be computed.
     pub(in crate::plan) fn effect(&self, with_body: bool) -> Value {
         let digest = |body: &Body| {
             if with_body {
@@ -114,15 +115,17 @@ impl Op {
             }
             Self::Own(own) => serde_json::json!(["own", own.effect()]),
             Self::Create { body, .. } => serde_json::json!(["create", digest(body)]),
-            // Patches carry resourceVersions; what they do shows in the apply that follows.
+            // Patches contain resourceVersions. Their effect is part of the
+            // apply that follows.
             Self::Patch { subresource, .. } => serde_json::json!(["patch", subresource]),
             Self::Set { patch } => serde_json::json!(["set", patch]),
             Self::Close { gate } => serde_json::json!(["close", gate]),
             Self::Lift => serde_json::json!(["lift"]),
-            // The mark moves with every change of the release.
+            // The mark changes with every change of the release.
             Self::Restart { .. } => serde_json::json!(["restart"]),
             Self::Replace { pods } => serde_json::json!(["replace", pods]),
-            // What a StatefulSet or a Job ran goes with it, or stays without it.
+            // The propagation decides whether pods of a StatefulSet or Job are
+            // deleted with it.
             Self::Delete(deletion) if deletion.propagation() == Propagation::Orphan => {
                 serde_json::json!(["delete", "orphan"])
             }
@@ -135,12 +138,12 @@ impl Op {
         }
     }
 
-    /// Whether it sends the object.
+    /// Returns whether the operation sends the rendered object.
     pub(in crate::plan) fn applies(&self) -> bool {
         matches!(self, Self::Apply { .. } | Self::Create { .. })
     }
 
-    /// A word for people.
+    /// Returns a verb for users.
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Apply { .. } => "apply",
@@ -159,26 +162,26 @@ impl Op {
     }
 }
 
-/// A change of the record of owners: one JSON patch that is made from the
-/// object as it is when the step runs, and tests its resourceVersion.
+/// A change of field ownership. It is one JSON patch, built from the live
+/// object at execution, and tests the resourceVersion.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Own {
-    /// Version of the manifest, for an object without a record.
+    /// API version of the manifest, for an object without managed fields.
     pub api_version: String,
-    /// Managers whose fields become ours.
+    /// Field managers whose fields become ours.
     pub from: Vec<String>,
-    /// Fields that come back to us alone, as `fieldsV1`.
+    /// Fields that become ours alone again, as `fieldsV1`.
     #[serde(skip_serializing_if = "FieldSet::is_empty")]
     pub take_back: FieldSet,
-    /// Fields that are left to others from now on.
+    /// Fields whose ownership we give up.
     pub give_up: Vec<FieldPattern>,
-    /// Labels and annotations that are taken off: marks of former deployers.
+    /// Labels and annotations to remove: marks of other deployment tools.
     #[serde(serialize_with = "as_texts")]
     pub strip: Vec<FieldPath>,
-    /// Digest of the fields that we own afterwards: with others, somebody wrote
-    /// to the object since the plan was made. None where the plan itself writes to
-    /// it before.
+    /// Digest of the fields that we own afterwards. A different digest means
+    /// that another client wrote the object since planning. `None` if the plan
+    /// itself writes the object before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fields: Option<Digest>,
 }
@@ -197,16 +200,16 @@ impl Own {
     }
 }
 
-/// Stands for the digest of a secret object before its key exists.
+/// Placeholder for the digest of a secret object before its key exists.
 const UNKEYED: &str = "unkeyed";
 
-/// What an apply sends.
+/// Body of an apply.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Body {
-    /// The rendered manifest of the step's object, by its written digest.
+    /// Rendered manifest of the step's object, identified by its digest.
     Rendered(DesiredDigest),
-    /// An object that the planner made.
+    /// Object that the planner built.
     Inline(NonSecret),
 }
 
@@ -220,7 +223,7 @@ impl Body {
     }
 }
 
-/// A value that holds nothing secret and may be written down.
+/// A value without secrets, which may be stored and printed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NonSecret(pub Value);

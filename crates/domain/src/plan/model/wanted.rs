@@ -1,4 +1,4 @@
-//! What git wants of a release, and what it allows.
+//! Desired state of a release, and the policy for its plan.
 
 use std::collections::BTreeMap;
 
@@ -18,77 +18,78 @@ use crate::repo::{
 
 use super::Brought;
 
-/// What git wants of one release, rendered.
+/// Desired state of one release, after rendering.
 #[derive(Debug, Clone)]
 pub struct Desired {
     /// Environment and release.
     pub name: ReleaseName,
-    /// Where its record is kept.
+    /// Location of its record.
     pub store: Store,
     /// Id of the repository (I11).
     pub repository: String,
-    /// The bundle.
+    /// Name of the bundle.
     pub bundle: String,
-    /// Its version; the revision for bundles without versions.
+    /// Version of the bundle; the revision if the bundle has no versions.
     pub version: String,
     /// git commit, `<commit>-dirty` or `none`.
     pub revision: String,
     /// Default namespace of the release.
     pub namespace: Option<String>,
-    /// Whether that namespace may be created when no manifest has it.
+    /// True if pleach may create that namespace when no manifest contains it.
     pub create_namespace: bool,
     /// Rendered objects, sorted by stage, kind order, namespace, name.
     pub manifests: Vec<Manifest>,
-    /// Objects that the workloads make.
+    /// Objects that the workloads create at run time.
     pub runtime_objects: Vec<RuntimeObject>,
-    /// What gets written as `pleach.dev/desired`, by id: of the objects without
-    /// their ignored fields.
+    /// Values of `pleach.dev/desired` by object, computed without ignored
+    /// fields.
     pub digests: BTreeMap<ObjectId, DesiredDigest>,
-    /// Fields that are left to others.
+    /// Fields that other field managers own.
     pub ignored: Ignored,
-    /// What render had to say.
+    /// Findings of rendering.
     pub findings: Vec<Finding>,
-    /// Where it comes from and how it may end.
+    /// Dependencies, origin and removal rules.
     pub terms: Terms,
-    /// What its bundle says about the course of a change.
+    /// Stages, checks and overlays that the bundle declares.
     pub sequence: Sequence,
 }
 
-/// What git says of the origin and the end of a release.
+/// Rules from git about dependencies, origin and removal of a release.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// What must be ready before it starts.
+    /// Dependencies that must be ready before the release starts.
     pub depends_on: Vec<Dependency>,
-    /// The release whose objects are handed over to it.
+    /// Release whose objects this one takes over.
     pub moved_from: Option<ReleaseName>,
-    /// The ApplySet of that release, as its record says; filled in when the
-    /// cluster is observed.
+    /// ApplySet id of that release from its record, filled in when the cluster
+    /// is observed.
     pub former_set: Option<String>,
-    /// Whether git has that release no more: then what of it runs elsewhere ends
-    /// before its successor starts.
+    /// True if git no longer contains that release. Its workloads in another
+    /// namespace then stop before those of the successor start.
     pub former_is_given_up: bool,
-    /// Releases that take over objects of it, and that git has beside it.
+    /// Releases in git that take over objects of this one.
     pub heirs: Vec<Heir>,
-    /// What comes before it, carried out by the same command.
+    /// Objects of releases that the same command applies first.
     pub brought: Brought,
-    /// What forbids its end.
+    /// Conditions that block the uninstall.
     pub block_uninstall: Vec<BlockUninstall>,
-    /// Kinds that its environment protects beside the built-in ones.
+    /// Kinds that the environment protects in addition to the built-in ones.
     pub protect: Vec<Protect>,
-    /// When and how the controller syncs its environment.
+    /// When and how the controller syncs the environment.
     pub sync: SyncPolicy,
     /// Deadline of each wait.
     pub timeout: Option<SignedDuration>,
-    /// How long a pod may report that it cannot start before its wait fails; `None`: never.
+    /// Time that a pod may report a start failure before its wait fails;
+    /// `None`: forever.
     pub fail_fast: Option<SignedDuration>,
-    /// Whether pods are replaced when what they read changes.
+    /// True if pods restart when their configuration changes.
     pub restart_on_config_change: bool,
-    /// The branch that a loop follows for it; none at a desk.
+    /// Branch that the controller follows; `None` in the CLI.
     pub source: Option<Source>,
 }
 
 impl Desired {
-    /// What is recorded for the end of the release.
+    /// Returns the data that the record stores for a later uninstall.
     pub fn memory(&self) -> Memory {
         Memory {
             namespace: self.namespace.clone(),
@@ -111,29 +112,31 @@ impl Desired {
 }
 
 impl Desired {
-    /// The releases that it depends on, by their names.
+    /// Returns the names of the releases that this one depends on.
     pub fn depends_on(&self) -> impl Iterator<Item = &str> {
         self.terms.depends_on.iter().filter_map(Dependency::release)
     }
 
-    /// Whether what it depends on has to be ready before a plan is carried out.
-    /// What was reached once is kept as it is without that.
+    /// Returns whether dependencies must be ready before the plan is executed.
+    /// A release that was reconciled before is maintained without that.
     pub fn needs_dependencies(&self, record: Option<&Installed>) -> bool {
         !self.terms.depends_on.is_empty() && self.is_fresh(record)
     }
 
-    /// The id of the release's ApplySet: what its members carry as part-of label.
+    /// Returns the ApplySet id of the release, which its members carry in the
+    /// part-of label.
     pub fn apply_set(&self) -> String {
         self.store.apply_set(&self.name)
     }
 
-    /// Digest of everything that is wanted: what an attempt is told by.
+    /// Computes a digest of the desired state. Attempts are identified by it.
     pub fn digest(&self) -> Digest {
         self.digest_at(&self.version)
     }
 
-    /// Digest of the same objects as another version. A bundle without versions
-    /// has revisions for versions, which move with every commit.
+    /// Computes the digest of the same objects with another version. If the
+    /// bundle has no versions, the version is the revision and changes with
+    /// every commit.
     fn digest_at(&self, version: &str) -> Digest {
         let objects: Vec<(String, Option<String>)> = self
             .digests
@@ -143,8 +146,8 @@ impl Desired {
                 DesiredDigest::Unkeyed => (id.to_string(), None),
             })
             .collect();
-        // The canonical text, without a tree of values that is made for it: texts
-        // always have a JSON form, and memory takes all of it.
+        // Serializes directly, without an intermediate `Value` tree. Strings
+        // always have a JSON form, and writing to memory cannot fail.
         let mut text = Vec::new();
         drop(serde_json::to_writer(
             &mut text,
@@ -157,7 +160,7 @@ impl Desired {
         self.version != self.revision
     }
 
-    /// Whether an attempt was for what is wanted now.
+    /// Returns whether an attempt was for the present desired state.
     pub fn is_of(&self, attempt: &Attempt) -> bool {
         let version = if self.has_version() {
             &self.version
@@ -167,7 +170,8 @@ impl Desired {
         attempt.digest == self.digest_at(version)
     }
 
-    /// Names what is wanted, whatever the commit that wants it.
+    /// Returns a short mark of the desired state that does not depend on the
+    /// commit.
     pub(in crate::plan) fn mark(&self) -> String {
         let version = if self.has_version() {
             &self.version
@@ -177,10 +181,9 @@ impl Desired {
         self.digest_at(version).short()
     }
 
-    /// Fills in what gets written as `pleach.dev/desired`, of objects with
-    /// ignored fields without them; `key` is for the objects that hold secrets.
-    /// Where pods are to be replaced when what they read changes, their
-    /// templates get the digest of that.
+    /// Computes the `pleach.dev/desired` digests, without ignored fields. `key`
+    /// is used for objects with secrets. If pods restart on configuration
+    /// changes, also annotates their templates.
     pub fn digest_with(&mut self, key: Option<&DigestKey>) {
         let unkeyed = self.stamp_pods(key);
         self.digests = self
@@ -209,7 +212,7 @@ impl Desired {
         }
     }
 
-    /// Leaves the replicas of the manifests that an autoscaler scales to it.
+    /// Ignores `spec.replicas` of a manifest that an autoscaler scales.
     pub fn leave_replicas(&mut self, target: &ObjectId, autoscaler: &ObjectId) {
         let replicas = FieldPattern::replicas();
         let manifests = &self.manifests;
@@ -232,8 +235,9 @@ impl Desired {
         );
     }
 
-    /// Leaves the rules of aggregated roles to the controller that writes them:
-    /// what git says of them, `rules: []` as a rule, would take all rights away.
+    /// Ignores the rules of aggregated roles, which a cluster controller
+    /// writes. The value in git, usually `rules: []`, would remove all
+    /// permissions.
     pub fn leave_aggregated_rules(&mut self) {
         for manifest in &self.manifests {
             let id = manifest.id();
@@ -260,25 +264,26 @@ impl Desired {
     }
 }
 
-/// What the environment file and the flags allow.
+/// Limits for a plan, from the environment file and the flags.
 #[derive(Debug, Clone)]
 pub struct Policy {
     /// Id of the cluster that the environment names.
     pub cluster: Option<ClusterId>,
-    /// Field managers whose objects may be taken over.
+    /// Field managers whose objects pleach is allowed to adopt.
     pub adopt: Vec<String>,
-    /// Whether and how much may be pruned.
+    /// Limits on pruning.
     pub prune: PrunePolicy,
-    /// Kinds that are protected beside the built-in ones.
+    /// Kinds that are protected in addition to the built-in ones.
     pub protect: Vec<Protect>,
-    /// Destructive steps allowed in git.
+    /// Destructive steps that git consents to.
     pub consent: Vec<Consent>,
     /// Deadline of each wait.
     pub timeout: SignedDuration,
-    /// Whether readiness is waited for; without it nothing is verified or pruned.
+    /// True if steps wait for readiness. Otherwise nothing is verified or
+    /// pruned.
     pub wait: bool,
-    /// Whether every object goes through read and dry run.
+    /// True if every object is read and dry-run.
     pub verify: bool,
-    /// Which versions can be gone to from which.
+    /// Version changes that the bundle supports.
     pub versions: VersionPolicy,
 }

@@ -1,8 +1,11 @@
-//! Puts steps between the stages: after everything before, before everything
-//! after. A bundle may assign what an earlier stage needs to a later one. What
-//! begins, begins before all that is later in name, and what is earlier in name
-//! only comes after it; what ends, ends after all that is earlier in name, and
-//! what that needs does not wait for the end: a gate is never lifted too soon.
+//! Orders steps relative to a stage: after all earlier steps and before all
+//! later ones.
+//!
+//! A bundle may assign a prerequisite of an earlier stage to a later one. The
+//! start of a temporary change precedes all steps of later stages. A step of an
+//! earlier stage that depends on one of those follows the start. The end
+//! follows all steps of earlier stages, and their prerequisites in later stages
+//! do not wait for it. A gate is thus never lifted too soon.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +16,14 @@ use crate::plan::model::{EdgeReason, Need, Op, Step, StepId};
 use crate::plan::stages::at_barrier;
 use crate::plan::verify::reached;
 
-/// Where steps stand, seen from a stage.
+/// Place of steps relative to a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
-    /// Before everything else in it.
+    /// Before all other steps of the stage.
     Before,
-    /// They are the stage.
+    /// The steps of the stage itself.
     In,
-    /// After everything else in it.
+    /// After all other steps of the stage.
     After,
 }
 
@@ -55,8 +58,8 @@ pub(super) fn place(
         .steps
         .iter()
         .filter(|step| is_other(step.id) && place.comes_after(&step.stage, stage))
-        // What is taken back is taken back before it is made again, and what
-        // begins with the same stage does so at the same time.
+        // Reverts precede new changes of the same stage, and changes that start
+        // with the same stage are unordered.
         .filter(|step| step.stage > *stage || !is_temporary(step))
         .map(|step| step.id)
         .collect();
@@ -72,12 +75,12 @@ pub(super) fn place(
         .steps
         .iter()
         .filter(|step| is_other(step.id) && place.comes_before(&step.stage, stage))
-        // What ends is put in its place when all that begins is: what belongs before its
-        // end may need what comes behind this.
+        // Lifts are placed after all starts: a step before a lift may depend on
+        // steps after this start.
         .filter(|step| place != Place::Before || !matches!(step.op, Op::Lift))
         .filter(|step| !behind.contains(&step.id))
         .collect();
-    // What they need of a later stage is not held up by what waits for them.
+    // Prerequisites in later stages must not wait for the group.
     let needed = ancestors(
         draft,
         &earlier.iter().map(|step| step.id).collect::<Vec<_>>(),
@@ -104,7 +107,7 @@ pub(super) fn place(
     draft.all_before(ctx, stage.clone(), &done, &later, &why, &reason);
 }
 
-/// Makes what is in stages behind this one wait for `group`.
+/// Makes later stages wait for `group`.
 pub(in crate::plan) fn before_later(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
@@ -123,7 +126,7 @@ pub(in crate::plan) fn before_later(
     draft.all_before(ctx, stage.clone(), &done, &later, why, reason);
 }
 
-/// These steps, and everything that needs them.
+/// Returns the steps and all their direct and indirect dependents.
 pub(in crate::plan) fn descendants(draft: &Draft, of: Vec<StepId>) -> BTreeSet<StepId> {
     let mut dependents: Vec<Vec<StepId>> = vec![Vec::new(); draft.steps.len()];
     for step in &draft.steps {
@@ -144,7 +147,7 @@ pub(in crate::plan) fn descendants(draft: &Draft, of: Vec<StepId>) -> BTreeSet<S
     found
 }
 
-/// Everything that these steps need.
+/// Returns all direct and indirect dependencies of the steps.
 pub(in crate::plan) fn ancestors(draft: &Draft, of: &[StepId]) -> BTreeSet<StepId> {
     let mut found = BTreeSet::new();
     let mut open = of.to_vec();

@@ -1,10 +1,12 @@
-//! How a `DaemonSet` is rolled out: a few pods first, the others at a pace.
+//! Staged rollout of a `DaemonSet`: a few pods first, then the others with a
+//! limit.
 //!
-//! Two temporary changes are on before its new template is applied. With
-//! `OnDelete` its controller replaces no pod by itself: the first ones are
-//! replaced by us and watched. When that is taken back, the controller replaces
-//! the others, so many at a time; when that is taken back too, the object says
-//! what its manifest says. Wherever this stops, it is the former pods that stay.
+//! Two temporary changes start before the new template is applied. `OnDelete`
+//! stops the controller from replacing pods, so that pleach replaces and
+//! watches the first ones. After that is reverted, the controller replaces the
+//! others, up to `maxUnavailable` at a time. Then the second change is
+//! reverted, and the object matches its manifest. If the rollout stops at any
+//! point, the previous pods remain.
 
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -20,16 +22,16 @@ use crate::plan::model::{Action, EdgeReason, Need, NonSecret, Op, StepId, Until}
 use crate::plan::verify::reached;
 use crate::repo::{Count, RolloutRule, StageRule};
 
-/// How long pods must stay as they should before they are relied on: a status
-/// that is about to change looks right for a moment.
+/// Time for which pods must stay ready: a status about to change looks correct
+/// for a moment.
 const STEADY: SignedDuration = SignedDuration::from_secs(5);
 
-/// Whether a temporary change keeps a controller from replacing pods.
+/// Returns whether a temporary change stops a controller from replacing pods.
 pub(in crate::plan) fn holds(patch: &Value) -> bool {
     patch["spec"]["updateStrategy"]["type"] == "OnDelete"
 }
 
-/// The temporary changes of `DaemonSets` whose pods are exchanged.
+/// Returns the temporary changes of `DaemonSets` whose pods are replaced.
 pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
     let mut all = Vec::new();
     for &id in ctx.assigned.keys() {
@@ -84,8 +86,8 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
     all
 }
 
-/// Whether its pods are replaced: its template changes, or a former run began
-/// with it and did not get to the end.
+/// Returns whether pods are replaced: the template changes, or an earlier run
+/// started the rollout and did not finish.
 fn is_exchanged(ctx: &Ctx<'_>, draft: &Draft, id: &ObjectId, live: &Live) -> bool {
     if !matches!(draft.action(id), Some(Action::Update | Action::Adopt)) {
         return false;
@@ -97,20 +99,20 @@ fn is_exchanged(ctx: &Ctx<'_>, draft: &Draft, id: &ObjectId, live: &Live) -> boo
     changes_template(ctx, id, live)
 }
 
-/// Whether the pod template of an object becomes another one.
+/// Returns whether the pod template of an object changes.
 fn changes_template(ctx: &Ctx<'_>, id: &ObjectId, live: &Live) -> bool {
     match ctx.observed.predicted.get(id) {
         Some(Prediction::Answer(predicted)) => {
             live.value()["spec"]["template"] != predicted.value()["spec"]["template"]
         }
-        // What is not known may be so.
+        // Without a dry-run answer, assume a change.
         _ => true,
     }
 }
 
-/// Whether an earlier run let the controller go on with the template of today:
-/// the hold is made before the pace and before the template is applied, and it
-/// is taken back before the pace.
+/// Returns whether an earlier run already let the controller continue with the
+/// present template. The hold starts before the pace and the apply, and is
+/// reverted before the pace.
 pub(super) fn is_let_go(ctx: &Ctx<'_>, one: &Wanted<'_>) -> bool {
     let mut journaled = ctx.observed.journal.overlays.values();
     one.end == End::Rollout(Role::Hold)
@@ -121,7 +123,7 @@ pub(super) fn is_let_go(ctx: &Ctx<'_>, one: &Wanted<'_>) -> bool {
         })
 }
 
-/// The roll-out of one `DaemonSet`.
+/// Rollout of one `DaemonSet`.
 #[derive(Debug, Default)]
 pub(super) struct Rollout {
     hold: Option<(usize, Option<StepId>)>,
@@ -137,7 +139,7 @@ impl Rollout {
         }
     }
 
-    /// Adds the steps that go on from there.
+    /// Adds the steps after the apply.
     pub(super) fn plan(self, ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId) {
         let (Some((stage, rule)), Some(apply)) =
             (ctx.rollout_of(id), draft.done_by.get(id).copied())
@@ -175,7 +177,7 @@ impl Rollout {
     }
 }
 
-/// The step that replaces the first pods and watches them.
+/// Adds the step that replaces the first pods and watches them.
 fn replace(
     ctx: &Ctx<'_>,
     draft: &mut Draft,

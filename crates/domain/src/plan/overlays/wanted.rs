@@ -1,4 +1,4 @@
-//! What the bundle wants to be different while a change lasts, object by object.
+//! Temporary changes that the bundle declares, per object.
 
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -16,41 +16,41 @@ use crate::plan::model::{Desired, Need, NonSecret, StepId, Until};
 use crate::repo::{OverlayRule, ScaleRule, Selector, StageRule};
 use crate::state_objects;
 
-/// When a temporary change ends.
+/// End of a temporary change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::plan) enum End {
-    /// With a stage.
+    /// After a stage.
     Stage(StageName),
-    /// Once the object itself was applied.
+    /// After the apply of the object itself.
     Apply,
-    /// When the object's pods are exchanged as far as its role says.
+    /// During the rollout of the object, at the point given by the role.
     Rollout(Role),
 }
 
-/// What a temporary change does in a roll-out.
+/// Role of a temporary change in a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::plan) enum Role {
-    /// No pod is replaced but by us.
+    /// The controller replaces no pods.
     Hold,
-    /// So many are replaced at a time.
+    /// The controller replaces a limited number of pods at a time.
     Pace,
 }
 
-/// Where a temporary change begins.
+/// Start of a temporary change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::plan) enum Begin {
-    /// Before everything of its first stage.
+    /// Before all other steps of its first stage.
     Stage,
-    /// It is a stage of the bundle's own.
+    /// In a declared stage.
     Declared,
-    /// Between these steps and those.
+    /// Between these steps.
     Steps {
         after: Vec<(StepId, Need)>,
         before: Vec<StepId>,
     },
 }
 
-/// One temporary change of one object.
+/// A temporary change of one object.
 pub(in crate::plan) struct Wanted<'a> {
     pub(in crate::plan) id: OverlayId,
     pub(in crate::plan) object: ObjectId,
@@ -61,13 +61,13 @@ pub(in crate::plan) struct Wanted<'a> {
     pub(in crate::plan) end: End,
     pub(in crate::plan) on_failure: OnFailure,
     pub(in crate::plan) reason: String,
-    /// What completes it.
+    /// Condition that completes the step which makes the change.
     pub(in crate::plan) ready: Option<Until>,
     pub(in crate::plan) deadline: Option<SignedDuration>,
 }
 
 impl Wanted<'_> {
-    /// The stage with which it ends at the latest.
+    /// Returns the last possible stage of the change.
     pub(super) fn until(&self) -> StageName {
         match &self.end {
             End::Stage(stage) => stage.clone(),
@@ -76,25 +76,25 @@ impl Wanted<'_> {
         }
     }
 
-    /// Whether it is on also where nothing looks different for now: what is
-    /// applied meanwhile may say otherwise.
+    /// Returns whether the change is made even if the present values match,
+    /// because an apply in between may change them.
     pub(super) fn is_always_made(&self) -> bool {
         matches!(self.end, End::Rollout(_))
     }
 
-    /// Whether it keeps a workload from having the pods that it should have.
+    /// Returns whether the change stops a workload from having its pods.
     pub(super) fn stops_pods(&self) -> bool {
         stops_pods(&self.object, &self.patch.0)
     }
 }
 
-/// Whether a patch keeps a workload from having the pods that it should have.
+/// Returns whether a patch stops a workload from having its pods.
 pub(in crate::plan) fn stops_pods(object: &ObjectId, patch: &Value) -> bool {
     let spec = &patch["spec"];
     object.group == "apps" && (spec["paused"] == true || spec["replicas"].is_u64())
 }
 
-/// Everything that the bundle wants of objects that exist.
+/// Returns all temporary changes of existing objects that the bundle declares.
 pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
     let mut all = Vec::new();
     for rule in &ctx.sequence.overlays {
@@ -131,8 +131,8 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
     all
 }
 
-/// The objects that were read and that a selector names. Without a namespace
-/// it means that of the release.
+/// Returns the read objects that a selector matches. Without a namespace, the
+/// selector applies to the release namespace.
 pub(super) fn matching<'a>(ctx: &Ctx<'a>, selector: &Selector) -> Vec<(&'a ObjectId, &'a Live)> {
     let kind = selector.group_kind();
     let anywhere = selector.matcher();
@@ -152,7 +152,7 @@ pub(super) fn matching<'a>(ctx: &Ctx<'a>, selector: &Selector) -> Vec<(&'a Objec
         .collect()
 }
 
-/// Why an object is not changed for a while.
+/// Returns the reason why an object cannot be changed temporarily.
 fn refused(ctx: &Ctx<'_>, rule: &OverlayRule, object: &ObjectId, live: &Live) -> Option<Finding> {
     let Desired { name, store, .. } = ctx.desired;
     let is_state = state_objects::holds_state(object, live.meta())
@@ -164,7 +164,8 @@ fn refused(ctx: &Ctx<'_>, rule: &OverlayRule, object: &ObjectId, live: &Live) ->
     Some(refusal.on(object.clone()))
 }
 
-/// A field that may not be written down is not changed for a while.
+/// Refuses a temporary change of a secret field, because its value would be
+/// journaled.
 fn secret(ctx: &Ctx<'_>, rule: &OverlayRule, object: &ObjectId, live: &Live) -> Option<Finding> {
     let ours = ctx
         .manifests
@@ -233,8 +234,8 @@ fn scaled<'a>(
     }
 }
 
-/// A workload that was stopped runs again after a failure, unless what takes
-/// over from it in another namespace does.
+/// Returns the failure handling of a stopped workload. It is started again,
+/// unless its successor in another namespace is ready.
 fn stopping(ctx: &Ctx<'_>, object: &ObjectId) -> OnFailure {
     let successor = ctx
         .named(&object.kind, &object.name)

@@ -1,7 +1,7 @@
-//! Services that go although something that stays points at them.
+//! Services that are deleted although a remaining object references them.
 //!
-//! A definition is kept for the objects of others, a registration because somebody
-//! asked for it: without what answers for them they break whoever uses them.
+//! A CRD stays because it still has custom resources, a registration because a
+//! user asked for it. Without their backend they break their clients.
 
 use std::collections::BTreeSet;
 
@@ -19,8 +19,8 @@ use crate::plan::protection::{installed_version, protected};
 use crate::plan::removal::{Consented, Handed, Heir, heir};
 
 impl Desired {
-    /// The definitions that have to be read although git no longer has them: a
-    /// Service that goes as well may be what converts their objects.
+    /// Returns undesired CRDs that must be read, because a deleted Service may
+    /// be their conversion webhook.
     pub fn definitions_left(&self, observed: &Observed) -> Vec<ObjectId> {
         let wanted: BTreeSet<&ObjectId> = self.manifests.iter().map(Manifest::id).collect();
         let left = || {
@@ -34,7 +34,7 @@ impl Desired {
     }
 }
 
-/// Refuses a plan that deletes a Service at which a member points that stays.
+/// Refuses to delete a Service that a remaining member references.
 pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) {
     let going: BTreeSet<ServiceRef> = pruned
         .iter()
@@ -62,7 +62,8 @@ pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]
     for registration in &observed.registrations {
         let id = &registration.id;
         let entry = entries.get(id);
-        // All others go with their Service, or it is said why they do not.
+        // All others are deleted with their Service, or a finding explains why
+        // not.
         let shipped = entry.is_some_and(|entry| entry.state == EntryState::Applied);
         if !shipped || !stays(id) {
             continue;
@@ -74,7 +75,8 @@ pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]
     }
 }
 
-/// Whether another release sees to it, before the Service goes.
+/// Returns whether another release takes over the object before the Service is
+/// deleted.
 fn is_handed_over(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     let waits = ctx.removal.and_then(|removal| removal.consented.as_ref());
     let is_out_of_turn = waits.is_some_and(Consented::is_out_of_turn);
@@ -85,7 +87,7 @@ fn is_handed_over(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     }
 }
 
-/// The release that took an object over, or will.
+/// Returns the release that takes or took over an object.
 fn successor<'c>(ctx: &Ctx<'c>, id: &ObjectId) -> Option<(Handed, &'c Heir)> {
     let heirs = match ctx.removal {
         Some(removal) => &removal.heirs,
@@ -94,7 +96,7 @@ fn successor<'c>(ctx: &Ctx<'c>, id: &ObjectId) -> Option<(Handed, &'c Heir)> {
     heir(heirs, id, ctx.observed.live_meta(id))
 }
 
-/// Says what would break, as an error unless somebody knows better.
+/// Reports what would break; it is an error unless a consent overrides it.
 fn say(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, service: &ServiceRef) {
     let harm = match id.kind.as_str() {
         "CustomResourceDefinition" => {
@@ -127,7 +129,7 @@ fn say(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, service: &ServiceRef) {
     draft.findings.push(finding.on(service));
 }
 
-/// How to go on: without what stays, with what goes, or all the same.
+/// Returns hints: delete the remaining object, keep the Service, or override.
 fn ways_out(ctx: &Ctx<'_>, id: &ObjectId, service: &ObjectId) -> String {
     if let Some((_, heir)) = successor(ctx, id) {
         let name = &heir.name;
@@ -150,7 +152,7 @@ fn ways_out(ctx: &Ctx<'_>, id: &ObjectId, service: &ObjectId) -> String {
     )
 }
 
-/// How what stays does not.
+/// Returns the hint to delete the remaining object.
 fn without(ctx: &Ctx<'_>, id: &ObjectId, file: &str) -> String {
     let entry = ctx.observed.inventory.entries.get(id);
     let live = ctx.observed.live_meta(id);
@@ -173,7 +175,7 @@ fn without(ctx: &Ctx<'_>, id: &ObjectId, file: &str) -> String {
     }
 }
 
-/// What is not known to do without a Service that goes may need it (I1).
+/// Refuses a deletion because an unread CRD may need the Service (I1).
 fn unread(id: &ObjectId) -> Finding {
     let message = format!(
         "{id} stays and could not be read: whether a Service that goes converts its objects cannot be told"

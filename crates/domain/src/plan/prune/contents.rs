@@ -1,4 +1,4 @@
-//! Namespaces that would go and hold something that does not.
+//! Undesired namespaces that contain objects which stay.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,9 @@ use crate::object::ObjectId;
 use crate::observe::{Content, Contents};
 use crate::plan::draft::{Ctx, Pruned};
 
-/// Takes out the namespaces that hold more than what goes, as far as somebody
-/// looked into them, and says why. Whoever deletes one looks again.
+/// Removes namespaces that contain other objects from the deletions, with the
+/// reasons. Only namespaces whose contents were listed are affected; execution
+/// checks again.
 pub(in crate::plan) fn keep_occupied(
     ctx: &Ctx<'_>,
     pruned: &mut Vec<Pruned>,
@@ -19,7 +20,7 @@ pub(in crate::plan) fn keep_occupied(
         .map(|one| one.deletion.uid().to_owned())
         .collect();
     let goes = |one: &Content| {
-        // What the workloads made goes with the namespace.
+        // Objects that the workloads created are deleted with the namespace.
         one.is_of_run_time(&ctx.observed.inventory)
             || leaving.contains(&one.uid)
             || one.owners.iter().any(|uid| leaving.contains(uid))
@@ -39,7 +40,7 @@ pub(in crate::plan) fn keep_occupied(
     occupied
 }
 
-/// A consent is for one change of versions, which is over when this plan is.
+/// A consent applies to one version change, which is complete after this plan.
 fn hint(ctx: &Ctx<'_>) -> String {
     match ctx.removal {
         Some(_) => "delete or move them first, or delete the namespace by hand later".to_owned(),

@@ -1,8 +1,7 @@
-//! The deletions: class by class, each class after the one before is gone; a
-//! definition before the Service that converts its objects, where both go; a role
-//! before those that its rules are gathered from. What the
-//! stages of a bundle applied one after the other goes in the reverse order
-//! within its class.
+//! Deletion steps. Classes are deleted one after the other, each after the
+//! previous one is gone. A CRD is deleted before the Service that converts its
+//! objects. An aggregated role is deleted before the roles that its rules come
+//! from. Within a class, declared stages are reversed.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,10 +13,10 @@ use crate::plan::changes::taken_along;
 use crate::plan::draft::{Ctx, Draft, Pruned};
 use crate::plan::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until};
 
-/// What writes the rules of aggregated roles, in every cluster.
+/// Field manager of the cluster controller that writes aggregated rules.
 const AGGREGATION: &str = "clusterrole-aggregation-controller";
 
-/// Adds the deletions of what was decided to go.
+/// Adds the steps for the selected deletions.
 pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let pruned = std::mem::take(&mut draft.pruned);
     let verified = draft.verified;
@@ -25,7 +24,8 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         return;
     }
     let others: Vec<StepId> = draft.steps.iter().map(|step| step.id).collect();
-    // Temporary changes may come before the gates; these come before them too.
+    // Temporary changes may start before stage `gates`; dead registrations are
+    // deleted before them.
     let stages = draft.steps.iter().map(|step| &step.stage);
     let first = stages.fold(&StageName::Gates, Ord::min).clone();
     let mut dead = Vec::new();
@@ -56,7 +56,8 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let why = EdgeReason::Leftover;
     draft.all_before(ctx, first.clone(), &dead, &others, &why, reason);
     if let Some(next) = by_turn.values().next().filter(|_| ctx.removal.is_some()) {
-        // Nothing else stands between them and what they would break.
+        // No other step orders the dead registrations before the deletions that
+        // they would break.
         let next = next.clone();
         draft.all_before(ctx, first, &dead, &next, &why, reason);
     }
@@ -69,9 +70,9 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// When a member is deleted. A definition whose objects are converted by a Service
-/// that goes as well is gone before it, and before the pods behind it: without them
-/// nobody reads these objects any more, so nobody deletes them either.
+/// Returns the class in which a member is deleted. A CRD is deleted before the
+/// conversion Service and its pods. Without them no client could read its
+/// custom resources, so none could be deleted.
 fn class_of(ctx: &Ctx<'_>, draft: &Draft, id: &ObjectId) -> DeletionClass {
     let services = ctx.observed.conversions.get(id);
     let mut services = services.into_iter().flatten();
@@ -84,8 +85,9 @@ fn class_of(ctx: &Ctx<'_>, draft: &Draft, id: &ObjectId) -> DeletionClass {
     deletion_class(&id.group_kind())
 }
 
-/// Whether the cluster writes the rules of a role. Of what goes only the metadata is
-/// known; a role that nothing was gathered for is not written again either.
+/// Returns whether the cluster writes the rules of a role. Only metadata of
+/// undesired objects is known, so the field manager decides. A role without
+/// aggregated rules is not written.
 fn is_aggregated(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     id.is("rbac.authorization.k8s.io", "ClusterRole")
         && ctx.observed.live_meta(id).is_some_and(|live| {
@@ -94,8 +96,8 @@ fn is_aggregated(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
         })
 }
 
-/// The stages that bundles of the release declared, by their names: those that
-/// the record has, as they stood when they were carried out.
+/// Returns the recorded stages of the release by name, in the order of their
+/// execution.
 fn remembered<'a>(ctx: &Ctx<'a>) -> BTreeMap<&'a str, (StageName, &'a RememberedStage)> {
     let record = ctx.observed.installed.as_ref();
     let memory = record.and_then(|record| record.memory.as_ref());
@@ -105,7 +107,7 @@ fn remembered<'a>(ctx: &Ctx<'a>) -> BTreeMap<&'a str, (StageName, &'a Remembered
         .collect()
 }
 
-/// The stage of a bundle's own in which a member was applied.
+/// Returns the declared stage in which a member was applied.
 fn stage_of<'r, 'a>(
     ctx: &Ctx<'_>,
     remembered: &'r BTreeMap<&'a str, (StageName, &'a RememberedStage)>,

@@ -1,4 +1,4 @@
-//! What happens to a recorded object that git does not have.
+//! Verdicts on recorded objects that git does not have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,26 +14,27 @@ use crate::plan::protection::{installed_version, protected};
 use crate::plan::{Deletion, Propagation, Removal};
 use crate::readiness::{Readiness, assess};
 
-/// What happens to a recorded object that git does not have.
+/// Verdict on a recorded object that git does not have.
 pub(in crate::plan) enum Verdict {
-    /// It does not exist any more.
+    /// The object no longer exists.
     Absent,
-    /// Another object has its name now, or it is a wanted one under a former name.
+    /// Another object has its name, or it is a desired object under a previous
+    /// name.
     Replaced,
-    /// A run-time object that still has a reason to be.
+    /// A runtime object that is still needed.
     InUse,
-    /// It stays, and this says why.
+    /// The object stays; the finding states the reason.
     Keep(Box<Finding>),
-    /// It goes.
+    /// The object is deleted.
     Delete(Box<Pruned>),
 }
 
-/// Judges recorded objects.
+/// Judge of recorded objects.
 pub(in crate::plan) struct Judge<'a, 'c> {
     ctx: &'c Ctx<'a>,
-    /// uids of the wanted objects that exist.
+    /// UIDs of existing desired objects.
     wanted: BTreeSet<&'a str>,
-    /// Namespaces that hold wanted objects.
+    /// Namespaces with desired objects.
     holding: BTreeSet<&'a str>,
     registrations: BTreeMap<&'a ObjectId, &'a Registration>,
 }
@@ -56,7 +57,7 @@ impl<'a, 'c> Judge<'a, 'c> {
         }
     }
 
-    /// An applied member goes unless something speaks against it.
+    /// Judges an applied member, which is deleted unless there is an objection.
     pub(in crate::plan) fn member(&self, id: &ObjectId, entry: &Entry) -> Verdict {
         let live = match self.existing(id, entry) {
             Ok(live) => live,
@@ -72,7 +73,7 @@ impl<'a, 'c> Judge<'a, 'c> {
             Deletion::of_dead_registration(member, service)
         } else {
             let propagation = match deletion_class(&id.group_kind()) {
-                // Its pods still use what is deleted after it.
+                // Its pods still use objects that are deleted after it.
                 DeletionClass::Workloads => Propagation::Foreground,
                 _ => Propagation::Background,
             };
@@ -87,8 +88,8 @@ impl<'a, 'c> Judge<'a, 'c> {
         Self::delete(id, deletion, dead.is_some())
     }
 
-    /// A recorded run-time object goes with its Service, or when no desired
-    /// object lies in its namespace any more.
+    /// Judges a recorded runtime object. It is deleted with its Service, or
+    /// when its namespace has no desired object left.
     pub(in crate::plan) fn run_time_object(
         &self,
         id: &ObjectId,
@@ -96,8 +97,8 @@ impl<'a, 'c> Judge<'a, 'c> {
         leaving: &BTreeSet<ServiceRef>,
     ) -> Verdict {
         let in_use = match (&entry.service, &id.namespace) {
-            // While it is there it is judged by where it points today, which is
-            // what leftovers are found by.
+            // An existing registration is judged by its present Service, in
+            // pass `leftover`.
             (Some(service), _) => !leaving.contains(service) || self.registrations.contains_key(id),
             (None, Some(namespace)) => self.holding.contains(namespace.as_str()),
             (None, None) => {
@@ -115,8 +116,8 @@ impl<'a, 'c> Judge<'a, 'c> {
         }
     }
 
-    /// The same for one that is not recorded yet: it was read by its name, and stays where
-    /// it is of another owner.
+    /// Judges a runtime object that is not recorded yet and was found by its
+    /// name. It stays if another client owns it.
     pub(in crate::plan) fn found(
         &self,
         id: &ObjectId,
@@ -149,17 +150,18 @@ impl<'a, 'c> Judge<'a, 'c> {
         }
     }
 
-    /// The object as it is, if it is the recorded one and nothing keeps it.
+    /// Returns the live object, if it is the recorded one and has no reason to
+    /// stay.
     fn existing(&self, id: &ObjectId, entry: &Entry) -> Result<&'a LiveMeta, Verdict> {
         let observed = self.ctx.observed;
         let live = observed.live_meta(id);
         if let Some(live) = live
             && (entry.uid.as_deref() != Some(&live.uid) || self.wanted.contains(live.uid.as_str()))
         {
-            // An object that changed its group and kept its uid is the same object.
+            // An object that changed its API group keeps its UID.
             return Err(Verdict::Replaced);
         }
-        // One that was found by its name is there, whatever a list would say.
+        // An object found by its name exists, whatever the LIST returned.
         if !observed.is_complete(id) && !observed.found.contains_key(id) {
             return Err(Verdict::Keep(Box::new(kept(
                 self.ctx,
@@ -174,7 +176,7 @@ impl<'a, 'c> Judge<'a, 'c> {
         }
     }
 
-    /// Why an object that exists and is ours stays all the same.
+    /// Returns the reason why an existing member of ours stays.
     fn keeps(&self, id: &ObjectId, entry: &Entry, live: &LiveMeta) -> Option<Finding> {
         if live.part_of().is_some_and(|set| set != self.ctx.apply_set) {
             return Some(kept(
@@ -193,7 +195,7 @@ impl<'a, 'c> Judge<'a, 'c> {
             finding.severity = crate::finding::Severity::Note;
             return Some(finding);
         }
-        // Who takes the release away has it ended.
+        // An uninstall ends running Jobs.
         if self.ctx.removal.is_none() && is_running(self.ctx, id, live) {
             return Some(kept(self.ctx, "kept-running", "it is still running"));
         }
@@ -217,13 +219,13 @@ impl<'a, 'c> Judge<'a, 'c> {
                 consent(ctx, "delete", id)
             )));
         }
-        // The deletion of a namespace looks into it first, and stops where
-        // objects of others lie in it.
+        // Deleting a namespace checks its contents first, and stops if it
+        // contains other objects.
         None
     }
 
-    /// The Service of a registration behind which nothing answers: it breaks
-    /// whoever calls it.
+    /// Returns the Service of a registration that has no ready backend and
+    /// therefore breaks its clients.
     pub(in crate::plan) fn dead_service(&self, id: &ObjectId) -> Option<ServiceRef> {
         let registration = self.registrations.get(id)?;
         let dead = registration.is_dead(&self.ctx.observed.backends);
@@ -231,7 +233,7 @@ impl<'a, 'c> Judge<'a, 'c> {
     }
 }
 
-/// Whether a Job that runs once has not ended, or cannot be said to have.
+/// Returns whether a run-once Job has not finished, or may not have.
 pub(in crate::plan) fn is_running(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> bool {
     let once = live.annotations.contains_key(annotations::RUN);
     once && ctx.observed.full.get(id).is_none_or(|full| {
@@ -240,7 +242,7 @@ pub(in crate::plan) fn is_running(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta)
     })
 }
 
-/// A consent to do something to an object in this change, as it has to be written.
+/// Returns the consent entry for an action on an object in this version change.
 pub(super) fn consent(ctx: &Ctx<'_>, action: &str, id: &ObjectId) -> String {
     let namespace = match &id.namespace {
         Some(namespace) => format!("namespace: {namespace}, "),

@@ -1,4 +1,4 @@
-//! Access that gets narrower.
+//! Access that is reduced.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -20,8 +20,8 @@ fn binding(subjects: &str) -> String {
     format!("{BINDING}: {{roleRef: {{name: api}}, subjects: [{subjects}]}}\n")
 }
 
-/// The steps of an object: stage and the list that is sent, where it is not
-/// that of git.
+/// Returns the steps of an object: the stage, and the sent list if it differs
+/// from git.
 fn steps(plan: &Plan, id: &str) -> Vec<String> {
     plan.steps
         .iter()
@@ -44,7 +44,7 @@ fn steps(plan: &Plan, id: &str) -> Vec<String> {
         .collect()
 }
 
-/// A release whose workload changes together with its role.
+/// Builds a release whose workload changes together with its role.
 fn rolling(before: &str, after: &str) -> Scene {
     Scene::new()
         .installed(&format!("{DEPLOYMENT}\n{before}"))
@@ -139,14 +139,14 @@ fn without_a_look_at_the_end_access_stays_as_wide_as_it_is() {
             .any(|one| one.code == "access-not-reduced")
     );
     assert_eq!(plan.count(Action::Skip), 1);
-    // What is added is there at once.
+    // Added rules take effect immediately.
     let scene = rolling(&role("get"), &role("list")).policy(|policy| policy.wait = false);
     assert_eq!(steps(&scene.plan(), ROLE), [r#"access: ["list"] ["get"]"#]);
 }
 
 #[test]
 fn what_others_may_not_know_of_is_not_in_the_list() {
-    // The union holds what is live; nothing but the list is taken from there.
+    // The union contains the live list, but no other live field.
     let scene = rolling(&role("get"), &role("list")).with_live(ROLE, |live: &mut Value| {
         live["metadata"]["annotations"]["note"] = json!("of somebody");
     });

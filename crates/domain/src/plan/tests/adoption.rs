@@ -1,4 +1,4 @@
-//! What others hold or wrote, and the server does not take from git beside it.
+//! Changes that the server refuses next to fields of other managers.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,8 @@ fn codes(plan: &Plan) -> Vec<&str> {
         .collect()
 }
 
-/// A field that somebody holds and that the server gives to nobody.
+/// Builds a conflict about a field that the server would refuse even from its
+/// owner.
 fn inseparable(immutable: Vec<FieldPath>) -> Prediction {
     Prediction::Conflict {
         fields: vec![FieldConflict {
@@ -37,7 +38,7 @@ fn inseparable(immutable: Vec<FieldPath>) -> Prediction {
     }
 }
 
-/// That others hold it is not the reason: taking it over would not help.
+/// Ownership is not the cause of the refusal, so adopting would not help.
 #[test]
 fn what_the_server_gives_to_nobody_is_told_with_the_reason() {
     let drifted = |immutable| {
@@ -73,7 +74,7 @@ fn what_the_server_gives_to_nobody_is_told_with_the_reason() {
     assert!(hint.contains("fields: [data.k]"), "{hint}");
     assert!(!hint.contains("adopt:"), "{hint}");
 
-    // What git changed is created anew once it is not theirs.
+    // Git changed the field, so it is recreated once the manager gives it up.
     let plan = drifted(field())
         .git("ConfigMap/web/c: {data: {k: x}}")
         .plan();
@@ -81,7 +82,7 @@ fn what_the_server_gives_to_nobody_is_told_with_the_reason() {
     let hint = plan.findings[0].hint.as_deref().unwrap();
     assert!(hint.contains("adopt: [kubectl-edit]"), "{hint}");
 
-    // Made again by hand: not what we applied.
+    // Recreated by hand, so it is not the object that we applied.
     let plan = drifted(field())
         .git(CONFIG)
         .with_live(KEY, |live| live["metadata"]["uid"] = json!("another"))
@@ -105,8 +106,8 @@ fn what_the_server_gives_to_nobody_is_not_adopted() {
     assert_eq!(codes(&plan), ["immutable-field", "not-verified"]);
 }
 
-/// A port under another number: the server takes no second one of its name, and
-/// the first goes with the adoption.
+/// A port with a new number. The server refuses a second port of the same name,
+/// and the adoption removes the first.
 fn refused_beside_what_goes() -> Scene {
     let refused = Prediction::Refused(ApiRefusal {
         code: 422,
@@ -141,7 +142,7 @@ fn what_the_server_takes_once_git_is_alone_is_adopted() {
     let verbs: Vec<&str> = steps.map(|step| step.op.verb()).collect();
     assert_eq!(verbs[..2], ["patch", "apply"]);
 
-    // Who is not adopted still stands against it.
+    // A manager that is not adopted remains in conflict.
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "c", "namespace": "web"}, "data": {"k": "v"}});
     let scene = |adopted: &str| {
@@ -159,7 +160,7 @@ fn what_the_server_takes_once_git_is_alone_is_adopted() {
     );
 }
 
-/// The answer to an apply says nothing against it; what is left would.
+/// The apply alone would succeed, but the adopted object would be refused.
 #[test]
 fn what_cannot_become_what_is_left_is_not_adopted() {
     let against = |why: Prediction| {

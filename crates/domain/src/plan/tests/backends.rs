@@ -1,4 +1,4 @@
-//! Services that go although something that stays points at them.
+//! Services that are deleted although a remaining object references them.
 
 use rstest::rstest;
 use serde_json::json;
@@ -15,7 +15,8 @@ const GEARS: &str = "CustomResourceDefinition.apiextensions.k8s.io/gears.example
 const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h";
 const API: &str = "APIService.apiregistration.k8s.io/v1.example.org";
 
-/// A release with a Service and what points at it, neither of which git has now.
+/// Builds a release with a Service and an object that references it. Git
+/// contains neither now.
 fn installed(object: &str, body: &str) -> Scene {
     Scene::new()
         .installed(&format!(
@@ -24,7 +25,7 @@ fn installed(object: &str, body: &str) -> Scene {
         .git("ConfigMap/web/c: {}")
 }
 
-/// A definition in two versions, whose objects the Service converts.
+/// Builds a CRD with two versions that the Service converts.
 pub(super) fn gears() -> Scene {
     installed(
         GEARS,
@@ -47,7 +48,7 @@ fn api() -> Scene {
         .protect("{kind: APIService}")
 }
 
-/// The plan without it, and the plan that takes all of it away.
+/// Returns the plan without the objects, and the uninstall plan.
 fn plans(scene: &Scene) -> [Plan; 2] {
     [scene.plan(), scene.end(&by_command())]
 }
@@ -128,8 +129,8 @@ fn whatever_keeps_it_is_a_reason(#[case] scene: Scene) {
     }
 }
 
-/// What takes over from the release may not be there yet: a command does not wait
-/// for it, as an apply of both does.
+/// The successor may not exist yet: an uninstall command does not wait for it,
+/// unlike an apply of both.
 #[rstest]
 #[case::of_a_definition(gears(), GEARS)]
 #[case::of_a_webhook(hook(), HOOK)]
@@ -157,7 +158,7 @@ fn the_backend_of_what_is_to_be_handed_over_does_not_go_before(
     assert_eq!(errors(&plan), Vec::<&Finding>::new());
 }
 
-/// The consents that a hint prints.
+/// Returns the consents in a hint.
 fn consents(hint: &str) -> Vec<String> {
     let texts = hint.split("{action: ").skip(1);
     texts
@@ -245,7 +246,7 @@ fn a_registration_for_a_service_that_nobody_has_is_pointed_out() {
         "Service web/hook, which it points at, is neither in git nor in the cluster"
     );
     assert!(!finding.is_error() && finding.place.is_some());
-    // What was not looked for is not known to be absent.
+    // An unread Service is not known to be absent.
     assert_eq!(says(Scene::new().git(HOOK)), None);
     assert_eq!(says(absent().git("Service/web/hook: {}")), None);
     assert_eq!(says(absent().declares("{kind: Service, name: hook}")), None);

@@ -1,4 +1,4 @@
-//! Certificates that end soon.
+//! Certificates that expire soon.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,9 +8,9 @@ use rstest::rstest;
 use super::scene::Scene;
 use crate::finding::Severity;
 
-/// Ends on 2026-12-22.
+/// Expires on 2026-12-22.
 const SHORT: &str = include_str!("certificates/short.pem");
-/// Ends on 2036-11-19.
+/// Expires on 2036-11-19.
 const LONG: &str = include_str!("certificates/long.pem");
 
 const LONG_BEFORE: &str = "2026-12-01T00:00:00Z";
@@ -113,6 +113,6 @@ fn what_is_left_to_others_is_their_concern() {
     assert!(said(&installed));
     let field = "webhooks[*].clientConfig.caBundle";
     assert!(!said(&installed.ignores(id, &[field])));
-    // It is sent with the object that does not exist yet.
+    // An ignored field is sent with a new object.
     assert!(said(&scene.ignores(id, &[field])));
 }

@@ -1,4 +1,4 @@
-//! What happens to desired objects.
+//! Actions on desired objects.
 
 use rstest::rstest;
 use serde_json::json;
@@ -21,7 +21,7 @@ pub(super) fn change<'a>(plan: &'a Plan, id: &str) -> &'a Change {
         .unwrap()
 }
 
-/// The steps of an object that do something.
+/// Returns the operations on an object, without waits.
 pub(super) fn operations(plan: &Plan, id: &str) -> Vec<String> {
     plan.steps
         .iter()
@@ -81,7 +81,8 @@ fn a_job_that_ended_and_was_taken_away_is_no_drift(#[case] scene: Scene, #[case]
     assert_eq!(steps.is_empty(), expected == Action::Unchanged, "{steps:?}");
 }
 
-/// What others wrote is no fault of the manifest: it costs that object alone.
+/// The manifest is not at fault for foreign writes, and only this object is
+/// blocked.
 #[test]
 fn what_the_server_refuses_beside_what_others_wrote_is_a_conflict_with_them() {
     let drifted = || {
@@ -102,12 +103,12 @@ fn what_the_server_refuses_beside_what_others_wrote_is_a_conflict_with_them() {
     assert!(plan.refusals().next().is_none());
     let hint = finding.hint.as_deref().unwrap();
     assert!(hint.contains("`kubectl edit configmap c -n web`"), "{hint}");
-    // What git says anew may be wrong by itself.
+    // A value that git changed may be invalid on its own.
     let plan = drifted().git("ConfigMap/web/c: {data: {k: x}}").plan();
     assert_eq!(plan.findings[0].kind, Kind::Repository);
 }
 
-/// Another key makes another item of it, which ours cannot stand beside.
+/// Another key creates another item, which conflicts with ours.
 #[test]
 fn an_item_that_got_another_key_is_taken_out_before_ours_comes_back() {
     const SERVICE: &str = "Service/web/s: {spec: {ports: [{name: http, port: 80}]}}";
@@ -182,7 +183,7 @@ fn a_kind_that_an_earlier_release_brings_need_not_be_served_yet() {
         widget.unverified.as_deref(),
         Some("its kind is not served yet")
     );
-    // At the version that is served it is there.
+    // The object exists at the served version.
     let key = "Widget.example.org/web/w";
     let missing = Prediction::Unverified(Unverified::KindMissing);
     let scene = Scene::new()
@@ -314,7 +315,7 @@ fn a_server_without_a_record_of_owners_is_not_repaired_forever() {
 #[case("pleach-copy")]
 #[case("pleach-state")]
 fn what_our_other_managers_hold_is_taken_over_without_a_conflict(#[case] manager: &str) {
-    // Nothing that git wants differs, but an apply alone would never get rid of it.
+    // No desired value differs, but a plain apply would never remove the field.
     let scene = Scene::new()
         .installed(CONFIG)
         .git(CONFIG)
@@ -322,7 +323,7 @@ fn what_our_other_managers_hold_is_taken_over_without_a_conflict(#[case] manager
     let plan = scene.plan();
     assert_eq!(operations(&plan, KEY), ["patch", "apply"]);
     assert_eq!(change(&plan, KEY).cause, Some(Cause::Ownership));
-    // In a conflict too, without asking.
+    // The fields are also taken over in a conflict.
     let scene = Scene::new()
         .installed(CONFIG)
         .git("ConfigMap/web/c: {data: {k: later}}")
@@ -429,7 +430,7 @@ fn a_kind_that_cannot_be_had(
         change(&plan, "Widget.example.org/web/w").action,
         Action::Blocked
     );
-    // I10: nothing else.
+    // I10: no other object is blocked.
     assert_eq!(change(&plan, KEY).action, Action::Create);
 }
 
@@ -467,7 +468,7 @@ fn what_must_still_hold() {
         change(&plan, "ConfigMap/web/new").require,
         [Precondition::Absent]
     );
-    // A registration: nobody wrote to it at all.
+    // A registration must not have been written at all.
     let hook = change(
         &plan,
         "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h",
@@ -476,7 +477,8 @@ fn what_must_still_hold() {
         hook.require[1],
         Precondition::ResourceVersion("1".to_owned())
     );
-    // Its apply may come minutes later, when controllers wrote to it: only the uid.
+    // The apply may run minutes later, after controllers wrote the object, so
+    // only the UID is required.
     for step in plan
         .steps
         .iter()
@@ -490,8 +492,8 @@ fn what_must_still_hold() {
     }
 }
 
-/// A webhook that does not answer is not the manifest's fault, and costs that
-/// object alone; what a check of the cluster refuses is refused by policy.
+/// A webhook that does not answer is not the manifest's fault and only blocks
+/// this object. Refusals of admission checks are policy errors.
 #[rstest]
 #[case::conversion(
     500,

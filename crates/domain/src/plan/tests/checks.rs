@@ -1,5 +1,5 @@
-//! What must hold before a change: said all at once, and waited for before
-//! stages of the bundle's own.
+//! Checks of a bundle: all failures are reported at once, and declared stages
+//! wait for them.
 
 use std::collections::BTreeSet;
 
@@ -73,7 +73,8 @@ fn everything_that_does_not_hold_is_said_at_once() {
         ]
     );
     for finding in plan.findings.iter().filter(|finding| finding.is_error()) {
-        // It stops everything: findings about one object only stop that object.
+        // Stops the whole plan; a finding with an object would only block that
+        // object.
         assert_eq!(finding.object, None);
         assert!(finding.place.is_some());
         let hint = finding.hint.as_deref().unwrap();
@@ -183,7 +184,7 @@ fn a_consent_to_a_check_that_there_is_not_is_pointed_out() {
     );
 }
 
-/// The waits for checks, with their stages.
+/// Returns the waits for checks, with their stages.
 fn waits(plan: &Plan) -> Vec<(StepId, String, String)> {
     plan.steps
         .iter()

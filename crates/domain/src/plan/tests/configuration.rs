@@ -1,4 +1,4 @@
-//! Pods that are replaced when what they read changes.
+//! Restarts of pods whose configuration changes.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use crate::object::{Digest, DigestKey};
 use crate::observe::DesiredDigest;
 use crate::plan::Desired;
 
-/// Reads the ConfigMap `app`, perhaps the Secret `extra`, and a ConfigMap that
-/// is not of this release.
+/// Reads the ConfigMap `app`, optionally the Secret `extra`, and a ConfigMap of
+/// another release.
 const WEB: &str = "
 Deployment.apps/web/web:
   spec:
@@ -30,7 +30,7 @@ const EXTRA: &str = "
 Secret/web/extra: {data: {x: eA==}}
 ";
 
-/// What is sent after the digests were filled in, by id, and their digests.
+/// Returns the sent objects with their digests, by id.
 fn stamped(
     git: &[&str],
     key: Option<&str>,
@@ -49,14 +49,15 @@ fn stamped(
     found
 }
 
-/// Twice, as an apply does: when it observes, and when the key was made.
+/// Computes the digests twice, as an apply does: when observing, and after
+/// creating the key.
 fn fill_in(desired: &mut Desired, key: Option<&str>) {
     let key = key.map(|key| DigestKey::new(key.as_bytes().to_vec()));
     desired.digest_with(None);
     desired.digest_with(key.as_ref());
 }
 
-/// The annotation of the pods.
+/// Returns the annotation of the pod template.
 fn stamp(git: &[&str], key: Option<&str>) -> Option<String> {
     let found = stamped(git, key, true);
     let (web, _) = &found["Deployment.apps/web/web"];
@@ -92,7 +93,7 @@ fn nothing_is_added_where_nobody_asked_or_nothing_of_the_release_is_read() {
     let (web, _) = &found["Deployment.apps/web/web"];
     assert!(web["spec"]["template"]["metadata"]["annotations"].is_null());
     assert_eq!(stamp(&[WEB], Some("k")), None);
-    // A Job's template cannot change.
+    // The template of a Job is immutable.
     let job = WEB.replace("Deployment.apps", "Job.batch");
     let found = stamped(&[&job, APP], None, true);
     let (job, _) = &found["Job.batch/web/web"];
@@ -109,7 +110,7 @@ fn what_pods_read_of_secrets_is_told_with_a_key_or_not_at_all() {
     let (web, digest) = &found["Deployment.apps/web/web"];
     assert!(web["spec"]["template"]["metadata"]["annotations"].is_null());
     assert_eq!(*digest, DesiredDigest::Unkeyed);
-    // Nothing secret needs no key.
+    // Without secrets no key is needed.
     assert!(stamp(&[WEB, APP], None).is_some());
     assert_eq!(stamp(&[WEB, APP], None), stamp(&[WEB, APP], Some("k")));
 }

@@ -1,4 +1,4 @@
-//! The lines that hints say to consent with.
+//! Consent lines that hints suggest.
 
 use rstest::rstest;
 
@@ -19,8 +19,8 @@ fn checked() -> Scene {
         .looked("volumes", Looked::Unknown("forbidden".to_owned()))
 }
 
-/// The commit that consents is a revision of its own: a line that named the one
-/// before would be for another change.
+/// The consenting commit is a new revision, so a line that named the previous
+/// revision would not apply.
 #[rstest]
 #[case::recreate(recreate::scene("StatefulSet.apps/web/db"), "immutable-field")]
 #[case::delete(
@@ -56,7 +56,8 @@ fn a_bundle_without_versions_is_consented_to_with_the_line_that_is_said(
     let finding = findings.find(|finding| finding.code == code).unwrap();
     let hint = finding.hint.as_deref().unwrap();
     let line = &hint[hint.rfind("{action: ").unwrap()..];
-    // Lint takes for a mistake what is no rule, and no check of the bundle.
+    // Lint reports names that are neither an overridable rule nor a check of
+    // the bundle.
     let is_rule = line.contains("{action: override") && !code.starts_with("check-");
     assert_eq!(OVERRIDABLE.contains(&code), is_rule, "{line}");
     let plan = at("def").consent(line).plan();

@@ -1,4 +1,4 @@
-//! Fields that somebody keeps writing to.
+//! Fields that another manager keeps writing.
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -10,7 +10,7 @@ const KEY: &str = "ConfigMap/web/c";
 const GIT: &str = "ConfigMap/web/c: {data: {k: v, l: w}}";
 const EDITED: &str = "ConfigMap/web/c: {data: {k: theirs}}";
 
-/// A field that was taken back this often, and was written again.
+/// Builds a field that was restored this often and was written again.
 fn fought(times: i64) -> Scene {
     (0..times).fold(
         Scene::new().installed(GIT).git(GIT).edited("other", EDITED),
@@ -101,7 +101,7 @@ fn another_writer_is_another_matter() {
     assert_eq!(plan.count(Action::Update), 1);
 }
 
-/// A value that somebody took and wrote back as it was.
+/// Builds a field that another manager took and restored to our value.
 fn taken_and_written_back(times: i64) -> Scene {
     fought(times)
         .edited("other", "ConfigMap/web/c: {data: {k: v}}")
@@ -130,7 +130,7 @@ fn what_was_taken_and_written_back_as_it_was_is_ours_alone_again() {
     );
     assert!(matches!(plan.steps[1].op, Op::Apply { .. }));
 
-    // Whoever does that again and again is left alone too.
+    // A manager that repeats this is left alone too.
     let plan = taken_and_written_back(3).plan();
     assert_eq!(
         (plan.count(Action::Skip), codes(&plan)),

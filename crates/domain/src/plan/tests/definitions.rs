@@ -1,4 +1,4 @@
-//! Definitions that change: what is refused, and what goes by parts.
+//! CRD changes that are refused, or applied in parts.
 
 mod conversion;
 
@@ -17,8 +17,8 @@ use crate::repo::MigrationRule;
 
 const CRD: &str = "CustomResourceDefinition.apiextensions.k8s.io/things.example.org";
 
-/// A definition with these versions; the first one is stored, those with `!`
-/// are not served.
+/// Builds a CRD with these versions. The first is the storage version, and
+/// versions with `!` are not served.
 fn definition(versions: &[&str], more: &str) -> String {
     let versions: Vec<String> = versions
         .iter()
@@ -42,7 +42,8 @@ fn id() -> ObjectId {
     CRD.parse().unwrap()
 }
 
-/// Things with these names, versions that they record, and fields that go.
+/// Builds custom resources with their names, recorded versions, and dropped
+/// fields.
 pub(super) fn things(all: &[(&str, &[&str], &[&str])]) -> Instances {
     Instances::of(all.iter().map(|(name, recorded, fields)| {
         Sighting {
@@ -59,8 +60,7 @@ pub(super) fn things(all: &[(&str, &[&str], &[&str])]) -> Instances {
     }))
 }
 
-/// A definition that goes from some versions, in which objects are stored, to
-/// others.
+/// Builds an update of a CRD's versions, with objects stored in some of them.
 pub(super) fn from_to(before: &[&str], stored: &[&str], after: &[&str]) -> Scene {
     Scene::new()
         .installed(&definition(before, ""))
@@ -165,13 +165,13 @@ fn whoever_consents_loses_the_objects() {
     let plan = scene().consent(&consent("v1.0.0")).plan();
     assert_eq!(refusals(&plan), [""; 0]);
     assert_eq!(plan.count(Action::Recreate), 1);
-    // It was given for another change.
+    // The consent is for another version change.
     let plan = scene().consent(&consent("v0.9.0")).plan();
     assert_eq!(plan.count(Action::Blocked), 1);
 }
 
-/// What the release has of the kind is as git wants it at the end of the run, and
-/// not only of the next one.
+/// Custom resources of the release are recreated in the same run, not only in
+/// the next one.
 #[rstest]
 #[case::as_it_was("{a: b}", "{a: b}")]
 #[case::changed("{a: b}", "{a: c}")]
@@ -207,8 +207,8 @@ fn what_goes_with_a_definition_is_created_again(#[case] before: &str, #[case] af
     assert_eq!(step.require, [crate::plan::Precondition::Absent]);
 }
 
-/// What git has lies elsewhere from then on; what is recorded goes with the former
-/// definition.
+/// The custom resources in git have another scope afterwards, and the recorded
+/// ones are deleted with the previous CRD.
 #[test]
 fn objects_lie_elsewhere_when_their_definition_has_another_scope() {
     const BEFORE: &str = "Thing.example.org/web/ours";
@@ -246,7 +246,7 @@ fn objects_lie_elsewhere_when_their_definition_has_another_scope() {
     assert!(!steps.any(|step| step.object.to_string() == BEFORE));
 }
 
-/// The definition changed in an earlier version: the dry run shows what stays.
+/// The CRD changed in an earlier version; the dry run shows the remaining item.
 #[test]
 fn an_item_that_nobody_owns_is_told() {
     const THING: &str = "Thing.example.org/web/t";
@@ -280,8 +280,8 @@ fn a_field_in_use_goes_with_consent() {
     assert_eq!(plan.count(Action::Update), 1);
 }
 
-/// The versions that every step of the definition sends: `*` for the stored
-/// one, `!` for one that is not served; `git` for what git has.
+/// Returns the versions in every sent CRD: `*` marks the storage version, `!`
+/// an unserved one, and `git` the body in git.
 fn sent(plan: &Plan) -> Vec<String> {
     plan.steps
         .iter()
@@ -396,7 +396,8 @@ proptest! {
         finished in any::<bool>(),
         wait in any::<bool>(),
     ) {
-        // What is stored is a version that there is, that of today among them.
+        // Stored versions exist in the CRD, and include the present storage
+        // version.
         let mut stored: Vec<&str> = stored.into_iter().filter(|name| before.contains(name)).collect();
         if !stored.contains(&before[0]) {
             stored.push(before[0]);
@@ -427,7 +428,7 @@ proptest! {
                 prop_assert!(has_it || rewritten.is_some_and(|rewritten| rewritten < position), "{name}: {steps:#?}");
             }
         }
-        // One version is stored, in whatever is sent.
+        // Every sent CRD has exactly one storage version.
         for op in steps {
             if let Op::Apply { body: Body::Inline(body), .. } = op {
                 let versions = body.0["spec"]["versions"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! What became of an object between the plan and its deletion.
+//! Objects that changed between the plan and their deletion.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -13,8 +13,8 @@ const MEMBER_ANEW: &str = "ConfigMap/web/a";
 const MADE: &str = "Secret/web/made";
 const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h";
 
-/// A member that git no longer has, a run-time object, and a registration that
-/// pods made: all go, with the Service `web/api`.
+/// Builds a release with an undesired member, a runtime object and a
+/// registration of its pods. All are deleted, with the Service `web/api`.
 fn scene() -> Scene {
     Scene::new()
         .installed(&format!("{MEMBER}: {{}}\nService/web/api: {{}}"))
@@ -25,7 +25,7 @@ fn scene() -> Scene {
         .git("ConfigMap/web/new: {}")
 }
 
-/// What goes, and how it looked when that was decided.
+/// Returns a planned deletion, with the object at that time.
 fn decided(key: &str) -> (Deletion, Value) {
     let scene = scene();
     let live = scene.look(key).clone();

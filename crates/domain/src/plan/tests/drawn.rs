@@ -1,4 +1,4 @@
-//! What `diff` shows of a plan.
+//! Output of `diff` for a plan.
 
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use crate::object::{DigestKey, labels};
 use crate::observe::{ApiRefusal, Live, Prediction};
 use crate::plan::view::Drawing;
 
-/// The fields that are shown to change.
+/// Returns the fields shown as changed.
 fn shown(scene: &Scene) -> Vec<String> {
     let (table, _) = KindTable::nearest(None);
     let observed = scene.observed();
@@ -36,7 +36,8 @@ fn shown(scene: &Scene) -> Vec<String> {
     fields.map(|field| field.path.to_string()).collect()
 }
 
-/// The server refuses ours beside theirs, so it cannot say what comes of it.
+/// The server refuses our item next to the foreign one, so it cannot predict
+/// the result.
 #[test]
 fn an_item_that_is_put_back_is_shown_with_the_one_in_its_place() {
     const SERVICE: &str = "Service/web/s: {spec: {ports: [{name: http, port: 80}]}}";
@@ -72,15 +73,15 @@ fn an_item_that_is_put_back_is_shown_with_the_one_in_its_place() {
     );
 }
 
-/// What an adoption leaves is asked for as another manager, whose answer does not
-/// say what becomes ours.
+/// The dry run of an adoption uses another field manager, whose answer does not
+/// show our fields.
 #[test]
 fn what_git_changes_is_shown_in_an_adoption() {
     const KEY: &str = "ConfigMap/web/c";
     let live = "ConfigMap/web/c: {metadata: {labels: {old: l}}, data: {a: '1'}, managers: [kustomize-controller]}";
     let scene = Scene::new()
         .live(live)
-        // The server filled it in: nobody owns it.
+        // The server defaulted this field, so it has no owner.
         .with_live(KEY, |live| live["data"]["b"] = json!("default"))
         .git("ConfigMap/web/c: {data: {a: '1', b: '2'}}")
         .adopt("flux");

@@ -1,4 +1,4 @@
-//! What one step needs of another.
+//! Dependencies between steps.
 
 mod growth;
 
@@ -16,7 +16,7 @@ const API: &str = "Deployment.apps/web/api: {spec: {replicas: 2, template: {meta
 const POLICY: &str = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: {spec: {paramKind: {apiVersion: example.org/v1, kind: Widget}}}";
 const BINDING: &str = "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: {spec: {policyName: p, paramRef: {name: w, namespace: web}}}";
 
-/// The edges of a plan without those of barriers.
+/// Returns the edges of a plan without those of barriers.
 fn edges_of(plan: &Plan) -> Vec<String> {
     edges(plan)
         .into_iter()
@@ -96,7 +96,7 @@ fn how_much_readiness_counts_is_said_by_the_object(
     let annotated = format!("api: {{metadata: {{annotations: {{pleach.dev/ready: {how}}}}}, spec");
     let git = API.replacen("api: {spec", &annotated, 1);
     let new = Scene::new().git(&git).plan();
-    // Nothing is done to it, and nobody knows whether it is ready.
+    // Unchanged, but its readiness is unknown.
     let left = Scene::new().installed(&git).unfinished("v2.0.0").git(&git);
     for plan in [new, left.plan()] {
         let mut steps = plan.steps.iter();
@@ -110,7 +110,7 @@ fn how_much_readiness_counts_is_said_by_the_object(
     }
 }
 
-/// Of those behind a Service, whoever has to be ready.
+/// Only workloads that must be ready count.
 #[rstest]
 #[case::all_of_them("require", 4)]
 #[case::one_of_them("none", 2)]
@@ -134,7 +134,7 @@ fn endpoints_are_those_of_workloads_that_have_to_be_ready(
 
 const WRITTEN: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Deployment.apps/web/api: Applied Operator";
 
-/// Whichever workload it is that serves the kind.
+/// Any workload of the release may serve the kind.
 #[rstest]
 #[case::it_comes(Scene::new().unserved("Widget.example.org").git(&format!("{WIDGETS}\n{API}")), true)]
 #[case::it_changes(
@@ -166,7 +166,7 @@ fn a_workload_comes_after_what_its_release_defines(#[case] scene: Scene, #[case]
     assert_eq!(found, expected, "{edges:#?}");
 }
 
-/// What its pods ask for would not be there.
+/// The pods would request fields that the CRD lacks.
 #[test]
 fn a_workload_stays_as_it_is_while_a_definition_is_blocked() {
     let api = |image: &str| API.replace("{replicas", &format!("{{image: {image}, replicas"));
@@ -183,8 +183,8 @@ fn a_workload_stays_as_it_is_while_a_definition_is_blocked() {
 
 const AGGREGATED: &str = "APIService.apiregistration.k8s.io/v1.sub.example.org: {spec: {group: sub.example.org, version: v1, service: {namespace: web, name: api}}}";
 
-/// Objects of an API whose server comes with the release wait for it, whether
-/// it is not registered yet or does not answer yet; they are not refused.
+/// Objects of an API whose server is part of the release wait for it, whether
+/// it is not registered or does not answer yet. They are not refused.
 #[rstest]
 #[case::not_registered_yet(Scene::new().unserved("Thing.sub.example.org"))]
 #[case::not_answering_yet(Scene::new().stale("sub.example.org"))]
@@ -199,7 +199,7 @@ fn objects_of_an_api_of_the_release_wait_for_it(#[case] scene: Scene) {
     assert_eq!(thing.unwrap().stage, StageName::Resources);
 }
 
-/// After a run that did not finish nothing is done to the APIService.
+/// After an interrupted run, the APIService is unchanged.
 #[test]
 fn an_api_that_does_not_answer_yet_is_waited_for() {
     let git = format!("{API}\n{AGGREGATED}");
@@ -215,8 +215,8 @@ fn an_api_that_does_not_answer_yet_is_waited_for() {
     assert!(edges.iter().any(|found| found == edge), "{edges:?}");
 }
 
-/// After a run that did not finish nothing is done to the definition, and its kind
-/// is not served yet.
+/// After an interrupted run, the CRD is unchanged but its kind is not served
+/// yet.
 #[test]
 fn a_policy_waits_for_a_definition_that_is_not_served_yet() {
     let plan = Scene::new()
@@ -262,8 +262,8 @@ fn a_policy_and_its_binding_come_after_the_parameters_in_whichever_stage_those_a
     }
 }
 
-/// One that was seen there before is not taken for absent, and a kind that the
-/// API does not have does not come by waiting.
+/// An object seen before does not count as absent, and waiting does not create
+/// a kind that the API lacks.
 #[rstest]
 #[case::seen_before(
     Scene::new().stale("sub.example.org").entry("Thing.sub.example.org/web/first", |entry| {
@@ -305,14 +305,15 @@ fn custom_resources_come_after_what_intercepts_them() {
         format!("{hook} -> Widget.example.org/web/w: Applied Intercepts"),
     ];
     assert_eq!(intercepts(&scene), expected);
-    // Rules for everything do not hold up what others define: pods may need it.
+    // Wildcard rules do not delay custom resources of other CRDs, because pods
+    // may need them.
     let any = HOOK
         .replace("[example.org]", "['*']")
         .replace("[widgets]", "['*']");
     assert_eq!(intercepts(&scene.clone().git(&any)), expected);
     let other = HOOK.replace("[widgets]", "[gadgets]");
     assert!(intercepts(&scene.clone().git(&other)).is_empty());
-    // A registration that needs the custom resource does not hold it up.
+    // A registration does not delay a custom resource that it needs itself.
     let needs = HOOK.replace(
         "{webhooks",
         "{metadata: {annotations: {pleach.dev/after: Widget/w}}, webhooks",
@@ -331,11 +332,11 @@ fn custom_resources_come_after_another_version_of_who_is_asked_about_them() {
         );
         format!("{WIDGETS}\n{api}\n{HOOK}\nWidget.example.org/web/w: {{spec: {{size: {size}}}}}")
     };
-    // Nothing is done to the registration itself.
+    // The registration itself is unchanged.
     let scene = Scene::new().installed(&git("a", 1)).git(&git("b", 2));
     let expected = "Deployment.apps/web/api -> Widget.example.org/web/w: Ready Intercepts";
     assert_eq!(edges_of(&scene.plan()), [expected]);
-    // In a stage that does not wait for who answers, it is not waited for here either.
+    // A stage that does not wait for its backend adds no such wait here either.
     let scene = scene.applies_in(
         "hooks",
         &["{kind: ValidatingWebhookConfiguration}"],
@@ -352,7 +353,7 @@ fn custom_resources_come_after_another_version_of_who_is_asked_about_them() {
 
 #[test]
 fn two_registrations_close_no_circle() {
-    // h needs w2 and would hold up w1; g needs w1 and would hold up w2.
+    // h needs w2 and would delay w1; g needs w1 and would delay w2.
     let hook = |name: &str, needs: &str| {
         HOOK.replace("/h:", &format!("/{name}:")).replace(
             "{webhooks",
@@ -418,7 +419,7 @@ fn what_an_interrupted_run_left_unready_is_waited_for() {
             format!("{definition} (wait) -> Widget.example.org/web/w: Ready Definition"),
         ]
     );
-    // Once each, also for verify.
+    // Each is awaited once, including in verify.
     let waits = |object: &str| {
         plan.steps
             .iter()

@@ -1,5 +1,4 @@
-//! Fields that were ours alone, and that another manager took while git changed the
-//! object.
+//! Fields of ours that another manager took while git changed the object.
 
 use serde_json::{Value, json};
 
@@ -13,12 +12,13 @@ use crate::plan::{Action, Cause, Op, Plan};
 
 const WEB: &str = "Deployment.apps/web/d";
 
-/// A Deployment whose replicas, image and log level git sets.
+/// Builds a Deployment whose replicas, image and log level git sets.
 fn web(replicas: u32, image: &str, level: &str) -> String {
     format!("{WEB}: {{spec: {{replicas: {replicas}, image: {image}, level: {level}}}}}")
 }
 
-/// A Deployment that was applied, edited by hand, and changed in git since.
+/// Builds a Deployment that was applied, edited by hand, and then changed in
+/// git.
 fn edited_and_changed(edited: &str, git: &str) -> Scene {
     Scene::new()
         .installed(&web(3, "a", "info"))
@@ -26,7 +26,7 @@ fn edited_and_changed(edited: &str, git: &str) -> Scene {
         .git(git)
 }
 
-/// Whether git changed is known of each field.
+/// A change in git is known per field.
 #[test]
 fn drift_of_one_field_does_not_block_a_change_of_another() {
     let scaled = format!("{WEB}: {{spec: {{replicas: 1}}}}");
@@ -65,13 +65,13 @@ fn drift_of_one_field_does_not_block_a_change_of_another() {
             "{name}"
         );
     }
-    // Without a record of fields a change in git counts for the whole object.
+    // Without a record of fields, a change in git counts for the whole object.
     let scene = edited_and_changed(&scaled, &web(3, "b", "info"));
     let scene = scene.entry(WEB, |entry| entry.fields = OwnedFields::default());
     assert_eq!(change(&scene.plan(), WEB).action, Action::Blocked);
 }
 
-/// A field that was never ours alone stays theirs.
+/// A field that was never exclusively ours keeps its owner.
 #[test]
 fn a_field_that_another_manager_had_first_is_a_conflict() {
     let shared = Scene::new()
@@ -88,7 +88,7 @@ fn a_field_that_another_manager_had_first_is_a_conflict() {
     assert_eq!(change(&plan, WEB).reason, "scaler holds .spec.replicas");
 }
 
-/// The fields that a plan takes back from other managers.
+/// Returns the fields that a plan restores from other managers.
 fn taken(plan: &Plan) -> Option<Value> {
     let mut steps = plan.steps.iter();
     steps.find_map(|step| match &step.op {
@@ -112,8 +112,8 @@ fn a_hot_fix_that_git_takes_over_is_taken_back_from_its_manager() {
     assert_eq!(taken(&plan), None);
 }
 
-/// The server keeps one owner for an atomic list, and one for each field of an item of
-/// an associative list.
+/// The server keeps one owner for an atomic list, and one per field for the
+/// items of an associative list.
 #[test]
 fn a_hot_fix_of_a_list_that_git_takes_over_is_taken_back_from_its_manager() {
     const LEVEL: &str = r#"k:{"name":"LEVEL"}"#;
@@ -161,7 +161,7 @@ fn a_hot_fix_of_a_list_that_git_takes_over_is_taken_back_from_its_manager() {
     assert_eq!(operations(&plan, WEB), ["patch", "apply"]);
 }
 
-/// A field that is fought over is left alone, also while git changes another one.
+/// A contended field is left alone, even while git changes another one.
 #[test]
 fn a_contended_field_stays_contended_while_git_changes_another_one() {
     let scaled = format!("{WEB}: {{spec: {{replicas: 1}}}}");

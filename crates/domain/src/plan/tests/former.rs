@@ -1,4 +1,4 @@
-//! Refusals by what a plan replaces.
+//! Dry-run refusals caused by objects that the plan replaces.
 
 use rstest::rstest;
 
@@ -25,7 +25,7 @@ fn refused(code: u16, message: &str) -> Prediction {
     })
 }
 
-/// An operator and its custom resource; each part in a version.
+/// Builds an operator and its custom resource, each with a version.
 fn git(definition: u8, operator: u8, size: u8) -> String {
     format!(
         "\
@@ -44,7 +44,7 @@ fn upgrade(definition: u8, operator: u8) -> Scene {
         .git(&git(definition, operator, 2))
 }
 
-/// What git has was begun, and did not get to its end.
+/// Marks the desired state as started and not finished.
 fn begun(mut scene: Scene) -> Scene {
     for manifest in &scene.desired.manifests {
         let digest = DesiredDigest::Known(manifest.digest());
@@ -93,7 +93,8 @@ fn what_is_replaced_before_has_no_say(
     );
 }
 
-/// The operator registers its webhook itself, and is that of another version.
+/// The operator registers its webhook at run time, and belongs to another
+/// version.
 #[rstest]
 #[case::another_operator(2, Action::Update)]
 #[case::the_same_operator(1, Action::Blocked)]

@@ -1,4 +1,4 @@
-//! Gates: when they are closed, for whom they are not, and when they are lifted.
+//! Gates: when they close, whom they exempt, and when they are lifted.
 
 use std::collections::BTreeSet;
 
@@ -138,7 +138,7 @@ fn a_gate_of_a_former_run_is_kept_while_it_is_wanted() {
         .gate("{name: hold, groups: [x.org]}")
         .left_closed("hold", "x.org", "*")
         .plan();
-    // It is closed again, as it may not be as it is wanted now.
+    // The gate is closed again, because its desired state may differ.
     let (step, _) = close(&plan);
     assert!(before(&plan, lift(&plan)).contains(&step.id));
     assert_eq!(plan.overlays.len(), 1);
@@ -158,7 +158,7 @@ fn a_gate_of_a_former_run_that_nobody_wants_is_lifted_first() {
         Some(Until::Probe { denied: false, .. })
     ));
     assert_eq!(plan.overlays[0].course, Course::Dropped);
-    // Also when nothing else is left to do.
+    // The gate is lifted even if nothing else is left to do.
     let plan = Scene::new()
         .installed(API)
         .git(API)
@@ -195,7 +195,7 @@ fn kinds_that_an_upgrade_brings_are_closed_before_they_exist() {
         "CustomResourceDefinition.apiextensions.k8s.io/gears.x.org",
     );
     assert!(before(&plan, definition).contains(&step.id));
-    // Nothing else waits for it.
+    // Only the CRD waits for the gate.
     assert_eq!(before(&plan, step), BTreeSet::new());
     let account = step_of(&plan, "ServiceAccount/web/app");
     assert!(!before(&plan, account).contains(&step.id));
@@ -250,7 +250,7 @@ fn a_gate_is_part_of_what_is_approved() {
 const SERVICE: &str = "Service/web/api: {spec: {selector: {app: api}}}";
 const ANSWERED: &str = "ungate: wait Service/web/api until web/api has 2";
 
-/// An upgrade of two pods behind a Service, with a gate.
+/// Builds an upgrade of two pods behind a Service, with a gate.
 fn guarded(gate: &str) -> Scene {
     let api = NEW_API.replace("{spec: {template", "{spec: {replicas: 2, template");
     upgrade().git(&format!("{SERVICE}\n{api}")).gate(gate)
@@ -271,7 +271,7 @@ fn a_gate_is_lifted_when_something_answers_behind_the_webhooks_that_it_stands_fo
     let wait = needs
         .find(|step| matches!(step.until, Some(Until::Endpoints { .. })))
         .unwrap();
-    // Asked when everything is ready, and not before.
+    // The endpoints are awaited after the verify barrier.
     let barrier = plan.steps.iter().find(|step| {
         step.stage == crate::order::StageName::Verify && step.object.kind == "Release"
     });
@@ -318,7 +318,7 @@ fn a_gate_that_ends_before_the_workloads_waits_for_none_of_them() {
     assert!(waits("resources"));
 }
 
-/// The step that deletes what the pods of the former place registered.
+/// Returns the step that deletes the registration of the previous pods.
 fn unregister(plan: &Plan) -> &Step {
     let mut steps = plan.steps.iter();
     let deletes = |step: &&Step| matches!(step.op, Op::Delete(_));
@@ -362,13 +362,13 @@ fn a_gate_closes_before_any_registration_that_it_covers_goes() {
             .find(|step| step.op == Op::Lift && step.overlay == close.overlay);
         assert!(before(&plan, lift.unwrap()).contains(&gone.id), "{from}");
     }
-    // Of a later stage the gate is closed as late as it can be.
+    // For a registration in a later stage, the gate closes as late as possible.
     let plan = staged(stages)
         .gate("{name: handover, groups: [x.org], from: resources}")
         .plan();
     let controller = step_of(&plan, "Deployment.apps/web/controller");
     assert!(before(&plan, close(&plan).0).contains(&controller.id));
-    // It does not close what nobody deletes.
+    // The gate does not close early for a group without deleted registrations.
     let plan = moving()
         .gate("{name: handover, groups: [y.org], from: registrations}")
         .plan();
@@ -395,7 +395,7 @@ fn a_gate_that_ends_before_the_registration_goes_is_too_late() {
         "{}",
         finding.message
     );
-    // Another one stays closed, or the gate that nobody has to declare.
+    // Another declared gate stays closed, or the automatic handover gate does.
     assert_eq!(
         refusal(&[short, "{name: hold, groups: ['*.org', x.org]}"]),
         None
@@ -404,7 +404,7 @@ fn a_gate_that_ends_before_the_registration_goes_is_too_late() {
         refusal(&["{name: hold, groups: [x.org], until: services}"]),
         None
     );
-    // The bundle leaves that open.
+    // The bundle leaves that group open on purpose.
     assert_eq!(
         refusal(&["{name: handover, groups: [y.org], until: services}"]),
         None
@@ -423,7 +423,7 @@ fn a_gate_that_ends_early_waits_until_its_webhooks_are_registered_again() {
     assert_eq!(registered.count(), 1, "{:#?}", lines(&plan));
 }
 
-/// An upgrade that changes an object of a kind which somebody else defines.
+/// Builds an upgrade that changes a custom resource of a foreign CRD.
 fn writing(gate: &str) -> Scene {
     upgrade()
         .installed(GEAR)
@@ -447,7 +447,7 @@ fn our_own_user_is_exempt_only_where_the_plan_writes_what_is_closed() {
         let said = findings.any(|one| one.code == "gate-exempts-us");
         assert_eq!(said, expected, "{name}");
         if plan.overlays[0].course == Course::Kept {
-            // Until it is closed again it refuses that.
+            // Until the gate is closed again, it refuses the write.
             let write = step_of(&plan, GEAR_ID);
             assert!(before(&plan, write).contains(&step.id), "{name}");
         }
@@ -497,7 +497,7 @@ fn a_gate_of_a_former_run_does_not_block_what_it_would_refuse() {
             .left_closed("hold", "x.org", "*")
             .predict(GEAR_ID, Prediction::Refused(refusal.clone()))
     };
-    // It is closed again, or lifted, before that is written.
+    // The gate is closed again or lifted before the write.
     for gate in [
         "{name: hold, groups: [x.org]}",
         "{name: other, groups: [y.org]}",

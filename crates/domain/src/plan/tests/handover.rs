@@ -1,4 +1,5 @@
-//! A product that moves to another namespace: who runs until when.
+//! Moves of a product to another namespace, and the order of old and new
+//! workloads.
 
 mod copies;
 mod former;
@@ -33,7 +34,8 @@ ServiceAccount/web/s: {}";
 const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/hook: {webhooks: [{clientConfig: {service: {namespace: old, name: api}}, rules: [{apiGroups: [x.org], resources: [gears]}]}]}";
 pub(super) const HOOK_ID: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/hook";
 
-/// A product whose pods registered themselves, on its way to another namespace.
+/// Builds a product whose pods registered a webhook, and which moves to another
+/// namespace.
 pub(super) fn moving() -> Scene {
     Scene::new()
         .installed(OLD)
@@ -95,7 +97,7 @@ fn the_former_place_is_emptied_before_anything_takes_over() {
                 ready: new.object.clone()
             }
         );
-        // It is deleted in the end, and does not come back before.
+        // The old workload is deleted at the end and not restored before.
         let lifts = |step: &&Step| step.op == Op::Lift && step.object == emptied.object;
         assert!(!plan.steps.iter().any(|step| lifts(&step)));
         let gone = find(&plan, "deletion", |step| {
@@ -103,7 +105,7 @@ fn the_former_place_is_emptied_before_anything_takes_over() {
         });
         assert!(comes_before(&plan, new, gone));
     }
-    // What the new ones need is there before the old ones stop.
+    // The prerequisites of the new workloads exist before the old ones stop.
     let account = step_of(&plan, "ServiceAccount/web/s");
     assert!(comes_before(
         &plan,
@@ -139,7 +141,8 @@ fn what_was_guarded_is_closed_from_the_handover_until_the_successors_are_there()
         unregister,
         set(&plan, "Deployment.apps/old/api")
     ));
-    // Looked at again, once its pods are gone and before the new ones come.
+    // The registration is checked again after its pods are gone and before the
+    // new ones start.
     let again = find(&plan, "second look", |step| {
         step.op == Op::Wait && step.object.to_string() == HOOK_ID
     });
@@ -166,7 +169,7 @@ fn what_was_guarded_is_closed_from_the_handover_until_the_successors_are_there()
     assert!(comes_before(&plan, lift, gone));
 }
 
-/// The same move, with a stage for each of its workloads.
+/// Builds the same move, with a stage for each workload.
 pub(super) fn staged(order: [&str; 3]) -> Scene {
     let mut scene = moving().moves("old", "web", &[]);
     for name in order {
@@ -212,7 +215,7 @@ fn each_former_workload_is_emptied_right_before_its_successor_in_its_stage() {
             let (emptied, new) = (set(&plan, &old), step_of(&plan, &new));
             assert_eq!(emptied.stage.as_str(), format!("stage-{name}"));
             assert!(comes_before(&plan, emptied, new), "{name}");
-            // Not before everything of the stages before runs.
+            // The old workload is not emptied before the earlier stages run.
             for former in &order[..position] {
                 let (_, former) = of(former);
                 assert!(
@@ -222,7 +225,7 @@ fn each_former_workload_is_emptied_right_before_its_successor_in_its_stage() {
                 );
             }
         }
-        // Who answers until then does so until the stage of its successor.
+        // The old backend answers until the stage of its successor.
         let api = order.iter().position(|name| *name == "api").unwrap();
         for former in &order[..api] {
             let (_, former) = of(former);
@@ -245,7 +248,7 @@ fn each_former_workload_is_emptied_right_before_its_successor_in_its_stage() {
     }
 }
 
-/// What an object of a later stage needs does not hold back what was registered.
+/// Prerequisites of later stages do not delay the deletion of a registration.
 #[test]
 fn a_registration_goes_before_its_own_stage_whatever_later_ones_need() {
     const CONFIG: &str = "ConfigMap/web/late: {}";
@@ -268,8 +271,8 @@ fn a_registration_goes_before_its_own_stage_whatever_later_ones_need() {
     assert!(comes_before(&plan, unregister, late), "{:#?}", lines(&plan));
 }
 
-/// A run that was stopped in between left the gate closed: what it stands in for may be
-/// gone already.
+/// An interrupted run left the gate closed, and the registrations it replaces
+/// may be gone.
 #[test]
 fn a_gate_that_a_former_run_closed_is_closed_again_before_the_first_stage() {
     let plan = staged(["agent", "controller", "api"])
@@ -309,7 +312,7 @@ fn an_application_that_only_changes_its_namespace_runs_until_the_end() {
         .git(NEW)
         .plan();
     assert!(plan.overlays.is_empty(), "{:#?}", lines(&plan));
-    // Its bundle can say otherwise.
+    // The bundle can declare the move.
     let plan = Scene::new()
         .installed(OLD)
         .version("v1.0.0")
@@ -383,7 +386,8 @@ fn what_a_former_run_emptied_stays_so_and_its_pods_are_looked_for() {
     assert_eq!(emptied.op, Op::Wait);
     let new = step_of(&plan, "Deployment.apps/web/controller");
     assert!(comes_before(&plan, emptied, new));
-    // Its registrations are gone already: what they guarded stays closed.
+    // The registrations are already gone, and the resources they guarded stay
+    // closed.
     let plan = scene.gone(HOOK_ID).plan();
     find(&plan, "gate", |step| matches!(step.op, Op::Close { .. }));
     find(&plan, "lift", |step| step.op == Op::Lift);
@@ -510,7 +514,7 @@ fn a_move_of_what_nobody_recorded_is_refused() {
     let finding = plan.findings.iter().find(|one| one.is_error()).unwrap();
     assert_eq!(finding.code, "unrecorded-move");
     assert_eq!(finding.kind, crate::finding::Kind::Policy);
-    // A cluster where nothing runs is no move.
+    // An empty cluster is not a move.
     let plan = Scene::new().git(NEW).moves("old", "web", &[]).plan();
     assert!(plan.findings.iter().all(|one| !one.is_error()));
 }

@@ -1,4 +1,4 @@
-//! Fields that are left to others.
+//! Fields that are ignored.
 
 use serde_json::json;
 
@@ -13,8 +13,8 @@ const GIT: &str = "Deployment.apps/web/a: {spec: {replicas: 2, image: v1}}";
 const LATER: &str = "Deployment.apps/web/a: {spec: {replicas: 2, image: v2}}";
 const SCALED: &str = "Deployment.apps/web/a: {spec: {replicas: 7}}";
 
-/// What a creation leaves behind: everything was sent, what is recorded is the
-/// object without the ignored field.
+/// Builds the state after a creation: everything was sent, and the record has
+/// the object without the ignored field.
 fn created() -> Scene {
     let scene = Scene::new()
         .installed(GIT)
@@ -66,7 +66,7 @@ fn an_object_is_created_with_everything_and_approved_as_that() {
         body(&observed),
         DesiredDigest::Known(scene.desired.manifests[0].digest())
     );
-    // What is recorded as wanted is the object without it.
+    // The recorded digest omits the ignored field.
     let lean = scene
         .desired
         .ignored
@@ -94,8 +94,8 @@ fn the_path_is_given_up_before_the_first_apply_that_is_due() {
     let own = own(&plan).unwrap();
     assert_eq!(own.give_up.len(), 1);
     assert!(own.from.is_empty());
-    // Others took the path already: nothing is left to give up, and that they
-    // did is no drift.
+    // Another manager already owns the field, so there is nothing to give up,
+    // and that is not drift.
     let plan = scene.edited("kubectl", SCALED).plan();
     assert_eq!(change(&plan), (Action::Update, Some(Cause::Git)));
     assert_eq!(plan.steps[0].op.verb(), "apply");
@@ -118,7 +118,7 @@ fn a_rule_that_comes_gives_the_path_up_and_changes_no_value() {
     assert_eq!(after.value()["spec"]["replicas"], 2);
 }
 
-/// What is sent of an object changes, and git does not.
+/// The sent object changes although git does not.
 #[test]
 fn an_autoscaler_that_comes_or_goes_is_no_change_of_git() {
     let reason = |scene: &Scene| {
@@ -143,7 +143,7 @@ fn an_autoscaler_that_comes_or_goes_is_no_change_of_git() {
     );
     let git = Scene::new().installed(GIT).git(LATER);
     assert_eq!(reason(&git), "git changed");
-    // The key of digests is lost.
+    // The digest key is lost.
     let unknown = Scene::new().installed(GIT).git(GIT).unkeyed(KEY);
     assert_eq!(
         reason(&unknown),
@@ -197,14 +197,14 @@ fn replicas_are_left_to_an_autoscaler_with_a_note() {
             "spec.replicas is left to HorizontalPodAutoscaler.autoscaling/web/h, which scales it"
         )
     );
-    // Not where git says nothing about replicas.
+    // Replicas are not ignored if git does not set them.
     let scene = Scene::new()
         .git("Deployment.apps/web/a: {spec: {image: v1}}")
         .wants(|desired| desired.leave_replicas(&KEY.parse().unwrap(), &autoscaler));
     assert!(scene.plan().findings.is_empty());
 }
 
-/// As the documentation of Kubernetes writes an aggregated role.
+/// The role is written as in the Kubernetes documentation of aggregated roles.
 #[test]
 fn rules_of_an_aggregated_role_are_left_to_the_cluster_with_a_note() {
     let key = "ClusterRole.rbac.authorization.k8s.io/r";
@@ -237,11 +237,11 @@ fn rules_of_an_aggregated_role_are_left_to_the_cluster_with_a_note() {
     let plan = scene("a").plan();
     assert_eq!(action(&plan), Action::Unchanged, "{:?}", plan.findings);
     assert!(plan.findings.iter().any(|one| one.code == "aggregated"));
-    // What changes of it in git is applied without them.
+    // Other changes of the role in git are applied without the rules.
     let plan = scene("b").plan();
     assert_eq!(action(&plan), Action::Update, "{:?}", plan.findings);
     assert_eq!(plan.refusals().count(), 0);
-    // A role that is written as a whole is git's.
+    // A complete role without aggregation belongs to git.
     let git = format!("{key}: {{rules: []}}");
     let whole = Scene::new()
         .git(&git)

@@ -1,4 +1,4 @@
-//! What holds of every plan, over random scenes.
+//! Invariants of every plan, tested with random scenes.
 
 mod allow;
 mod temporary;
@@ -17,7 +17,7 @@ use crate::plan::{Consented, Grant, Op, Plan, Removal, StepId, is_protected_kind
 use temporary::check_overlays;
 use world::{Part, World, world};
 
-/// Everything that must have happened before a step.
+/// Returns all direct and indirect predecessors of each step.
 fn ancestors(plan: &Plan) -> Vec<BTreeSet<StepId>> {
     let mut all: Vec<BTreeSet<StepId>> = Vec::new();
     for step in &plan.steps {
@@ -31,7 +31,8 @@ fn ancestors(plan: &Plan) -> Vec<BTreeSet<StepId>> {
     all
 }
 
-/// Ids are positions; a step needs only steps before it: no cycle.
+/// Ids are positions, and a step only needs earlier steps, so there is no
+/// cycle.
 fn check_edges(plan: &Plan) {
     for (position, step) in plan.steps.iter().enumerate() {
         assert_eq!(step.id, StepId(position));
@@ -70,7 +71,7 @@ fn check(scene: &Scene) {
         plan.steps.len()
     );
 
-    // Every object is in it, once.
+    // Every object has exactly one change.
     let changes: BTreeMap<&ObjectId, _> = plan
         .changes
         .iter()
@@ -94,10 +95,11 @@ fn check(scene: &Scene) {
         let entry = entries.get(id);
         let live = observed.live_meta(id).unwrap();
 
-        // I2: only what is ours, and this incarnation.
+        // I2: only our own objects are deleted, with the observed UID.
         assert_eq!(deletion.uid(), live.uid);
         if let Grant::EndingNamespace { service } = deletion.because() {
-            // It comes again, and its namespace cannot end before it.
+            // The object is recreated, and its namespace cannot be deleted
+            // before it.
             assert!(desired.contains(id) && is_ending(&observed, &service.namespace));
             assert_eq!(entry.unwrap().state, EntryState::Applied);
             continue;
@@ -129,11 +131,12 @@ fn check(scene: &Scene) {
             }
             _ => panic!("nothing asks for it: {id}"),
         }
-        // I1: nothing on an incomplete view. I9: nothing protected without consent.
+        // I1: no deletion on an incomplete view. I9: no deletion of protected
+        // objects without consent.
         let is_seen = observed.is_complete(id) || observed.found.contains_key(id);
         assert!(is_seen, "{id}");
         assert!(!is_protected_kind(&id.group_kind()), "{id}");
-        // Prune only after health, except what stands in its way.
+        // Pruning comes after verify, except for obstacles to it.
         let barrier = barrier.unwrap();
         match deletion.because() {
             Grant::Inventory | Grant::RunTimeObject { .. } => {
@@ -160,7 +163,8 @@ fn check(scene: &Scene) {
     check_order(scene, &plan);
 }
 
-/// Whether a Service is of the release, or was once: what points at it is recorded.
+/// Returns whether a Service belongs to the release, or did: the record refers
+/// to it.
 fn is_of_ours(observed: &Observed, service: &ServiceRef) -> bool {
     let entries = &observed.inventory.entries;
     let backend = observed.backends.get(service);
@@ -175,7 +179,7 @@ fn is_ending(observed: &Observed, namespace: &str) -> bool {
     observed.live_meta(&id).unwrap().deleting
 }
 
-/// The same plan whatever the order of its input.
+/// The plan does not depend on the order of its input.
 fn check_order(scene: &Scene, plan: &Plan) {
     let mut shuffled = scene.clone();
     shuffled.desired.manifests.reverse();
@@ -184,7 +188,7 @@ fn check_order(scene: &Scene, plan: &Plan) {
     assert_eq!(shuffled.plan().effects(), plan.effects());
 }
 
-/// The laws of the end of a release.
+/// Invariants of an uninstall.
 fn check_end(scene: &Scene) {
     let waiting = scene.end(&Removal::default());
     assert!(waiting.steps.is_empty(), "nothing goes without consent");
@@ -224,7 +228,7 @@ fn check_end(scene: &Scene) {
             _ => panic!("not in this plan: {id}"),
         }
     }
-    // What is let go of is never deleted, nor the other way round.
+    // Released objects are never deleted, and deleted ones are never released.
     for id in &plan.removal.as_ref().unwrap().released {
         let mut deletions = plan.steps.iter();
         assert!(!deletions.any(|step| step.object == *id && matches!(step.op, Op::Delete(_))));
@@ -241,7 +245,7 @@ proptest! {
     }
 }
 
-/// How many edges the plan of a large application has.
+/// Returns the number of edges in the plan of a large application.
 #[expect(
     clippy::format_push_string,
     reason = "a text is made once, and format! cannot fail"
@@ -286,8 +290,9 @@ fn the_number_of_edges_grows_with_the_objects() {
     );
 }
 
-/// A stage of the bundle's own has a registration early, whose Service comes after a
-/// temporary change: a gate that is closed until then is not lifted before both.
+/// A declared stage applies a registration early, and its Service after a
+/// temporary change. A gate that closes until then must not be lifted before
+/// both.
 #[test]
 fn a_gate_is_lifted_after_what_is_early_in_name_only() {
     let part = |text: &str, state| Part {

@@ -1,4 +1,4 @@
-//! Registrations whose Service goes.
+//! Registrations whose Service is deleted.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,8 @@ const NEW: &str = "Service/web/api: {spec: {selector: {app: api}}}\nDeployment.a
 const RUN_TIME: &str = "APIService.apiregistration.k8s.io/v1.x: {spec: {service: {namespace: old, name: api}}, managers: [api]}";
 const KEY: &str = "APIService.apiregistration.k8s.io/v1.x";
 
-/// A product that moves from namespace `old` to `web`, whose pods registered.
+/// Builds a product that moves from namespace `old` to `web` and whose pods
+/// registered.
 fn moved() -> Scene {
     Scene::new().installed(OLD).git(NEW).live(RUN_TIME)
 }
@@ -51,7 +52,8 @@ fn it_goes_right_before_the_new_workloads(#[case] scene: Scene) {
     ];
     assert_eq!(step.require, require);
     let edges = edges(&plan);
-    // Not before what the workloads need anyway: until then the old ones go on.
+    // Deleted after the prerequisites of the workloads; until then the old
+    // registration is used.
     for edge in [
         format!("ServiceAccount/web/s -> {KEY}: Applied Leftover"),
         format!("{KEY} -> Deployment.apps/web/api: Absent Leftover"),
@@ -60,7 +62,7 @@ fn it_goes_right_before_the_new_workloads(#[case] scene: Scene) {
         assert!(edges.contains(&edge), "{edge} is missing in {edges:#?}");
     }
     assert!(step.id.0 < position(&plan, "Deployment.apps/web/api"));
-    // Once, and the rest after verify.
+    // Deleted once; all other deletions come after verify.
     assert_eq!(
         plan.steps
             .iter()
@@ -167,7 +169,8 @@ fn several_of_them_stand_before_all_workloads_with_few_edges() {
     assert_eq!(workloads.count(), 6);
 }
 
-/// A former run took the Service away, and what its pods made anew is on record only.
+/// Builds a release whose Service an earlier run deleted. The registration that
+/// its pods made again is only in the record.
 fn lost() -> Scene {
     Scene::new()
         .installed("ConfigMap/web/c: {}")
@@ -207,7 +210,8 @@ fn what_pods_made_after_the_apply_goes_with_their_namespace() {
     let removal = by_command();
     for plan in [
         found(moved()).plan(),
-        // It was read by its name: that its kind was not listed says nothing of it.
+        // The object was read by its name, so an incomplete listing of its kind
+        // does not matter.
         found(moved()).incomplete("Secret").plan(),
         found(moved()).end(&removal),
     ] {
@@ -215,7 +219,7 @@ fn what_pods_made_after_the_apply_goes_with_their_namespace() {
         assert_eq!(deletion.uid(), format!("uid of {LATE}"));
         assert_eq!(*deletion.because(), Grant::RunTimeObject { service: None });
     }
-    // Pods that stay use it.
+    // Remaining pods use the object.
     let plan = moved().found("Secret/web/certs: {}").plan();
     assert!(deletion(&plan, "Secret/web/certs").is_none());
 }
@@ -239,7 +243,7 @@ fn what_others_made_by_that_name_stays(#[case] metadata: &str, #[case] code: &st
     }
 }
 
-/// A registration that is found when the Services of a plan go, after it was made.
+/// Builds a registration that is found at execution, after the plan was made.
 fn anew(change: impl FnOnce(&mut Registration)) -> Registration {
     let mut found = moved().observed().registrations[0].clone();
     change(&mut found);

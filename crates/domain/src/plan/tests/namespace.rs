@@ -1,4 +1,4 @@
-//! The release's namespace, when no manifest has it.
+//! The release namespace, if no manifest contains it.
 
 use rstest::rstest;
 
@@ -136,7 +136,7 @@ fn one_that_comes_is_waited_for(#[case] git: &str, #[case] is_brought: bool) {
 const API: &str = "Service/web/api: {spec: {selector: {app: api}}}\nDeployment.apps/web/api: {spec: {template: {metadata: {labels: {app: api}}}}}\n\
     APIService.apiregistration.k8s.io/v1.sub.x.org: {spec: {group: sub.x.org, version: v1, service: {namespace: web, name: api}}}";
 
-/// The namespace waits for an API whose server goes with it.
+/// The deletion of the namespace waits for an API whose server is in it.
 #[rstest]
 #[case::of_the_bundle("Namespace/web: {}\n", "web", true)]
 #[case::made_for_the_release("", "web", true)]

@@ -1,4 +1,4 @@
-//! Jobs that run once: for their content and for what their pods read.
+//! Run-once Jobs, keyed by their content and the configuration of their pods.
 
 use rstest::rstest;
 use serde_json::json;
@@ -17,7 +17,7 @@ fn scene() -> Scene {
     Scene::new().git(JOB).git(SECRET)
 }
 
-/// The journal says that the Job of today's key ended so.
+/// Journals an outcome for the present run key.
 fn ran(scene: Scene, outcome: Outcome) -> Scene {
     let id = "Job.batch/web/migrate".parse().unwrap();
     let key = scene.run_key("Job.batch/web/migrate");
@@ -26,7 +26,8 @@ fn ran(scene: Scene, outcome: Outcome) -> Scene {
     })
 }
 
-/// The Job is there, made for today's key or for another, with this status.
+/// Adds the live Job, created for the present key or another one, with this
+/// status.
 fn there(scene: Scene, is_for_today: bool, status: serde_json::Value) -> Scene {
     let key = scene.run_key("Job.batch/web/migrate").to_string();
     let other = JOB.replace("spec: {template", "spec: {backoffLimit: 3, template");
@@ -53,7 +54,7 @@ fn failed() -> serde_json::Value {
     json!({"startTime": "2026-07-01T10:00:00Z", "conditions": [{"type": "Failed", "status": "True"}]})
 }
 
-/// The steps about the Job.
+/// Returns the steps of the Job as lines.
 fn of_job(plan: &Plan) -> Vec<String> {
     lines(plan)
         .into_iter()

@@ -7,7 +7,7 @@ use crate::finding::Severity;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// A release whose operator makes the role `made`, and holds these rules.
+/// Builds a release whose operator creates the role `made` and has these rules.
 fn scene(kind: &str, rules: &str) -> Scene {
     let place = if kind == "Role" { "web/" } else { "" };
     Scene::new()
@@ -55,7 +55,8 @@ fn a_role_that_nobody_could_write_again_is_named(#[case] scene: Scene, #[case] e
     }
 }
 
-/// One whose role is gathered from another one, by way of a third.
+/// Builds an operator whose role is aggregated from another one, through a
+/// third.
 fn gathering(rules: &str) -> Scene {
     let gathers = |part: &str| {
         format!("aggregationRule: {{clusterRoleSelectors: [{{matchLabels: {{part: {part}}}}}]}}")
@@ -69,7 +70,7 @@ fn gathering(rules: &str) -> Scene {
     ))
 }
 
-/// An operator that does not hold what the role gives that it makes.
+/// Builds an operator that lacks permissions of the role it creates.
 pub(super) fn lacking() -> Scene {
     scene("ClusterRole", &format!("{WRITES}, {LISTS}"))
 }

@@ -1,4 +1,4 @@
-//! Temporary changes and declared stages: when they begin, end and stay.
+//! Temporary changes and declared stages: start, end and continuation.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ const NEW_API: &str = "Deployment.apps/web/api: {spec: {replicas: 2, selector: {
 const GEAR: &str = "Gear.example.org/other/one: {spec: {mode: fast}}";
 const HOLD: &str = "{name: hold, target: {kind: Gear, group: example.org, name: one, namespace: other}, patch: {spec: {mode: slow, hold: true}}, from: preflight, until: verify}";
 
-/// What the steps do, in their order; waits left out.
+/// Returns the operations of a plan in order, without waits.
 fn steps(plan: &Plan) -> Vec<String> {
     plan.steps
         .iter()
@@ -123,7 +123,7 @@ fn without_a_change_of_git_nothing_is_changed_for_a_while() {
     };
     let plan = installed(scene.clone()).plan();
     assert!(plan.steps.is_empty() && plan.overlays.is_empty());
-    // Drift is corrected without it.
+    // Drift is corrected without the temporary change.
     let drifted = scene.edited("kubectl", "Deployment.apps/web/api: {spec: {replicas: 5}}");
     let plan = installed(drifted).plan();
     assert_eq!(steps(&plan), ["workloads: apply api"]);
@@ -158,7 +158,7 @@ fn what_a_former_run_left_on_is_kept_while_it_is_wanted() {
         .left_on("hold", "Gear.example.org/other/one", &patch)
         .unfinished("v2.0.0")
         .plan();
-    // It is not made again, and what was there before is what the journal says.
+    // The change is not made again, and the journal keeps the previous values.
     assert_eq!(steps(&plan), ["workloads: apply api", "ungate: lift one"]);
     assert_eq!(plan.overlays[0].course, Course::Kept);
     assert_eq!(
@@ -170,7 +170,7 @@ fn what_a_former_run_left_on_is_kept_while_it_is_wanted() {
 #[test]
 fn a_release_that_has_nothing_any_more_takes_back_what_it_left_on() {
     let patch = json!({"spec": {"mode": "slow", "hold": true}});
-    // Its first run came no further than this.
+    // The first run of the release stopped here.
     let scene = Scene::new()
         .live("Gear.example.org/other/one: {spec: {mode: fast}}")
         .left_on("hold", "Gear.example.org/other/one", &patch)
@@ -193,7 +193,8 @@ fn what_nobody_wants_any_more_is_taken_back_first() {
         ["preflight: lift one", "workloads: apply api"]
     );
     assert_eq!(plan.overlays[0].course, Course::Dropped);
-    // With another patch it is another one: taken back, then made.
+    // A different patch is a different overlay, so the old one is reverted
+    // first.
     let other = HOLD.replace("mode: slow", "mode: off");
     let plan = upgrade()
         .left_on("hold", "Gear.example.org/other/one", &patch)
@@ -283,7 +284,7 @@ fn a_stage_stops_a_workload_until_it_is_applied() {
         .find(|step| step.op.verb() == "set")
         .unwrap();
     assert!(matches!(&set.until, Some(Until::Emptied { pods }) if pods["app"] == "api"));
-    // The registration needs the workload as it stays.
+    // The registration needs the workload in its final state.
     let registration = plan
         .steps
         .iter()
@@ -306,7 +307,7 @@ fn what_stops_for_a_successor_runs_again_unless_that_is_ready() {
         plan.overlays[0].on_failure,
         OnFailure::UndoUnless { ready: successor }
     );
-    // It is deleted in the end: it does not run again before.
+    // The workload is deleted at the end and not started before.
     assert_eq!(
         steps(&plan),
         ["stop: set api", "workloads: apply api", "prune: delete api"]

@@ -1,4 +1,4 @@
-//! Whose an existing object is.
+//! Ownership of existing objects.
 
 use rstest::rstest;
 use serde_json::json;
@@ -147,7 +147,7 @@ fn is_somebody_elses(
     assert!(!plan.has_steps());
 }
 
-/// A member that was deleted and made again by hand.
+/// Builds a member that was deleted and recreated by hand.
 fn made_again() -> Scene {
     let again = "ConfigMap/web/c: {metadata: {uid: later}, data: {k: other}, managers: [kubectl]}";
     Scene::new().installed(GIT).git(GIT).live(again)
@@ -180,7 +180,7 @@ fn a_member_that_was_made_again_by_hand_has_drifted() {
 fn may_be_taken_over(#[case] scene: Scene) {
     let plan = scene.plan();
     assert_eq!(plan.count(Action::Adopt), 1, "{:?}", plan.findings);
-    // Their entries become ours first, or what git does not have would stay.
+    // Their entries become ours first, or fields that git lacks would remain.
     let verbs: Vec<&str> = plan
         .steps
         .iter()
@@ -249,8 +249,8 @@ fn what_helm_has_on_record_is_named_with_the_command_that_removes_it() {
 
 #[test]
 fn an_adoption_that_was_cut_short_is_taken_up_again() {
-    // Patched and not applied: our entry is there, our label is not, and somebody
-    // who stays co-owns something.
+    // The patch ran but the apply did not: our entry exists without our label,
+    // and another manager co-owns fields.
     let scene = theirs("kubectl").with_live(KEY, |live| {
         let entries = live["metadata"]["managedFields"].as_array_mut().unwrap();
         entries.push(super::server::entry(
@@ -273,7 +273,7 @@ fn only_what_may_be_taken_over_is_forced() {
             .iter()
             .any(|step| matches!(&step.op, Op::Apply { take_over, .. } if !take_over.is_empty()))
     );
-    // A second holder that may not be taken over stops it.
+    // A second manager that is not adopted blocks the object.
     let plan = scene
         .edited("x", "ConfigMap/web/c: {data: {k: of x}}")
         .plan();
@@ -309,7 +309,8 @@ fn is_ours(#[case] scene: Scene, #[case] action: Action) {
     assert_eq!(plan.changes[0].action, action, "{:?}", changes(&plan));
 }
 
-/// The record of another release, its shards, journal and lease, and the digest key.
+/// The record of another release, its shards, journal and lease, and the digest
+/// key.
 #[rstest]
 #[case::record("ConfigMap/web/prod.db", Some(labels::RELEASE), "kubectl")]
 #[case::journal("ConfigMap/web/prod.db.journal", Some(labels::JOURNAL), "kubectl")]
@@ -331,7 +332,7 @@ fn state_is_not_taken_over(#[case] key: &str, #[case] label: Option<&str>, #[cas
     assert_eq!(plan.findings[0].code, "state-object");
     assert_eq!(plan.refusals().count(), 1);
     assert!(!plan.has_steps());
-    // The same object without these marks is taken over.
+    // The same object without these marks is adopted.
     let other = "ConfigMap/web/prod.db";
     let scene = Scene::new()
         .git(&format!("{other}: {{data: {{k: v}}}}"))
@@ -339,7 +340,7 @@ fn state_is_not_taken_over(#[case] key: &str, #[case] label: Option<&str>, #[cas
     assert_eq!(scene.adopt("kubectl").plan().count(Action::Adopt), 1);
 }
 
-/// A release with a second object that changes.
+/// Builds a relabeled member, and a second object that changes.
 fn relabelled() -> Scene {
     let other = "ConfigMap/web/d: {data: {k: v}}";
     let label = format!(

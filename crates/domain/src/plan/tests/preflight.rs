@@ -1,4 +1,4 @@
-//! May anything be written at all?
+//! Preconditions of all writes.
 
 use rstest::rstest;
 use semver::VersionReq;
@@ -22,7 +22,7 @@ fn rollback(from: &str, to: &str) -> Rollback {
     }
 }
 
-/// A bundle with a definition that does not say where it can be gone to from.
+/// Builds a bundle with a CRD and without `upgradesFrom`.
 fn by_default() -> Scene {
     Scene::new()
         .git(WIDGETS)
@@ -86,7 +86,8 @@ fn is_refused(#[case] scene: Scene, #[case] kind: Kind, #[case] code: &str, #[ca
         ),
         (kind, code, message)
     );
-    // It stops everything: findings about one object only stop that object.
+    // Stops the whole plan; a finding with an object would only block that
+    // object.
     assert_eq!(errors[0].object, None);
 }
 
@@ -138,7 +139,7 @@ fn which_way_it_goes(
     );
 }
 
-/// A way that does not lead through one version leads through several.
+/// An upgrade that is not supported in one step is suggested in several.
 #[test]
 fn the_versions_to_go_through_are_named() {
     let known = |name: &str| KnownVersion {
@@ -184,7 +185,7 @@ fn the_entry_that_allows_going_back_can_be_copied() {
     );
 }
 
-/// What is installed runs on this Kubernetes already.
+/// The installed version already runs on this Kubernetes version.
 #[test]
 fn a_version_that_is_installed_is_not_refused_for_its_kubernetes() {
     let scene = Scene::new()
@@ -247,7 +248,7 @@ fn what_comes_before_has_to_be_ready() {
         ["environments/e.yaml:5: it depends on release base, which is not ready"]
     );
     assert!(plan.refusals().all(|finding| finding.code == NOT_READY));
-    // What the same command brings about first is only told.
+    // Releases that the same command applies first only cause a note.
     let plan = held(true).plan();
     assert_eq!(plan.refusals().count(), 0);
     assert!(
@@ -255,7 +256,7 @@ fn what_comes_before_has_to_be_ready() {
             .iter()
             .any(|finding| finding.code == NOT_READY)
     );
-    // What is still needed does not go.
+    // A release that others still need is not removed.
     let plan = held(false).end(&Removal {
         consented: Some(Consented::by_command()),
         ..Removal::default()
@@ -287,7 +288,7 @@ fn a_release_without_its_record_is_not_a_new_one() {
     assert_eq!(told(&scene(|_| {}).plan()), [""; 0]);
 }
 
-/// The object that held the record is there, and what it said is not.
+/// Empties the record, and keeps its object.
 fn emptied(observed: &mut Observed) {
     observed.inventory.entries.clear();
     observed.installed = Some(Installed {
@@ -318,14 +319,15 @@ fn a_release_whose_record_was_emptied_is_not_a_new_one(#[case] git: &str) {
     }
 }
 
-/// It was killed between the two writes that make a record: nothing was applied.
+/// The run was killed between the two writes that create a record, so nothing
+/// was applied.
 #[test]
 fn a_first_run_that_was_killed_before_its_record_was_written_goes_on() {
     let name = ReleaseName {
         environment: "e".to_owned(),
         release: "r".to_owned(),
     };
-    // Controllers copy labels; what they make of them nobody applied.
+    // Controllers copy labels; the release did not apply the copies.
     let copied = format!(
         "ConfigMap/web/copied: {{metadata: {{labels: {{applyset.kubernetes.io/part-of: {}}}}}}}",
         Store::Release.apply_set(&name)

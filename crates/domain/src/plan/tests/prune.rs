@@ -1,4 +1,4 @@
-//! What git no longer has.
+//! Objects that git no longer has.
 
 use rstest::rstest;
 use serde_json::json;
@@ -27,14 +27,14 @@ fn deleted(plan: &Plan) -> Vec<String> {
         .collect()
 }
 
-/// The steps that prune, in order.
+/// Returns the pruning steps as lines, in order.
 fn pruned(plan: &Plan) -> Vec<String> {
     let mut lines = lines(plan);
     lines.retain(|line| line.starts_with("prune"));
     lines
 }
 
-/// The plan has these edges.
+/// Asserts that the plan has these edges.
 #[track_caller]
 fn check_edges(plan: &Plan, expected: &[&str]) {
     let edges = edges(plan);
@@ -72,7 +72,7 @@ fn a_member_goes_after_verify_with_its_uid() {
     assert_eq!(change(&plan, KEY).unwrap().reason, "no longer in git");
 }
 
-/// An object that only the record calls a member.
+/// Builds an object that only the record lists as a member.
 fn unmarked() -> Scene {
     old().with_live(KEY, |live| {
         live["metadata"]["labels"] = json!({});
@@ -178,7 +178,7 @@ fn protected_kinds_need_consent_in_git(#[case] object: &str) {
         .unwrap();
     let hint = finding.hint.as_ref().unwrap();
     let consent = hint.split_once("file: ").unwrap().1;
-    // The hint is what has to be written, and nothing less will do.
+    // The hint contains exactly the required consent.
     let plan = scene.clone().consent(consent).plan();
     assert_eq!(deleted(&plan).len(), 1, "{consent}");
 }
@@ -201,7 +201,7 @@ pub(super) fn many(count: usize) -> Scene {
     Scene::new().installed(&(0..count).map(text).collect::<String>())
 }
 
-/// One object under the same name in each of so many namespaces.
+/// Builds an object with the same name in each of several namespaces.
 fn tenants(count: usize) -> Scene {
     let text = |index| format!("ConfigMap/t{index:02}/c: {{}}\n");
     Scene::new().installed(&(0..count).map(text).collect::<String>())
@@ -227,7 +227,7 @@ fn the_cap(#[case] scene: Scene, #[case] allowed: bool) {
         .iter()
         .find(|finding| finding.code == "prune-cap");
     assert_eq!(cap.is_none(), allowed, "{:?}", plan.findings);
-    // Nothing at all is written then: it is no finding about one object.
+    // The finding has no object, so it stops the whole plan.
     assert!(cap.is_none_or(|finding| finding.is_error() && finding.object.is_none()));
 }
 
@@ -293,7 +293,8 @@ fn a_binding_goes_before_its_policy_and_that_before_its_parameters() {
     }
 }
 
-/// The cluster writes the rules of an aggregated role whenever one of its parts goes.
+/// The cluster writes an aggregated role whenever one of its sources is
+/// deleted.
 #[test]
 fn an_aggregated_role_goes_before_the_roles_that_it_is_made_of() {
     let (whole, part) = (
@@ -320,7 +321,7 @@ fn an_aggregated_role_goes_before_the_roles_that_it_is_made_of() {
     );
 }
 
-/// What converts the objects of a definition, and what both need.
+/// Builds a CRD with a conversion Service, and their dependencies.
 pub(super) fn converted(service: &str) -> Scene {
     let definition = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {conversion: {webhook: {clientConfig: {service: {namespace: web, name: NAME}}}}}}";
     Scene::new().installed(&format!(
@@ -363,7 +364,7 @@ fn a_definition_goes_before_the_service_that_converts_its_objects(
     assert_eq!(edges(&plan).contains(&edge), is_first);
 }
 
-/// What bundles applied in stages of their own, one behind the other.
+/// Builds objects that bundles applied in declared stages.
 pub(super) fn staged() -> Scene {
     let mut scene = Scene::new().installed(
         "DaemonSet.apps/web/agent: {spec: {template: {}}}\nDeployment.apps/web/api: {spec: {template: {}}}\n\
@@ -393,7 +394,7 @@ pub(super) fn staged() -> Scene {
     })
 }
 
-/// The commit that stops protecting a kind does not delete objects of it.
+/// A commit that stops protecting a kind does not delete its objects.
 #[test]
 fn a_kind_that_was_protected_is_not_pruned_without_consent() {
     let scene = |protect: Vec<Protect>| {
@@ -414,7 +415,7 @@ fn a_kind_that_was_protected_is_not_pruned_without_consent() {
         group: Some("apps".to_owned()),
         kind: "StatefulSet".to_owned(),
     };
-    // Also the commit that renames the release as well.
+    // The same applies to a commit that also renames the release.
     let renamed = scene(Vec::new()).cluster(|observed| {
         observed.inherited = Some(Memory {
             protect: vec![sets.clone()],
@@ -454,7 +455,7 @@ fn what_stages_applied_goes_in_their_reverse_order() {
             "ConfigMap/web/late -> ConfigMap/web/early: Absent Reverse",
         ],
     );
-    // A stage waits for its own as long as its bundle said.
+    // The recorded timeout of the stage applies.
     let agent = &plan.steps[position(&plan, "DaemonSet.apps/web/agent")];
     assert_eq!(agent.deadline.as_secs(), 1200);
 }

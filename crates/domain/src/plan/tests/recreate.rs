@@ -1,4 +1,4 @@
-//! Fields that cannot change.
+//! Immutable fields.
 
 use rstest::rstest;
 
@@ -14,7 +14,7 @@ fn immutable(refused: Option<ApiRefusal>) -> Prediction {
     }
 }
 
-/// A member of which git changed a field that cannot change.
+/// Builds a member with an immutable field that git changed.
 pub(super) fn scene(key: &str) -> Scene {
     Scene::new()
         .installed(&format!("{key}: {{spec: {{selector: a}}}}"))
@@ -125,14 +125,15 @@ fn protected_kinds_need_consent_that_can_be_copied(#[case] key: &str, #[case] li
         finding.hint.as_deref(),
         Some(format!("to recreate it, add to `consent` in environments/e.yaml: {line}").as_str())
     );
-    // The very line that it prints.
+    // The consent from the hint.
     let plan = scene.consent(line).plan();
     assert_eq!(plan.count(Action::Recreate), 1, "{:?}", plan.findings);
     let foreground = line.contains("Foreground");
     assert_eq!(propagation(&plan) == Propagation::Foreground, foreground);
 }
 
-/// A set with a selector, the labels of its pods, and what else is in its `spec`.
+/// Builds a StatefulSet with a selector, pod labels, and other fields of its
+/// `spec`.
 fn stateful(selector: &str, labels: &str, more: &str) -> String {
     format!(
         "StatefulSet.apps/web/db: {{spec: {{selector: {selector}, template: {{metadata: {{labels: {labels}}}}}, {more}}}}}"
@@ -221,10 +222,10 @@ fn pods_stay_where_the_new_selector_finds_them(
             "{finding}"
         );
     }
-    // What is not to stay goes, whatever the selector.
+    // Pods that the consent does not retain are deleted with any selector.
     let plan = scene.consent(&consent("Foreground")).plan();
     assert_eq!(propagation(&plan), Propagation::Foreground);
-    // Who reviewed that they stay has not agreed to that.
+    // An approval of retained pods does not cover their deletion.
     assert!(!plan.has_effects_of(&reviewed));
     assert_ne!(plan.effects(), reviewed.effects());
 }

@@ -1,4 +1,4 @@
-//! Releases that go as a whole, and objects that change hands.
+//! Uninstalls, and objects that move to another release.
 
 use rstest::rstest;
 use serde_json::json;
@@ -105,7 +105,7 @@ fn everything_goes_in_reverse_and_what_is_protected_is_let_go_of() {
     assert_eq!(deletion.because(), &Grant::Uninstall);
     assert_eq!(deletion.uid(), "uid of Widget.example.org/web/w");
     assert!(plan.removal.as_ref().unwrap().ends);
-    // No cap: the consent is for all of it.
+    // There is no cap, because the consent covers all objects.
     assert!(plan.findings.iter().all(|finding| !finding.is_error()));
 }
 
@@ -193,7 +193,7 @@ fn a_protected_object_goes_with_its_own_consent(#[case] consent: &str, #[case] g
     }
 }
 
-/// The commit that consents is noted as the version of the release.
+/// The consenting commit is recorded as the version of the release.
 #[test]
 fn what_has_no_versions_goes_with_the_line_that_is_said() {
     let at = |revision: &str| {
@@ -308,7 +308,7 @@ fn a_namespace_with_objects_of_others_stays_whatever_was_consented(
             let expected = format!("skip Namespace/made: {prefix}stays because {why}");
             assert!(changes(&plan).contains(&expected), "{:?}", changes(&plan));
         }
-        // Everything else goes all the same.
+        // All other objects are still deleted.
         assert!(deleted(&plan).contains(&"ConfigMap/made/c".to_owned()));
     }
 }
@@ -426,7 +426,7 @@ fn what_an_heir_wants_changes_hands_and_all_else_goes() {
         ]
     );
     assert_eq!(released(&plan), ["ConfigMap/web/taken", "Secret/web/made"]);
-    // Without consent to the end, what was taken over leaves the record too.
+    // Without consent to the uninstall, taken objects leave the record too.
     let plan = scene.end(&Removal {
         consented: None,
         ..removal
@@ -436,7 +436,7 @@ fn what_an_heir_wants_changes_hands_and_all_else_goes() {
     assert!(plan.removal.unwrap().ends);
 }
 
-/// An object of release `e.old`, as it looks to release `e.r`.
+/// Builds an object of release `e.old`, as seen by release `e.r`.
 fn handed_over() -> Scene {
     Scene::new()
         .live("ConfigMap/web/c: {managers: [pleach/e.old]}")
@@ -483,7 +483,7 @@ fn what_an_end_left_in_place_comes_back_to_a_release_of_the_same_name(
     #[case] released: &str,
     #[case] action: Action,
 ) {
-    // A namespace keeps no field of ours; a controller wrote to it.
+    // A retained namespace has no field of ours, and a controller wrote it.
     let plan = Scene::new()
         .live("Namespace/kept: {managers: [kube-controller-manager]}")
         .with_live("Namespace/kept", |live| {

@@ -13,7 +13,7 @@ use crate::plan::{Action, Cause, Desired, Plan, Policy, plan};
 
 use super::scene::Scene;
 
-/// A release as a revision of git has it.
+/// Builds a release at a revision of git.
 fn revision(text: &str) -> Desired {
     let mut desired = Scene::new().git(text).desired;
     desired.digest_with(Some(&key()));
@@ -24,7 +24,7 @@ fn key() -> DigestKey {
     DigestKey::new(b"of this run".to_vec())
 }
 
-/// The same under another name.
+/// Builds the same release under another name.
 fn other(text: &str) -> Desired {
     let mut scene = Scene::new();
     scene.desired.name.release = "other".to_owned();
@@ -53,7 +53,7 @@ fn policy() -> Policy {
     Scene::new().policy
 }
 
-/// `action object` of everything that is not unchanged.
+/// Returns `action object` for everything that is not unchanged.
 fn actions(plan: &Plan) -> Vec<String> {
     plan.changes
         .iter()
@@ -149,7 +149,7 @@ fn a_new_release_is_created_with_its_namespace() {
         actions(&plan),
         ["create ConfigMap/web/a", "create Namespace/web"]
     );
-    // What another release lies in is there.
+    // A namespace used by another release exists.
     let neighbor = other("ConfigMap/web/b: {}");
     let plan = compare(None, &[neighbor], &revision("ConfigMap/web/a: {}"));
     assert_eq!(actions(&plan), ["create ConfigMap/web/a"]);
@@ -185,7 +185,8 @@ Foo.x.org/web/a: {spec: {x: 1}}
     let plan = compare(None, &[], &revision(definition));
     assert!(plan.findings.is_empty(), "{:?}", plan.findings);
     assert!(actions(&plan).contains(&"create Foo.x.org/web/a".to_owned()));
-    // A kind that only another release defines, or nobody: render has said so.
+    // The kind is defined by another release, or by none; rendering has
+    // reported it.
     let plan = compare(
         None,
         &[other(definition)],

@@ -1,4 +1,4 @@
-//! The way back goes in reverse, as far as it can.
+//! Downgrades reverse the order as far as possible.
 
 use rstest::rstest;
 
@@ -22,7 +22,8 @@ fn id_of(text: &str) -> &str {
     text.split_once(": ").unwrap().0
 }
 
-/// Goes from v3.0.0, which has `new`, back to v2.0.0, which has `old`.
+/// Builds a downgrade from v3.0.0 with the objects `new` to v2.0.0 with the
+/// objects `old`.
 fn scene(old: &[&str], new: &[&str]) -> Scene {
     let newer = new.join("\n").replace("OLD", "NEW");
     Scene::new()
@@ -40,13 +41,13 @@ fn scene(old: &[&str], new: &[&str]) -> Scene {
 fn back(old: &[&str], new: &[&str]) -> Plan {
     let plan = scene(old, new).plan();
     let mut findings = plan.findings.iter();
-    // A gate on a new kind lets our own objects of it through.
+    // A gate on a new kind exempts our own objects of that kind.
     let is_expected = findings.all(|one| one.code == "gate-exempts-us");
     assert!(is_expected, "{:?}", plan.findings);
     plan
 }
 
-/// Position of the step that applies an object.
+/// Returns the step that applies an object.
 fn at(plan: &Plan, object: &str) -> StepId {
     let mut steps = plan.steps.iter();
     steps
@@ -78,7 +79,7 @@ fn what_came_first_goes_back_last() {
         (HOOK, API),
         (API, NOTED_WIDGETS),
         (RESOURCE, NOTED_WIDGETS),
-        // Pods cannot start without it, whichever way it goes.
+        // Pods cannot start without their configuration in either direction.
         (CONFIG, API),
     ] {
         assert!(before(&plan, first, second), "{:?}", edges(&plan));
@@ -143,7 +144,7 @@ fn a_binding_goes_back_before_its_policy_and_that_before_its_parameters() {
     }
 }
 
-/// What is not there yet is needed by the rest.
+/// New objects are needed by the others.
 #[rstest]
 #[case::registration(&[HOOK], API, HOOK)]
 #[case::backend(&[API], API, HOOK)]
@@ -163,8 +164,8 @@ fn what_is_created_is_created_first(
     assert!(before(&plan, first, second), "{:?}", edges(&plan));
 }
 
-/// An older controller that needs a version which only its own definition
-/// serves would never be ready.
+/// An older controller would never become ready if it needs a version that only
+/// its own CRD serves.
 #[test]
 fn a_definition_that_serves_what_the_present_one_does_not_goes_first() {
     let older = NOTED_WIDGETS.replace(
@@ -180,14 +181,14 @@ fn a_definition_that_serves_what_the_present_one_does_not_goes_first() {
     assert!(before(&plan, NOTED_WIDGETS, API), "{:?}", edges(&plan));
 }
 
-/// `pleach.dev/after` is turned round too, and never into a circle.
+/// `pleach.dev/after` is reversed too, but never into a cycle.
 #[test]
 fn annotations_are_turned_round_but_never_into_a_circle() {
     let first = "ConfigMap/web/first: {data: {k: OLD}}";
     let second = "ConfigMap/web/second: {metadata: {annotations: {pleach.dev/after: ConfigMap/first}}, data: {k: OLD}}";
     let plan = back(&[first, second], &[first, second]);
     assert!(before(&plan, second, first), "{:?}", edges(&plan));
-    // A third one that is created between them keeps them in their order.
+    // A third object that is created between them preserves the order.
     let first = "ConfigMap/web/first: {data: {k: OLD}}";
     let third =
         "ConfigMap/web/third: {metadata: {annotations: {pleach.dev/after: ConfigMap/first}}}";
@@ -197,13 +198,13 @@ fn annotations_are_turned_round_but_never_into_a_circle() {
     assert!(!before(&plan, second, first));
 }
 
-/// A release like that of an operator: the webhook for its custom resource is the
-/// same in both versions.
+/// Objects of an operator whose webhook for its custom resource is the same in
+/// both versions.
 fn operator<'a>(resource: &'a str, hook: &'a str) -> [&'a str; 5] {
     [NOTED_WIDGETS, SERVICE, API, hook, resource]
 }
 
-/// What goes from the custom resource to its operator, or back.
+/// Returns the edges between the custom resource and its operator.
 fn between(plan: &Plan) -> Vec<String> {
     let all = edges(plan).into_iter();
     all.filter(|edge| edge.contains("Widget") && edge.contains("Deployment"))
@@ -212,8 +213,8 @@ fn between(plan: &Plan) -> Vec<String> {
 
 const AGAIN: &str = "Deployment.apps/web/api -> Widget.example.org/web/w (wait): Ready Intercepts";
 
-/// What stays as it is (the webhook) does not keep others in their order, and the
-/// operator stays until what it installs is back, where that is its work.
+/// The unchanged webhook imposes no order. The operator stays until its operand
+/// is downgraded, if the operator does that.
 #[rstest]
 #[case::pinned("{version: v2.0.0, replicas: 2}", "{version: v3.0.0}", "Ready")]
 #[case::pinned_within(
@@ -240,7 +241,7 @@ fn an_operator_goes_back_after_its_custom_resource(
     assert!(lines(&plan).contains(&again), "{:#?}", lines(&plan));
 }
 
-/// `pleach.dev/after` says the same where there is no webhook.
+/// `pleach.dev/after` has the same effect without a webhook.
 #[rstest]
 #[case::pinned("{version: v2.0.0}", "Ready")]
 #[case::locked("{replicas: 1}", "Applied")]
@@ -257,7 +258,7 @@ fn an_annotation_is_turned_round_as_the_webhook_is(#[case] spec: &str, #[case] r
     assert_eq!(between(&plan)[0], first);
 }
 
-/// A stage may say that nothing waits until it is ready.
+/// A stage can declare that no step waits for its readiness.
 #[test]
 fn a_stage_that_is_only_applied_is_not_waited_for() {
     let hook = HOOK.replace("OLD", "same");
@@ -281,8 +282,8 @@ fn a_stage_that_is_only_applied_is_not_waited_for() {
     assert!(between(&plan).contains(&first), "{:#?}", edges(&plan));
 }
 
-/// An operator that does not run is why somebody goes back: its webhook would let
-/// nothing through.
+/// An operator that does not run is the cause of the rollback, and its webhook
+/// would accept nothing.
 #[rstest]
 #[case::runs(json!({"availableReplicas": 1}), true)]
 #[case::is_down(json!({"unavailableReplicas": 2}), false)]
@@ -299,7 +300,8 @@ fn an_operator_that_answers_nobody_goes_back_first(
         .plan();
     assert_eq!(before(&plan, RESOURCE, API), resource_first);
     assert_eq!(before(&plan, API, RESOURCE), !resource_first);
-    // Nor does one that cannot be called, or that denies the older version.
+    // The same applies to a webhook that cannot be called, or that denies the
+    // older version.
     let message = "admission webhook \"same\" denied the request: no way back".to_owned();
     let refusal = ApiRefusal {
         code: 422,
@@ -315,7 +317,7 @@ fn an_operator_that_answers_nobody_goes_back_first(
             .plan();
         assert!(before(&plan, API, RESOURCE), "{:#?}", edges(&plan));
     }
-    // The same where the webhook goes back too.
+    // The same applies if the webhook changes too.
     let plan = scene(&operator(&old, HOOK), &operator(&new, HOOK))
         .with_live(id_of(API), |live| live["status"] = json!({}))
         .plan();

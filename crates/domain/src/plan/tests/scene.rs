@@ -1,8 +1,8 @@
-//! A scene: what git has, what the cluster has, what is recorded.
+//! Scenes: the state of git, the cluster and the record.
 //!
-//! Objects are written as `Kind.group/namespace/name: {body}`. What a scene
-//! does not say follows from it: kinds that occur are served and listed
-//! completely, and the server answers dry runs as `server` does.
+//! Objects are written as `Kind.group/namespace/name: {body}`. Anything else is
+//! derived: kinds that occur are served and listed completely, and the server
+//! answers dry runs as in `server`.
 
 mod declared;
 mod observing;
@@ -31,7 +31,7 @@ use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject, VersionPolicy};
 
 pub(super) const MANAGER: &str = "pleach/e.r";
 
-/// What git has, what the cluster has, and what is recorded.
+/// State of git, the cluster and the record.
 #[derive(Clone)]
 pub(super) struct Scene {
     pub(super) desired: Desired,
@@ -44,7 +44,7 @@ pub(super) struct Scene {
     namespaced: BTreeMap<GroupKind, bool>,
 }
 
-/// The key of the cluster that a scene is of.
+/// Returns the digest key of the cluster.
 fn digest_key() -> DigestKey {
     DigestKey::new(b"scene".to_vec())
 }
@@ -61,7 +61,7 @@ pub(super) fn api_version(id: &ObjectId) -> String {
     }
 }
 
-/// Objects by their ids, complete.
+/// Parses objects by id, and completes them.
 fn objects(text: &str) -> Vec<(ObjectId, Value)> {
     let documents = yaml::parse_documents(text).unwrap();
     let Some(Value::Object(map)) = documents.into_iter().next().map(|one| one.value) else {
@@ -82,7 +82,8 @@ fn objects(text: &str) -> Vec<(ObjectId, Value)> {
 }
 
 impl Scene {
-    /// An empty release `r` of environment `e` with namespace `web`, which exists.
+    /// Creates an empty release `r` of environment `e` with the existing
+    /// namespace `web`.
     pub(super) fn new() -> Self {
         let name = ReleaseName {
             environment: "e".to_owned(),
@@ -121,7 +122,7 @@ impl Scene {
                 timeout: SignedDuration::from_secs(60),
                 wait: true,
                 verify: false,
-                // Scenes go from v1.0.0 to v2.0.0.
+                // Scenes upgrade from v1.0.0 to v2.0.0.
                 versions: VersionPolicy {
                     upgrades_from: Some(VersionReq::STAR),
                     ..VersionPolicy::default()
@@ -136,12 +137,12 @@ impl Scene {
         scene.live("Namespace/web: {}")
     }
 
-    /// What git has; said again, it replaces the objects it names.
+    /// Adds objects to git, or replaces them.
     pub(super) fn git(self, text: &str) -> Self {
         self.git_at("web.yaml", text)
     }
 
-    /// What git has in a file.
+    /// Adds objects to a file in git.
     pub(super) fn git_at(mut self, file: &str, text: &str) -> Self {
         for (id, mut value) in objects(text) {
             self.label(&mut value);
@@ -154,8 +155,8 @@ impl Scene {
         self
     }
 
-    /// What the cluster has and is none of ours. `managers` are shown as owners
-    /// of everything; one of them is enough.
+    /// Adds foreign objects to the cluster. `managers` own all fields; one of
+    /// them is sufficient.
     pub(super) fn live(mut self, text: &str) -> Self {
         for (id, mut value) in objects(text) {
             let managers = value["managers"].take();
@@ -177,7 +178,7 @@ impl Scene {
         self
     }
 
-    /// What a former sync applied, and nobody touched.
+    /// Adds objects that an earlier sync applied and that are unchanged.
     pub(super) fn installed(mut self, text: &str) -> Self {
         for (id, mut value) in objects(text) {
             self.label(&mut value);
@@ -210,7 +211,7 @@ impl Scene {
         self.version("v1.0.0")
     }
 
-    /// What somebody else wrote to existing objects since.
+    /// Applies later writes of another manager to existing objects.
     pub(super) fn edited(mut self, manager: &str, text: &str) -> Self {
         let documents = yaml::parse_documents(text).unwrap();
         for (key, body) in documents[0].value.as_object().unwrap() {
@@ -226,7 +227,7 @@ impl Scene {
         self
     }
 
-    /// Changes what the LIST says of an object.
+    /// Changes the LIST result of an object.
     pub(super) fn meta(mut self, key: &str, change: impl FnOnce(&mut LiveMeta)) -> Self {
         let live = self.live.get_mut(&id(key)).unwrap();
         let mut meta = LiveMeta::read(&live["metadata"], MANAGER);
@@ -244,7 +245,7 @@ impl Scene {
         self
     }
 
-    /// Records the fields that are ours alone in an object as it is now.
+    /// Records the exclusively owned fields of an object as it is now.
     pub(super) fn recorded(mut self, key: &str) -> Self {
         let id = id(key);
         let key = FieldKey {
@@ -256,20 +257,20 @@ impl Scene {
         self
     }
 
-    /// Takes an object out of the cluster.
+    /// Removes an object from the cluster.
     pub(super) fn gone(mut self, key: &str) -> Self {
         self.live.remove(&id(key)).unwrap();
         self
     }
 
-    /// Changes what is recorded of an object, also of one that is not recorded.
+    /// Changes the record of an object, and creates it if missing.
     pub(super) fn entry(mut self, key: &str, change: impl FnOnce(&mut Entry)) -> Self {
         let entries = &mut self.observed.inventory.entries;
         change(entries.entry(id(key)).or_default());
         self
     }
 
-    /// A live object that workloads made, recorded as such.
+    /// Adds a live runtime object, with its record.
     pub(super) fn run_time(self, text: &str, service: Option<&str>) -> Self {
         let ids: Vec<ObjectId> = objects(text).into_iter().map(|(id, _)| id).collect();
         let mut scene = self.live(text);
@@ -283,7 +284,7 @@ impl Scene {
         scene
     }
 
-    /// A live object that workloads made, and that is not recorded yet.
+    /// Adds a live runtime object that is not recorded yet.
     pub(super) fn found(self, text: &str) -> Self {
         let ids: Vec<ObjectId> = objects(text).into_iter().map(|(id, _)| id).collect();
         let mut scene = self.live(text);
@@ -298,7 +299,7 @@ impl Scene {
         scene
     }
 
-    /// Declares a run-time object, as JSON or YAML flow.
+    /// Declares a runtime object, in JSON or YAML flow syntax.
     pub(super) fn declares(mut self, text: &str) -> Self {
         let object: RuntimeObject = parse(text);
         self.desired.runtime_objects.push(object);
@@ -322,7 +323,7 @@ impl Scene {
         self
     }
 
-    /// Leaves fields of a wanted object to others.
+    /// Ignores fields of a desired object.
     pub(super) fn ignores(mut self, key: &str, fields: &[&str]) -> Self {
         let patterns: Vec<_> = fields.iter().map(|field| field.parse().unwrap()).collect();
         let id = id(key);
@@ -332,13 +333,13 @@ impl Scene {
         self
     }
 
-    /// What another deployer says of the owner of objects.
+    /// Sets the state of another deployment tool that owns objects.
     pub(super) fn owner(mut self, owner: Owner, state: OwnerState) -> Self {
         self.observed.owners.push(KnownOwner { owner, state });
         self
     }
 
-    /// Records that a field was taken back.
+    /// Records that a field was restored.
     pub(super) fn corrected(mut self, key: &str, field: &str, manager: &str, seconds: i64) -> Self {
         let at = Timestamp::from_second(seconds).unwrap();
         let installed = self.observed.installed.get_or_insert_default();
@@ -361,7 +362,7 @@ impl Scene {
         self
     }
 
-    /// A result of a former sync that did not end well, as the last one.
+    /// Records a failed result of an earlier sync as the latest one.
     pub(super) fn failed(mut self, version: &str) -> Self {
         let installed = self.observed.installed.get_or_insert_default();
         installed.push(AttemptResult {
@@ -376,7 +377,7 @@ impl Scene {
         self
     }
 
-    /// The version that is recorded as installed and ready.
+    /// Records a version as installed and ready.
     pub(super) fn version(mut self, version: &str) -> Self {
         let installed = self.observed.installed.get_or_insert_default();
         installed.ready = true;
@@ -384,7 +385,7 @@ impl Scene {
         self
     }
 
-    /// The record of a former sync that did not end well.
+    /// Records an unfinished earlier sync.
     pub(super) fn unfinished(mut self, version: &str) -> Self {
         let installed = self.observed.installed.get_or_insert_default();
         installed.ready = false;
@@ -397,7 +398,7 @@ impl Scene {
         self
     }
 
-    /// The digest of a secret object before its key exists.
+    /// Removes the digest of a secret object, as before its key exists.
     pub(super) fn unkeyed(mut self, key: &str) -> Self {
         let digests = &mut self.desired.digests;
         digests.insert(id(key), DesiredDigest::Unkeyed);
@@ -414,7 +415,7 @@ impl Scene {
         self
     }
 
-    /// Says that objects of a kind lie in no namespace.
+    /// Makes a kind cluster-scoped.
     pub(super) fn cluster_scoped(mut self, kind: &str) -> Self {
         self.namespaced.insert(group_kind(kind), false);
         self
@@ -440,7 +441,7 @@ impl Scene {
         self
     }
 
-    /// What a live object looks like now.
+    /// Returns the present state of a live object.
     pub(super) fn look(&self, key: &str) -> &Value {
         &self.live[&id(key)]
     }
@@ -451,14 +452,14 @@ impl Scene {
         plan(&scene.desired, &scene.observed, &scene.policy)
     }
 
-    /// What a Job would run for.
+    /// Returns the run key of a Job.
     pub(super) fn run_key(&self, key: &str) -> Digest {
         let mut scene = self.clone();
         scene.observe();
         scene.desired.run_key(&id(key)).unwrap()
     }
 
-    /// The plan that takes the release away as a whole.
+    /// Returns the plan of an uninstall.
     pub(super) fn end(&self, removal: &Removal) -> Plan {
         let mut scene = self.clone();
         scene.desired.manifests.clear();
@@ -467,7 +468,7 @@ impl Scene {
         remove(&scene.desired, removal, &scene.observed, &scene.policy)
     }
 
-    /// What the planner gets to know.
+    /// Returns the input of the planner.
     pub(super) fn observed(&self) -> Observed {
         let mut scene = self.clone();
         scene.observe();

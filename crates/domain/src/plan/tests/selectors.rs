@@ -1,4 +1,4 @@
-//! Services whose selector changes, and the pods that they select from then on.
+//! Services whose selector changes, and the pods that they select afterwards.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::repo::format::Rollback;
 const WORKLOAD_FIRST: &str = "Deployment.apps/web/api -> Service/web/api: Ready Selects";
 const SERVICE_FIRST: &str = "Service/web/api -> Deployment.apps/web/api: Applied Selects";
 
-/// A Deployment whose pods have these labels, and a Service with this selector.
+/// Builds a Deployment with these pod labels, and a Service with this selector.
 fn api((labels, selector): (&str, &str)) -> String {
     format!(
         "Deployment.apps/web/api: {{spec: {{template: {{metadata: {{labels: {{{labels}}}}}}}}}}}\n\
@@ -33,7 +33,7 @@ fn gap(plan: &Plan) -> Option<&Finding> {
     findings.find(|one| one.code == "no-endpoints-between")
 }
 
-/// From labels and a selector to others.
+/// Builds a change of labels and selector.
 fn scene(before: (&str, &str), after: (&str, &str)) -> Scene {
     Scene::new().installed(&api(before)).git(&api(after))
 }
@@ -59,7 +59,7 @@ fn somebody_is_behind_a_service_all_the_time(
     assert_eq!(gap(&plan).is_some(), warns, "{:?}", plan.findings);
 }
 
-/// What ends before the workloads does not wait for it.
+/// Changes that end before the workloads do not wait for the Service.
 #[test]
 fn a_service_that_comes_after_pods_belongs_to_their_stage() {
     let stage_of = |after: (&str, &str)| {
@@ -75,7 +75,7 @@ fn a_service_that_comes_after_pods_belongs_to_their_stage() {
     assert_eq!(stage_of(("a: b", "c: d")), StageName::Services);
 }
 
-/// What the selectors find decides, not the way that versions go.
+/// The selectors decide the order, not the direction of the change.
 #[rstest]
 #[case(("a: b", "a: b"), ("a: b, c: d", "c: d"), WORKLOAD_FIRST)]
 #[case(("a: b, c: d", "a: b"), ("c: d", "c: d"), SERVICE_FIRST)]
@@ -106,7 +106,7 @@ fn a_gap_says_what_it_harms_and_how_to_go_without() {
         "its selector and the labels of the pods of Deployment.apps/web/api change at once: nothing is behind it while only one of them is written"
     );
     assert!(finding.hint.as_ref().unwrap().contains("in two versions"));
-    // One that the release has, and one that its pods made.
+    // One registration is shipped, and one was made by pods.
     let made = HOOK.replace("/h:", "/made:");
     let plan = Scene::new()
         .installed(&format!("{}\n{HOOK}", api(before)))
@@ -118,7 +118,7 @@ fn a_gap_says_what_it_harms_and_how_to_go_without() {
     assert!(message.ends_with(asked), "{message}");
 }
 
-/// Nobody is behind it now, so there is nothing to lose.
+/// The Service has no endpoints now, so none are lost.
 #[test]
 fn a_workload_without_pods_leaves_no_gap() {
     let stopped = |text: String| text.replace("{spec: {template", "{spec: {replicas: 0, template");
@@ -132,7 +132,7 @@ fn a_workload_without_pods_leaves_no_gap() {
 const GREEN: &str =
     "Deployment.apps/web/green: {spec: {template: {metadata: {labels: {v: green}}}}}";
 
-/// The former workload goes in `prune`, when everything is ready.
+/// The previous workload is deleted in `prune`, when everything is ready.
 #[rstest]
 #[case::goes("")]
 #[case::stays("Deployment.apps/web/api: {spec: {template: {metadata: {labels: {v: blue}}}}}\n")]
@@ -148,7 +148,7 @@ fn a_service_goes_over_to_another_workload_that_is_ready(#[case] former: &str) {
     assert!(gap(&plan).is_none(), "{:?}", plan.findings);
 }
 
-/// Pods of the other one answer right away.
+/// Pods of the other workload answer immediately.
 #[test]
 fn a_service_that_selects_more_does_not_wait_for_what_is_new() {
     let canary = GREEN.replace("v: green", "a: b, track: canary");
@@ -161,7 +161,7 @@ fn a_service_that_selects_more_does_not_wait_for_what_is_new() {
     assert!(selects(&plan).is_empty(), "{:?}", selects(&plan));
 }
 
-/// Its pods may have to find each other before they are ready.
+/// The pods may have to discover each other before they are ready.
 #[test]
 fn nobody_waits_for_the_pods_of_a_headless_service() {
     let headless = |text: String| text.replace("{selector", "{clusterIP: None, selector");
@@ -188,7 +188,7 @@ fn what_needs_the_service_itself_closes_no_circle() {
     assert!(gap(&plan).is_some());
 }
 
-/// It would go over to pods that do not come.
+/// The Service would otherwise select pods that are not created.
 #[test]
 fn a_service_stays_with_the_former_pods_while_its_workload_is_blocked() {
     let image = |text: String| text.replace("{spec: {template", "{spec: {image: OLD, template");
@@ -203,7 +203,8 @@ fn a_service_stays_with_the_former_pods_while_its_workload_is_blocked() {
     assert!(changes.contains(&blocked), "{changes:#?}");
 }
 
-/// It would leave a Service that goes on selecting the former pods.
+/// The workload would otherwise leave a Service that still selects the previous
+/// pods.
 #[rstest]
 #[case::nobody_matches_both(("a: b", "a: b"), ("c: d", "c: d"), true)]
 #[case::the_new_pods_match_both(("a: b", "a: b"), ("a: b, c: d", "c: d"), false)]
@@ -225,7 +226,7 @@ fn a_workload_stays_as_it_is_while_its_service_is_blocked(
     assert!(gap(&plan).is_none(), "{:?}", plan.findings);
 }
 
-/// A former run wrote the workload, and did not see it ready.
+/// An earlier run wrote the workload and did not see it ready.
 #[test]
 fn what_a_former_run_left_on_its_way_is_waited_for() {
     let scene = scene(("a: b, c: d", "a: b"), ("a: b, c: d", "c: d"));
@@ -238,7 +239,8 @@ fn what_a_former_run_left_on_its_way_is_waited_for() {
     assert_eq!(selects(&scene.plan()), [expected]);
 }
 
-/// What the bundle says goes first; else the Service joins the stage of its pods.
+/// Declared stages take precedence; otherwise the Service joins the stage of
+/// its pods.
 #[rstest]
 #[case::of_the_service("{kind: Service}", &[])]
 #[case::of_the_workload("{kind: Deployment}", &[WORKLOAD_FIRST])]
@@ -257,7 +259,8 @@ fn a_stage_of_the_bundle_is_kept(#[case] select: &str, #[case] expected: &[&str]
     }
 }
 
-/// Those of the former pods are listed until the controller has seen the change.
+/// Endpoints of the previous pods are listed until the controller has observed
+/// the change.
 #[rstest]
 #[case::the_selector_changes(("a: b", "a: b"), ("a: b, c: d", "c: d"), Some("c=d"))]
 #[case::it_stays(("a: b", "a: b"), ("a: b, c: d", "a: b"), None)]
@@ -276,7 +279,7 @@ fn a_registration_waits_for_endpoints_of_the_pods_that_are_selected_then(
     assert_eq!(waits.collect::<Vec<_>>(), [labels]);
 }
 
-/// Nothing of the release is behind it then.
+/// The Service then selects no workload of the release.
 #[test]
 fn a_deserted_service_waits_for_endpoints_of_the_pods_that_it_selects_then() {
     let (before, after) = (("a: b", "a: b"), ("a: b", "x: z"));

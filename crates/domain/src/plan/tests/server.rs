@@ -1,5 +1,5 @@
-//! As much of server-side apply as scenes need: maps are granular, everything
-//! else is a leaf.
+//! The part of server-side apply that scenes need: maps are granular, and
+//! everything else is a leaf.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::observe::{FieldConflict, Live, Prediction};
 
 type Path = Vec<String>;
 
-/// The leaves of an object without what identifies it.
+/// Returns the leaves of an object without its identifying fields.
 fn leaves(value: &Value) -> BTreeMap<Path, Value> {
     fn walk(value: &Value, path: &mut Path, found: &mut BTreeMap<Path, Value>) {
         match value.as_object().filter(|map| !map.is_empty()) {
@@ -37,7 +37,7 @@ fn leaves(value: &Value) -> BTreeMap<Path, Value> {
     found
 }
 
-/// What an applier of this object owns.
+/// Returns the fields that an apply of this object owns.
 pub(super) fn fields(value: &Value) -> Value {
     fields_of(leaves(value).keys())
 }
@@ -71,7 +71,7 @@ fn paths_of(fields: &Value) -> BTreeSet<Path> {
     found
 }
 
-/// An entry of managedFields.
+/// Builds an entry of managedFields.
 pub(super) fn entry(manager: &str, operation: &str, fields: &Value) -> Value {
     json!({"manager": manager, "operation": operation, "apiVersion": "v1",
            "fieldsType": "FieldsV1", "fieldsV1": fields})
@@ -93,7 +93,7 @@ fn remove(value: &mut Value, path: &Path) {
     }
 }
 
-/// Whoever owns which paths: operation and manager.
+/// Owned paths by operation and manager.
 type Owners = Vec<(String, String, BTreeSet<Path>)>;
 
 fn owners(object: &Value) -> Owners {
@@ -117,7 +117,7 @@ fn record(object: &mut Value, owners: &Owners) {
         .collect();
 }
 
-/// An update by another manager: it owns what it changes.
+/// Updates an object as another manager, which then owns the changed fields.
 pub(super) fn write(object: &mut Value, manager: &str, body: &Value) {
     let mut owners = owners(object);
     let before = leaves(object);
@@ -136,7 +136,7 @@ pub(super) fn write(object: &mut Value, manager: &str, body: &Value) {
     object["metadata"]["resourceVersion"] = json!("2");
 }
 
-/// The answer to a dry-run apply.
+/// Returns the answer to a dry-run apply.
 pub(super) fn dry_run(live: &Value, wanted: &Value) -> Prediction {
     let wanted = leaves(wanted);
     let before = leaves(live);

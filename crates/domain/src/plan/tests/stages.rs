@@ -1,5 +1,5 @@
-//! Stages that a bundle declares: barriers, what they apply and what verifies
-//! them, roll-outs, and their order on the way back.
+//! Declared stages: barriers, assignment, verification, rollouts, and order in
+//! a downgrade.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,8 @@ const TEST: &str = "Job.batch/web/agents-test: {metadata: {annotations: {pleach.
 
 const SEVERAL: [&str; 6] = [AGENT, CONTROLLER, API, NOTED_WIDGETS, HOOK, SERVICE];
 
-/// What the steps do, in their order; waits and the record of owners left out.
+/// Returns the operations of a plan in order, without waits and ownership
+/// changes.
 fn steps(plan: &Plan) -> Vec<String> {
     plan.steps
         .iter()
@@ -55,7 +56,7 @@ fn find(plan: &Plan, verb: &str, name: &str) -> StepId {
         .id
 }
 
-/// Every step of the first pair comes before every one of the second.
+/// Asserts that the first step comes before the second one.
 #[track_caller]
 fn comes_before(plan: &Plan, first: (&str, &str), second: (&str, &str)) {
     let (earlier, later) = (find(plan, first.0, first.1), find(plan, second.0, second.1));
@@ -66,7 +67,7 @@ fn comes_before(plan: &Plan, first: (&str, &str), second: (&str, &str)) {
     );
 }
 
-/// From all `OLD` to all `NEW`.
+/// Builds an upgrade from all `OLD` to all `NEW`.
 fn upgrade(objects: &[&str]) -> Scene {
     let objects = objects.join("\n");
     Scene::new()
@@ -76,7 +77,7 @@ fn upgrade(objects: &[&str]) -> Scene {
 
 fn plain(_: &mut StageRule) {}
 
-/// The stages of a big upgrade.
+/// Declares the stages of a large upgrade.
 fn staged(scene: Scene) -> Scene {
     let mut scene = scene.applies_in("agents", &["{kind: DaemonSet, name: agent}"], |rule| {
         rule.verify = vec!["jobs/agents.yaml".to_owned()];
@@ -130,7 +131,7 @@ fn declared_stages_are_barriers_in_the_order_they_say() {
             "resources: apply i",
         ]
     );
-    // Each of them needs everything before it, whatever else it needs.
+    // Each step needs all earlier steps.
     let order: Vec<StepId> = plan
         .steps
         .iter()
@@ -143,8 +144,8 @@ fn declared_stages_are_barriers_in_the_order_they_say() {
             assert!(before.contains(earlier), "{earlier:?} {step:?}");
         }
     }
-    // A registration that is only applied waits for no endpoints, which its
-    // backend has only later.
+    // A registration that is only applied does not wait for endpoints, which
+    // its backend gets later.
     let waits = plan.steps.iter().any(|step| {
         matches!(step.until, Some(Until::Endpoints { .. }))
             && ancestors(&plan, find(&plan, "apply", "hook")).contains(&step.id)
@@ -251,7 +252,7 @@ fn a_custom_resource_before_a_barrier_is_not_waited_for() {
     let gear = find(&plan, "apply", "one");
     let edge = api.needs.iter().find(|edge| edge.from == gear).unwrap();
     assert_eq!(edge.state, crate::plan::Need::Applied);
-    // What a stage applies is.
+    // Objects of a declared stage must be ready.
     let plan = upgrade(&["Gear.example.org/web/one: {spec: {k: OLD}}", INGRESS])
         .applies_in("gears", &["{kind: Gear}"], plain)
         .plan();
@@ -333,7 +334,7 @@ fn a_check_of_a_stage_holds_at_its_end_and_is_asked_for_nowhere_else() {
     };
     assert!(ancestors(&plan, check).contains(&find(&plan, "apply", "agent")));
     assert!(ancestors(&plan, find(&plan, "apply", "i")).contains(&check));
-    // A run that goes on does not pass it by, whatever is left of the stage.
+    // A continued run repeats the check, even if nothing of the stage is left.
     let plan = scene(&AGENT.replace("OLD", "NEW")).plan();
     let [check] = holds(&plan)[..] else {
         panic!("{:#?}", lines(&plan));
@@ -351,7 +352,8 @@ fn rolled_out(first: Option<Count>, then: Option<Count>) -> impl FnOnce(&mut Sta
     }
 }
 
-/// The agent in a stage that replaces one pod first, then a tenth at a time.
+/// Declares a stage for the agent that replaces one pod first, then a tenth at
+/// a time.
 fn canary(scene: Scene) -> Scene {
     let rollout = rolled_out(Some(Count::Pods(1)), Some(Count::Percent(10)));
     scene.applies_in("agents", &["{kind: DaemonSet, name: agent}"], rollout)
@@ -387,10 +389,10 @@ fn a_daemon_set_is_rolled_out_a_few_pods_first() {
             json!({"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "10%"}}}}),
         ]
     );
-    // Wherever it stops, the former pods stay.
+    // If the rollout stops, the previous pods stay.
     let keep = OnFailure::Keep { max_age: None };
     assert!(plan.overlays.iter().all(|one| one.on_failure == keep));
-    // What comes after waits for the end of it.
+    // Later steps wait for the end of the rollout.
     let end = ancestors(&plan, find(&plan, "apply", "i"));
     assert!(end.contains(&StepId(5)));
 }
@@ -497,7 +499,7 @@ fn what_was_let_go_is_not_held_again_for_the_same_template() {
             "agents: lift DaemonSet.apps/web/agent until ready",
         ]
     );
-    // With another template it is another roll-out.
+    // Another template is another rollout.
     let other = steps(&scene(AGENT).plan());
     assert_eq!(other[0], "agents: set agent");
 }
@@ -531,7 +533,7 @@ fn the_way_back_goes_through_the_stages_in_reverse() {
             });
         });
     let plan = staged(scene).plan();
-    // Stopped before they are applied, as on the way up.
+    // Workloads are stopped before their apply, as in an upgrade.
     let order = [
         ("set", "api"),
         ("set", "controller"),

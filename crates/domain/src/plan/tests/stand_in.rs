@@ -1,4 +1,4 @@
-//! Bindings that become bindings to another role.
+//! Bindings whose role changes.
 
 use rstest::rstest;
 use serde_json::json;
@@ -33,7 +33,7 @@ fn scene(workload: &str, subjects: &str) -> Scene {
         )
 }
 
-/// The steps of bindings, in order.
+/// Returns the steps of bindings as lines, in order.
 fn steps(plan: &Plan) -> Vec<String> {
     let lines = lines(plan).into_iter();
     let mut lines: Vec<String> = lines.filter(|line| line.contains("Binding")).collect();

@@ -1,4 +1,4 @@
-//! Registrations that git no longer has, and whose pods are replaced.
+//! Registrations that git no longer has and whose pods are replaced.
 
 use rstest::rstest;
 
@@ -22,14 +22,14 @@ fn hook(key: &str) -> String {
     )
 }
 
-/// An operator without its webhook, in a version.
+/// Builds an operator of a version, without its webhook.
 fn operator(version: u8) -> String {
     format!(
         "{WIDGETS}\n{API}: {{spec: {{image: {version}, template: {{metadata: {{labels: {{app: api}}}}}}}}}}\n{WIDGET}: {{spec: {{size: {version}}}}}"
     )
 }
 
-/// What is installed has the webhook.
+/// Builds an installed operator with the webhook.
 fn installed(version: u8) -> Scene {
     Scene::new().installed(&format!("{}\n{SERVICE}\n{}", operator(version), hook(OLD)))
 }
@@ -38,7 +38,7 @@ fn up(git: &str) -> Scene {
     installed(1).git(git)
 }
 
-/// Goes back to a version that did not have it.
+/// Builds a downgrade to a version without the webhook.
 fn back() -> Scene {
     installed(3)
         .version("v3.0.0")
@@ -58,7 +58,8 @@ fn check_edges(plan: &Plan, expected: &[String]) {
     }
 }
 
-/// Nobody answers it any more, so what has to be written would never get ready.
+/// The webhook loses its backend, so intercepted objects would never become
+/// ready.
 #[rstest]
 #[case::its_service_stays(&format!("{}\n{SERVICE}", operator(2)))]
 #[case::its_service_goes_too(&operator(2))]
@@ -116,8 +117,8 @@ fn denied() -> Prediction {
     })
 }
 
-/// Another release of the same charts: everything has another name, and the former pods
-/// run on until the end.
+/// Builds another release of the same charts: all names differ, and the
+/// previous pods run until the end.
 fn renamed() -> String {
     let operator = operator(2).replace(API, "Deployment.apps/web/other");
     let [operator, service] = [operator.as_str(), SERVICE].map(|text| {
@@ -147,7 +148,8 @@ fn what_another_one_takes_over_from_goes_when_that_is_registered() {
     assert!(lines(&plan).contains(&deletion), "{:#?}", lines(&plan));
 }
 
-/// What it denies comes after it, whichever way that is, and the plan is not refused.
+/// Denied objects come after the webhook is deleted in either direction, and
+/// the plan is not refused.
 #[rstest]
 #[case::up(up(&format!("{}\n{SERVICE}", operator(2))))]
 #[case::up_to_another_one(up(&format!("{}\n{SERVICE}\n{}", operator(2), hook(NEW))))]
@@ -219,7 +221,7 @@ fn a_gate_that_is_lifted_before_it_goes_is_too_late() {
     }
 }
 
-/// A former run replaced the pods.
+/// An earlier run replaced the pods.
 #[test]
 fn after_a_run_that_was_stopped_it_goes_at_once() {
     let plan = Scene::new()

@@ -1,4 +1,4 @@
-//! What stands around the workloads of a release.
+//! Context of the workloads of a release.
 
 use rstest::rstest;
 use serde_json::json;
@@ -48,7 +48,7 @@ fn nodes_that_take_no_pods_are_named() {
             "nodes-not-ready: 1 of 3 nodes is not ready: b",
         ]
     );
-    // Who writes no workload does not care.
+    // A plan without workload changes reports nothing.
     assert_eq!(said("ConfigMap/web/c: {}", Some(surroundings())), [""; 0]);
     assert_eq!(said(API, None), [""; 0]);
 }
@@ -148,7 +148,7 @@ fn two_budgets_for_a_pod_are_one_too_many() {
     );
 }
 
-/// The former one goes with the plan, unless nothing is pruned.
+/// The previous budget is deleted by the plan, unless pruning is off.
 #[rstest]
 #[case::it_goes(true)]
 #[case::it_stays(false)]

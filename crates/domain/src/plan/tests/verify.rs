@@ -1,4 +1,4 @@
-//! Readiness of everything, and the barrier.
+//! Readiness of all objects, and the verify barrier.
 
 use rstest::rstest;
 
@@ -94,8 +94,8 @@ fn what_cannot_be_found_is_said(#[case] declared: &str, #[case] git: &str, #[cas
     assert_eq!(plan.findings[0].code, code);
 }
 
-/// An operator that gets another version may break what it has installed, whether
-/// or not git has something else for that.
+/// A new version of an operator may break its operands, even if git does not
+/// change them.
 #[test]
 fn what_stays_as_it_is_is_looked_at_after_what_it_needs_has_changed() {
     let stays = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}]}}\n\
@@ -125,7 +125,7 @@ const GUARDED: &str = "Deployment.apps/web/api: {spec: {template: {metadata: {la
     ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: web, name: api}}, rules: [{apiGroups: [x.org], resources: [widgets]}]}]}";
 const ANSWERS: &str = "verify: wait Service/web/api until web/api has 1";
 
-/// Every part is ready, and whatever the webhook guards is refused.
+/// Every part is ready, but all intercepted requests are refused.
 #[rstest]
 #[case::other_pods(GUARDED.replace("labels: {app: api}", "labels: {app: other}"), true)]
 #[case::another_selector(GUARDED.replace("selector: {app: api}", "selector: {app: other}"), true)]
@@ -138,13 +138,13 @@ fn a_service_that_a_registration_names_keeps_an_endpoint(#[case] git: String, #[
     let found = verify(&plan).contains(&ANSWERS.to_owned());
     assert_eq!(found, waits, "{:#?}", verify(&plan));
     if waits {
-        // After what takes them away.
+        // The wait comes after the steps that remove the endpoints.
         let is_wait = |edge: &String| edge.ends_with("-> Service/web/api (wait): Ready Backend");
         assert!(edges(&plan).iter().any(is_wait), "{:#?}", edges(&plan));
     }
 }
 
-/// Nothing is done any more by the run after one that ended without endpoints.
+/// The run after one that ended without endpoints changes nothing.
 #[rstest]
 #[case::an_upgrade(|scene: Scene| scene.unfinished("v2.0.0"), true)]
 #[case::verified(|scene| scene, false)]

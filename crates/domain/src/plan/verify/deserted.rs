@@ -1,6 +1,7 @@
-//! Services behind registrations that no workload of the release is behind any
-//! more: who gives the pods another label and leaves the selector as it was is
-//! ready in every part, and whatever the registration guards is refused.
+//! Services that registrations reference and that no longer select a workload
+//! of the release. If only the pod labels change and the selector does not,
+//! every part becomes ready, but the API server refuses all intercepted
+//! requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +13,9 @@ use crate::plan::edges::{labels_until_now, selected_anew};
 use crate::plan::handover::texts;
 use crate::plan::model::{EdgeReason, Until};
 
-/// Waits until such a Service has an endpoint. One that pods of others are behind,
-/// or pods that are made at run time, has; behind one that never had any of the
-/// release others may come later, and it is not waited for.
+/// Waits until such a Service has an endpoint. Pods of another release or
+/// runtime pods may provide it. A Service that never selected a workload of the
+/// release is not awaited, because its backend may be installed later.
 pub(super) fn wait_for_endpoints(ctx: &Ctx<'_>, draft: &mut Draft) {
     let all = ctx.facts.values();
     let named: BTreeSet<&ServiceRef> = all.flat_map(|facts| &facts.services).collect();
@@ -40,8 +41,8 @@ pub(super) fn wait_for_endpoints(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-/// Whether it selected one until now, or may have before a run that did not get to
-/// its end: what that changed is as wanted now.
+/// Returns whether the Service selected a workload before this plan, or
+/// possibly before an interrupted run, whose changes now match git.
 fn is_deserted(ctx: &Ctx<'_>, id: &ObjectId, service: &ServiceRef) -> bool {
     let facts = ctx.facts.get(id);
     let Some(wanted) = facts.and_then(|facts| facts.selector.as_ref()) else {

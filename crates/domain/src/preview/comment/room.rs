@@ -1,20 +1,20 @@
-//! What fits into a comment: every object by name if that is possible, and the
-//! lines of the most dangerous ones.
+//! Allocates the size of a comment: the names of all objects if possible, and the diffs with the
+//! highest risk.
 
 use crate::diff::markdown::{drawn_object, listed_object};
 use crate::diff::text::ObjectDiff;
 use crate::preview::worst_risk;
 
-/// Length of the lines of one object: a definition can have half a megabyte of
-/// them, and nobody reads it in a comment.
+/// Maximum length of one object's diff, in bytes. A CRD's diff can have half a megabyte, which is
+/// useless in a comment.
 const OBJECT: usize = 12_000;
 
-/// What is left of the length of a comment.
+/// Remaining bytes of a comment.
 pub(super) struct Room {
     left: usize,
 }
 
-/// An object that belongs to a section.
+/// An object of a section.
 pub(super) struct Entry<'a> {
     pub(super) section: usize,
     pub(super) object: &'a ObjectDiff,
@@ -25,7 +25,7 @@ impl Room {
         Self { left }
     }
 
-    /// The text if it fits, else nothing.
+    /// Returns the text if it fits, or else an empty string.
     pub(super) fn take(&mut self, text: &str) -> String {
         if text.len() > self.left {
             return String::new();
@@ -34,10 +34,10 @@ impl Room {
         text.to_owned()
     }
 
-    /// The objects of each section, and how many there is no room for.
+    /// Renders the objects of each section. Also returns the number of objects that do not fit.
     ///
-    /// Whatever the section: what is risky is drawn first. At most half of the
-    /// room is kept for the names of those that are not drawn.
+    /// Diffs are rendered in descending order of risk across all sections. At most half of the
+    /// space is reserved for the names of objects without a diff.
     pub(super) fn fill(mut self, sections: usize, entries: &[Entry<'_>]) -> (Vec<String>, usize) {
         let listed: Vec<String> = entries
             .iter()
@@ -48,20 +48,20 @@ impl Room {
         let mut to_draw = self.left - kept;
         let mut texts: Vec<Option<String>> = entries.iter().map(|_| None).collect();
         let mut order: Vec<usize> = (0..entries.len()).collect();
-        // Stable: within a section they are sorted already.
+        // The sort is stable, because objects are already sorted within a section.
         order.sort_by_key(|&index| {
             let worst = worst_risk(entries[index].object);
             (worst.is_none(), worst)
         });
         for &index in &order {
             let object = entries[index].object;
-            // What cannot fit need not be drawn to know that.
+            // Skip rendering if even the smallest diff does not fit.
             if object.hunks.is_empty() || to_draw < LEAST {
                 continue;
             }
-            // Between blank lines, or a list around it would be part of the HTML.
+            // Blank lines prevent a list from continuing into the HTML.
             let drawn = format!("\n{}\n", drawn_object(object, OBJECT.min(to_draw)));
-            // Its name is kept for already, where all names are.
+            // If space is reserved for all names, it includes the name of this object.
             let kept_for_it = if names == kept {
                 listed[index].len()
             } else {
@@ -93,5 +93,5 @@ impl Room {
     }
 }
 
-/// Less than the frame around the lines of an object.
+/// Lower bound for the length of a rendered diff.
 const LEAST: usize = 100;

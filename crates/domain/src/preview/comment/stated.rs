@@ -1,6 +1,6 @@
-//! What a comment says to programs: of which head it is, and what an approval
-//! of it binds to. It stands in its first lines, where no text of a manifest can
-//! stand.
+//! Machine-readable part of a comment: the head, and the digests to which approvals are bound.
+//!
+//! It is in the first lines, which cannot contain text of a manifest.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,17 +13,17 @@ const HEAD: &str = "<!-- pleach head ";
 const EFFECTS: &str = "<!-- pleach effects ";
 const END: &str = " -->";
 
-/// What a comment of ours says to programs.
+/// Machine-readable content of a comment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stated {
     /// The revision that was previewed.
     pub head: String,
-    /// The effects of the plan of each release, by `<environment>.<release>`:
-    /// those that were planned for their cluster.
+    /// Effects digest of each release that was planned against a cluster, by
+    /// `<environment>.<release>`.
     pub effects: BTreeMap<String, Digest>,
 }
 
-/// The lines that say it.
+/// Renders the lines.
 pub(super) fn lines(preview: &Preview) -> String {
     let mut text = format!("{}\n", hidden(&format!("pleach head {}", preview.head)));
     let clusters = preview
@@ -42,8 +42,9 @@ pub(super) fn lines(preview: &Preview) -> String {
     text
 }
 
-/// Reads a comment of ours; none where it says nothing. Only for what we wrote
-/// ourselves: anybody can write the same lines.
+/// Parses a comment. Returns `None` if it contains no such lines.
+///
+/// Only call it for comments of pleach's own account, because anyone can write such lines.
 pub fn stated(comment: &str) -> Option<Stated> {
     let lines = comment.lines().skip(1);
     let mut lines = lines.take_while(|line| line.starts_with("<!-- pleach "));

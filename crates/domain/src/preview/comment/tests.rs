@@ -101,7 +101,7 @@ fn every_object_is_named_where_that_fits_and_the_risky_ones_are_drawn() {
     }
     assert!(text.contains("+verbs: [list]"), "{text}");
     assert!(!text.contains("not shown"), "{text}");
-    // Many are drawn, as there is room.
+    // Many diffs are rendered, because there is enough space.
     assert!(text.matches("```diff").count() > 30, "{text}");
 }
 
@@ -218,7 +218,7 @@ fn the_cluster_is_shown_beside_the_base_and_nothing_twice() {
     }
 }
 
-/// What tempts a forge.
+/// Generates text that a forge could interpret.
 fn hostile() -> impl Strategy<Value = String> {
     let token = prop_oneof![
         Just("```".to_owned()),
@@ -271,7 +271,7 @@ fn any_release() -> impl Strategy<Value = ReleasePreview> {
     })
 }
 
-/// Why a comment is not harmless.
+/// Returns the reason why a comment is harmful. `None` if it is safe.
 fn harm(text: &str) -> Option<String> {
     let hidden = |c: char| (c.is_control() && c != '\n' && c != '\t') || c == '\u{202e}';
     if let Some(found) = text.chars().find(|c| hidden(*c)) {

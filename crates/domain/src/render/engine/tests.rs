@@ -1,4 +1,4 @@
-//! What templates give and what they refuse.
+//! Tests for template output and errors.
 
 use rstest::rstest;
 

@@ -1,4 +1,4 @@
-//! What an environment may hold, whatever its branch says.
+//! Limits on the objects of an environment, independent of its branch.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::plan::{Action, Op, Plan, Step};
 use crate::repo::format::{AllowList, ClusterScoped, NamedObjects};
 use crate::repo::selector::{Pattern, well_known_group};
 
-/// The namespaces and kinds that may be written to.
+/// Namespaces and kinds that an environment is allowed to write.
 #[derive(Debug, Clone)]
 pub struct Allow {
     said: AllowList,
@@ -19,12 +19,12 @@ pub struct Allow {
     cluster_scoped: Vec<Kinds>,
 }
 
-/// Objects of a kind without a namespace.
+/// Cluster-scoped objects of one kind.
 #[derive(Debug, Clone)]
 struct Kinds {
     group: Option<String>,
     kind: String,
-    /// `None` for all of them.
+    /// Name patterns. `None` for all objects.
     names: Option<Vec<Pattern>>,
 }
 
@@ -51,7 +51,7 @@ impl Kinds {
         }
     }
 
-    /// Whether an object is one of them. A kind of an unknown group is in no group.
+    /// Returns whether an object matches. If the group of the kind is unknown, no object matches.
     fn has(&self, id: &ObjectId) -> bool {
         self.kind == id.kind
             && self.group.as_ref() == Some(&id.group)
@@ -74,18 +74,18 @@ impl Allow {
         }
     }
 
-    /// What it was made from.
+    /// Returns the configured list.
     pub fn said(&self) -> &AllowList {
         &self.said
     }
 
-    /// Whether an object may be written to.
+    /// Returns whether the environment is allowed to write an object.
     pub fn permits(&self, id: &ObjectId) -> bool {
         if let Some(namespace) = &id.namespace {
             return self.permits_namespace(namespace);
         }
         self.cluster_scoped.iter().any(|kinds| kinds.has(id))
-            // A namespace of others is theirs also as an object.
+            // The Namespace object of a forbidden namespace is forbidden, too.
             && (!id.is("", "Namespace") || self.permits_namespace(&id.name))
     }
 
@@ -95,8 +95,8 @@ impl Allow {
             .any(|pattern| pattern.matches(Some(namespace)))
     }
 
-    /// Refuses what a plan holds beside that: what git wants, and what would be
-    /// pruned. What is left alone on purpose is nobody's concern.
+    /// Reports the objects of a plan that the environment is not allowed to write. Checks desired
+    /// and pruned objects, but not skipped changes.
     pub fn check(&self, plan: &Plan) -> Vec<Finding> {
         let wanted = plan
             .changes
@@ -106,12 +106,12 @@ impl Allow {
         let written = plan
             .steps
             .iter()
-            // What the steps of a release wait for in the end is no object at all.
+            // A plan ends by waiting for the Release, which is not written.
             .filter(|step| !(step.object.is("pleach.dev", "Release") && step.op == Op::Wait))
             .filter(|step| !self.is_gate_over_own(plan, step))
             .map(|step| &step.object);
         let mut refusals = self.refuse(wanted.chain(written));
-        // What is copied is read with the rights of the loop.
+        // The source of a copy is read with the permissions of the controller.
         let copied = plan.steps.iter().filter_map(|step| match &step.op {
             Op::Copy { from, .. } => Some(from),
             _ => None,
@@ -123,10 +123,10 @@ impl Allow {
         refusals
     }
 
-    /// Whether a step closes or lifts a gate of the release that closes only kinds
-    /// which the release defines and may define.
+    /// Returns whether a step closes or lifts a gate that covers only the release's own kinds. The
+    /// release must define them and be allowed to.
     ///
-    /// A patch of a policy is never one, whatever its text says.
+    /// A patch of a policy never counts as a gate.
     fn is_gate_over_own(&self, plan: &Plan, step: &Step) -> bool {
         let gate = match &step.op {
             Op::Close { gate } => Some(gate),
@@ -144,8 +144,9 @@ impl Allow {
         })
     }
 
-    /// Whether a gate names kinds, all of which the release defines and may define. A
-    /// definition that the plan leaves alone or cannot apply may belong to another release.
+    /// Returns whether a gate covers at least one kind, and the release defines all of its kinds
+    /// and is allowed to. A CRD that the plan skips or cannot apply does not count, because it
+    /// could belong to another release.
     fn closes_own(&self, plan: &Plan, gate: &Gate) -> bool {
         let defines = |group: &str, plural: &str| {
             let name = format!("{plural}.{group}");
@@ -168,10 +169,10 @@ impl Allow {
             })
     }
 
-    /// Refuses to keep state in a namespace that may not be written to.
+    /// Refuses to store state in a forbidden namespace.
     pub fn refuse_store(&self, store: &Store) -> Option<Finding> {
         match store {
-            // The loop keeps its own state there.
+            // The controller stores its own state there.
             Store::Release => None,
             Store::ConfigMap { namespace } if self.permits_namespace(namespace) => None,
             Store::ConfigMap { namespace } => Some(refusal(format!(
@@ -180,8 +181,8 @@ impl Allow {
         }
     }
 
-    /// Refuses to look whether an object is ready that may not be written to: a
-    /// branch could ask for it, with the rights of the loop, as often as it likes.
+    /// Refuses to read the readiness of a forbidden object. Otherwise a branch could read it with
+    /// the controller's permissions.
     pub fn refuse_needed(&self, object: &ObjectId) -> Option<Finding> {
         (!self.permits(object)).then(|| {
             refusal("the loop may not read it for this environment (`dependsOn`)")
@@ -189,7 +190,7 @@ impl Allow {
         })
     }
 
-    /// Refuses what may not be written to.
+    /// Reports the objects that the environment is not allowed to write.
     pub fn refuse<'a>(&self, objects: impl IntoIterator<Item = &'a ObjectId>) -> Vec<Finding> {
         let objects = objects.into_iter();
         let refused: BTreeSet<&ObjectId> = objects.filter(|id| !self.permits(id)).collect();

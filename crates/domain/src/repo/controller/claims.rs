@@ -1,28 +1,28 @@
-//! Which branch holds which environment.
+//! Assignment of environments to branches.
 
 use std::collections::BTreeMap;
 
-/// The branches that hold environments.
+/// Branches that contain environments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Branches {
-    /// Branch `<before>NAME<after>` holds environment NAME.
+    /// Branch `<before>NAME<after>` contains environment NAME.
     Pattern {
-        /// What stands before the name.
+        /// Prefix before the name.
         before: String,
-        /// What stands behind it.
+        /// Suffix after the name.
         after: String,
     },
     /// One environment on one branch.
     One {
-        /// The environment.
+        /// Name of the environment.
         environment: String,
-        /// Its branch.
+        /// Name of the branch.
         branch: String,
     },
 }
 
 impl Branches {
-    /// Reads a pattern such as `env/*`; none without exactly one `*`.
+    /// Parses a pattern such as `env/*`. `None` unless it contains exactly one `*`.
     pub fn pattern(text: &str) -> Option<Self> {
         let (before, after) = text.split_once('*')?;
         (!after.contains('*')).then(|| Self::Pattern {
@@ -31,7 +31,7 @@ impl Branches {
         })
     }
 
-    /// The branch that holds an environment; none where none may.
+    /// Returns the branch of an environment. `None` if no branch can contain it.
     pub fn branch(&self, name: &str) -> Option<String> {
         match self {
             Self::Pattern { before, after } => {
@@ -45,7 +45,7 @@ impl Branches {
         }
     }
 
-    /// The environment that a branch holds.
+    /// Returns the environment of a branch. `None` if the branch contains none.
     pub fn environment<'a>(&'a self, branch: &'a str) -> Option<&'a str> {
         match self {
             Self::Pattern { before, after } => branch
@@ -60,45 +60,44 @@ impl Branches {
     }
 }
 
-/// The commit of every branch of a repository; none where that is not here yet.
+/// Commit of every branch of a repository. `None` if the commit has not been fetched yet.
 pub type Heads = BTreeMap<String, Option<String>>;
 
-/// An environment on a cluster; without the cluster where only the environment
-/// file names it.
+/// An environment on a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClaimKey {
-    /// The environment.
+    /// Name of the environment.
     pub environment: String,
-    /// The cluster.
+    /// Cluster of the grant. `None` if only the environment file names the cluster.
     pub cluster: Option<String>,
 }
 
-/// Who says what an environment is.
+/// A branch that could define an environment.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claimant {
-    /// Position of the repository.
+    /// Index of the repository.
     pub repository: usize,
-    /// Position of the grant within the repository.
+    /// Index of the grant within the repository.
     pub grant: usize,
-    /// The branch.
+    /// Name of the branch.
     pub branch: String,
-    /// Its commit; none for a branch that is named and is not there, or whose commit is
-    /// not here.
+    /// Commit of the branch. `None` if a named branch does not exist, or its commit has not been
+    /// fetched.
     pub commit: Option<String>,
 }
 
-/// What becomes of an environment.
+/// Assignment of one environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {
-    /// One branch says what it is.
+    /// One branch defines it.
     Held(Claimant),
-    /// Several branches say so: it is synced from none of them.
+    /// Several branches define it, so it is synced from none.
     Contested(Vec<Claimant>),
 }
 
 impl Claim {
-    /// Gives an environment that several branches hold to the one that it was synced from
-    /// before; to none of them where that is not exactly one.
+    /// Assigns a contested environment to the branch that it was synced from before. It stays
+    /// contested unless exactly one claimant is that branch.
     #[must_use]
     pub fn kept_by(self, is_holder: impl Fn(&Claimant) -> bool) -> Self {
         match self {
@@ -114,11 +113,10 @@ impl Claim {
     }
 }
 
-/// Decides which branch holds which environment. `grants` are those of every
-/// repository, with the cluster each is for.
+/// Assigns environments to branches. `grants` are those of every repository, each with its cluster.
 ///
-/// A grant that names the environment wins over a pattern. Between equals the
-/// environment is contested: see [`Claim::kept_by`].
+/// A grant that names the environment wins over a pattern. Between equal grants the environment is
+/// contested: see [`Claim::kept_by`].
 ///
 /// ```
 /// use pleach_domain::repo::controller::{Branches, Claim, Heads, claims};
@@ -184,8 +182,8 @@ pub fn claims(
         .collect()
 }
 
-/// Returns the branches of absent repositories, with unknown commits, that would be equal
-/// claimants of environments that one branch holds by a pattern.
+/// Returns the branches of absent repositories that could contest an environment. Considers
+/// environments that one branch has by a pattern. The commits are unknown.
 pub fn rivals(
     grants: &[Vec<(Branches, Option<String>)>],
     claims: &BTreeMap<ClaimKey, Claim>,
@@ -216,8 +214,8 @@ pub fn rivals(
     rivals
 }
 
-/// Returns the positions of grants whose patterns can match one environment on one
-/// cluster: repository and grant, two or more of each cluster.
+/// Returns the grants whose patterns can match the same environment on the same cluster. Each list
+/// contains the indexes of repository and grant for one cluster, at least two.
 pub fn overlapping(grants: &[Vec<(Branches, Option<String>)>]) -> Vec<Vec<(usize, usize)>> {
     let mut patterns: BTreeMap<&Option<String>, Vec<(usize, usize)>> = BTreeMap::new();
     for (repository, grants) in grants.iter().enumerate() {
@@ -250,7 +248,7 @@ mod tests {
         }
     }
 
-    /// `environment@cluster=branches`, line by line.
+    /// Formats the assignments as `environment@cluster=branches`.
     fn shown(grants: &[Vec<(Branches, Option<String>)>], heads: &[Heads]) -> Vec<String> {
         let shown = claims(grants, heads).into_iter().map(|(key, claim)| {
             let held = match claim {

@@ -1,11 +1,11 @@
-//! Who the loop is for a repository: of all the ways there are exactly one.
+//! Credentials for a repository: exactly one of the supported kinds.
 
 use super::{Auth, ForgeAddress, error, place};
 use crate::finding::Finding;
 use crate::object::yaml::Node;
 use crate::repo::format::{self, ForgeKind};
 
-/// Credentials that are complete, and of one kind, for the repository at a URL.
+/// Resolves the credentials for the repository at a URL. Reports incomplete or mixed ones.
 pub(super) fn credentials(
     said: format::Auth,
     at: (&str, Option<&format::Forge>),
@@ -62,7 +62,7 @@ fn github_app(
         findings.push(error("invalid-value", message).at(place(node, key)));
     };
     let is_id = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric());
-    // An app has a number, and a client id that may stand for it.
+    // The app is identified by a number or by its client id.
     let is_app = said.app_id.split('.').all(is_id);
     if !is_app {
         wrong("appId", "`appId`: the number of the app, or its client id");

@@ -1,19 +1,19 @@
-//! Disk space of copies of repositories.
+//! Disk limits for clones.
 
 use super::{error, place};
 use crate::finding::Finding;
 use crate::object::yaml::Node;
 use crate::repo::format;
 
-/// The least that a limit may say, in bytes.
+/// Minimum value of a limit, in bytes.
 const LEAST: u64 = 1 << 20;
 
-/// Disk space of copies of repositories, in bytes.
+/// Disk limits for clones, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disk {
-    /// All copies together.
+    /// Limit for all clones together.
     pub budget: u64,
-    /// The most that is downloaded for a commit of a fork.
+    /// Maximum download for a commit of a fork.
     pub fork_head: u64,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn resolve(
     }
 }
 
-/// Reads an amount of bytes with a unit.
+/// Parses a number of bytes with a unit.
 fn bytes(text: &str) -> Option<u64> {
     let units = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40)];
     let (digits, shift) = units

@@ -1,12 +1,12 @@
-//! Where the forge of a repository is reached, and what the repository is
-//! called there: found out from the URL that it is cloned from.
+//! API address of a repository's forge, and the repository's name there, derived from its clone
+//! URL.
 
 use core::net::SocketAddr;
 
 use super::Transport;
 use crate::repo::format::ForgeKind;
 
-/// A repository as its forge knows it.
+/// A repository on its forge.
 ///
 /// ```
 /// use pleach_domain::repo::controller::ForgeAddress;
@@ -19,17 +19,16 @@ use crate::repo::format::ForgeKind;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForgeAddress {
-    /// The product.
+    /// Kind of forge.
     pub kind: ForgeKind,
-    /// Root of its API, without a `/` at the end.
+    /// Root of its API, without a trailing `/`.
     pub api: String,
-    /// Owner and name, with the groups in between.
+    /// Owner and name, including GitLab subgroups.
     pub project: String,
 }
 
 impl ForgeAddress {
-    /// Reads the URL of a repository. `api` is the root of the API where that is
-    /// not the one that the product has by default.
+    /// Derives the address from a clone URL. `api` overrides the default API root of the product.
     pub fn of(kind: ForgeKind, repository: &str, api: Option<&str>) -> Result<Self, String> {
         let (base, path) = parts(repository)
             .ok_or("a forge is found by the URL of the repository, and this is none")?;
@@ -37,7 +36,7 @@ impl ForgeAddress {
             Some(api) => check_api(api)?,
             None => default_api(kind, &base),
         };
-        // A forge below a path of its host has its repositories there too.
+        // If the forge is served below a path, clone URLs include that path.
         let below = api
             .split_once("://")
             .and_then(|(_, rest)| rest.split_once('/'))
@@ -47,7 +46,7 @@ impl ForgeAddress {
         Self::named(kind, api, path)
     }
 
-    /// A repository by its name on the forge.
+    /// Creates an address from the name on the forge.
     pub fn named(kind: ForgeKind, api: String, project: &str) -> Result<Self, String> {
         let project = project.trim_matches('/');
         let project = project.strip_suffix(".git").unwrap_or(project);
@@ -65,7 +64,7 @@ impl ForgeAddress {
     }
 }
 
-/// The root of an API: tokens are sent there.
+/// Checks the root of an API. It must use https, because tokens are sent there.
 pub fn check_api(url: &str) -> Result<String, String> {
     let trimmed = url.trim_end_matches('/');
     let authority = |rest: &str| rest.split('/').next().unwrap_or_default().to_owned();
@@ -80,7 +79,7 @@ pub fn check_api(url: &str) -> Result<String, String> {
     }
 }
 
-/// Root of the host, and the path of a repository on it.
+/// Splits a clone URL into the root of the host and the path of the repository.
 fn parts(repository: &str) -> Option<(String, &str)> {
     let transport = Transport::of(repository)?;
     if transport == Transport::Local {
@@ -93,7 +92,7 @@ fn parts(repository: &str) -> Option<(String, &str)> {
     let (authority, path) = rest.split_once('/')?;
     let host = authority.rsplit('@').next()?;
     let base = match transport {
-        // A port of ssh says nothing about the API.
+        // The SSH port does not apply to the API.
         Transport::Ssh => format!("https://{}", without_port(host)),
         _ => format!("{scheme}://{host}"),
     };
@@ -116,7 +115,7 @@ fn default_api(kind: ForgeKind, base: &str) -> String {
     }
 }
 
-/// Whether an authority is this machine.
+/// Returns whether an authority is the local machine.
 pub(super) fn is_loopback(authority: &str) -> bool {
     authority
         .parse::<SocketAddr>()

@@ -1,4 +1,4 @@
-//! Who is told of what happens to releases.
+//! Notifications about releases.
 
 use std::collections::BTreeSet;
 
@@ -11,38 +11,38 @@ use crate::object::yaml::Node;
 use crate::render::message;
 use crate::repo::format::{self, NotificationCause};
 
-/// A webhook that is called when something happens.
+/// A webhook to call on certain causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notification {
-    /// The file with its address, which may be a secret by itself.
+    /// File with the webhook's URL, which can be secret itself.
     pub url_file: String,
-    /// The template of what is sent; an object of JSON where there is none.
+    /// Template of the request body. `None` for a JSON object.
     pub template: Option<String>,
-    /// What it is called for.
+    /// Causes for which it is called.
     pub on: BTreeSet<NotificationCause>,
 }
 
-/// What happened to a release, for those who are told.
+/// State change of a release, for notifications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {
-    /// What it is.
+    /// Cause of the notification.
     pub cause: NotificationCause,
-    /// The environment.
+    /// Name of the environment.
     pub environment: String,
-    /// The release.
+    /// Name of the release.
     pub release: String,
-    /// The version that is wanted.
+    /// Desired version.
     pub version: String,
-    /// The commit that wants it.
+    /// Desired commit.
     pub revision: String,
-    /// One line; empty where there is nothing to add.
+    /// One line of details. Can be empty.
     pub message: String,
-    /// When, as RFC 3339.
+    /// Time in RFC 3339 format.
     pub at: String,
 }
 
 impl News {
-    /// What templates may name, and what is sent where there is none.
+    /// Returns the variables of templates, which are also the default body.
     pub fn context(&self) -> Value {
         json!({
             "format": 1,
@@ -71,7 +71,7 @@ impl News {
 }
 
 impl Notification {
-    /// What is sent, if it is called for this.
+    /// Returns the request body. `None` if the webhook is not called for this cause.
     pub fn body(&self, news: &News) -> Option<Result<String, Box<Finding>>> {
         if !self.on.contains(&news.cause) {
             return None;
@@ -84,8 +84,8 @@ impl Notification {
     }
 }
 
-/// Reads who is told. A template that cannot be written for one of its causes is
-/// refused here, and not when something happens.
+/// Reads the notifications. Renders each template once for every cause, so that errors are reported
+/// at startup.
 pub(super) fn resolve(
     said: Vec<format::Notification>,
     nodes: &[Node],
@@ -120,7 +120,7 @@ pub(super) fn resolve(
     resolved
 }
 
-/// An error of a template, at its line of the configuration.
+/// Converts a template error to a finding at its line of the configuration.
 fn explain(broken: &Finding, place: &Origin) -> Finding {
     let message = format!("`template`: {}", broken.message);
     error("template", message)

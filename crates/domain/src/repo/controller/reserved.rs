@@ -1,4 +1,4 @@
-//! Objects that configure the controller, which only its own release may write.
+//! Objects that configure the controller, which only its own release is allowed to write.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use crate::inventory::ReleaseName;
 use crate::object::ObjectId;
 use crate::plan::{Action, Op, Plan};
 
-/// The configuration of the controller in its own cluster.
+/// Configuration objects of the controller in its own cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reserved {
-    /// Namespace of the controller: its ConfigMaps and Secrets are reserved.
+    /// Namespace of the controller. Its ConfigMaps and Secrets are reserved.
     pub namespace: Option<String>,
     /// Secrets with kubeconfigs.
     pub secrets: BTreeSet<ObjectId>,

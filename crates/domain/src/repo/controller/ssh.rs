@@ -1,7 +1,6 @@
-//! Repositories that are reached over ssh: from the text of a URL to what is
-//! asked of which host.
+//! SSH addresses of repositories.
 
-/// A repository on a host.
+/// A repository on an SSH host.
 ///
 /// ```
 /// use pleach_domain::repo::controller::SshAddress;
@@ -13,19 +12,19 @@
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SshAddress {
-    /// Who we are on the host.
+    /// User name on the host.
     pub user: String,
     /// Name or address of the host.
     pub host: String,
-    /// Its port, where it is not the usual one.
+    /// Port, unless the default is used.
     pub port: Option<u16>,
-    /// The repository: from the top, or from the home of the user.
+    /// Path of the repository, absolute or relative to the user's home.
     pub path: String,
 }
 
 impl SshAddress {
-    /// Reads `ssh://user@host:port/path` and `user@host:path`. What is wrong is
-    /// told without the text: a password may be in it.
+    /// Parses `ssh://user@host:port/path` and `user@host:path`. Errors do not quote the text, which
+    /// can contain a password.
     pub fn parse(url: &str) -> Result<Self, String> {
         if url.chars().any(|char| char.is_control() || char == ' ') {
             return Err("it holds a space or a control character".to_owned());
@@ -37,7 +36,7 @@ impl SshAddress {
             let (authority, _) = rest.split_once('/').ok_or("it names no path")?;
             let path = &rest[authority.len()..];
             let (user, host) = split_user(authority)?;
-            // `/~/x` and `/~name/x` begin at a home.
+            // `/~/x` and `/~name/x` are relative to a home directory.
             let path = if path.starts_with("/~") {
                 &path[1..]
             } else {
@@ -78,7 +77,7 @@ impl SshAddress {
         })
     }
 
-    /// What a known hosts file calls the host.
+    /// Returns the name of the host in a known hosts file.
     pub fn known_as(&self) -> String {
         match self.port {
             None | Some(22) => self.host.clone(),
@@ -97,7 +96,7 @@ fn split_user(authority: &str) -> Result<(&str, &str), String> {
     Ok((user, host))
 }
 
-/// The host without brackets, and its port.
+/// Splits a host into name, without brackets, and port.
 fn split_port(host: &str, may_have_port: bool) -> Result<(&str, Option<u16>), String> {
     let (host, port) = match host.strip_prefix('[') {
         Some(rest) => rest.split_once(']').ok_or("it names no host")?,
@@ -120,7 +119,7 @@ fn split_port(host: &str, may_have_port: bool) -> Result<(&str, Option<u16>), St
 mod tests {
     use super::*;
 
-    /// `user host port path`, or what is wrong.
+    /// Formats `user host port path`, or returns the error.
     fn shown(url: &str) -> String {
         match SshAddress::parse(url) {
             Ok(SshAddress {
@@ -150,7 +149,7 @@ mod tests {
             ("ssh://me@h/~you/fleet", "me h - ~you/fleet"),
             ("git@h:a/b.git", "git h - a/b.git"),
             ("git@h:/a/b.git", "git h - /a/b.git"),
-            // As git reads it: a path, and no port.
+            // Like git, reads `22/a` as a path, not as a port.
             ("git@h:22/a", "git h - 22/a"),
             ("git@[::1]:a", "git ::1 - a"),
             ("git@10.0.0.1:it's", "git 10.0.0.1 - it's"),

@@ -23,7 +23,7 @@ fn hint(finding: &Finding) -> String {
         .unwrap_or_default()
 }
 
-/// One repository; lines of it and of its environment are added.
+/// Returns a configuration with one repository. `lines` and `environment` are added to it.
 fn repository(url: &str, lines: &str, environment: &str) -> String {
     let allow = if environment.contains("        allow:") {
         ""
@@ -272,14 +272,14 @@ fn a_forge_is_asked_as_the_app_that_fetches() {
             live: Some(LivePreviews { fork_label: None }),
         }
     );
-    // States of commits need no previews, and a file comes first.
+    // Commit statuses do not need previews. A token file takes precedence.
     let found = app(url, "kind: github").unwrap();
     let grant = found.repositories[0].forge.clone().unwrap();
     assert_eq!((grant.token, grant.previews), (None, false));
     let found = app(url, "kind: github, tokenFile: /s/token").unwrap();
     let grant = found.repositories[0].forge.clone().unwrap();
     assert_eq!(grant.token.as_deref(), Some("/s/token"));
-    // An app of another product is told once.
+    // An app of another product is reported once.
     let errors = app(url, "kind: gitea, previews: true").unwrap_err();
     assert_eq!(errors.len(), 1, "{errors:?}");
     let lines = "    forge: {kind: github, previews: true}\n";
@@ -314,7 +314,7 @@ fn http_needs_signatures() {
             "{errors:?}"
         );
     }
-    // Nobody accepts credentials in the clear.
+    // Credentials are never sent unencrypted.
     let lines = "    insecure: true\n    auth: {tokenFile: /s/token}\n";
     let errors = errors(http, lines).unwrap();
     assert!(errors[0].contains("over https only"), "{errors:?}");
@@ -518,7 +518,7 @@ fn only_what_is_allowed_may_be_written() {
             true
         ))
     );
-    // A namespace of others is theirs also as an object.
+    // The Namespace object of a forbidden namespace is forbidden, too.
     assert!(permits("", "Namespace", None, "team-a-web"));
     assert!(!permits("", "Namespace", None, "kube-system"));
 }

@@ -1,4 +1,4 @@
-//! Structs like ours, read from texts with mistakes.
+//! Tests that decode structs from texts with errors.
 
 use serde::Deserialize;
 

@@ -1,12 +1,12 @@
-//! Where things end within `{}` and `[]`, and what a scalar takes of a line.
+//! Scanning of flow collections, quoted strings and one-line values.
 
-/// The position of the comma or bracket that ends what begins at `from`. None
-/// where a comment is in between: what it belongs to is not known.
+/// Returns the offset of the comma or bracket that ends the element at `from`. `None` if a comment
+/// is in between, because its owner is ambiguous.
 pub(super) fn end(text: &str, from: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut depth = 0_usize;
     let mut at = from;
-    // Whether a scalar may begin here: only there are quotes quotes.
+    // Whether a scalar can start here. Quotes are special only there.
     let mut fresh = true;
     while let Some(&byte) = bytes.get(at) {
         match byte {
@@ -28,7 +28,7 @@ pub(super) fn end(text: &str, from: usize) -> Option<usize> {
     None
 }
 
-/// The position after a quoted text that begins at `from`.
+/// Returns the offset after the quoted string that starts at `from`.
 pub(super) fn quoted(text: &str, from: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let quote = *bytes.get(from)?;
@@ -43,9 +43,8 @@ pub(super) fn quoted(text: &str, from: usize) -> Option<usize> {
     }
 }
 
-/// The part of a line that its value takes, from `from` on: without blanks
-/// before it and without a comment behind it. None where it is no value of one
-/// line.
+/// Returns the range of a value on its line, from `from` on, without leading blanks and trailing
+/// comment. `None` if the value is not on one line.
 pub(super) fn value_of_line(text: &str, from: usize) -> Option<(usize, usize)> {
     let line = text[from..].split(['\n', '\r']).next()?;
     let start = from + (line.len() - line.trim_start().len());
@@ -68,7 +67,7 @@ pub(super) fn value_of_line(text: &str, from: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// The position after the bracket that closes the one at `from`.
+/// Returns the offset after the bracket that closes the one at `from`.
 fn closing(text: &str, from: usize) -> Option<usize> {
     let mut at = from + 1;
     loop {

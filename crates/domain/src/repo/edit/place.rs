@@ -1,28 +1,27 @@
-//! Where things begin and end in a text.
+//! Ranges of nodes in a YAML text.
 
 use super::{Step, Written, flow};
 use crate::object::yaml::{Content, Entry, Node};
 
-/// A text with the offsets of its lines.
+/// Text with the offsets of its lines.
 pub(super) struct Text<'t> {
     pub(super) text: &'t str,
     lines: Vec<usize>,
 }
 
-/// A node with the offset behind everything that may belong to it.
+/// A node, with the end of the text that can belong to it.
 pub(super) struct Place<'n> {
     pub(super) node: &'n Node,
     pub(super) end: usize,
 }
 
-/// A key with its value, in a block map.
+/// Range of a key and its value in a block map.
 pub(super) struct Span {
-    /// Of the key.
+    /// Start of the key.
     pub(super) start: usize,
-    /// Behind the last line of the value; comments and blank lines that follow
-    /// it belong to what comes next.
+    /// End of the value's last line. Comments and blank lines after it belong to the next entry.
     pub(super) end: usize,
-    /// How many characters are before the key.
+    /// Number of characters before the key.
     pub(super) column: usize,
 }
 
@@ -35,7 +34,7 @@ impl<'t> Text<'t> {
         }
     }
 
-    /// The line break that the text uses.
+    /// Returns the line break that the text uses.
     pub(super) fn newline(&self) -> &'static str {
         if self.text.contains("\r\n") {
             "\r\n"
@@ -44,7 +43,7 @@ impl<'t> Text<'t> {
         }
     }
 
-    /// The offset of a line and column, both from 1.
+    /// Returns the offset of a line and column, both from 1.
     pub(super) fn offset(&self, (line, column): (usize, usize)) -> Option<usize> {
         let start = *self.lines.get(line.checked_sub(1)?)?;
         let rest = &self.text[start..];
@@ -52,19 +51,19 @@ impl<'t> Text<'t> {
         Some(start + within)
     }
 
-    /// Where the line of an offset begins.
+    /// Returns the start of the line at an offset.
     pub(super) fn line_start(&self, offset: usize) -> usize {
         self.text[..offset].rfind('\n').map_or(0, |at| at + 1)
     }
 
-    /// Where the line of an offset ends, with its line break.
+    /// Returns the end of the line at an offset, including its line break.
     pub(super) fn line_end(&self, offset: usize) -> usize {
         self.text[offset..]
             .find('\n')
             .map_or(self.text.len(), |at| offset + at + 1)
     }
 
-    /// Goes to a node.
+    /// Finds a node by its path.
     pub(super) fn find<'n>(&self, root: &'n Node, path: &[Step]) -> Option<Place<'n>> {
         let mut place = Place {
             node: root,
@@ -90,19 +89,19 @@ impl<'t> Text<'t> {
         Some(place)
     }
 
-    /// Where a key is written.
+    /// Returns the offset of a key.
     pub(super) fn key(&self, entry: &Entry) -> Option<usize> {
         self.offset(entry.written)
     }
 
-    /// The dash before an item of a block list.
+    /// Returns the offset of the dash before an item of a block list.
     pub(super) fn dash(&self, item: &Node) -> Option<usize> {
         let content = self.offset((item.line, item.column))?;
         let before = self.text[..content].trim_end();
         before.ends_with('-').then(|| before.len() - 1)
     }
 
-    /// A key of a block map with its value.
+    /// Returns the range of a key and its value in a block map.
     pub(super) fn span(&self, parent: &Place<'_>, key: &str) -> Option<Span> {
         let entries = parent.node.entries();
         let at = entries.iter().position(|entry| entry.key == key)?;
@@ -114,8 +113,8 @@ impl<'t> Text<'t> {
         Some(Span { start, end, column })
     }
 
-    /// Cuts off lines at the end that are blank, or comments that are not
-    /// indented below a column. The first line stays.
+    /// Removes trailing blank lines, and comments that are not indented deeper than `column`. Keeps
+    /// the first line.
     pub(super) fn without_rest(&self, start: usize, end: usize, column: usize) -> Option<usize> {
         let first = self.line_end(start);
         let mut end = end.max(first);
@@ -133,7 +132,7 @@ impl<'t> Text<'t> {
         Some(end)
     }
 
-    /// How the value of a key is written, if that can be carried elsewhere.
+    /// Returns the YAML text of a key's value, if it can be inserted elsewhere.
     pub(super) fn written(&self, parent: &Place<'_>, key: &str) -> Option<String> {
         let span = self.span(parent, key)?;
         let value = &parent.node.get(key)?.content;
@@ -160,14 +159,14 @@ impl<'t> Text<'t> {
                 if line.trim().is_empty() {
                     return Some(String::from("\n"));
                 }
-                // A comment may stand further to the left.
+                // A comment can be indented less.
                 let indent = line.len() - line.trim_start_matches(' ').len();
                 Some(format!("{}\n", &line[indent.min(span.column)..]))
             })
             .collect()
     }
 
-    /// The offset behind the colon of a key.
+    /// Returns the offset after the colon of a key.
     pub(super) fn after_colon(&self, key: usize) -> Option<usize> {
         let from = match self.text.as_bytes().get(key)? {
             b'"' | b'\'' => flow::quoted(self.text, key)?,
@@ -186,7 +185,7 @@ impl<'t> Text<'t> {
 }
 
 impl Written {
-    /// Whether it takes lines of its own.
+    /// Returns whether the text starts on a line of its own.
     pub(super) fn is_block(&self) -> bool {
         self.text.as_ref().is_some_and(|text| text.contains('\n'))
     }

@@ -1,4 +1,4 @@
-//! What is put into a text, and the splices that put it there.
+//! Formatting of inserted values, and the splices that insert them.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use super::place::{Place, Text};
 use super::{Written, flow};
 use crate::object::yaml::{self, Content, Node};
 
-/// How a map or a list is written.
+/// YAML style of a map or list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
-    /// By indentation.
+    /// Indented block.
     Block,
-    /// Within brackets.
+    /// Brackets on one line.
     Flow,
 }
 
@@ -83,7 +83,7 @@ impl Text<'_> {
         let head = format!("{}:", written_key(key));
         let in_line = entry.lines().count() == 1;
         match value {
-            // A comment behind the value stays.
+            // Preserve a comment after the value.
             Some((start, end)) if is_one_line && in_line => {
                 let new = entry.trim()[head.len()..].trim().to_owned();
                 let new = if start == colon && start == end {
@@ -93,7 +93,7 @@ impl Text<'_> {
                 };
                 Some(self.with(start, end, &new))
             }
-            // So does one behind the key. A text of several lines begins there.
+            // Preserve a comment after the key, before a multi-line value.
             Some((start, end)) if !is_one_line && !in_line && start == end => {
                 let (line, body) = entry.split_once('\n')?;
                 let begin = &line.trim()[head.len()..];
@@ -129,7 +129,7 @@ impl Text<'_> {
         if self.text[line..span.start].trim().is_empty() {
             return Some(self.with(line, span.end, ""));
         }
-        // The first key of an item: the next one comes behind the dash.
+        // The first key of a list item is removed, so the next key moves after the dash.
         let next = next??;
         let between = self.text.get(span.end..next)?;
         between
@@ -138,7 +138,7 @@ impl Text<'_> {
             .then(|| self.with(span.start, next, ""))
     }
 
-    /// Adds an item behind the last one.
+    /// Adds an item at the end of a list.
     pub(super) fn append(&self, parent: &Place<'_>, style: Style, to: &Written) -> Option<String> {
         let last = parent.node.items().last();
         if style == Style::Flow {
@@ -159,7 +159,7 @@ impl Text<'_> {
         Some(self.insert_lines(end, &self.with_newlines(new)))
     }
 
-    /// A key with its value in lines, the key indented to a column.
+    /// Formats a key and its value as lines, indented to a column.
     fn entry(&self, key: &str, to: &Written, column: usize) -> String {
         let pad = " ".repeat(column);
         let head = written_key(key);
@@ -173,7 +173,7 @@ impl Text<'_> {
         self.with_newlines(lines)
     }
 
-    /// Lines that end as those of the text do.
+    /// Converts line breaks to those of the text.
     fn with_newlines(&self, lines: String) -> String {
         match self.newline() {
             "\n" => lines,
@@ -181,7 +181,7 @@ impl Text<'_> {
         }
     }
 
-    /// Puts lines between lines, also behind a last one that has no end.
+    /// Inserts lines at an offset, also after a last line without a line break.
     fn insert_lines(&self, at: usize, lines: &str) -> String {
         if self.text[..at].ends_with('\n') {
             return self.with(at, at, lines);
@@ -196,7 +196,7 @@ fn written_key(key: &str) -> String {
     text.strip_suffix(": null\n").unwrap_or(&text).to_owned()
 }
 
-/// Every line that is not empty, moved to the right.
+/// Indents every non-empty line.
 fn indented(text: &str, columns: usize) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -209,7 +209,7 @@ fn indented(text: &str, columns: usize) -> String {
     out
 }
 
-/// Within brackets everything is in one line.
+/// Formats a value on one line, for use within brackets.
 fn flat(written: &Written) -> String {
     match &written.text {
         Some(text) if !written.is_block() => text.clone(),
@@ -217,7 +217,7 @@ fn flat(written: &Written) -> String {
     }
 }
 
-/// A value in one line.
+/// Formats a value on one line.
 pub(super) fn in_flow(value: &Value) -> String {
     let mut out = String::new();
     flow_into(&mut out, value);
@@ -251,12 +251,12 @@ fn flow_into(out: &mut String, value: &Value) {
         Value::String(text) => {
             let written = yaml::emit(value);
             let written = written.trim_end_matches('\n');
-            // Commas and brackets mean something here.
+            // Commas and brackets are special in flow style.
             let is_plain = written == text && !text.contains([',', '[', ']', '{', '}', '\n']);
             if is_plain {
                 out.push_str(text);
             } else {
-                // Writing to a text cannot fail.
+                // Writing to a String cannot fail.
                 let _written = write!(out, "{value}");
             }
         }

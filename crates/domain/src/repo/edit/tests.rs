@@ -1,4 +1,4 @@
-//! Edits change what they are for, and no other byte.
+//! Tests that edits change only the intended bytes.
 
 use proptest::prelude::*;
 use rstest::rstest;
@@ -91,7 +91,7 @@ fn a_key_is_removed(#[case] at: &str, #[case] from: &str, #[case] to: &str) {
     );
 }
 
-/// Anchors, merges and texts over several lines may mean more than their place.
+/// Anchors, merges and multi-line strings can have effects elsewhere.
 #[rstest]
 #[case::anchor("a: &x {b: 1}\nc: *x\n", "a.b", json!(2))]
 #[case::alias("a: &x {b: 1}\nc: *x\n", "c.b", json!(2))]
@@ -120,7 +120,7 @@ fn an_error_names_the_file_and_the_place() {
     assert_eq!(error.to_string(), "e.yaml is not one YAML document");
 }
 
-/// What is carried from one text to another keeps its comments.
+/// A value copied from another text keeps its comments.
 #[test]
 fn a_value_is_carried_over_as_it_is_written() {
     let former = FILE
@@ -129,7 +129,7 @@ fn a_value_is_carried_over_as_it_is_written() {
     let values = written("e.yaml", &former, &path("releases.0.values")).unwrap();
     let back = set("e.yaml", FILE, &path("releases.0.values"), &values).unwrap();
     assert_eq!(back, former);
-    // Also to where it is indented otherwise, and to where there was none.
+    // Also with other indentation, and where the key did not exist.
     let other = "releases:\n- name: web\n  version: v1\nprune: {enabled: true}\n";
     let there = set("e.yaml", other, &path("releases.0.values"), &values).unwrap();
     assert_eq!(
@@ -140,7 +140,7 @@ fn a_value_is_carried_over_as_it_is_written() {
     assert_eq!(version.text.as_deref(), Some("\"v2.0.0\""));
 }
 
-/// A file that ends without a line break gets no other change either.
+/// A file without a final line break gets no other change.
 #[test]
 fn a_last_line_without_an_end_is_added_to() {
     let text = "releases:\n  - bundle: web";
@@ -154,7 +154,7 @@ fn a_last_line_without_an_end_is_added_to() {
     assert_eq!(edited, "releases:\n  - bundle: web\n    version: v1");
 }
 
-/// How people write an environment file.
+/// Formatting variants of an environment file.
 #[derive(Debug, Clone)]
 struct Hand {
     dash: usize,
@@ -231,7 +231,7 @@ impl Hand {
         bits[number % bits.len()]
     }
 
-    /// The text of a file, with the comments in it.
+    /// Formats a file. Also returns its comments.
     fn write(&self, releases: &[Value]) -> (String, Vec<String>) {
         let mut comments = vec!["# head".to_owned()];
         let mut lines: Vec<String> = vec![
@@ -295,7 +295,7 @@ proptest! {
         let mut expected = parsed;
         put(&mut expected, &at, new.as_ref()).unwrap();
         prop_assert_eq!(document("e.yaml", &edited).unwrap().to_value(), expected, "{}\n{}", text, edited);
-        // Every comment, and every line of the other releases, is as it was.
+        // Every comment and every line of the other releases is unchanged.
         for comment in comments {
             prop_assert!(edited.contains(&format!("{comment}\n")), "{}\n{}", text, edited);
         }
@@ -313,7 +313,7 @@ proptest! {
         for other in (0..releases.len()).filter(|other| *other != number) {
             prop_assert_eq!(marks(&text, other), marks(&edited, other));
         }
-        // What is set again as it is written changes nothing.
+        // Setting a value to its present text changes nothing.
         if there && let Some(as_it_is) = written("e.yaml", &text, &at)
             && as_it_is.text.is_some()
         {

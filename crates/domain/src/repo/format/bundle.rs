@@ -161,7 +161,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// As bundles and the API server write it.
+    /// Returns the operation as written in bundles and by the API server.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Create => "CREATE",

@@ -1,4 +1,4 @@
-//! The configuration of the loop: what `pleach run --config FILE` reads.
+//! Format of the controller's configuration, which `pleach run --config FILE` reads.
 
 use std::fmt;
 
@@ -231,7 +231,7 @@ pub enum Everything {
 }
 
 impl<'de> Deserialize<'de> for Allow {
-    // Not `untagged`: errors would not name the wrong field.
+    // Not derived as `untagged`: errors would not name the wrong field.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct AllOrMap;
 
@@ -322,7 +322,7 @@ pub struct Notification {
     /// A webhook of theirs.
     pub webhook: NotificationWebhook,
     /// When.
-    // YAML as the API server's clients read it takes a bare `on` for true.
+    // YAML 1.1, as Kubernetes clients read it, parses a bare `on` as true.
     #[serde(alias = "true")]
     pub on: Option<Vec<NotificationCause>>,
 }
@@ -354,10 +354,10 @@ pub enum NotificationCause {
 }
 
 impl NotificationCause {
-    /// All of them.
+    /// All causes.
     pub const ALL: [Self; 4] = [Self::Deployed, Self::Failed, Self::Drifted, Self::Degraded];
 
-    /// In one word, as it is written.
+    /// Returns the cause as written in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deployed => "deployed",

@@ -1,5 +1,5 @@
-//! `environments/NAME.yaml`. Every field may be left out: it can come from the
-//! file that is extended.
+//! Format of `environments/NAME.yaml`. All fields are optional, because the extended file can
+//! contain them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -137,7 +137,7 @@ pub struct DependencyObject {
 }
 
 impl<'de> Deserialize<'de> for Dependency {
-    // Not `untagged`: that would lose which field is wrong.
+    // Not derived as `untagged`: errors would not name the wrong field.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct TextOrMap;
 

@@ -1,4 +1,4 @@
-//! Texts with a meaning of their own.
+//! Scalar types with a text form.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,11 +32,10 @@ impl Serialize for Range {
     }
 }
 
-/// The longest duration that anybody may wait for, in seconds: a leap year. No
-/// clock that it is added to overflows.
+/// Longest allowed duration in seconds: a leap year. Adding it to a timestamp cannot overflow.
 const LONGEST_SECONDS: i64 = 366 * 24 * 60 * 60;
 
-/// A duration that a record of a release holds, within what a file may say.
+/// Converts a recorded number of seconds, clamped to the range that a file can contain.
 pub fn remembered(seconds: i64) -> SignedDuration {
     SignedDuration::from_secs(seconds.clamp(1, LONGEST_SECONDS))
 }

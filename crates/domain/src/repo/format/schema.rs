@@ -1,12 +1,12 @@
-//! JSON Schemas of our own files, for editors: made from the structs that read
-//! them, with their comments.
+//! JSON Schemas of pleach's own files, for editors. Generated from the structs that read them and
+//! their doc comments.
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use super::{API_VERSION, Bundle, Controller, Environment, Repository};
 
-/// The schema of each kind of file, by its kind. They lie in docs/schemas/.
+/// Returns the schema of each kind of file, by kind. Stored in docs/schemas/.
 ///
 /// ```
 /// let kinds: Vec<&str> = pleach_domain::repo::format::schemas().map(|(kind, _)| kind).to_vec();

@@ -15,7 +15,7 @@ fn tree(files: &[(&str, &str)]) -> MemoryTree {
     }))
 }
 
-/// The same tree is read and changed.
+/// Promotes within one tree.
 fn promoted(
     files: &[(&str, &str)],
     to: &[&str],
@@ -119,7 +119,7 @@ fn the_folder_of_a_version_comes_along_from_another_revision() {
             "manifests/web/v1.1.0/deep/b.yaml"
         ]
     );
-    // One that is there already is not overwritten.
+    // An existing folder is not overwritten.
     let now = [old, ("manifests/web/v1.1.0/a.yaml", "other: x\n")];
     let done = between(&now, &then, &["production"], None).unwrap();
     assert_eq!(done.files.len(), 1);

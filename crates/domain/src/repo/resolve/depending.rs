@@ -1,4 +1,4 @@
-//! What releases wait for: `dependsOn`.
+//! Dependencies of releases: `dependsOn`.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,7 @@ use crate::repo::environment::release_name;
 use crate::repo::suggest::did_you_mean;
 use crate::repo::{format, well_known_group};
 
-/// Refuses releases that wait for what the environment does not have, or for
-/// each other.
+/// Refuses dependencies on missing releases, and cycles.
 pub(super) fn check(releases: &[format::Release], nodes: &[Node], findings: &mut Findings) {
     let names: Vec<&str> = nodes
         .iter()
@@ -23,7 +22,7 @@ pub(super) fn check(releases: &[format::Release], nodes: &[Node], findings: &mut
         .collect();
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, name) in names.iter().enumerate() {
-        // A second one of the same name is refused where it stands.
+        // A second release of the same name is refused at its own location.
         known.entry(name).or_insert(index);
     }
     let mut needs: Vec<Vec<usize>> = Vec::with_capacity(releases.len());
@@ -60,7 +59,7 @@ pub(super) fn check(releases: &[format::Release], nodes: &[Node], findings: &mut
     }
 }
 
-/// What a release waits for, checked.
+/// Resolves the dependencies of a release.
 pub(super) fn resolve(
     release: &format::Release,
     node: &Node,
@@ -78,7 +77,7 @@ pub(super) fn resolve(
     resolved
 }
 
-/// What is said, with its places.
+/// Returns the declared dependencies with their locations.
 fn said<'a>(
     release: &'a format::Release,
     node: &'a Node,

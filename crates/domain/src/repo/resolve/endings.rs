@@ -1,4 +1,4 @@
-//! Where a release comes from, and what forbids its end.
+//! Handover from a previous release (`movedFrom`), and conditions that forbid an uninstall.
 
 use super::rules::{check_objects, expression};
 use super::{Source, check_label};
@@ -9,7 +9,7 @@ use crate::object::Origin;
 use crate::object::yaml::Node;
 use crate::repo::format;
 
-/// The release whose objects another one takes over, checked.
+/// Resolves the release that hands over its objects, and checks its name.
 pub(super) fn origin(
     release: &format::Release,
     name: &ReleaseName,
@@ -32,7 +32,7 @@ pub(super) fn origin(
     Some(from)
 }
 
-/// The release whose objects another one takes over.
+/// Returns the release that hands over its objects.
 pub(in crate::repo) fn moved_from(release: &format::Release) -> Option<ReleaseName> {
     let moved = release.moved_from.as_ref()?;
     Some(ReleaseName {
@@ -41,7 +41,7 @@ pub(in crate::repo) fn moved_from(release: &format::Release) -> Option<ReleaseNa
     })
 }
 
-/// What forbids an uninstall: kinds whose group is known.
+/// Resolves the conditions that forbid an uninstall. The groups of their kinds must be known.
 pub(super) fn block_uninstall(
     source: &Source,
     findings: &mut Vec<Finding>,

@@ -1,4 +1,4 @@
-//! Releases that follow the version of another one: `versionFrom`.
+//! Releases that take their version from another release: `versionFrom`.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::repo::environment::release_name;
 use crate::repo::format;
 use crate::repo::suggest::did_you_mean;
 
-/// Fills in the versions that releases take from others, and that a way back to them
-/// is meant. What cannot be told is left out, with a finding.
+/// Copies the versions that releases take from others, and the matching `rollback`. Reports each
+/// version that cannot be determined.
 pub(super) fn follow(releases: &mut [format::Release], nodes: &[Node], findings: &mut Findings) {
     let names: Vec<Option<&str>> = nodes.iter().map(release_name).collect();
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, name) in names.iter().enumerate() {
-        // A second one of the same name is refused where it stands.
+        // A second release of the same name is refused at its own location.
         if let Some(name) = name {
             known.entry(name).or_insert(index);
         }
@@ -36,7 +36,7 @@ pub(super) fn follow(releases: &mut [format::Release], nodes: &[Node], findings:
     for (index, followed) in followed.into_iter().enumerate() {
         let Some(followed) = followed else { continue };
         let version = releases[followed].version.clone();
-        // One that is left over is told where it stands.
+        // A `rollback` to another version is obsolete, which is reported at its own location.
         let rollback = releases[followed].rollback.clone();
         let rollback = rollback.filter(|rollback| Some(&rollback.to) == version.as_ref());
         let release = &mut releases[index];
@@ -45,7 +45,7 @@ pub(super) fn follow(releases: &mut [format::Release], nodes: &[Node], findings:
     }
 }
 
-/// Where a release says whose version it follows.
+/// Returns the location of `versionFrom`.
 fn place(node: &Node) -> Origin {
     node.entry("versionFrom").map_or_else(
         || node.origin(),
@@ -53,7 +53,7 @@ fn place(node: &Node) -> Origin {
     )
 }
 
-/// The release that has the version itself, at the end of those that follow.
+/// Follows a chain of `versionFrom` to the release with a version.
 fn followed_by(
     releases: &[format::Release],
     known: &BTreeMap<&str, usize>,

@@ -1,4 +1,4 @@
-//! An environment of which some releases cannot be resolved.
+//! Environments in which some releases cannot be resolved.
 
 use std::collections::BTreeMap;
 
@@ -9,37 +9,37 @@ use crate::finding::Finding;
 use crate::inventory::ReleaseName;
 use crate::repo::{FileTree, ResolvedEnvironment, environment};
 
-/// An environment with the releases that can be resolved.
+/// An environment with the releases that could be resolved.
 #[derive(Debug, Clone)]
 pub struct PartialEnvironment {
-    /// The environment. A broken release is among its releases where enough of it is known
-    /// to render it: other releases may use kinds that it defines.
+    /// The environment. It includes broken releases that can be rendered, because other releases
+    /// can use kinds that they define.
     pub environment: ResolvedEnvironment,
     /// Releases with errors, by name.
     pub broken: BTreeMap<String, BrokenRelease>,
 }
 
-/// A release of an environment file that has errors.
+/// A release with errors.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BrokenRelease {
-    /// Findings about this release, at least one error. Sorted by file and line.
+    /// Findings about this release, with at least one error. Sorted by file and line.
     pub findings: Vec<Finding>,
-    /// The release whose objects it takes over, as the environment file says.
+    /// The release that hands over its objects, from the environment file.
     pub moved_from: Option<ReleaseName>,
 }
 
-/// Findings by the release that they are about.
+/// Findings by release.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     /// Findings about files that all releases need.
     pub(super) shared: Vec<Finding>,
     releases: BTreeMap<String, Vec<Finding>>,
-    /// The releases whose objects others take over, by the name of the successor.
+    /// Releases that hand over their objects, by the name of the successor.
     pub(super) moves: BTreeMap<String, ReleaseName>,
 }
 
 impl Findings {
-    /// Findings about a release; the shared ones where it has no name.
+    /// Returns the findings of a release, or the shared ones for a release without a name.
     pub(super) fn of(&mut self, release: Option<&str>) -> &mut Vec<Finding> {
         match release {
             Some(release) => self.releases.entry(release.to_owned()).or_default(),
@@ -47,7 +47,7 @@ impl Findings {
         }
     }
 
-    /// All findings, sorted by file and line.
+    /// Returns all findings, sorted by file and line.
     pub(super) fn all(self) -> Vec<Finding> {
         let mut all = self.shared;
         all.extend(self.releases.into_values().flatten());
@@ -61,8 +61,7 @@ fn sort(findings: &mut Vec<Finding>) {
     findings.dedup();
 }
 
-/// Reads an environment as far as that is possible; none where a file that all releases need
-/// cannot be read.
+/// Reads an environment as far as possible. `None` if a file that all releases need is unreadable.
 pub(super) fn read(
     tree: &dyn FileTree,
     environment: &str,
@@ -84,10 +83,10 @@ pub(super) fn read(
     (resolved, findings)
 }
 
-/// Reads an environment like [`super::resolve`], but an error of a release leaves the other
-/// releases usable.
+/// Reads an environment like [`super::resolve`], but an error in one release does not affect the
+/// others.
 ///
-/// Fails where a file that all releases need has errors, with every error found.
+/// Fails with every error found if a file that all releases need has errors.
 pub fn resolve_partly(
     tree: &dyn FileTree,
     environment: &str,

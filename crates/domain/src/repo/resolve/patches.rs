@@ -1,4 +1,4 @@
-//! Patches of bundles and releases, checked.
+//! Resolution of patches in bundles and releases.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::object::yaml::{Node, parse_documents};
 use crate::repo::format::{self, JsonOperation};
 use crate::repo::{Patch, PatchChange};
 
-/// Patches with their places; each says exactly one change.
+/// Resolves patches with their locations. Each contains exactly one kind of change.
 pub(super) fn patches(
     patches: &[format::Patch],
     node: &Node,
@@ -60,8 +60,8 @@ fn invalid(node: &Node, message: impl Into<String>) -> Box<Finding> {
     Box::new(finding.at(node.origin()))
 }
 
-/// A patch as kustomize has it: a text that holds a list of operations, or a map
-/// that is merged as the API server merges what kubectl sends.
+/// Parses a patch in kustomize's syntax: a text with a list of operations, or with a strategic
+/// merge patch.
 fn written(text: &str, node: &Node) -> Result<PatchChange, Box<Finding>> {
     let documents = parse_documents(text).map_err(|errors| {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -98,7 +98,8 @@ fn written(text: &str, node: &Node) -> Result<PatchChange, Box<Finding>> {
     }
 }
 
-/// The object is told by `target`; what the patch calls it changes nothing.
+/// Removes the identity from a patch: `target` selects the object, so these fields must not change
+/// it.
 fn leave_identity(change: &mut Value) {
     if let Value::Object(fields) = change {
         fields.shift_remove("apiVersion");
@@ -110,7 +111,7 @@ fn leave_identity(change: &mut Value) {
     }
 }
 
-/// Keys that begin with `$` say how something is merged, and are no fields.
+/// Refuses unknown merge directives. Keys that start with `$` are directives, not fields.
 fn check_directives(change: &Value, node: &Node) -> Result<(), Box<Finding>> {
     match change {
         Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! What is secret beside kind Secret.
+//! Resolution of secret fields in objects other than Secrets.
 
 use super::super::bundle::Source;
 use crate::finding::{Finding, Kind};
@@ -6,7 +6,7 @@ use crate::object::SecretField;
 use crate::object::yaml::Node;
 use crate::repo::{SecretRule, Selector};
 
-/// `secretFields` of a bundle; each names its fields as paths.
+/// Resolves the `secretFields` of a bundle. Each rule lists its fields as paths.
 pub(super) fn secret_fields(source: &Source, findings: &mut Vec<Finding>) -> Vec<SecretRule> {
     let rules = source.body.secret_fields.as_deref().unwrap_or_default();
     let nodes = source.node.get("secretFields").map_or(&[][..], Node::items);

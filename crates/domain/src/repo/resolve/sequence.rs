@@ -1,4 +1,4 @@
-//! Temporary changes, gates and declared stages, checked and put into their order.
+//! Resolution of a bundle's overlays, gates, migrations, moves and stages.
 
 mod gates;
 mod moves;
@@ -23,11 +23,11 @@ use crate::repo::suggest::did_you_mean;
 use crate::repo::{SecretRule, Selector};
 use declared::Declared;
 
-/// Group of what pleach itself keeps in a cluster.
+/// API group of pleach's own state objects.
 const OWN_GROUP: &str = "pleach.dev";
 
-/// What the source says about the course of a change. What its secret fields
-/// name is never changed for a while: it would have to be written down.
+/// Resolves the sequence of a bundle. Overlays of its secret fields are refused, because the
+/// journal would contain the original values.
 pub(super) fn sequence(
     source: &Source,
     secret: &[SecretRule],
@@ -100,8 +100,8 @@ fn migration_rule(
     }
 }
 
-/// The objects of a definition are stored in one version, so all its
-/// migrations lead there.
+/// Refuses conflicting migrations. All objects of a CRD are stored in one version, so all its
+/// migrations must have the same target.
 fn without_doubles(rules: Vec<MigrationRule>, findings: &mut Vec<Finding>) -> Vec<MigrationRule> {
     let mut kept: Vec<MigrationRule> = Vec::new();
     for rule in rules {
@@ -216,8 +216,8 @@ fn check_target(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
     check_service(target, node, findings);
 }
 
-/// A patch may change what an object wants, its labels and its annotations,
-/// and nothing that says which object it is or whose.
+/// Checks an overlay's patch. It can change spec, labels and annotations, but not identity and
+/// owners of the object.
 fn check_patch(patch: &Value, node: &Node, findings: &mut Vec<Finding>) {
     let Some(map) = patch.as_object().filter(|map| !map.is_empty()) else {
         findings.push(invalid(node, "`patch` is a map with at least one field"));
@@ -283,8 +283,8 @@ fn check_secrets(
     }
 }
 
-/// The stages with which something begins and ends that is there for a while;
-/// `why` says why it cannot last longer.
+/// Resolves the stages in which a temporary change starts and ends. `why` explains in errors why it
+/// cannot last longer.
 fn lasts(
     (from, until): (Option<&str>, Option<&str>),
     stages: &[StageRule],
@@ -309,7 +309,7 @@ fn lasts(
     (from, until)
 }
 
-/// The stage with a name: a standard one, or one of the bundle's own.
+/// Finds a stage by name: a standard one, or one that the bundle declares.
 fn find(
     name: &str,
     declared: &[StageRule],

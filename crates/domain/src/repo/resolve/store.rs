@@ -1,4 +1,4 @@
-//! `state` of an environment file.
+//! Resolution of `state` in an environment file.
 
 use super::check_label;
 use crate::finding::{Finding, Kind};
@@ -7,7 +7,7 @@ use crate::object::Origin;
 use crate::object::yaml::Node;
 use crate::repo::format::{State, StateKind};
 
-/// Where records are kept: a ConfigMap lies in a namespace, a Release in none.
+/// Resolves the storage location of records. A ConfigMap needs a namespace, a Release has none.
 pub(super) fn resolve(
     state: Option<State>,
     environment: &Node,

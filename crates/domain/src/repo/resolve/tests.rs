@@ -1,4 +1,4 @@
-//! Repositories in memory, and what is said about them.
+//! Tests with in-memory repositories, and their findings.
 
 mod bundles;
 mod depending;
@@ -21,8 +21,8 @@ const VERSION: &str = "apiVersion: pleach.dev/v1alpha1\nkind: BundleVersion\n";
 const ENVIRONMENT: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Environment\n";
 const MANIFEST: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
 
-/// A repository with a bundle `web` in two versions, a bundle `app` without
-/// versions, and what a test adds or replaces. Files of ours get their header.
+/// Builds a repository with a bundle `web` in two versions and a bundle `app` without versions.
+/// `files` are added or replaced. pleach's own files get their header.
 fn tree(files: &[(&str, &str)]) -> MemoryTree {
     let mut all: BTreeMap<String, String> = [
         ("pleach.yaml", PLEACH.to_owned()),
@@ -184,7 +184,7 @@ releases:
     assert_eq!(site.patches[1].origin, Origin::new(PROD, 16));
     assert_eq!(site.adopt, ["kubectl"]);
     assert_eq!(site.timeout, SignedDuration::from_mins(90));
-    // The version's key replaces the bundle's.
+    // The key in the version replaces that of the bundle.
     assert_eq!(site.runtime_objects.len(), 1);
     assert_eq!(site.runtime_objects[0].name.as_deref(), Some("certs"));
     assert!(

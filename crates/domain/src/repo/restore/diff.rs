@@ -1,4 +1,4 @@
-//! What is written, for people to read before it is.
+//! Diff of the changed files, for review before they are written.
 
 use std::fmt::Write as _;
 
@@ -7,12 +7,12 @@ use similar::{ChangeTag, TextDiff};
 use crate::finding::excerpt;
 use crate::repo::{FileChanges, FileTree};
 
-/// Lines around a change.
+/// Number of context lines around a change.
 const CONTEXT: usize = 3;
 
-/// The changes as a unified diff. Files of bundles are named and not shown:
-/// they may be long, and may be Secrets. What stands below `values` and
-/// `patches` is hidden unless `whole`: anything there may be secret.
+/// Formats the changes as a unified diff. Files of bundles are only listed: they can be long or
+/// contain Secrets. Lines below `values` and `patches` are masked unless `whole`, because any of
+/// them can be secret.
 pub fn unified(tree: &dyn FileTree, changes: &FileChanges, whole: bool) -> String {
     let mut out = String::new();
     for (path, content) in changes {
@@ -49,7 +49,7 @@ fn file(out: &mut String, path: &str, old: &str, new: &str, whole: bool) {
             .collect()
     };
     let (before, after) = (shown(old), shown(new));
-    // Writing to a text cannot fail.
+    // Writing to a String cannot fail.
     let _written = write!(out, "--- a/{path}\n+++ b/{path}\n");
     let diff = TextDiff::from_lines(old, new);
     for group in diff.grouped_ops(CONTEXT) {
@@ -74,7 +74,7 @@ fn file(out: &mut String, path: &str, old: &str, new: &str, whole: bool) {
     }
 }
 
-/// A line of which nothing may be shown but how far it is indented.
+/// Masks a line, except for its indentation.
 fn hide(line: &str) -> String {
     let content = line.trim_start();
     if content.is_empty() {

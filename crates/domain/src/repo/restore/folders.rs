@@ -1,4 +1,4 @@
-//! Folders of bundles, as they are at two revisions.
+//! Comparison of bundle folders at two revisions.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use crate::object::Origin;
 use crate::repo::tree::{DEEPEST, MOST_BYTES, MOST_ENTRIES, is_too_deep};
 use crate::repo::{FileChanges, FileTree, TreeEntry, TreeError, TreeKind};
 
-/// The folder of a bundle.
+/// Returns the folder of a bundle.
 pub(in crate::repo) fn of_bundle(bundle: &str) -> String {
     format!("manifests/{bundle}")
 }
 
 type Contents = BTreeMap<String, Bytes>;
 
-/// All files below a folder; none where it is not there. What cannot be read, or
-/// is more than a bundle may have, is an error, and what is no file is left out.
+/// Reads all files below a folder. Empty if the folder does not exist. Fails for unreadable files
+/// and for folders that exceed the limits of a bundle. Skips links and submodules.
 pub(in crate::repo) fn files(tree: &dyn FileTree, folder: &str) -> Result<Contents, Box<Finding>> {
     let mut walk = Walk {
         tree,
@@ -30,14 +30,14 @@ pub(in crate::repo) fn files(tree: &dyn FileTree, folder: &str) -> Result<Conten
     Ok(walk.found)
 }
 
-/// What was met below a folder until now.
+/// State of reading a folder.
 struct Walk<'a> {
     tree: &'a dyn FileTree,
     folder: &'a str,
     found: Contents,
-    /// Files and folders.
+    /// Number of files and folders so far.
     entries: usize,
-    /// Bytes of the files.
+    /// Total size of the files so far, in bytes.
     bytes: usize,
 }
 
@@ -97,8 +97,8 @@ fn unreadable(problem: &TreeError) -> Box<Finding> {
     Box::new(error("unreadable-file", problem.to_string()))
 }
 
-/// Brings the folder of a version back where git has it no more, and the
-/// bundle's own file with it. One that is there stays: others have it too.
+/// Restores the folder of a version that git no longer contains, and the bundle's own file. An
+/// existing folder stays, because other releases can use it.
 pub(super) fn bring_back(
     now: &dyn FileTree,
     then: &dyn FileTree,
@@ -129,7 +129,7 @@ pub(super) fn bring_back(
     Ok(Some(folder))
 }
 
-/// Sets the folder of a bundle without versions back.
+/// Restores the folder of a bundle without versions.
 pub(super) fn set_back(
     now: &dyn FileTree,
     then: &dyn FileTree,
@@ -161,7 +161,7 @@ fn both(
     Ok((read(now)?, read(then)?))
 }
 
-/// Something that is not what it was, and stays as it is.
+/// Reports a difference that is not restored.
 pub(super) fn not_restored(what: &str) -> Finding {
     Finding::warning(
         Kind::Policy,

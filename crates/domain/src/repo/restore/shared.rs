@@ -1,4 +1,4 @@
-//! What a release shares with others: it is not restored, but named.
+//! Shared parts of a release: they are reported, but not restored.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::repo::release_name;
 use crate::repo::{FileTree, environments};
 use crate::values::{Values, dotted};
 
-/// Who else uses a bundle whose only version is set back.
+/// Reports other users of a bundle without versions that is restored.
 pub(super) fn users(
     tree: &dyn FileTree,
     name: &str,
@@ -45,7 +45,7 @@ pub(super) fn users(
     })
 }
 
-/// What differs from that revision although the release was put back.
+/// Reports the remaining differences from the target revision after a release was restored.
 pub(super) fn differences(
     after: &dyn FileTree,
     then: &dyn FileTree,
@@ -87,7 +87,7 @@ pub(super) fn differences(
     let pointers: BTreeSet<&String> = is.origins.keys().chain(was.origins.keys()).collect();
     for pointer in pointers {
         let (new, old) = (is.merged.pointer(pointer), was.merged.pointer(pointer));
-        // A value that may be secret is named, never shown.
+        // Name the value, but do not show it: it can be secret.
         if new != old {
             let what = format!("value `{}`, which the release shares", dotted(pointer));
             let mut finding = not_restored(&what);
@@ -106,7 +106,7 @@ fn source(tree: &dyn FileTree, at: &Node) -> Option<Source> {
     found.version(tree, version(at), &place, &mut unheard)
 }
 
-/// Files of the bundle that all versions have, and macros of all bundles.
+/// Reports changed files that all versions of the bundle share, and changed macros.
 fn files_that_differ(after: &dyn FileTree, then: &dyn FileTree, at: &Node) -> Vec<Finding> {
     let own = bundle(at).map(|name| format!("{}/bundle.yaml", of_bundle(name)));
     let mut findings: Vec<Finding> = own

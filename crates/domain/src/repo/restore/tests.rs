@@ -1,4 +1,4 @@
-//! What goes back, what stays, and what is said about it.
+//! Tests for restored parts, unchanged parts and findings.
 
 use super::*;
 use crate::repo::MemoryTree;
@@ -8,7 +8,7 @@ const PROD: &str = "environments/prod.yaml";
 const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
 const ENVIRONMENT: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Environment\n";
 
-/// A repository with bundles `web` (v1.0.0, v1.1.0) and `app` (no versions).
+/// Builds a repository with bundles `web` (v1.0.0, v1.1.0) and `app` (no versions).
 fn tree(files: &[(&str, &str)]) -> MemoryTree {
     let mut all: Vec<(String, String)> = [
         ("manifests/web/bundle.yaml", BUNDLE),
@@ -33,7 +33,7 @@ fn tree(files: &[(&str, &str)]) -> MemoryTree {
     MemoryTree::new(all)
 }
 
-/// What the environment file is after release `web` (or another) went back.
+/// Result of a rollback of one release, with the new text of the environment file.
 struct Back {
     done: Restoration,
     file: Option<String>,
@@ -118,7 +118,7 @@ releases:
     assert_eq!(back.done.files.len(), 1);
 }
 
-/// What comes from a file that others extend too is set in the environment.
+/// A difference in a shared file is overridden in the environment.
 #[test]
 fn what_a_shared_file_says_otherwise_is_set_here() {
     let shared = "environments/_eu.yaml";
@@ -169,7 +169,7 @@ fn a_version_folder_that_is_gone_comes_back() {
         result.done.restored,
         [["version v1.1.0 -> v1.0.0", "manifests/web/v1.0.0"]]
     );
-    // One that is there stays as it is, also if it is another one.
+    // An existing folder stays, even if its content differs.
     let edited = (
         "manifests/web/v1.0.0/a.yaml",
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b}\n",
@@ -223,7 +223,7 @@ fn what_is_as_it_was_needs_no_change() {
     assert!(!is_same(&one, &newer, "prod", "web").unwrap());
 }
 
-/// All that is wrong is said at once, with its place.
+/// All errors are reported at once, with their locations.
 #[test]
 fn what_cannot_go_back_is_said() {
     let then = tree(&[(PROD, "releases: [{bundle: web, version: v1.0.0}]\n")]);
@@ -268,7 +268,7 @@ fn folders_are_entered_down_to_a_hundred_levels() {
 #[test]
 fn folders_are_read_up_to_what_a_bundle_may_have() {
     let read = |count: usize| {
-        // The folder between them is one of the entries.
+        // The folder in between counts as one entry.
         let path = |number: usize| format!("manifests/app/more/{number}.yaml");
         let files = (1..count).map(|number| (path(number), MANIFEST));
         folders::files(&MemoryTree::new(files), "manifests/app")

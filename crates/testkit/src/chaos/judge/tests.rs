@@ -1,8 +1,8 @@
-//! Histories that were never seen, each with one thing wrong.
+//! Tests of the checks, with synthetic histories that each have one violation.
 
 use super::*;
 
-/// A history of a move, as the server would tell it.
+/// History of a move, as the watches would report it.
 #[derive(Clone)]
 pub(in crate::chaos) struct History {
     moving: Moving,
@@ -10,7 +10,7 @@ pub(in crate::chaos) struct History {
 }
 
 impl History {
-    /// The former version runs, and nothing else was seen.
+    /// Creates a history with only the running previous version.
     fn begun(moving: Moving) -> Self {
         let mut history = Self {
             moving,
@@ -25,7 +25,7 @@ impl History {
         history
     }
 
-    /// Everything as it should be.
+    /// Creates a history without violations.
     pub(in crate::chaos) fn sound(moving: Moving) -> Self {
         let mut history = Self::begun(moving);
         let (from, to) = (history.moving.from.clone(), history.moving.to.clone());
@@ -63,7 +63,7 @@ impl History {
         self.changes.insert(at, change);
     }
 
-    /// A pod that runs, or is gone.
+    /// Adds a running or deleted pod.
     fn pod(&mut self, version: u64, namespace: &str, component: &str, runs: bool) {
         let mut pod = json!({"metadata": {"namespace": namespace, "name": format!("{component}-x"),
             "labels": {&self.moving.product.component_label: component, "app": component}},
@@ -81,8 +81,7 @@ impl History {
         self.add(version, "Deployment", false, deployment);
     }
 
-    /// Roles and bindings become what these versions need together; those that
-    /// none of them has are gone.
+    /// Replaces the roles and bindings by the union of these versions and deletes the others.
     fn access(&mut self, version: u64, sides: &[Side]) {
         let mut all: BTreeMap<(&'static str, String, String), (bool, Value)> = BTreeMap::new();
         for side in [Side::Old, Side::New] {
@@ -114,7 +113,7 @@ impl History {
         }
     }
 
-    /// Changes what was told at a version, and of a kind.
+    /// Edits the change of an object at a version.
     fn edit(&mut self, version: u64, kind: &str, name: &str, edit: impl Fn(&mut Change)) {
         let is_it = |one: &&mut Change| {
             one.version == version && one.kind == kind && place(&one.object).1 == name
@@ -131,7 +130,8 @@ impl History {
         judge(&self.moving, &self.changes)
     }
 
-    /// The judge says this and nothing else, whatever right it names.
+    /// Verifies that the checks report exactly these violations. The text after each prefix is
+    /// ignored.
     #[track_caller]
     fn is_wrong(&self, expected: &[&str]) {
         let judged = self.judged();
@@ -161,7 +161,7 @@ fn a_role_that_is_narrowed_while_pods_of_the_former_version_run_is_seen() {
     let mut history = sound();
     let api = history.moving.product.api.clone();
     let from = history.moving.from.clone();
-    // As if there was no union: a rule is not in the list.
+    // Simulate a missing union: one rule is missing.
     history.edit(1, "ClusterRole", &api, |change| {
         let rules = change.object["rules"].as_array_mut().unwrap();
         rules.retain(|rule| rule["resources"] != json!(["apiservices"]));
@@ -210,7 +210,7 @@ fn a_binding_that_forgets_the_former_account_is_seen_and_so_is_one_that_goes() {
     let lacks = words(&from, &controller);
     assert!(wrong.iter().all(|one| one.contains(&lacks)), "{wrong:#?}");
     assert!(!wrong.is_empty());
-    // The role of the new version goes while it runs.
+    // The role of the new version is deleted while its pod is running.
     let mut history = sound();
     let api = history.moving.product.api.clone();
     history.edit(10, "Role", &api, |change| change.is_gone = true);

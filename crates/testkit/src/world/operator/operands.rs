@@ -1,5 +1,4 @@
-//! What the operator installs: a definition of its own, an account with rights,
-//! and a Deployment.
+//! Operands of the operator: a CRD, an account with permissions, and a Deployment.
 
 use serde_json::{Value, json};
 
@@ -8,7 +7,7 @@ use crate::world::rest::{Failure, Rest};
 const NAME: &str = "depot-api";
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// An object, and the collection it lies in.
+/// Object with its collection.
 struct Operand {
     collection: String,
     body: Value,
@@ -21,7 +20,7 @@ impl Operand {
     }
 }
 
-/// Everything, in the order in which it is made.
+/// Returns all operands, in order of creation.
 fn operands(namespace: &str, version: &str, replicas: u64) -> [Operand; 5] {
     let is_newer = version != "v1.0.0";
     let mut fields = json!({"weight": {"type": "integer"}});
@@ -110,7 +109,7 @@ fn operands(namespace: &str, version: &str, replicas: u64) -> [Operand; 5] {
     ]
 }
 
-/// Brings everything to a version; says what is missing, if that is so.
+/// Updates all operands to a version. Returns the missing part, if any.
 pub(super) async fn install(
     rest: &Rest,
     namespace: &str,
@@ -134,13 +133,13 @@ pub(super) async fn install(
     } else {
         0
     };
-    // Pods of the former version count until they are gone.
+    // Pods of the previous version count until they are deleted.
     let is_complete = ready == replicas && count("replicas") == replicas;
     Ok((!is_complete).then(|| format!("{ready} of {replicas} pods of {NAME} run {version}")))
 }
 
-/// Removes what goes with the custom resource, the last first; says whether all
-/// of it is gone. The definition stays: it holds what users have made.
+/// Removes the operands in reverse order and returns whether all are deleted. The CRD is retained,
+/// because users have created objects of it.
 pub(super) async fn remove(rest: &Rest, namespace: &str) -> Result<bool, Failure> {
     let mut is_gone = true;
     for operand in operands(namespace, "", 0).iter().skip(1).rev() {
@@ -156,7 +155,7 @@ pub(super) async fn remove(rest: &Rest, namespace: &str) -> Result<bool, Failure
     Ok(is_gone)
 }
 
-/// Whether a live value has everything that is wanted; it may have more.
+/// Returns whether a live value contains the desired one.
 pub(super) fn covers(live: &Value, wanted: &Value) -> bool {
     match (live, wanted) {
         (Value::Object(live), Value::Object(wanted)) => wanted

@@ -1,13 +1,13 @@
-//! What the operator says to a change of its custom resource. Pure.
+//! Validation of the custom resource. Pure.
 
 use serde_json::{Value, json};
 
 use crate::world::admission;
 
-/// The versions of the product, in their order.
+/// Versions of the product, in order.
 const VERSIONS: [&str; 2] = ["v1.0.0", "v1.1.0"];
 
-/// Answers a review: an operator installs no version that is newer than its own.
+/// Answers a review. An operator refuses versions newer than its own.
 pub(super) fn answer(review: &Value, version: &str) -> Value {
     let request = &review["request"];
     let allowed = match request["object"]["spec"]["version"].as_str() {

@@ -1,5 +1,4 @@
-//! What the operator does for its custom resources: brings about what they say,
-//! and tells how far that is.
+//! Reconciler of the custom resources: applies their spec and reports the progress.
 
 use serde_json::{Value, json};
 
@@ -7,14 +6,14 @@ use super::OperatorPod;
 use super::operands;
 use crate::world::rest::{Failure, Rest};
 
-/// Held until everything that was installed is removed.
+/// Finalizer until all operands are removed.
 const FINALIZER: &str = "depot.example.org/operands";
 
-/// Tends every custom resource in the namespace of the pod.
+/// Reconciles every custom resource in the namespace of the pod.
 pub(super) async fn all(rest: &Rest, pod: &OperatorPod) -> Result<(), Failure> {
     let namespace = &pod.namespace;
     let collection = format!("/apis/depot.example.org/v1/namespaces/{namespace}/depots");
-    // Its kind may not be served yet, or no more.
+    // The kind can be missing before installation or after removal.
     let Some(list) = rest.get(&collection).await? else {
         return Ok(());
     };
@@ -39,7 +38,7 @@ async fn tend(rest: &Rest, pod: &OperatorPod, path: &str, depot: &Value) -> Resu
         }
         tell(rest, path, depot, json!({"phase": "Deleting"})).await?;
         if operands::remove(rest, &pod.namespace).await? {
-            // Its status was written meanwhile.
+            // The status was written in the meantime.
             let now = rest.get(path).await?.unwrap_or_default();
             hold(rest, path, &now, others).await?;
         }
@@ -52,7 +51,7 @@ async fn tend(rest: &Rest, pod: &OperatorPod, path: &str, depot: &Value) -> Resu
     bring_about(rest, pod, path, depot).await
 }
 
-/// Writes the finalizers, unless somebody else wrote meanwhile.
+/// Writes the finalizers, unless another client has written in the meantime.
 async fn hold(
     rest: &Rest,
     path: &str,
@@ -78,7 +77,7 @@ async fn bring_about(
     let trouble = match operands::install(rest, &pod.namespace, target, replicas).await {
         Ok(None) => None,
         Ok(Some(missing)) => Some(("Installing", missing)),
-        // Others write too, and it is tried again.
+        // Another client wrote in the meantime. Retry.
         Err(failure @ (Failure::Status { code: 409, .. } | Failure::Transport(_))) => {
             return Err(failure);
         }
@@ -103,7 +102,7 @@ async fn bring_about(
     tell(rest, path, depot, status).await
 }
 
-/// Writes a status, if it says something new.
+/// Writes a status if it changed.
 async fn tell(rest: &Rest, path: &str, depot: &Value, status: Value) -> Result<(), Failure> {
     if operands::covers(&depot["status"], &status) {
         return Ok(());

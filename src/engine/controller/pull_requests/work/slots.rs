@@ -1,36 +1,35 @@
-//! Permits for previews, shared out by author: one who opens many pull requests
-//! waits for them, and others do not.
+//! Permits for previews, distributed by author: an author with many pull requests does not delay
+//! those of other authors.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Who opened a pull request.
+/// Author of a pull request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::engine::controller) struct Author {
-    /// Forges number accounts on their own.
+    /// Account ids are only unique per forge.
     pub(in crate::engine::controller) repository: String,
-    /// None of an account that is gone.
+    /// Account id; `None` for a deleted account.
     pub(in crate::engine::controller) account: Option<u64>,
 }
 
-/// A number of permits. Who waits gets one in turn by author, and those of one
-/// author in the order in which they came.
+/// Pool of permits. Authors take turns, and requests of one author are served in order.
 #[derive(Debug, Clone)]
 pub(in crate::engine::controller) struct Slots(Arc<Mutex<Queue>>);
 
 #[derive(Debug)]
 struct Queue {
     free: usize,
-    /// Authors in the order of their turns, each with at least one who waits.
+    /// Authors in the order of their turns, each with at least one request.
     waiting: VecDeque<(Author, VecDeque<oneshot::Sender<Permit>>)>,
 }
 
-/// A preview may be made as long as there is this.
+/// Permit for one preview, returned on drop.
 #[derive(Debug)]
 pub(in crate::engine::controller) struct Permit {
-    /// None once it was handed on.
+    /// `None` after the permit was handed on.
     slots: Option<Slots>,
 }
 
@@ -42,7 +41,7 @@ impl Slots {
         })))
     }
 
-    /// Waits for a permit. None if there never will be one.
+    /// Waits for a permit. Returns `None` if the pool is gone.
     pub(in crate::engine::controller) async fn acquire(&self, author: &Author) -> Option<Permit> {
         let waiting = {
             let mut queue = self.lock();
@@ -60,12 +59,12 @@ impl Slots {
         waiting.await.ok()
     }
 
-    /// Hands a permit to the next one who still waits for it.
+    /// Hands a permit to the next waiting request.
     fn release(&self) {
         while let Some(next) = self.next_or_free() {
             match next.send(self.permit()) {
                 Ok(()) => return,
-                // Nobody waits there any more.
+                // The request was dropped.
                 Err(mut permit) => permit.slots = None,
             }
         }
@@ -123,7 +122,7 @@ mod tests {
     async fn permits_are_shared_out_by_author() {
         let slots = Slots::new(2);
         let (sender, mut made) = mpsc::unbounded_channel();
-        // One author has six pull requests before two others have one and two.
+        // One author opens six pull requests before two other authors open one and two.
         let pulls = [(1, 6), (2, 1), (3, 2)];
         let mut tasks = tokio::task::JoinSet::new();
         for (account, count) in pulls {
@@ -134,7 +133,7 @@ mod tests {
                     sender.send(format!("{account}.{number}")).unwrap();
                     sleep(Duration::from_mins(1)).await;
                 });
-                // So that they come in this order.
+                // Makes them arrive in this order.
                 tokio::task::yield_now().await;
             }
         }

@@ -1,4 +1,4 @@
-//! Each field that decides about a run, changed by itself.
+//! Each field that affects a run, changed separately.
 
 use pleach_domain::repo::MemoryTree;
 
@@ -29,7 +29,7 @@ const WEB: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\
 ";
 const DB: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: db}\ndata: {k: v}\n";
 
-/// The files with some texts replaced; a file that is new has no text before.
+/// Loads the files with replaced texts; a new file has an empty text before.
 fn loaded(changes: &[(&str, &str, &str)]) -> Loaded {
     let mut files = std::collections::BTreeMap::from(
         [
@@ -76,7 +76,7 @@ fn is_same_after(changes: &[(&str, &str, &str)]) -> bool {
     is_same((&before, web(&before)), (&now, web(&now)))
 }
 
-/// What a change is about, and its replacements: file, text before, text after.
+/// Name of a change, with its replacements: file, text before, text after.
 type Case<'a> = (&'a str, &'a [(&'a str, &'a str, &'a str)]);
 
 #[test]

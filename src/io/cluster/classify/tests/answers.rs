@@ -1,4 +1,4 @@
-//! What is made of an answer: repetitions, predictions, words.
+//! Tests of the conclusions from an answer: retries, predictions and messages.
 
 use rstest::rstest;
 
@@ -17,7 +17,7 @@ fn an_expired_list_may_bring_a_fresh_token() {
 }
 
 #[rstest]
-// A precondition of ours is not healed by waiting.
+// Waiting does not fix a failed precondition.
 #[case(Class::StaleResourceVersion, Verb::Apply, true, false)]
 #[case(Class::StaleResourceVersion, Verb::Apply, false, true)]
 #[case(Class::Conflict, Verb::Patch, true, false)]
@@ -29,7 +29,7 @@ fn an_expired_list_may_bring_a_fresh_token() {
 #[case(Class::Timeout, Verb::Apply, false, true)]
 #[case(Class::Timeout, Verb::Create, false, true)]
 #[case(Class::Timeout, Verb::Delete, true, true)]
-// A diff shows what a dead webhook means.
+// A diff reports an unavailable webhook at once.
 #[case(Class::WebhookUnavailable(String::new()), Verb::DryRun, false, false)]
 #[case(Class::WebhookUnavailable(String::new()), Verb::Review, false, false)]
 #[case(Class::WebhookUnavailable(String::new()), Verb::Apply, false, true)]

@@ -1,4 +1,4 @@
-//! Fields of others, immutable fields, and preconditions.
+//! Tests of field conflicts, immutable fields and preconditions.
 
 use rstest::rstest;
 

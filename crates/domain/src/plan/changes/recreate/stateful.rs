@@ -1,6 +1,6 @@
-//! What becomes of the pods of a `StatefulSet` that is created anew. The new one
-//! adopts those that its selector finds. All others would stay as nobody's, under
-//! the names that its own pods need.
+//! Pods of a recreated `StatefulSet`. The new object adopts the pods that its
+//! selector matches. Other pods would be orphaned under the names that the new
+//! pods need.
 
 use crate::finding::{Finding, Kind};
 use crate::object::{FieldPath, ObjectId};
@@ -10,7 +10,7 @@ use crate::plan::changes::refusal;
 use crate::plan::draft::Ctx;
 use crate::plan::edges::labels_until_now;
 
-/// Whether the new one adopts the pods that are there.
+/// Returns whether the new StatefulSet adopts the existing pods.
 pub(super) fn adopts(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     let (Some(manifest), Some(live)) = (ctx.manifests.get(id), ctx.observed.full.get(id)) else {
         return true;
@@ -21,7 +21,7 @@ pub(super) fn adopts(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
         || labels_until_now(ctx, id).is_some_and(|labels| selects(selector, &labels))
 }
 
-/// What becomes of what it owns, as a consent that names it should say.
+/// Returns the propagation that a consent should name.
 pub(super) fn advised(ctx: &Ctx<'_>, id: &ObjectId) -> Propagation {
     if adopts(ctx, id) {
         Propagation::Orphan
@@ -30,7 +30,7 @@ pub(super) fn advised(ctx: &Ctx<'_>, id: &ObjectId) -> Propagation {
     }
 }
 
-/// A consent that leaves behind what the new one does not find.
+/// Refuses a consent with `Orphan` if the new selector does not match the pods.
 pub(super) fn left_behind(fields: &[FieldPath]) -> Finding {
     let message = format!(
         "{}; with the consent's `propagation: Orphan` its pods stay under the names that new ones need, and the new selector does not find them",
@@ -41,7 +41,7 @@ pub(super) fn left_behind(fields: &[FieldPath]) -> Finding {
     )
 }
 
-/// What goes with it, where its pods do not stay.
+/// Describes the volume claims that are deleted with a StatefulSet.
 pub(in crate::plan) fn taken_along(
     ctx: &Ctx<'_>,
     id: &ObjectId,

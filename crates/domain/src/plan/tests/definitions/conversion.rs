@@ -1,4 +1,4 @@
-//! Definitions whose objects a webhook converts.
+//! CRDs with a conversion webhook.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,8 @@ use crate::plan::{Body, EdgeReason, Op, Plan};
 
 const WEBHOOK: &str = ", conversion: {strategy: Webhook, webhook: {clientConfig: {service: {namespace: web, name: api}}}}";
 
-/// A release whose webhook converts from now on, with what git has beside it.
+/// Builds a release that introduces a conversion webhook, with other objects in
+/// git.
 fn converting(before: &str, after: &str) -> Scene {
     let service = "Service/web/api: {spec: {selector: {app: api}}}\n";
     let workload = |image: &str| {
@@ -47,7 +48,7 @@ fn what_is_converted_waits_for_the_webhook(#[case] scene: Scene, #[case] expecte
     assert_eq!(sent(&plan), expected);
 }
 
-/// The conversion in the cluster cannot work: nothing of it is kept.
+/// The conversion in the cluster is broken, so none of it is retained.
 #[test]
 fn a_broken_conversion_is_replaced_at_once() {
     let broken = |scene: Scene, name: &str| match name {
@@ -87,16 +88,16 @@ fn a_broken_conversion_is_replaced_at_once() {
     }
 }
 
-/// A release whose webhook converted until now. Objects may be stored as v1; the
-/// first version is stored today.
+/// Builds a release that removes its conversion webhook. Objects may be stored
+/// as v1, and the first version is the present storage version.
 fn unconverting(before: &[&str], after: &str) -> Scene {
     converting(&definition(before, WEBHOOK), after).with_live(CRD, |live| {
         live["status"]["storedVersions"] = json!(["v1", "v2"]);
     })
 }
 
-/// How a definition converts in every step that applies it, `git` for what git
-/// has, and where its objects are rewritten.
+/// Returns the conversion in every step that applies the CRD, `git` for the
+/// body in git, and the storage migrations.
 fn converted(plan: &Plan) -> Vec<String> {
     let steps = plan.steps.iter().filter(|step| step.object == id());
     steps
@@ -148,8 +149,8 @@ fn a_conversion_that_others_wrote_stays() {
     assert_eq!(refusals(&plan), [""; 0]);
 }
 
-/// The certificates that somebody put into the conversion would stay without it,
-/// which the server refuses.
+/// Certificates of another manager would remain without a webhook, which the
+/// server refuses.
 #[rstest]
 #[case::at_once(unconverting(&["v2", "v1"], &definition(&["v2", "v1"], "")), &["definitions: patch", "definitions: git"])]
 #[case::git_says_none(
@@ -199,7 +200,7 @@ fn a_webhook_stays_as_long_as_objects_need_it(
     assert_eq!(refusals(&plan), expected);
 }
 
-/// A migration by the version that drops both would be refused in its turn.
+/// A migration in the version that drops both would be refused too.
 #[rstest]
 #[case::with_its_webhook(unconverting(&["v1", "v2"], &definition(&["v2"], "")),
     "go through a version that stores v2, keeps the webhook, and says `migrate: [")]
@@ -240,7 +241,8 @@ fn the_webhook_answers_before_it_is_asked() {
     };
     assert!(at("registrations: wait Service/web/api") < at(&format!("registrations: apply {CRD}")));
     assert!(at(&format!("registrations: apply {CRD}")) < at("resources: apply Thing"));
-    // The workload needs what is written first, and not what waits for itself.
+    // The workload needs the first part, and not the part that waits for the
+    // workload.
     let mut needs = step_of(&plan, "Deployment.apps/web/api").needs.iter();
     let written = needs.find(|edge| edge.why == EdgeReason::Operator).unwrap();
     let written = &plan.steps[written.from.0];
@@ -248,7 +250,7 @@ fn the_webhook_answers_before_it_is_asked() {
         (written.object.to_string().as_str(), written.stage.as_str()),
         (CRD, "definitions")
     );
-    // Until then it is served as before.
+    // Until then the CRD serves its previous versions.
     assert!(lines.contains(&format!(
         "definitions: apply {CRD} until example.org/v1, Kind=Thing is served"
     )));
@@ -268,12 +270,12 @@ fn a_new_definition_is_there_before_its_webhook_and_its_objects_after() {
     let plan = Scene::new().git(&release("")).plan();
     assert_eq!(sent(&plan), ["definitions: git"]);
     assert!(edges(&plan).contains(&edge), "{:#?}", edges(&plan));
-    // What the workload needs itself comes first all the same.
+    // Resources that the workload itself needs still come first.
     let after = "metadata: {annotations: {pleach.dev/after: Thing/t}}, ";
     let plan = Scene::new().git(&release(after)).plan();
     assert_eq!(refusals(&plan), [""; 0]);
     assert!(!edges(&plan).contains(&edge));
-    // And so does what the bundle wants in an earlier stage.
+    // Resources in an earlier stage come first too.
     let plan = Scene::new()
         .git(&release(""))
         .stage("first", &crate::order::StageName::Definitions, &[], &[])
@@ -313,7 +315,7 @@ fn webhooks_that_need_objects_of_each_other_wait_in_no_circle() {
     assert!(edges.contains(&one) && !edges.contains(&two), "{edges:#?}");
 }
 
-/// A definition whose webhook is trusted by these certificates.
+/// Builds a CRD whose webhook has these CA certificates.
 fn trusting(versions: &[&str], names: &[&str]) -> String {
     let certificate =
         |name: &&str| format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
@@ -325,7 +327,8 @@ fn trusting(versions: &[&str], names: &[&str]) -> String {
     )
 }
 
-/// The certificates in the bodies that are sent, in order; git's are `git`.
+/// Returns the certificates in the sent bodies, in order; `git` for the body in
+/// git.
 fn trusted(plan: &Plan) -> Vec<String> {
     let steps = plan.steps.iter().filter(|step| step.object == id());
     steps

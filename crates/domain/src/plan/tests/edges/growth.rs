@@ -1,4 +1,4 @@
-//! How many edges there are where objects are many, and how many there may be.
+//! Number of edges for many objects, and its limit.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,8 @@ use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::{Action, Plan, stages};
 
-/// So many bindings of one account, and so many workloads that run as it.
+/// Builds this many bindings of one account, and this many workloads that use
+/// it.
 fn shared_account(number: usize) -> String {
     let bound = "roleRef: {kind: Role, name: r}, subjects: [{kind: ServiceAccount, name: s}]";
     let shared = "ServiceAccount/web/s: {}\nRole.rbac.authorization.k8s.io/web/r: {}";
@@ -22,7 +23,7 @@ fn shared_account(number: usize) -> String {
     std::iter::once(shared.to_owned()).chain(each).collect()
 }
 
-/// So many definitions, and so many workloads.
+/// Builds this many CRDs and workloads.
 fn many_definitions(number: usize) -> String {
     let each = (0..number).map(|number| {
         format!(
@@ -37,7 +38,7 @@ fn many_definitions(number: usize) -> String {
 #[case::definitions(many_definitions)]
 fn edges_grow_linearly(#[case] git: fn(usize) -> String) {
     let count = |plan: &Plan| -> usize { plan.steps.iter().map(|step| step.needs.len()).sum() };
-    // All of it is new; as a whole it is there, and part of it changes.
+    // Either everything is new, or everything exists and a part changes.
     let new = |number| Scene::new().git(&git(number)).plan();
     let half = |number: usize| {
         let (wanted, marked) = (git(number), "metadata: {labels: {at: new}}, ");
@@ -61,7 +62,7 @@ fn edges_grow_linearly(#[case] git: fn(usize) -> String) {
     }
 }
 
-/// Pairs that are few have no step between them.
+/// Few pairs have direct edges instead of a joining step.
 #[test]
 fn many_workloads_wait_for_the_rights_of_their_account_in_one_step() {
     let plan = Scene::new().git(&shared_account(9)).plan();
@@ -79,7 +80,7 @@ fn many_workloads_wait_for_the_rights_of_their_account_in_one_step() {
     assert_eq!(edges_of(&plan).len(), 3 + 3 * 5);
 }
 
-/// What is blocked blocks what is behind the step that stands between.
+/// A blocked object also blocks the objects behind a joining step.
 #[test]
 fn a_blocked_binding_blocks_all_workloads_of_its_account() {
     let git = shared_account(9);
@@ -95,7 +96,7 @@ fn a_blocked_binding_blocks_all_workloads_of_its_account() {
     assert_eq!((blocked("RoleBinding"), blocked("Deployment")), (9, 9));
 }
 
-/// So many registrations, each with a Service and a workload of its own.
+/// Builds this many registrations, each with its own Service and workload.
 fn many_registrations(number: usize) -> String {
     let each = (0..number).map(|number| {
         let labels = format!("{{app: all, name: n{number}}}");
@@ -135,7 +136,8 @@ fn selectors_of_stages_count_for_the_budget() {
     let ctx = Ctx::new(&scene.desired, &scene.observed, &scene.policy);
     let mut draft = Draft::within(&ctx.budget);
     stages::run(&ctx, &mut draft, &BTreeSet::new(), false);
-    // The first object meets the last selector, and no object the others.
+    // The first object matches the last selector, and no object matches the
+    // others.
     assert_eq!(ctx.budget.spent(), 3 + 29 * 2);
     assert_eq!(draft.findings.len(), 2);
 }

@@ -1,4 +1,4 @@
-//! What users keep in the former namespace and is copied.
+//! User objects that are copied from the previous namespace.
 
 use super::{NEW, OLD, Scene, comes_before, find, step_of};
 use crate::plan::Op;
@@ -22,7 +22,7 @@ fn what_users_keep_is_copied_before_the_workloads_and_once() {
         step_of(&plan, "Deployment.apps/next/api")
     ));
     assert!(comes_before(&plan, step_of(&plan, "Namespace/next"), copy));
-    // Nor before a namespace that no manifest has.
+    // The copy also waits for a namespace that no manifest contains.
     let plan = Scene::new()
         .installed(OLD)
         .version("v1.0.0")
@@ -32,7 +32,8 @@ fn what_users_keep_is_copied_before_the_workloads_and_once() {
         .plan();
     let copy = find(&plan, "copy", |step| matches!(step.op, Op::Copy { .. }));
     assert!(comes_before(&plan, step_of(&plan, "Namespace/next"), copy));
-    // Not again, not over what the release has itself, and not without a move.
+    // No object is copied twice, over an object of the release, or without a
+    // move.
     let copied = scene().installed("ConfigMap/next/settings: {}").entry(
         "ConfigMap/next/settings",
         |entry| {
@@ -95,7 +96,7 @@ fn by_a_pattern_everything_of_users_is_copied() {
         labels.insert("tier".to_owned(), "gold".to_owned());
     });
     assert_eq!(copied(labelled), [b]);
-    // A copy stays when git has it no more than before.
+    // A copied object is retained although git does not contain it.
     let kept = scene("user-*")
         .installed("ConfigMap/next/user-a: {}")
         .entry("ConfigMap/next/user-a", |entry| {

@@ -1,4 +1,4 @@
-//! What runs of a release that hands its objects over.
+//! Workloads of a release that hands its objects over.
 
 use rstest::rstest;
 use serde_json::json;
@@ -7,7 +7,8 @@ use super::{HOOK, HOOK_ID, NEW, OLD, Scene, comes_before, find, lines, set, step
 use crate::overlay::OnFailure;
 use crate::plan::{Grant, Op, Plan, Propagation, Step};
 
-/// Another release hands over what it has, of which a part runs elsewhere.
+/// Builds a release that takes over objects, some of which run in another
+/// namespace.
 fn succeeding() -> Scene {
     Scene::new().former(OLD).git(NEW)
 }
@@ -44,7 +45,7 @@ fn what_hands_over_runs_nowhere_else_when_its_successor_starts() {
         );
         assert_eq!(deletion.propagation(), Propagation::Foreground);
     }
-    // The rest is not this release's to take away.
+    // The other objects are not this release's to delete.
     for id in ["Service/old/api", "ServiceAccount/old/s"] {
         assert!(deleted(&plan, id).is_none(), "{id}");
     }
@@ -64,7 +65,7 @@ fn what_the_pods_of_the_former_release_registered_goes_before_their_successors_c
         panic!()
     };
     assert_eq!(gate.explain(), "CREATE and UPDATE of *.x.org");
-    // Those who still run go on writing.
+    // Accounts of pods that still run stay exempt.
     for place in ["old", "web"] {
         let account = format!("system:serviceaccount:{place}:s");
         assert!(gate.exempt.contains(&account), "{:?}", gate.exempt);
@@ -80,7 +81,7 @@ fn what_the_pods_of_the_former_release_registered_goes_before_their_successors_c
     }
 }
 
-/// A Deployment of the former release beside its api, for which nothing comes.
+/// Builds another Deployment of the previous release, which has no successor.
 fn beside(app: &str) -> Scene {
     let other = format!(
         "Deployment.apps/old/other: {{spec: {{replicas: 1, selector: {{matchLabels: {{app: {app}, n: two}}}}, template: {{metadata: {{labels: {{app: {app}, n: two}}}}}}}}}}"

@@ -1,4 +1,4 @@
-//! A move that a former run did not bring to its end.
+//! Moves that an earlier run did not finish.
 
 use rstest::rstest;
 use serde_json::json;
@@ -10,12 +10,12 @@ use crate::overlay::OnFailure;
 use crate::plan::tests::scene::service_ref;
 use crate::plan::{Op, Plan, Step, Until};
 
-/// On the way to another namespace; nothing that the pods registered is there.
+/// Builds an unfinished move without any registration of the pods.
 fn forward() -> Scene {
     Scene::new().installed(OLD).unfinished("v2.0.0").git(NEW)
 }
 
-/// The same from there.
+/// Builds the move back.
 fn back() -> Scene {
     Scene::new()
         .live("Namespace/old: {}")
@@ -24,7 +24,7 @@ fn back() -> Scene {
         .git(OLD)
 }
 
-/// What a former run emptied before it was killed.
+/// Adds a workload that an earlier run emptied before it was killed.
 fn emptied(scene: Scene, from: &str, to: &str) -> Scene {
     let id = |place: &str| format!("Deployment.apps/{place}/controller");
     let ready: ObjectId = id(to).parse().unwrap();
@@ -38,7 +38,7 @@ fn emptied(scene: Scene, from: &str, to: &str) -> Scene {
     })
 }
 
-/// What a former run removed, as the journal has it.
+/// Adds a journaled registration that an earlier run deleted.
 fn unregistered(scene: Scene, service: &str) -> Scene {
     let service = service_ref(service);
     scene.cluster(|observed| {
@@ -109,7 +109,8 @@ fn what_is_no_move_runs_until_the_end(#[case] scene: Scene) {
     );
 }
 
-/// Git goes back before anything was emptied; what the pods registered is gone.
+/// Builds a move that git reverted before any workload was emptied. The
+/// registration of the pods is gone.
 fn turned() -> Scene {
     Scene::new()
         .installed(OLD)

@@ -1,4 +1,4 @@
-//! What pods had registered and no `runtimeObjects` names.
+//! Registrations of pods that `runtimeObjects` does not declare.
 
 use jiff::SignedDuration;
 use rstest::rstest;
@@ -21,7 +21,8 @@ fn waits(plan: &Plan) -> Vec<&Step> {
     plan.steps.iter().filter(is_optional).collect()
 }
 
-/// Users are kept out no longer than that for what may not come.
+/// The gate stays closed only for a short time, because the registration may
+/// never come back.
 #[rstest]
 #[case::a_quarter_of_the_timeout(SignedDuration::from_secs(60), 15)]
 #[case::a_minute(SignedDuration::from_mins(10), 60)]
@@ -50,7 +51,8 @@ fn it_is_waited_for_a_while_before_the_gate_is_lifted(
     assert!(wait.reason.contains("the change goes on without it"));
 }
 
-/// Two of a kind are one wait: either of them says that the pods register.
+/// Two registrations of one kind share a wait: either of them proves that the
+/// pods register.
 #[test]
 fn each_kind_is_waited_for_once() {
     let another = HOOK.replace("/hook:", "/another:");

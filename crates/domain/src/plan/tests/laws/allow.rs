@@ -1,5 +1,5 @@
-//! No step leaves the namespaces and kinds of `allow`, except a gate over kinds of
-//! the release.
+//! No step leaves the namespaces and kinds of `allow`, except gates over kinds
+//! of the release.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::plan::{Action, Op, Plan, Step};
 use crate::repo::controller::Allow;
 use crate::repo::format::{AllowList, ClusterScoped};
 
-/// Patches of a policy: some read like a gate.
+/// Returns a patch of a policy; some look like a gate.
 fn patch(number: u8) -> serde_json::Value {
     let closed = match number {
         0 => return json!({"spec": {"failurePolicy": "Ignore"}}),
@@ -27,7 +27,7 @@ fn patch(number: u8) -> serde_json::Value {
         "closed": closed, "operations": [], "exempt": [], "state": "pleach-system"})
 }
 
-/// A scene with patches of policies, as an older version accepted them.
+/// Builds a scene with patches of policies, which an older version accepted.
 fn patched(mut scene: Scene, patches: &[(bool, u8)]) -> Scene {
     for (number, (is_own, text)) in patches.iter().enumerate() {
         let name = if *is_own { "e.r.g0" } else { "images" };
@@ -42,7 +42,7 @@ fn patched(mut scene: Scene, patches: &[(bool, u8)]) -> Scene {
     scene
 }
 
-/// Whether a step is about a gate that closes only kinds of the plan.
+/// Returns whether a step belongs to a gate that only closes kinds of the plan.
 fn is_own_gate(plan: &Plan, step: &Step) -> bool {
     let overlay = plan.overlay_of(step).unwrap();
     let Some(gate) = overlay.content.gate() else {

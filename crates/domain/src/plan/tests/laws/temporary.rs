@@ -1,4 +1,4 @@
-//! What holds of everything that is only for a while (I5).
+//! Invariants of temporary changes (I5).
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::overlay::OverlayId;
 use crate::plan::tests::scene::Scene;
 use crate::plan::{Action, Course, Grant, Op, Overlay, Plan, Step, StepId, Until};
 
-/// The laws of what is only for a while (I5).
+/// Checks the invariants of temporary changes (I5).
 pub(super) fn check_overlays(
     scene: &Scene,
     plan: &Plan,
@@ -27,7 +27,7 @@ pub(super) fn check_overlays(
         let is_temporary = matches!(step.op, Op::Set { .. } | Op::Close { .. } | Op::Lift);
         assert_eq!(step.overlay.is_some(), is_temporary);
         if let Some(id) = &step.overlay {
-            // Nothing outside of the targets is touched.
+            // No object besides the targets is changed.
             let overlay = plan.overlays.iter().find(|one| one.id == *id).unwrap();
             assert_eq!(overlay.object, step.object);
             let is_target = observed.targets.contains_key(&step.object);
@@ -62,8 +62,8 @@ pub(super) fn check_overlays(
             if overlay.course == Course::Dropped {
                 continue;
             }
-            // The undo never precedes the end of its last stage. What scales
-            // ends once its object was applied.
+            // The undo never precedes the end of the last stage. A scaling ends
+            // after the apply of its object.
             let own = |step: &&Step| step.object == overlay.object;
             let scales = overlay.id.name().starts_with('s');
             let applies = plan
@@ -96,14 +96,14 @@ pub(super) fn check_overlays(
                 };
                 assert!(!comes_after || ancestors[step.id.0].contains(&set.id));
             }
-            // Nothing is emptied that does not go.
+            // Only workloads that are deleted are emptied.
             assert!(!hands_over || goes, "{overlay:?}");
         }
     }
 }
 
-/// Whether something that a bundle assigned to this stage or an earlier one
-/// needs it: then it comes earlier than its stage says.
+/// Returns whether a step of this or an earlier declared stage needs the step,
+/// which then runs earlier than its own stage.
 fn is_needed_before(
     plan: &Plan,
     ancestors: &[BTreeSet<StepId>],
@@ -116,7 +116,7 @@ fn is_needed_before(
     })
 }
 
-/// Whether it takes over where a declared move leads.
+/// Returns whether an object is the successor in a declared move.
 fn is_successor(scene: &Scene, old: &ObjectId, new: &ObjectId) -> bool {
     old.group_kind() == new.group_kind()
         && old.name == new.name
@@ -125,9 +125,9 @@ fn is_successor(scene: &Scene, old: &ObjectId, new: &ObjectId) -> bool {
         })
 }
 
-/// A gate closes before any registration is deleted that it stands in for, and is lifted
-/// after that; otherwise the plan is refused. A registration that another one in git may
-/// replace needs no gate.
+/// A gate closes before any registration that it replaces is deleted, and is
+/// lifted afterwards; otherwise the plan is refused. A registration that
+/// another one in git may replace needs no gate.
 fn check_guards(scene: &Scene, plan: &Plan, observed: &Observed, ancestors: &[BTreeSet<StepId>]) {
     let closes: Vec<(&Step, &Gate)> = plan
         .steps
@@ -189,8 +189,8 @@ fn check_guards(scene: &Scene, plan: &Plan, observed: &Observed, ancestors: &[BT
     }
 }
 
-/// What a gate guards is done between its closing and its lifting; what is
-/// half done stays closed.
+/// Guarded writes run while the gate is closed, and it stays closed after an
+/// incomplete change.
 fn check_gate(plan: &Plan, overlay: &Overlay, ancestors: &[BTreeSet<StepId>]) {
     let steps = plan.steps.iter();
     let (closes, lifts): (Vec<&Step>, Vec<&Step>) = steps

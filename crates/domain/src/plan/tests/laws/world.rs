@@ -36,7 +36,7 @@ const OBJECTS: &[&str] = &[
     "StatefulSet.apps/web/l#: {spec: {serviceName: l@, template: {metadata: {labels: {a: b}}}}}",
 ];
 
-/// What is known of one object, and how it got into that state.
+/// One object, and a code for its state.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) text: String,
@@ -52,27 +52,29 @@ fn part() -> impl Strategy<Value = Part> {
     })
 }
 
-/// What a scene is made of.
+/// Ingredients of a scene.
 #[derive(Debug, Clone, Default)]
 pub(super) struct World {
     pub(super) parts: Vec<Part>,
     /// Kinds that could not be listed.
     pub(super) unlisted: Vec<usize>,
-    /// Services behind which nothing answers.
+    /// Services without a backend.
     pub(super) dead: Vec<u8>,
     pub(super) ready: bool,
     pub(super) wait: bool,
-    /// Whether git goes back to an older version.
+    /// True if git returns to an older version.
     pub(super) back: bool,
-    /// Temporary changes of one kind: from a stage until another one.
+    /// Temporary changes: kind, first stage and last stage.
     pub(super) overlays: Vec<(usize, usize, usize)>,
-    /// Declared stages: behind which one, what they do, and what they select.
+    /// Declared stages: preceding stage, effect, and selected kind.
     pub(super) stages: Vec<(usize, u8, usize)>,
-    /// What a former run left changed.
+    /// Temporary changes that an earlier run left.
     pub(super) left: Vec<(usize, bool)>,
-    /// Gates: from a stage until another one; the second one replaces that of moves.
+    /// Gates: first stage and last stage; the second one replaces the handover
+    /// gate.
     pub(super) gates: Vec<(usize, usize)>,
-    /// Whether a former run left gates closed: one that is wanted, one that is not.
+    /// Gates that an earlier run left closed: a desired one, and an undesired
+    /// one.
     pub(super) closed: (bool, bool),
     /// Moves that the bundle declares.
     pub(super) moves: Vec<(u8, u8)>,
@@ -119,7 +121,7 @@ pub(super) fn world() -> impl Strategy<Value = World> {
     )
 }
 
-/// What random temporary changes change.
+/// Patch of random temporary changes.
 const PATCH: &str = "{metadata: {labels: {temporary: yes1}}, spec: {replicas: 0, hold: true}}";
 
 impl World {
@@ -205,7 +207,8 @@ impl World {
                 continue;
             };
             let (key, _) = text.split_once(": ").unwrap();
-            // Of several parts with a key the first one is in the scene.
+            // Of several parts with the same key, the first one is in the
+            // scene.
             let is_it = |one: &&Part| one.text.split_once(": ").unwrap().0 == key;
             let Part { state, .. } = self.parts.iter().find(is_it).unwrap();
             if (20..=29).contains(state) && !key.starts_with("Secret") {
@@ -244,7 +247,7 @@ fn add(scene: Scene, key: &str, text: &str, state: u8) -> Scene {
             .installed(text)
             .git(text)
             .meta(key, |meta| meta.deleting = true),
-        // Somebody else's: nothing is pruned then.
+        // A foreign object, which prevents pruning.
         34 => scene.git(text).live(text),
         35..=40 => scene.live(text),
         41..=43 => scene.run_time(text, Some("web/a1")),

@@ -1,5 +1,5 @@
-//! What the bundle of a scene declares beside its objects, and what of it a
-//! former run left on.
+//! Declarations of a scene's bundle besides its objects, and their leftovers of
+//! an earlier run.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::repo::format::{Gate, Overlay};
 use crate::repo::{CopyRule, GateRule, MoveRule, OverlayRule, ScaleRule, Selector, StageRule};
 
 impl Scene {
-    /// A temporary change that the bundle asks for, as it is written there.
+    /// Declares a temporary change, in the syntax of the bundle.
     pub(in crate::plan::tests) fn overlay(mut self, text: &str) -> Self {
         let overlay: Overlay = parse(text);
         let stage = |name: &Option<String>, default: &str| {
@@ -36,7 +36,7 @@ impl Scene {
         self
     }
 
-    /// A gate that the bundle asks for, as it is written there.
+    /// Declares a gate, in the syntax of the bundle.
     pub(in crate::plan::tests) fn gate(mut self, text: &str) -> Self {
         let gate: Gate = parse(text);
         let stage = |name: &Option<String>, default: &str| {
@@ -61,7 +61,7 @@ impl Scene {
         self
     }
 
-    /// A move that the bundle declares, with the `ConfigMaps` that come along.
+    /// Declares a move, with the `ConfigMaps` to copy.
     pub(in crate::plan::tests) fn moves(mut self, from: &str, to: &str, copy: &[&str]) -> Self {
         self.desired.sequence.moves.push(MoveRule {
             from: from.to_owned(),
@@ -79,7 +79,7 @@ impl Scene {
         self
     }
 
-    /// A gate that a former run closed and did not lift.
+    /// Adds a gate that an earlier run closed and did not lift.
     pub(in crate::plan::tests) fn left_closed(
         mut self,
         name: &str,
@@ -119,8 +119,8 @@ impl Scene {
         self
     }
 
-    /// A stage of the bundle's own, behind a standard one. `scale` and
-    /// `restart` name Deployments.
+    /// Declares a stage after a standard one. `scale` and `restart` name
+    /// Deployments.
     pub(in crate::plan::tests) fn stage(
         mut self,
         name: &str,
@@ -155,8 +155,8 @@ impl Scene {
         self
     }
 
-    /// A stage of the bundle's own behind the workloads, which applies what the
-    /// selectors name.
+    /// Declares a stage after the workloads, which applies the selected
+    /// objects.
     pub(in crate::plan::tests) fn applies_in(
         self,
         name: &str,
@@ -170,7 +170,7 @@ impl Scene {
         scene
     }
 
-    /// A check of the bundle, as it is written there.
+    /// Declares a check, in the syntax of the bundle.
     pub(in crate::plan::tests) fn check(mut self, text: &str) -> Self {
         let check: crate::repo::format::Check = parse(text);
         let check = Check::read(&check, &[], Origin::new("bundle.yaml", 1)).unwrap();
@@ -178,13 +178,13 @@ impl Scene {
         self
     }
 
-    /// What a look at the objects of a check brought.
+    /// Sets the result of reading the objects of a check.
     pub(in crate::plan::tests) fn looked(mut self, check: &str, looked: Looked) -> Self {
         self.observed.checked.insert(check.to_owned(), looked);
         self
     }
 
-    /// A temporary change that a former run made and did not take back.
+    /// Adds a temporary change that an earlier run made and did not revert.
     pub(in crate::plan::tests) fn left_on(mut self, name: &str, key: &str, patch: &Value) -> Self {
         let object = id(key);
         let live = self.live.get_mut(&object).unwrap();

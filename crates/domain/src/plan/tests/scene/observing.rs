@@ -1,4 +1,4 @@
-//! What observing the cluster of a scene would bring.
+//! Observation of a scene's cluster.
 
 use std::collections::BTreeSet;
 
@@ -17,8 +17,8 @@ use crate::order::pointed_at;
 use crate::plan::tests::server;
 
 impl Scene {
-    /// What release `old` has, whose objects are handed over and which git has no
-    /// more.
+    /// Adds objects of release `old`, which hands them over and which git no
+    /// longer has.
     pub(in crate::plan::tests) fn former(mut self, text: &str) -> Self {
         let name = ReleaseName {
             environment: "e".to_owned(),
@@ -51,7 +51,7 @@ impl Scene {
         self
     }
 
-    /// Fills in what observing this cluster would bring.
+    /// Fills in the result of observing the cluster.
     pub(super) fn observe(&mut self) {
         for manifest in &self.desired.manifests {
             let lean = self.desired.ignored.lean(manifest);
@@ -158,7 +158,7 @@ impl Scene {
         }
     }
 
-    /// Kinds that occur are served and listed, except as the scene says.
+    /// Serves and lists all kinds that occur, unless the scene overrides it.
     fn discover(&mut self) {
         let ids: BTreeSet<ObjectId> = self
             .desired

@@ -1,4 +1,4 @@
-//! What an environment may hold: of plans, and of where state is kept.
+//! Tests for the limits of an environment: plans and state storage.
 
 use jiff::SignedDuration;
 use rstest::rstest;
@@ -14,7 +14,7 @@ fn hint(finding: &Finding) -> String {
     format!(" ({})", finding.hint.as_deref().unwrap_or_default())
 }
 
-/// A plan of a release that defines `gears.example.org`, with a step on a policy.
+/// Returns a plan of a release that defines `gears.example.org`, with a step on a policy.
 fn gated(gate: &Gate, content: OverlayContent, op: Op) -> Plan {
     let mut plan = copying("a", "b");
     plan.changes.push(Change {
@@ -138,7 +138,7 @@ fn a_definition_that_the_release_does_not_apply_permits_no_gate() {
     for (action, refusals) in [
         (Action::Create, 0),
         (Action::Unchanged, 0),
-        // Another release has it.
+        // Another release owns the CRD.
         (Action::Blocked, 1),
         (Action::Skip, 1),
     ] {
@@ -164,7 +164,7 @@ fn records_of_releases_are_waited_for_and_not_written() {
     assert_eq!(refused(Op::Set { patch }), 1);
 }
 
-/// A plan whose only step copies settings of users from a namespace to another.
+/// Returns a plan whose only step copies user settings between namespaces.
 fn copying(from: &str, to: &str) -> Plan {
     let settings = |namespace| ObjectId::new("", "ConfigMap", Some(namespace), "settings");
     let step = Step {
@@ -320,6 +320,6 @@ fn state_is_kept_only_where_it_may_be_written() {
             "state is kept in namespace team-b (`state` in the environment file), and the loop may not write there for this environment (`allow` in the configuration of the loop says what it may; no branch can widen it)"
         )
     );
-    // The loop keeps its own state there, too.
+    // The controller stores its own state there, too.
     assert!(allow.refuse_store(&Store::Release).is_none());
 }

@@ -1,4 +1,4 @@
-//! Stages of a bundle's own: checked, and put where they say.
+//! Resolution of declared stages, and their positions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,20 +14,20 @@ use crate::repo::format::{Scale, Stage, StageReady};
 use crate::repo::sequence::{Count, RolloutRule, ScaleRule, StageRule};
 use crate::repo::suggest::did_you_mean;
 
-/// Workloads that say how many pods they want.
+/// Workloads with a number of replicas.
 const SCALED: [&str; 2] = ["Deployment", "StatefulSet"];
 
-/// Workloads whose pods can be replaced.
+/// Workloads whose pods can be restarted.
 const RESTARTED: [&str; 3] = ["Deployment", "StatefulSet", "DaemonSet"];
 
-/// Declared stages whose place is not known yet.
+/// Declared stages without positions.
 pub(super) struct Declared<'a> {
     source: &'a Source,
     all: Vec<(&'a Stage, &'a Node)>,
 }
 
 impl<'a> Declared<'a> {
-    /// Reads and checks every stage by itself.
+    /// Reads and checks each stage by itself.
     pub(super) fn read(
         source: &'a Source,
         stages: &'a [Stage],
@@ -55,8 +55,8 @@ impl<'a> Declared<'a> {
         Self { source, all }
     }
 
-    /// Puts every stage behind a standard one: the last that it comes after, or
-    /// the one before the first that it comes before; else behind the workloads.
+    /// Assigns each stage a position after a standard stage. It is the last standard stage in
+    /// `after`, or the one before the first in `before`. The default is after the workloads.
     pub(super) fn placed(self, findings: &mut Vec<Finding>) -> Vec<StageRule> {
         let names: Vec<&str> = self
             .all
@@ -109,8 +109,8 @@ impl<'a> Declared<'a> {
             .collect()
     }
 
-    /// For every stage the position of the standard one it stands behind, and
-    /// how many of its own kind come before it; none where that has no end.
+    /// Computes the position of every stage: the index of the preceding standard stage, and the
+    /// number of declared stages in between. `None` if there is a cycle.
     fn slots(&self) -> Option<Vec<(usize, usize)>> {
         let index: BTreeMap<&str, usize> = self
             .all
@@ -122,7 +122,7 @@ impl<'a> Declared<'a> {
             .all
             .iter()
             .map(|(stage, _)| {
-                // It stands where those of its own kind stand that it names.
+                // A stage that names only declared stages takes its position from them.
                 let own = |names: &Option<Vec<String>>| {
                     let names = names.iter().flatten();
                     names
@@ -139,8 +139,8 @@ impl<'a> Declared<'a> {
                 (slot, 0)
             })
             .collect();
-        // Each round moves a stage behind those it comes after; without a circle
-        // there are no more rounds than stages.
+        // Each round moves stages after their predecessors. Without a cycle, this ends after at
+        // most as many rounds as there are stages.
         for _ in 0..=self.all.len() {
             let mut moved = false;
             for one in 0..self.all.len() {
@@ -182,7 +182,7 @@ fn links(stage: &Stage) -> impl Iterator<Item = &str> {
         .map(String::as_str)
 }
 
-/// Where a stage stands by the standard ones that it names.
+/// Returns the position of a stage from the standard stages that it names.
 fn first_slot(stage: &Stage) -> usize {
     let positions = |names: &Option<Vec<String>>| {
         let names = names.iter().flatten();
@@ -203,12 +203,12 @@ fn position(stage: &StageName) -> usize {
     standard.position(|one| one == stage).unwrap_or_default()
 }
 
-/// A stage says what it does, and about which objects.
+/// Checks that a stage selects the objects that its settings refer to.
 fn check_contents(stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
     for target in stage.select.iter().flatten() {
         check_service(target, node, findings);
     }
-    // An annotation of an object may name it, so that it needs to say no more.
+    // A stage without `select` is valid, because objects can name it in an annotation.
     let says_nothing = stage.ready.is_some()
         && stage.select.iter().flatten().next().is_none()
         && (stage.scale.is_some() || stage.restart.is_some());
@@ -227,7 +227,7 @@ fn check_rollout(stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
         findings.push(invalid(node, message).hint(hint));
     };
     let is_daemon_set = |target: &Selector| ["DaemonSet", "*"].contains(&target.kind.as_str());
-    // Without `select` the annotation of an object names the stage.
+    // Without `select`, objects name the stage in an annotation.
     if stage
         .select
         .as_ref()
@@ -253,7 +253,7 @@ fn check_rollout(stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A number of pods from 1, or a percentage from 1 to 100.
+/// Parses a number of pods, at least 1, or a percentage from 1 to 100.
 fn count(value: &Value) -> Option<Count> {
     match value {
         Value::Number(number) => {
@@ -307,7 +307,7 @@ fn check_known(source: &Source, name: &str, node: &Node, findings: &mut Vec<Find
     }
 }
 
-/// A Job is bound to one stage.
+/// Refuses a Job that verifies several stages.
 fn check_verified_once(stages: &[Stage], nodes: &[Node], findings: &mut Vec<Finding>) {
     let mut known: BTreeMap<&str, &str> = BTreeMap::new();
     for (stage, node) in stages.iter().zip(nodes) {

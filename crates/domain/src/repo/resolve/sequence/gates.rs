@@ -1,4 +1,4 @@
-//! What nobody else may create or change for a while, checked.
+//! Resolution of gates, which temporarily refuse writes by other clients.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::object::yaml::Node;
 use crate::repo::format::Gate;
 use crate::repo::sequence::GateRule;
 
-/// How long a gate may stay that does not say it.
+/// Default maximum age of a gate.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 
-/// The gates of a bundle.
+/// Resolves the gates of a bundle.
 pub(super) fn gates(
     gates: &[Gate],
     nodes: &[Node],
@@ -116,7 +116,7 @@ fn check_groups(groups: &[String], node: &Node, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Plurals, or `*` alone; subresources come along by themselves.
+/// Checks that resources are plurals or `*`. Their subresources are included implicitly.
 fn check_resources(resources: &[String], node: &Node, findings: &mut Vec<Finding>) {
     if resources.is_empty() {
         findings.push(invalid(node, "`resources` names nothing that is closed"));

@@ -1,4 +1,4 @@
-//! Moves from one namespace to another, checked.
+//! Resolution of moves between namespaces.
 
 use super::{check_service, invalid};
 use crate::finding::Finding;
@@ -7,7 +7,7 @@ use crate::repo::Selector;
 use crate::repo::format::Move;
 use crate::repo::sequence::{CopyRule, MoveRule};
 
-/// The moves of a bundle.
+/// Resolves the moves of a bundle.
 pub(super) fn moves(moves: &[Move], nodes: &[Node], findings: &mut Vec<Finding>) -> Vec<MoveRule> {
     let pairs = moves.iter().zip(nodes);
     pairs
@@ -43,7 +43,7 @@ fn is_label(text: &str) -> bool {
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// Objects by their kind and name: what else there is, nobody asked for.
+/// Resolves the objects to copy. Each rule must name kind and name.
 fn copied(selector: &Selector, node: &Node, findings: &mut Vec<Finding>) -> Option<CopyRule> {
     let kind = selector.group_kind();
     if kind.is_none() {

@@ -1,4 +1,4 @@
-//! Releases that wait for others, and for objects.
+//! Tests for dependencies on releases and objects.
 
 use rstest::rstest;
 

@@ -1,4 +1,4 @@
-//! How releases come from others, and how they end.
+//! Tests for handovers and removals of releases.
 
 use rstest::rstest;
 

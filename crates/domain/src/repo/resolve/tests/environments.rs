@@ -1,4 +1,4 @@
-//! Environment files that are merged, and those that are refused.
+//! Tests for merging and refusing environment files.
 
 use rstest::rstest;
 

@@ -1,4 +1,4 @@
-//! Releases that follow the version of another one.
+//! Tests for releases with `versionFrom`.
 
 use rstest::rstest;
 

@@ -1,4 +1,4 @@
-//! What is not supported yet is refused, and nothing else because of it.
+//! Tests for unsupported features.
 
 use super::*;
 

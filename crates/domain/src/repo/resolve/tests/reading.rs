@@ -1,4 +1,4 @@
-//! Which files are read, and which cannot be ours.
+//! Tests for the files that are read, and for foreign files.
 
 use rstest::rstest;
 
@@ -107,8 +107,7 @@ fn folders_are_entered_down_to_a_hundred_levels() {
     );
 }
 
-/// A tree in which every folder of a bundle has two more, as git may store it in
-/// a few kilobytes.
+/// A tree in which every folder of a bundle contains two more. git can store it in a few kilobytes.
 struct Doubled<'a>(&'a dyn FileTree);
 
 impl FileTree for Doubled<'_> {
@@ -163,13 +162,13 @@ fn only_what_matters_is_read() {
             "manifests/web/bundle.yaml",
             "manifests/web/v1.0.0/version.yaml",
             "manifests/web/v1.0.0/web.yaml",
-            // What it says of the way to it.
+            // Read for `upgradesFrom`.
             "manifests/web/v1.10.0/version.yaml",
             "pleach.yaml",
         ]
     );
     assert!(!record.listed.contains("manifests/app"));
-    // Another bundle or environment changes nothing of this one.
+    // Other bundles and environments have no effect on this one.
     for folder in ["manifests", "environments"] {
         assert!(!record.listed.contains(folder), "{folder}");
     }
@@ -183,8 +182,8 @@ fn only_what_matters_is_read() {
     );
 }
 
-/// A name, lines of the environment file, more files, and the releases that are broken; none
-/// where all are.
+/// Name of the case, lines of the environment file, more files, and the broken releases. `None` if
+/// the whole environment is broken.
 type Case<'a> = (
     &'a str,
     &'a str,

@@ -1,4 +1,4 @@
-//! What a bundle says in CEL.
+//! Tests for the CEL rules of a bundle.
 
 use rstest::rstest;
 

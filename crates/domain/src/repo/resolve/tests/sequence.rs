@@ -1,4 +1,4 @@
-//! Temporary changes and declared stages of a bundle.
+//! Tests for temporary changes and declared stages of a bundle.
 
 use rstest::rstest;
 
