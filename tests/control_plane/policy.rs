@@ -1,5 +1,5 @@
-//! Every refusal by policy: exit code 7, the rule by its name, a way out, and
-//! nothing written, as the audit log has it.
+//! All refusals by policy: exit code 7, the name of the rule, a hint, and no writes in the audit
+//! log.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::fleet::Fleet;
 use crate::samples::{BUNDLE, config_map, deployment, gears_of, texts};
 use crate::shared;
 
-/// The rules of [`every_refusal_exits_7_and_nothing_is_written`].
+/// Rules tested by [`every_refusal_exits_7_and_nothing_is_written`].
 const TRIED: [&str; 21] = [
     "denied",
     "wrong-cluster",
@@ -39,23 +39,22 @@ const TRIED: [&str; 21] = [
     "operator-cannot-grant",
 ];
 
-/// Rules that other tests try.
+/// Rules tested elsewhere.
 const ELSEWHERE: [&str; 6] = [
     // tests/control_plane/adoption.rs: an active Flux and an active Argo CD.
     "owned-by-deployer",
-    // tests/control_plane/depends.rs: releases that need each other.
+    // tests/control_plane/depends.rs: releases that depend on each other.
     "dependency-not-ready",
     "still-needed",
-    // tests/control_plane/recover.rs: a record that somebody deleted.
+    // tests/control_plane/recover.rs: a deleted record.
     "record-lost",
-    // The planner's tests: a definition whose webhook does not answer would be in
-    // the way of all other tests here.
+    // Planner tests: a CRD with a dead conversion webhook would break all other tests here.
     "conversion-goes",
-    // tests/control_plane/backends.rs: on a control plane of their own.
+    // tests/control_plane/backends.rs: on a separate control plane.
     "backend-goes",
 ];
 
-/// A release `web` that can go from v1.0.0 to v1.1.0, not applied yet.
+/// Returns a release `web` with v1.0.0 pinned and v1.1.0 available, not applied yet.
 fn two_versions(environment: &'static str, first: &str, second: &str) -> Fleet {
     let release = format!(
         "  - {{name: web, bundle: web, version: v1.0.0, namespace: {environment}, timeout: 20s}}\n"
@@ -70,7 +69,7 @@ fn two_versions(environment: &'static str, first: &str, second: &str) -> Fleet {
     fleet
 }
 
-/// The same, applied in the first version, and the second one pinned.
+/// Returns the release with v1.0.0 applied and v1.1.0 pinned.
 fn upgrading(environment: &'static str, first: &str, second: &str) -> Fleet {
     let fleet = two_versions(environment, first, second);
     fleet.applied();
@@ -83,7 +82,7 @@ fn upgrade(fleet: &Fleet) {
     fleet.commit();
 }
 
-/// One object, of another value in each version.
+/// Returns a release of one object with a different value in each version.
 fn settings(environment: &'static str) -> Fleet {
     upgrading(
         environment,
@@ -92,7 +91,7 @@ fn settings(environment: &'static str) -> Fleet {
     )
 }
 
-/// What version.yaml, or bundle.yaml, says beside its first lines.
+/// Writes version.yaml or bundle.yaml with this text after the header.
 fn says(fleet: &Fleet, file: &str, kind: &str, text: &str) {
     let text = format!("apiVersion: pleach.dev/v1alpha1\nkind: {kind}\n{text}\n");
     fleet.write(&format!("manifests/web/{file}"), &text);
@@ -103,13 +102,13 @@ fn group(environment: &str) -> String {
     format!("{environment}.policy.example.org")
 }
 
-/// Defines Gears with versions, of which the first is stored, and one field.
+/// Returns a CRD of Gears with one field and these versions. The first one is stored.
 fn gears(environment: &str, scope: &str, versions: &[&str], field: &str) -> String {
     let text = gears_of(&group(environment), versions, &texts(&[field]));
     text.replace("scope: Namespaced", &format!("scope: {scope}"))
 }
 
-/// Definitions that change while somebody has a Gear of `version`.
+/// Returns a release whose CRD changes while an unrelated Gear of `version` exists.
 fn definitions(environment: &'static str, first: &str, second: &str, version: &str) -> Fleet {
     let fleet = two_versions(environment, first, second);
     fleet.applied();
@@ -123,7 +122,7 @@ fn definitions(environment: &'static str, first: &str, second: &str, version: &s
     fleet
 }
 
-/// A policy of the cluster that takes no other values in one namespace.
+/// Policy of the cluster that allows no other values in one namespace.
 const POLICY: &str = "\
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -273,7 +272,7 @@ fn objects_unread(environment: &'static str) -> Fleet {
     );
     proxy.add(lists.times(1000));
     fleet.through(proxy.kubeconfig());
-    // It answers for as long as the test lasts.
+    // Keep the proxy for the rest of the test.
     std::mem::forget(proxy);
     fleet
 }
@@ -315,7 +314,7 @@ fn prune_cap(environment: &'static str) -> Fleet {
     upgrading(environment, &all.join("---\n"), &all[0])
 }
 
-/// Somebody else has an object of the name already.
+/// Returns a fleet in which another client already has an object of the same name.
 fn taken(environment: &'static str, metadata: &str) -> Fleet {
     let fleet = settings(environment);
     let theirs = format!(
@@ -340,7 +339,7 @@ fn an_object_of_another_set_is_a_conflict() {
     let environment = "other-set";
     let label = "applyset.kubernetes.io/part-of: applyset-of-others-v1";
     let fleet = taken(environment, &format!(", labels: {{{label}}}"));
-    // Leave to adopt is none for what another set has.
+    // `adopt` does not apply to objects of another set.
     fleet.edit_environment("timeout: 20s", "timeout: 20s, adopt: [kubectl-create]");
     fleet.commit();
     let run = fleet.apply().ended_with(5);
@@ -350,7 +349,7 @@ fn an_object_of_another_set_is_a_conflict() {
     assert_eq!(theirs.unwrap()["data"]["k"], "theirs");
 }
 
-/// A bundle with the record of a release that another environment has.
+/// Returns a bundle that contains the record of another environment's release.
 fn state_object(environment: &'static str) -> Fleet {
     let fleet = settings(environment);
     let file = fleet.file(
@@ -528,7 +527,7 @@ fn every_refusal_exits_7_and_nothing_is_written(
     let fleet = scene(environment);
     let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(7));
     run.says(way_out).says("nothing was written");
-    // Programs find the rule by its name.
+    // Programs find the rule by its code.
     let plan = fleet.plan();
     let findings = plan["findings"].as_array().unwrap();
     let errors: Vec<&serde_json::Value> = findings
@@ -548,9 +547,7 @@ fn every_rule_of_the_page_is_tried() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/plan-findings.md");
     #[expect(clippy::disallowed_methods, reason = "a page of the project itself")]
     let page = std::fs::read_to_string(page).unwrap();
-    let (_, table) = page
-        .split_once("## Findings\n")
-        .unwrap();
+    let (_, table) = page.split_once("## Findings\n").unwrap();
     let (table, _) = table.split_once("\n## ").unwrap();
     let codes = |line: &str| -> Vec<String> {
         let cell = line.split('|').nth(1).unwrap_or_default();
@@ -559,7 +556,7 @@ fn every_rule_of_the_page_is_tried() {
     };
     let (_, of_policy) = table.rsplit_once("`missing-right`").unwrap();
     let mut listed: BTreeSet<String> = of_policy.lines().skip(1).flat_map(codes).collect();
-    // What the server does not tell is no refusal by policy.
+    // Missing information from the server is not a policy refusal.
     listed.remove("check-unknown");
     let known = TRIED.iter().chain(&ELSEWHERE).map(ToString::to_string);
     let known: BTreeSet<String> = known.collect();

@@ -1,4 +1,4 @@
-//! Rules about the source that the compiler does not know.
+//! Rules about the source that the compiler does not check.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use pleach::cli::Exit;
 
-/// Layers of the root crate, the lowest first, with those that each may use.
+/// Layers of the root crate, lowest first, with their allowed dependencies.
 const LAYERS: [(&str, &[&str]); 4] = [
     ("io", &["io"]),
     ("engine", &["engine", "io"]),
@@ -14,8 +14,8 @@ const LAYERS: [(&str, &[&str]); 4] = [
     ("cli", &["cli", "server", "engine", "io"]),
 ];
 
-/// Names of products that pleach may know nothing about. Put together here, so
-/// that this file is not one that holds them.
+/// Product names that pleach must not contain. They are split here, so that this file does not
+/// contain them.
 const PRODUCTS: [&[&str]; 5] = [
     &["kube", "virt"],
     &["virt-", "api"],
@@ -28,7 +28,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Rust files below a folder of the workspace, with their content.
+/// Returns the Rust files below a folder of the workspace, with their content.
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     let mut folders = vec![root().join(folder)];
@@ -48,8 +48,8 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     files
 }
 
-/// Code without comments and without what strings hold, line by line. Good
-/// enough for `use` lines and paths.
+/// Returns the code without comments and string contents, line by line. This is precise enough for
+/// `use` lines and paths.
 fn code(text: &str) -> String {
     text.lines()
         .map(|line| line.split("//").next().unwrap_or_default())
@@ -57,7 +57,7 @@ fn code(text: &str) -> String {
         .join("\n")
 }
 
-/// Module path of a file: `src/io/git.rs` is `io::git`.
+/// Returns the module path of a file: `src/io/git.rs` is `io::git`.
 fn module(path: &Path) -> Vec<String> {
     path.with_extension("")
         .components()
@@ -67,8 +67,8 @@ fn module(path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Top modules of the root crate that a piece of code names, through `crate::`
-/// or through enough `super::`, also within braces.
+/// Returns the top-level modules that the code names through `crate::` or enough `super::`, also
+/// within braces.
 fn named_modules(module: &[String], code: &str) -> BTreeSet<String> {
     let mut named = BTreeSet::new();
     for (start, _) in code.match_indices("crate::") {
@@ -85,8 +85,8 @@ fn named_modules(module: &[String], code: &str) -> BTreeSet<String> {
             .chunks(7)
             .take_while(|chunk| chunk == b"super::")
             .count();
-        // Inline modules only add to what has to be climbed: this never
-        // misses a path, and may only take a lower module for a top one.
+        // Inline modules need more `super::`. So this never misses a path, and can only mistake a
+        // lower module for a top-level one.
         if supers >= module.len() {
             named.extend(heads(&code[start + 7 * supers..]));
         }
@@ -94,7 +94,7 @@ fn named_modules(module: &[String], code: &str) -> BTreeSet<String> {
     named
 }
 
-/// First names of a path: one, or those within its braces.
+/// Returns the first segments of a path: one, or those within its braces.
 fn heads(path: &str) -> Vec<String> {
     let name = |text: &str| -> String {
         text.trim_start()
@@ -247,7 +247,7 @@ fn only_the_ui_prints() {
 fn products_are_unknown() {
     for folder in ["src", "crates/domain/src"] {
         for (path, text) in sources(folder) {
-            // The list of the files of the table of kinds.
+            // List of the files in the kind table.
             if path.ends_with("readiness/kinds/projects.rs") {
                 continue;
             }
@@ -265,7 +265,7 @@ fn products_are_unknown() {
 
 #[test]
 fn every_exit_code_is_documented() {
-    let page = fs::read_to_string(root().join("docs/exit-codes.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/reference/exit-codes.md")).unwrap();
     let documented: BTreeSet<u8> = page
         .lines()
         .filter_map(|line| line.strip_prefix("| ")?.split(' ').next()?.parse().ok())
@@ -277,7 +277,7 @@ fn every_exit_code_is_documented() {
         .join(" > ");
     assert!(
         page.contains(&order),
-        "docs/exit-codes.md says another order than {order}"
+        "docs/reference/exit-codes.md says another order than {order}"
     );
 }
 

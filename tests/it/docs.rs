@@ -1,4 +1,4 @@
-//! Reference pages say what the code does.
+//! Reference pages match the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,7 +25,7 @@ fn page(name: &str) -> String {
     fs::read_to_string(root().join("docs").join(name)).unwrap()
 }
 
-/// The pages in a folder, without subfolders.
+/// Returns the pages in a folder, without subfolders.
 fn pages(folder: &str) -> Vec<PathBuf> {
     fs::read_dir(root().join(folder))
         .unwrap()
@@ -34,7 +34,7 @@ fn pages(folder: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The first block of YAML below a heading.
+/// Returns the first YAML block below a heading.
 fn example(page: &str, heading: &str) -> String {
     let (_, below) = page.split_once(&format!("\n## {heading}")).unwrap();
     let (_, block) = below.split_once("\n```yaml\n").unwrap();
@@ -43,17 +43,17 @@ fn example(page: &str, heading: &str) -> String {
 
 #[test]
 fn every_filter_is_documented() {
-    let page = page("templates.md");
+    let page = page("reference/templates.md");
     for filter in FILTERS {
         let listed =
             page.contains(&format!("\n| `{filter}`")) || page.contains(&format!("\n| `{filter}("));
-        assert!(listed, "docs/templates.md does not list {filter}");
+        assert!(listed, "docs/reference/templates.md does not list {filter}");
     }
 }
 
 #[test]
 fn the_annotations_are_documented() {
-    let page = page("formats.md");
+    let page = page("reference/annotations.md");
     for annotation in [
         annotations::AFTER,
         annotations::PRUNE,
@@ -69,17 +69,17 @@ fn the_annotations_are_documented() {
 
 #[test]
 fn the_roles_are_shown_as_they_are() {
-    let page = page("permissions.md");
+    let page = page("reference/permissions.md");
     let folder = root().join("docs/permissions");
     let mut count = 0;
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let text = fs::read_to_string(&path).unwrap();
-        let shown = format!("[permissions/{name}](permissions/{name}):\n\n```yaml\n{text}```\n");
+        let shown = format!("[permissions/{name}](../permissions/{name}):\n\n```yaml\n{text}```\n");
         assert!(
             page.contains(&shown),
-            "docs/permissions.md does not show {name}"
+            "docs/reference/permissions.md does not show {name}"
         );
         count += 1;
     }
@@ -88,7 +88,7 @@ fn the_roles_are_shown_as_they_are() {
 
 #[test]
 fn every_diagnosis_is_documented() {
-    let page = page("doctor.md");
+    let page = page("reference/doctor-codes.md");
     for code in Code::ALL {
         assert!(page.contains(&format!("\n| `{code}` | ")), "{code}");
     }
@@ -96,7 +96,7 @@ fn every_diagnosis_is_documented() {
 
 #[test]
 fn every_finding_of_lint_is_documented() {
-    let page = page("lint.md");
+    let page = page("reference/lint-codes.md");
     let rows: Vec<(&str, &str)> = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |"))
@@ -107,7 +107,7 @@ fn every_finding_of_lint_is_documented() {
     assert!(codes.is_sorted());
 }
 
-/// Literals where findings about the repository are made.
+/// Finds the literals of finding codes in the source.
 #[test]
 fn every_code_in_the_source_is_listed() {
     let mut used = BTreeSet::new();
@@ -162,7 +162,7 @@ fn files_below(folder: &Path, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The schema of a kind of our own files, as it is checked in.
+/// Returns the checked-in schema of a kind.
 fn schema(kind: &str) -> jsonschema::Validator {
     let file = root().join(format!("docs/schemas/{kind}.json"));
     let schema = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
@@ -184,12 +184,15 @@ fn the_schemas_of_our_files_are_current() {
 
 #[test]
 fn the_schemas_know_our_files_and_their_mistakes() {
-    let page = page("formats.md");
+    let page = page("reference/files.md");
     let mut files = vec![
         example(&page, "pleach.yaml"),
         example(&page, "environments/NAME.yaml"),
         example(&page, "manifests/BUNDLE/bundle.yaml"),
-        example(&crate::docs::page("loop.md"), "What is followed"),
+        example(
+            &crate::docs::page("reference/controller-configuration.md"),
+            "Example",
+        ),
         fs::read_to_string(root().join("pleach.yaml")).unwrap(),
     ];
     for folder in ["environments", "manifests"] {
@@ -216,7 +219,7 @@ fn the_schemas_know_our_files_and_their_mistakes() {
 
 #[test]
 fn the_examples_of_the_formats_are_a_repository() {
-    let page = page("formats.md");
+    let page = page("reference/files.md");
     let header = "apiVersion: pleach.dev/v1alpha1\nkind: ";
     let tree = MemoryTree::new([
         ("pleach.yaml", example(&page, "pleach.yaml")),
@@ -262,14 +265,15 @@ spec:
 
 #[test]
 fn the_example_of_the_loop_is_a_configuration() {
-    let text = example(&page("loop.md"), "What is followed");
-    let controller = repo::controller::read("loop.md", text.into_bytes()).unwrap();
+    let text = example(&page("reference/controller-configuration.md"), "Example");
+    let controller =
+        repo::controller::read("controller-configuration.md", text.into_bytes()).unwrap();
     assert_eq!(controller.repositories[0].environments.len(), 2);
 }
 
 #[test]
 fn every_metric_is_described() {
-    let page = page("loop.md");
+    let page = page("reference/metrics.md");
     let described: BTreeMap<&str, Vec<&str>> = page
         .lines()
         .filter(|line| line.starts_with("| `pleach_"))
@@ -291,7 +295,7 @@ fn every_metric_is_described() {
         .map(|name| name.trim_end_matches("_total"))
         .collect();
     assert_eq!(names, BTreeSet::from(pleach::server::metrics::NAMES));
-    // What is shown after one event of each kind has these names and labels.
+    // After one event of each kind, the metrics have these names and labels.
     let shown = every_metric();
     for (name, labels) in described {
         let line = shown.lines().find(|line| {
@@ -311,7 +315,7 @@ fn every_metric_is_described() {
     }
 }
 
-/// The metrics after something of every kind has happened.
+/// Returns the metrics after an event of every kind.
 fn every_metric() -> String {
     use pleach::engine::controller::{End, LoopEvent, Previewed};
     use pleach::server::metrics::Metrics;
@@ -398,7 +402,7 @@ fn every_metric() -> String {
 fn every_command_is_in_the_readme() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     let command = Cli::command();
-    // What pleach has done by processes of its own nobody else calls.
+    // Commands of worker processes are not for users.
     let shown = command.get_subcommands().filter(|one| !one.is_hide_set());
     for command in shown {
         let name = command.get_name();
@@ -408,7 +412,7 @@ fn every_command_is_in_the_readme() {
 
 #[test]
 fn every_stage_is_described() {
-    let page = page("plan.md");
+    let page = page("reference/plan.md");
     for stage in StageName::STANDARD {
         assert!(page.contains(&format!("`{stage}`")), "{stage}");
     }
@@ -416,7 +420,17 @@ fn every_stage_is_described() {
 
 #[test]
 fn links_between_pages_lead_somewhere() {
-    for page in ["", "docs", "docs/decisions"].into_iter().flat_map(pages) {
+    for page in [
+        "",
+        "docs",
+        "docs/decisions",
+        "docs/guides",
+        "docs/reference",
+        "docs/concepts",
+    ]
+    .into_iter()
+    .flat_map(pages)
+    {
         let text = fs::read_to_string(&page).unwrap();
         for link in text.split("](").skip(1) {
             let target = link.split([')', '#']).next().unwrap();
@@ -428,7 +442,7 @@ fn links_between_pages_lead_somewhere() {
     }
 }
 
-/// What `check-tools.sh` prints for a target on a machine without any tools.
+/// Returns the output of `check-tools.sh` for a target on a machine without tools.
 fn missing_tools(target: &str) -> (Option<i32>, String) {
     let output = Command::new("/bin/bash")
         .arg(root().join("controlplane/check-tools.sh"))
@@ -466,6 +480,11 @@ fn every_target_names_its_tools() {
         (
             "demo",
             &["libssl-dev", "util-linux", " go: "],
+            &["openssh", "gnupg"],
+        ),
+        (
+            "facts",
+            &["gcc", "util-linux", " go: "],
             &["openssh", "gnupg"],
         ),
         ("test", &["gcc", "openssh-client", "gnupg"], &[]),

@@ -1,9 +1,8 @@
-//! What pleach reads, beside what kubectl reads.
+//! Comparison of pleach's YAML parser with kubectl.
 //!
-//! `tests/fixtures/yaml/conformance.json` holds texts with kubectl's answer
-//! (null: refused), which `tests/control_plane/yaml.rs` asks it for again. Where
-//! pleach answers otherwise, the case has that answer and the reason, and
-//! docs/yaml.md lists it.
+//! `tests/fixtures/yaml/conformance.json` contains texts with kubectl's answer (null: refused),
+//! which `tests/control_plane/yaml.rs` verifies. If pleach differs, the case has its answer and the
+//! reason, and docs/reference/yaml.md lists it.
 
 use std::fmt::Write as _;
 
@@ -16,9 +15,9 @@ use serde_json::Value;
 struct Case {
     name: String,
     text: String,
-    /// Its documents; null where it refuses.
+    /// Documents according to kubectl. Null if it refuses.
     kubectl: Value,
-    /// Pleach's own answer, where it is another.
+    /// Answer of pleach, if different.
     #[serde(default, deserialize_with = "even_null")]
     pleach: Option<Value>,
     why: Option<String>,
@@ -49,7 +48,7 @@ fn pleach_reads_what_kubectl_reads() {
             "{}: no difference",
             case.name
         );
-        // With places it is read the same.
+        // The parser with locations gives the same result.
         let nodes = parse_nodes("a.yaml", &case.text).map_or(Value::Null, |nodes| {
             nodes.iter().map(Node::to_value).collect()
         });
@@ -60,7 +59,7 @@ fn pleach_reads_what_kubectl_reads() {
 
 #[test]
 fn every_difference_has_a_reason_and_is_documented() {
-    let page = include_str!("../../docs/yaml.md");
+    let page = include_str!("../../docs/reference/yaml.md");
     let mut differences = 0;
     for case in cases() {
         assert_eq!(case.pleach.is_some(), case.why.is_some(), "{}", case.name);
@@ -74,7 +73,7 @@ fn every_difference_has_a_reason_and_is_documented() {
     assert_eq!(rows, differences + 1, "a row that no case shows");
 }
 
-/// A definition as large as the largest that upstream projects ship.
+/// A CRD of the size of the largest upstream ones.
 #[test]
 fn a_definition_of_700_kb_is_read_whole() {
     let mut text = String::from(
@@ -99,7 +98,7 @@ fn a_definition_of_700_kb_is_read_whole() {
     let fields =
         &documents[0].value["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
     assert_eq!(fields.as_object().unwrap().len(), number);
-    // One tab after a colon, far down: with its place.
+    // A tab after a colon near the end is reported with its location.
     let broken = text.replace("field900:\n", "field900:\t\n");
     let errors = parse_documents(&broken).unwrap_err();
     let line = broken.lines().position(|line| line.contains('\t')).unwrap() + 1;

@@ -1,5 +1,4 @@
-//! What the arguments name is to be followed: one repository, and the branches
-//! of it that hold environments.
+//! Controller configuration from arguments: one repository and the branches of its environments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,10 +19,10 @@ use crate::io::git::mirror::{Fetched, Mirror};
 use crate::io::git::remote::{Auth, Remote};
 use crate::server::hooks::Hook;
 
-/// Branches that hold one environment each, by their names.
+/// Pattern of branches with one environment each.
 const POINTERS: &str = "env/*";
 
-/// One repository, as the arguments name it.
+/// Returns the configuration of one repository from the arguments.
 pub(super) async fn from_arguments(
     ctx: &Context,
     args: &RunArgs,
@@ -52,7 +51,7 @@ pub(super) async fn from_arguments(
         return Err(CliError::usage(
             "a repository over ssh needs a key and the keys of hosts, which a file says that --config names",
         )
-        .hint("docs/loop.md has an example: `sshKeyFile` and `knownHostsFile`"));
+        .hint("docs/guides/git-access.md has an example: `sshKeyFile` and `knownHostsFile`"));
     }
     let remote = Remote {
         url,
@@ -101,7 +100,7 @@ pub(super) async fn from_arguments(
     })
 }
 
-/// Which branches hold the environments.
+/// Returns the branches of the environments.
 async fn branches(
     ctx: &Context,
     remote: &Remote,
@@ -132,7 +131,7 @@ async fn branches(
     }
     let fetched = match look(remote.clone(), trunk_branch.clone()).await {
         Ok(fetched) => fetched,
-        // It may be reached later.
+        // The repository can become reachable later.
         Err(error) if trunk_branch.is_none() => {
             tracing::warn!(%error, "branches {POINTERS} are taken to hold the environments");
             return Ok(pointers());
@@ -169,7 +168,7 @@ async fn branches(
     Ok(trunk(&all, &branch))
 }
 
-/// Looks what a repository has.
+/// Fetches the branches of a repository, and the content of one of them.
 async fn look(remote: Remote, branch: Option<String>) -> Result<Fetched, CliError> {
     let looking = tokio::task::spawn_blocking(move || {
         let mut mirror = Mirror::new(remote);

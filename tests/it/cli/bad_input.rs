@@ -1,9 +1,9 @@
-//! What is wrong with a repository is said with file, line, reason and way
-//! out, by lint and by render alike, and both end with exit code 3.
+//! Problems in a repository are reported with file, line, reason and hint, by lint and render
+//! alike, with exit code 3.
 
 use super::Folder;
 
-/// A repository that is right, but for what a case writes over it.
+/// Valid repository, whose files the cases replace.
 const FILES: [(&str, &str); 4] = [
     ("pleach.yaml", REPOSITORY),
     ("environments/dev.yaml", ENVIRONMENT),
@@ -34,12 +34,12 @@ data:
   theme: dark
 ";
 
-/// Who finds it.
+/// Command that reports the finding.
 #[derive(Clone, Copy, PartialEq)]
 enum Found {
-    /// Whatever reads the files.
+    /// Any command that reads the files.
     Always,
-    /// Only lint: the server would refuse it.
+    /// Only lint, because the server would refuse it.
     ByLint,
 }
 
@@ -47,7 +47,7 @@ struct Case {
     name: &'static str,
     files: Vec<(&'static str, String)>,
     found: Found,
-    /// The finding as it is printed, with its excerpt and hint.
+    /// Printed finding with excerpt and hint.
     says: &'static str,
 }
 

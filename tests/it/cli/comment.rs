@@ -1,4 +1,4 @@
-//! A preview that a pipeline tells the forge.
+//! Previews that a pipeline publishes on the forge.
 
 use pleach_domain::repo::format::ForgeKind;
 use pleach_testkit::forge::{ACCOUNT, FakeForge, PROJECT, Pull, TOKEN};
@@ -48,7 +48,7 @@ fn an_action_comments_with_what_it_knows() {
         "{}",
         run.shown()
     );
-    // The result is printed all the same.
+    // The result is still printed.
     assert!(run.stdout.contains("release "), "{}", run.shown());
     let notes = forge.notes(7);
     assert_eq!(notes.len(), 1, "{notes:?}");
@@ -68,7 +68,7 @@ fn an_action_comments_with_what_it_knows() {
     let run = comment(&folder, &[], &variables);
     assert!(run.stderr.contains("is there already"), "{}", run.shown());
 
-    // A run for a commit that is not the newest any more tells nothing.
+    // A run for an outdated commit publishes nothing.
     let pull = Pull {
         head: "f".repeat(40),
         ..Pull::default()
@@ -79,7 +79,7 @@ fn an_action_comments_with_what_it_knows() {
     assert!(run.stderr.contains("newer commit"), "{}", run.shown());
     assert!(forge.statuses(&"f".repeat(40)).is_empty());
 
-    // A token that may not do it: what was found out is shown all the same.
+    // With an insufficient token, the result is still printed.
     forge.fail(
         403,
         &[],

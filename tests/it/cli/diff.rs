@@ -1,4 +1,4 @@
-//! Differences between two revisions of a repository: no cluster is asked.
+//! Diffs between two revisions of a repository, without a cluster.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{Folder, Run};
 
-/// Planted where they may not get out: now and before.
+/// Planted secrets: current and previous.
 const PASSWORDS: [&str; 2] = ["correct-horse-battery", "former-staple-battery"];
 
 const ENVIRONMENT: &str = "\
@@ -99,7 +99,7 @@ pub(super) fn commit(folder: &Folder) {
     git(folder, &["commit", "--quiet", "--message", "x"]);
 }
 
-/// Runs git as somebody without a configuration.
+/// Runs git without user configuration.
 pub(super) fn git(folder: &Folder, arguments: &[&str]) {
     let mut command = Command::new("git");
     for role in ["AUTHOR", "COMMITTER"] {
@@ -118,7 +118,7 @@ pub(super) fn git(folder: &Folder, arguments: &[&str]) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// What a pull request may do, all at once.
+/// Returns a repository with all kinds of changes of a pull request.
 pub(super) fn changed() -> Folder {
     let folder = repository();
     let environment = ENVIRONMENT
@@ -144,7 +144,7 @@ pub(super) fn changed() -> Folder {
     folder
 }
 
-/// Fails when a planted value is in a text, as it is or in base64.
+/// Fails if a text contains a planted value, plain or in base64.
 pub(super) fn check_secret(text: &str) {
     for password in PASSWORDS {
         assert!(!text.contains(password), "{text}");
@@ -186,7 +186,7 @@ fn the_same_revision_has_no_changes() {
     let run = folder.run(&["diff", "dev", "--base", "main", "--exit-code"]);
     assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
     assert_eq!(run.stdout.lines().last(), Some("8 unchanged"));
-    // Whatever is found in a cluster or a kubeconfig does not matter.
+    // Neither a cluster nor a kubeconfig affects the result.
     let mut command = folder.command(&["diff", "dev", "--base", "main"]);
     let again = folder.finish(command.env("KUBECONFIG", "/nowhere"));
     assert_eq!((again.code, again.stdout), (0, run.stdout));
@@ -223,7 +223,7 @@ fn a_release_that_left_git_waits_for_its_consent() {
     ] {
         assert!(run.stderr.contains(words), "{}", run.stderr);
     }
-    // The environment file may forbid what it consents to in general.
+    // `protect` in the environment file overrides a general consent.
     let protected = "consent: [{action: uninstall, release: old}]\nprotect: [{kind: ConfigMap}]\n";
     folder.write("environments/dev.yaml", &format!("{left}{protected}"));
     let run = folder.run(&["diff", "dev", "--base", "main"]);
@@ -253,7 +253,7 @@ fn objects_that_change_hands_are_neither_deleted_nor_created() {
     for word in ["delete", "create"] {
         assert!(!run.stdout.contains(word), "{}", run.stdout);
     }
-    // Another environment may take them over too, also while it cannot be read.
+    // Another environment can take the objects too, even if it is unreadable.
     folder.write(
         "environments/dev.yaml",
         &ENVIRONMENT.replace(
@@ -373,14 +373,14 @@ fn a_secret_field_that_nothing_has_is_pointed_out() {
     );
 }
 
-/// What docs/schemas says of a document.
+/// Returns a schema of docs/schemas.
 pub(super) fn schema(name: &str) -> Value {
     let file = format!("docs/schemas/{name}.schema.json");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Fails where a document is not what docs/schemas says of it.
+/// Fails if a document does not match the schema.
 fn check_schema(document: &Value) {
     let schema = schema("diff");
     let validator = jsonschema::validator_for(&schema).unwrap();
@@ -398,7 +398,7 @@ fn what_programs_read_is_what_the_schema_says() {
         let line = [&["diff", "dev", "--base", "main", "-o", "json"], arguments].concat();
         let document: Value = serde_json::from_str(&folder.run(&line).stdout).unwrap();
         check_schema(&document);
-        // The schema is not one that everything fits.
+        // The schema also rejects documents.
         let mut wrong = document.clone();
         wrong["releases"][0]["objects"][0]["action"] = "explode".into();
         assert!(std::panic::catch_unwind(|| check_schema(&wrong)).is_err());
@@ -409,7 +409,7 @@ fn what_programs_read_is_what_the_schema_says() {
 fn what_was_not_there_before_has_no_original() {
     let run = changed().run(&["diff", "dev", "--base", "main", "-o", "json"]);
     let mut document: Value = serde_json::from_str(&run.stdout).unwrap();
-    // A gate that is closed: its policy is new.
+    // A closed gate: its policy is new.
     let gate = Temporary {
         overlay: "locked".to_owned(),
         object: "ValidatingAdmissionPolicy.admissionregistration.k8s.io/locked"

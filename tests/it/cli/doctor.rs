@@ -26,7 +26,7 @@ fn wrong_calls_are_usage_errors(#[case] arguments: &[&str]) {
 #[case(&["history", "dev/web"])]
 fn a_cluster_that_cannot_be_reached_is_told(#[case] arguments: &[&str]) {
     let folder = Folder::new();
-    // Nobody listens where somebody has just stopped to.
+    // The port was just closed, so no process listens there.
     let address = TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
         .unwrap();

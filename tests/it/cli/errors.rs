@@ -1,4 +1,4 @@
-//! Messages and codes of what goes wrong before anything is rendered.
+//! Messages and codes of failures before rendering.
 
 use std::process::{Command, Stdio};
 
@@ -103,7 +103,7 @@ fn colors_are_for_terminals_unless_asked_for() {
 #[test]
 fn a_reader_that_goes_away_is_success() {
     let folder = Folder::new();
-    // `true` closes the pipe without reading; the script is larger than it.
+    // `true` closes the pipe without reading. The script is larger than the pipe's buffer.
     let mut reader = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
     let pipe = reader.stdin.take().unwrap();
     reader.wait().unwrap();

@@ -35,7 +35,7 @@ fn help_of(#[case] name: &str, #[case] command: &[&str]) {
     let run = folder.run(&[command, &["--help"]].concat());
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
     assert_snapshot!(format!("help_{name}"), run.stdout);
-    // Commands that are built later, and those of the controller, are not announced.
+    // Unfinished commands and those of the controller are hidden.
     for word in ["rehearse", "worker"] {
         assert!(!run.stdout.contains(word), "{word}");
     }
@@ -72,7 +72,7 @@ fn a_worker_refuses_a_terminal(#[case] work: &str) {
     assert!(worker.stdout.is_empty());
 }
 
-/// A terminal that nobody types at: the end that controls it, and the end of programs.
+/// Returns a terminal without input: the controlling end and the end for programs.
 fn terminal() -> (impl Drop, File) {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&controller).unwrap();

@@ -1,4 +1,4 @@
-//! What comes from a stranger's branch has no effect beyond a finding.
+//! An untrusted branch causes nothing but findings.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,26 +15,26 @@ const REPOSITORY: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid:
 const ENVIRONMENT: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nreleases: [{name: app, bundle: app, namespace: app}]\n";
 const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
 
-/// Lies outside of the repository; nobody may see it.
+/// Secret outside of the repository that must not be printed.
 const OUTSIDE: &str = "Zk4secret8outside";
 
-/// Far longer than any of these takes, in a debug build on a busy machine.
+/// Time-out, generous for a debug build on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// What becomes of a preview.
+/// Expected result of a preview.
 #[derive(Clone, Copy)]
 enum End {
     /// The change is shown.
     Shown,
-    /// The environment cannot be previewed, and it says this.
+    /// The preview is refused with this message.
     Refused(&'static str),
-    /// The system ends it.
+    /// The kernel kills the process.
     Ended,
 }
 
 struct Case {
     name: &'static str,
-    /// Writes into the repository; the path is that of a file outside.
+    /// Writes the change into the repository. The path is a file outside.
     write: fn(&Folder, &Path),
     end: End,
 }
@@ -55,7 +55,7 @@ fn config_map(value: &str) -> String {
 fn link(folder: &Folder, name: &str, to: &Path) {
     let place = folder.path().join(name);
     fs::create_dir_all(place.parent().unwrap()).unwrap();
-    // It may take the place of a file.
+    // The link can replace a file.
     drop(fs::remove_file(&place));
     symlink(to, place).unwrap();
 }
@@ -208,7 +208,7 @@ fn links_and_bombs() -> Vec<Case> {
     ]
 }
 
-/// The change of a case, in the working tree and on the branch `pr`.
+/// Creates the change of a case, in the working tree and on the branch `pr`.
 fn change(case: &Case, outside: &Path) -> Folder {
     let folder = Folder::with(&[
         ("pleach.yaml", REPOSITORY),
@@ -235,7 +235,7 @@ fn nothing_has_an_effect_beyond_a_finding(#[case] cases: Vec<Case>) {
         let folder = change(&case, &outside);
         for format in ["text", "markdown", "html"] {
             let args = ["preview", "--untrusted", "--base", "main", "-o", format];
-            // Of the working tree, and of the branch.
+            // Preview of the working tree, and of the branch.
             let head: &[&str] = match format {
                 "text" => &[],
                 _ => &["--head", "pr"],
@@ -245,11 +245,11 @@ fn nothing_has_an_effect_beyond_a_finding(#[case] cases: Vec<Case>) {
     }
 }
 
-/// Runs a preview of the case and looks at all that it says.
+/// Runs a preview of the case and checks its whole output.
 fn check(case: &Case, folder: &Folder, args: &[&str]) {
     let started = Instant::now();
     let mut command = match case.end {
-        // Less than it may have: the machine has other work.
+        // A lower limit than in production, because the machine runs other tests.
         End::Ended => {
             let mut shell = assert_cmd::Command::new("sh");
             let line = "ulimit -v 2500000; exec \"$0\" \"$@\"";
@@ -277,7 +277,7 @@ fn check(case: &Case, folder: &Folder, args: &[&str]) {
             assert_eq!(output.status.code(), Some(3), "{name}: {head}");
             assert!(both.contains(words), "{name}: {words}: {head}");
         }
-        // By a signal: it has no code.
+        // After a signal there is no exit code.
         End::Ended => {
             assert_eq!(output.status.code(), None, "{name}: {stderr}");
             assert!(stderr.contains("memory allocation"), "{name}: {stderr}");

@@ -14,7 +14,7 @@ kind: Namespace
 metadata: {name: other}
 ";
 
-/// What was made renders, and there is nothing to say about it.
+/// Verifies that the created repository renders without findings.
 fn check_sound(folder: &Folder, repository: &str) -> String {
     let run = folder.run(&["render", "dev", "--repo", repository, "--verbose"]);
     assert_eq!((run.code, run.stderr.as_str()), (0, ""), "{}", run.stdout);
@@ -41,7 +41,7 @@ fn a_folder_with_other_files_may_become_a_repository() {
     let run = folder.run(&["init"]);
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert_eq!(folder.read("README.md"), "mine");
-    // From within, the repository is found without naming it.
+    // From a subfolder, the repository is found without naming it.
     std::fs::create_dir(folder.path().join("docs")).unwrap();
     let mut command = folder.command(&["render", "dev"]);
     let run = folder.finish(command.current_dir(folder.path().join("docs")));
@@ -151,7 +151,7 @@ fn what_does_not_render_is_not_written() {
     assert!(!folder.path().join("fleet").exists());
 }
 
-/// Published files say some objects twice; kubectl takes them.
+/// Published files contain some objects twice, which kubectl accepts.
 #[test]
 fn an_object_that_is_there_twice_is_wrapped_and_counts_once() {
     let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: v}\n";

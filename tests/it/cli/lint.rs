@@ -280,7 +280,7 @@ fn plan_and_apply_refuse_before_the_cluster_gets_a_request() {
         }
         assert!(!run.stderr.contains("hunter2"), "{}", run.shown());
     }
-    // The tables of another minor are no measure.
+    // The tables of another minor version are not used.
     let blue = folder
         .read("environments/blue.yaml")
         .replace("1.36", "1.99");

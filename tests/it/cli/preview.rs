@@ -1,4 +1,4 @@
-//! What a change in git does, told before it is merged.
+//! Previews of a change in git before its merge.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use super::{Folder, Run};
 const REPOSITORY: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: fleet\n";
 const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
 
-/// A release `app` of one file in each of some environments.
+/// Returns environments with a release `app` of one file each.
 fn fleet(environments: &[&str], manifests: &str) -> Folder {
     let folder = Folder::with(&[
         ("pleach.yaml", REPOSITORY),
@@ -71,9 +71,9 @@ fn a_comment_does_not_quote_the_error_of_a_cluster() {
     }
 }
 
-/// What the schema has against a document.
+/// Returns the schema errors of a document.
 fn errors(document: &Value) -> Vec<String> {
-    // Nothing is fetched: what it refers to is put in.
+    // Nothing is fetched, because references are inlined.
     let text = schema("preview").to_string();
     let mut whole: Value = serde_json::from_str(&text.replace("diff.schema.json#/", "#/")).unwrap();
     let shared = schema("diff")["$defs"].take();
@@ -129,7 +129,7 @@ fn only_what_the_change_touches_is_shown() {
     ] {
         assert!(run.stdout.contains(words), "{words}: {}", run.shown());
     }
-    // One that is asked for is looked at, whatever changed.
+    // A requested release is shown even without changes.
     let run = preview(&folder, &["dev/other"]);
     assert!(
         run.stdout.contains("this change does nothing"),
@@ -198,7 +198,7 @@ fn the_base_is_where_the_head_left_it() {
     git(&["checkout", "--quiet", "main"]);
     folder.write("manifests/app/app.yaml", &config_map("app", "2"));
     commit(&folder);
-    // What happened on the base in the meantime is not of this change.
+    // Later commits on the base are not part of this change.
     let run = preview(&folder, &["--head", "feature"]);
     assert!(run.stdout.contains("dev.other"), "{}", run.shown());
     assert!(!run.stdout.contains("dev.app"), "{}", run.shown());
@@ -257,7 +257,7 @@ fn a_comment_stays_within_its_limit_and_begins_with_what_is_dangerous() {
         assert_eq!(run.code, 0, "{}", run.stderr);
         assert!(run.stdout.len() <= limit, "{}", run.stdout.len());
         assert!(run.stdout.contains("301 to update"), "{}", run.stdout);
-        // All are named where that fits, and as many drawn as there is room for.
+        // All objects are listed if they fit, and as many as possible are shown in full.
         let is_cut = run.stdout.contains("more objects are not shown");
         assert_eq!(is_cut, !all, "{}", run.stdout);
         assert_eq!(run.stdout.contains("ConfigMap/app/c299"), all);
@@ -345,7 +345,7 @@ fn refusals_are_said_first() {
     let refusal = &document["environments"][0]["refusals"][0];
     assert_eq!(refusal["code"], "unknown-field", "{document:#}");
     assert_eq!(refusal["severity"], "error");
-    // The same mistake at the base is not of this change.
+    // An existing problem at the base is not part of this change.
     commit(&folder);
     folder.write(
         "manifests/app/app.yaml",
@@ -360,7 +360,7 @@ fn refusals_are_said_first() {
         "{}",
         run.shown()
     );
-    // Another one is.
+    // A new problem is.
     folder.write(
         "manifests/app/app.yaml",
         &broken.replace("  template:", "  paused: 'true'\n  template:"),

@@ -1,4 +1,4 @@
-//! Versions of one environment, taken over by another: a commit.
+//! Promotion of versions to another environment: a commit.
 
 use pleach_domain::repo::format::ForgeKind;
 use pleach_testkit::forge::{FakeForge, PROJECT, TOKEN};
@@ -65,7 +65,7 @@ fn promote_with(folder: &Folder, arguments: &[&str], variables: &[(&str, &str)])
 #[test]
 fn the_pin_is_committed_and_nothing_else() {
     let folder = repository();
-    // What somebody is editing stays as it is.
+    // Uncommitted changes of the user remain.
     folder.write("notes.md", "mine\n");
     let run = promote(&folder, &["--dry-run"]);
     assert_eq!(run.code, 0, "{}", run.shown());
@@ -88,7 +88,7 @@ fn the_pin_is_committed_and_nothing_else() {
         folder.read("environments/production.yaml"),
         PRODUCTION.replace("v1.0.0", "v1.1.0")
     );
-    // The preview shows what it does.
+    // The preview shows the effect.
     let run = folder.run(&["preview", "--base", "HEAD~1"]);
     assert!(
         run.stdout.contains("release production.web"),
@@ -206,7 +206,7 @@ fn bad_input_is_told_and_nothing_is_written() {
     assert_eq!(run.code, 3, "{}", run.shown());
 }
 
-/// Pushes the branch to a repository of its own from now on.
+/// Adds a bare repository as the upstream of the branch.
 fn publish(folder: &Folder, bare: &str) {
     git(folder, &["clone", "--quiet", "--bare", ".", bare]);
     git(folder, &["remote", "add", "origin", bare]);
@@ -225,7 +225,7 @@ fn with_a_forge_it_is_a_pull_request() {
     let bare = remote.path().join("example/fleet.git");
     let bare = bare.to_str().unwrap();
     publish(&folder, bare);
-    // What somebody is editing stays as it is.
+    // Uncommitted changes of the user remain.
     folder.write("notes.md", "mine\n");
     let push = [
         "--push",
@@ -262,7 +262,7 @@ fn with_a_forge_it_is_a_pull_request() {
         branch.starts_with("promote/staging-to-production-"),
         "{branch}"
     );
-    // The branch that was checked out is, and is as it was.
+    // The previous branch is checked out again, unchanged.
     assert_eq!(folder.read("environments/production.yaml"), PRODUCTION);
     assert_eq!(folder.read("notes.md"), "mine\n");
     let line = |arguments: &[&str]| git_line(&folder, arguments);
@@ -278,7 +278,7 @@ fn with_a_forge_it_is_a_pull_request() {
         &format!("{branch}:environments/production.yaml"),
     ]);
     assert!(there.contains("v1.1.0"), "{there}");
-    // Once more is the same branch.
+    // A repetition uses the same branch.
     let run = promote_with(&folder, &push, &variables);
     assert_eq!(run.code, 1, "{}", run.shown());
     assert!(run.stderr.contains("already exists"), "{}", run.shown());
@@ -293,7 +293,7 @@ fn why_there_is_no_pull_request_is_told_first() {
     let elsewhere = tempfile::tempdir().unwrap();
     let path = |name: &str| elsewhere.path().join(name).to_str().unwrap().to_owned();
     publish(&folder, &path("example/fleet.git"));
-    // Nothing can be signed, and the branch cannot be checked out again.
+    // Signing fails, and the branch cannot be checked out again.
     git(&folder, &["config", "commit.gpgSign", "true"]);
     git(&folder, &["config", "gpg.program", "/bin/false"]);
     let other = path("other");
@@ -323,7 +323,7 @@ fn why_there_is_no_pull_request_is_told_first() {
     }
 }
 
-/// What git prints.
+/// Returns the output of git.
 fn git_line(folder: &Folder, arguments: &[&str]) -> String {
     let output = std::process::Command::new("git")
         .args(arguments)

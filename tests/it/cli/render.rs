@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Folder;
 
-/// Planted where it may not get out.
+/// Planted secret.
 const PASSWORD: &str = "correct-horse-battery";
 
 const FILES: [(&str, &str); 7] = [
@@ -93,10 +93,10 @@ fn repository() -> Folder {
     Folder::with(&FILES)
 }
 
-/// Fails when a secret value is in a text, as it is or as base64.
+/// Fails if a text contains a secret value, plain or in base64.
 fn check_secret(text: &str) {
     assert!(!text.contains(PASSWORD), "{text}");
-    // Any alignment: base64 of a text that holds the password.
+    // Check all base64 alignments of a text with the password.
     for padding in ["", "x", "xx"] {
         let encoded = STANDARD.encode(format!("{padding}{PASSWORD}"));
         let inner = &encoded[4..encoded.len() - 4];
@@ -230,7 +230,7 @@ fn a_folder_with_files_of_others_is_left_alone() {
       hint: out holds files that pleach render did not write; name another folder
     ");
     assert_eq!(folder.files("out"), ["mine.txt"]);
-    // A marker that names files elsewhere opens no way out of the folder.
+    // A marker file with other paths cannot affect files outside of the folder.
     folder.write("out/.pleach-render", "mine.txt\n../pleach.yaml\n");
     let run = folder.run(&["render", "dev", "--out", "out"]);
     assert_eq!(run.code, 0, "{}", run.stderr);

@@ -1,4 +1,4 @@
-//! What is installed, from a server that has nothing but Releases.
+//! Status with a server that only provides Releases.
 
 use pleach::cli::Exit;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn releases() -> Vec<Value> {
     vec![release("prod.web", "v1"), release("stage.web", "v1")]
 }
 
-/// Knows Releases and forbids everything else, as to a user without rights.
+/// Answers Releases and forbids everything else, as for a user without permissions.
 fn script(seen: &Seen) -> Answer {
     match seen.path.as_str() {
         "/version" => Answer::ok(json!({"gitVersion": "v1.36.3"})),
@@ -65,7 +65,7 @@ fn script(seen: &Seen) -> Answer {
     }
 }
 
-/// Runs the program against a scripted server.
+/// Runs the program with a scripted server.
 async fn run(
     files: &'static [(&'static str, &'static str)],
     script: fn(&Seen) -> Answer,
@@ -96,8 +96,7 @@ async fn without_a_repository_the_cluster_is_shown() {
         run.stdout
     );
     assert!(lines[2].starts_with("stage/web  v1"), "{}", run.stdout);
-    // Nothing else may be needed; records in ConfigMaps and journals may be
-    // closed to us.
+    // No further requests are required. ConfigMap records and journals can be forbidden.
     paths.sort();
     let journals = "/api/v1/namespaces/pleach-system/configmaps";
     assert_eq!(
@@ -156,7 +155,7 @@ async fn an_environment_that_git_does_not_have_is_shown_with_a_warning() {
     let value: Value = serde_json::from_str(&shown.stdout).unwrap();
     assert_eq!(value["releases"][0]["environment"], "stage");
     assert_eq!(value["releases"][0]["installed"]["version"], "v1");
-    // Who names a repository means it.
+    // An explicitly named repository must be readable.
     let (refused, paths) = run(REPOSITORY, script, &["status", "stage", "--repo", "."]).await;
     assert_eq!(refused.code, i32::from(Exit::REPOSITORY.code()));
     assert_eq!(paths, [""; 0]);

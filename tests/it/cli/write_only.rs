@@ -1,5 +1,4 @@
-//! Values that `values.schema.json` marks `writeOnly` are shown nowhere, in
-//! whatever object they get to and whatever is said about it.
+//! Values marked `writeOnly` in `values.schema.json` are never printed, in any object and message.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,10 +7,10 @@ use rstest::rstest;
 use super::diff::commit;
 use super::{Folder, Run};
 
-/// Planted as the value of `password`: before, and now.
+/// Planted values of `password`: previous and current.
 const PLANTED: [&str; 2] = ["former-zq4wrench8k", "present-zq4wrench8k"];
 
-/// What both have in common, in every form that would give it away.
+/// Common substring of both, to detect any leaked form.
 const KERNEL: &str = "zq4wrench8k";
 
 const SCHEMA: &str = r#"{
@@ -22,7 +21,7 @@ const SCHEMA: &str = r#"{
   }
 }"#;
 
-/// As it is, as part of a text, in base64, and as an argument.
+/// Objects with the value alone, within a text, in base64, and as an argument.
 const OBJECTS: &str = "\
 apiVersion: v1
 kind: ConfigMap
@@ -72,13 +71,13 @@ fn edit(folder: &Folder, file: &str, from: &str, to: &str) {
     folder.write(file, &text.replace(from, to));
 }
 
-/// Fails when a planted value is in an output, as it is or in base64.
+/// Fails if an output contains a planted value, plain or in base64.
 #[track_caller]
 fn check(run: &Run) {
     for text in [&run.stdout, &run.stderr] {
         assert!(!text.contains(KERNEL), "{}", run.shown());
         for planted in PLANTED {
-            // Wherever it stands in what was encoded.
+            // Check all base64 alignments.
             for padding in ["", "x", "xx"] {
                 let encoded = STANDARD.encode(format!("{padding}{planted}"));
                 let inner = &encoded[4..encoded.len() - 4];
@@ -105,7 +104,7 @@ fn a_write_only_value_is_in_no_output(#[case] arguments: &[&str]) {
     let run = folder.run(arguments);
     check(&run);
     assert_eq!(run.code, 0, "{}", run.shown());
-    // What is not secret is shown beside it.
+    // Other values are shown beside it.
     if arguments[0] != "lint" {
         assert!(run.stdout.contains("debug"), "{}", run.shown());
         assert!(run.stdout.contains("<secret"), "{}", run.shown());
@@ -127,7 +126,7 @@ fn a_changed_write_only_value_is_followed_by_its_number() {
     );
 }
 
-/// What is wrong stands where the value is, and is said without it.
+/// The finding has the location of the value, but not the value.
 #[rstest]
 #[case::an_unknown_field(TEMPLATE, "\ndata:", "\ndate:", "unknown-field")]
 #[case::of_another_type(

@@ -109,7 +109,7 @@ pub const CODES: [Code; 78] = [
     ),
     code(
         "never-ready",
-        "A Job with `suspend: true` or a Deployment with `paused: true`: an apply waits for it until its timeout, unless something in the cluster lets it go on.",
+        "A Job that runs once (`pleach.dev/run: once`) with `suspend: true`: an apply waits for it until its timeout, unless something in the cluster lets it go on.",
     ),
     code("not-a-file", "A link or a submodule; neither is followed."),
     code(

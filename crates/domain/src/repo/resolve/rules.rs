@@ -1,4 +1,4 @@
-//! What a bundle says in CEL, checked.
+//! Resolution of a bundle's CEL rules.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use crate::object::yaml::Node;
 use crate::readiness::Rules;
 use crate::repo::{SecretRule, well_known_group};
 
-/// What must hold before a change. What the bundle's secret fields name is
-/// never in a message.
+/// Resolves the checks that must pass before a change. Refuses messages that contain the bundle's
+/// secret fields.
 pub(super) fn checks(
     source: &Source,
     secret: &[SecretRule],
@@ -41,7 +41,7 @@ pub(super) fn checks(
     read
 }
 
-/// What "ready" means for kinds.
+/// Resolves the readiness rules.
 pub(super) fn readiness(source: &Source, findings: &mut Vec<Finding>) -> Rules {
     let rules = source.body.readiness.as_deref().unwrap_or_default();
     let nodes = source.node.get("readiness").map_or(&[][..], Node::items);
@@ -76,7 +76,7 @@ pub(super) fn readiness(source: &Source, findings: &mut Vec<Finding>) -> Rules {
     }
 }
 
-/// A rule is about the objects of one kind whose group is known.
+/// Checks that a rule selects objects of one kind, whose group is known.
 pub(super) fn check_objects(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
     if target.kind == "*" || target.service.is_some() {
         findings.push(invalid(node, "`forEach` names one kind").hint("write kind and group"));
@@ -86,7 +86,7 @@ pub(super) fn check_objects(target: &Selector, node: &Node, findings: &mut Vec<F
     }
 }
 
-/// What is wrong with an expression, at the line it is written in.
+/// Reports a wrong expression, at its line.
 pub(super) fn expression(node: &Node, field: &str, error: &CompileError) -> Finding {
     let place = node.get(field).map_or_else(|| node.origin(), Node::origin);
     Finding::error(
@@ -95,7 +95,7 @@ pub(super) fn expression(node: &Node, field: &str, error: &CompileError) -> Find
         format!("`{field}`: {error}"),
     )
     .at(place)
-    .hint("it is an expression in CEL, see docs/checks.md")
+    .hint("it is an expression in CEL, see docs/reference/checks.md")
 }
 
 fn invalid(node: &Node, message: impl Into<String>) -> Finding {
