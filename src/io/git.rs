@@ -50,7 +50,7 @@ pub enum GitError {
     Open {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: git2::Error,
     },
@@ -115,7 +115,7 @@ pub enum GitError {
         base: String,
         /// Head revision.
         head: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: git2::Error,
     },
@@ -130,13 +130,13 @@ pub enum GitError {
     /// The branch has no upstream.
     #[error("branch {branch} has no upstream to push to")]
     NoUpstream {
-        /// Its name.
+        /// Name.
         branch: String,
     },
     /// A push would include other commits.
     #[error("branch {branch} has {commits} commits that are not pushed; they would go along")]
     Ahead {
-        /// Its name.
+        /// Name.
         branch: String,
         /// Number of these commits.
         commits: String,
@@ -144,7 +144,7 @@ pub enum GitError {
     /// Another process committed in the meantime.
     #[error("branch {branch} moved meanwhile; nothing was committed")]
     Moved {
-        /// Its name.
+        /// Name.
         branch: String,
     },
     /// The remote has commits that this clone lacks.
@@ -158,16 +158,16 @@ pub enum GitError {
     /// The program git could not be run.
     #[error("failed to run git")]
     NoProgram {
-        /// Why.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
     /// A program that the controller needs could not be run.
     #[error("failed to run {name}")]
     Tool {
-        /// Its name.
+        /// Name.
         name: &'static str,
-        /// Why.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
@@ -208,7 +208,7 @@ pub enum GitError {
     ReadStatus {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: git2::Error,
     },

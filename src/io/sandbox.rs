@@ -1,7 +1,7 @@
 //! Sandbox of a process that parses untrusted files. It restricts files, system calls and access to
 //! other processes.
 //!
-//! A vulnerability in a parser could execute arbitrary code. That code then reaches one folder, but
+//! A vulnerability in a parser could execute arbitrary code. Such code then reaches one folder, but
 //! no credentials, no unneeded network and no memory of the controller.
 
 use std::path::Path;

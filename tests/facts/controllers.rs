@@ -1,4 +1,4 @@
-//! What controllers do to objects, theirs and ours.
+//! Changes of controllers to their objects and ours.
 
 use super::*;
 
@@ -102,7 +102,7 @@ async fn a_job_deleted_without_a_word_leaves_its_pods() {
         server.get(&path).await.code == 404
     })
     .await;
-    // A finalizer keeps it for a moment; the pod loses its owner and stays.
+    // A finalizer delays it. The pod loses its owner and remains.
     until("the pod is an orphan", async || {
         let list = server.get(&pods).await.ok();
         list["items"][0]["metadata"]["ownerReferences"].is_null()

@@ -1,4 +1,4 @@
-//! Definitions of kinds: versions that come and go, lists that change their type.
+//! CRDs: added and removed versions, and lists that change their type.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn thing(group: &str, version: &str, spec: Value) -> Value {
 }
 
 impl Server {
-    /// Applies a definition and waits until its kind answers at a version.
+    /// Applies a CRD and waits until its kind is served at a version.
     async fn define(&self, group: &str, definition: &Value, version: &str) -> Value {
         let path =
             format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.{group}");
@@ -85,7 +85,7 @@ async fn a_version_that_managed_fields_record_must_be_left_before_it_goes() {
         .ok();
     assert_eq!(our_entry(&before).0, format!("\"{group}/v1beta1\""));
 
-    // Not served any more: harmless.
+    // A version that is no longer served is harmless.
     let unserved = definition(group, &[("v1beta1", false, any()), new.clone()], "v1");
     server.define(group, &unserved, "v1").await;
     let old_list = server.path(&format!("/apis/{group}/v1beta1"), "things");
@@ -96,7 +96,7 @@ async fn a_version_that_managed_fields_record_must_be_left_before_it_goes() {
     let wanted = thing(group, "v1", json!({"k": "w", "l": "v"}));
     server.dry_run(&at("v1"), &wanted).await.ok();
 
-    // Gone from the definition: no apply gets through, by force neither.
+    // After its removal from the CRD, every apply fails, even with force.
     server
         .define(group, &definition(group, &[new], "v1"), "v1")
         .await;
@@ -114,7 +114,7 @@ async fn a_version_that_managed_fields_record_must_be_left_before_it_goes() {
         assert_eq!(answer.refused(), (500, expected.clone()));
     }
 
-    // Our entry at the new version is all it takes.
+    // Our entry at the new version is sufficient.
     let live = server.get(&at("v1")).await.ok();
     let all = entries(&live["metadata"]);
     let position = all

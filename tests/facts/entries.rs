@@ -1,4 +1,4 @@
-//! Our entry in managedFields: what moves it and what does not.
+//! Changes of our managedFields entry.
 
 use rstest::rstest;
 
@@ -22,8 +22,8 @@ async fn the_same_apply_writes_nothing_and_gives_back_the_same_entry() {
     assert_eq!(our_entry(&again), our_entry(&first));
     assert_eq!(owners(&again), [format!("{OURS} Apply")]);
 
-    // Without controllers that write to it nothing moves at all; the same
-    // values of another manager are a write.
+    // Without controllers that write to it, nothing changes. The same values from another manager
+    // are a write.
     let path = server.config_map_path();
     let first = server
         .apply(&path, &config_map(json!({"k": "1"})))
@@ -92,7 +92,7 @@ async fn the_scale_subresource_takes_the_field_from_us() {
         [format!("{OURS} Apply"), "someone Update scale".to_owned()]
     );
 
-    // A zero has no owner: a later apply conflicts with nobody.
+    // A zero has no owner, so a later apply has no conflict.
     server
         .merge(&scale, json!({"spec": {"replicas": 0}}))
         .await
@@ -143,7 +143,7 @@ async fn a_role_with_more_rules_has_the_same_entry() {
         .ok();
     let narrow = server.apply(&path, &role(json!([rule("get")]))).await.ok();
     assert_eq!(our_entry(&narrow), our_entry(&wide));
-    // The list is atomic: who reorders it has it as a whole.
+    // The list is atomic: a manager that reorders it owns all of it.
     server
         .apply(&path, &role(json!([rule("get"), rule("list")])))
         .await
@@ -173,7 +173,7 @@ async fn a_label_that_was_removed_and_added_is_only_in_the_entry() {
     assert_ne!(our_entry(&after), our_entry(&before));
     let predicted = server.dry_run(&path, &object).await.ok();
     assert_eq!(our_entry(&predicted), our_entry(&before));
-    // An apply of the same value conflicts with nobody and has it beside them.
+    // An apply of the same value has no conflict and shares the ownership.
     let applied = server.apply(&path, &object).await.ok();
     assert_eq!(fields_of(&applied, "someone"), [".metadata.labels.tier"]);
 }

@@ -1,8 +1,8 @@
 //! Facts about the API server that pleach relies on, and tests of the test kit.
 //!
-//! These tests check Kubernetes and not pleach: a version that behaves differently
-//! fails them by name. `make facts` runs them; `make test` does not. They read all
-//! entries of `metadata.managedFields`, not only ours.
+//! These tests check Kubernetes and not pleach: a version that behaves differently fails them by
+//! name. `make facts` runs them; `make test` does not. They read all entries of
+//! `metadata.managedFields`, not only ours.
 
 #![expect(
     clippy::unwrap_used,
@@ -40,20 +40,20 @@ use plane::shared;
 use pleach_domain::diff::ownership::{FieldSet, apply_entry, entries};
 use serde_json::{Value, json};
 
-/// The manager whose applies are looked at.
+/// Field manager under test.
 const OURS: &str = "pleach/facts.all";
 
-/// Bare requests to the shared API server, in a namespace of the test's own.
+/// Plain client of the shared API server, with a namespace for the test.
 struct Server {
     client: kube::Client,
     namespace: &'static str,
 }
 
-/// What the server said.
+/// Answer of the server.
 #[derive(Debug, Clone)]
 struct Answer {
     code: u16,
-    /// The object or Status; a text where it was no JSON.
+    /// Object or Status. A string if the body is not JSON.
     body: Value,
 }
 
@@ -64,7 +64,7 @@ impl Answer {
         self.body
     }
 
-    /// The code and the message of a Status.
+    /// Returns code and message of a Status.
     #[track_caller]
     fn refused(self) -> (u16, String) {
         assert!(self.code >= 400, "{self:?}");
@@ -74,7 +74,7 @@ impl Answer {
 }
 
 impl Server {
-    /// Connects and makes the namespace.
+    /// Connects and creates the namespace.
     async fn with(namespace: &'static str) -> Self {
         let kubeconfig = Kubeconfig::read_from(shared().kubeconfig()).unwrap();
         let options = KubeConfigOptions::default();
@@ -117,7 +117,7 @@ impl Server {
             .await
     }
 
-    /// A server-side apply with whatever is in the query.
+    /// Sends a server-side apply with a query.
     async fn apply_with(&self, query: &str, path: &str, body: &Value) -> Answer {
         let path = format!("{path}?{query}");
         self.send("PATCH", &path, "application/apply-patch+yaml", body)
@@ -148,21 +148,21 @@ impl Server {
         self.send("POST", &path, "application/json", body).await
     }
 
-    /// A merge patch as somebody else.
+    /// Sends a merge patch as another manager.
     async fn merge(&self, path: &str, patch: Value) -> Answer {
         let path = format!("{path}?fieldManager=someone");
         self.send("PATCH", &path, "application/merge-patch+json", &patch)
             .await
     }
 
-    /// The same as a dry run.
+    /// Sends a merge patch as a dry run.
     async fn merge_dry(&self, path: &str, patch: Value) -> Answer {
         let path = format!("{path}?fieldManager=someone&dryRun=All");
         self.send("PATCH", &path, "application/merge-patch+json", &patch)
             .await
     }
 
-    /// A JSON patch as somebody else.
+    /// Sends a JSON patch as another manager.
     async fn json_patch(&self, path: &str, patch: Value) -> Answer {
         let path = format!("{path}?fieldManager=someone");
         self.send("PATCH", &path, "application/json-patch+json", &patch)
@@ -174,7 +174,7 @@ impl Server {
             .await
     }
 
-    /// The path of an object of the namespace, or of a collection.
+    /// Returns the path of an object or collection in the namespace.
     fn path(&self, api: &str, rest: &str) -> String {
         format!("{api}/namespaces/{}/{rest}", self.namespace)
     }
@@ -192,7 +192,7 @@ fn config_map(data: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data})
 }
 
-/// A Deployment without pods, whose lists have an order.
+/// Returns a Deployment without replicas and with ordered lists.
 fn deployment() -> Value {
     let container = |name: &str| json!({"name": name, "image": "i"});
     let mut app = container("app");
@@ -203,8 +203,8 @@ fn deployment() -> Value {
             "spec": {"initContainers": [container("i1"), container("i2")], "containers": [app]}}}})
 }
 
-/// Every entry as `manager operation`, with the subresource where there is one;
-/// without what controllers write to the status.
+/// Returns every entry as `manager operation`, with its subresource, if any. Omits status entries
+/// of controllers.
 fn owners(object: &Value) -> Vec<String> {
     let mut owners: Vec<String> = entries(&object["metadata"])
         .iter()
@@ -224,7 +224,7 @@ fn owners(object: &Value) -> Vec<String> {
     owners
 }
 
-/// Our own entry without its time, which is what a fingerprint is made of.
+/// Returns our entry without its time, from which the fingerprint is computed.
 #[track_caller]
 fn our_entry(object: &Value) -> (String, Value) {
     let entry = apply_entry(&object["metadata"], OURS);
@@ -232,7 +232,7 @@ fn our_entry(object: &Value) -> (String, Value) {
     (entry["apiVersion"].to_string(), entry["fieldsV1"].clone())
 }
 
-/// The fields of a manager, over all of its entries.
+/// Returns the fields of a manager in all of its entries.
 fn fields_of(object: &Value, manager: &str) -> Vec<String> {
     let all = entries(&object["metadata"]).iter();
     let fields = all
@@ -243,7 +243,7 @@ fn fields_of(object: &Value, manager: &str) -> Vec<String> {
     fields.leaves().iter().map(ToString::to_string).collect()
 }
 
-/// Asks again until it holds; controllers notice things in their own time.
+/// Polls until the condition holds, because controllers act asynchronously.
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !holds().await {

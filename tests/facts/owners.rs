@@ -1,4 +1,4 @@
-//! Two owners of a field, made-up owners, and how entries are repaired.
+//! Shared fields, invented owners, and repair of entries.
 
 use rstest::rstest;
 
@@ -24,7 +24,7 @@ async fn without_entries_the_server_makes_an_owner_up(
     let wiped = server.json_patch(&path, wipe).await.ok();
     assert_eq!(owners(&wiped), [""; 0]);
 
-    // It holds every live field beside us.
+    // It shares every live field with us.
     let again = server
         .apply(&path, &config_map(json!({"a": "1", "b": "1"})))
         .await
@@ -41,14 +41,14 @@ async fn without_entries_the_server_makes_an_owner_up(
         message.contains(r#"conflict with "before-first-apply" using v1: .data.a"#),
         "{message}"
     );
-    // What git lacks stays for ever.
+    // Fields that git lacks remain forever.
     let less = server
         .apply(&path, &config_map(json!({"a": "1"})))
         .await
         .ok();
     assert_eq!(less["data"]["b"], "1");
 
-    // Its entry becomes ours, and all is well.
+    // Its entry becomes ours, and the field is removed.
     let (version, fields) = ("v1", entries(&less["metadata"]));
     let made_up = fields
         .iter()
@@ -182,7 +182,7 @@ async fn a_conflict_names_manager_and_field_in_its_causes() {
         ])
     );
     assert!(answer.body["details"]["name"].is_null() && answer.body["details"]["kind"].is_null());
-    // By force it is ours alone.
+    // With force, we own it alone.
     let forced = server
         .force(&path, &config_map(json!({"k": "2", "l": "2"})))
         .await
@@ -240,13 +240,13 @@ async fn a_manager_has_one_entry_whatever_the_version() {
     let at_two = server.apply(&path("v2"), &scaler("v2")).await.ok();
     assert_eq!(owners(&at_two), [format!("{OURS} Apply")]);
     assert_eq!(our_entry(&at_two).0, r#""autoscaling/v2""#);
-    // A write of others at another version leaves ours as it is.
+    // A write of another manager at another version does not change our entry.
     let patched = server
         .merge(&path("v1"), json!({"spec": {"minReplicas": 2}}))
         .await
         .ok();
     assert_eq!(our_entry(&patched), our_entry(&at_two));
-    // A planted second one is not kept.
+    // A second entry of ours is not preserved.
     let live = server.get(&path("v2")).await.ok();
     let mut all = entries(&live["metadata"]).to_vec();
     let mut second = apply_entry(&live["metadata"], OURS).unwrap().clone();

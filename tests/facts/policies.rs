@@ -1,4 +1,4 @@
-//! Admission policies: mutations of what others write, and gates.
+//! Admission policies: mutations of other clients' writes, and gates.
 
 use super::*;
 
@@ -98,7 +98,7 @@ async fn a_gate_is_probed_through_a_rule_that_nobody_is_exempt_from() {
                 .contains("denied request: closed")
     })
     .await;
-    // Only that name, and who is exempt passes elsewhere.
+    // Only that name is refused, and exempt users pass elsewhere.
     server
         .create("test&dryRun=All", &all, &config_map(json!({})))
         .await
@@ -107,7 +107,7 @@ async fn a_gate_is_probed_through_a_rule_that_nobody_is_exempt_from() {
         .dry_run(&server.deployment_path(), &deployment())
         .await
         .ok();
-    // What does not fit is refused before the policy is asked.
+    // An invalid object is refused before the policy is evaluated.
     let mut invalid = deployment();
     invalid["spec"]["replicas"] = json!(-1);
     assert_eq!(

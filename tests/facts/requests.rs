@@ -1,4 +1,4 @@
-//! What the server takes in a request and what it refuses.
+//! Accepted and refused requests.
 
 use rstest::rstest;
 
@@ -72,7 +72,7 @@ async fn only_a_uid_says_that_an_object_must_be_there() {
         message.contains("and no existing object was found"),
         "{message}"
     );
-    // A resourceVersion does not.
+    // A resourceVersion does not prevent creation.
     let mut object = config_map(json!({}));
     object["metadata"]["resourceVersion"] = json!("1");
     assert_eq!(server.apply(&path, &object).await.code, 201);
@@ -164,7 +164,7 @@ async fn a_selector_watch_sends_a_deletion_when_the_label_goes() {
     let watch =
         format!("{all}?watch=true&labelSelector=set%3Dx&resourceVersion={since}&timeoutSeconds=2");
     let event = server.get(&watch).await.ok();
-    // One event is JSON by itself.
+    // A single event is valid JSON.
     assert_eq!(event["type"], "DELETED", "{event}");
     assert_eq!(event["object"]["metadata"]["name"], "a");
     assert!(server.get(&path).await.code == 200);

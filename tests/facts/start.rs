@@ -64,12 +64,12 @@ fn pods_that_answer_need_a_network_of_their_own() {
     assert!(matches!(error, ThrowawayError::NotIsolated));
 }
 
-/// Says to a copy of this test program what it has to be.
+/// Variable with the role of a copy of this test program.
 const ROLE: &str = "PLEACH_TEST_ROLE";
 
 /// A control plane whose owner is killed leaves no process and no folder.
 ///
-/// The owner is a copy of this program that runs this very test.
+/// The owner is a copy of this program that runs this test.
 #[rstest]
 #[case::host("host")]
 #[case::namespace("namespace")]
@@ -96,7 +96,7 @@ fn killed_owner_leaves_nothing(#[case] network: &str) {
         .find_map(|line| Some(PathBuf::from(line.unwrap().strip_prefix("folder: ")?)))
         .expect("the copy says where its control plane is");
     assert!(folder.exists());
-    // Programs of the control plane are known by their working directory.
+    // The programs are identified by their working directory.
     assert_eq!(processes_in(&folder), 2, "etcd and kube-apiserver");
 
     owner.kill().unwrap();
@@ -114,7 +114,7 @@ fn killed_owner_leaves_nothing(#[case] network: &str) {
     }
 }
 
-/// Makes a command that runs one test in a role.
+/// Creates a command that runs one test in a role.
 fn copy_of(mut program: Command, test: &str, role: &str) -> Command {
     program
         .args(["--exact", test, "--nocapture"])
@@ -143,7 +143,7 @@ fn play(role: &str) {
     }
 }
 
-/// Counts the processes that work in a folder, or did when it was still there.
+/// Counts the processes whose working directory is, or was, in a folder.
 fn processes_in(folder: &Path) -> usize {
     #[expect(clippy::disallowed_methods, reason = "processes come and go meanwhile")]
     let is_inside = |entry: std::fs::DirEntry| {

@@ -1,5 +1,4 @@
-//! The world behaves like the product it plays: its users and its pods notice
-//! the same things as in life.
+//! The world simulates its product correctly: users and pods observe the same as with the real one.
 
 #![expect(
     clippy::disallowed_methods,
@@ -42,7 +41,7 @@ async fn control_plane() -> ControlPlane {
     .unwrap()
 }
 
-/// The two deployments of a version, as far as the world looks at them.
+/// Returns the two Deployments of a version, with the fields that the world uses.
 fn workloads(namespace: &str) -> String {
     ["api", "controller"]
         .map(|component| {
@@ -69,7 +68,7 @@ spec:
         .join("---\n")
 }
 
-/// Applies what the example's bundle has in plain files, and the workloads.
+/// Applies the plain files of the example's bundle and the workloads.
 fn install(kubectl: &Kubectl, version: &str, namespace: &str) {
     let bundle = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/kubevirt");
     let folder = tempfile::tempdir().unwrap();
@@ -87,7 +86,7 @@ fn install(kubectl: &Kubectl, version: &str, namespace: &str) {
 }
 
 fn registered(kubectl: &Kubectl) {
-    // kubectl waits for the creation of one object at a time.
+    // kubectl can wait for the creation of only one object at a time.
     for name in REGISTRATIONS.split_whitespace() {
         run(kubectl, &format!("wait --for=create {name} --timeout=60s"));
     }
@@ -122,13 +121,13 @@ async fn pods_register_and_answer_and_their_loss_is_noticed() {
         r#"{"gitVersion":"testkit"}"#
     );
 
-    // Every write of the user is seen by both webhooks.
+    // Both webhooks see every write of the user.
     world.start_user().await.unwrap();
     world.more_writes(30, PATIENCE).await.unwrap();
     let report = world.report();
     assert!(report.is_clean(), "{report}");
 
-    // The validator says no, and the mutator leaves its mark.
+    // The validator denies, and the mutator adds its annotation.
     let folder = tempfile::tempdir().unwrap();
     let object = folder.path().join("vm.yaml");
     let instance = |annotation: &str| {
@@ -148,7 +147,7 @@ async fn pods_register_and_answer_and_their_loss_is_noticed() {
     let mine = kubectl.json(&["get", "vmi", "mine", "-n", USERS]).unwrap();
     assert_eq!(mine["metadata"]["annotations"][MUTATED], "kube-system");
 
-    // The backend goes, the registrations stay: nobody can write any more.
+    // Without the backend but with the registrations, all writes fail.
     run(
         &kubectl,
         "delete -n=kube-system deployment/virt-api service/virt-api",
@@ -170,7 +169,7 @@ async fn pods_register_and_answer_and_their_loss_is_noticed() {
         "{report}"
     );
 
-    // Without registrations they can, but nothing validates.
+    // Without registrations, writes succeed without validation.
     run(&kubectl, &format!("delete {REGISTRATIONS}"));
     let before = world.report();
     world.more_writes(30, PATIENCE).await.unwrap();
@@ -221,8 +220,8 @@ async fn pods_in_another_namespace_crash_until_the_registrations_are_gone() {
             )),
         "{crashes:?}"
     );
-    // The new bindings took the rights of the old controller away: it cannot
-    // renew its lock any more, while the new one has a lock of its own.
+    // The new bindings removed the permissions of the old controller. It can no longer renew its
+    // lock, while the new one has its own.
     run(
         &kubectl,
         &format!("wait -n=kube-system pod -l=kubevirt.io=virt-controller {CRASHES}"),
@@ -252,7 +251,7 @@ async fn pods_in_another_namespace_crash_until_the_registrations_are_gone() {
     let service = kubectl.json(&["get", SERVICE]).unwrap();
     assert_eq!(service["spec"]["service"]["namespace"], "kubevirt");
 
-    // What answers now is a pod of the new namespace, with its own authority.
+    // A pod of the new namespace answers now, with its own CA.
     world.start_user().await.unwrap();
     world.more_writes(10, PATIENCE).await.unwrap();
     assert!(world.report().is_clean(), "{}", world.report());

@@ -1,4 +1,4 @@
-//! Large bundles of today: definitions that exceed what an annotation holds.
+//! Large current bundles: CRDs that exceed the size limit of an annotation.
 
 use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -90,7 +90,7 @@ async fn they_are_applied_and_then_nothing_is_left_to_do() {
     let id = proof::cluster_id(&kubectl).unwrap();
     let repo = fleet();
     let pleach = Program::new(program(), repo.path(), plane.kubeconfig());
-    // No node: no pod ever runs, so nothing is waited for.
+    // Without nodes no pods run, so do not wait.
     let apply = ["apply", "test", "--yes", "--wait=none", "--cluster-id", &id];
     let [first, then] = [0, 1].map(|index| BUNDLES.map(|(_, _, versions)| versions[index]));
     apply_twice(&plane, &pleach, &apply).await;
@@ -109,7 +109,7 @@ async fn they_are_applied_and_then_nothing_is_left_to_do() {
     }
 }
 
-/// The second time, nothing is written and nothing is asked.
+/// Verifies that the second apply writes nothing and sends no dry runs.
 async fn apply_twice(plane: &ControlPlane, pleach: &Program, apply: &[&str]) {
     let run = pleach.run(apply).await.unwrap().ended_with(0).unwrap();
     for (bundle, _, _) in BUNDLES {
@@ -121,7 +121,7 @@ async fn apply_twice(plane: &ControlPlane, pleach: &Program, apply: &[&str]) {
     let run = pleach.run(apply).await.unwrap().ended_with(0).unwrap();
     let events = requests(plane, begun).await;
     assert_eq!(events.writes().to_string(), "", "{run}");
-    // Roles that stay wider until somebody looks are not as git has them.
+    // Roles that remain wider until the next reconcile differ from git.
     let asked = events.dry_runs().filter(|event| {
         let object = event.object_ref.as_ref();
         object.is_none_or(|object| object.api_group != "rbac.authorization.k8s.io")

@@ -1,5 +1,4 @@
-//! Manifests that people really ship: lint finds their mistakes and nothing
-//! else.
+//! Published manifests: lint finds only their real mistakes.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +6,7 @@ use pleach_domain::lint;
 
 use crate::{files, load, read, repository};
 
-/// What may be wrong with them: removed versions, and lists in which a port
-/// stands twice.
+/// Known mistakes: removed API versions, and duplicate ports.
 const KNOWN: [&str; 2] = ["api-not-served", "duplicate-item"];
 
 #[test]
@@ -16,8 +14,8 @@ fn only_real_mistakes_are_found() {
     let mut found: BTreeMap<String, usize> = BTreeMap::new();
     let mut objects = 0;
     for file in files(".yaml") {
-        // A folder of its own each: versions repeat their objects. One file has
-        // tabs, which is a test of its own.
+        // Use a separate folder for each, because versions repeat objects. One file with tabs has
+        // its own test.
         if file == "cdi/v1.4.1/cdi.yaml" {
             continue;
         }
@@ -28,7 +26,7 @@ fn only_real_mistakes_are_found() {
         for finding in linted.findings.iter().filter(|finding| finding.is_error()) {
             assert!(KNOWN.contains(&&*finding.code), "{file}: {finding:#?}");
             *found.entry(finding.code.clone()).or_default() += 1;
-            // The place is the line that says so.
+            // The location is the line of the mistake.
             let place = finding.place.as_ref().unwrap();
             let line = text.lines().nth(place.line - 1).unwrap();
             let expected = match finding.code.as_str() {

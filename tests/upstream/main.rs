@@ -1,6 +1,5 @@
-//! Tests on manifests of upstream projects, as they are in life: large, old,
-//! and written by other tools. They are not part of the repository;
-//! `make test-upstream DATA=folder` says where they lie.
+//! Tests with manifests of upstream projects: large, old, and written by other tools. They are not
+//! in this repository; `make test-upstream DATA=folder` sets their location.
 
 #![expect(
     clippy::unwrap_used,
@@ -23,10 +22,10 @@ use pleach_domain::kinds::KindTable;
 use pleach_domain::repo::{MemoryTree, ResolvedEnvironment, resolve};
 use semver::Version;
 
-/// Names the folder with the manifests.
+/// Variable with the folder of the manifests.
 const DATA: &str = "PLEACH_UPSTREAM_DATA";
 
-/// A path below the folder with the manifests.
+/// Returns a path in the folder of the manifests.
 fn data(path: &str) -> PathBuf {
     let Some(folder) = std::env::var_os(DATA) else {
         panic!("{DATA} is not set; run `make test-upstream DATA=folder`");
@@ -39,8 +38,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Files below the folder with the manifests whose names end like this, sorted;
-/// as paths below it.
+/// Returns the files whose names have this ending, sorted, as paths relative to the folder.
 fn files(ending: &str) -> Vec<String> {
     let root = data("");
     let mut found = Vec::new();
@@ -66,8 +64,7 @@ fn files(ending: &str) -> Vec<String> {
     found
 }
 
-/// Files of a repository with one environment `test` and a bundle `app`
-/// without versions.
+/// Returns the files of a repository with one environment `test` and an unversioned bundle `app`.
 fn repository(content: &[(&str, String)], values: &str) -> Vec<(String, String)> {
     let mut files = vec![
         (
@@ -100,7 +97,7 @@ fn load(files: Vec<(String, String)>) -> (MemoryTree, ResolvedEnvironment, KindT
     (tree, environment, kinds)
 }
 
-/// The program that is tested.
+/// Returns the program under test.
 fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_pleach"))
 }

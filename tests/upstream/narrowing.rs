@@ -1,5 +1,5 @@
-//! Roles that upstream narrowed: what the pods that still run may need stays
-//! until the end. Offline: the plan against what the former version renders to.
+//! Roles that upstream narrowed: permissions of running pods are retained until the end. Offline:
+//! the plan is compared with the rendered previous version.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use pleach_domain::kinds::KindTable;
 use pleach_domain::object::DigestKey;
 use pleach_domain::observe::{Base, Observed};
 use pleach_domain::order::StageName;
-use pleach_domain::plan::{Body, Desired, Op, Plan, Policy, Terms, plan};
+use pleach_domain::plan::{Body, Desired, Digests, Op, Plan, Policy, Terms, plan};
 use pleach_domain::render::render;
 use pleach_domain::repo::{PrunePolicy, Sequence, VersionPolicy};
 use semver::VersionReq;
@@ -17,8 +17,7 @@ use serde_json::Value;
 
 use crate::{load, read, repository};
 
-/// Definitions of these versions are written in an API that is gone, which
-/// render refuses; they are not what is compared here.
+/// Removes CRDs. These versions use a removed API, which render refuses, and are not compared here.
 fn without_definitions(text: &str) -> String {
     let documents = text.split("\n---\n");
     let kept = documents.filter(|text| !text.contains("kind: CustomResourceDefinition"));
@@ -41,7 +40,7 @@ fn desired(version: &str) -> Desired {
         create_namespace: true,
         manifests: rendered.manifests,
         runtime_objects: Vec::new(),
-        digests: BTreeMap::new(),
+        digests: Digests::default(),
         ignored: Ignored::default(),
         findings: Vec::new(),
         terms: Terms::default(),
@@ -78,7 +77,7 @@ fn upgrade() -> (Desired, Plan) {
     (after, plan)
 }
 
-/// Whether a role has a rule with this group, resource and verb.
+/// Returns whether a role has a rule with this group, resource and verb.
 fn allows(role: &Value, (group, resource, verb): (&str, &str, &str)) -> bool {
     let has = |rule: &Value, field: &str, text: &str| {
         let items = rule[field].as_array().into_iter().flatten();
@@ -107,7 +106,7 @@ fn what_running_pods_may_need_goes_last() {
             .filter(|step| step.object.kind == "ClusterRole" && step.object.name == role)
             .collect();
         let stages: Vec<&StageName> = steps.iter().map(|step| &step.stage).collect();
-        // Either the role also gets rules, or all it does is lose some.
+        // Either the role also gains rules, or it only loses some.
         let (first, last) = match steps.as_slice() {
             [first, last] => (Some(first), last),
             [last] => (None, last),
@@ -137,7 +136,7 @@ fn what_running_pods_may_need_goes_last() {
         let manifest = manifests.find(|one| one.id() == &last.object).unwrap();
         assert!(!allows(&manifest.value(), lost), "{role}");
     }
-    // Workloads are between them.
+    // Workloads are applied in between.
     let position = |stage: &StageName| plan.steps.iter().position(|step| step.stage == *stage);
     assert!(position(&StageName::Workloads) < position(&StageName::Shrink));
     assert!(position(&StageName::Workloads).is_some());

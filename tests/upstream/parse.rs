@@ -1,4 +1,4 @@
-//! Files are read as kubectl reads them.
+//! Files are parsed like kubectl does.
 
 use std::process::Command;
 
@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use crate::{data, files, load, read, repository};
 
-/// Tabs after keys: kubectl takes them, pleach refuses them by intent.
+/// File with tabs after keys, which kubectl accepts and pleach refuses intentionally.
 const WITH_TABS: &str = "cdi/v1.4.1/cdi.yaml";
 
-/// What kubectl reads from a file. It has no command that prints a file as it
-/// is without a server, but one that adds an annotation.
+/// Returns kubectl's parse of a file. Without a server, kubectl can only print a file with an added
+/// annotation.
 fn by_kubectl(file: &str) -> Vec<Value> {
     let output = Command::new(binaries().find("kubectl").unwrap())
         .args(["annotate", "--local", "x=y", "-o", "json", "-f"])

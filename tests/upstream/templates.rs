@@ -1,11 +1,11 @@
-//! Templates render to what upstream's own tools make of them.
+//! Rendered templates equal the output of upstream's own tools.
 
 use pleach_domain::render::render;
 
 use crate::{files, load, read, repository};
 
-/// Names that upstream's templates take from the top level, where pleach has
-/// `values`. This is all that changes on the way into a bundle.
+/// Top-level names in upstream's templates, which are `values` in pleach. This is the only change
+/// for the bundle.
 const NAMES: [&str; 4] = [
     "namespace",
     "docker_prefix",
@@ -13,8 +13,8 @@ const NAMES: [&str; 4] = [
     "image_pull_policy",
 ];
 
-/// Versions that Kubernetes serves no more, which render refuses, and what has
-/// their place. Moved in the plain files too: not what is compared here.
+/// API versions that Kubernetes no longer serves and render refuses, with their replacements. They
+/// are replaced in the plain files too.
 const MOVED: [(&str, &str); 4] = [
     ("apiextensions.k8s.io/v1beta1", "apiextensions.k8s.io/v1"),
     ("extensions/v1beta1", "apps/v1"),
@@ -25,7 +25,7 @@ const MOVED: [(&str, &str); 4] = [
     ),
 ];
 
-/// Ids and content of what a file renders to.
+/// Returns ids and content of the rendered objects of a file.
 fn objects(name: &str, text: String, values: &str) -> Vec<(String, serde_json::Value)> {
     let text = MOVED.iter().fold(text, |text, (old, new)| {
         text.replace(

@@ -1,4 +1,4 @@
-//! The upgrade of the example, with the files that upstream really had.
+//! Upgrade of the example with upstream's real files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,8 +15,7 @@ use crate::{program, read};
 const ENVIRONMENT: &str = "environments/test.yaml";
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// What upstream's files cannot say: the run-time objects, as the example has
-/// them, and what is wrong with the files.
+/// Additions to upstream's files: runtime objects as in the example, and fixes.
 const PATCHES: &str = "
 patches:
   - target: {kind: Deployment, name: virt-api}
@@ -77,14 +76,14 @@ async fn the_real_files_move_and_a_loss_of_data_is_refused() {
         .unwrap();
     upgrade.run.clone().ended_with(0).unwrap();
     upgrade.is_in_order("virt-api").unwrap();
-    // What git no longer has and what the pods made; and a gate: policy and binding.
+    // Objects that git no longer has, objects of the pods, and a gate: policy and binding.
     assert_eq!(upgrade.deletes_what_it_saw().unwrap(), 15 + 2);
     scene.has_moved_to("kubevirt").await.unwrap();
     is_recorded(&scene.kubectl, "test.kubevirt", "v0.12.0", "kube-system").unwrap();
     scene.is_unchanged(&pleach, "test").await.unwrap();
     scene.world.more_writes(20, PATIENCE).await.unwrap();
 
-    // The next version drops the API version that stored objects have.
+    // The next version drops the API version of stored objects.
     let kept = repo.write("kept.yaml", INSTANCE).unwrap();
     scene.kubectl.apply(&[&kept]).unwrap();
     pin(&repo, "v0.12.0", "v0.13.0");
@@ -98,7 +97,7 @@ async fn the_real_files_move_and_a_loss_of_data_is_refused() {
     );
     let run = run.ended_with(7).unwrap();
     assert!(run.says("storedVersions"), "{run}");
-    // What would be lost is named.
+    // The objects that would be lost are named.
     assert!(
         run.says("VirtualMachineInstance.kubevirt.io/default/kept"),
         "{run}"

@@ -118,7 +118,7 @@ pub enum ClusterError {
         kind: GroupKind,
         /// Their namespace. `None`: all namespaces.
         namespace: Option<String>,
-        /// How it failed.
+        /// Cause.
         #[source]
         source: Box<ApiError>,
     },
@@ -129,7 +129,7 @@ pub enum ClusterError {
         kind: GroupKind,
         /// Their namespace. `None`: all namespaces.
         namespace: Option<String>,
-        /// How it failed.
+        /// Cause.
         #[source]
         source: Box<ApiError>,
     },
@@ -138,7 +138,7 @@ pub enum ClusterError {
     Get {
         /// The object.
         id: ObjectId,
-        /// How it failed.
+        /// Cause.
         #[source]
         source: Box<ApiError>,
     },
@@ -147,7 +147,7 @@ pub enum ClusterError {
     Apply {
         /// The object.
         id: ObjectId,
-        /// How it failed.
+        /// Cause.
         #[source]
         source: Box<ApiError>,
     },
@@ -156,7 +156,7 @@ pub enum ClusterError {
     Create {
         /// The object.
         id: ObjectId,
-        /// How it failed.
+        /// Cause.
         #[source]
         source: Box<ApiError>,
     },
@@ -165,7 +165,7 @@ pub enum ClusterError {
     Patch {
         /// The object.
         id: ObjectId,
-        /// How it failed.
+        /// Cause.
         #[source]
         source: Box<ApiError>,
     },
@@ -174,7 +174,7 @@ pub enum ClusterError {
     Delete {
         /// The object.
         id: ObjectId,
-        /// How it failed.
+        /// Cause.
         #[source]
         source: Box<ApiError>,
     },
@@ -183,7 +183,7 @@ pub enum ClusterError {
     Review {
         /// Subject of the review.
         about: String,
-        /// How it failed.
+        /// Cause.
         #[source]
         source: Box<ApiError>,
     },

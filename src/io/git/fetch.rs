@@ -1,7 +1,7 @@
 //! Single connection to a remote repository: lists its branches, or downloads references into an
 //! existing bare repository.
 //!
-//! A request is plain data, so that a process with limits can execute it. That process can be
+//! A request is plain data, so that a process with limits can execute it. Such a process can be
 //! killed, so a server that never answers blocks no thread of the controller.
 
 use std::collections::BTreeMap;

@@ -197,9 +197,9 @@ impl Mirror {
         })
     }
 
-    /// Downloads branches at these commits, all together. If that exceeds the limits, downloads one
-    /// by one, so that a large branch does not block the others. Returns the missing branches with
-    /// the reason.
+    /// Downloads branches at these commits, all together. After a call that exceeded the limits,
+    /// the next one downloads them one by one, so that a large branch does not block the others.
+    /// Returns the missing branches with the reason.
     fn download(
         &mut self,
         (carrier, peer): (&Carrier<'_>, Peer),

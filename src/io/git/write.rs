@@ -37,7 +37,7 @@ const FOREIGN: [&str; 5] = [
 pub struct Branch {
     top: std::path::PathBuf,
     prefix: String,
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Current commit.
     pub head: String,

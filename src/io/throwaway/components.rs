@@ -81,8 +81,8 @@ pub(super) fn kube_apiserver(path: &Path, folder: &Path, port: u16) -> Command {
             "--proxy-client-cert-file=front-proxy-client.crt",
             "--proxy-client-key-file=front-proxy-client.key",
         ])
-        // The plugin taints new nodes until the node lifecycle controller removes the taint. That
-        // controller must not run, because kwok's nodes have no kubelet.
+        // The plugin taints new nodes until the node lifecycle controller removes the taint. The
+        // node lifecycle controller must not run, because kwok's nodes have no kubelet.
         .arg("--disable-admission-plugins=TaintNodesByCondition")
         .arg("--audit-policy-file=audit-policy.yaml")
         .arg(format!("--audit-log-path={AUDIT_LOG}"))

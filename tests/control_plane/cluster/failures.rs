@@ -1,4 +1,4 @@
-//! Failures, as the server words them.
+//! Failures in the words of the server.
 
 use pleach::io::cluster::{ApplyOptions, Class, Failed, Selector};
 use pleach_domain::observe::{Prediction, Unverified};
@@ -50,7 +50,7 @@ async fn a_kind_that_is_not_served_is_no_empty_list() {
         class(cluster.apply(&things, &thing, body, &options).await),
         Class::KindNotServed
     );
-    // Of a group that is served.
+    // An unknown kind of a served group.
     let things = ResourcePath::namespaced("apps/v1", "Thing", "things");
     assert_eq!(
         class(cluster.list(&things, &Selector::default()).await),
@@ -208,7 +208,7 @@ async fn rights_that_are_missing_are_named() {
     more["metadata"]["name"] = json!("more");
     more["rules"] =
         json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"]}]);
-    // The binding needs a moment to reach the authorizer.
+    // The authorizer needs a moment to observe the binding.
     let retry = Retry::within(Duration::from_secs(10)).also(|class| *class == Class::Forbidden);
     let Class::RbacEscalation { missing } = class(dry_run(&bob.with_retry(retry), &more).await)
     else {
@@ -261,7 +261,7 @@ async fn a_namespace_that_goes_takes_nothing_new() {
     use pleach::io::cluster::{DeleteOptions, Deleted, Propagation};
 
     let cluster = with_namespace("adapter-going").await;
-    // It keeps the namespace from going at once.
+    // The finalizer delays the deletion of the namespace.
     let mut object = config_map("adapter-going", "a", "1");
     object["metadata"]["finalizers"] = json!(["x.io/wait"]);
     apply(&cluster, &object).await.unwrap();
@@ -329,7 +329,7 @@ async fn credentials_of_another_cluster_are_not_accepted() {
     assert_eq!(error.class(), Some(&Class::Unauthorized));
     assert!(!format!("{error:?}").contains("hunter2"));
 
-    // And a server whose certificate nobody knows.
+    // A server with an untrusted certificate.
     let text = text.to_string().replace(&base64(ca), "");
     let config = tempfile::NamedTempFile::new().unwrap();
     std::io::Write::write_all(&mut config.as_file(), text.as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Reading and writing.
+//! Reads and writes of objects.
 
 use futures::{StreamExt as _, pin_mut};
 use pleach::io::cluster::{
@@ -55,7 +55,7 @@ async fn discovery_knows_the_built_in_kinds() {
         .preferred(&GroupKind::new("autoscaling", "HorizontalPodAutoscaler"))
         .unwrap();
     assert_eq!(version.to_string(), "autoscaling/v2");
-    // The kind of pods/eviction, a subresource, is no kind of the core group.
+    // The kind of the subresource pods/eviction is not a kind of the core group.
     assert_eq!(discovery.served(&Gvk::new("v1", "Scale")), Served::Absent);
 }
 
@@ -100,7 +100,7 @@ async fn an_apply_creates_then_changes_nothing_then_conflicts() {
 async fn a_dry_run_writes_nothing() {
     let cluster = with_namespace("adapter-dry").await;
     let predicted = dry_run(&cluster, &deployment("adapter-dry")).await.unwrap();
-    // Defaults are part of the answer.
+    // The answer includes defaults.
     assert_eq!(predicted.value["spec"]["replicas"], 1);
     let path = path(&cluster, &predicted.value).await;
     let live = cluster
@@ -136,7 +136,7 @@ async fn a_long_list_comes_in_pages_with_fingerprints() {
         .list_metadata(&config_maps(), &selector, MANAGER)
         .await
         .unwrap();
-    // One more may be there: kube-root-ca.crt.
+    // kube-root-ca.crt can exist too.
     let ours: Vec<_> = list
         .items
         .iter()

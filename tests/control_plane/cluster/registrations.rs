@@ -1,4 +1,4 @@
-//! Dead registrations, on a control plane of their own: they harm everybody.
+//! Dead registrations, on a separate control plane, because they affect all tests.
 
 use std::time::Duration;
 
@@ -122,7 +122,7 @@ async fn what_points_nowhere_is_found_and_told() {
     };
     let path = path(&cluster, &webhook()).await;
     cluster.delete(&path, &found[1].id, &options).await.unwrap();
-    // What is in the way may go while the request is repeated.
+    // The obstacle can disappear during the retries.
     let patient = cluster.with_retry(Retry::within(Duration::from_secs(20)));
     let applied = apply(&patient, &object).await.unwrap();
     assert!(applied.created);
@@ -154,7 +154,7 @@ async fn a_version_that_is_gone_stays_in_managed_fields() {
             .unwrap();
     }
 
-    // A version that was stored may not go.
+    // A stored version cannot be removed.
     let refused = class(dry_run(&cluster, &crd(&["v1"], "v1")).await);
     assert_eq!(refused, Class::Invalid);
 
@@ -162,9 +162,8 @@ async fn a_version_that_is_gone_stays_in_managed_fields() {
         .await
         .unwrap();
     let other = PatchOptions::new("test");
-    // Somebody else's write stores the object anew; our entry stays as it was.
-    // When the server begins to store at the new version cannot be seen, only
-    // that it soon does.
+    // A write of another client updates the storage version of the object but not our entry. The
+    // switch of the storage version is not observable, so keep writing for a while.
     let mut writes = 0;
     until("a second of writes", async || {
         writes += 1;
@@ -196,8 +195,8 @@ async fn a_version_that_is_gone_stays_in_managed_fields() {
     for name in ["migrated", "left"] {
         let value = thing("v1", name);
         let body = Bytes::from(value.to_string());
-        // What serves the other version may still know of the former definition for
-        // a moment; an apply that went through would end what is looked for.
+        // The server can use the previous CRD for a moment. A successful apply would end the tested
+        // state, so use a dry run.
         let dry = ApplyOptions {
             dry_run: true,
             ..options

@@ -1,4 +1,4 @@
-//! A webhook that converts goes, and somebody else wrote into the conversion.
+//! A conversion webhook is removed after another client modified the conversion.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,8 +7,8 @@ use super::{crd, definition, fleet, group, migrate, names, not_applied, upgrade}
 use crate::fleet::Fleet;
 use crate::samples::deployment;
 
-/// A release whose definition has a webhook that converts, into which somebody
-/// put certificates, and goes to these versions without it.
+/// Returns a release whose CRD has a conversion webhook with an injected CA bundle. In git, the CRD
+/// has these versions and no webhook.
 fn injected(environment: &'static str, versions: &[&str]) -> Fleet {
     const PEM: &str = include_str!("../../../crates/domain/src/plan/tests/certificates/long.pem");
     let g = group(environment);
@@ -41,7 +41,7 @@ fn injected(environment: &'static str, versions: &[&str]) -> Fleet {
     fleet
 }
 
-/// A bundle without a certificate: the server does not accept the definition.
+/// With a CA bundle without a certificate, the server does not establish the CRD.
 #[test]
 fn a_broken_conversion_is_repaired_by_the_next_commit() {
     const PEM: &str = include_str!("../../../crates/domain/src/plan/tests/certificates/long.pem");
@@ -67,7 +67,7 @@ fn a_broken_conversion_is_repaired_by_the_next_commit() {
     fleet.writes_nothing(Fleet::applied);
 }
 
-/// Nothing of the conversion is left, and nothing of the release is where it was.
+/// Verifies that the conversion is removed and the objects have moved.
 fn does_without(fleet: &Fleet) {
     let live = crd(fleet);
     assert_eq!(

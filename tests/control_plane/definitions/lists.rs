@@ -1,11 +1,11 @@
-//! A definition that has another kind of list from now on.
+//! A CRD changes the type of a list.
 
 use super::{fleet, gear, gears, group, names, upgrade};
 use crate::fleet::{Fleet, owners};
 use crate::samples::gears_of;
 
-/// The server forgets who owned the list as a whole, and would keep what git
-/// dropped in the same version.
+/// The server loses the owner of the atomic list and would retain items that git removes at the
+/// same time.
 #[test]
 fn items_go_from_a_list_that_has_keys_from_now_on() {
     let g = group("keyed");

@@ -1,5 +1,5 @@
-//! Versions between which nothing converts, one of which lacks what the other has:
-//! what owners wrote at the former one must not stop the new one.
+//! CRD versions without conversion and with different fields. Entries of owners at the previous
+//! version must not block the new one.
 
 use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule};
 use serde_json::{Value, json};
@@ -9,8 +9,7 @@ use crate::fleet::Fleet;
 use crate::samples::{BUNDLE, gears_of, texts};
 use crate::{kubectl, shared};
 
-/// Defines the kind Gear in these versions, each with its fields; the first one is
-/// stored.
+/// Returns the CRD of kind Gear with versions and their fields. The first version is stored.
 fn definition(group: &str, versions: &[(&str, &[&str])]) -> String {
     let versions = versions.iter().enumerate().map(|(index, (name, fields))| {
         let (storage, schema) = (index == 0, texts(fields));
@@ -30,7 +29,7 @@ fn after(group: &str) -> String {
     definition(group, &[("v1", &["a", "b"]), ("v1beta1", &["a"])])
 }
 
-/// An operator that knows the former version only writes to ours.
+/// Writes our object as an operator that only knows the previous version.
 fn operate(environment: &str, group: &str, value: &str) {
     let name = format!("gears.v1beta1.{group}/ours");
     let patch = json!({"metadata": {"annotations": {"example.org/seen": value}}}).to_string();
@@ -46,7 +45,7 @@ fn operate(environment: &str, group: &str, value: &str) {
     ]);
 }
 
-/// Ours has the new field, and everybody's record is at the new version.
+/// Verifies that our object has the new field and all managedFields are at the new version.
 fn has_all(fleet: &Fleet) {
     let g = group(fleet.environment);
     let name = format!("gears.v1.{g}/ours");
@@ -70,7 +69,7 @@ fn an_object_goes_to_a_version_with_more_fields() {
     operate("recorded", &g, "once");
     upgrade(&fleet);
     let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
-    // Who writes meanwhile is not overwritten.
+    // A concurrent writer is not overwritten.
     let hook = move || operate("recorded", &g, "twice");
     proxy.add(Rule::on(is_rewrite, Fault::hook(Moment::BeforeForwarding, hook)).nth(1));
     fleet.through(proxy.kubeconfig());
@@ -114,7 +113,7 @@ fn an_object_goes_to_a_version_that_another_release_brings() {
     fleet.applied();
     operate(name, &g, "once");
     upgrade(&fleet);
-    // It is there, at the version that is served.
+    // The object exists at the served version.
     let gear = format!("update    Gear.{g}/{name}/ours");
     let missing = "not verified by the server: its kind is not served yet";
     fleet.run(&["plan", name]).says(&gear).says(missing);

@@ -1,11 +1,11 @@
-//! A definition whose objects lie in namespaces, and do not any more.
+//! A CRD changes from namespaced to cluster-scoped.
 
 use serde_json::Value;
 
 use super::{definition, fleet, gear, group, upgrade};
 use crate::fleet::Fleet;
 
-/// What the release has of a kind is there again, behind the new definition.
+/// Verifies that the objects of the release exist again under the new CRD.
 fn rescoped(environment: &'static str, before: &str, after: &str) {
     let g = group(environment);
     let release = |scope: &str| {
@@ -27,7 +27,7 @@ fn rescoped(environment: &'static str, before: &str, after: &str) {
     ));
     fleet.commit();
     fleet.applied();
-    // By its address: kubectl remembers scopes.
+    // Use the path, because kubectl caches scopes.
     let list = fleet.kubectl(&["get", "--raw", &format!("/apis/{g}/v1/gears")]);
     let list: Value = serde_json::from_str(&list).unwrap();
     let all = list["items"].as_array().unwrap();

@@ -1,5 +1,4 @@
-//! Workloads and the definitions of their release: pods that ask for what is not
-//! defined yet go wrong.
+//! Workloads and CRDs of the same release: pods that use an undefined kind fail.
 
 use std::time::Duration;
 
@@ -11,13 +10,13 @@ use crate::fleet::{Fleet, object_writes};
 use crate::samples::{config_map, deployment};
 use crate::shared;
 
-/// A definition and a workload of the same release.
+/// Returns a CRD and a workload of the same release.
 fn both(definition: &str, image: &str) -> String {
     let workload = deployment("app").replace("app:1", image);
     [definition, &workload].join("---\n")
 }
 
-/// Which of both was written, in the order of the answers.
+/// Returns the kinds of the two objects that were written, in order of the answers.
 fn written(events: &Events) -> Vec<&'static str> {
     let kinds = ["customresourcedefinitions", "deployments"];
     let writes = object_writes(events);
@@ -31,7 +30,7 @@ fn a_workload_is_written_after_the_definitions_of_its_release() {
     let before = both(&definition(&g, &["v1"], &["a"]), "app:1");
     let after = both(&definition(&g, &["v1"], &["a", "b"]), "app:2");
     let mut fleet = not_applied("defined-first", &before, &after);
-    // Whoever does not wait for it is faster.
+    // Without waiting, the workload would be faster.
     let is_definition = |seen: &Seen| {
         seen.kind == Kind::Write && seen.path.contains("/customresourcedefinitions/gears.")
     };
@@ -91,7 +90,7 @@ fn a_workload_stays_while_a_definition_of_its_release_is_blocked() {
     let (run, events) = fleet.watched(Fleet::apply_unblocked);
     run.ended_with(5)
         .says("other-team holds .metadata.labels.team");
-    // What does not need it goes on.
+    // Objects without this dependency are applied.
     assert_eq!(
         object_writes(&events),
         ["patch configmaps defined-blocked/other 200"]

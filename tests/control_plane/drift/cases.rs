@@ -1,4 +1,4 @@
-//! The table.
+//! Cases of the drift tests.
 
 use std::fmt;
 
@@ -7,36 +7,36 @@ use serde_json::json;
 use super::hand::Hand;
 use super::objects::Object::{self, ConfigMap, Deployment, Gear, Role, Secret, Service};
 
-/// What a hand does to one object, and what is said and done about it.
+/// Manual change of one object, with the expected diff and repair.
 #[derive(Clone, Copy)]
 pub(super) struct Case {
     /// Name of the object.
     pub(super) name: &'static str,
     pub(super) object: Object,
     pub(super) act: fn(&Hand<'_>, &str),
-    /// What `diff` says.
+    /// Expected diff.
     pub(super) expected: Expected,
-    /// What others added and keep, as JSON pointers.
+    /// Additions of other clients that are retained, as JSON pointers.
     pub(super) kept: &'static [&'static str],
-    /// Who else has an entry in managedFields after the repair.
+    /// Other managers with a managedFields entry after the repair.
     pub(super) others: &'static [&'static str],
-    /// Fields that somebody holds beside us after the repair.
+    /// Fields with an additional owner after the repair.
     pub(super) shared: &'static [&'static str],
 }
 
-/// What `diff` says about an object.
+/// Expected diff of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expected {
-    /// It is as wanted.
+    /// The object is in sync.
     Nothing,
-    /// No value differs, but the record of owners does.
+    /// Only the managedFields differ.
     Ownership,
-    /// These fields differ, and these managers wrote.
+    /// Fields that differ, and managers that wrote them.
     Drift {
         fields: &'static [&'static str],
         by: &'static [&'static str],
     },
-    /// It is not there.
+    /// The object does not exist.
     Gone,
 }
 
@@ -57,10 +57,10 @@ const fn drift(fields: &'static [&'static str], by: &'static [&'static str]) -> 
     Expected::Drift { fields, by }
 }
 
-/// Takes every entry out of managedFields.
+/// JSON patch that removes all managedFields entries.
 const WIPE: &str = r#"[{"op":"replace","path":"/metadata/managedFields","value":[{}]}]"#;
 
-/// A case that leaves nothing behind.
+/// Returns a case without additions or further owners.
 const fn case(
     name: &'static str,
     object: Object,
@@ -123,7 +123,7 @@ pub(super) const CASES: &[Case] = &[
         drift(&[".metadata.labels.tier"], &["kubectl-label"]),
         |hand, name| hand.label(name, "tier=back"),
     ),
-    // Who took a value and wrote it back as it was holds it alone: it comes back.
+    // A manager that removed and restored a value owns it alone. pleach takes it back.
     case(
         "label-removed-and-added",
         ConfigMap,
@@ -265,7 +265,7 @@ pub(super) const CASES: &[Case] = &[
             hand.apply_as("other-team", name, "{color: red}");
         },
     ),
-    // Nothing was taken from us: who applies the same value holds it beside us.
+    // A manager that applies the same value shares the field with us.
     Case {
         others: &["other-team"],
         shared: &[".data.color"],
@@ -279,7 +279,7 @@ pub(super) const CASES: &[Case] = &[
     case("deleted", ConfigMap, Gone, |hand, name| {
         drop(hand.kubectl(&["delete", "configmap", name]));
     }),
-    // It keeps the maps around our fields, and no field.
+    // The entry contains the maps around our fields, but no field.
     Case {
         others: &["kubectl-create"],
         ..case(

@@ -1,18 +1,17 @@
-//! The hand that changes things, with kubectl.
+//! Manual changes with kubectl.
 
 use serde_json::{Value, json};
 
 use super::objects::Object;
 use crate::fleet::Fleet;
 
-/// Somebody with kubectl in a namespace.
+/// User with kubectl in a namespace.
 pub(super) struct Hand<'a> {
     fleet: &'a Fleet,
     namespace: &'static str,
 }
 
-/// Changes what somebody else wrote: a mutating admission that acts on writes of
-/// kubectl annotate only.
+/// Mutating admission policy that changes objects on writes of kubectl annotate.
 const MUTATION: &str = r#"
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
@@ -39,13 +38,13 @@ impl<'a> Hand<'a> {
         Self { fleet, namespace }
     }
 
-    /// What must be there before anything is changed.
+    /// Creates the prerequisites of the changes.
     pub(super) fn prepare(&self) {
         let file = self.fleet.file("mutation.yaml", MUTATION);
         self.fleet.kubectl(&["apply", "-f", &file]);
     }
 
-    /// kubectl in the namespace.
+    /// Runs kubectl in the namespace.
     pub(super) fn kubectl(&self, args: &[&str]) -> String {
         self.fleet
             .kubectl(&[&["-n", self.namespace], args].concat())
@@ -64,7 +63,7 @@ impl<'a> Hand<'a> {
         ]);
     }
 
-    /// Takes a label away or sets one.
+    /// Sets or removes a label.
     pub(super) fn label(&self, name: &str, label: &str) {
         self.kubectl(&["label", "--overwrite", "configmap", name, label]);
     }
@@ -73,7 +72,7 @@ impl<'a> Hand<'a> {
         self.kubectl(&["annotate", "--overwrite", "configmap", name, annotation]);
     }
 
-    /// Writes the whole object back after a change.
+    /// Replaces the whole object after a change.
     pub(super) fn put(&self, object: Object, name: &str, change: impl FnOnce(&mut Value)) {
         let text = self.kubectl(&["get", object.resource(), name, "-o", "json"]);
         let mut value: Value = serde_json::from_str(&text).unwrap();
@@ -82,7 +81,7 @@ impl<'a> Hand<'a> {
         self.kubectl(&["replace", "-f", &file]);
     }
 
-    /// The same with the record of owners left as it was read.
+    /// Replaces the whole object including its managedFields as read.
     pub(super) fn put_with_managers(
         &self,
         object: Object,
@@ -98,7 +97,7 @@ impl<'a> Hand<'a> {
         self.kubectl(&["replace", "-f", &file]);
     }
 
-    /// Applies a part of a `ConfigMap` on the server as another manager.
+    /// Applies a part of a `ConfigMap` with server-side apply as another manager.
     pub(super) fn apply_as(&self, manager: &str, name: &str, data: &str) {
         let manifest =
             format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {data}\n");
@@ -113,20 +112,20 @@ impl<'a> Hand<'a> {
         ]);
     }
 
-    /// Applies or creates from a manifest, as kubectl does without options.
+    /// Applies or creates a manifest with kubectl without options.
     pub(super) fn with_file(&self, verb: &str, name: &str, manifest: &str) {
         let file = self.fleet.file(&format!("{name}.yaml"), manifest);
         self.kubectl(&[verb, "-f", &file]);
     }
 
-    /// Turns a list of a Deployment's pods around.
+    /// Reverses a list in the pod template of a Deployment.
     pub(super) fn reverse(&self, name: &str, list: &str) {
         let place = format!("/spec/template/spec/{list}");
         let patch = format!(r#"[{{"op":"move","from":"{place}/0","path":"{place}/1"}}]"#);
         self.patch(Object::Deployment, name, "json", &patch);
     }
 
-    /// Gives an object an owner and a finalizer, as a controller does.
+    /// Adds an owner and a finalizer to an object, as a controller does.
     pub(super) fn hold(&self, name: &str) {
         let get = [
             "get",
@@ -142,7 +141,7 @@ impl<'a> Hand<'a> {
         self.patch(Object::ConfigMap, name, "merge", &patch);
     }
 
-    /// Opens an object in an editor that replaces one word.
+    /// Edits an object with an editor that replaces one word.
     pub(super) fn edit(&self, name: &str, from: &str, to: &str) {
         let args = ["-n", self.namespace, "edit", "configmap", name];
         let output = self

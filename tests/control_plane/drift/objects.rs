@@ -1,6 +1,6 @@
-//! One small manifest per kind, whose fields the cases change.
+//! Manifests for the drift cases, one small one per kind.
 
-/// The kinds of the table.
+/// Kinds of the drift cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Object {
     ConfigMap,
@@ -11,7 +11,7 @@ pub(super) enum Object {
     Gear,
 }
 
-/// A kind with a schema, so that its fields have owners of their own.
+/// CRD with a schema, so that its fields have separate owners.
 pub(super) const GEARS: &str = "\
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -34,7 +34,7 @@ spec:
 ";
 
 impl Object {
-    /// How kubectl calls it.
+    /// Returns kubectl's name of the kind.
     pub(super) fn resource(self) -> &'static str {
         match self {
             Self::ConfigMap => "configmap",
@@ -46,7 +46,7 @@ impl Object {
         }
     }
 
-    /// How pleach calls one of it.
+    /// Returns pleach's id of an object.
     pub(super) fn id(self, namespace: &str, name: &str) -> String {
         let kind = match self {
             Self::ConfigMap => "ConfigMap",
@@ -59,7 +59,7 @@ impl Object {
         format!("{kind}/{namespace}/{name}")
     }
 
-    /// What git has.
+    /// Returns the manifest in git.
     pub(super) fn manifest(self, name: &str) -> String {
         match self {
             Self::ConfigMap => format!(

@@ -1,4 +1,4 @@
-//! What is in the way of an uninstall is explained, and nothing is forgotten.
+//! Obstacles of an uninstall are explained, and no object is forgotten.
 
 use http::StatusCode;
 use pleach_testkit::faults::{Answer, Fault, FaultProxy, Rule};
@@ -44,11 +44,11 @@ fn a_finalizer_is_explained_and_never_taken_off() {
         hint.contains("kubectl patch gear.clings.example.org first -n clings"),
         "{hint}"
     );
-    // What comes after it is still there, and so is the record.
+    // Later objects and the record still exist.
     assert!(fleet.exists(&["-n", "clings", "cm/settings"]));
     assert!(has_state(&fleet));
 
-    // The next run goes on from there.
+    // The next run continues from there.
     let patch = r#"--patch={"metadata":{"finalizers":null}}"#;
     kubectl::admin(&[
         "-n",
@@ -78,7 +78,7 @@ fn what_the_bundle_says_must_be_gone_blocks_the_end() {
     fleet.applied();
     let gear = fleet.file("gear.yaml", &samples::gear("block.example.org"));
     kubectl::admin(&["-n", "block", "apply", "-f", &gear]);
-    // The rule is remembered when the bundle is gone.
+    // The rule is retained after the bundle is removed.
     take_out(&fleet);
     fleet
         .writes_nothing(|fleet| {

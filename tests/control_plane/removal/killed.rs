@@ -1,4 +1,4 @@
-//! An uninstall that is killed.
+//! Killed uninstalls.
 
 use pleach_testkit::faults::{Moment, Seen};
 use rstest::rstest;
@@ -22,13 +22,13 @@ fn an_uninstall_that_is_killed_is_gone_on_with(
     }
     assert!(fleet.exists(&["-n", environment, "pvc/data"]));
     assert!(!fleet.exists(&["release", &format!("{environment}.shop")]));
-    // The record goes last, so that nothing is left of it wherever a run is killed.
+    // The record is deleted last, so no kill leaves anything behind.
     assert!(!has_state(&fleet));
     fleet.applied();
 }
 
-/// A run that is killed when the record is gone leaves its Lease, which the next
-/// one takes away.
+/// A run that is killed after the deletion of the record leaves its Lease, which the next run
+/// deletes.
 #[rstest]
 #[case("lease-before", Moment::BeforeForwarding)]
 #[case("lease-after", Moment::AfterForwarding)]

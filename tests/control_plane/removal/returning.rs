@@ -1,4 +1,4 @@
-//! What comes back while an uninstall takes it away.
+//! Objects that are recreated during an uninstall.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,7 +8,7 @@ use super::{everything, fleet, has_state, release};
 use crate::prune::deletions;
 use crate::{kubectl, samples, shared};
 
-/// A webhook that nothing calls, as pods register it.
+/// Unused webhook, as pods register it.
 const WEBHOOK: &str = "\
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingWebhookConfiguration
@@ -65,8 +65,8 @@ fn registrations_that_pods_make_anew_while_they_end_go_too() {
     assert!(!has_state(&fleet));
 }
 
-/// Somebody makes a registration anew whenever one goes, and what is handed over
-/// keeps the record.
+/// Another client recreates a registration after every deletion. The record is retained for objects
+/// to hand over.
 #[test]
 fn what_comes_back_in_every_round_ends_the_uninstall_with_a_code_of_its_own() {
     let service = "\
@@ -119,13 +119,13 @@ spec: {selector: {app: shop}, ports: [{port: 80}]}
         .ended_with(6)
         .says("endless.shop is still there: in each of 5 rounds something of it came back")
         .says("see `pleach status endless/shop`");
-    // In the first round also before the Service went.
+    // In the first round, also before the Service was deleted.
     assert_eq!(proxy.log().faults().count(), 6);
     assert!(has_state(&fleet));
     assert!(fleet.exists(&["validatingwebhookconfiguration", "endless-6"]));
     assert!(!fleet.exists(&["-n", "endless", "service/shop"]));
 
-    // When nothing comes back, what stays is what another release waits for.
+    // Once nothing is recreated, only the objects for another release remain.
     fleet.through(shared().kubeconfig().to_owned());
     let run = fleet
         .run(&uninstall)

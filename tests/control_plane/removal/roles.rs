@@ -1,9 +1,9 @@
-//! An uninstall of roles whose rules the cluster gathers from others.
+//! Uninstall of aggregated roles.
 
 use super::{fleet, has_state};
 use crate::prune::deleted;
 
-/// How many there are of both: of a few the controller is done in time.
+/// Number of roles of each type. With few, the controller is fast enough.
 const ROLES: usize = 6;
 
 fn roles() -> String {
@@ -53,7 +53,7 @@ fn aggregated_roles_are_gone_before_their_parts_and_stay_gone() {
     );
     assert!(last.iter().all(|name| name.ends_with(":part")), "{names:?}");
     assert!(!has_state(&fleet));
-    // An empty role that nobody owns would stand against it.
+    // An empty role without an owner would block it.
     fleet.applied();
     for whole in &wholes {
         let uid = fleet.field(&["clusterrole", whole], "{.metadata.uid}");

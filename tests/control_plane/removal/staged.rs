@@ -1,4 +1,4 @@
-//! An uninstall of what stages of a bundle applied.
+//! Uninstall of objects that custom stages applied.
 
 use super::{fleet, has_state, take_out};
 use crate::fleet::Fleet;
@@ -26,7 +26,7 @@ stages:
     assert_eq!(fleet.field(&release, path), "agents controllers front");
     fleet.writes_nothing(Fleet::applied);
 
-    // The next version has fewer objects, and its stages other names.
+    // The next version has fewer objects, and its stages have other names.
     let bundle = bundle.replace("name: controllers", "name: middle");
     fleet.write("manifests/shop/bundle.yaml", &bundle);
     fleet.commit();

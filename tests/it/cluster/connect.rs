@@ -1,4 +1,4 @@
-//! Finding the cluster, and what is said when that fails.
+//! Discovery of the cluster, and its error messages.
 
 use std::error::Error as _;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ fn with(dir: &TempDir, text: &str) -> Connection {
     }
 }
 
-/// The whole chain of an error, as the command line prints it.
+/// Formats the whole chain of an error, as the CLI prints it.
 fn text(error: &ClusterError) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -158,7 +158,7 @@ async fn an_unprotected_kubeconfig_in_a_secret_is_refused() {
 
 #[tokio::test]
 async fn an_unreachable_server_is_named() {
-    // The port was free a moment ago, and nobody listens.
+    // The port was just closed, so no process listens there.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -298,7 +298,7 @@ async fn a_cluster_without_identity_is_refused() {
     assert_eq!(error.class(), Some(&Class::NotKubernetes));
 }
 
-/// A client certificate as plain `openssl x509 -req` makes it, and its key.
+/// Client certificate from plain `openssl x509 -req`, and its key.
 const VERSION_1: (&str, &str) = (
     "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCk1JSUJHRENCdmdJVU1YbGlHK1hTaWFSRU0rb2ZvZkQ1Wnpnd3ZXTXdDZ1lJS29aSXpqMEVBd0l3RFRFTE1Ba0cKQTFVRUF3d0NZMkV3SUJjTk1qWXhNVEl6TVRrek5UUTRXaGdQTWpFeU5qRXdNekF4T1RNMU5EaGFNQTR4RERBSwpCZ05WQkFNTUEyRnViakJaTUJNR0J5cUdTTTQ5QWdFR0NDcUdTTTQ5QXdFSEEwSUFCSjFORGVJQStoUzk4RnZhCm5tdGYydFp6VEd1eWY1VlpLZlg3VHNTMUhtMGdJdkpmeTZvdVlCTStQYXg2MUlvQVpzd253czRnc3RXTk1KVjEKQ1BucHFVa3dDZ1lJS29aSXpqMEVBd0lEU1FBd1JnSWhBS1ZXQWZYNlAvU0FtcnUyNG5sbjk1bFM1Y3prOW9VVQpOdU5BMnFQRnh3UXpBaUVBemRaOGwvRVg3dGRna0VjM2Rscy9xcjk5TVpCNkZHcW9iYUt0SWdQdTY4cz0KLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo=",
     "LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0tCk1JR0hBZ0VBTUJNR0J5cUdTTTQ5QWdFR0NDcUdTTTQ5QXdFSEJHMHdhd0lCQVFRZ3BObk91T3NGR0ZjL2pldUwKdW1tdjlkbnk4Zll2YWY2SzByTzRtQzd4aXltaFJBTkNBQVNkVFEzaUFQb1V2ZkJiMnA1clg5cldjMHhyc24rVgpXU24xKzA3RXRSNXRJQ0x5WDh1cUxtQVRQajJzZXRTS0FHYk1KOExPSUxMVmpUQ1ZkUWo1NmFsSgotLS0tLUVORCBQUklWQVRFIEtFWS0tLS0tCg==",

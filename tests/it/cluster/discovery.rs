@@ -1,4 +1,4 @@
-//! What is served, and what is registered without an answer.
+//! Served kinds, and registered APIs without an answer.
 
 use pleach::io::cluster::{Class, ResourcePath};
 use pleach_domain::object::{GroupKind, Gvk};
@@ -71,7 +71,7 @@ async fn two_requests_tell_everything() {
     );
     let stale: Vec<String> = discovery.stale().iter().map(ToString::to_string).collect();
     assert_eq!(stale, ["subresources.kubevirt.io/v1alpha2"]);
-    // Subresources are no kinds of their own.
+    // Subresources are not separate kinds.
     assert_eq!(discovery.groups[""].versions[0].resources.len(), 2);
 }
 

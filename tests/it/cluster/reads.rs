@@ -1,4 +1,4 @@
-//! Reading one object, and lists in pages.
+//! Reads of single objects and paged lists.
 
 use pleach::engine::sync::state::{Search, namesakes, release};
 use pleach::io::cluster::{Class, ClusterError, ResourcePath, Selector};
@@ -58,7 +58,7 @@ async fn records_of_a_name_say_what_could_not_be_read() {
         assert_eq!(found.releases.len(), 1, "{closed}");
         let class = found.unseen.as_ref().and_then(ClusterError::class);
         assert_eq!(class, Some(&Class::Forbidden), "{closed}");
-        // A command that only reads shows the record that it found.
+        // A read-only command shows the record that it found.
         let shown = release(&cluster, &name, &Search::Everywhere).await.unwrap();
         assert_eq!(shown.len(), 1, "{closed}");
     }
@@ -197,7 +197,7 @@ async fn a_list_that_expires_again_is_an_error() {
     assert_eq!(error.to_string(), "failed to list Deployment.apps");
 }
 
-/// What is not in a list is taken for absent, so nothing else may pass for one.
+/// Objects that are missing from a list count as absent, so any other document must be an error.
 #[tokio::test]
 async fn what_is_no_complete_list_is_an_error() {
     let answers = [

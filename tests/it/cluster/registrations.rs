@@ -1,4 +1,4 @@
-//! What points at Services, and what stands behind them.
+//! Registrations that refer to Services, and their backends.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! When requests are repeated, on a paused clock: only over a service without
-//! sockets, whose time-outs a paused clock would fire at once.
+//! Retries with a paused clock. They use a service without sockets, because a paused clock would
+//! fire its time-outs at once.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use super::scripted::config_maps;
 
 type Script = fn(usize) -> (u16, Option<&'static str>, &'static str);
 
-/// A cluster whose nth request gets the nth answer, and when requests came.
+/// Returns a cluster whose nth request gets the nth answer, and the times of the requests.
 fn cluster(script: Script) -> (Cluster, Arc<Mutex<Vec<Duration>>>) {
     let start = Instant::now();
     let times: Arc<Mutex<Vec<Duration>>> = Arc::default();
@@ -106,7 +106,7 @@ async fn a_silent_server_is_asked_again_until_the_deadline() {
     let start = Instant::now();
     let cluster = cluster.with_retry(Retry::until(start + Duration::from_secs(25)));
     assert_eq!(get(&cluster).await, Err(Class::Timeout));
-    // 10 s, 10 s, and what is left.
+    // 10 s, 10 s, and the remaining time.
     assert_eq!(times.lock().unwrap().len(), 3);
     assert!(start.elapsed() <= Duration::from_secs(26));
 }
@@ -179,7 +179,7 @@ async fn a_watch_that_ends_at_once_is_not_opened_at_once_again() {
     assert!((5..20).contains(&count), "{count} requests");
 }
 
-/// A free Lease that no client can take: the server answers each update with a conflict.
+/// Returns the answers for a free Lease that no client can acquire: each update is a conflict.
 fn contended(attempt: usize) -> (u16, Option<&'static str>, &'static str) {
     const LEASE: &str = r#"{"metadata":{"resourceVersion":"1"},"spec":{"holderIdentity":""}}"#;
     const CONFLICT: &str = r#"{"kind":"Status","status":"Failure","reason":"Conflict","code":409}"#;
@@ -211,7 +211,7 @@ async fn a_lease_that_always_conflicts_is_given_up() {
     let times = times.lock().unwrap();
     let last = times.last().unwrap();
     assert!(*last > Duration::from_secs(50) && *last <= Duration::from_mins(1));
-    // One lost race is followed at once; then there is a pause before each attempt.
+    // The first conflict is retried at once; each further attempt is delayed.
     let pause = Terms::default().retry;
     let attempts = times.iter().skip(3).step_by(2);
     let attempts: Vec<Duration> = attempts.copied().collect();

@@ -1,4 +1,4 @@
-//! A server that answers by a script and remembers what it was asked.
+//! Server with scripted answers that records its requests.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -17,17 +17,17 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// A request that arrived.
+/// Recorded request.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) method: String,
-    /// Path as it was on the wire.
+    /// Path as sent.
     pub(crate) path: String,
-    /// Query, decoded enough for these tests: `%3D` and `%2F` only.
+    /// Query, decoded only as far as needed: `%3D` and `%2F`.
     pub(crate) query: String,
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: Bytes,
-    /// How many requests came before it.
+    /// Number of earlier requests.
     pub(crate) before: usize,
 }
 
@@ -37,20 +37,20 @@ impl Seen {
     }
 }
 
-/// What the server does.
+/// Scripted answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     Json(u16, Value),
     Text(u16, &'static str),
-    /// With one more header.
+    /// Answer with an additional header.
     Header(&'static str, String, Box<Self>),
-    /// Chunks of a body that ends.
+    /// Chunks of a complete body.
     Chunks(Vec<String>),
     /// Chunks of a body that stays open.
     Open(Vec<String>),
-    /// Half of an answer, then the connection breaks.
+    /// Half of an answer, then a closed connection.
     Cut,
-    /// Nothing, for ever.
+    /// No answer.
     Silence,
 }
 
@@ -59,7 +59,7 @@ impl Answer {
         Self::Json(200, value)
     }
 
-    /// A Status object.
+    /// Creates a Status object.
     pub(crate) fn status(code: u16, reason: &str, message: &str) -> Self {
         Self::Json(
             code,
@@ -102,7 +102,7 @@ impl Answer {
     }
 }
 
-/// A running server; it ends with this value.
+/// Running server. Dropping it ends it.
 pub(crate) struct Scripted {
     pub(crate) url: String,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -111,7 +111,7 @@ pub(crate) struct Scripted {
 }
 
 impl Scripted {
-    /// Starts a server that answers as `script` says.
+    /// Starts a server with a script.
     pub(crate) async fn start(
         script: impl Fn(&Seen) -> Answer + Send + Sync + Clone + 'static,
     ) -> Self {
@@ -139,12 +139,12 @@ impl Scripted {
         }
     }
 
-    /// Everything that was asked so far.
+    /// Returns all requests so far.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().clone()
     }
 
-    /// A connection to the server, with short time-outs and no repetition.
+    /// Returns connection settings with short time-outs and no retries.
     pub(crate) fn connection(&self) -> Connection {
         let path = write(&self.dir, "config", &kubeconfig(&self.url, "{}"));
         Connection {
@@ -157,12 +157,12 @@ impl Scripted {
         }
     }
 
-    /// A client of the server, without a first request.
+    /// Returns a client without an initial request.
     pub(crate) async fn cluster(&self) -> Cluster {
         self.over(&self.connection()).await
     }
 
-    /// A client of the server with other time-outs.
+    /// Returns a client with other settings.
     pub(crate) async fn over(&self, connection: &Connection) -> Cluster {
         let kubeconfig = kube::config::Kubeconfig::from_yaml(&kubeconfig(&self.url, "{}")).unwrap();
         let mut config = kube::Config::from_custom_kubeconfig(
@@ -176,7 +176,7 @@ impl Scripted {
         Cluster::over(client, connection, &self.url)
     }
 
-    /// A client that repeats failed requests for a while.
+    /// Returns a client that retries failed requests for a while.
     pub(crate) async fn patient(&self) -> Cluster {
         let retry = Retry::within(Duration::from_secs(20));
         self.cluster().await.with_retry(retry)
@@ -208,7 +208,7 @@ async fn see(request: Request, record: &Mutex<Vec<Seen>>) -> Seen {
     seen
 }
 
-/// A kubeconfig with the contexts `test` and `other`; `user` is a YAML map.
+/// Returns a kubeconfig with the contexts `test` and `other`. `user` is a YAML map.
 pub(crate) fn kubeconfig(url: &str, user: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: test\n\

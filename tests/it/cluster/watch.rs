@@ -1,4 +1,4 @@
-//! Streams of changes.
+//! Watches.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn list(version: &str, names: &[&str]) -> Answer {
     part(version, names, "")
 }
 
-/// One page of a list; the token asks for the next one.
+/// Returns one page of a list with the token of the next one.
 fn part(version: &str, names: &[&str], token: &str) -> Answer {
     let items: Vec<Value> = names
         .iter()
@@ -145,7 +145,7 @@ async fn what_is_no_event_is_an_error() {
 async fn following_lists_again_only_where_it_must() {
     let server = Scripted::start(|seen: &Seen| match seen.before {
         0 => list("5", &["a"]),
-        // Ends as watches do: the next one goes on.
+        // The watch ends normally, and the next one continues.
         1 => Answer::Chunks(vec![event("ADDED", "b", "6"), event("BOOKMARK", "", "8")]),
         2 => Answer::Chunks(vec![expired()]),
         3 => list("20", &["c"]),
@@ -206,7 +206,7 @@ async fn large_lists_of_metadata_come_in_parts() {
     let server = Scripted::start(|seen: &Seen| match seen.before {
         0 => part("5", &["a"], "more"),
         1 => part("5", &["b"], "most"),
-        // What was begun is no longer kept: it begins anew.
+        // The started list has expired and restarts.
         2 => Answer::status(410, "Expired", "the provided continue parameter is too old"),
         3 => part("7", &["a"], "more"),
         4 => list("7", &["c"]),
@@ -248,7 +248,7 @@ async fn large_lists_of_metadata_come_in_parts() {
 
 #[tokio::test]
 async fn an_endless_line_ends_the_watch() {
-    // 20 MiB without the end of a line.
+    // 20 MiB without a line end.
     let chunk = "x".repeat(1 << 20);
     let server = Scripted::start(move |_| Answer::Chunks(vec![chunk.clone(); 20])).await;
     let cluster = server.cluster().await;

@@ -1,4 +1,4 @@
-//! What is sent, and what the answers mean.
+//! Sent writes, and the meaning of their answers.
 
 use pleach::io::cluster::{
     Applied, ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Deleted, Failed, Patch,
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::scripted::{Answer, Scripted, Seen, config_map, config_maps};
 
-/// Order, spaces and unknown fields are the sender's.
+/// Order, whitespace and unknown fields must be preserved.
 const BODY: &str = r#"{"kind":"ConfigMap", "apiVersion":"v1","metadata":{"name":"a","lables":{}},"data":{"k":"n"}}"#;
 
 async fn apply(cluster: &Cluster, options: &ApplyOptions<'_>) -> Result<Applied, ClusterError> {
@@ -67,7 +67,7 @@ async fn force_dry_run_and_subresource_are_said() {
     );
 }
 
-/// A plan needs no more of such an answer than that the object would be new.
+/// The plan only needs to know that the object would be created.
 #[tokio::test]
 async fn the_answer_to_a_dry_run_that_creates_is_not_parsed() {
     let server = Scripted::start(|seen| {
@@ -350,7 +350,7 @@ async fn an_empty_name_never_deletes_a_collection() {
             "message": "Invalid value: \"hunter2\": too short"}]}})),
     "too short"
 )]
-// A webhook may say anything.
+// A webhook can return any message.
 #[case(
     Answer::status(
         403,
@@ -368,7 +368,7 @@ async fn no_secret_value_gets_into_an_error(#[case] answer: Answer, #[case] word
     let server = Scripted::start(move |_| answer.clone()).await;
     let object = json!({"data": {"k": "aHVudGVyMg=="}});
     let applied = apply_secret(&server, &object).await.unwrap_err();
-    // A patch knows the object that it changes, which may be of any kind.
+    // A patch contains the object that it changes, which can be of any kind.
     let patch = Patch::Json(json!([{"op": "remove", "path": "/metadata/labels/a"}]));
     let options = PatchOptions {
         hides: Some(&object),

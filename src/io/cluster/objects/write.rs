@@ -167,7 +167,7 @@ impl Cluster {
     }
 
     /// Applies an object in a dry run and returns the predicted object. `None`: the server would
-    /// create it. That answer is not parsed.
+    /// create it; the answer is then not parsed.
     pub async fn dry_run(
         &self,
         path: &ResourcePath,
