@@ -64,6 +64,12 @@ pub(super) fn assess(value: &Value) -> Assessment {
     if !lists.iter().any(Conditions::is_whole_good) {
         troubles.extend(status::trouble_of_parts(value));
     }
+    if lists.is_empty() {
+        troubles.extend(status::trouble_of_components(value));
+    }
+    if troubles.is_empty() && !status::is_ready(value) {
+        troubles.extend(lists.iter().find_map(Conditions::beginning));
+    }
     // A controller that is still working may report transient errors.
     let is_at_work = fresh.iter().copied().any(is_at_work);
     let found = troubles
@@ -151,6 +157,24 @@ impl<'a> Conditions<'a> {
         !self.stale.is_empty() && !self.is_whole_good() && !is_confirmed
     }
 
+    /// Returns the condition that shows an object before its start, if no other
+    /// condition reports progress.
+    fn beginning(&self) -> Option<Trouble> {
+        let has_progress = self.fresh.iter().copied().any(|condition| {
+            let sense = sense(condition.name());
+            let is_progress = matches!(sense, Sense::Good(_) | Sense::Activity);
+            condition.is_true() && is_progress && !is_first(condition)
+        });
+        let mut fresh = self.fresh.iter().copied();
+        let first = fresh.find(|condition| {
+            is_first(*condition)
+                || condition.is_false() && sense(condition.name()) == Sense::Activity
+        });
+        first
+            .filter(|_| !has_progress)
+            .map(|condition| Trouble::in_progress(condition.line()))
+    }
+
     fn troubles(&self) -> Vec<Trouble> {
         let is_good = self.is_whole_good();
         let fresh = self.fresh.iter();
@@ -159,6 +183,20 @@ impl<'a> Conditions<'a> {
             .collect()
     }
 }
+
+/// Returns whether a condition is the first of a new object: of a Helm
+/// operator, or of Crossplane.
+fn is_first(condition: Condition<'_>) -> bool {
+    condition.is_true()
+        && match condition.name() {
+            "Initialized" => true,
+            "Synced" => condition.reason() == "ReconcileSuccess",
+            _ => false,
+        }
+}
+
+/// Message of the condition `Running` while an Ansible operator works.
+const ANSIBLE_RUN: &str = "Running reconciliation";
 
 /// Returns the trouble that a condition reports. `is_good` is set if another
 /// condition reports the whole object as ready.
@@ -180,6 +218,9 @@ fn trouble(condition: Condition<'_>, is_good: bool) -> Option<Trouble> {
         Sense::Progressing if condition.is_false() && is_good => None,
         Sense::Progressing if is_true => Some(Trouble::in_progress(condition.line())),
         Sense::Progressing => Some(explained(condition)),
+        Sense::Activity if is_true && condition.message() == ANSIBLE_RUN => {
+            Some(Trouble::in_progress(condition.line()))
+        }
         Sense::Activity => {
             let has_failed = words::reason(condition.reason()) == Some(Meaning::Failed);
             (condition.is_false() && has_failed && !is_good).then(|| explained(condition))

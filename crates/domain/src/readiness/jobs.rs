@@ -62,7 +62,7 @@ pub(super) fn job(value: &Value) -> Assessment {
 
 pub(super) fn cron_job(value: &Value) -> Assessment {
     if value["spec"]["suspend"] == true {
-        return Assessment::note("suspended");
+        return Assessment::note("paused: spec.suspend");
     }
     Assessment::current()
 }
@@ -120,7 +120,7 @@ mod tests {
     fn cron_jobs_are_current() {
         assert_eq!(
             check("batch/v1", "CronJob", json!({"spec": {"suspend": true}})),
-            (Current, "suspended".to_owned())
+            (Current, "paused: spec.suspend".to_owned())
         );
         assert_eq!(
             check("batch/v1", "CronJob", json!({"spec": {}, "status": {}})),

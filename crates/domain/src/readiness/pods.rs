@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::Assessment;
 use super::conditions::{condition, one_line};
+use super::{Assessment, GiveUp};
 
 /// Reasons of a waiting container that only a change in git resolves. Crash
 /// loops do not count, because containers may crash until their dependencies
@@ -30,8 +30,27 @@ pub(super) fn pod(value: &Value) -> Assessment {
         {
             Assessment::current()
         }
-        _ => Assessment::in_progress(failure_hint(value).unwrap_or_else(|| waiting(value, phase))),
+        _ => match failure_hint(value) {
+            Some(hint) if is_failing(value) => Assessment::failed_until(hint, GiveUp::AtDeadline),
+            Some(hint) => Assessment::in_progress(hint),
+            None => Assessment::in_progress(waiting(value, phase)),
+        },
     }
+}
+
+/// Returns whether the kubelet reports a failure of a container that it retries.
+fn is_failing(pod: &Value) -> bool {
+    waiting_reasons(pod).any(|reason| {
+        STUCK.contains(&reason)
+            || reason.starts_with("Err")
+            || reason.ends_with("Error")
+            || reason.ends_with("BackOff")
+    })
+}
+
+/// Returns the reasons for which containers wait.
+fn waiting_reasons(pod: &Value) -> impl Iterator<Item = &str> {
+    containers(pod).filter_map(|one| one["state"]["waiting"]["reason"].as_str())
 }
 
 fn failed_phase(value: &Value) -> String {
@@ -75,8 +94,8 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
 /// Returns the reason in [`STUCK`] for which a container cannot start before
 /// git changes.
 pub(super) fn stuck(pod: &Value) -> Option<&'static str> {
-    let reasons = containers(pod).filter_map(|one| one["state"]["waiting"]["reason"].as_str());
-    let mut stuck = reasons.filter_map(|reason| STUCK.iter().find(|known| **known == reason));
+    let mut stuck =
+        waiting_reasons(pod).filter_map(|reason| STUCK.iter().find(|known| **known == reason));
     stuck.next().copied()
 }
 
@@ -191,27 +210,30 @@ mod tests {
         InProgress, "unschedulable: 0/2 nodes are available: 2 Insufficient cpu.")]
     #[case::image(json!({"status": {"phase": "Pending", "containerStatuses": [{"name": "app", "restartCount": 0,
             "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"example.org/web:9\""}}}]}}),
-        InProgress, "container app: ImagePullBackOff: Back-off pulling image \"example.org/web:9\"")]
+        Failed, "container app: ImagePullBackOff: Back-off pulling image \"example.org/web:9\"")]
     #[case::config(json!({"status": {"phase": "Pending", "containerStatuses": [{"name": "app", "restartCount": 0,
             "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "secret \"db\" not found"}}}]}}),
-        InProgress, "container app: CreateContainerConfigError: secret \"db\" not found")]
+        Failed, "container app: CreateContainerConfigError: secret \"db\" not found")]
     #[case::crash_loop(json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "False"}],
         "containerStatuses": [{"name": "app", "restartCount": 4,
             "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container=app"}},
             "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}}),
-        InProgress, "container app: CrashLoopBackOff, 4 restarts, last exit code 137 (OOMKilled)")]
+        Failed, "container app: CrashLoopBackOff, 4 restarts, last exit code 137 (OOMKilled)")]
     #[case::crash_loop_of_an_init_container(json!({"status": {"phase": "Pending",
         "initContainerStatuses": [{"name": "migrate", "restartCount": 2,
             "state": {"waiting": {"reason": "CrashLoopBackOff"}},
             "lastState": {"terminated": {"exitCode": 2, "reason": "Error", "message": "panic: no\n\ngoroutine 1"}}}],
         "containerStatuses": [{"name": "app", "restartCount": 0, "state": {"waiting": {"reason": "PodInitializing"}}}]}}),
-        InProgress, "container migrate: CrashLoopBackOff, 2 restarts, last exit code 2: panic: no goroutine 1")]
+        Failed, "container migrate: CrashLoopBackOff, 2 restarts, last exit code 2: panic: no goroutine 1")]
     #[case::crash_loop_with_the_end_of_its_log(json!({
         "spec": {"containers": [{"name": "app", "terminationMessagePolicy": "FallbackToLogsOnError"}]},
         "status": {"phase": "Running", "containerStatuses": [{"name": "app", "restartCount": 2,
             "state": {"waiting": {"reason": "CrashLoopBackOff"}},
             "lastState": {"terminated": {"exitCode": 1, "reason": "Error", "message": "cannot log in with hunter2"}}}]}}),
-        InProgress, "container app: CrashLoopBackOff, 2 restarts, last exit code 1")]
+        Failed, "container app: CrashLoopBackOff, 2 restarts, last exit code 1")]
+    #[case::command(json!({"status": {"phase": "Running", "containerStatuses": [{"name": "app", "restartCount": 2,
+            "state": {"waiting": {"reason": "RunContainerError", "message": "exec: \"serve\": not found"}}}]}}),
+        Failed, "container app: RunContainerError: exec: \"serve\": not found")]
     #[case::crashed_again(json!({"status": {"phase": "Running", "containerStatuses": [{"name": "app", "restartCount": 1,
             "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}]}}),
         InProgress, "container app: exit code 1, 1 restarts")]
@@ -222,6 +244,18 @@ mod tests {
         Failed, "phase Failed: container app: exit code 3")]
     fn pods(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
         assert_eq!(check("v1", "Pod", rest), (readiness, message.to_owned()));
+    }
+
+    #[test]
+    fn a_wait_continues_while_the_kubelet_retries() {
+        let status = |reason: &str| {
+            json!({"phase": "Pending", "containerStatuses": [
+                {"name": "app", "state": {"waiting": {"reason": reason}}}]})
+        };
+        for reason in ["CrashLoopBackOff", "ErrImagePull", "InvalidImageName"] {
+            let found = pod(&json!({"status": status(reason)}));
+            assert_eq!(found.give_up, GiveUp::AtDeadline, "{reason}");
+        }
     }
 
     #[test]

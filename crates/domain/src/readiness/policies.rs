@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::Assessment;
 use super::conditions::{condition, unobserved};
+use super::{Assessment, GiveUp};
 
 /// Assesses a disruption budget, which is effective once its controller has
 /// observed it. The health of its pods belongs to their workload.
@@ -20,9 +20,9 @@ pub(super) fn disruption_budget(value: &Value) -> Assessment {
 /// Annotation with the conditions of an autoscaler read as `autoscaling/v1`.
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 
-/// Assesses an autoscaler. If it cannot reach its target, it is not ready. If
-/// it lacks metrics, it is ready with a note, because its pods run and metrics
-/// often arrive late.
+/// Assesses an autoscaler. If it cannot reach its target, it has failed, until
+/// its controller succeeds. If it lacks metrics, it is ready with a note,
+/// because its pods run and metrics often arrive late.
 pub(super) fn autoscaler(value: &Value) -> Assessment {
     let annotation = value["metadata"]["annotations"][CONDITIONS].as_str();
     let conditions = annotation.and_then(|text| serde_json::from_str::<Value>(text).ok());
@@ -37,11 +37,15 @@ pub(super) fn autoscaler(value: &Value) -> Assessment {
 
 fn by_conditions(value: &Value) -> Assessment {
     if let Some(able) = condition(value, "AbleToScale").filter(|able| able.is_false()) {
-        return Assessment::in_progress(able.line());
+        return if able.reason().starts_with("Failed") {
+            Assessment::failed_until(able.line(), GiveUp::AtDeadline)
+        } else {
+            Assessment::in_progress(able.line())
+        };
     }
     match condition(value, "ScalingActive").filter(|active| active.is_false()) {
         Some(active) if active.reason().starts_with("Invalid") => {
-            Assessment::in_progress(active.line())
+            Assessment::failed_until(active.line(), GiveUp::AtDeadline)
         }
         Some(active) => Assessment::note(active.line()),
         None => Assessment::current(),
@@ -53,7 +57,7 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
-    use super::super::Readiness::{self, Current, InProgress};
+    use super::super::Readiness::{self, Current, Failed, InProgress};
     use super::super::tests::check;
     use super::*;
 
@@ -80,11 +84,13 @@ mod tests {
     #[rstest]
     #[case(json!({"status": {"conditions": null}}), Current, "")]
     #[case(json!({"status": {"conditions": [{"type": "AbleToScale", "status": "False", "reason": "FailedGetScale", "message": "deployments.apps \"web\" not found"}]}}),
-        InProgress, "AbleToScale=False (FailedGetScale): deployments.apps \"web\" not found")]
+        Failed, "AbleToScale=False (FailedGetScale): deployments.apps \"web\" not found")]
+    #[case(json!({"status": {"conditions": [{"type": "AbleToScale", "status": "False", "reason": "BackoffBoth", "message": "scaled before"}]}}),
+        InProgress, "AbleToScale=False (BackoffBoth): scaled before")]
     #[case(json!({"status": {"conditions": [{"type": "AbleToScale", "status": "True"}, {"type": "ScalingActive", "status": "False", "reason": "FailedGetResourceMetric", "message": "no metrics"}]}}),
         Current, "ScalingActive=False (FailedGetResourceMetric): no metrics")]
     #[case(json!({"status": {"conditions": [{"type": "AbleToScale", "status": "True"}, {"type": "ScalingActive", "status": "False", "reason": "InvalidSelector", "message": "no selector"}]}}),
-        InProgress, "ScalingActive=False (InvalidSelector): no selector")]
+        Failed, "ScalingActive=False (InvalidSelector): no selector")]
     fn autoscalers(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
         assert_eq!(
             check("autoscaling/v2", "HorizontalPodAutoscaler", rest.clone()),

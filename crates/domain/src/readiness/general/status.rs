@@ -25,7 +25,20 @@ const ERRORS: &[&str] = &[
 ];
 
 /// Fields that name the state of the last change.
-const OUTCOMES: &[&str] = &["lastOperation", "result"];
+const OUTCOMES: &[&str] = &["lastOperation", "lifecycle", "outcome", "result", "stage"];
+
+/// Last words of fields that list past events.
+const RECORDS: &[&str] = &[
+    "attempts",
+    "backups",
+    "conditions",
+    "events",
+    "executions",
+    "history",
+    "logs",
+    "revisions",
+    "runs",
+];
 
 /// Fields with the word, if the state is an object.
 const INNER: &[&str] = &["status", "state", "phase"];
@@ -110,6 +123,59 @@ pub(super) fn trouble(value: &Value) -> impl Iterator<Item = Trouble> {
     })
 }
 
+/// Returns whether a state word or a flag reports a ready object.
+pub(super) fn is_ready(value: &Value) -> bool {
+    let mut fields = value["status"].as_object().into_iter().flatten();
+    states(value).any(|state| state.meaning() == Some(Meaning::Ready))
+        || fields
+            .any(|(key, field)| flag(field) == Some(true) && matches!(sense(key), Sense::Good(_)))
+}
+
+/// Returns the trouble of components below other fields. It counts if the
+/// status has no conditions and no word for the state of the whole object.
+pub(super) fn trouble_of_components(value: &Value) -> Vec<Trouble> {
+    if states(value).any(|state| state.meaning().is_some()) {
+        return Vec::new();
+    }
+    let fields = value["status"].as_object().into_iter().flatten();
+    let current = fields.filter(|(key, _)| !is_of_the_past(key) && !is_record(key));
+    current
+        .flat_map(|(key, field)| components(field).map(move |component| (key, component)))
+        .flat_map(|(key, component)| trouble_of_component(key, component))
+        .collect()
+}
+
+fn is_record(key: &str) -> bool {
+    let words = words::words(key);
+    words
+        .last()
+        .is_some_and(|last| RECORDS.contains(&last.as_str()))
+}
+
+/// Returns the items of a list, or an object and its fields.
+fn components(field: &Value) -> impl Iterator<Item = &Value> {
+    let whole = field.as_object().map(|_| field);
+    let items = field.as_array().into_iter().flatten();
+    let fields = field
+        .as_object()
+        .into_iter()
+        .flat_map(serde_json::Map::values);
+    whole.into_iter().chain(items).chain(fields)
+}
+
+fn trouble_of_component(key: &str, component: &Value) -> Vec<Trouble> {
+    let states = STATES.iter().filter_map(|name| {
+        let word = component.get(name)?.as_str()?;
+        let field = format!("{key}.{name}");
+        trouble_of(&State { field, word }, &Value::Null, GiveUp::AtDeadline)
+    });
+    let flags = ["ready", "healthy"].into_iter().filter_map(|name| {
+        let is_false = flag(component.get(name)?) == Some(false);
+        is_false.then(|| Trouble::in_progress(format!("{key}.{name} is false")))
+    });
+    states.chain(flags).chain(shortfalls(component)).collect()
+}
+
 /// Returns the trouble of parts, which counts if no condition is about the
 /// whole object.
 pub(super) fn trouble_of_parts(value: &Value) -> Vec<Trouble> {
@@ -122,6 +188,8 @@ pub(super) fn trouble_of_parts(value: &Value) -> Vec<Trouble> {
     found.extend(flags(status));
     found.extend(flags(&status["health"]));
     found.extend(counts(value));
+    found.extend(fractions(status));
+    found.extend(shortfalls(status));
     found
 }
 
@@ -145,19 +213,36 @@ fn errors(status: &Value) -> Vec<Trouble> {
 
 fn flags(place: &Value) -> Vec<Trouble> {
     let fields = place.as_object().into_iter().flatten();
-    let flags = fields.filter_map(|(key, field)| {
-        let flag = flag(field)?;
-        let sense = sense(key);
-        if !flag && matches!(sense, Sense::Good(_)) {
-            Some(Trouble::in_progress(format!("{key} is false")))
-        } else if flag && matches!(sense, Sense::Failed | Sense::Bad(_)) {
+    let flags = fields.filter_map(|(key, field)| match (sense(key), flag(field)?) {
+        (Sense::Good(_), false) => Some(Trouble::in_progress(format!("{key} is false"))),
+        (Sense::NotGood(_) | Sense::Work(_) | Sense::Progressing, true) => {
+            Some(Trouble::in_progress(format!("{key} is true")))
+        }
+        (Sense::Failed | Sense::Bad(_), true) => {
             let line = format!("{key} is true");
             Some(Trouble::failed(line, GiveUp::AtDeadline))
-        } else {
-            None
         }
+        (Sense::Good(_), true)
+        | (
+            Sense::NotGood(_) | Sense::Work(_) | Sense::Progressing | Sense::Failed | Sense::Bad(_),
+            false,
+        )
+        | (Sense::Activity | Sense::Paused | Sense::Neutral, _) => None,
     });
     flags.collect()
+}
+
+/// Returns the trouble of counts of good things that are written as `1/3`.
+fn fractions(place: &Value) -> Vec<Trouble> {
+    let fields = place.as_object().into_iter().flatten();
+    let behind = fields.filter_map(|(key, field)| {
+        let text = field.as_str()?;
+        let (done, desired) = text.split_once('/')?;
+        let is_behind = done.parse::<u64>().ok()? < desired.parse::<u64>().ok()?;
+        let is_good = matches!(sense(key), Sense::Good(_));
+        (is_behind && is_good).then(|| Trouble::in_progress(format!("{key} is {text}")))
+    });
+    behind.collect()
 }
 
 /// Reads a boolean. Some controllers write it as a string.
@@ -185,6 +270,7 @@ fn counts(value: &Value) -> Vec<Trouble> {
     let updated = |key: &str| count(key).filter(|_| is_whole);
     let counts = [
         (ready, replicas, "replicas ready"),
+        (count("replicas"), replicas, "replicas exist"),
         (updated("updatedReplicas"), replicas, "replicas updated"),
         // The controller omits a zero.
         (Some(count("numberReady").unwrap_or(0)), pods, "pods ready"),
@@ -195,4 +281,33 @@ fn counts(value: &Value) -> Vec<Trouble> {
         (done < desired).then(|| Trouble::in_progress(format!("{done} of {desired} {what}")))
     });
     behind.collect()
+}
+
+/// Compares counts such as `readyNodes` with `nodes` or `totalNodes`, and
+/// `ready` with `total`.
+fn shortfalls(place: &Value) -> Vec<Trouble> {
+    let fields = place.as_object().into_iter().flatten();
+    let behind = fields.filter_map(|(key, field)| {
+        let done = field.as_i64()?;
+        let names = totals(key)?;
+        let desired = names.iter().find_map(|name| place[name].as_i64())?;
+        (done < desired).then(|| Trouble::in_progress(format!("{key} is {done} of {desired}")))
+    });
+    behind.collect()
+}
+
+/// Returns the fields with the total of a count of ready things.
+fn totals(key: &str) -> Option<[String; 4]> {
+    if key == "ready" {
+        return Some(["desired", "total", "expected", "all"].map(str::to_owned));
+    }
+    let part = key
+        .strip_prefix("ready")
+        .or_else(|| key.strip_prefix("healthy"))?;
+    let mut rest = part.chars();
+    let first = rest.next().filter(char::is_ascii_uppercase)?;
+    let plain = format!("{}{}", first.to_ascii_lowercase(), rest.as_str());
+    let [desired, total, expected] =
+        ["desired", "total", "expected"].map(|prefix| format!("{prefix}{part}"));
+    Some([plain, desired, total, expected])
 }

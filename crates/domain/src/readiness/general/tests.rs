@@ -30,7 +30,15 @@ fn conditions_alone() {
         ("Unheard=False", Current),
         ("Upgradeable=False", Current),
         ("UpdateAvailable=False", Current),
-        ("Active=False", Current),
+        ("Active=False", InProgress),
+        ("Active=False Healthy=True", Current),
+        ("Active=False AbleToScale=True", Current),
+        ("Initialized=True", InProgress),
+        ("Initialized=True Running=True", Current),
+        ("Initialized=True Deployed=True", Current),
+        ("Synced=True", Current),
+        ("Synced=True:ReconcileSuccess", InProgress),
+        ("Synced=True:ReconcileSuccess Ready=True", Current),
         // Trouble of the whole object.
         ("Ready=False", InProgress),
         ("Ready=Unknown", InProgress),
@@ -76,9 +84,17 @@ fn conditions_alone() {
         ("Unreachable=True", Failed),
         ("example.org/MissingPeerConfig=True", Failed),
         ("ScalingUp=True", InProgress),
-        ("Running=False", Current),
+        ("Running=False", InProgress),
+        ("Running=False Complete=True", Current),
         ("Running=False:DeploymentFailed", Failed),
         ("Running=Unknown:DeploymentFailed", Current),
+        ("CrashLooping=True", Failed),
+        ("FailedProvisioning=True", Failed),
+        ("NoQuorum=True", Failed),
+        ("RollingBack=True", InProgress),
+        ("Scaling=True", InProgress),
+        ("Ready=True Scaling=True", Current),
+        ("Ready=True Succeeded=False:UpdateInProgress", InProgress),
         ("Ready=True Active=False:InvalidConfig", Current),
         // Conditions about the newest spec, with conditions about the whole.
         ("Available=True Reconciled=False:ReconcileError", Failed),
@@ -186,6 +202,30 @@ fn words_of_a_status() {
             "lastOperation.state Error",
         ),
         (
+            json!({"stage": "Installing"}),
+            InProgress,
+            "stage Installing",
+        ),
+        (json!({"stage": "production"}), Current, ""),
+        (
+            json!({"reconciling": true}),
+            InProgress,
+            "reconciling is true",
+        ),
+        (
+            json!({"unavailable": true}),
+            InProgress,
+            "unavailable is true",
+        ),
+        (
+            json!({"failedProvisioning": true}),
+            Failed,
+            "failedProvisioning is true",
+        ),
+        (json!({"ready": "1/3"}), InProgress, "ready is 1/3"),
+        (json!({"ready": "3/3"}), Current, ""),
+        (json!({"ready": "a/3", "failed": "0/0"}), Current, ""),
+        (
             json!({"databaseReady": false}),
             InProgress,
             "databaseReady is false",
@@ -214,6 +254,25 @@ fn counts_of_a_status() {
         ),
         (json!({"readyReplicas": 3}), Current, ""),
         (json!({"replicas": 3}), Current, ""),
+        (json!({"replicas": 2}), InProgress, "2 of 3 replicas exist"),
+        (
+            json!({"readyNodes": 1, "nodes": 2}),
+            InProgress,
+            "readyNodes is 1 of 2",
+        ),
+        (
+            json!({"healthyInstances": 1, "desiredInstances": 2}),
+            InProgress,
+            "healthyInstances is 1 of 2",
+        ),
+        (json!({"readyNodes": 2, "totalNodes": 2}), Current, ""),
+        (
+            json!({"ready": 1, "total": 2}),
+            InProgress,
+            "ready is 1 of 2",
+        ),
+        (json!({"readyNodes": 1, "limit": 2}), Current, ""),
+        (json!({"readyToUse": 1}), Current, ""),
         (
             json!({"availableReplicas": 2}),
             InProgress,
@@ -271,6 +330,82 @@ fn words_of_a_status_beside_conditions() {
             "",
         ),
     ]);
+}
+
+#[test]
+fn words_of_components_count_if_nothing_is_about_the_whole() {
+    check_statuses([
+        (
+            json!({"database": {"phase": "Creating"}}),
+            InProgress,
+            "database.phase Creating",
+        ),
+        (
+            json!({"components": [{"status": "Ready"}, {"status": "Failed"}]}),
+            Failed,
+            "components.status Failed",
+        ),
+        (
+            json!({"components": {"web": {"ready": true}, "db": {"ready": false}}}),
+            InProgress,
+            "components.ready is false",
+        ),
+        (
+            json!({"server": {"readyReplicas": 1, "replicas": 3}}),
+            InProgress,
+            "readyReplicas is 1 of 3",
+        ),
+        (
+            json!({"nodes": {"ready": 1, "total": 3}}),
+            InProgress,
+            "ready is 1 of 3",
+        ),
+        (
+            json!({"phase": "Ready", "database": {"phase": "Creating"}}),
+            Current,
+            "",
+        ),
+        (
+            json!({"conditions": conditions("Ready=True"), "database": {"phase": "Creating"}}),
+            Current,
+            "",
+        ),
+        (json!({"lastBackup": {"phase": "Failed"}}), Current, ""),
+        (
+            json!({"upgradeHistory": [{"state": "Failed"}]}),
+            Current,
+            "",
+        ),
+        (json!({"features": [{"enabled": false}]}), Current, ""),
+    ]);
+}
+
+#[test]
+fn an_operator_with_ansible_reports_a_run_by_a_message() {
+    for (reason, message, expected) in [
+        ("Running", "Running reconciliation", InProgress),
+        ("Successful", "Awaiting next reconciliation", Current),
+    ] {
+        let condition =
+            json!({"type": "Running", "status": "True", "reason": reason, "message": message});
+        let status = json!({"conditions": [condition]});
+        let (found, message) = judged(json!({"status": status}));
+        assert_eq!(found, expected, "{message}");
+    }
+}
+
+#[test]
+fn the_first_condition_counts_until_the_status_reports_readiness() {
+    for (ready, expected) in [
+        (json!({}), InProgress),
+        (json!({"phase": "Ready"}), Current),
+        (json!({"ready": true}), Current),
+    ] {
+        let mut status = ready.clone();
+        status["conditions"] = conditions("Initialized=True");
+        let (found, message) = judged(json!({"status": status}));
+        assert_eq!(found, expected, "{ready}: {message}");
+    }
 }
 
 #[test]

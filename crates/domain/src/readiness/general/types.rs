@@ -44,9 +44,12 @@ const GOOD: &[&str] = &[
     "applied",
     "approved",
     "attached",
+    "authenticated",
+    "authorized",
     "available",
     "bootstrapped",
     "bound",
+    "built",
     "complete",
     "completed",
     "configured",
@@ -57,6 +60,8 @@ const GOOD: &[&str] = &[
     "downloaded",
     "enforced",
     "established",
+    "generated",
+    "granted",
     "healthy",
     "imported",
     "initialized",
@@ -66,9 +71,11 @@ const GOOD: &[&str] = &[
     "launched",
     "online",
     "operational",
+    "passed",
     "programmed",
     "propagation",
     "provisioned",
+    "published",
     "reachable",
     "ready",
     "reconciled",
@@ -110,12 +117,14 @@ const BAD: &[&str] = &[
     "halted",
     "invalid",
     "irreconcilable",
+    "looping",
     "lost",
     "misconfigured",
     "missing",
     "orphaned",
     "rejected",
     "stalled",
+    "stuck",
     "terminal",
     "timeout",
     "unhealthy",
@@ -202,6 +211,7 @@ fn sense_of(name: &str) -> Sense {
             "reconcile" | "reconciliation",
             "success" | "succeeded" | "successful",
         ]
+        | ["succeeded" | "success" | "successful"]
         | ["up", "to", "date"] => Sense::Good(Weight::Spec),
         ["progressing"] => Sense::Progressing,
         ["paused" | "suspended"] | ["reconcile" | "reconciliation", "paused" | "suspended"] => {
@@ -213,14 +223,21 @@ fn sense_of(name: &str) -> Sense {
         | ["rollout" | "update" | "upgrade", "failed"]
         | ["rollout", "blocked"] => Sense::Bad(Weight::Whole),
         ["in", "progress"]
-        | ["rolling", "out"]
-        | ["rollout" | "update" | "upgrade", "in", "progress"] => Sense::Work(Weight::Whole),
-        ["scaling", "up" | "down"] => Sense::Work(Weight::Part),
+        | ["rolling", "back" | "out"]
+        | [
+            "rollback" | "rollout" | "update" | "upgrade",
+            "in",
+            "progress",
+        ] => Sense::Work(Weight::Whole),
+        ["scaling"] | ["scaling", "up" | "down"] => Sense::Work(Weight::Part),
         ["out", "of", "sync"] => Sense::NotGood(Weight::Whole),
         ["in", "sync"] | ["resolved", "refs"] => Sense::Good(Weight::Part),
-        ["ack", "recoverable"] | ["failed" | "unable", "to", ..] | ["no", "matching", ..] => {
-            Sense::Bad(Weight::Part)
-        }
+        ["ack", "recoverable"]
+        | ["failed" | "unable", "to", ..]
+        | ["no", "matching", ..]
+        | ["no", "quorum"]
+        | ["timed", "out"] => Sense::Bad(Weight::Part),
+        ["failed", .., last] if WORK.contains(last) => Sense::Bad(Weight::Part),
         [first, "error" | "failed" | "failure"] if RECONCILE.contains(first) => {
             Sense::Bad(Weight::Whole)
         }
@@ -286,6 +303,9 @@ mod tests {
             ("ResolvedRefs", Sense::Good(Part)),
             ("API.ResourceSynced", Sense::Good(Part)),
             ("ReconcileSuccess", Sense::Good(Spec)),
+            ("Succeeded", Sense::Good(Spec)),
+            ("BackupSucceeded", Sense::Good(Part)),
+            ("PreflightsPassed", Sense::Good(Part)),
             ("UpToDate", Sense::Good(Spec)),
             ("ReadyToSyncSecrets", Sense::Good(Part)),
             ("Ready-In-Zone-a", Sense::Good(Part)),
@@ -311,6 +331,10 @@ mod tests {
             ("UpgradeFailed", Sense::Bad(Whole)),
             ("RolloutBlocked", Sense::Bad(Whole)),
             ("FailedToReconcile", Sense::Bad(Part)),
+            ("FailedProvisioning", Sense::Bad(Part)),
+            ("NoQuorum", Sense::Bad(Part)),
+            ("TimedOut", Sense::Bad(Part)),
+            ("CrashLooping", Sense::Bad(Part)),
             ("InvalidSpec", Sense::Bad(Part)),
             ("BadConfiguration", Sense::Bad(Part)),
             ("Unreachable", Sense::Bad(Part)),
@@ -329,8 +353,11 @@ mod tests {
             ("Reconciling", Sense::Work(Whole)),
             ("InProgress", Sense::Work(Whole)),
             ("RollingOut", Sense::Work(Whole)),
+            ("RollingBack", Sense::Work(Whole)),
+            ("RollbackInProgress", Sense::Work(Whole)),
             ("UpdateInProgress", Sense::Work(Whole)),
             ("MigrationInProgress", Sense::Work(Part)),
+            ("Scaling", Sense::Work(Part)),
             ("ScalingUp", Sense::Work(Part)),
             ("VolumeResizing", Sense::Work(Part)),
             ("Paused", Sense::Paused),

@@ -207,6 +207,7 @@ const FAILED: &[&str] = &[
 /// Word pairs for trouble.
 const FAILED_PAIRS: &[[&str; 2]] = &[
     ["back", "off"],
+    ["bad", "request"],
     ["can", "not"],
     ["can", "t"],
     ["could", "not"],
@@ -218,6 +219,7 @@ const FAILED_PAIRS: &[[&str; 2]] = &[
     ["no", "such"],
     ["non", "compliant"],
     ["not", "allowed"],
+    ["not", "authorized"],
     ["not", "compliant"],
     ["not", "exist"],
     ["not", "found"],
@@ -227,7 +229,7 @@ const FAILED_PAIRS: &[[&str; 2]] = &[
     ["timed", "out"],
 ];
 
-const PAUSED: &[&str] = &["paused", "suspended"];
+const PAUSED: &[&str] = &["hibernated", "paused", "suspended"];
 
 const NEGATIONS: &[&str] = &["no", "non", "not", "without"];
 
@@ -320,7 +322,7 @@ pub(super) fn state(text: &str) -> Option<Meaning> {
     if is_any(&words, IN_PROGRESS) || goes_on || is_negated && is_ready {
         return Some(Meaning::InProgress);
     }
-    if ["new", "outofsync"].contains(&words.concat().as_str()) {
+    if ["down", "new", "outofsync"].contains(&words.concat().as_str()) {
         return Some(Meaning::InProgress);
     }
     is_ready.then_some(Meaning::Ready)
@@ -414,9 +416,12 @@ mod tests {
             ),
             ("Unknown", Some(InProgress)),
             ("New", Some(InProgress)),
+            ("Down", Some(InProgress)),
+            ("ScaledDown", None),
             ("NewReplicaSetAvailable", Some(Ready)),
             ("Paused", Some(Paused)),
             ("suspended", Some(Paused)),
+            ("Hibernated", Some(Paused)),
             ("Cancelled", Some(Failed)),
             ("Unsuccessful", Some(Failed)),
             ("OOMKilled", Some(Failed)),
@@ -464,6 +469,8 @@ mod tests {
             ("ReconcileError", Some(Failed)),
             ("ErrImagePull", Some(Failed)),
             ("SecretNotFound", Some(Failed)),
+            ("BadRequest", Some(Failed)),
+            ("NotAuthorized", Some(Failed)),
             ("ProgressDeadlineExceeded", Some(Failed)),
             ("ReconcilePaused", Some(Paused)),
             ("Creating", Some(InProgress)),

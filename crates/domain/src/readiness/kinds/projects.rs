@@ -23,6 +23,7 @@ pub(super) static PROJECTS: &[Project] = &[
         "actions-runner-controller",
         ["actions.github.com", "actions.summerwind.dev"]
     ),
+    project!("amd-gpu-operator", ["amd.com"]),
     project!(
         "ansible-automation-platform",
         [
@@ -34,13 +35,14 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("apache-spark", ["spark.apache.org"]),
     project!("apisix", ["apisix.apache.org"]),
-    project!("arangodb", ["database.arangodb.com"]),
+    project!("arangodb", ["backup.arangodb.com", "database.arangodb.com"]),
     project!("argo", ["argoproj.io"]),
     project!("artemis", ["broker.amq.io"]),
     project!(
         "assisted-installer",
         ["agent-install.openshift.io", "extensions.hive.openshift.io"]
     ),
+    project!("aws-app-mesh", ["appmesh.k8s.aws"]),
     project!(
         "aws-controllers",
         ["*.services.k8s.aws", "elbv2.k8s.aws", "services.k8s.aws"]
@@ -56,6 +58,7 @@ pub(super) static PROJECTS: &[Project] = &[
         "cassandra",
         [
             "cassandra.datastax.com",
+            "control.k8ssandra.io",
             "k8ssandra.io",
             "medusa.k8ssandra.io"
         ]
@@ -70,6 +73,7 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("chaos-mesh", ["chaos-mesh.org"]),
     project!("cilium", ["cilium.io"]),
+    project!("claudie", ["claudie.io"]),
     project!(
         "clickhouse",
         ["clickhouse-keeper.altinity.com", "clickhouse.altinity.com"]
@@ -125,7 +129,9 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("datadog-operator", ["datadoghq.com"]),
     project!("debezium", ["debezium.io"]),
     project!("dell-csm", ["storage.dell.com"]),
+    project!("doris-operator", ["doris.selectdb.com"]),
     project!("dragonfly", ["dragonflydb.io"]),
+    project!("druid-operator", ["druid.apache.org"]),
     project!("dynatrace", ["dynatrace.com"]),
     project!("edb-postgres", ["postgresql.k8s.enterprisedb.io"]),
     project!(
@@ -188,7 +194,16 @@ pub(super) static PROJECTS: &[Project] = &[
         ]
     ),
     project!("gitlab", ["apps.gitlab.com"]),
-    project!("gloo", ["gateway.solo.io", "gloo.solo.io"]),
+    project!("gitops-promoter", ["promoter.argoproj.io"]),
+    project!(
+        "gloo",
+        [
+            "enterprise.gloo.solo.io",
+            "gateway.solo.io",
+            "gloo.solo.io",
+            "ratelimit.solo.io"
+        ]
+    ),
     project!("google-kubernetes-engine", ["networking.gke.io"]),
     project!("grafana-operator", ["grafana.integreatly.org"]),
     project!("harbor", ["goharbor.io"]),
@@ -204,6 +219,7 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("hazelcast", ["hazelcast.com"]),
     project!("hcp-terraform", ["app.terraform.io"]),
     project!("hierarchical-namespaces", ["hnc.x-k8s.io"]),
+    project!("humio-operator", ["core.humio.com"]),
     project!("hypershift", ["hypershift.openshift.io"]),
     project!("infinispan", ["infinispan.org"]),
     project!("infisical", ["secrets.infisical.com"]),
@@ -250,7 +266,7 @@ pub(super) static PROJECTS: &[Project] = &[
         ]
     ),
     project!("kasten", ["actions.kio.kasten.io", "config.kio.kasten.io"]),
-    project!("keda", ["keda.sh"]),
+    project!("keda", ["http.keda.sh", "keda.sh"]),
     project!("kernel-module-management", ["kmm.sigs.x-k8s.io"]),
     project!("keycloak", ["k8s.keycloak.org", "keycloak.org"]),
     project!("kiali", ["kiali.io"]),
@@ -288,11 +304,22 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!(
         "kubeblocks",
-        ["apps.kubeblocks.io", "operations.kubeblocks.io"]
+        [
+            "apps.kubeblocks.io",
+            "dataprotection.kubeblocks.io",
+            "operations.kubeblocks.io"
+        ]
     ),
     project!("kubedb", ["kubedb.com", "ops.kubedb.com"]),
     project!("kubefed", ["types.kubefed.io"]),
-    project!("kubeflow", ["kubeflow.org", "trainer.kubeflow.org"]),
+    project!(
+        "kubeflow",
+        [
+            "kubeflow.org",
+            "tensorboard.kubeflow.org",
+            "trainer.kubeflow.org"
+        ]
+    ),
     project!("kubevela", ["core.oam.dev", "terraform.core.oam.dev"]),
     project!(
         "kubevirt",
@@ -328,7 +355,7 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("metal3", ["metal3.io"]),
     project!("milvus", ["milvus.io"]),
-    project!("minio", ["minio.min.io"]),
+    project!("minio", ["job.min.io", "minio.min.io"]),
     project!("moco", ["moco.cybozu.com"]),
     project!(
         "mongodb",
@@ -349,6 +376,8 @@ pub(super) static PROJECTS: &[Project] = &[
         ["nfd.kubernetes.io", "nfd.openshift.io"]
     ),
     project!("numaflow", ["numaflow.numaproj.io"]),
+    project!("numaplane", ["numaplane.numaproj.io"]),
+    project!("nutanix-databases", ["ndb.nutanix.com"]),
     project!("nvidia", ["apps.nvidia.com", "mellanox.com", "nvidia.com"]),
     project!(
         "open-cluster-management",
@@ -371,7 +400,7 @@ pub(super) static PROJECTS: &[Project] = &[
         ]
     ),
     project!("openkruise", ["apps.kruise.io", "rollouts.kruise.io"]),
-    project!("opensearch", ["opensearch.opster.io"]),
+    project!("opensearch", ["opensearch.opster.io", "opensearch.org"]),
     project!(
         "openshift",
         [
@@ -379,6 +408,7 @@ pub(super) static PROJECTS: &[Project] = &[
             "build.openshift.io",
             "config.openshift.io",
             "hive.openshift.io",
+            "ingress.operator.openshift.io",
             "machine.openshift.io",
             "machineconfiguration.openshift.io",
             "operator.openshift.io",
@@ -424,9 +454,13 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("ray", ["ray.io"]),
     project!("redis", ["app.redislabs.com", "redis.redis.opstreelabs.in"]),
-    project!("redpanda", ["cluster.redpanda.com"]),
+    project!(
+        "redpanda",
+        ["cluster.redpanda.com", "redpanda.vectorized.io"]
+    ),
     project!("risingwave", ["risingwave.risingwavelabs.com"]),
     project!("rook", ["ceph.rook.io", "objectbucket.io"]),
+    project!("schemahero", ["databases.schemahero.io"]),
     project!("scylladb", ["scylla.scylladb.com"]),
     project!("sealed-secrets", ["bitnami.com"]),
     project!(
@@ -436,7 +470,9 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("seldon", ["machinelearning.seldon.io", "mlops.seldon.io"]),
     project!("shipwright", ["shipwright.io"]),
     project!("skupper", ["skupper.io"]),
+    project!("sloth", ["sloth.slok.dev"]),
     project!("solr", ["solr.apache.org"]),
+    project!("sonataflow", ["sonataflow.org"]),
     project!("sops-secrets-operator", ["isindir.github.com"]),
     project!("spark-operator", ["sparkoperator.k8s.io"]),
     project!("spinkube", ["core.spinkube.dev"]),
@@ -454,6 +490,7 @@ pub(super) static PROJECTS: &[Project] = &[
             "kafka.stackable.tech",
             "nifi.stackable.tech",
             "opa.stackable.tech",
+            "spark.stackable.tech",
             "superset.stackable.tech",
             "trino.stackable.tech",
             "zookeeper.stackable.tech"
@@ -461,6 +498,7 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("stackgres", ["stackgres.io"]),
     project!("stackrox", ["platform.stackrox.io"]),
+    project!("stash", ["core.kubestash.com", "stash.appscode.com"]),
     project!("strimzi", ["core.strimzi.io", "kafka.strimzi.io"]),
     project!("sveltos", ["config.projectsveltos.io"]),
     project!(
@@ -469,6 +507,10 @@ pub(super) static PROJECTS: &[Project] = &[
     ),
     project!("tempo-operator", ["tempo.grafana.com"]),
     project!("temporal", ["temporal.io"]),
+    project!(
+        "terraform-operator",
+        ["tf.galleybytes.com", "tf.isaaguilar.com"]
+    ),
     project!("tidb", ["pingcap.com"]),
     project!("tinkerbell", ["tinkerbell.org"]),
     project!("trident", ["trident.netapp.io"]),
@@ -476,13 +518,21 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("velero", ["velero.io"]),
     project!("victoriametrics", ["operator.victoriametrics.com"]),
     project!("vitess", ["planetscale.com"]),
-    project!("volcano", ["batch.volcano.sh", "scheduling.volcano.sh"]),
+    project!(
+        "volcano",
+        [
+            "batch.volcano.sh",
+            "flow.volcano.sh",
+            "scheduling.volcano.sh"
+        ]
+    ),
     project!("volsync", ["volsync.backube"]),
     project!(
         "volume-snapshots",
         ["groupsnapshot.storage.k8s.io", "snapshot.storage.k8s.io"]
     ),
     project!("weblogic", ["weblogic.oracle"]),
+    project!("wildfly-operator", ["wildfly.org"]),
     project!("yugabytedb", ["operator.yugabyte.io"]),
     project!("zalando-postgres-operator", ["acid.zalan.do"]),
     project!("zookeeper-operator", ["zookeeper.pravega.io"]),
