@@ -158,7 +158,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, mut args: ApplyArgs) -> Resu
         hold,
         skip_blocked: args.skip_blocked,
     };
-    in_order(ui, ctx, &session, scope, reviewed, &mut outcome).await;
+    Box::pin(in_order(ui, ctx, &session, scope, reviewed, &mut outcome)).await;
     Ok(outcome.finish(ui))
 }
 

@@ -40,7 +40,7 @@ pub struct Settings {
 }
 
 /// Arguments of every command.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Context {
     /// Global options and environment variables.
     pub settings: Settings,
@@ -138,11 +138,7 @@ impl Context {
 
     /// Refuses a target with objects that the API server would refuse.
     pub(super) fn ensure_accepted(&self, target: &Target, loaded: &Loaded) -> Result<(), CliError> {
-        let folder = files::canonical(&self.folder()?).map_err(GitError::from)?;
-        let tree: Box<dyn FileTree> = match &self.settings.revision {
-            Some(revision) => Box::new(Source::open(&folder)?.tree(revision)?),
-            None => Box::new(WorkingTree::new(&folder)),
-        };
+        let tree = self.tree()?;
         let found = refusals::of(&*tree, loaded, |_| true);
         if found.is_empty() {
             return Ok(());
@@ -157,6 +153,22 @@ impl Context {
         Err(error.hint(format!(
             "Kubernetes {newest} is assumed; a newer one is declared as `cluster.kubernetes` of the environment"
         )))
+    }
+
+    /// Returns the files of the revision, or of the working tree.
+    fn tree(&self) -> Result<Box<dyn FileTree>, CliError> {
+        let folder = files::canonical(&self.folder()?).map_err(GitError::from)?;
+        let tree: Box<dyn FileTree> = match &self.settings.revision {
+            Some(revision) => Box::new(Source::open(&folder)?.tree(revision)?),
+            None => Box::new(WorkingTree::new(&folder)),
+        };
+        Ok(tree)
+    }
+
+    /// Resolves an environment without rendering it or comparing its files with git. `None` on
+    /// errors, which [`Context::load`] reports.
+    pub(super) fn resolved(&self, name: &str) -> Option<ResolvedEnvironment> {
+        load::resolve(&*self.tree().ok()?, name).ok()
     }
 
     /// Reads an environment without rendering it. `None` outside of a repository, for commands that

@@ -1,18 +1,22 @@
 //! Shared start of diff, plan and apply: observes and plans the releases of a target.
 
 use std::future::Future;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::future::try_join;
 use pleach_domain::finding::Finding;
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::Policy;
 use pleach_domain::render::Rendered;
-use pleach_domain::repo::ResolvedRelease;
+use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 mod absent;
+mod ahead;
 mod gone;
 
 pub(super) use absent::not_installed;
@@ -25,6 +29,7 @@ pub(super) use crate::engine::planning::{
 };
 use crate::engine::sync::SyncError;
 use crate::io::cluster::{Cluster, ClusterError, Connection, KeyHome, Keys, OwnCluster};
+use ahead::EarlyAnswers;
 
 /// Releases of a target and their cluster.
 pub(super) struct Session {
@@ -35,6 +40,8 @@ pub(super) struct Session {
     cluster_id: Option<ClusterId>,
     /// Whether git no longer has the environment file.
     is_without_file: bool,
+    /// Answers that were read during the rendering, until they are used.
+    early: Mutex<EarlyAnswers>,
 }
 
 impl Session {
@@ -50,8 +57,8 @@ impl Session {
         Self::over(ctx, loaded, options, cluster_id).await
     }
 
-    /// Opens a target for an apply. Refuses objects that the API server would refuse, before the
-    /// first request.
+    /// Opens a target for an apply. Refuses objects that the API server would refuse. Connects and
+    /// reads while the manifests are rendered and checked, so a refused target can have sent reads.
     pub(super) async fn open_to_apply(
         ui: &mut Ui,
         ctx: &Context,
@@ -59,9 +66,49 @@ impl Session {
         options: Options,
         cluster_id: Option<String>,
     ) -> Result<Self, CliError> {
-        let loaded = Self::load(ui, ctx, target).await?;
-        ctx.ensure_accepted(target, &loaded)?;
-        Self::over(ctx, loaded, options, cluster_id).await
+        let loading = Box::pin(Self::load_accepted(ui, ctx, target));
+        let flag = cluster_id.clone();
+        // An error of the manifests ends the reads.
+        let reading = Box::pin(async { Ok::<_, CliError>(ahead::read(ctx, target, flag).await) });
+        let (loaded, ahead) = finish(&ctx.cancel, try_join(loading, reading)).await??;
+        let Some(answered) = ahead.and_then(|ahead| ahead.of(&loaded.environment)) else {
+            return Self::over(ctx, loaded, options, cluster_id).await;
+        };
+        let (cluster, early) = answered?;
+        let cluster_id = declared(&loaded.environment, cluster_id)?;
+        let mut session = Self::on(ctx, loaded, cluster, options, cluster_id);
+        session.early = Mutex::new(early);
+        Ok(session)
+    }
+
+    /// Loads a target on a thread of its own. Refuses objects that the API server would refuse.
+    async fn load_accepted(
+        ui: &mut Ui,
+        ctx: &Context,
+        target: &Target,
+    ) -> Result<Loaded, CliError> {
+        let (there, wanted) = (ctx.clone(), target.clone());
+        let loading = spawn_blocking(move || {
+            let loaded = there.load(&wanted)?;
+            let accepted = there.ensure_accepted(&wanted, &loaded);
+            Ok::<_, CliError>((loaded, accepted))
+        });
+        let loaded = match loading.await {
+            Ok(loaded) => loaded,
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                // Canceled only at shutdown of the runtime.
+                Err(_) => Err(CliError::interrupted()),
+            },
+        };
+        match loaded {
+            Ok((loaded, accepted)) => {
+                ui.findings(&loaded.findings);
+                accepted?;
+                Ok(loaded)
+            }
+            Err(error) => Err(absent::suspended(ctx, target, error).await),
+        }
     }
 
     async fn load(ui: &mut Ui, ctx: &Context, target: &Target) -> Result<Loaded, CliError> {
@@ -81,34 +128,34 @@ impl Session {
         options: Options,
         cluster_id: Option<String>,
     ) -> Result<Self, CliError> {
-        let named = loaded.environment.cluster.id.clone();
-        if let (Some(flag), Some(named)) = (&cluster_id, &named)
-            && flag != named
-        {
-            return Err(CliError::new(
-                Kind::Policy,
-                format!("--cluster-id is {flag}, but the environment names cluster {named}"),
-            ));
-        }
-        let context = ctx
-            .settings
-            .context
-            .clone()
-            .or_else(|| loaded.environment.cluster.context.clone());
-        // The user agent of the first request is that of the first release.
+        let cluster_id = declared(&loaded.environment, cluster_id)?;
         let name = loaded.rendered.first().map(|(release, _)| &release.name);
-        let settings = &ctx.settings;
-        let keys = settings.key_namespace.clone();
-        let connecting = connect_as(agent(name), settings.kubeconfig.clone(), context, keys);
+        let connecting = connect_for(ctx, &loaded.environment, name);
         let cluster = finish(&ctx.cancel, connecting).await??;
-        Ok(Self {
+        Ok(Self::on(ctx, loaded, cluster, options, cluster_id))
+    }
+
+    /// Creates the session of a loaded environment and its cluster.
+    fn on(
+        ctx: &Context,
+        loaded: Loaded,
+        cluster: Cluster,
+        options: Options,
+        cluster_id: Option<ClusterId>,
+    ) -> Self {
+        Self {
             loaded,
             cluster,
             cancel: ctx.cancel.clone(),
             options,
-            cluster_id: named.or(cluster_id).map(ClusterId),
+            cluster_id,
             is_without_file: false,
-        })
+            early: Mutex::default(),
+        }
+    }
+
+    fn early(&self) -> MutexGuard<'_, EarlyAnswers> {
+        self.early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the releases of the target, in the order of the environment.
@@ -151,7 +198,18 @@ impl Session {
         subject: &Subject<'_>,
     ) -> Result<Result<Planned, CliError>, CliError> {
         let plans = self.planner();
-        let making = plans.plan_for(subject);
+        let early = self.early().releases.remove(subject.name());
+        let making = async {
+            match (subject, early) {
+                (Subject::Wanted(release, rendered), Some(early)) => {
+                    let early = Some(early?);
+                    Box::pin(plans.plan_after(release, rendered, early)).await
+                }
+                (Subject::Wanted(..) | Subject::Gone(_), _) => {
+                    Box::pin(plans.plan_for(subject)).await
+                }
+            }
+        };
         let planned = finish(&self.cancel, Box::pin(making)).await?;
         self.planned(ui, subject.name(), planned)
     }
@@ -251,6 +309,23 @@ pub(super) async fn finish<T>(
         .ok_or_else(CliError::interrupted)
 }
 
+/// Returns the cluster id that the environment or `--cluster-id` declares. Fails if they differ.
+fn declared(
+    environment: &ResolvedEnvironment,
+    flag: Option<String>,
+) -> Result<Option<ClusterId>, CliError> {
+    let named = environment.cluster.id.clone();
+    if let (Some(flag), Some(named)) = (&flag, &named)
+        && flag != named
+    {
+        return Err(CliError::new(
+            Kind::Policy,
+            format!("--cluster-id is {flag}, but the environment names cluster {named}"),
+        ));
+    }
+    Ok(named.or(flag).map(ClusterId))
+}
+
 /// Sync that failed as a whole.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {what} release {release}")]
@@ -305,6 +380,19 @@ pub(super) fn keys(own: &Connection, namespace: Option<String>) -> Keys {
         Some(namespace) => Keys::In(KeyHome::new(OwnCluster::new(own.clone()), namespace)),
         None => Keys::Beside,
     }
+}
+
+/// Connects for an environment. The first request has the user agent of the first release.
+async fn connect_for(
+    ctx: &Context,
+    environment: &ResolvedEnvironment,
+    first: Option<&ReleaseName>,
+) -> Result<Cluster, CliError> {
+    let settings = &ctx.settings;
+    let context = settings.context.clone();
+    let context = context.or_else(|| environment.cluster.context.clone());
+    let (kubeconfig, keys) = (settings.kubeconfig.clone(), settings.key_namespace.clone());
+    connect_as(agent(first), kubeconfig, context, keys).await
 }
 
 async fn connect_as(

@@ -13,7 +13,7 @@ use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{ReleaseName, Source};
 use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::observe::{ClusterId, Discovery, Observed, Surroundings};
-use pleach_domain::plan::{self, Brought, Desired, Heir, Plan, Policy, Terms};
+use pleach_domain::plan::{self, Brought, Desired, Digests, Heir, Plan, Policy, Terms};
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::controller::Allow;
 use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
@@ -21,8 +21,8 @@ use tokio::join;
 
 use super::load::Loaded;
 use super::sync::{
-    Neighbor, Observation, SyncError, look_around, look_at_checked, look_at_dependencies, observe,
-    observe_record, observe_some, place_of, recognize, review_access,
+    Early, Neighbor, Observation, SyncError, look_around, look_at_checked, look_at_dependencies,
+    observe, observe_record, observe_some, place_of, recognize, review_access,
 };
 use crate::io::cluster::Cluster;
 use crate::io::git::Revision;
@@ -107,6 +107,16 @@ impl Planner<'_> {
         release: &ResolvedRelease,
         rendered: &Rendered,
     ) -> Result<Planned, SyncError> {
+        Box::pin(self.plan_after(release, rendered, None)).await
+    }
+
+    /// Observes and plans one release, some facts of which were read before.
+    pub async fn plan_after(
+        &self,
+        release: &ResolvedRelease,
+        rendered: &Rendered,
+        early: Option<Early>,
+    ) -> Result<Planned, SyncError> {
         let mut desired = self.desired(release, rendered);
         let cluster = self.cluster_for(&release.name);
         let policy = self.policy(release);
@@ -124,7 +134,7 @@ impl Planner<'_> {
                 plan,
             });
         }
-        let mut observation = Box::pin(observe(&cluster, &mut desired, &policy)).await?;
+        let mut observation = Box::pin(observe(&cluster, &mut desired, &policy, early)).await?;
         if self.is_first(release) {
             let declared = &self.loaded.environment.cluster;
             let finding = declared.other_version(&observation.observed.server_version);
@@ -410,7 +420,7 @@ pub fn desired_among(
         create_namespace: release.create_namespace,
         manifests: rendered.manifests.clone(),
         runtime_objects: release.runtime_objects.clone(),
-        digests: BTreeMap::new(),
+        digests: Digests::default(),
         ignored,
         findings: Vec::new(),
         terms: Terms {

@@ -56,8 +56,13 @@ impl Session {
     /// Returns the releases with a readable record in the store of this environment. `None` without
     /// the permission to list them.
     async fn installed(&self, ui: &mut Ui) -> Result<Option<Vec<Candidate>>, CliError> {
+        let early = self.early().records.take();
         let search = self.search();
-        match finish(&self.cancel, state::releases(&self.cluster, &search)).await? {
+        let listed = match early {
+            Some(listed) => listed,
+            None => finish(&self.cancel, state::releases(&self.cluster, &search)).await?,
+        };
+        match listed {
             Ok(records) => Ok(Some(planning::readable(records.releases))),
             Err(error) if error.class() == Some(&Class::Forbidden) => {
                 ui.detail("releases may not be listed: one that left git is not noticed");

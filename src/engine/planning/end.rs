@@ -1,13 +1,13 @@
 //! Releases that are in the cluster but no longer in git.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 use pleach_domain::depends::{Dependency, Hindrance, arrange};
 use pleach_domain::finding::Finding;
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{Installed, ReleaseName, ReleaseSummary, Store};
-use pleach_domain::plan::{Brought, Consented, Desired, Policy, Removal, Terms};
+use pleach_domain::plan::{Brought, Consented, Desired, Digests, Policy, Removal, Terms};
 use pleach_domain::readiness::Rules;
 use pleach_domain::render::Rendered;
 use pleach_domain::repo::format::remembered;
@@ -103,7 +103,7 @@ impl Gone {
             create_namespace: false,
             manifests: Vec::new(),
             runtime_objects: memory.runtime_objects,
-            digests: BTreeMap::new(),
+            digests: Digests::default(),
             findings: self.findings.clone(),
             ignored: Ignored::default(),
             terms: Terms {
@@ -169,7 +169,7 @@ impl Planner<'_> {
         let mut desired = gone.desired(self);
         let cluster = self.cluster_for(&gone.name);
         let policy = gone.policy(self);
-        let mut observation = Box::pin(observe(&cluster, &mut desired, &policy)).await?;
+        let mut observation = Box::pin(observe(&cluster, &mut desired, &policy, None)).await?;
         let recorded = observation.observed.installed.as_ref();
         if recorded.is_some_and(|recorded| recorded.memory != gone.record.memory) {
             // The record changed since it was verified.

@@ -25,7 +25,7 @@ use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
 use pleach_domain::diff::pairing;
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{EntryState, Store};
+use pleach_domain::inventory::{EntryState, ReleaseName, Store};
 use pleach_domain::object::{Gvk, Manifest, ObjectId, ServiceRef, annotations, labels};
 use pleach_domain::observe::{
     Backend, Known, Listing, Live, LiveMeta, Observed, Reading, Served, triage,
@@ -38,7 +38,7 @@ use super::error::SyncError;
 use super::paths::Paths;
 use super::state::State;
 use crate::io::cluster::{Class, Cluster, ClusterError, RegistrationList, ResourcePath};
-use members::{note_listing, unseen};
+use members::{Listed, note_listing, unseen};
 
 pub use focus::observe_some;
 pub use identity::{cluster_id, is_cluster, recognize};
@@ -61,41 +61,62 @@ pub struct Observation {
     pub state: State,
 }
 
-/// Observes the cluster for one release. Fills in `desired.digests`, which need the key in the
-/// cluster. Also adds the scale targets of live autoscalers to `desired.ignored`.
-pub async fn observe(
+/// Facts about a release that do not depend on its manifests, read by [`observe_early`].
+#[derive(Debug)]
+pub struct Early {
+    observed: Observed,
+    state: State,
+    /// Metadata lists of the recorded kinds.
+    lists: Vec<Listed>,
+}
+
+impl Early {
+    fn is_of(&self, name: &ReleaseName, store: &Store) -> bool {
+        self.state.name() == name && self.state.store() == store
+    }
+}
+
+/// Reads the facts about a release that do not depend on its manifests, while those are rendered.
+/// Writes nothing.
+///
+/// The facts are older than those of [`observe`] alone, by the time of the rendering. A plan that
+/// waits for its consent is older still. The same checks protect both. A run reads the record again
+/// before its first write, and its writes have the preconditions of the plan (uid, resourceVersion).
+pub async fn observe_early(
     cluster: &Cluster,
-    desired: &mut Desired,
-    policy: &Policy,
-) -> Result<Observation, SyncError> {
-    let manager = desired.name.field_manager();
+    name: &ReleaseName,
+    store: &Store,
+) -> Result<Early, SyncError> {
+    let mut early = Box::pin(read_facts(cluster, name, store)).await?;
+    let reader = Reader {
+        cluster,
+        silence: Silence::default(),
+        paths: Paths::new(&early.observed.discovery, &[]),
+        manager: name.field_manager(),
+        part_of: format!("{}={}", labels::PART_OF, store.apply_set(name)),
+    };
+    early.lists = reader.list_recorded(&early.observed).await;
+    Ok(early)
+}
+
+/// Reads the facts about a release that do not depend on its manifests, without lists of members.
+async fn read_facts(
+    cluster: &Cluster,
+    name: &ReleaseName,
+    store: &Store,
+) -> Result<Early, SyncError> {
+    let manager = name.field_manager();
     let common = cluster.common();
     let (server_version, identity, discovery) = futures::try_join!(
         async { Ok(common.server_version().await?) },
-        identity::identify(&common, &desired.store, &manager),
+        identity::identify(&common, store, &manager),
         async { Ok(cluster.discover().await?) }
     )?;
-    ensure_discovered(cluster, desired, &discovery).await?;
-    let (read, registrations, autoscalers) = futures::join!(
-        State::read(
-            cluster,
-            (&desired.name, &desired.store),
-            &identity.cluster,
-            &discovery
-        ),
-        cluster.registrations(&manager),
-        autoscalers::list(&common, desired, &discovery)
+    let (read, registrations) = futures::join!(
+        State::read(cluster, (name, store), &identity.cluster, &discovery),
+        cluster.registrations(&manager)
     );
     let (state, recorded) = read?;
-    if recorded.installed.is_none() {
-        let release = Gvk::new("pleach.dev/v1alpha1", "Release");
-        let is_defined = matches!(discovery.served(&release), Served::Current(_));
-        let planted = state.ensure_only_record(&desired.repository, is_defined);
-        desired.findings.extend(Box::pin(planted).await?);
-    }
-    autoscalers::leave(desired, &autoscalers?, &recorded.inventory);
-    let former = former::find(cluster, desired).await?;
-    desired.digest_with(state.key());
     let mut observed = Observed::of(
         identity.cluster,
         server_version,
@@ -107,6 +128,45 @@ pub async fn observe(
     observed.inventory = recorded.inventory;
     observed.journal = recorded.journal;
     note_registrations(&mut observed, registrations)?;
+    Ok(Early {
+        observed,
+        state,
+        lists: Vec::new(),
+    })
+}
+
+/// Observes the cluster for one release. Does not repeat the reads of `early`, if it is of this
+/// release. Fills in `desired.digests`, which need the key in the cluster. Also adds the scale
+/// targets of live autoscalers to `desired.ignored`.
+pub async fn observe(
+    cluster: &Cluster,
+    desired: &mut Desired,
+    policy: &Policy,
+    early: Option<Early>,
+) -> Result<Observation, SyncError> {
+    let Early {
+        mut observed,
+        state,
+        lists,
+    } = match early.filter(|early| early.is_of(&desired.name, &desired.store)) {
+        Some(early) => early,
+        None => Box::pin(read_facts(cluster, &desired.name, &desired.store)).await?,
+    };
+    let manager = desired.name.field_manager();
+    let common = cluster.common();
+    let ((), autoscalers) = futures::try_join!(
+        ensure_discovered(cluster, desired, &observed.discovery),
+        autoscalers::list(&common, desired, &observed.discovery)
+    )?;
+    if observed.installed.is_none() {
+        let release = Gvk::new("pleach.dev/v1alpha1", "Release");
+        let is_defined = matches!(observed.discovery.served(&release), Served::Current(_));
+        let planted = state.ensure_only_record(&desired.repository, is_defined);
+        desired.findings.extend(Box::pin(planted).await?);
+    }
+    autoscalers::leave(desired, &autoscalers, &observed.inventory);
+    let former = former::find(cluster, desired).await?;
+    desired.digest_with(state.key());
     let reader = Reader {
         cluster,
         silence: Silence::default(),
@@ -115,7 +175,8 @@ pub async fn observe(
         part_of: format!("{}={}", labels::PART_OF, desired.apply_set()),
     };
     let named = state.named();
-    reader.list_members(desired, &named, &mut observed).await?;
+    let listing = reader.list_members(desired, &named, lists, &mut observed);
+    listing.await?;
     if let Some(kind) = unseen(&named, &observed) {
         let what = "the record is empty, and what there is of kind";
         return Err(state.incomplete(format!("{what} {kind} could not be listed")));

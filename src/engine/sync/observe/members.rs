@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::inventory::{EntryState, Installed};
+use pleach_domain::inventory::{Entry, EntryState, Installed};
 use pleach_domain::object::{GroupKind, Manifest, ObjectId};
 use pleach_domain::observe::{Listing, ListingKey, LiveMeta, Observed};
 use pleach_domain::plan::Desired;
@@ -23,20 +23,29 @@ struct Wanted {
 }
 
 /// Result of a LIST.
-struct Listed {
+#[derive(Debug)]
+pub(super) struct Listed {
     kind: GroupKind,
     namespace: Option<String>,
+    path: ResourcePath,
     list: Result<MetaList, ClusterError>,
+}
+
+impl Listed {
+    fn is_of(&self, kind: &GroupKind, namespace: Option<&String>) -> bool {
+        self.kind == *kind && self.namespace.as_ref() == namespace
+    }
 }
 
 impl Reader<'_> {
     /// Sends one metadata LIST per desired or recorded kind, or one per namespace if the
     /// cluster-wide LIST is forbidden. `named` adds possible locations of members if the record is
-    /// empty.
+    /// empty. Does not repeat the lists of `early`.
     pub(super) async fn list_members(
         &self,
         desired: &Desired,
         named: &Named,
+        early: Vec<Listed>,
         observed: &mut Observed,
     ) -> Result<(), SyncError> {
         let mut kinds = self.kinds(desired, observed).await;
@@ -48,15 +57,22 @@ impl Reader<'_> {
                 wanted.namespaces.extend(named.namespaces.iter().cloned());
             }
         }
-        let reach = Reach::of(observed);
-        let questions: Vec<(GroupKind, Option<String>)> = kinds
-            .iter()
-            .flat_map(|(kind, wanted)| {
-                let scopes = reach.scopes(&wanted.path, &wanted.namespaces);
-                scopes.into_iter().map(|scope| (kind.clone(), scope))
-            })
-            .collect();
-        let closed = self.list_all(&kinds, questions, observed).await?;
+        let mut questions = scoped(&kinds, observed);
+        // Another version of the desired manifests is listed again, and so is a kind whose desired
+        // objects are in further namespaces.
+        let is_asked = |listed: &Listed| {
+            let mut asked = questions.iter();
+            let wanted = kinds.get(&listed.kind);
+            wanted.is_some_and(|wanted| wanted.path == listed.path)
+                && asked.any(|(kind, namespace)| listed.is_of(kind, namespace.as_ref()))
+        };
+        let mut lists: Vec<Listed> = early.into_iter().filter(is_asked).collect();
+        questions.retain(|(kind, namespace)| {
+            let mut known = lists.iter();
+            !known.any(|listed| listed.is_of(kind, namespace.as_ref()))
+        });
+        lists.extend(self.send_lists(&kinds, questions).await);
+        let closed = note_lists(&kinds, lists, observed)?;
         // A kind that cannot be listed cluster-wide can often be listed in the namespaces of its
         // objects.
         let questions: Vec<(GroupKind, Option<String>)> = closed
@@ -69,7 +85,8 @@ impl Reader<'_> {
                     .collect::<Vec<_>>()
             })
             .collect();
-        self.list_all(&kinds, questions, observed).await?;
+        let lists = self.send_lists(&kinds, questions).await;
+        note_lists(&kinds, lists, observed)?;
         // Controllers copy our label to their objects, so keep only desired or recorded ones.
         // Without any record, keep the objects that we applied, so that a lost record is not
         // mistaken for a first installation.
@@ -86,6 +103,20 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// Lists the recorded kinds, before the desired ones are known.
+    pub(super) async fn list_recorded(&self, observed: &Observed) -> Vec<Listed> {
+        let mut kinds: BTreeMap<GroupKind, Wanted> = BTreeMap::new();
+        for (id, entry) in &observed.inventory.entries {
+            if !is_listed(observed, id, entry)
+                && let Some(path) = self.paths.of_member(id, &entry.api_version)
+            {
+                add(&mut kinds, id, path);
+            }
+        }
+        let questions = scoped(&kinds, observed);
+        self.send_lists(&kinds, questions).await
+    }
+
     /// Returns the desired or recorded kinds. Records the reason for each unserved kind.
     async fn kinds(
         &self,
@@ -94,26 +125,17 @@ impl Reader<'_> {
     ) -> BTreeMap<GroupKind, Wanted> {
         let mut kinds: BTreeMap<GroupKind, Wanted> = BTreeMap::new();
         let mut unserved: BTreeSet<GroupKind> = BTreeSet::new();
-        let mut add = |id: &ObjectId, path: ResourcePath| {
-            let namespaces = BTreeSet::new();
-            kinds
-                .entry(id.group_kind())
-                .or_insert(Wanted { path, namespaces })
-                .namespaces
-                .extend(id.namespace.clone());
-        };
         for manifest in &desired.manifests {
             if let Some(path) = ResourcePath::of(&observed.discovery, &manifest.gvk()) {
-                add(manifest.id(), path);
+                add(&mut kinds, manifest.id(), path);
             }
         }
         for (id, entry) in &observed.inventory.entries {
-            let is_listed = entry.state == EntryState::Observed && observed.meta.contains_key(id);
-            if is_listed {
+            if is_listed(observed, id, entry) {
                 continue;
             }
             match self.paths.of_member(id, &entry.api_version) {
-                Some(path) => add(id, path),
+                Some(path) => add(&mut kinds, id, path),
                 None => drop(unserved.insert(id.group_kind())),
             }
         }
@@ -141,15 +163,13 @@ impl Reader<'_> {
         kinds
     }
 
-    /// Sends lists and stores their results. Returns the namespaced kinds whose cluster-wide LIST
-    /// is forbidden.
-    async fn list_all(
+    /// Sends lists.
+    async fn send_lists(
         &self,
         kinds: &BTreeMap<GroupKind, Wanted>,
         questions: Vec<(GroupKind, Option<String>)>,
-        observed: &mut Observed,
-    ) -> Result<Vec<GroupKind>, SyncError> {
-        let lists: Vec<Listed> = stream::iter(questions)
+    ) -> Vec<Listed> {
+        stream::iter(questions)
             .filter_map(|(kind, namespace)| async move {
                 let path = &kinds.get(&kind)?.path;
                 Some((kind, namespace, path))
@@ -167,39 +187,13 @@ impl Reader<'_> {
                 Listed {
                     kind,
                     namespace,
+                    path: path.clone(),
                     list,
                 }
             })
             .buffer_unordered(CONCURRENCY)
             .collect()
-            .await;
-        let mut closed = Vec::new();
-        for Listed {
-            kind,
-            namespace,
-            list,
-        } in lists
-        {
-            let listing = match list {
-                Ok(list) => {
-                    observed.meta.extend(list.items);
-                    Listing::Complete
-                }
-                Err(error) => {
-                    let is_closed = error.class() == Some(&Class::Forbidden) && namespace.is_none();
-                    if is_closed
-                        && kinds
-                            .get(&kind)
-                            .is_some_and(|wanted| wanted.path.namespaced)
-                    {
-                        closed.push(kind.clone());
-                    }
-                    failed_listing(error)?
-                }
-            };
-            note_listing(observed, kind, namespace, listing);
-        }
-        Ok(closed)
+            .await
     }
 
     /// Reads members by name that are missing in a complete LIST, because they can have lost their
@@ -267,6 +261,72 @@ impl Reader<'_> {
     }
 }
 
+/// Returns whether a recorded object was already read by another list.
+fn is_listed(observed: &Observed, id: &ObjectId, entry: &Entry) -> bool {
+    entry.state == EntryState::Observed && observed.meta.contains_key(id)
+}
+
+/// Adds the kind and the namespace of an object.
+fn add(kinds: &mut BTreeMap<GroupKind, Wanted>, id: &ObjectId, path: ResourcePath) {
+    let namespaces = BTreeSet::new();
+    kinds
+        .entry(id.group_kind())
+        .or_insert(Wanted { path, namespaces })
+        .namespaces
+        .extend(id.namespace.clone());
+}
+
+/// Returns the lists to send: kinds, each with a namespace unless it is listed cluster-wide.
+fn scoped(
+    kinds: &BTreeMap<GroupKind, Wanted>,
+    observed: &Observed,
+) -> Vec<(GroupKind, Option<String>)> {
+    let reach = Reach::of(observed);
+    kinds
+        .iter()
+        .flat_map(|(kind, wanted)| {
+            let scopes = reach.scopes(&wanted.path, &wanted.namespaces);
+            scopes.into_iter().map(|scope| (kind.clone(), scope))
+        })
+        .collect()
+}
+
+/// Stores the results of lists. Returns the namespaced kinds whose cluster-wide LIST is forbidden.
+fn note_lists(
+    kinds: &BTreeMap<GroupKind, Wanted>,
+    lists: Vec<Listed>,
+    observed: &mut Observed,
+) -> Result<Vec<GroupKind>, SyncError> {
+    let mut closed = Vec::new();
+    for Listed {
+        kind,
+        namespace,
+        list,
+        ..
+    } in lists
+    {
+        let listing = match list {
+            Ok(list) => {
+                observed.meta.extend(list.items);
+                Listing::Complete
+            }
+            Err(error) => {
+                let is_closed = error.class() == Some(&Class::Forbidden) && namespace.is_none();
+                if is_closed
+                    && kinds
+                        .get(&kind)
+                        .is_some_and(|wanted| wanted.path.namespaced)
+                {
+                    closed.push(kind.clone());
+                }
+                failed_listing(error)?
+            }
+        };
+        note_listing(observed, kind, namespace, listing);
+    }
+    Ok(closed)
+}
+
 /// Returns a kind that can have unseen members, if the record is empty.
 pub(super) fn unseen<'n>(named: &'n Named, observed: &Observed) -> Option<&'n GroupKind> {
     let is_listed = |kind: &GroupKind, namespace: Option<&String>| {
@@ -308,13 +368,20 @@ pub(super) fn note_listing(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use jiff::Timestamp;
     use pleach_domain::observe::{
         ClusterId, Discovery, Freshness, Resource, ServedGroup, ServedVersion,
     };
     use rstest::rstest;
+    use serde_json::json;
 
+    use super::super::tests::emptied;
+    use super::super::{Paths, Silence};
     use super::*;
+    use crate::engine::sync::serving::serving;
 
     fn serving_config_maps() -> Discovery {
         let maps = Resource {
@@ -334,6 +401,52 @@ mod tests {
         let mut discovery = Discovery::default();
         discovery.groups_mut().insert(String::new(), group);
         discovery
+    }
+
+    #[tokio::test]
+    async fn early_lists_are_repeated_only_for_further_namespaces() {
+        let sent = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&sent);
+        let cluster = serving(move |path| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            assert!(path.ends_with("/configmaps"), "{path}");
+            Some(
+                json!({"kind": "PartialObjectMetadataList", "metadata": {}, "items": [
+                    {"metadata": {"name": "one", "namespace": "web", "uid": "1"}}
+                ]}),
+            )
+        });
+        let known = ObjectId::new("", "ConfigMap", Some("web"), "one");
+        let further = ObjectId::new("", "ConfigMap", Some("other"), "two");
+        for (later, expected) in [(None, 1), (Some(further), 2)] {
+            sent.store(0, Ordering::Relaxed);
+            let id = ClusterId("c".to_owned());
+            let (version, at) = ("v1.36.0".to_owned(), Timestamp::UNIX_EPOCH);
+            let mut observed = Observed::of(id, version, serving_config_maps(), at);
+            let applied = || Entry {
+                state: EntryState::Applied,
+                api_version: "v1".to_owned(),
+                ..Entry::default()
+            };
+            let entries = &mut observed.inventory.entries;
+            entries.insert(known.clone(), applied());
+            let reader = Reader {
+                cluster: &cluster,
+                silence: Silence::default(),
+                paths: Paths::new(&observed.discovery, &[]),
+                manager: "pleach".to_owned(),
+                part_of: "part-of=web".to_owned(),
+            };
+            let early = reader.list_recorded(&observed).await;
+            assert_eq!(sent.load(Ordering::Relaxed), 1, "{later:?}");
+            let later_entries = later.iter().map(|id| (id.clone(), applied()));
+            observed.inventory.entries.extend(later_entries);
+            let (desired, named) = (emptied(), Named::default());
+            let listing = reader.list_members(&desired, &named, early, &mut observed);
+            listing.await.unwrap();
+            assert_eq!(sent.load(Ordering::Relaxed), expected, "{later:?}");
+            assert!(observed.meta.contains_key(&known), "{later:?}");
+        }
     }
 
     #[rstest]

@@ -38,8 +38,10 @@ impl Reader<'_> {
         let missing = missing_namespaces(desired, observed);
         let mut questions = Vec::new();
         for (manifest, &reading) in desired.manifests.iter().zip(readings) {
+            if reading == Reading::Nothing {
+                continue;
+            }
             match self.cannot_ask(manifest, &missing, &observed.discovery) {
-                _ if reading == Reading::Nothing => {}
                 // A missing namespace contains no objects.
                 Some(why @ Unverified::NamespaceMissing(_)) => {
                     let prediction = Prediction::Unverified(why);

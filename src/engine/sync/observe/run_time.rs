@@ -23,6 +23,9 @@ impl Reader<'_> {
         observed: &mut Observed,
     ) -> Result<(), SyncError> {
         let declared = declared(desired, observed);
+        if declared.is_empty() {
+            return Ok(());
+        }
         let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
         find_registrations(&declared, &wanted, observed);
         let recorded = &observed.inventory.entries;

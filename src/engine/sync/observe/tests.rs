@@ -1,11 +1,9 @@
 //! Early end of an observation, and its number of concurrent requests.
 
-use std::collections::BTreeMap;
-
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{Entry, ReleaseName};
 use pleach_domain::observe::{ClusterId, Discovery};
-use pleach_domain::plan::Terms;
+use pleach_domain::plan::{Digests, Terms};
 use pleach_domain::repo::Sequence;
 use serde_json::json;
 
@@ -24,7 +22,7 @@ fn several_requests_in_a_row_without_an_answer_end_an_observation() {
 }
 
 /// Builds a release without objects in git.
-fn emptied() -> Desired {
+pub(super) fn emptied() -> Desired {
     Desired {
         name: ReleaseName {
             environment: "dev".to_owned(),
@@ -39,7 +37,7 @@ fn emptied() -> Desired {
         create_namespace: false,
         manifests: Vec::new(),
         runtime_objects: Vec::new(),
-        digests: BTreeMap::new(),
+        digests: Digests::default(),
         ignored: Ignored::default(),
         findings: Vec::new(),
         terms: Terms::default(),
