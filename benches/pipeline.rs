@@ -190,7 +190,7 @@ impl Scene {
                 create_namespace: true,
                 manifests,
                 runtime_objects: Vec::new(),
-                digests,
+                digests: digests.into(),
                 ignored: pleach_domain::ignore::Ignored::default(),
                 findings: Vec::new(),
                 terms: plan::Terms::default(),

@@ -50,8 +50,8 @@ pub use dependencies::{Neighbor, is_ready, look_at_dependants, look_at_dependenc
 pub use error::SyncError;
 pub use live::live;
 pub use observe::{
-    Observation, cluster_id, expected_objects, is_cluster, observe, observe_record, observe_some,
-    recognize,
+    Early, Observation, cluster_id, expected_objects, is_cluster, observe, observe_early,
+    observe_record, observe_some, recognize,
 };
 pub use record::attempt;
 pub use removal::review_end;

@@ -5,6 +5,7 @@ mod encoded;
 mod facts;
 mod fields;
 mod id;
+mod lookup;
 mod manifest;
 mod secret;
 pub mod yaml;
@@ -17,6 +18,7 @@ pub use facts::{
 };
 pub use fields::{FieldPath, KeyValue, PathSegment};
 pub use id::{ApiVersion, GroupKind, Gvk, IdFields, ObjectId, ParseIdError, ServiceRef};
+pub use lookup::SortedLookup;
 pub use manifest::{Manifest, Origin, annotations, labels, managers};
 pub(crate) use secret::{Coding, Hidden};
 pub use secret::{ParseSecretFieldError, Secrecy, SecretField};

@@ -85,9 +85,9 @@ pub use deletion::{Deletion, Grant, Propagation};
 pub use file::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedObject, ReviewedRelease};
 pub use leftover::{leaving_service, made_by_others, returned};
 pub use model::{
-    Action, Body, Brought, Cause, Change, Course, Desired, Direction, Edge, EdgeReason, Need,
-    NonSecret, Op, Outgoing, Overlay, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken,
-    Terms, Until, is_protected_kind, is_refusal,
+    Action, Body, Brought, Cause, Change, Course, Desired, Digests, Direction, Edge, EdgeReason,
+    Need, NonSecret, Op, Outgoing, Overlay, Own, Plan, Policy, Precondition, Stage, Step, StepId,
+    Taken, Terms, Until, is_protected_kind, is_refusal,
 };
 pub use once::runs_once;
 pub use ownership::{is_foreign, owners_of, takes_over};

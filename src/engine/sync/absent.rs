@@ -41,7 +41,12 @@ pub(super) async fn ensure_discovered(
             && !is_builtin_group(&gvk.api_version.group)
             && !desired.terms.brought.serves(gvk)
     };
-    let wanted = desired.manifests.iter().map(Manifest::gvk);
+    // The manifests are sorted by kind.
+    let mut samples: Vec<&Manifest> = desired.manifests.iter().collect();
+    samples.dedup_by(|one, other| {
+        one.id().kind == other.id().kind && one.api_version() == other.api_version()
+    });
+    let wanted = samples.into_iter().map(Manifest::gvk);
     let mut missing: BTreeSet<Gvk> = wanted.filter(is_missing).collect();
     if missing.is_empty() {
         return Ok(());

@@ -48,8 +48,12 @@ impl Paths {
             .filter(|manifest| manifest.id().is("apiregistration.k8s.io", "APIService"))
             .filter_map(|manifest| registered_api(&manifest.id().group_kind(), &manifest.value()))
             .collect();
-        let wanted = manifests
-            .iter()
+        let mut samples: Vec<&Manifest> = manifests.iter().collect();
+        samples.dedup_by(|one, other| {
+            one.id().kind == other.id().kind && one.api_version() == other.api_version()
+        });
+        let wanted = samples
+            .into_iter()
             .map(|manifest| (manifest.id().group_kind(), manifest.api_version().clone()))
             .collect();
         Self {

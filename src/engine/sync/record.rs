@@ -9,8 +9,8 @@ use pleach_domain::diff::ownership::status_came_last;
 use pleach_domain::inventory::{
     Attempt, AttemptResult, Entry, EntryState, Installed, Inventory, Memory, Override,
 };
-use pleach_domain::object::{Manifest, ObjectId, ServiceRef};
-use pleach_domain::observe::{DesiredDigest, Observed};
+use pleach_domain::object::{Manifest, ObjectId, ServiceRef, SortedLookup};
+use pleach_domain::observe::{DesiredDigest, Live, Observed};
 use pleach_domain::order::{StageName, defined_kinds, registered_services, stage_of};
 use pleach_domain::plan::{
     Action, Body, Change, Desired, Op, Plan, Precondition, Taken, made_by_others,
@@ -205,16 +205,19 @@ fn is_own(stage: &str) -> bool {
 /// was read in full. Copies nothing.
 fn is_fresh(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
     let entries = &observed.inventory.entries;
+    let mut metadata = SortedLookup::new(&observed.meta);
     let is_confirmed = |(id, entry): (&ObjectId, &Entry)| {
-        let live = observed.live_meta(id);
+        let full = observed.full.get(id).map(Live::meta);
+        let live = full.or_else(|| metadata.get(id));
         entry.state != EntryState::Intended
             && live.is_some_and(|live| entry.uid.as_deref() == Some(&live.uid))
     };
     let is_read = |change: &Change| {
         change.action == Action::Unchanged && observed.full.contains_key(&change.object)
     };
+    let mut members = SortedLookup::new(entries);
     let is_placed = |id: &ObjectId| {
-        entries
+        members
             .get(id)
             .is_none_or(|entry| match plan.assigned.get(id) {
                 Some(stage) => entry.stage == stage.as_str(),

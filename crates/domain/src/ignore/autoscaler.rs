@@ -1,5 +1,6 @@
 //! Replicas that are set by an autoscaler.
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::FieldPattern;
@@ -23,11 +24,23 @@ pub fn scale_target(id: &ObjectId, autoscaler: &Value) -> Option<ObjectId> {
     ))
 }
 
+/// The number of replicas of a manifest. The rest is skipped during parsing.
+#[derive(Deserialize)]
+struct Scaled {
+    spec: Replicas,
+}
+
+#[derive(Deserialize)]
+struct Replicas {
+    replicas: Value,
+}
+
 /// Returns whether a manifest sets the number of replicas, which conflicts with an autoscaler.
 pub fn wants_replicas(manifest: &Manifest) -> bool {
     // The text search avoids parsing most manifests.
-    let text = std::str::from_utf8(manifest.json()).unwrap_or_default();
-    text.contains("\"replicas\":") && manifest.value()["spec"]["replicas"].is_number()
+    manifest.has_text("\"replicas\":")
+        && serde_json::from_slice(manifest.json())
+            .is_ok_and(|Scaled { spec }| spec.replicas.is_number())
 }
 
 impl FieldPattern {

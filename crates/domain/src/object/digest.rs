@@ -84,14 +84,24 @@ impl Digest {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    use fmt::Write as _;
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for &byte in bytes {
+        for digit in [byte >> 4, byte & 15] {
+            text.push(char::from(DIGITS[usize::from(digit)]));
+        }
+    }
+    text
+}
+
+/// Returns the value of a hex digit.
+fn value_of(digit: u8) -> Result<u8, ParseDigestError> {
+    match digit {
+        b'0'..=b'9' => Ok(digit - b'0'),
+        b'a'..=b'f' => Ok(digit - b'a' + 10),
+        b'A'..=b'F' => Ok(digit - b'A' + 10),
+        _ => Err(ParseDigestError),
+    }
 }
 
 impl fmt::Display for Digest {
@@ -125,13 +135,13 @@ impl FromStr for Digest {
             Some(("hmac-sha256", digits)) => (true, digits),
             _ => return Err(ParseDigestError),
         };
-        if digits.len() != 64 || !digits.is_ascii() {
+        if digits.len() != 64 {
             return Err(ParseDigestError);
         }
         let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
-            let pair = str::from_utf8(pair).map_err(|_| ParseDigestError)?;
-            *byte = u8::from_str_radix(pair, 16).map_err(|_| ParseDigestError)?;
+        let (pairs, _) = digits.as_bytes().as_chunks::<2>();
+        for (byte, &[high, low]) in bytes.iter_mut().zip(pairs) {
+            *byte = (value_of(high)? << 4) | value_of(low)?;
         }
         Ok(Self { keyed, bytes })
     }
@@ -219,6 +229,12 @@ mod tests {
         assert_ne!(plain, keyed);
         assert_eq!(plain.to_string().parse(), Ok(plain));
         assert_eq!(keyed.to_string().parse(), Ok(keyed));
-        assert!("sha256:zz".parse::<Digest>().is_err());
+        let upper = format!("sha256:{}", hex(plain.bytes()).to_uppercase());
+        assert_eq!(upper.parse(), Ok(plain));
+        let signed = format!("sha256:+1{}", "0".repeat(62));
+        let not_ascii = format!("sha256:\u{e9}{}", "0".repeat(62));
+        for wrong in ["sha256:zz", signed.as_str(), not_ascii.as_str()] {
+            assert!(wrong.parse::<Digest>().is_err(), "{wrong}");
+        }
     }
 }

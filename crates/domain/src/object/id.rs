@@ -129,8 +129,10 @@ pub struct ObjectId(Arc<IdFields>);
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IdFields {
     /// All parts in one text, so that most comparisons need one memory access. The text is not
-    /// unique: a part can contain the separator.
+    /// unique if a part contains the separator.
     key: Box<str>,
+    /// Whether no part contains the separator. Depends only on `key`.
+    is_unique: bool,
     /// API group; empty for the core group.
     pub group: String,
     /// Kind in camel case.
@@ -145,9 +147,16 @@ impl ObjectId {
     /// Creates an id. An empty group is the core group.
     pub fn new(group: &str, kind: &str, namespace: Option<&str>, name: &str) -> Self {
         let (mark, space) = namespace.map_or(("", ""), |namespace| ("\u{1}", namespace));
-        let key = format!("{group}\0{kind}\0{mark}{space}\0{name}");
+        let parts = [group, "\0", kind, "\0", mark, space, "\0", name];
+        // `format!` takes several times as long.
+        let mut key = String::with_capacity(parts.iter().map(|part| part.len()).sum());
+        for part in parts {
+            key.push_str(part);
+        }
+        let mut parts = [group, kind, space, name].into_iter();
         Self(Arc::new(IdFields {
             key: key.into(),
+            is_unique: !parts.any(|part| part.contains('\0')),
             group: group.to_owned(),
             kind: kind.to_owned(),
             namespace: namespace.map(str::to_owned),
@@ -182,7 +191,8 @@ impl Deref for ObjectId {
 
 impl PartialEq for ObjectId {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+        Arc::ptr_eq(&self.0, &other.0)
+            || self.0.key == other.0.key && (self.0.is_unique || self.0 == other.0)
     }
 }
 
@@ -199,7 +209,11 @@ impl Ord for ObjectId {
         if Arc::ptr_eq(&self.0, &other.0) {
             return Ordering::Equal;
         }
-        self.0.cmp(&other.0)
+        match self.0.key.cmp(&other.0.key) {
+            Ordering::Equal if self.0.is_unique => Ordering::Equal,
+            Ordering::Equal => self.0.cmp(&other.0),
+            unequal @ (Ordering::Less | Ordering::Greater) => unequal,
+        }
     }
 }
 

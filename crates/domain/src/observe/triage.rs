@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::{DesiredDigest, LiveMeta, TextMap};
 use crate::ignore::Ignored;
 use crate::inventory::{Entry, EntryState, Inventory};
-use crate::object::{Manifest, ObjectId, annotations};
+use crate::object::{Manifest, ObjectId, SortedLookup, annotations};
 
 /// Reads needed for a desired object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,18 +41,21 @@ pub struct Known<'a> {
 
 /// Decides which reads each desired object needs, in the order of the manifests.
 pub fn triage(known: Known<'_>) -> Vec<Reading> {
+    let mut meta = SortedLookup::new(known.meta);
+    let mut entries = SortedLookup::new(&known.inventory.entries);
+    let mut digests = SortedLookup::new(known.digests);
     known
         .manifests
         .iter()
         .map(|manifest| {
             let id = manifest.id();
-            match (known.meta.get(id), known.inventory.entries.get(id)) {
+            match (meta.get(id), entries.get(id)) {
                 (None, _) => Reading::Predict,
                 (Some(live), Some(entry))
                     if !known.verify
                         && is_unchanged(
                             known.ignored.lean(manifest),
-                            known.digests.get(id),
+                            digests.get(id),
                             entry,
                             live,
                         ) =>

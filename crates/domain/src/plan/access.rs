@@ -96,14 +96,13 @@ pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// Returns whether pods of two versions may run at the same time. Either
 /// workloads change, or a run that changed them did not finish.
 pub(super) fn may_pods_be_exchanged(ctx: &Ctx<'_>, draft: &Draft) -> bool {
-    let is_left =
-        |id: &ObjectId| !ctx.is_desired(id) && ctx.stage_of_kind(id) == StageName::Workloads;
+    let mut left = ctx.left.iter();
     ctx.observed
         .installed
         .as_ref()
         .is_none_or(|installed| !installed.ready)
         || !draft.workloads(ctx).is_empty()
-        || ctx.observed.inventory.entries.keys().any(is_left)
+        || left.any(|(id, _)| ctx.stage_of_kind(id) == StageName::Workloads)
 }
 
 /// Returns whether git caused the change. Access added by hand is removed

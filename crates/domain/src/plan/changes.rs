@@ -10,6 +10,7 @@ mod former;
 mod member;
 mod recreate;
 pub(super) mod refusal;
+pub(super) mod untouched;
 
 pub(super) use again::before_ends;
 pub(super) use emit::{block, change, ready, until};
@@ -26,17 +27,22 @@ use definition::Guarded;
 use emit::{create, unchanged};
 
 /// Decides all desired objects. CRDs come first, because recreating one deletes
-/// its custom resources.
+/// its custom resources. Objects that metadata proves to be as desired come
+/// next, all at once.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     let all = ctx.manifests.values();
     let (definitions, others): (Vec<&Manifest>, Vec<&Manifest>) =
         all.partition(|manifest| is_definition(manifest.id()));
-    for manifest in definitions.into_iter().chain(others) {
+    for manifest in definitions {
+        decide(ctx, draft, manifest);
+    }
+    for manifest in untouched::record(ctx, draft, others) {
         decide(ctx, draft, manifest);
     }
 }
 
-fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
+/// Decides a desired object.
+pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     let id = manifest.id();
     match ctx.observed.discovery.served(&manifest.gvk()) {
         Served::Current(_) => {}

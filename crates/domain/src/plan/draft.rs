@@ -15,7 +15,7 @@ use super::overlays::Late;
 use super::{Deletion, Removal};
 use crate::diff::ownership::FieldSet;
 use crate::finding::Finding;
-use crate::inventory::{Entry, Override};
+use crate::inventory::{Entry, Inventory, Override};
 use crate::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
 use crate::observe::{LiveMeta, Observed};
 use crate::order::{Definition, Facts, StageName, defined_kinds, stage_of};
@@ -36,8 +36,12 @@ pub(super) struct Ctx<'a> {
     pub(super) facts: BTreeMap<&'a ObjectId, &'a Facts>,
     /// Kinds whose CRD is part of the release.
     pub(super) defined: BTreeSet<GroupKind>,
-    /// Desired objects by kind (without its group) and name.
-    by_name: BTreeMap<&'a str, BTreeMap<&'a str, Vec<&'a ObjectId>>>,
+    /// Recorded objects that git does not contain, sorted.
+    pub(super) left: Vec<(&'a ObjectId, &'a Entry)>,
+    /// Desired objects, sorted by kind (without its group), name and id.
+    by_name: Vec<&'a ObjectId>,
+    /// Names of the namespaces that are being deleted.
+    ending: BTreeSet<&'a str>,
     /// Desired workloads with long-running pods, by namespace.
     workloads: BTreeMap<&'a str, Vec<&'a ObjectId>>,
     /// The same workloads by namespace and by each pod label, as `key=value`.
@@ -69,7 +73,17 @@ impl<'a> Ctx<'a> {
     }
 
     pub(super) fn new(desired: &'a Desired, observed: &'a Observed, policy: &'a Policy) -> Self {
-        let manifests = || desired.manifests.iter().map(|one| (one.id(), one));
+        let manifests: BTreeMap<&'a ObjectId, &'a Manifest> = desired
+            .manifests
+            .iter()
+            .map(|one| (one.id(), one))
+            .collect();
+        let facts = manifests
+            .iter()
+            .map(|(&id, &manifest)| (id, manifest.facts()))
+            .collect();
+        let mut by_name: Vec<&'a ObjectId> = manifests.keys().copied().collect();
+        by_name.sort_by_key(|&id| name_of(id));
         let mut ctx = Self {
             desired,
             observed,
@@ -77,12 +91,12 @@ impl<'a> Ctx<'a> {
             removal: None,
             apply_set: desired.apply_set(),
             manager: desired.name.field_manager(),
-            manifests: manifests().collect(),
-            facts: manifests()
-                .map(|(id, manifest)| (id, manifest.facts()))
-                .collect(),
+            left: left(&manifests, &observed.inventory),
+            ending: ending(observed),
+            manifests,
+            facts,
             defined: defined_kinds(&desired.manifests),
-            by_name: BTreeMap::new(),
+            by_name,
             workloads: BTreeMap::new(),
             labeled: BTreeMap::new(),
             definitions: BTreeMap::new(),
@@ -92,10 +106,6 @@ impl<'a> Ctx<'a> {
             assigned: BTreeMap::new(),
             budget: Budget::default(),
         };
-        for &id in ctx.manifests.keys() {
-            let names = ctx.by_name.entry(&id.kind).or_default();
-            names.entry(&id.name).or_default().push(id);
-        }
         for (&id, &facts) in &ctx.facts {
             // Pods of Jobs finish and serve no Service.
             if let (Some(namespace), Some(labels)) = (&id.namespace, &facts.pod_labels)
@@ -145,10 +155,11 @@ impl<'a> Ctx<'a> {
 
     /// Returns the desired objects with a name and a kind of any group.
     pub(super) fn named(&self, kind: &str, name: &str) -> &[&'a ObjectId] {
-        self.by_name
-            .get(kind)
-            .and_then(|names| names.get(name))
-            .map_or(&[], Vec::as_slice)
+        let wanted = (kind, name);
+        let start = self.by_name.partition_point(|id| name_of(id) < wanted);
+        let rest = &self.by_name[start..];
+        let end = rest.partition_point(|id| name_of(id) == wanted);
+        &rest[..end]
     }
 
     /// Returns the CRD of the release that defines a kind.
@@ -213,10 +224,7 @@ impl<'a> Ctx<'a> {
 
     /// Returns whether a namespace is being deleted.
     pub(super) fn is_ending(&self, namespace: &str) -> bool {
-        let id = ObjectId::new("", "Namespace", None, namespace);
-        self.observed
-            .live_meta(&id)
-            .is_some_and(|live| live.deleting)
+        self.ending.contains(namespace)
     }
 
     /// Returns the path of the environment file, in which users consent.
@@ -233,6 +241,39 @@ impl<'a> Ctx<'a> {
             &self.desired.name.to_string(),
         )
     }
+}
+
+/// Returns kind and name of an object.
+fn name_of(id: &ObjectId) -> (&str, &str) {
+    (&id.kind, &id.name)
+}
+
+/// Returns the recorded objects without a manifest, sorted. Compares the two
+/// sorted maps entry by entry.
+fn left<'a>(
+    manifests: &BTreeMap<&'a ObjectId, &'a Manifest>,
+    inventory: &'a Inventory,
+) -> Vec<(&'a ObjectId, &'a Entry)> {
+    let mut desired = manifests.keys().copied().peekable();
+    let is_left = |(id, _): &(&ObjectId, &Entry)| {
+        while desired.next_if(|one| *one < *id).is_some() {}
+        desired.next_if(|one| *one == *id).is_none()
+    };
+    inventory.entries.iter().filter(is_left).collect()
+}
+
+/// Returns the names of the namespaces that are being deleted.
+fn ending(observed: &Observed) -> BTreeSet<&str> {
+    let full = observed.full.iter().map(|(id, live)| (id, live.meta()));
+    let is_ending = |id: &ObjectId| {
+        let live = observed.live_meta(id);
+        live.is_some_and(|live| live.deleting)
+    };
+    full.chain(&observed.meta)
+        .filter(|(id, live)| live.deleting && id.is("", "Namespace") && id.namespace.is_none())
+        .filter(|(id, _)| is_ending(id))
+        .map(|(id, _)| id.name.as_str())
+        .collect()
 }
 
 /// Output of the passes so far. Step ids are positions in `steps`; `arrange`
@@ -365,6 +406,15 @@ impl Draft {
             }
             std::collections::btree_map::Entry::Vacant(entry) => entry.insert(change),
         }
+    }
+
+    /// Adds changes of objects that have none yet.
+    pub(super) fn add_changes(&mut self, changes: Vec<Change>) {
+        let changes = changes.into_iter();
+        let mut changes: BTreeMap<ObjectId, Change> = changes
+            .map(|change| (change.object.clone(), change))
+            .collect();
+        self.changes.append(&mut changes);
     }
 
     /// Returns the action on an object.

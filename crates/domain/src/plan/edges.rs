@@ -26,6 +26,12 @@ pub(super) use selectors::{is_interrupted, labels_until_now, selects};
 /// Adds edges for the dependencies between objects. Blocks the dependents of
 /// blocked objects, and no others (I10).
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
+    let mut changes = draft.changes.values();
+    if draft.steps.is_empty() && changes.all(|change| change.action == Action::Unchanged) {
+        // There is nothing to order or to block.
+        dependencies::check(ctx, draft);
+        return;
+    }
     let mut dependencies = dependencies(ctx, draft);
     definitions::before_workloads(ctx, direction, &mut dependencies);
     selectors::run(ctx, draft, &mut dependencies);

@@ -7,7 +7,7 @@ mod wanted;
 
 pub use brought::Brought;
 pub use op::{Body, NonSecret, Op, Own};
-pub use wanted::{Desired, Policy, Terms};
+pub use wanted::{Desired, Digests, Policy, Terms};
 
 use std::collections::BTreeMap;
 use std::fmt;

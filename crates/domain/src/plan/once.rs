@@ -22,6 +22,7 @@ use crate::readiness::{Readiness, assess};
 /// Returns whether a manifest is a run-once Job.
 pub fn runs_once(manifest: &Manifest) -> bool {
     manifest.id().is("batch", "Job")
+        && manifest.has_text(annotations::RUN)
         && manifest.value()["metadata"]["annotations"][annotations::RUN] == "once"
 }
 

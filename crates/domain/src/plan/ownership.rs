@@ -26,11 +26,21 @@ pub(super) enum Claim {
 /// Decides by existence, not by field conflict. An existing object that is not
 /// in the inventory and lacks our label needs the release's `adopt`.
 pub(super) fn claim(ctx: &Ctx<'_>, id: &ObjectId, live: &LiveMeta) -> Claim {
+    let entry = ctx.observed.inventory.entries.get(id);
+    claim_of(ctx, id, entry, live)
+}
+
+/// Like [`claim`], for a known entry of the inventory.
+pub(super) fn claim_of(
+    ctx: &Ctx<'_>,
+    id: &ObjectId,
+    entry: Option<&Entry>,
+    live: &LiveMeta,
+) -> Claim {
     if live.part_of().is_some_and(|set| is_former(ctx, set)) {
         // Handed over: its field manager is the previous release.
         return Claim::Adopt;
     }
-    let entry = ctx.observed.inventory.entries.get(id);
     if state_objects::holds_state(id, live) && !is_still_applied(entry, live) {
         return Claim::Refused(Box::new(state_objects::refusal()));
     }

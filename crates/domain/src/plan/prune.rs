@@ -32,11 +32,9 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
     let mut pruned = Vec::new();
     let mut counted = 0_usize;
     let mut moved = BTreeMap::new();
-    let entries = &ctx.observed.inventory.entries;
     let unwanted = || {
-        entries
-            .iter()
-            .filter(|(id, _)| !ctx.is_desired(id) && implied.as_ref() != Some(*id))
+        let left = ctx.left.iter().copied();
+        left.filter(|(id, _)| implied.as_ref() != Some(*id))
     };
     for (id, entry) in unwanted() {
         if goes_along(ctx, draft, id) {

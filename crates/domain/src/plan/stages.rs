@@ -49,7 +49,7 @@ pub(super) fn assign<'a>(ctx: &Ctx<'a>) -> BTreeMap<&'a ObjectId, StageName> {
         .collect();
     let mut assigned = BTreeMap::new();
     for (&id, manifest) in &ctx.manifests {
-        let said = ctx.facts.get(id).and_then(|facts| facts.stage.as_deref());
+        let said = manifest.facts().stage.as_deref();
         if let Some(stage) = said.and_then(|name| ctx.sequence.stage(name)) {
             assigned.insert(id, stage);
             continue;

@@ -29,7 +29,7 @@ pub use allow::Allow;
 pub use claims::{Branches, Claim, ClaimKey, Claimant, Heads, claims, overlapping, rivals};
 pub use disk::Disk;
 pub use forge::{ForgeAddress, check_api};
-pub use notifications::{News, Notification};
+pub use notifications::{Notification, StateChange};
 pub use reserved::Reserved;
 pub use ssh::SshAddress;
 

@@ -3,7 +3,7 @@
 use pleach_domain::inventory::{ReleaseName, RememberedStage};
 use pleach_domain::observe::{ClusterId, Discovery, Live};
 use pleach_domain::order::StageName;
-use pleach_domain::plan::{Step, StepId, Terms};
+use pleach_domain::plan::{Digests, Step, StepId, Terms};
 use rstest::rstest;
 
 use super::super::report::{Failure, FailureKind};
@@ -102,7 +102,7 @@ fn desired() -> Desired {
         create_namespace: false,
         manifests: Vec::new(),
         runtime_objects: Vec::new(),
-        digests: BTreeMap::new(),
+        digests: Digests::default(),
         ignored: pleach_domain::ignore::Ignored::default(),
         findings: Vec::new(),
         terms: Terms::default(),

@@ -33,7 +33,7 @@ pub(in crate::plan) fn change<'d>(
 /// Returns the preconditions of a decision: no other client took a field of
 /// ours. Registrations, and objects where we own nothing yet, must not have
 /// been written at all.
-fn as_seen(stage: &StageName, live: &LiveMeta) -> Vec<Precondition> {
+pub(super) fn as_seen(stage: &StageName, live: &LiveMeta) -> Vec<Precondition> {
     let uid = Precondition::Uid(live.uid.clone());
     let seen = match live.fingerprint {
         Some(fingerprint) if *stage != StageName::Registrations => {

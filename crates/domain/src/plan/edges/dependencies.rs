@@ -73,6 +73,18 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Dependencies
     found
 }
 
+/// Reports annotations `pleach.dev/after` without an object, as
+/// [`dependencies`] does.
+pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
+    for (&id, facts) in &ctx.facts {
+        for (kind, name) in &facts.after {
+            if named(ctx, kind, name, id.namespace.as_deref()).is_none() {
+                draft.findings.push(after_nothing(ctx, id, kind, name));
+            }
+        }
+    }
+}
+
 /// Makes workloads need their ServiceAccount and its permissions. Many
 /// workloads and bindings may share an account, so a joint per account keeps
 /// the number of edges small.

@@ -1,6 +1,8 @@
 //! Desired state of a release, and the policy for its plan.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
 
 use jiff::SignedDuration;
 
@@ -43,7 +45,7 @@ pub struct Desired {
     pub runtime_objects: Vec<RuntimeObject>,
     /// Values of `pleach.dev/desired` by object, computed without ignored
     /// fields.
-    pub digests: BTreeMap<ObjectId, DesiredDigest>,
+    pub digests: Digests,
     /// Fields that other field managers own.
     pub ignored: Ignored,
     /// Findings of rendering.
@@ -52,6 +54,91 @@ pub struct Desired {
     pub terms: Terms,
     /// Stages, checks and overlays that the bundle declares.
     pub sequence: Sequence,
+}
+
+/// Values of annotation `pleach.dev/desired`, by object.
+///
+/// Remembers one digest of all of them, because it is compared with the record
+/// many times.
+#[derive(Debug, Clone, Default)]
+pub struct Digests {
+    by_object: BTreeMap<ObjectId, DesiredDigest>,
+    /// The first digest that was computed since the last modification.
+    all: OnceLock<Sum>,
+}
+
+/// Digest of all objects of a bundle at a version.
+#[derive(Debug, Clone)]
+struct Sum {
+    bundle: String,
+    version: String,
+    digest: Digest,
+}
+
+impl Digests {
+    /// Returns the digest of all objects, of a bundle at a version.
+    fn all(&self, bundle: &str, version: &str) -> Digest {
+        let known = self.all.get_or_init(|| Sum {
+            bundle: bundle.to_owned(),
+            version: version.to_owned(),
+            digest: self.sum(bundle, version),
+        });
+        if known.bundle == bundle && known.version == version {
+            known.digest
+        } else {
+            self.sum(bundle, version)
+        }
+    }
+
+    fn sum(&self, bundle: &str, version: &str) -> Digest {
+        let objects: Vec<(&ObjectId, Option<&Digest>)> = self
+            .by_object
+            .iter()
+            .map(|(id, digest)| match digest {
+                DesiredDigest::Known(digest) => (id, Some(digest)),
+                DesiredDigest::Unkeyed => (id, None),
+            })
+            .collect();
+        // Serializes directly, without an intermediate `Value` tree. Strings
+        // always have a JSON form, and writing to memory cannot fail.
+        let mut text = Vec::new();
+        drop(serde_json::to_writer(
+            &mut text,
+            &(bundle, version, objects),
+        ));
+        Digest::of(&text)
+    }
+}
+
+impl Deref for Digests {
+    type Target = BTreeMap<ObjectId, DesiredDigest>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.by_object
+    }
+}
+
+impl DerefMut for Digests {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.all = OnceLock::new();
+        &mut self.by_object
+    }
+}
+
+impl From<BTreeMap<ObjectId, DesiredDigest>> for Digests {
+    fn from(by_object: BTreeMap<ObjectId, DesiredDigest>) -> Self {
+        Self {
+            by_object,
+            all: OnceLock::new(),
+        }
+    }
+}
+
+impl FromIterator<(ObjectId, DesiredDigest)> for Digests {
+    fn from_iter<I: IntoIterator<Item = (ObjectId, DesiredDigest)>>(digests: I) -> Self {
+        let by_object: BTreeMap<ObjectId, DesiredDigest> = digests.into_iter().collect();
+        by_object.into()
+    }
 }
 
 /// Rules from git about dependencies, origin and removal of a release.
@@ -138,22 +225,7 @@ impl Desired {
     /// bundle has no versions, the version is the revision and changes with
     /// every commit.
     fn digest_at(&self, version: &str) -> Digest {
-        let objects: Vec<(String, Option<String>)> = self
-            .digests
-            .iter()
-            .map(|(id, digest)| match digest {
-                DesiredDigest::Known(digest) => (id.to_string(), Some(digest.to_string())),
-                DesiredDigest::Unkeyed => (id.to_string(), None),
-            })
-            .collect();
-        // Serializes directly, without an intermediate `Value` tree. Strings
-        // always have a JSON form, and writing to memory cannot fail.
-        let mut text = Vec::new();
-        drop(serde_json::to_writer(
-            &mut text,
-            &(&self.bundle, version, objects),
-        ));
-        Digest::of(&text)
+        self.digests.all(&self.bundle, version)
     }
 
     pub(in crate::plan) fn has_version(&self) -> bool {
@@ -241,7 +313,8 @@ impl Desired {
     pub fn leave_aggregated_rules(&mut self) {
         for manifest in &self.manifests {
             let id = manifest.id();
-            let is_role = id.is("rbac.authorization.k8s.io", "ClusterRole");
+            let is_role = id.is("rbac.authorization.k8s.io", "ClusterRole")
+                && manifest.has_text("aggregationRule");
             if !is_role || !manifest.value()["aggregationRule"].is_object() {
                 continue;
             }
@@ -286,4 +359,32 @@ pub struct Policy {
     pub verify: bool,
     /// Version changes that the bundle supports.
     pub versions: VersionPolicy,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_of_all_objects_is_remembered_until_one_changes() {
+        let id = |name: &str| ObjectId::new("", "ConfigMap", Some("web"), name);
+        let of = |text: &str| DesiredDigest::Known(Digest::of(text.as_bytes()));
+        let mut digests: Digests = [(id("a"), of("1")), (id("b"), DesiredDigest::Unkeyed)]
+            .into_iter()
+            .collect();
+        // Attempts are recorded with this digest of this text.
+        let text = format!(
+            r#"["web","v1",[["ConfigMap/web/a","{}"],["ConfigMap/web/b",null]]]"#,
+            Digest::of(b"1")
+        );
+        let first = digests.all("web", "v1");
+        assert_eq!(first, Digest::of(text.as_bytes()));
+        assert_eq!(digests.all("web", "v1"), first);
+        assert_ne!(digests.all("web", "v2"), first);
+        assert_ne!(digests.all("api", "v1"), first);
+        digests.insert(id("a"), of("2"));
+        assert_ne!(digests.all("web", "v1"), first);
+        digests.insert(id("a"), of("1"));
+        assert_eq!(digests.all("web", "v1"), first);
+    }
 }

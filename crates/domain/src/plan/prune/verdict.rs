@@ -1,5 +1,6 @@
 //! Verdicts on recorded objects that git does not have.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::finding::{Finding, Kind};
@@ -32,8 +33,9 @@ pub(in crate::plan) enum Verdict {
 /// Judge of recorded objects.
 pub(in crate::plan) struct Judge<'a, 'c> {
     ctx: &'c Ctx<'a>,
-    /// UIDs of existing desired objects.
-    wanted: BTreeSet<&'a str>,
+    /// UIDs of existing desired objects. Most plans judge no object and need
+    /// none.
+    wanted: OnceCell<BTreeSet<&'a str>>,
     /// Namespaces with desired objects.
     holding: BTreeSet<&'a str>,
     registrations: BTreeMap<&'a ObjectId, &'a Registration>,
@@ -41,20 +43,30 @@ pub(in crate::plan) struct Judge<'a, 'c> {
 
 impl<'a, 'c> Judge<'a, 'c> {
     pub(in crate::plan) fn new(ctx: &'c Ctx<'a>) -> Self {
-        let ids = || ctx.manifests.keys().copied();
+        let ids = ctx.manifests.keys().copied();
         let registrations = &ctx.observed.registrations;
         Self {
             ctx,
-            wanted: ids()
-                .filter_map(|id| ctx.observed.live_meta(id))
-                .map(|live| live.uid.as_str())
-                .collect(),
-            holding: ids()
+            wanted: OnceCell::new(),
+            holding: ids
                 .chain(ctx.removal.into_iter().flat_map(Removal::handed_over))
                 .filter_map(|id| id.namespace.as_deref())
                 .collect(),
             registrations: registrations.iter().map(|one| (&one.id, one)).collect(),
         }
+    }
+
+    /// Returns whether a UID is that of a desired object.
+    fn is_wanted(&self, uid: &str) -> bool {
+        let ctx = self.ctx;
+        let wanted = self.wanted.get_or_init(|| {
+            let live = ctx
+                .manifests
+                .keys()
+                .filter_map(|id| ctx.observed.live_meta(id));
+            live.map(|live| live.uid.as_str()).collect()
+        });
+        wanted.contains(uid)
     }
 
     /// Judges an applied member, which is deleted unless there is an objection.
@@ -156,7 +168,7 @@ impl<'a, 'c> Judge<'a, 'c> {
         let observed = self.ctx.observed;
         let live = observed.live_meta(id);
         if let Some(live) = live
-            && (entry.uid.as_deref() != Some(&live.uid) || self.wanted.contains(live.uid.as_str()))
+            && (entry.uid.as_deref() != Some(&live.uid) || self.is_wanted(&live.uid))
         {
             // An object that changed its API group keeps its UID.
             return Err(Verdict::Replaced);

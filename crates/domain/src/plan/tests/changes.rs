@@ -6,8 +6,10 @@ use serde_json::json;
 use super::WIDGETS;
 use super::scene::{MANAGER, Scene};
 use crate::finding::Kind;
-use crate::object::FieldPath;
+use crate::object::{FieldPath, labels};
 use crate::observe::{ApiRefusal, DesiredDigest, Prediction, Unverified};
+use crate::plan::changes::{decide, run, untouched};
+use crate::plan::draft::Draft;
 use crate::plan::{Action, Cause, Change, EdgeReason, Need, Op, Plan, Precondition, Until};
 
 const CONFIG: &str = "ConfigMap/web/c: {data: {k: v}}";
@@ -543,4 +545,67 @@ fn refusals_are_somebodys_fault(#[case] code: u16, #[case] message: &str, #[case
         .plan();
     let finding = plan.findings.iter().find(|finding| finding.is_error());
     assert_eq!(finding.unwrap().kind, kind);
+}
+
+#[test]
+fn untouched_objects_are_decided_together_as_they_are_one_by_one() {
+    const ALL: &str = "ConfigMap/web/a: {data: {k: v}}\nConfigMap/web/b: {data: {k: v}}\nSecret/web/s: {type: Opaque}\nDeployment.apps/web/d: {}\nJob.batch/web/j: {}\nWidget.ex.org/web/w: {}\nValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {}";
+    const A: &str = "ConfigMap/web/a";
+    let installed = || Scene::new().installed(ALL).git(ALL);
+    let labeled = |set: &str| {
+        installed().meta(A, |meta| {
+            let label = labels::PART_OF.to_owned();
+            meta.labels.insert(label, set.to_owned());
+        })
+    };
+    let cases = vec![
+        ("nothing changed", installed()),
+        (
+            "git changed an object",
+            installed().git("ConfigMap/web/a: {data: {k: w}}"),
+        ),
+        (
+            "git has a new object",
+            installed().git("ConfigMap/web/new: {}"),
+        ),
+        ("an object is gone", installed().gone(A)),
+        ("the label is that of another set", labeled("other")),
+        (
+            "an object was deleted since",
+            installed().predict(A, Prediction::Creates),
+        ),
+        (
+            "an object ends",
+            installed().meta(A, |meta| meta.deleting = true),
+        ),
+        (
+            "the namespace ends",
+            installed().meta("Namespace/web", |meta| meta.deleting = true),
+        ),
+        ("an API does not answer", installed().stale("ex.org")),
+        (
+            "a kind is not served",
+            installed().unserved("Widget.ex.org"),
+        ),
+        ("fields are ignored", installed().ignores(A, &["data.k"])),
+    ];
+    for (name, scene) in cases {
+        scene.with_ctx(|ctx| {
+            let (mut together, mut one_by_one) = (Draft::default(), Draft::default());
+            run(ctx, &mut together);
+            for manifest in ctx.manifests.values() {
+                decide(ctx, &mut one_by_one, manifest);
+            }
+            assert_eq!(together.changes, one_by_one.changes, "{name}");
+            assert_eq!(together.steps, one_by_one.steps, "{name}");
+            assert_eq!(together.findings, one_by_one.findings, "{name}");
+        });
+    }
+    // Jobs are always decided one by one.
+    installed().with_ctx(|ctx| {
+        let all = ctx.manifests.values().copied().collect();
+        let others = untouched::record(ctx, &mut Draft::default(), all);
+        let others: Vec<String> = others.iter().map(|one| one.id().to_string()).collect();
+        assert_eq!(others, ["Job.batch/web/j"]);
+    });
 }

@@ -521,4 +521,6 @@ fn an_annotation_that_names_nothing_is_an_error(#[case] after: &str, #[case] mes
         ("after-nothing", message)
     );
     assert!(finding.is_error() && finding.place.is_some());
+    let unchanged = Scene::new().installed(&git).git(&git).plan();
+    assert!(unchanged.findings.contains(finding));
 }

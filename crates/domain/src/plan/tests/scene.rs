@@ -26,7 +26,8 @@ use crate::object::{
 use crate::observe::{
     Backend, ClusterId, DesiredDigest, Discovery, Listing, LiveMeta, Observed, Prediction,
 };
-use crate::plan::{Desired, Plan, Policy, Removal, Terms, plan, remove};
+use crate::plan::draft::Ctx;
+use crate::plan::{Desired, Digests, Plan, Policy, Removal, Terms, plan, remove};
 use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject, VersionPolicy};
 
 pub(super) const MANAGER: &str = "pleach/e.r";
@@ -101,7 +102,7 @@ impl Scene {
                 create_namespace: true,
                 manifests: Vec::new(),
                 runtime_objects: Vec::new(),
-                digests: BTreeMap::new(),
+                digests: Digests::default(),
                 ignored: Ignored::default(),
                 findings: Vec::new(),
                 terms: Terms::default(),
@@ -450,6 +451,13 @@ impl Scene {
         let mut scene = self.clone();
         scene.observe();
         plan(&scene.desired, &scene.observed, &scene.policy)
+    }
+
+    /// Checks passes of the planner with their input.
+    pub(super) fn with_ctx(&self, check: impl FnOnce(&Ctx<'_>)) {
+        let mut scene = self.clone();
+        scene.observe();
+        check(&Ctx::new(&scene.desired, &scene.observed, &scene.policy));
     }
 
     /// Returns the run key of a Job.

@@ -24,7 +24,7 @@ pub struct Notification {
 
 /// State change of a release, for notifications.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct News {
+pub struct StateChange {
     /// Cause of the notification.
     pub cause: NotificationCause,
     /// Name of the environment.
@@ -41,7 +41,7 @@ pub struct News {
     pub at: String,
 }
 
-impl News {
+impl StateChange {
     /// Returns the variables of templates, which are also the default body.
     pub fn context(&self) -> Value {
         json!({
@@ -72,7 +72,7 @@ impl News {
 
 impl Notification {
     /// Returns the request body. `None` if the webhook is not called for this cause.
-    pub fn body(&self, news: &News) -> Option<Result<String, Box<Finding>>> {
+    pub fn body(&self, news: &StateChange) -> Option<Result<String, Box<Finding>>> {
         if !self.on.contains(&news.cause) {
             return None;
         }
@@ -109,7 +109,7 @@ pub(super) fn resolve(
             on: on.into_iter().collect(),
         };
         let broken = notification.on.iter().find_map(|cause| {
-            let sample = News::sample(*cause);
+            let sample = StateChange::sample(*cause);
             notification.body(&sample)?.err()
         });
         if let Some(broken) = broken {

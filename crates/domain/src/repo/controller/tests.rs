@@ -532,7 +532,7 @@ fn told(notifications: &str) -> Result<Controller, Vec<String>> {
 fn who_is_told_of_what_is_read() {
     let said = "[{webhook: {urlFile: url, template: \"{{ release }}: {{ message }}\"}, on: [failed]}, {webhook: {urlFile: other}}]";
     let controller = told(said).unwrap();
-    let news = |cause| News {
+    let news = |cause| StateChange {
         cause,
         environment: "prod".to_owned(),
         release: "web".to_owned(),
