@@ -1,7 +1,7 @@
 //! Listeners of the controller: push webhooks on one, metrics and probes on another. Also sends
 //! outgoing notifications.
 //!
-//! Any client can connect, so no client may hold resources forever. Connections are counted and
+//! Any client can connect, so no client must block resources forever. Connections are counted and
 //! limited in time, and idle ones are closed in favor of new ones.
 
 mod bounds;
@@ -80,7 +80,7 @@ pub enum ServerError {
     Bind {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
@@ -89,7 +89,7 @@ pub enum ServerError {
     Serve {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
@@ -118,7 +118,7 @@ pub async fn listen(address: SocketAddr) -> Result<Listening, ServerError> {
 }
 
 impl Listening {
-    /// Serves until `stop`. Running requests get [`DRAIN`] to finish.
+    /// Serves until `stop`. Running requests get a few seconds to finish.
     pub async fn serve(self, router: Router, stop: CancellationToken) -> Result<(), ServerError> {
         let Self {
             listener,

@@ -9,7 +9,7 @@
 //! queue, so intermediate values are skipped. All tasks share one thread that mostly waits; slow
 //! work (git, rendering) runs elsewhere.
 //!
-//! The controller reports through [`LoopEvent`]s, and through the [`SyncEvent`]s of each run. It
+//! The controller reports through [`ControllerEvent`]s, and through the [`SyncEvent`]s of each run. It
 //! knows no consumer.
 
 mod approval;
@@ -54,10 +54,10 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
 
-pub use self::event::{Claimed, End, Heard, KeptUp, Listener, LoopEvent};
+pub use self::event::{Claimed, ControllerEvent, Heard, KeptUp, Listener, ReconcileOutcome};
 pub use self::pull_requests::{Live, Previewed, Previews};
 pub use self::replicas::Sharing;
-pub use self::setup::{Grant, Repository, Setup};
+pub use self::setup::{Repository, Setup, SourcePolicy};
 
 use self::drift::Watches;
 use self::last::Last;

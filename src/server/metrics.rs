@@ -17,33 +17,33 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::engine::controller::{End, LoopEvent};
+use crate::engine::controller::{ControllerEvent as Event, ReconcileOutcome};
 use environments::Progress;
 use labels::{
-    EnvironmentLabels, HookLabels, LookLabels, ObjectLabels, PreviewLabels, ReleaseLabels,
-    RepositoryLabels, VerbLabels,
+    EnvironmentLabels, HookLabels, LookLabels, ObjectLabels, PhaseLabels, PreviewLabels,
+    ReleaseLabels, RepositoryLabels,
 };
 
 /// Names of all metrics, as documented in docs/reference/metrics.md.
 pub const NAMES: [&str; 21] = [
-    "pleach_looks",
-    "pleach_look_duration_seconds",
+    "pleach_reconcile",
+    "pleach_reconcile_duration_seconds",
     "pleach_release_synced",
-    "pleach_release_seen_timestamp_seconds",
-    "pleach_environment_held",
+    "pleach_release_last_reconcile_timestamp_seconds",
+    "pleach_environment_stalled",
     "pleach_source_up",
-    "pleach_source_fetch_timestamp_seconds",
-    "pleach_hooks",
-    "pleach_revision_unreconciled_timestamp_seconds",
-    "pleach_verb_duration_seconds",
-    "pleach_objects",
+    "pleach_source_last_fetch_timestamp_seconds",
+    "pleach_webhook_requests",
+    "pleach_reconcile_pending_since_timestamp_seconds",
+    "pleach_reconcile_phase_duration_seconds",
+    "pleach_object_changes",
     "pleach_drift_objects",
     "pleach_release_drifted",
-    "pleach_looks_in_progress",
-    "pleach_environment_led",
+    "pleach_reconcile_active",
+    "pleach_environment_leader",
     "pleach_replicas",
     "pleach_previews",
-    "pleach_looks_waiting",
+    "pleach_reconcile_queue_depth",
     "pleach_cluster_up",
     "pleach_release_degraded",
     "pleach_release_contended_fields",
@@ -55,25 +55,25 @@ type Time = Gauge<f64, AtomicU64>;
 #[derive(Debug)]
 pub struct Metrics {
     registry: Mutex<Registry>,
-    looks: Family<LookLabels, Counter>,
+    reconciles: Family<LookLabels, Counter>,
     durations: Family<ReleaseLabels, Histogram>,
     synced: Family<ReleaseLabels, Gauge>,
-    seen: Family<ReleaseLabels, Time>,
-    held: Family<EnvironmentLabels, Gauge>,
+    last_reconcile: Family<ReleaseLabels, Time>,
+    stalled: Family<EnvironmentLabels, Gauge>,
     sources: Family<RepositoryLabels, Gauge>,
     fetches: Family<RepositoryLabels, Time>,
-    hooks: Family<HookLabels, Counter>,
-    unreconciled: Family<EnvironmentLabels, Time>,
-    verbs: Family<VerbLabels, Histogram>,
+    webhook_requests: Family<HookLabels, Counter>,
+    pending_since: Family<EnvironmentLabels, Time>,
+    phases: Family<PhaseLabels, Histogram>,
     objects: Family<ObjectLabels, Counter>,
     drift: Family<ReleaseLabels, Counter>,
     drifted: Family<ReleaseLabels, Gauge>,
     degraded: Family<ReleaseLabels, Gauge>,
     contended: Family<ReleaseLabels, Gauge>,
-    looking: Gauge,
-    led: Family<EnvironmentLabels, Gauge>,
+    active: Gauge,
+    leader: Family<EnvironmentLabels, Gauge>,
     replicas: Gauge,
-    waiting: Gauge,
+    queue_depth: Gauge,
     clusters: Family<EnvironmentLabels, Gauge>,
     previews: Family<PreviewLabels, Counter>,
     progress: Mutex<BTreeMap<String, Progress>>,
@@ -90,18 +90,18 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut metrics = Self {
             registry: Mutex::default(),
-            looks: Family::default(),
+            reconciles: Family::default(),
             durations: Family::new_with_constructor(|| {
                 Histogram::new([0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0])
             }),
             synced: Family::default(),
-            seen: Family::default(),
-            held: Family::default(),
+            last_reconcile: Family::default(),
+            stalled: Family::default(),
             sources: Family::default(),
             fetches: Family::default(),
-            hooks: Family::default(),
-            unreconciled: Family::default(),
-            verbs: Family::new_with_constructor(|| {
+            webhook_requests: Family::default(),
+            pending_since: Family::default(),
+            phases: Family::new_with_constructor(|| {
                 Histogram::new([
                     0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0,
                 ])
@@ -111,10 +111,10 @@ impl Default for Metrics {
             drifted: Family::default(),
             degraded: Family::default(),
             contended: Family::default(),
-            looking: Gauge::default(),
-            led: Family::default(),
+            active: Gauge::default(),
+            leader: Family::default(),
             replicas: Gauge::default(),
-            waiting: Gauge::default(),
+            queue_depth: Gauge::default(),
             clusters: Family::default(),
             previews: Family::default(),
             progress: Mutex::default(),
@@ -135,73 +135,73 @@ impl Metrics {
     fn register(&self, r: &mut Registry) {
         r.register(
             NAMES[0],
-            "How often a release was looked at, and what came of it",
-            self.looks.clone(),
+            "Reconciles of a release, by outcome",
+            self.reconciles.clone(),
         );
         r.register(
             NAMES[1],
-            "How long it took to look at a release and to do what was to be done",
+            "Duration of a reconcile, with the run that it caused",
             self.durations.clone(),
         );
         r.register(
             NAMES[2],
-            "Whether a release was as git says when it was last looked at",
+            "Whether a release was in sync with git at the last reconcile",
             self.synced.clone(),
         );
         r.register(
             NAMES[3],
-            "When a release was last looked at",
-            self.seen.clone(),
+            "Time of the last reconcile of a release",
+            self.last_reconcile.clone(),
         );
         r.register(
             NAMES[4],
-            "Whether nothing newer of an environment is synced until somebody does something",
-            self.held.clone(),
+            "Whether an environment syncs no newer commit until a user acts",
+            self.stalled.clone(),
         );
         r.register(
             NAMES[5],
-            "Whether a repository could be reached",
+            "Whether the last fetch of a repository succeeded",
             self.sources.clone(),
         );
         r.register(
             NAMES[6],
-            "When a repository was last reached",
+            "Time of the last successful fetch of a repository",
             self.fetches.clone(),
         );
         r.register(
             NAMES[7],
-            "Webhook requests, by the answer they got",
-            self.hooks.clone(),
+            "Webhook requests, by response",
+            self.webhook_requests.clone(),
         );
         r.register(
             NAMES[8],
-            "When the oldest commit was seen that is not brought about yet; 0 where all are",
-            self.unreconciled.clone(),
+            "Time at which the oldest commit was seen that is not reconciled yet; 0 if there is none",
+            self.pending_since.clone(),
         );
         r.register(
             NAMES[9],
-            "How long each part of the work took",
-            self.verbs.clone(),
+            "Duration of each phase of the work",
+            self.phases.clone(),
         );
         r.register(
             NAMES[10],
-            "Objects, by what was done to them",
+            "Changes of objects, by action",
             self.objects.clone(),
         );
         r.register(
             NAMES[11],
-            "Objects that somebody changed, as their metadata told",
+            "Objects that another client changed, by their metadata",
             self.drift.clone(),
         );
         r.register(
             NAMES[12],
-            "Whether a release differs from git and is left so",
+            "Whether a release differs from git and the policy is to report it only",
             self.drifted.clone(),
         );
         r.register(
             NAMES[13],
-            "How many releases are being looked at, with what is done about them",
-            self.looking.clone(),
+            "Active reconciles, with their runs",
+            self.active.clone(),
         );
     }
 
@@ -209,48 +209,48 @@ impl Metrics {
     fn register_sharing(&self, r: &mut Registry) {
         r.register(
             NAMES[14],
-            "Whether this replica syncs an environment",
-            self.led.clone(),
+            "Whether this replica is the leader of an environment",
+            self.leader.clone(),
         );
         r.register(
             NAMES[15],
-            "How many replicas share the work; 0 while this one is alone or cut off",
+            "Number of replicas that share the work; 0 while this one is alone or cut off",
             self.replicas.clone(),
         );
         r.register(
             NAMES[16],
-            "Previews of pull requests, by what came of them",
+            "Previews of pull requests, by outcome",
             self.previews.clone(),
         );
         r.register(
             NAMES[17],
-            "How many releases wait until there is room to look at them",
-            self.waiting.clone(),
+            "Releases that wait for a reconcile permit",
+            self.queue_depth.clone(),
         );
         r.register(
             NAMES[18],
-            "Whether the cluster of an environment answered when it was last asked",
+            "Whether the cluster of an environment answered the last request",
             self.clusters.clone(),
         );
         r.register(
             NAMES[19],
-            "Whether something of a release was ready and is not any more",
+            "Whether an object of a release was ready and is not ready now",
             self.degraded.clone(),
         );
         r.register(
             NAMES[20],
-            "Fields of a release that other clients keep writing to, and that are left alone",
+            "Fields of a release that pleach leaves alone because other clients keep writing to them",
             self.contended.clone(),
         );
     }
 
     /// Records an event of the controller.
-    pub fn count(&self, event: &LoopEvent) {
+    pub fn count(&self, event: &Event) {
         let repository = |repository: &String| RepositoryLabels {
             repository: repository.clone(),
         };
         match event {
-            LoopEvent::Fetched {
+            Event::Fetched {
                 repository: name,
                 took,
                 ..
@@ -259,12 +259,12 @@ impl Metrics {
                 self.sources.get_or_create(&repository(name)).set(1);
                 self.fetches.get_or_create(&repository(name)).set(now());
             }
-            LoopEvent::Unreachable {
+            Event::SourceUnreachable {
                 repository: name, ..
             } => {
                 self.sources.get_or_create(&repository(name)).set(0);
             }
-            LoopEvent::Loaded {
+            Event::EnvironmentLoaded {
                 environment: name,
                 revision,
                 releases,
@@ -276,21 +276,22 @@ impl Metrics {
                 self.begin(name, revision, releases.len());
                 self.hold_releases(name, held.keys());
             }
-            LoopEvent::Unaffected { took, .. } => {
+            Event::EnvironmentUnchanged { took, .. } => {
                 if let Some(took) = took {
                     self.took("render", *took);
                 }
             }
-            LoopEvent::Held {
+            Event::EnvironmentStalled {
                 environment: name, ..
             } => self.hold(name),
-            LoopEvent::Looking { release } => self.looking(|looked_at| {
-                looked_at.insert(release.clone());
+            Event::ReconcileStarted { release } => self.track_active(|active| {
+                active.insert(release.clone());
             }),
-            LoopEvent::Queued { waiting } => {
-                self.waiting.set((*waiting).try_into().unwrap_or(i64::MAX));
+            Event::QueueChanged { waiting } => {
+                self.queue_depth
+                    .set((*waiting).try_into().unwrap_or(i64::MAX));
             }
-            LoopEvent::Planned {
+            Event::Planned {
                 release,
                 answered,
                 took,
@@ -298,13 +299,13 @@ impl Metrics {
                 self.took("plan", *took);
                 self.answered(&release.environment, *answered);
             }
-            LoopEvent::Health {
+            Event::HealthChecked {
                 release,
                 is_degraded,
             } => self.count_health(release, *is_degraded),
-            LoopEvent::Contended { release, fields } => self.count_contended(release, *fields),
-            LoopEvent::Unconnected { environment, .. } => self.answered(environment, false),
-            LoopEvent::Carried {
+            Event::Contended { release, fields } => self.count_contended(release, *fields),
+            Event::ClusterUnreachable { environment, .. } => self.answered(environment, false),
+            Event::PlanExecuted {
                 release,
                 objects,
                 took,
@@ -312,27 +313,27 @@ impl Metrics {
                 self.took("apply", *took);
                 self.count_objects(release, objects);
             }
-            LoopEvent::Changed { release, objects } => {
+            Event::DriftDetected { release, objects } => {
                 let labels = ReleaseLabels::of(release);
                 self.drift.get_or_create(&labels).inc_by(*objects as u64);
             }
-            LoopEvent::Sharing { there } => {
+            Event::ReplicasChanged { there } => {
                 self.replicas.set((*there).try_into().unwrap_or(i64::MAX));
             }
-            LoopEvent::Led {
+            Event::LeadershipChanged {
                 environment: name,
                 leads,
             } => self.lead(name, *leads),
-            LoopEvent::Previewed {
+            Event::Previewed {
                 repository,
                 previewed,
                 ..
             } => self.count_preview(repository, previewed.word()),
-            LoopEvent::Applying { .. }
-            | LoopEvent::Claimed { .. }
-            | LoopEvent::Untold { .. }
-            | LoopEvent::News(_) => {}
-            LoopEvent::Looked {
+            Event::Applying { .. }
+            | Event::Claimed { .. }
+            | Event::ForgeUnreachable { .. }
+            | Event::StateChanged(_) => {}
+            Event::ReconcileFinished {
                 release,
                 end,
                 took,
@@ -359,23 +360,26 @@ impl Metrics {
     fn count_look(
         &self,
         release: &ReleaseName,
-        (end, kept): (End, Option<End>),
+        (end, kept): (ReconcileOutcome, Option<ReconcileOutcome>),
         took: Duration,
         revision: &str,
     ) {
-        self.looking(|looked_at| {
-            looked_at.remove(release);
+        self.track_active(|active| {
+            active.remove(release);
         });
         // A release with reported drift is otherwise at this commit.
-        if matches!(end, End::Deployed | End::Unchanged | End::Drifted) {
+        if matches!(
+            end,
+            ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged | ReconcileOutcome::Drifted
+        ) {
             self.reach(&release.environment, &release.release, revision);
         }
         let labels = ReleaseLabels::of(release);
         self.count_end(release, end);
-        if let Some(kept) = kept.filter(|kept| *kept != End::Unchanged) {
+        if let Some(kept) = kept.filter(|kept| *kept != ReconcileOutcome::Unchanged) {
             self.count_end(release, kept);
         }
-        if end == End::Removed {
+        if end == ReconcileOutcome::Removed {
             self.releases().remove(&labels);
             self.forget(&labels);
             self.durations.remove(&labels);
@@ -387,10 +391,13 @@ impl Metrics {
         if self.is_left(&release.environment) {
             return;
         }
-        let drifted = i64::from(kept.unwrap_or(end) == End::Drifted);
+        let drifted = i64::from(kept.unwrap_or(end) == ReconcileOutcome::Drifted);
         self.drifted.get_or_create(&labels).set(drifted);
-        self.seen.get_or_create(&labels).set(now());
-        let is_reached = matches!(end, End::Deployed | End::Unchanged);
+        self.last_reconcile.get_or_create(&labels).set(now());
+        let is_reached = matches!(
+            end,
+            ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged
+        );
         let synced = is_reached && !self.is_held(release);
         self.synced.get_or_create(&labels).set(i64::from(synced));
         self.releases().insert(labels);
@@ -407,37 +414,36 @@ impl Metrics {
         }
     }
 
-    fn count_end(&self, release: &ReleaseName, end: End) {
+    fn count_end(&self, release: &ReleaseName, end: ReconcileOutcome) {
         let looks = LookLabels {
             environment: release.environment.clone(),
             release: release.release.clone(),
             result: end.word(),
         };
-        self.looks.get_or_create(&looks).inc();
+        self.reconciles.get_or_create(&looks).inc();
     }
 
-    fn looking(&self, change: impl FnOnce(&mut BTreeSet<ReleaseName>)) {
-        let mut looked_at = self
+    fn track_active(&self, change: impl FnOnce(&mut BTreeSet<ReleaseName>)) {
+        let mut active = self
             .in_progress
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        change(&mut looked_at);
-        self.looking
-            .set(looked_at.len().try_into().unwrap_or(i64::MAX));
+        change(&mut active);
+        self.active.set(active.len().try_into().unwrap_or(i64::MAX));
     }
 
     /// Removes the state metrics of a release.
     fn forget(&self, labels: &ReleaseLabels) {
         self.synced.remove(labels);
-        self.seen.remove(labels);
+        self.last_reconcile.remove(labels);
         self.drifted.remove(labels);
         self.degraded.remove(labels);
         self.contended.remove(labels);
     }
 
-    fn took(&self, verb: &'static str, took: Duration) {
-        let labels = VerbLabels { verb };
-        self.verbs
+    fn took(&self, phase: &'static str, took: Duration) {
+        let labels = PhaseLabels { phase };
+        self.phases
             .get_or_create(&labels)
             .observe(took.as_secs_f64());
     }
@@ -448,7 +454,7 @@ impl Metrics {
 
     /// Counts the answer to a webhook.
     pub fn hook(&self, forge: &str, code: u16) {
-        self.hooks
+        self.webhook_requests
             .get_or_create(&HookLabels {
                 forge: forge.to_owned(),
                 code: code.into(),
@@ -478,20 +484,20 @@ mod tests {
         text.to_owned()
     }
 
-    fn loaded(revision: &str, releases: usize) -> LoopEvent {
-        LoopEvent::Loaded {
+    fn loaded(revision: &str, releases: usize) -> Event {
+        Event::EnvironmentLoaded {
             repository: text("fleet"),
             environment: text("prod"),
             cluster: None,
             revision: text(revision),
             releases: (0..releases).map(|number| number.to_string()).collect(),
-            held: BTreeMap::new(),
+            stalled: BTreeMap::new(),
             took: Duration::ZERO,
         }
     }
 
-    fn looked(release: &str, revision: &str, end: End) -> LoopEvent {
-        LoopEvent::Looked {
+    fn looked(release: &str, revision: &str, end: ReconcileOutcome) -> Event {
+        Event::ReconcileFinished {
             release: ReleaseName {
                 environment: text("prod"),
                 release: text(release),
@@ -520,27 +526,27 @@ mod tests {
             let text = metrics.text();
             let lines = text.lines().filter(|line| {
                 let is = |name: &str| line.starts_with(name);
-                (is("pleach_release_") || is("pleach_environment_held")) && line.contains("prod")
+                (is("pleach_release_") || is("pleach_environment_stalled")) && line.contains("prod")
             });
             lines.count()
         };
         let metrics = Metrics::default();
-        let led = |leads| LoopEvent::Led {
+        let led = |leads| Event::LeadershipChanged {
             environment: text("prod"),
             leads,
         };
         metrics.count(&led(true));
         metrics.count(&loaded("a", 1));
-        metrics.count(&looked("web", "a", End::Deployed));
+        metrics.count(&looked("web", "a", ReconcileOutcome::Deployed));
         assert_eq!(told(&metrics), 4);
         metrics.count(&led(false));
         // A running reconcile still finishes.
-        metrics.count(&looked("web", "a", End::Unchanged));
+        metrics.count(&looked("web", "a", ReconcileOutcome::Unchanged));
         assert_eq!(told(&metrics), 0);
         // The metrics reappear with the first reconcile.
         metrics.count(&led(true));
         metrics.count(&loaded("a", 1));
-        metrics.count(&looked("web", "a", End::Unchanged));
+        metrics.count(&looked("web", "a", ReconcileOutcome::Unchanged));
         assert_eq!(told(&metrics), 4);
     }
 
@@ -554,7 +560,7 @@ mod tests {
                 .find(|line| line.starts_with("pleach_cluster_up{"));
             line.map(|line| line.rsplit(' ').next().unwrap_or_default().to_owned())
         };
-        let planned = |answered| LoopEvent::Planned {
+        let planned = |answered| Event::Planned {
             release: ReleaseName {
                 environment: text("prod"),
                 release: text("web"),
@@ -562,7 +568,7 @@ mod tests {
             answered,
             took: Duration::ZERO,
         };
-        let led = |leads| LoopEvent::Led {
+        let led = |leads| Event::LeadershipChanged {
             environment: text("prod"),
             leads,
         };
@@ -573,7 +579,7 @@ mod tests {
         metrics.count(&planned(false));
         assert_eq!(up(&metrics).as_deref(), Some("0"));
         metrics.count(&planned(true));
-        metrics.count(&LoopEvent::Unconnected {
+        metrics.count(&Event::ClusterUnreachable {
             environment: text("prod"),
             message: String::new(),
         });
@@ -589,20 +595,20 @@ mod tests {
         metrics.count(&loaded("a", 2));
         let first = since(&metrics);
         assert!(first > 0.0);
-        metrics.count(&looked("web", "a", End::Deployed));
-        metrics.count(&looked("web", "a", End::Unchanged));
-        metrics.count(&looked("api", "a", End::Failed));
+        metrics.count(&looked("web", "a", ReconcileOutcome::Deployed));
+        metrics.count(&looked("web", "a", ReconcileOutcome::Unchanged));
+        metrics.count(&looked("api", "a", ReconcileOutcome::Failed));
         assert_eq!(since(&metrics).to_bits(), first.to_bits());
         // A newer commit arrives before the first one is reconciled.
         metrics.count(&loaded("b", 2));
-        metrics.count(&looked("api", "a", End::Deployed));
-        metrics.count(&looked("web", "b", End::Unchanged));
+        metrics.count(&looked("api", "a", ReconcileOutcome::Deployed));
+        metrics.count(&looked("web", "b", ReconcileOutcome::Unchanged));
         assert_eq!(since(&metrics).to_bits(), first.to_bits());
         // A release with reported drift is not at an older commit.
-        metrics.count(&looked("api", "b", End::Drifted));
+        metrics.count(&looked("api", "b", ReconcileOutcome::Drifted));
         assert_eq!(since(&metrics).to_bits(), 0.0_f64.to_bits());
         // Reconciling the last good commit does not reconcile an unreadable one.
-        metrics.count(&LoopEvent::Held {
+        metrics.count(&Event::EnvironmentStalled {
             repository: text("fleet"),
             revision: Some(text("c")),
             environment: text("prod"),
@@ -612,8 +618,8 @@ mod tests {
         });
         let held = since(&metrics);
         assert!(held > 0.0);
-        metrics.count(&looked("web", "b", End::Unchanged));
-        metrics.count(&looked("api", "b", End::Unchanged));
+        metrics.count(&looked("web", "b", ReconcileOutcome::Unchanged));
+        metrics.count(&looked("api", "b", ReconcileOutcome::Unchanged));
         assert_eq!(since(&metrics).to_bits(), held.to_bits());
         metrics.count(&loaded("c", 0));
         assert_eq!(since(&metrics).to_bits(), 0.0_f64.to_bits());

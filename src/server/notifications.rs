@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use pleach_domain::repo::controller::{News, Notification};
+use pleach_domain::repo::controller::{Notification, StateChange};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,7 @@ pub struct Target {
 /// Sender of state changes to all webhooks.
 #[derive(Debug, Default)]
 pub struct Notifier {
-    targets: Vec<(PathBuf, mpsc::Sender<News>)>,
+    targets: Vec<(PathBuf, mpsc::Sender<StateChange>)>,
 }
 
 impl Notifier {
@@ -61,7 +61,7 @@ impl Notifier {
     }
 
     /// Queues a state change for all webhooks.
-    pub fn tell(&self, news: &News) {
+    pub fn tell(&self, news: &StateChange) {
         for (address, sender) in &self.targets {
             if let Err(TrySendError::Full(_)) = sender.try_send(news.clone()) {
                 let webhook = address.display();
@@ -72,7 +72,7 @@ impl Notifier {
 }
 
 /// Calls a webhook for each received state change, until the channel is closed.
-async fn call(caller: &Caller, target: &Target, mut receiver: mpsc::Receiver<News>) {
+async fn call(caller: &Caller, target: &Target, mut receiver: mpsc::Receiver<StateChange>) {
     let webhook = target.address.display();
     while let Some(news) = receiver.recv().await {
         let (environment, release) = (&news.environment, &news.release);

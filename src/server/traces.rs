@@ -18,7 +18,7 @@ use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::StepId;
 
 use super::DRAIN;
-use crate::engine::controller::{End, LoopEvent};
+use crate::engine::controller::{ControllerEvent, ReconcileOutcome};
 use crate::engine::sync::events::{EventKind, Outcome, SyncEvent, Verb};
 
 /// Variables with the endpoint. Without one of them, traces are disabled.
@@ -89,16 +89,16 @@ impl Traces {
     }
 
     /// Records an event of the controller.
-    pub fn hear(&mut self, event: &LoopEvent) {
+    pub fn hear(&mut self, event: &ControllerEvent) {
         match event {
-            LoopEvent::Fetched {
+            ControllerEvent::Fetched {
                 repository, took, ..
             } => {
                 let attributes = [("pleach.repository", repository.clone())];
                 let span = self.span("fetch", ago(*took), None, attributes);
                 span.span().end();
             }
-            LoopEvent::Unreachable {
+            ControllerEvent::SourceUnreachable {
                 repository,
                 message,
             } => {
@@ -107,13 +107,13 @@ impl Traces {
                 span.span().set_status(Status::error(message.clone()));
                 span.span().end();
             }
-            LoopEvent::Loaded {
+            ControllerEvent::EnvironmentLoaded {
                 environment,
                 revision,
                 took,
                 ..
             }
-            | LoopEvent::Unaffected {
+            | ControllerEvent::EnvironmentUnchanged {
                 environment,
                 revision,
                 took: Some(took),
@@ -126,7 +126,7 @@ impl Traces {
                 let span = self.span("render", ago(*took), None, attributes);
                 span.span().end();
             }
-            LoopEvent::Looking { release } => {
+            ControllerEvent::ReconcileStarted { release } => {
                 let attributes = [
                     ("pleach.environment", release.environment.clone()),
                     ("pleach.release", release.release.clone()),
@@ -138,13 +138,13 @@ impl Traces {
                 };
                 self.looks.insert(release.clone(), look);
             }
-            LoopEvent::Planned { release, took, .. } => {
+            ControllerEvent::Planned { release, took, .. } => {
                 if let Some(look) = self.looks.get(release) {
                     let span = self.span("plan", ago(*took), Some(&look.span), []);
                     span.span().end();
                 }
             }
-            LoopEvent::Looked {
+            ControllerEvent::ReconcileFinished {
                 release,
                 revision,
                 end,
@@ -227,12 +227,12 @@ impl Look {
         }
     }
 
-    fn end(mut self, revision: &str, end: End, message: &str) {
+    fn end(mut self, revision: &str, end: ReconcileOutcome, message: &str) {
         self.end_apply();
         let span = self.span.span();
         span.set_attribute(KeyValue::new("pleach.revision", revision.to_owned()));
         span.set_attribute(KeyValue::new("pleach.result", end.word()));
-        if matches!(end, End::Failed | End::Refused) {
+        if matches!(end, ReconcileOutcome::Failed | ReconcileOutcome::Refused) {
             span.set_status(Status::error(message.to_owned()));
         }
         span.end();

@@ -1,5 +1,5 @@
-//! What only somebody who is gone would end: gates and temporary changes of
-//! upgrades that nobody carries out, finalizers without a controller.
+//! Objects that only a vanished client would remove: gates and temporary changes of abandoned
+//! upgrades, and finalizers without a controller.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::samples::{BUNDLE, config_map};
 
 const ID: &str = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/gated.web.handover";
 
-/// A gate as an upgrade makes it, and the Lease of that upgrade.
+/// Gate of an upgrade, and the Lease of that upgrade.
 const GATE: &str = "\
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -35,14 +35,14 @@ metadata: {name: gated.web, namespace: pleach-system}
 spec: {holderIdentity: desk, leaseDurationSeconds: 3, renewTime: '2026-01-01T00:00:00.000000Z'}
 ";
 
-/// What the doctor says about an object.
+/// Returns the doctor's diagnosis of an object.
 fn diagnosis_of(fleet: &Fleet, id: &str) -> Option<Value> {
     let run = fleet.run(&["doctor", "-o", "json"]);
     let all = run.json()["diagnoses"].as_array().unwrap().clone();
     all.into_iter().find(|found| found["object"] == id)
 }
 
-/// What the doctor says about the gate.
+/// Returns the doctor's diagnosis of the gate.
 fn diagnosis(fleet: &Fleet) -> Option<Value> {
     diagnosis_of(fleet, ID)
 }
@@ -89,7 +89,7 @@ fn what_a_killed_upgrade_left_different_is_found_with_what_ends_it() {
     );
     assert_eq!(found["command"], "pleach apply differs/web");
 
-    // Without the Release no run finds it; the command puts it back.
+    // Without the Release, no run finds the change. The doctor prints the command that reverts it.
     fleet.kubectl(&["delete", "release", "differs.web"]);
     let found = diagnosis_of(&fleet, id).unwrap();
     assert_eq!(found["severity"], "error");
@@ -131,7 +131,7 @@ fn a_gate_that_nobody_will_lift_is_found_and_lifted() {
     fleet.kubectl(&["apply", "-f", &file]);
     let fix = ["doctor", "--fix", ID, "--yes"];
 
-    // Somebody is at it.
+    // Another client is running the upgrade.
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -160,7 +160,7 @@ fn a_gate_that_nobody_will_lift_is_found_and_lifted() {
     });
     assert!(fleet.exists(&["validatingadmissionpolicy", "gated.web.handover"]));
 
-    // Nobody renews the Lease any more.
+    // The Lease is no longer renewed.
     let found = diagnosis(&fleet).unwrap();
     assert_eq!(found["code"], "gate-abandoned");
     assert_eq!(

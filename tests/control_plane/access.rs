@@ -1,10 +1,10 @@
-//! Pods of two versions run at the same time: neither lacks a right.
+//! Pods of two versions run at the same time, and neither lacks a permission.
 
 use crate::fleet::{Fleet, object_writes};
 use crate::samples::{BUNDLE, deployment};
 
-/// An application whose pods use an account, with what the account may do. The
-/// shared control plane has no nodes: pods that are wanted never run.
+/// Returns an application with an account and its permissions. The shared control plane has no
+/// nodes, so desired pods never run.
 fn application(account: &str, verbs: &str, replicas: usize) -> String {
     let rbac = "rbac.authorization.k8s.io";
     let workload = deployment("app")
@@ -35,7 +35,7 @@ subjects: [{{kind: ServiceAccount, name: {account}, namespace: access}}]
     )
 }
 
-/// Whether an account may do something with ConfigMaps, as the server says.
+/// Returns whether an account has a permission on ConfigMaps, according to the server.
 fn may(fleet: &Fleet, account: &str, verb: &str) -> bool {
     let user = format!("--as=system:serviceaccount:access:{account}");
     let asked = ["auth", "can-i", verb, "configmaps", "-n", "access", &user];
@@ -58,7 +58,7 @@ fn no_version_lacks_a_right_while_both_run() {
     fleet.applied();
     assert!(may(&fleet, "old", "get"));
 
-    // The new version does not get ready: both are there, and both may work.
+    // The new version does not become ready. Both versions exist and have their permissions.
     fleet.write(FILE, &application("new", "list", 1));
     fleet.commit();
     fleet
@@ -72,12 +72,12 @@ fn no_version_lacks_a_right_while_both_run() {
         }
     }
 
-    // So it stays while nothing changes.
+    // The state is stable without changes.
     let (_, events) = fleet.watched(|fleet| fleet.apply().ended_with(6));
     assert_eq!(object_writes(&events), [""; 0]);
     assert!(may(&fleet, "old", "get"));
 
-    // It gets ready: at last, access is what git says.
+    // The new version becomes ready. The permissions then match git.
     fleet.edit(FILE, "replicas: 1", "replicas: 0");
     fleet.commit();
     fleet
@@ -90,7 +90,7 @@ fn no_version_lacks_a_right_while_both_run() {
     assert_eq!((events.summary().writes, events.summary().dry_runs), (0, 0));
 }
 
-/// An application whose pods are bound to a role, of two that there are.
+/// Returns an application whose pods are bound to one of two roles.
 fn bound(role: &str, replicas: usize) -> String {
     let text = application("app", "get", replicas);
     let rbac = "rbac.authorization.k8s.io";
@@ -140,7 +140,7 @@ fn a_binding_to_another_role_leaves_nobody_without_rights() {
     let former = || fleet.kubectl(&["-n", "rebound", "get", "rolebindings", "-o=name"]);
     assert!(may("get") && !may("list"));
 
-    // The new version does not get ready: the pods of both have what they need.
+    // The new version does not become ready. The pods of both versions have their permissions.
     fleet.write(FILE, &app("other", 1));
     fleet.commit();
     fleet
@@ -157,7 +157,7 @@ fn a_binding_to_another_role_leaves_nobody_without_rights() {
     fleet.apply().ended_with(6);
     assert!(may("get") && may("list"));
 
-    // It gets ready, and what was there for a while goes.
+    // The new version becomes ready, and the temporary permissions are removed.
     fleet.edit(FILE, "replicas: 1", "replicas: 0");
     fleet.commit();
     fleet.applied();
@@ -167,7 +167,7 @@ fn a_binding_to_another_role_leaves_nobody_without_rights() {
     assert_eq!(events.writes().to_string(), "");
 }
 
-/// What somebody may do who writes roles and does not hold all of their rules.
+/// Permissions of a user who writes roles but does not have all of their rules.
 const DEPLOYER: &str = "\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -212,8 +212,7 @@ fn what_is_given_for_a_while_must_be_held_before_anything_is_written() {
             .unwrap(),
     );
 
-    // The role of git is within what she holds, the one that both versions need
-    // is not.
+    // The user has the rules of the role in git, but not those of the union for both versions.
     fleet.write(FILE, &app("list", 0).replace("app:1", "app:2"));
     fleet.commit();
     fleet
@@ -221,7 +220,7 @@ fn what_is_given_for_a_while_must_be_held_before_anything_is_written() {
         .says("may not write Role.rbac.authorization.k8s.io/giver/app, which gives rights that pleach does not hold itself")
         .says(r#"{apiGroups: [""], resources: ["secrets"], verbs: ["get"]}"#)
         .says("nothing was written");
-    // Nor is one that git has.
+    // The user does not have the rules of this role in git.
     fleet.write(FILE, &app("get", 0).replace("[configmaps]", "[pods]"));
     fleet.commit();
     fleet

@@ -1,5 +1,4 @@
-//! Admission policies of a release: with their parameters before them, and gone
-//! before these.
+//! Admission policies of a release are applied after their parameters and removed before them.
 
 use pleach_testkit::audit::Events;
 
@@ -8,8 +7,8 @@ use crate::samples::gears;
 
 const GROUP: &str = "admission.example.org";
 
-/// Refuses every claim for storage in the namespace while its parameter cannot be
-/// found. Nobody makes any.
+/// Returns a policy that refuses all PersistentVolumeClaims in the namespace while its parameter is
+/// missing. No client creates any.
 fn policy(environment: &str) -> String {
     format!(
         "\
@@ -41,7 +40,7 @@ spec:
     )
 }
 
-/// What was done by a verb to the definition and to what takes part, in order.
+/// Returns the writes with a verb to the CRD and the policy objects, in order.
 fn order(events: &Events, verb: &str) -> Vec<String> {
     let of_it = |line: &String| line.contains(GROUP) || line.contains("validatingadmission");
     let writes = object_writes(events).into_iter().filter(of_it);
@@ -75,13 +74,13 @@ fn a_policy_is_written_after_its_parameters_and_goes_before_them() {
         "gears",
     ];
 
-    // When git drops them.
+    // Git drops the objects.
     fleet.write(WEB, &definition);
     fleet.commit();
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(order(&events, "delete"), backwards);
 
-    // When the release goes; the definition is protected.
+    // The release is removed. The CRD is protected.
     fleet.write(WEB, &all);
     fleet.commit();
     fleet.applied();

@@ -1,4 +1,5 @@
-//! Objects of other deployers: refused while those are active, taken over whole.
+//! Adoption of objects from other deployment tools: refused while a tool is active, otherwise
+//! complete.
 
 use pleach_testkit::faults::{Answer, Fault, FaultProxy, Kind, Rule};
 
@@ -6,7 +7,7 @@ use crate::fleet::{Fleet, PLANTED, Run, WEB, owners};
 use crate::samples::deployment_of;
 use crate::shared;
 
-/// What git wants; with `MARKS`, what a deployer installed.
+/// Manifests in git. With `MARKS` replaced, the manifests of the other tool.
 const APP: &str = "\
 apiVersion: v1
 kind: ConfigMap
@@ -33,7 +34,7 @@ spec:
 
 const OBJECTS: [&str; 3] = ["cm/settings", "service/web", "deployment/web"];
 
-/// A release of what others have installed in its namespace.
+/// Returns a release whose objects another tool installed in its namespace.
 fn fleet(environment: &'static str) -> Fleet {
     let fleet = Fleet::web(environment, &APP.replace(", MARKS", ""));
     fleet.kubectl(&["create", "namespace", environment]);
@@ -45,7 +46,8 @@ fn adopt(fleet: &Fleet, family: &str) {
     fleet.commit();
 }
 
-/// Everything is taken over, nothing lost, one owner for each field, no mark left.
+/// Adopts everything and verifies that no object is lost, each field has one owner, and no mark
+/// remains.
 #[track_caller]
 fn taken_over(fleet: &Fleet, mark: &str) -> Run {
     let uids =
@@ -58,7 +60,7 @@ fn taken_over(fleet: &Fleet, mark: &str) -> Run {
         )
     };
     let ip = address();
-    // Only what is shown goes, and no default is.
+    // Only the shown fields are removed, and no default is shown.
     let diff = fleet.writes_nothing(|fleet| fleet.diff().ended_with(10));
     let removed: Vec<&str> = diff
         .stdout
@@ -176,7 +178,7 @@ fn from_helm_whose_record_is_named() {
         .says("`kubectl -n fromhelm delete secret/sh.helm.release.v1.shop.v1 secret/sh.helm.release.v1.shop.v2 configmap/sh.helm.release.v1.shop.v3`");
 }
 
-/// The definition of an owner's kind, as far as it matters here.
+/// Creates the CRD of another tool's kind.
 fn define(fleet: &Fleet, group: &str, version: &str, kind: &str, plural: &str) {
     let file = fleet.file(
         "crd.yaml",
@@ -240,7 +242,7 @@ fn from_flux_when_it_was_told_to_stop() {
         .says("Flux (Kustomization fromflux/apps) manages it and is active")
         .says("suspend it first: `flux suspend kustomization apps -n fromflux`")
         .says(suspend);
-    // The very command that it prints.
+    // Run the printed command.
     fleet.kubectl(&[
         "-n",
         "fromflux",
@@ -325,7 +327,7 @@ fn an_adoption_that_was_cut_short_is_taken_up_again() {
     let run = fleet.apply();
     assert_ne!(run.code, 0, "{}", run.shown());
     assert!(proxy.log().faults().count() > 0, "{:?}", proxy.log());
-    // Between the two: the record is ours, the label is not there.
+    // After the kill, the managedFields are ours, but the label is missing.
     let live = fleet.get(&["-n", "cutshort", "cm/settings"]).unwrap();
     assert_eq!(owners(&live), ["pleach/cutshort.web Apply"], "{live}");
     assert!(live["metadata"]["labels"].is_null(), "{live}");
@@ -340,7 +342,7 @@ fn an_adoption_that_was_cut_short_is_taken_up_again() {
     fleet.diff().ended_with(0);
 }
 
-/// The server filled in what git says now: nobody owns it before, and it becomes ours.
+/// The server defaulted the field that git now sets. It had no owner and becomes ours.
 #[test]
 fn what_git_changes_is_shown_beside_what_goes() {
     let wanted = APP
@@ -368,7 +370,7 @@ fn what_git_changes_is_shown_beside_what_goes() {
     fleet.diff().ended_with(0);
 }
 
-/// The record of owners names texts of a Secret where the object has none.
+/// managedFields name `stringData` keys, which the stored Secret does not have.
 #[test]
 fn keys_of_a_secret_that_git_does_not_have_go_also_where_they_were_applied_as_texts() {
     let secret = |texts: &str| {
@@ -396,7 +398,7 @@ fn keys_of_a_secret_that_git_does_not_have_go_also_where_they_were_applied_as_te
     fleet.diff().ended_with(0);
 }
 
-/// What is there and what git has, which the server takes in turn but not at once.
+/// Live and desired objects. The server accepts the changes one after the other but not at once.
 const IN_TURN: [(&str, &str, &str); 5] = [
     (
         "service/web",
@@ -425,7 +427,7 @@ const IN_TURN: [(&str, &str, &str); 5] = [
     ),
 ];
 
-/// One side of it, as one file.
+/// Returns one side as one file.
 fn in_turn(side: fn(&(&'static str, &'static str, &'static str)) -> &'static str) -> String {
     let manifests: Vec<String> = IN_TURN
         .iter()
@@ -461,7 +463,7 @@ fn what_cannot_stand_beside_what_goes_is_adopted_in_turn() {
     }
 }
 
-/// A claim as a backup brings it back names its volume.
+/// A restored claim names its volume.
 #[test]
 fn what_cannot_go_stands_against_an_adoption_before_anything_is_written() {
     let claim = |volume: &str| {

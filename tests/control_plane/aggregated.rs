@@ -1,5 +1,4 @@
-//! Objects that a server behind an aggregated API keeps, with the release that
-//! brings this server.
+//! Objects behind an aggregated API in the same release as its server.
 
 use pleach::io::throwaway::{Network, Options};
 use pleach_testkit::audit::Events;
@@ -9,11 +8,11 @@ use pleach_testkit::{aggregated, isolated};
 use crate::fleet::{Fleet, object_writes};
 use crate::samples::BUNDLE;
 
-/// An address of a pod; who listens on all of them answers there.
+/// Pod address. A listener on all addresses answers there.
 const ADDRESS: &str = "10.250.128.77";
 
-/// A server on an address of a pod, and its API. The Service selects nothing: its
-/// endpoints are in the release.
+/// Returns a server at a pod address with its API. The Service has no selector; the release
+/// contains its endpoints.
 fn server() -> String {
     let (group, port) = (aggregated::GROUP, aggregated::PORT);
     format!(
@@ -44,14 +43,13 @@ spec:
     )
 }
 
-/// An object of this API.
+/// Returns an object of this API.
 fn note() -> String {
     let group = aggregated::GROUP;
     format!("apiVersion: {group}/v1\nkind: Note\nmetadata: {{name: first}}\ntext: hello\n")
 }
 
-/// A release of these manifests, on a control plane on which addresses of pods lead
-/// somewhere.
+/// Returns a release of these manifests on a control plane with reachable pod addresses.
 fn fleet(timeout: &str, manifests: &[String]) -> Fleet {
     let plane = pleach_testkit::control_plane::start(Options {
         binaries: binaries(),
@@ -77,8 +75,8 @@ fn objects_of_an_api_come_with_the_server_that_keeps_them() {
         return;
     }
     let fleet = fleet("3s", &[server(), note()]);
-    // Nobody answers at that address: the API is waited for until the deadline,
-    // and the object with it.
+    // No server listens at the address, so the run waits for the API and the object until its
+    // deadline.
     fleet
         .diff()
         .ended_with(10)
@@ -90,7 +88,7 @@ fn objects_of_an_api_come_with_the_server_that_keeps_them() {
         .says("failed APIService.apiregistration.k8s.io/v1.kept.example.org: not ready after 3 s: ")
         .says("2 steps were not carried out because of that");
 
-    // The next run goes on from there, once somebody does.
+    // The next run continues once a server listens.
     aggregated::serve().unwrap();
     fleet.edit_environment("timeout: 3s", "timeout: 50s");
     fleet.commit();
@@ -99,7 +97,7 @@ fn objects_of_an_api_come_with_the_server_that_keeps_them() {
     assert_eq!(text, "hello");
     fleet.diff().ended_with(0);
 
-    // All of it at once, on a cluster that has none of it.
+    // All objects at once, on an empty cluster.
     for object in [
         "notes.kept.example.org/first",
         "service/keeper",
@@ -117,7 +115,7 @@ fn objects_of_an_api_come_with_the_server_that_keeps_them() {
     assert_eq!(text, "bye");
 }
 
-/// What was done to namespaces and APIs, in the order of the answers.
+/// Returns the writes to namespaces and APIs, in order of their answers.
 fn cluster_wide(events: &Events) -> Vec<String> {
     let done = |line: &String| {
         let resources = ["namespaces", "apiservices"];
@@ -141,8 +139,7 @@ fn a_namespace_that_its_api_keeps_from_ending_comes_again_with_it() {
     let uid = |fleet: &Fleet| fleet.field(&["namespace", "kept"], "{.metadata.uid}");
     let before = uid(&fleet);
 
-    // What answers ends before the namespace is through with the rest, as pods do
-    // that take their time.
+    // The server ends before the namespace controller has finished, like slow pods.
     fleet.kubectl(&["delete", "namespace", "kept", "--wait=false"]);
     fleet.kubectl(&["-n", "kept", "delete", "service/keeper"]);
     let condition = "{.status.conditions[?(@.type==\"NamespaceDeletionDiscoveryFailure\")].status}";

@@ -1,10 +1,10 @@
-//! Releases are ApplySets as KEP-3659 has them: other tools understand them,
-//! leave them alone, and can take them over.
+//! Releases are ApplySets (KEP-3659): other tools recognize them, do not change them, and can adopt
+//! them.
 
 use crate::fleet::Fleet;
 use crate::samples::{BUNDLE, config_map, deployment};
 
-/// The files of the bundle.
+/// Returns the files of the bundle.
 fn files() -> [(&'static str, String); 2] {
     let objects = [
         config_map("a", "v"),
@@ -19,10 +19,10 @@ fn files() -> [(&'static str, String); 2] {
 
 const TOOLING: &str = "applyset.kubernetes.io/tooling";
 
-/// What the specification makes of the parent `sets.web..Release.pleach.dev`.
+/// ApplySet id of the parent `sets.web..Release.pleach.dev` according to the specification.
 const ID: &str = "applyset-4Yp5qI58bQcJdfYDrsCDZ-4TeRi2cRlQdqpM_CDc6D0-v1";
 
-/// Parent and members are marked as the specification wants them.
+/// Verifies the marks of parent and members against the specification.
 #[track_caller]
 fn check_marks(fleet: &Fleet) {
     let parent = fleet.get(&["release", "sets.web"]).unwrap();
@@ -73,13 +73,13 @@ fn kubectl_refuses_the_set_until_a_user_hands_it_over_and_then_prunes_it() {
         "  - {name: web, bundle: web, namespace: sets}\n",
         &files(),
     );
-    // A namespace that pleach makes is a member too, and kubectl would prune it.
+    // A namespace that pleach creates is a member too, so kubectl would prune it.
     fleet.kubectl(&["create", "namespace", "sets"]);
     fleet.applied();
 
     check_marks(&fleet);
 
-    // kubectl would leave `b` and the Deployment out.
+    // kubectl would prune `b` and the Deployment.
     let file = fleet.file(
         "kept.yaml",
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: sets}\ndata: {k: v}\n",
@@ -119,14 +119,14 @@ fn kubectl_refuses_the_set_until_a_user_hands_it_over_and_then_prunes_it() {
     assert!(!fleet.exists(&["-n", "sets", "cm/b"]));
     assert!(fleet.exists(&["-n", "sets", "cm/a"]));
 
-    // Now it is kubectl's, and pleach keeps its hands off.
+    // Now kubectl owns the set, and pleach does not change it.
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(7))
         .says("the ApplySet of release sets.web was handed over to kubectl/v1.36.3")
         .says("kubectl annotate --overwrite releases.pleach.dev sets.web applyset.kubernetes.io/tooling=pleach/0");
     fleet.diff().ended_with(7);
 
-    // The way back is the one that was named.
+    // The printed command reverts this.
     fleet.kubectl(&[
         "annotate",
         "--overwrite",
@@ -188,7 +188,7 @@ fn a_config_map_is_a_parent_that_kubectl_takes_over_too() {
         "mapset.web",
     ];
     fleet.kubectl(&[&annotate[..], &[&tooling]].concat());
-    // It checks the id, the annotations and the label of the members.
+    // kubectl verifies the id, the annotations and the labels of the members.
     let said = apply_set();
     assert!(
         said.contains("configmap/b pruned") && said.contains("deployment.apps/web pruned"),

@@ -1,4 +1,4 @@
-//! The audit log shows what clients did.
+//! The audit log records all requests of clients.
 
 use kube::{
     Client, Config,

@@ -1,5 +1,5 @@
-//! Services that convert objects or answer webhooks: what points at one goes
-//! before it, and one that somebody needs who stays does not go.
+//! Services for conversions or webhooks: registrations are removed before their Service. A Service
+//! that a remaining object needs is not removed.
 
 use std::sync::OnceLock;
 
@@ -10,15 +10,15 @@ use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule};
 use crate::fleet::{Fleet, object_writes};
 use crate::samples::{ANYTHING, BUNDLE, config_map, deployment, gears_of, webhook};
 
-/// A control plane of their own: a definition whose webhook does not answer would
-/// be in the way of all other tests.
+/// Returns a separate control plane. A CRD with a dead conversion webhook would break all other
+/// tests.
 fn plane() -> &'static ControlPlane {
     static PLANE: OnceLock<ControlPlane> = OnceLock::new();
     PLANE.get_or_init(crate::control_plane)
 }
 
-/// A release whose first version has a Service, and an object that points at it;
-/// the second one has neither. It is applied in the first one.
+/// Returns a release, applied in its first version. The first version has a Service and an object
+/// that refers to it; the second one has neither.
 fn installed(environment: &'static str, object: &str) -> Fleet {
     let release = format!(
         "  - {{name: shop, bundle: shop, version: v1.0.0, namespace: {environment}, timeout: 20s}}\n"
@@ -46,7 +46,7 @@ fn upgrade(fleet: &Fleet) {
     fleet.commit();
 }
 
-/// Defines Gears in two versions, between which the Service converts.
+/// Returns a CRD with two versions whose conversion uses the Service.
 fn gears(environment: &str) -> String {
     let group = format!("{environment}.example.org");
     let conversion = format!(
@@ -60,7 +60,7 @@ fn gears(environment: &str) -> String {
     gears_of(&group, &["v1", "v1alpha1"], ANYTHING) + &conversion
 }
 
-/// What was deleted, in the order of the answers, beside what every release has.
+/// Returns the deleted objects in order of the answers, without those of every release.
 fn deleted(events: &Events) -> Vec<String> {
     let deletions = object_writes(events).into_iter();
     let deletions = deletions.filter_map(|line| {
@@ -86,7 +86,7 @@ fn a_definition_that_stays_keeps_the_service_that_converts_its_objects() {
         .says("nothing was written");
     assert!(fleet.exists(&service));
 
-    // With the consent both go, the definition first.
+    // With the consent, both are removed, the CRD first.
     let consent = "{action: delete, kind: CustomResourceDefinition, name: gears.converts.example.org, release: shop, from: v1.0.0, to: v1.1.0}";
     fleet.apply().says(consent);
     fleet.extend_environment(&format!("consent: [{consent}]\n"));
@@ -119,7 +119,7 @@ fn an_uninstall_deletes_a_definition_before_the_service_that_converts_its_object
     );
 }
 
-/// Somebody wants it to stay.
+/// Annotates the object to be retained.
 fn keep(fleet: &Fleet) {
     let object = fleet.environment;
     let kind = "validatingwebhookconfiguration";
@@ -172,8 +172,8 @@ fn who_knows_that_nobody_needs_it_says_so() {
     assert!(fleet.exists(&["validatingwebhookconfiguration", "answered"]));
 }
 
-/// What pods of the first version registered: it is made anew before the answer to the
-/// first deletion of such an object. Says where to go through for that.
+/// Registers a webhook as pods do, and recreates it before the answer to its first deletion.
+/// Returns the proxy for this.
 fn registers_again(fleet: &Fleet, name: &'static str, deleted: &'static str) -> FaultProxy {
     let file = fleet.file("hook", &webhook(name, "engine"));
     fleet.kubectl(&["apply", "-f", &file]);
@@ -209,7 +209,7 @@ fn what_pods_register_again_while_they_are_pruned_goes_before_their_service() {
         deleted(&events),
         [
             "admissionregistration.k8s.io validatingwebhookconfigurations reregisters 200",
-            // The gate of the handover, once the new ones are ready.
+            // The gate of the handover, after the new registrations are ready.
             "admissionregistration.k8s.io validatingadmissionpolicybindings reregisters.shop.handover 200",
             "admissionregistration.k8s.io validatingadmissionpolicies reregisters.shop.handover 200",
             "apps deployments reregisters/engine 200",
@@ -243,12 +243,12 @@ fn what_comes_back_after_its_service_went_goes_with_the_next_apply() {
     fleet.writes_nothing(Fleet::applied);
 }
 
-/// A webhook of a release that is asked about the Lease of that release.
+/// Returns a webhook of a release that validates the Lease of the same release.
 fn guards_itself() -> String {
     let rules = "    rules: [{apiGroups: [coordination.k8s.io], apiVersions: ['*'], operations: [CREATE], resources: [leases]}]\n";
     let guard = webhook("guards", "engine").replace("failurePolicy: Ignore", "failurePolicy: Fail");
     let (start, _) = guard.split_once("    rules:").unwrap();
-    // Nobody else is to be kept from anything.
+    // Limit it to this Lease, so that other tests are not affected.
     let only = "    matchConditions: [{name: own, expression: \"object.metadata.name == 'guards.shop'\"}]\n    timeoutSeconds: 1\n";
     [start, rules, only].concat()
 }
@@ -268,7 +268,7 @@ fn a_release_that_locks_itself_out_says_how_to_go_on() {
     fleet.applied();
 }
 
-/// `plan` and `apply` say so, and the doctor does not send anybody back to `apply`.
+/// `plan` and `apply` report this, and the doctor does not suggest `apply`.
 #[test]
 fn a_registration_that_git_has_without_its_service_is_to_be_fixed_in_git() {
     let fleet = installed("unbacked", &webhook("unbacked", "absent"));

@@ -1,18 +1,17 @@
-//! A few generated bundles in bad weather; `make chaos` has hundreds of them.
+//! A few storm seeds; `make chaos` runs hundreds of them.
 
 use std::path::Path;
 
 use pleach_testkit::chaos::storm::Storm;
 use pleach_testkit::generated::Shape;
 
-/// Small, so that the tests stay short.
+/// Small, to keep the tests fast.
 const SHAPE: Shape = Shape {
     objects: 60,
     namespaces: 3,
 };
 
-/// Seeds in which requests fail, the program is killed and the control plane
-/// crashes.
+/// Seeds with failing requests, kills of the program and crashes of the control plane.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=4;
 
 #[tokio::test(flavor = "multi_thread")]

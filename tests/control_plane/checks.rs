@@ -1,4 +1,4 @@
-//! What a bundle says must hold, of objects that are really there.
+//! Checks of a bundle, evaluated on live objects.
 
 use http::StatusCode;
 use pleach_testkit::faults::{Answer, Fault, FaultProxy, Kind, Moment, Rule};
@@ -9,8 +9,7 @@ use crate::{kubectl, shared};
 
 const VERSION: &str = "apiVersion: pleach.dev/v1alpha1\nkind: BundleVersion\n";
 
-/// A release of a bundle with two versions and what its bundle says, in a
-/// namespace that exists.
+/// Returns a release of a bundle with two versions and these rules, in an existing namespace.
 fn fleet(environment: &'static str, rules: &str) -> Fleet {
     let release = format!(
         "  - {{name: web, bundle: web, version: v1.0.0, namespace: {environment}, timeout: 4s}}\n"
@@ -74,7 +73,7 @@ checks:
 fn what_does_not_hold_refuses_an_upgrade_until_git_says_otherwise() {
     let group = "checks.example.org";
     let fleet = fleet("checked", &RULES.replace("GROUP", group));
-    // Of a kind that nobody serves there is nothing that could speak against it.
+    // A kind that is not served has no objects that could violate the check.
     fleet.applied();
     define(&fleet, group);
     plant(&fleet, group, "fine", 5, "turning");
@@ -100,7 +99,7 @@ fn what_does_not_hold_refuses_an_upgrade_until_git_says_otherwise() {
     fleet
         .applied()
         .says("check gears-turn is overridden (the gears are changed)");
-    // It is recorded, and shown.
+    // The override is recorded and shown.
     let path = "{.status.record.history[0].overridden[0].reason}";
     assert_eq!(
         fleet.field(&["release", "checked.web"], path),
@@ -110,7 +109,7 @@ fn what_does_not_hold_refuses_an_upgrade_until_git_says_otherwise() {
         .run(&["history", "checked/web"])
         .ended_with(0)
         .says("check gears-turn overridden: the gears are changed");
-    // Nothing is on its way any more: drift is corrected whatever they say.
+    // Without an upgrade, drift is corrected regardless of checks.
     let change = "--patch={\"data\":{\"k\":\"other\"}}";
     kubectl::admin(&[
         "-n",
@@ -164,7 +163,7 @@ stages: [{name: again, restart: [{kind: Deployment, name: app}], after: [workloa
     fleet.commit();
     fleet.applied();
     upgrade(&fleet);
-    // It holds when the upgrade begins, and the upgrade itself changes that.
+    // The check holds at the start, and the upgrade itself violates it.
     fleet
         .apply()
         .ended_with(6)
@@ -197,7 +196,7 @@ stages:
     };
     report("fine");
     fleet.applied();
-    // It is no condition to begin: the upgrade is what the report is about.
+    // The check is not required at the start, because the report is about the upgrade.
     report("bad");
     upgrade(&fleet);
     fleet
@@ -205,7 +204,7 @@ stages:
         .ended_with(6)
         .says("check report does not hold: ConfigMap/reported/report");
     assert_eq!(values(), ["new", "old"]);
-    // Nothing has changed: the next run asks again.
+    // Without changes, the next run evaluates the check again.
     fleet.writes_objects_nowhere(|fleet| fleet.apply().ended_with(6));
     report("fine");
     fleet.applied();
@@ -227,7 +226,7 @@ stages:
         fleet.write(&format!("manifests/web/{version}/web.yaml"), &files);
     }
     fleet.commit();
-    // Of a kind that nobody serves there is nothing that could speak against it.
+    // A kind that is not served has no objects that could violate the check.
     fleet.applied();
     upgrade(&fleet);
     let definition = fleet.file("gears.yaml", &gears(group));
@@ -276,7 +275,7 @@ fn what_forbids_an_end_may_say_which_objects() {
     fleet.applied();
     plant(&fleet, group, "idle", 5, "stopped");
     plant(&fleet, group, "busy", 5, "turning");
-    // The rule is remembered when the bundle is gone.
+    // The rule is retained after the bundle is removed.
     fleet.edit_environment(
         "  - {name: web, bundle: web, version: v1.0.0, namespace: running, timeout: 4s}\n",
         "",

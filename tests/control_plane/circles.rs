@@ -1,5 +1,4 @@
-//! Objects that wait for each other, in any order of the files: none of them
-//! holds up the release.
+//! Objects that wait for each other, in any order of the files, do not block the release.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,9 +9,9 @@ use crate::fleet::Fleet;
 use crate::samples::BUNDLE;
 use crate::stages::nodes;
 
-/// A claim that is bound when a pod wants it; a Deployment that wants the claim,
-/// an account with rights, a runtime class, and a Secret that an operator makes
-/// for a custom resource, as soon as somebody wants it.
+/// A claim that is bound once a pod needs it. A Deployment that needs the claim, an account with
+/// permissions, a runtime class, and a Secret. An operator creates the Secret for a custom resource
+/// once a pod needs it.
 const PARTS: [&str; 7] = [
     "\
 apiVersion: apps/v1
@@ -68,7 +67,7 @@ metadata: {name: app}
 ",
 ];
 
-/// Defined by somebody else, before.
+/// CRD from outside of the release.
 const TOKENS: &str = "\
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -84,8 +83,8 @@ spec:
       schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 ";
 
-/// Others at work: whoever makes Secrets for Tokens, whoever makes volumes for
-/// claims, and kubelets that start no pod without its Secret.
+/// Simulated controllers: one creates Secrets for Tokens, one creates volumes for claims, and
+/// kubelets start no pod without its Secret.
 struct Others<'a> {
     fleet: &'a Fleet,
 }
@@ -148,7 +147,7 @@ impl Others<'_> {
                 namespace,
                 start,
             ];
-            // A pod that is gone by now needs nothing.
+            // Ignore a deleted pod.
             drop(self.fleet.try_kubectl(&annotate));
         }
     }
@@ -159,7 +158,7 @@ impl Others<'_> {
     }
 }
 
-/// Ends the work of others also when the test has failed.
+/// Stops the simulated controllers, even if the test fails.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -204,7 +203,7 @@ fn what_waits_for_its_consumer_holds_up_nothing_in_any_order_of_the_files() {
         assert_eq!(fleet.field(&claim, "{.status.phase}"), "Bound");
         let app = ["deployment", "app", "-n", environment];
         assert_eq!(fleet.field(&app, "{.status.readyReplicas}"), "1");
-        // The claim was bound after it was applied: that is noted once.
+        // The claim was bound after its apply, which is recorded once.
         fleet.applied();
         fleet.writes_nothing(Fleet::applied);
     }

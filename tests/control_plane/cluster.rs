@@ -1,5 +1,4 @@
-//! The cluster adapter on a real API server: what the classification table
-//! says about texts is true of the server that writes them.
+//! Cluster adapter with a real API server: verifies the texts in the classification table.
 
 #![expect(
     clippy::unwrap_used,
@@ -23,7 +22,7 @@ use serde_json::{Value, json};
 
 const MANAGER: &str = "pleach/test.adapter";
 
-/// A connection as administrator.
+/// Connects as administrator.
 async fn connect(control_plane: &ControlPlane) -> Cluster {
     let connection = Connection {
         kubeconfig: Some(control_plane.kubeconfig().to_owned()),
@@ -41,7 +40,7 @@ fn config_maps() -> ResourcePath {
     ResourcePath::namespaced("v1", "ConfigMap", "configmaps")
 }
 
-/// A connection to the shared control plane and a namespace of the test's own.
+/// Connects to the shared control plane and creates a namespace for the test.
 async fn with_namespace(name: &str) -> Cluster {
     let cluster = connect(crate::shared()).await;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -66,7 +65,7 @@ fn gvk(value: &Value) -> Gvk {
     )
 }
 
-/// The address of an object, by discovery.
+/// Returns the path of an object from discovery.
 async fn path(cluster: &Cluster, value: &Value) -> ResourcePath {
     let discovery = cluster.discover().await.unwrap();
     ResourcePath::of(&discovery, &gvk(value)).unwrap()
@@ -94,7 +93,7 @@ async fn dry_run(cluster: &Cluster, value: &Value) -> Result<Applied, ClusterErr
     apply_as(cluster, value, &options).await
 }
 
-/// The class of a failure.
+/// Returns the class of a failure.
 fn class<T: std::fmt::Debug>(result: Result<T, ClusterError>) -> Class {
     let error = result.unwrap_err();
     error.class().cloned().unwrap_or_else(|| panic!("{error}"))
@@ -113,7 +112,7 @@ fn deployment(namespace: &str) -> Value {
             "spec": {"containers": [{"name": "c", "image": "i"}]}}}})
 }
 
-/// Asks again until it holds; the server notices things in its own time.
+/// Polls until the condition holds, because the server updates asynchronously.
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let mut tick = tokio::time::interval(Duration::from_millis(50));
     let waiting = async {

@@ -1,5 +1,5 @@
-//! The program is killed at every write of an apply: the next run goes on from
-//! there, and everything ends in the same state as without the kill (I8).
+//! The program is killed at every write of an apply. The next run continues, and the final state is
+//! the same as without the kill (I8).
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::fleet::{Fleet, object_writes, owners};
 use crate::kill;
 use crate::samples::{BUNDLE, config_map, deployment};
 
-/// No apply of these tests writes more often than this.
+/// Upper limit of writes per apply in these tests.
 const MOST_WRITES: usize = 60;
 
-/// What git has in one of the two states that the release goes back and forth
-/// between: each has an object that the other lacks.
+/// Writes one of the two desired states between which the release alternates. Each has an object
+/// that the other lacks.
 fn write(fleet: &Fleet, name: &str) {
     let app = deployment("app").replace("app:1", &format!("app:{name}"));
     let files = [
@@ -31,7 +31,7 @@ fn write(fleet: &Fleet, name: &str) {
     fleet.commit();
 }
 
-/// A bundle that wants much to be different while a change lasts.
+/// Bundle with many temporary changes.
 const TEMPORARY: &str = "\
 overlays:
   - {name: hold, target: {kind: ConfigMap, name: theirs}, patch: {data: {mode: slow, extra: x}}, from: preflight, until: verify}
@@ -41,7 +41,7 @@ stages:
   - {name: again, restart: [{kind: Deployment, name: app}], after: [resources]}
 ";
 
-/// Every object of the release, and the records that pleach keeps of it.
+/// Returns all objects of the release and pleach's records.
 fn state(fleet: &Fleet) -> BTreeMap<String, Value> {
     let (namespace, release) = (fleet.environment, format!("{}.web", fleet.environment));
     let mut all = BTreeMap::new();
@@ -64,12 +64,12 @@ fn state(fleet: &Fleet) -> BTreeMap<String, Value> {
             object["metadata"]["name"].as_str().unwrap()
         );
         let mut owners = owners(object);
-        // A restart stays.
+        // A restart is retained.
         owners.retain(|owner| owner != "pleach-restart Update");
         assert_eq!(owners, [format!("pleach/{release} Apply")], "{object}");
         let mut value = normalized(object, false);
         if let Some(metadata) = value["metadata"].as_object_mut() {
-            // The number of roll-outs is not part of it.
+            // Ignore the rollout counter.
             metadata.shift_remove("annotations");
         }
         all.insert(name, value);
@@ -81,7 +81,7 @@ fn state(fleet: &Fleet) -> BTreeMap<String, Value> {
     all
 }
 
-/// An object of somebody else with its owners, without what moves with every write.
+/// Returns an unrelated object with its owners, without fields that change with every write.
 fn theirs(fleet: &Fleet) -> Value {
     let mut value = fleet
         .get(&["configmap", "theirs", "-n", fleet.environment])
@@ -94,7 +94,7 @@ fn theirs(fleet: &Fleet) -> Value {
     value
 }
 
-/// The same with a Job that runs once for each side.
+/// Writes a desired state that additionally has a Job that runs once per state.
 fn write_with_job(fleet: &Fleet, name: &str) {
     write(fleet, name);
     let job = "---\napiVersion: batch/v1\nkind: Job\nmetadata: {name: migrate, annotations: {pleach.dev/run: once}}\nspec:\n  completions: 0\n  template: {spec: {restartPolicy: Never, containers: [{name: c, image: none, envFrom: [{configMapRef: {name: settings}}]}]}}\n";
@@ -103,7 +103,7 @@ fn write_with_job(fleet: &Fleet, name: &str) {
     fleet.commit();
 }
 
-/// What the journal says of Jobs that ran; it says nothing else.
+/// Returns the Job runs in the journal, which must contain nothing else.
 fn only_runs(fleet: &Fleet) -> Value {
     let name = format!("{}.web.journal", fleet.environment);
     let object = fleet
@@ -114,19 +114,19 @@ fn only_runs(fleet: &Fleet) -> Value {
     journal["runs"].clone()
 }
 
-/// Shards of the inventory, also those that no record names any more.
+/// Returns the number of inventory shards, including unreferenced ones.
 fn shards(fleet: &Fleet) -> usize {
     let all = fleet.kubectl(&["get", "configmaps", "-n", "pleach-system", "-o", "name"]);
     let start = format!("/{}.web.inventory.", fleet.environment);
     all.lines().filter(|line| line.contains(&start)).count()
 }
 
-/// Applies, and is killed at the nth write. Whether it came to that.
+/// Applies and kills the program at the nth write. Returns whether it was killed.
 fn killed_at(fleet: &mut Fleet, moment: Moment, nth: usize) -> bool {
     let environment = fleet.environment;
     let killed = kill::at_write(fleet, &["apply", environment, "--yes"], moment, nth);
     if !killed {
-        // It got through: nothing is left to do.
+        // The run completed, so nothing is left to do.
         fleet.writes_nothing(Fleet::applied);
     }
     killed
@@ -147,7 +147,7 @@ fn a_kill_at_any_write_changes_nothing_about_the_end(
     );
     fleet.kubectl(&["create", "namespace", environment]);
 
-    // How it is without a kill.
+    // Record the states without a kill.
     let names = ["red", "blue"];
     let mut expected = Vec::new();
     for name in names {
@@ -173,13 +173,13 @@ fn a_kill_at_any_write_changes_nothing_about_the_end(
         let (_, events) = fleet.watched(Fleet::applied);
         assert_eq!(events.writes().to_string(), "", "killed at write {nth}");
     }
-    // The record, its shards, four changes and a deletion.
+    // Writes of the record, its shards, four changes and a deletion.
     assert!((8..MOST_WRITES - 1).contains(&kills), "{kills}");
-    // What no record names is removed by the next run that writes one.
+    // The next run that writes a shard removes unreferenced ones.
     assert_eq!(shards(&fleet), usual);
 }
 
-/// Every write is killed at, each of them at one of three moments.
+/// Kills at every write, each at one of three moments.
 #[rstest]
 #[case::before("while-before", Moment::BeforeForwarding, 1)]
 #[case::unanswered("while-unanswered", Moment::AfterForwarding, 2)]
@@ -213,7 +213,7 @@ fn a_kill_while_things_are_different_leaves_nothing_different(
     let untouched = theirs(&fleet);
     let names = ["red", "blue"];
     let (mut expected, mut runs) = (Vec::new(), Vec::new());
-    // Once more than there are sides: a restart mark is there from the second time on.
+    // One more iteration than states, because the restart mark exists from the second one on.
     for name in ["blue", names[0], names[1]] {
         write_with_job(&fleet, name);
         fleet.applied();
@@ -231,7 +231,7 @@ fn a_kill_while_things_are_different_leaves_nothing_different(
             break;
         }
         kills += 1;
-        // Every other time a newer revision comes before the run that goes on.
+        // In every second iteration, a newer revision arrives before the run that continues.
         let side = if kills % 2 == 1 { side } else { current };
         current = side;
         write_with_job(&fleet, names[side]);
@@ -261,7 +261,7 @@ fn a_first_apply_that_is_killed_again_and_again_gets_done(
         &[("manifests/web/bundle.yaml", BUNDLE)],
     );
     write(&fleet, "red");
-    // Each run gets one write further than the last.
+    // Each run gets one write further than the previous one.
     let mut kills = 0;
     while kills < MOST_WRITES && killed_at(&mut fleet, moment, kills + 1) {
         kills += 1;

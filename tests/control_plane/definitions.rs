@@ -1,5 +1,5 @@
-//! Definitions that change under objects that are there: nothing is lost
-//! without consent, and versions go when nothing is stored in them.
+//! CRD changes with existing objects: nothing is lost without consent, and versions are only
+//! removed once no object is stored in them.
 
 mod conversion;
 mod lists;
@@ -22,7 +22,7 @@ use crate::{kill, kubectl, shared};
 const BETA: &str = "manifests/web/v1.0.0/definition.yaml";
 const NEXT: &str = "manifests/web/v1.1.0/definition.yaml";
 
-/// Defines the kind Gear in a group, with these fields of text.
+/// Returns the CRD of kind Gear in a group, with these string fields.
 fn definition(group: &str, versions: &[&str], fields: &[&str]) -> String {
     gears_of(group, versions, &texts(fields))
 }
@@ -35,14 +35,14 @@ fn group(environment: &str) -> String {
     format!("{environment}.definitions.example.org")
 }
 
-/// A release that has a definition and goes to another one of it.
+/// Returns a release with an applied CRD and a changed one in git.
 fn fleet(environment: &'static str, before: &str, after: &str) -> Fleet {
     let fleet = not_applied(environment, before, after);
     fleet.applied();
     fleet
 }
 
-/// The same before its first apply.
+/// Returns the release of [`fleet`] before its first apply.
 fn not_applied(environment: &'static str, before: &str, after: &str) -> Fleet {
     let fleet = Fleet::new(
         environment,
@@ -75,7 +75,7 @@ fn migrate(fleet: &Fleet, from: &str, to: &str) {
     fleet.commit();
 }
 
-/// Somebody else's Gear, written at a version.
+/// Creates an unrelated Gear at a version.
 fn plant(fleet: &Fleet, version: &str, name: &str, spec: &str) {
     let text = gear(&group(fleet.environment), version, name, spec);
     let file = fleet.file(&format!("{name}.yaml"), &text);
@@ -93,7 +93,7 @@ fn names(values: &Value) -> Vec<String> {
     names.map(|name| name.unwrap().to_owned()).collect()
 }
 
-/// The versions that records of owners name, of all Gears.
+/// Returns the versions in the managedFields of all Gears.
 fn recorded(gears: &[Value]) -> Vec<String> {
     let entries = gears
         .iter()
@@ -134,7 +134,7 @@ fn a_version_in_which_objects_are_stored_does_not_go() {
         .says(&format!("{{action: recreate, kind: CustomResourceDefinition, name: gears.{g}, release: web, from: v1.0.0, to: v1.1.0}}"))
         .says("nothing was written");
 
-    // Rewritten, it goes.
+    // After a rewrite of the objects, the version can be removed.
     migrate(&fleet, "v1beta1", "v1");
     fleet.run(&["diff", "stored"]).says("v1beta1");
     fleet
@@ -170,7 +170,7 @@ fn a_version_that_objects_record_does_not_go() {
     migrate(&fleet, "v1beta1", "v1");
     fleet.applied();
     assert_eq!(names(&crd(&fleet)["spec"]["versions"]), ["v1"]);
-    // Whoever held the field still does, and can apply it.
+    // The previous owner of the field still owns it and can apply it.
     let file = fleet.file("again.yaml", &gear(&g, "v1", "old", "{a: z}"));
     fleet.kubectl(&[
         "-n",
@@ -202,7 +202,7 @@ fn fields_that_objects_use_go_with_consent_only() {
         ));
     assert!(!run.stderr.contains("used/other"), "{}", run.shown());
 
-    // What cannot be read may use anything.
+    // An unreadable object can use any version.
     let mut fleet = fleet;
     let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
     proxy.add(Rule::on(
@@ -229,7 +229,7 @@ fn fields_that_objects_use_go_with_consent_only() {
     ));
     fleet.commit();
     fleet.applied();
-    // It is dropped as soon as it is read.
+    // The field is dropped on the next read.
     assert_eq!(gears(&fleet)[0]["spec"], serde_json::json!({"a": "x"}));
 }
 
@@ -261,7 +261,7 @@ fn a_definition_that_is_created_anew_takes_nothing_of_the_release_along() {
     fleet.writes_nothing(Fleet::applied);
 }
 
-/// Writes of Gears, by number.
+/// Returns whether the request rewrites a Gear.
 fn is_rewrite(seen: &Seen) -> bool {
     seen.method == "PATCH" && seen.path.contains("/gears/") && seen.query.contains("pleach-overlay")
 }
@@ -304,13 +304,13 @@ fn a_thousand_objects_are_rewritten_across_a_kill() {
     let before = gears(&fleet);
     let done: Vec<&Value> = before.iter().filter(is_rewritten).collect();
     assert!((300..900).contains(&done.len()), "{}", done.len());
-    // Until they all are, both versions are there.
+    // Both versions remain until all objects are rewritten.
     let live = crd(&fleet);
     assert_eq!(names(&live["spec"]["versions"]), ["v1", "v1beta1"]);
     assert_eq!(live["spec"]["versions"][1]["served"], false);
     assert_eq!(names(&live["status"]["storedVersions"]), ["v1beta1", "v1"]);
 
-    // The server forgets the list in the middle of it.
+    // The list expires on the server during the migration.
     let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
     let is_later_page =
         |seen: &Seen| seen.path.ends_with("/gears") && seen.query.contains("continue=");
@@ -326,7 +326,7 @@ fn a_thousand_objects_are_rewritten_across_a_kill() {
     let after = gears(&fleet);
     assert_eq!(after.len(), ALL);
     assert_eq!(recorded(&after), [format!("{g}/v1")]);
-    // What had been rewritten was left as it is.
+    // Objects that were already rewritten are not written again.
     for gear in done {
         let name = &gear["metadata"]["name"];
         let now = after.iter().find(|now| now["metadata"]["name"] == *name);
@@ -345,7 +345,7 @@ fn objects_that_nothing_records_are_stored_anew_all_the_same() {
         &definition(&g, &["v1", "v1beta1"], &["a"]),
     );
     plant(&fleet, "v1beta1", "mine", "{a: x}");
-    // No record of owners that could tell it.
+    // Without managedFields, the version of the object is unknown.
     let patch = r#"[{"op": "replace", "path": "/metadata/managedFields", "value": [{}]}]"#;
     let name = format!("gears.{g}/mine");
     fleet.kubectl(&[
@@ -361,7 +361,7 @@ fn objects_that_nothing_records_are_stored_anew_all_the_same() {
     migrate(&fleet, "v1beta1", "v1");
     upgrade(&fleet);
     fleet.applied();
-    // The same object in another version: it was written.
+    // The resource version shows that the object was written.
     assert_ne!(gears(&fleet)[0]["metadata"]["resourceVersion"], before);
     let live = crd(&fleet);
     assert_eq!(names(&live["status"]["storedVersions"]), ["v1"]);
@@ -463,7 +463,7 @@ fn a_conversion_trusts_the_certificates_of_both_versions_until_the_end() {
     let written = written
         .iter()
         .filter(|line| line.contains("customresourcedefinitions"));
-    // As before but for the webhook, both, and git's alone.
+    // The CRD is unchanged except for the webhook, and owned only by pleach.
     assert_eq!(written.count(), 3);
     let live = crd(&fleet);
     let client = &live["spec"]["conversion"]["webhook"]["clientConfig"];

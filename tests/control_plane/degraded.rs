@@ -1,12 +1,11 @@
-//! Clusters in which a webhook, a conversion, a Service or a right is missing:
-//! what does not need it goes on, what does is blocked by name, and nothing is
-//! pruned on what could not be seen.
+//! Clusters with a missing webhook, conversion, Service or permission. Objects that do not need it
+//! are applied, those that do are blocked by name, and nothing is pruned from an incomplete view.
 
 use crate::fleet::{Fleet, object_writes};
 use crate::robustness::{broken, fleet};
 use crate::samples::config_map;
 
-/// Refuses every write of a `ConfigMap` in one namespace, as nobody answers.
+/// Returns a webhook without a backend that blocks every ConfigMap write in one namespace.
 fn dead_webhook(namespace: &str) -> String {
     format!(
         "\
@@ -54,12 +53,12 @@ fn a_dead_webhook_stops_what_it_is_asked_about_and_nothing_else() {
     upgrade(&hooked);
     upgrade(&calm);
 
-    // Who does not meet it notices nothing.
+    // Releases that do not use it are unaffected.
     calm.diff().ended_with(10).says("2 to update");
     calm.applied();
     calm.diff().ended_with(0);
 
-    // Who does is told which one it is; the rest is done, and nothing is pruned.
+    // Affected releases report its name. The rest is applied, and nothing is pruned.
     hooked
         .diff()
         .ended_with(10)
@@ -134,7 +133,7 @@ fn a_dead_conversion_costs_only_the_objects_it_converts() {
         r#"{"spec":{"conversion":{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v1"],
             "clientConfig":{"service":{"namespace":"converted","name":"gone"}}}}}}"#,
     ]);
-    // The server serves the old conversion for a moment.
+    // The server uses the previous conversion for a moment.
     let list = ["get", "wheels.v2.wheels.example.org", "-n", "converted"];
     let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while needs.try_kubectl(&list).status.success() {
@@ -144,7 +143,7 @@ fn a_dead_conversion_costs_only_the_objects_it_converts() {
         upgrade(fleet);
     }
 
-    // Who has none of them: as ever, pruning included.
+    // A release without affected objects works normally, including pruning.
     let (_, events) = calm.watched(Fleet::applied);
     assert_eq!(
         object_writes(&events),
@@ -154,20 +153,20 @@ fn a_dead_conversion_costs_only_the_objects_it_converts() {
         ]
     );
 
-    // Whose objects cannot be read: blocked by name, all others applied.
+    // Objects that cannot be read are blocked by name, and all others are applied.
     let (run, events) = needs.watched(Fleet::apply_unblocked);
     run.ended_with(4)
         .says("Wheel.wheels.example.org/converted/first")
         .says("conversion webhook for wheels.example.org/v1, Kind=Wheel failed");
     assert_eq!(object_writes(&events), ["patch configmaps converted/a 200"]);
 
-    // Who would prune them does not.
+    // A release that would prune such objects does not.
     let (run, events) = leaves.watched(Fleet::applied);
     run.says("Wheel.wheels.example.org/unseen/first")
         .says("stays because its kind could not be listed completely");
     assert_eq!(object_writes(&events), ["patch configmaps unseen/a 200"]);
 
-    // It converts again, and everybody gets done.
+    // With a working conversion, all releases complete.
     needs.kubectl(&[
         "patch",
         crd,
@@ -230,7 +229,7 @@ spec:
     assert_eq!(object_writes(&events), ["patch configmaps idle/a 200"]);
 }
 
-/// May do everything but with custom resources of one group.
+/// Allows everything except custom resources of one group.
 const RIGHTS: &str = "\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -266,7 +265,7 @@ fn a_forbidden_kind_blocks_its_own_objects_only() {
     for fleet in [&mut leaves, &mut calm] {
         fleet.through(broken().kubeconfig_for_user("partly-blind", &[]).unwrap());
     }
-    // What is there cannot be compared, and that is said by name.
+    // Live objects that cannot be compared are reported by name.
     leaves
         .diff()
         .says("Role.rbac.authorization.k8s.io/forbidden/r")

@@ -1,4 +1,4 @@
-//! Releases that come after others, and after objects of anybody.
+//! Releases that depend on other releases and on arbitrary objects.
 
 use pleach_domain::inventory::RECORD_FORMAT;
 use pleach_testkit::audit::Events;
@@ -10,7 +10,8 @@ use crate::samples::{BUNDLE, config_map, deployment};
 const CONSENT: &str =
     "consent: [{action: uninstall, release: web}, {action: uninstall, release: base}]\n";
 
-/// Release `web`, which needs what is said, is named before release `base`.
+/// Returns a fleet in which release `web`, with these dependencies, is listed before release
+/// `base`.
 pub(crate) fn fleet(environment: &'static str, needs: &str, base: &str) -> Fleet {
     Fleet::new(
         environment,
@@ -26,20 +27,20 @@ pub(crate) fn fleet(environment: &'static str, needs: &str, base: &str) -> Fleet
     )
 }
 
-/// Makes an object that no release has, and that says no.
+/// Creates an object outside of all releases, with a negative value.
 pub(crate) fn make_flag(fleet: &Fleet) {
     let flag = ["create", "configmap", "flag", "-n", fleet.environment];
     fleet.kubectl(&[&flag[..], &["--from-literal=on=no"]].concat());
 }
 
-/// Lets it say something else.
+/// Changes the value of the object.
 pub(crate) fn set_flag(fleet: &Fleet, on: &str) {
     let patch = format!(r#"{{"data":{{"on":"{on}"}}}}"#);
     let flag = ["patch", "configmap", "flag", "-n", fleet.environment];
     fleet.kubectl(&[&flag[..], &["-p", &patch]].concat());
 }
 
-/// Names of the ConfigMaps of the namespace that were written by a verb, in order.
+/// Returns the names of the namespace's ConfigMaps that were written with a verb, in order.
 fn written(events: &Events, verb: &str, namespace: &str) -> Vec<String> {
     let events = events.filter(|event| {
         let object = event.object_ref.as_ref();
@@ -67,16 +68,16 @@ fn a_release_is_applied_after_what_it_depends_on_and_goes_before_it() {
     let (run, events) = fleet.watched(apply);
     run.says("release base is carried out and ready first");
     assert_eq!(written(&events, "patch", "depends"), ["base", "web"]);
-    // Both are there: nothing has to be said any more.
+    // Both exist, so there is no message.
     let run = apply(&fleet);
     assert!(!run.stderr.contains("ready first"), "{}", run.shown());
 
-    // Whoever is needed does not go.
+    // A required release cannot be uninstalled.
     fleet
         .run(&["uninstall", "depends/base", "--yes"])
         .ended_with(7)
         .says("release depends.web depends on it: take that one away first");
-    // Nor does what somebody may need whose record a newer pleach wrote.
+    // A release whose dependents have records of a newer pleach cannot be uninstalled either.
     let record = |oldest: u32| {
         let patch = json!({"status": {"record": {"oldestWriter": oldest}}}).to_string();
         let patch = ["--subresource=status", "--type=merge", "-p", &patch];
@@ -103,7 +104,7 @@ fn a_release_is_applied_after_what_it_depends_on_and_goes_before_it() {
 
 #[test]
 fn nothing_is_begun_behind_a_release_that_is_not_ready() {
-    // No pod is ever scheduled here.
+    // No pod is ever scheduled on this control plane.
     let never = deployment("base").replace("replicas: 0", "replicas: 1");
     let fleet = fleet("depends-late", "[base]", &never);
     fleet
@@ -156,7 +157,7 @@ fn what_was_reached_is_kept_while_a_dependency_is_not_ready() {
         .run(&["apply", "depends-kept/web", "--yes"])
         .ended_with(0);
     assert_eq!(value(), "first");
-    // The same where all releases are asked for.
+    // The result is the same when all releases are applied.
     let result = || {
         let run = fleet.run(&["apply", "depends-kept", "--yes", "-o", "json"]);
         let said = run.ended_with(6).json();
@@ -170,7 +171,7 @@ fn what_was_reached_is_kept_while_a_dependency_is_not_ready() {
     assert_eq!(result(), "deployed");
     assert_eq!(value(), "first");
     assert_eq!(result(), "unchanged");
-    // A change waits.
+    // A change waits for the dependency.
     fleet.edit("manifests/web/web.yaml", "k: first", "k: second");
     fleet.commit();
     assert_eq!(result(), "failed");

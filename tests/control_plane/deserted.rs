@@ -1,5 +1,5 @@
-//! A Service behind a registration that an upgrade leaves without endpoints, on a
-//! control plane where pods run.
+//! An upgrade leaves the Service of a registration without endpoints, on a control plane with
+//! running pods.
 
 use crate::fleet::Fleet;
 use crate::samples::{BUNDLE, webhook};
@@ -7,8 +7,8 @@ use crate::stages::nodes;
 
 const AFTER: &str = "manifests/web/v1.1.0/all.yaml";
 
-/// A webhook, its Service, and a workload whose pods have a role. Its former pods
-/// go before the new ones come, and with them what the Service has.
+/// Returns a webhook, its Service, and a workload with a role. Its previous pods end before the new
+/// ones start, so the Service loses its endpoints.
 fn manifests(environment: &str, role: &str) -> String {
     let service = "\
 apiVersion: v1
@@ -50,7 +50,7 @@ fn an_upgrade_that_takes_the_endpoints_away_is_not_ready() {
     let fleet = Fleet::on(nodes(), environment, &release, &files);
     fleet.applied();
 
-    // Every part of it is ready, and what the webhook guards is refused.
+    // All parts are ready, but the webhook refuses writes.
     fleet.edit_environment("v1.0.0", "v1.1.0");
     fleet.edit_environment("timeout: 40s", "timeout: 15s");
     fleet.commit();
@@ -68,7 +68,7 @@ fn an_upgrade_that_takes_the_endpoints_away_is_not_ready() {
         "{told}"
     );
 
-    // Once the Service selects them it has endpoints again.
+    // Once the Service selects the new pods, it has endpoints again.
     fleet.edit(AFTER, "{role: front}", "{role: back}");
     fleet.edit_environment("timeout: 15s", "timeout: 40s");
     fleet.commit();

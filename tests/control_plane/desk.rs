@@ -1,5 +1,5 @@
-//! A desk that steps in where a loop is at work: refused unless it is meant,
-//! and then the loop is held.
+//! Local runs for an environment that a controller follows: refused unless requested explicitly,
+//! and then the controller is suspended.
 
 use crate::fleet::Fleet;
 use crate::loop_run::fleet;
@@ -7,7 +7,7 @@ use crate::samples::{BUNDLE, config_map};
 
 const RELEASE: &str = "release.pleach.dev";
 
-/// The loop has synced release web and said that it follows it.
+/// Waits until the controller has synced release web and recorded that it follows it.
 fn until_followed(fleet: &Fleet) {
     let said = fleet.until_condition("Followed", "Loop");
     let branch = format!("env/{} of repository", fleet.environment);
@@ -25,7 +25,7 @@ fn what_a_loop_follows_is_changed_from_the_desk_only_when_that_is_meant() {
         .ended_with(0)
         .says("desk-loop/web: a loop follows env/desk-loop of repository");
 
-    // Looking is free; writing is not, also where there is nothing to write.
+    // Reads are allowed. Writes are refused, even without changes.
     fleet.run(&["diff", "desk-loop"]).ended_with(0);
     fleet.run(&["plan", "desk-loop"]).ended_with(0);
     for args in [
@@ -38,7 +38,7 @@ fn what_a_loop_follows_is_changed_from_the_desk_only_when_that_is_meant() {
             .says("a loop keeps desk-loop/web equal to env/desk-loop of repository")
             .says("--local --reason TEXT");
     }
-    // Half of it is a mistake.
+    // One of the two options is not enough.
     fleet
         .run(&["apply", "desk-loop", "--yes", "--local"])
         .ended_with(2);
@@ -49,7 +49,7 @@ fn what_a_loop_follows_is_changed_from_the_desk_only_when_that_is_meant() {
         .run(&["apply", "desk-loop", "--yes", "--local", "--reason", ""])
         .ended_with(2);
 
-    // Meant, it goes ahead; the loop is held, and the reason is recorded.
+    // With both options, the run proceeds, the controller is suspended, and the reason is recorded.
     fleet.edit("manifests/web/web.yaml", "k: first", "k: mine");
     let reason = "the pager went off";
     let meant = ["apply", "desk-loop", "--yes", "--local", "--reason", reason];
@@ -67,13 +67,13 @@ fn what_a_loop_follows_is_changed_from_the_desk_only_when_that_is_meant() {
     let seen = looks();
     fleet.until("two more looks", |_| (looks() > seen + 1.0).then_some(()));
     assert_eq!(fleet.value().as_deref(), Some("mine"));
-    // It still follows, and leaves alone: the desk can go on.
+    // The controller still follows but does not reconcile, so further local runs are allowed.
     until_followed(&fleet);
     fleet
         .applied()
         .says("release desk-loop.web is suspended by ");
 
-    // Resumed, the loop brings back what the branch says.
+    // After `resume`, the controller restores the state of the branch.
     fleet.run(&["resume", "desk-loop/web"]).ended_with(0);
     fleet.until_value("first");
     fleet
@@ -89,7 +89,7 @@ fn what_is_new_in_an_environment_that_a_loop_follows_is_new_to_the_loop_too() {
     let running = fleet.runs();
     fleet.until_value("first");
     until_followed(&fleet);
-    // What it said stays.
+    // The record of the controller remains.
     running.stopped();
     fleet.write("manifests/extra/bundle.yaml", BUNDLE);
     fleet.write("manifests/extra/extra.yaml", &config_map("extra", "x"));
@@ -121,7 +121,7 @@ fn a_desk_may_take_away_what_a_loop_follows_when_that_is_meant() {
     let running = fleet.runs();
     fleet.until_value("first");
     until_followed(&fleet);
-    // The loop ends, and what it said stays: nobody else knows that it did.
+    // The record remains after the controller ends, because its end is not recorded.
     running.stopped();
     let uninstall = ["uninstall", "desk-end/web", "--yes"];
     fleet.writes_nothing(|fleet| fleet.run(&uninstall).ended_with(7));
@@ -129,7 +129,7 @@ fn a_desk_may_take_away_what_a_loop_follows_when_that_is_meant() {
     fleet.run(&meant).ended_with(0);
     assert_eq!(fleet.value(), None);
     assert!(!fleet.exists(&[RELEASE, "desk-end.web"]));
-    // Without a record nobody follows it.
+    // Without a record, no controller follows the release.
     fleet.applied();
 }
 
@@ -148,7 +148,7 @@ fn what_a_loop_followed_goes_on_under_another_name_once_it_is_suspended() {
     fleet.remove(&file);
     fleet.commit();
     let apply = ["apply", "desk-renamed", "--yes"];
-    // What hands over is followed, and nothing else is.
+    // Only the release that hands over is followed.
     let run = fleet.run(&apply).ended_with(7);
     let said = run.shown();
     assert!(

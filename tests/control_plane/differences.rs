@@ -1,4 +1,4 @@
-//! What a diff says of real objects, with the defaults of the server in them.
+//! Diffs of live objects with defaults of the server.
 
 use serde_json::{Value, json};
 
@@ -56,7 +56,7 @@ fn fleet(environment: &'static str) -> Fleet {
     )
 }
 
-/// The objects of the only release, by what the diff calls them.
+/// Returns the objects in the diff of the only release.
 fn objects(fleet: &Fleet, args: &[&str]) -> Vec<Value> {
     let line = [&["diff", fleet.environment, "-o", "json"], args].concat();
     let document = fleet.run(&line).json();
@@ -88,7 +88,7 @@ fn what_only_changes_its_name_is_one_entry_with_what_else_changes() {
     );
     fleet.edit(file, "port: 80,", "port: 8080,");
     fleet.commit();
-    // What the server filled in and gave out (an address, a type) is no change.
+    // Values that the server defaults or assigns (an address, a type) are not shown as changes.
     for args in [&[][..], &["--base", "HEAD~1"]] {
         let objects = objects(&fleet, args);
         let moved: Vec<(Value, Value)> = objects

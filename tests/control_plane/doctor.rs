@@ -1,4 +1,4 @@
-//! The doctor on a control plane of its own: what it looks for harms everybody.
+//! Doctor on a separate control plane, because its findings affect all tests.
 
 use std::path::Path;
 use std::time::Duration;
@@ -46,7 +46,7 @@ spec:
     - {name: v1beta1, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}
 ";
 
-/// A validating webhook for things, with more metadata.
+/// Returns a validating webhook for things, with additional metadata.
 fn webhook(name: &str, namespace: &str, service: &str, metadata: &str) -> String {
     format!(
         "---
@@ -73,7 +73,7 @@ struct Patient {
 }
 
 impl Patient {
-    /// Runs pleach, and gives its exit code with both streams.
+    /// Runs pleach and returns its exit code with both streams.
     fn pleach(&self, folder: &Path, arguments: &[&str]) -> (i32, String, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_pleach"))
             .env_clear()
@@ -90,7 +90,7 @@ impl Patient {
         )
     }
 
-    /// The same cluster for somebody who may read Releases and nothing else.
+    /// Returns a client for a user who can only read Releases.
     fn restricted(&self, control_plane: &ControlPlane) -> Self {
         self.run("create clusterrole looks --verb=get,list,watch --resource=releases.pleach.dev");
         self.run("create clusterrolebinding looks --clusterrole=looks --user=looker");
@@ -130,7 +130,7 @@ impl Patient {
     }
 }
 
-/// The only diagnosis of an object.
+/// Returns the only diagnosis of an object.
 fn of<'a>(diagnoses: &'a [Value], object: &str) -> &'a Value {
     let found: Vec<&Value> = diagnoses
         .iter()
@@ -175,14 +175,14 @@ fn leftovers_are_found_told_and_removed_one_by_one() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
 
-    // A fresh cluster has nothing.
+    // A fresh cluster has no findings.
     assert_eq!(patient.diagnoses(folder), [Value::Null; 0]);
     assert_eq!(
         patient.pleach(folder, &["doctor"]),
         (0, "nothing found\n".to_owned(), String::new())
     );
 
-    // A release, and what looks like a member of it and is none.
+    // A release, and an object that only looks like a member.
     let repo = repository();
     let id = patient.run("get namespace kube-system -o jsonpath={.metadata.uid}");
     let (code, _, stderr) = patient.pleach(
@@ -203,7 +203,7 @@ fn leftovers_are_found_told_and_removed_one_by_one() {
         ),
     );
 
-    // Somebody removed products by deleting their namespaces.
+    // Products were removed by deleting their namespaces.
     let role = patient.run("get clusterrole view -o jsonpath={.metadata.uid}");
     let owned = format!(
         ", ownerReferences: [{{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, name: view, uid: {role}}}]"
@@ -279,7 +279,7 @@ fn leftovers_are_found_told_and_removed_one_by_one() {
     assert_eq!(code, 1);
     assert!(text.ends_with("\n7 errors, 1 warning\n"), "{text}");
 
-    // Only what points at nothing goes, and only when it is meant.
+    // Only dead registrations are deleted, and only after confirmation.
     for (name, arguments, expected, words) in [
         ("dead", &[] as &[&str], 2, "there is no terminal"),
         (
@@ -305,7 +305,7 @@ fn leftovers_are_found_told_and_removed_one_by_one() {
         );
     }
 
-    // The one that was asked for goes, and what waited for it.
+    // The requested object is deleted, and with it the blocked ones.
     let (code, stdout, stderr) = patient.pleach(folder, &["doctor", "--fix", API, "--yes"]);
     assert_eq!(code, 0, "{stderr}");
     assert_eq!(
@@ -338,8 +338,7 @@ fn leftovers_are_found_told_and_removed_one_by_one() {
         "nothing else was touched"
     );
 
-    // Somebody without rights is told what could not be seen, and may still
-    // read Releases.
+    // A user without permissions sees what could not be read. Reading Releases is still allowed.
     let restricted = patient.restricted(&control_plane);
     restricted.run("auth can-i list releases.pleach.dev");
     let (code, stdout, _) = restricted.pleach(folder, &["status", "tiny"]);
@@ -367,13 +366,13 @@ fn leftovers_are_found_told_and_removed_one_by_one() {
     }
     assert!(found.len() < 25, "{messages:#?}");
 
-    // Somebody removed the definition of records: the key is still there.
+    // The CRD of the records was deleted. The key still exists.
     patient.run("delete crd releases.pleach.dev");
     let told = (0..50).find_map(|_| {
         let (_, stdout, _) = patient.pleach(repo.path(), &["recover", "tiny"]);
         let is_told = stdout.contains("lost: the record and its inventory");
         if !is_told {
-            // The server goes on naming it for a moment.
+            // The server still lists it for a moment.
             std::thread::sleep(Duration::from_millis(200));
         }
         is_told.then_some(stdout)

@@ -1,8 +1,7 @@
-//! What people do to objects by hand: `diff` names exactly what is drift and
-//! by whom, `apply` repairs it, and afterwards every field has one owner.
+//! Manual changes: `diff` shows exactly the drift and its author, `apply` repairs it, and
+//! afterwards every field has one owner.
 //!
-//! Each case of the table has an object of its own; all of them are changed,
-//! compared and repaired together.
+//! Each case has its own object. All cases are changed, compared and repaired together.
 
 mod cases;
 mod hand;
@@ -22,7 +21,7 @@ use hand::Hand;
 const NAMESPACE: &str = "byhand";
 const MANAGER: &str = "pleach/byhand.all";
 
-/// One release with an object for each case.
+/// Returns one release with an object for each case.
 fn fleet() -> Fleet {
     let release = format!("  - {{name: all, bundle: all, namespace: {NAMESPACE}}}\n");
     let mut files = vec![(
@@ -44,7 +43,7 @@ fn fleet() -> Fleet {
     Fleet::new(NAMESPACE, &release, &files)
 }
 
-/// The live object of a case, with all entries of its managed fields.
+/// Returns the live object of a case with its managedFields.
 fn live(fleet: &Fleet, case: &Case) -> Option<Value> {
     fleet.get(&["-n", NAMESPACE, case.object.resource(), case.name])
 }
@@ -56,8 +55,7 @@ fn all_live(fleet: &Fleet) -> BTreeMap<&'static str, Value> {
         .collect()
 }
 
-/// What `diff` says about an object: its action, whose change it is, and the
-/// fields that differ. What is as wanted is not among the objects.
+/// Returns the diff of an object: action, author and fields. Objects in sync are not listed.
 fn told(diff: &Value, case: &Case) -> String {
     let id = case.object.id(NAMESPACE, case.name);
     let all = diff["releases"][0]["objects"].as_array().unwrap();
@@ -90,7 +88,7 @@ fn told(diff: &Value, case: &Case) -> String {
     }
 }
 
-/// Leaves of fields that more than one entry holds, whatever the operation.
+/// Returns the leaf fields that more than one managedFields entry contains.
 fn shared_fields(object: &Value) -> Vec<String> {
     let sets: Vec<FieldSet> = entries(&object["metadata"])
         .iter()
@@ -107,7 +105,7 @@ fn shared_fields(object: &Value) -> Vec<String> {
     shared
 }
 
-/// Managers of all entries but those of the status.
+/// Returns the managers of all entries except those of the status.
 fn managers(object: &Value) -> Vec<String> {
     let mut managers: Vec<String> = entries(&object["metadata"])
         .iter()
@@ -119,8 +117,8 @@ fn managers(object: &Value) -> Vec<String> {
     managers
 }
 
-/// What of an object must be as it was: all but what others added and what
-/// controllers write.
+/// Returns the content that must be restored: all except additions of other clients and of
+/// controllers.
 fn content(object: &Value, kept: &[&str]) -> Value {
     let mut value = normalized(object, false);
     let revision = "/metadata/annotations/deployment.kubernetes.io~1revision";
@@ -142,7 +140,7 @@ fn content(object: &Value, kept: &[&str]) -> Value {
     value
 }
 
-/// The writes of a run, by the object's name.
+/// Returns the names of the objects that a run wrote.
 fn written(events: &Events) -> Vec<String> {
     let mut names: Vec<String> = object_writes(events)
         .iter()
@@ -177,7 +175,7 @@ fn drift_of_another_field_does_not_block_a_change() {
     assert_eq!(live(), "0 web:2");
     fleet.writes_nothing(Fleet::applied);
 
-    // A conflict remains where git changed that field too.
+    // A conflict remains if git changed that field too.
     scale("1");
     fleet.edit("manifests/web/web.yaml", "replicas: 0", "replicas: 2");
     fleet.commit();
@@ -201,7 +199,7 @@ fn what_people_do_by_hand_is_named_and_repaired() {
         (case.act)(&hand, case.name);
     }
 
-    // `diff` says what and who, and nothing else.
+    // `diff` shows only the drift and its authors.
     let run = fleet.writes_nothing(|fleet| {
         fleet.run(&["diff", fleet.environment, "-o", "json", "--exit-code"])
     });
@@ -214,7 +212,7 @@ fn what_people_do_by_hand_is_named_and_repaired() {
         }
     }
 
-    // `apply` writes to what drifted, and to nothing else.
+    // `apply` writes only the drifted objects.
     let (_, events) = fleet.watched(Fleet::applied);
     let mut drifted: Vec<&str> = CASES
         .iter()
@@ -226,7 +224,7 @@ fn what_people_do_by_hand_is_named_and_repaired() {
         wrong.push(format!("written: {:?}, not {drifted:?}", written(&events)));
     }
 
-    // Everything is as it was, and every field of ours is ours alone.
+    // Everything is restored, and our fields have no other owner.
     let after = all_live(&fleet);
     for case in CASES {
         let (before, after) = (&before[case.name], &after[case.name]);
@@ -255,7 +253,7 @@ fn what_people_do_by_hand_is_named_and_repaired() {
         }
     }
 
-    // And that was all.
+    // A further apply has nothing to do.
     let (_, events) = fleet.watched(Fleet::applied);
     let summary = events.summary();
     if (summary.writes, summary.dry_runs) != (0, 0) {

@@ -1,4 +1,4 @@
-//! Faults of the proxy reach a real client.
+//! Injected faults of the proxy reach a real client.
 
 use std::{
     os::unix::process::ExitStatusExt as _,
@@ -19,7 +19,7 @@ use rstest::rstest;
 
 use crate::{kubectl, shared};
 
-/// A proxy whose client creates config map `a` in a namespace of its own.
+/// Proxy whose client creates the ConfigMap `a` in its own namespace.
 struct Scene {
     namespace: &'static str,
     proxy: FaultProxy,
@@ -37,7 +37,7 @@ impl Scene {
         ["create", "configmap", "a", "--namespace", self.namespace]
     }
 
-    /// Lets kubectl create the config map; returns its error output.
+    /// Creates the ConfigMap with kubectl. The error is its stderr.
     fn create(&self) -> Result<(), String> {
         let output = kubectl::run(&self.proxy.kubeconfig(), &self.create_args());
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -50,7 +50,7 @@ impl Scene {
     }
 }
 
-/// Fault and status of every write.
+/// Returns fault and status of every write.
 fn writes(log: &Log) -> Vec<(Option<&'static str>, Option<u16>)> {
     log.writes().map(|seen| (seen.fault, seen.status)).collect()
 }
@@ -159,7 +159,7 @@ fn clients_are_killed_at_a_moment(
     });
     let scene = Scene::new(namespace, [Rule::on_writes(kill).nth(1)]);
 
-    // The hook waits for the lock when kubectl is faster than this.
+    // The hook waits for this lock if kubectl is faster.
     let mut slot = client.lock().unwrap();
     let mut command = kubectl::command(&scene.proxy.kubeconfig(), &scene.create_args());
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
@@ -172,7 +172,7 @@ fn clients_are_killed_at_a_moment(
         }
         std::thread::yield_now();
     };
-    // Who has read the answer may be done before the kill comes.
+    // After the answer, kubectl can exit before the kill.
     let has_ended_well = status.success() && moment == Moment::AfterAnswer;
     assert!(status.signal() == Some(9) || has_ended_well, "{status}");
     assert_eq!(scene.is_created(), is_created);

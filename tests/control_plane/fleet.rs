@@ -1,7 +1,7 @@
-//! The program as a user runs it: a repository, a cluster, a command line.
+//! Runner of the program with a repository and a cluster.
 //!
-//! What the program prints is searched for planted secrets after every run, so
-//! each test that deploys one is a test of secrecy too.
+//! The output of every run is searched for planted secrets. So each test that deploys one also
+//! tests masking.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,13 +21,13 @@ use crate::reads::read;
 use crate::samples::BUNDLE;
 use crate::shared;
 
-/// Part of every secret value that a test deploys; never to be printed.
+/// Substring of every secret value in the tests. It must never be printed.
 pub(crate) const PLANTED: &str = "Xq7hush9vB2";
 
-/// No command of these tests has a reason to take longer.
+/// Time-out of each command.
 const LONGEST_RUN: Duration = Duration::from_mins(1);
 
-/// What a run of the program left behind.
+/// Result of a run.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) code: i32,
@@ -37,7 +37,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// For messages of failed tests.
+    /// Formats the result, for messages of failed tests.
     pub(crate) fn shown(&self) -> String {
         format!(
             "exit: {}\n--- stdout\n{}--- stderr\n{}",
@@ -45,7 +45,7 @@ impl Run {
         )
     }
 
-    /// Nothing that no run may ever print.
+    /// Verifies invariants that every run must satisfy.
     #[track_caller]
     pub(crate) fn sound(self, args: &[&str]) -> Self {
         assert!(
@@ -65,7 +65,7 @@ impl Run {
         self
     }
 
-    /// Both streams hold the text together.
+    /// Verifies that one of the streams contains a text.
     #[track_caller]
     pub(crate) fn says(self, text: &str) -> Self {
         let said = self.stdout.contains(text) || self.stderr.contains(text);
@@ -73,7 +73,7 @@ impl Run {
         self
     }
 
-    /// The result, read as JSON.
+    /// Parses stdout as JSON.
     #[track_caller]
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.stdout)
@@ -81,10 +81,10 @@ impl Run {
     }
 }
 
-/// The file of [`Fleet::web`].
+/// Manifest file of [`Fleet::web`].
 pub(crate) const WEB: &str = "manifests/web/web.yaml";
 
-/// A repository with one environment, deployed to a control plane.
+/// Repository with one environment, deployed to a control plane.
 pub(crate) struct Fleet {
     pub(crate) environment: &'static str,
     pub(crate) repo: TestRepo,
@@ -94,7 +94,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// A repository for the shared control plane. Releases are YAML, a list.
+    /// Creates a repository for the shared control plane. `releases` is a YAML list.
     pub(crate) fn new(
         environment: &'static str,
         releases: &str,
@@ -103,14 +103,14 @@ impl Fleet {
         Self::on(shared(), environment, releases, files)
     }
 
-    /// A release `web` of one file, in the namespace of its environment.
+    /// Creates a release `web` with one file, in the namespace with the name of its environment.
     pub(crate) fn web(environment: &'static str, manifests: &str) -> Self {
         let release = format!("  - {{name: web, bundle: web, namespace: {environment}}}\n");
         let files = [("manifests/web/bundle.yaml", BUNDLE), (WEB, manifests)];
         Self::new(environment, &release, &files)
     }
 
-    /// A repository for a control plane. The environment names its id.
+    /// Creates a repository for a control plane. The environment contains its id.
     pub(crate) fn on(
         plane: &'static ControlPlane,
         environment: &'static str,
@@ -136,12 +136,12 @@ impl Fleet {
         fleet
     }
 
-    /// Uses another connection from now on.
+    /// Uses another kubeconfig from now on.
     pub(crate) fn through(&mut self, kubeconfig: PathBuf) {
         self.kubeconfig = kubeconfig;
     }
 
-    /// The connection to its control plane itself.
+    /// Returns the kubeconfig of the control plane without a proxy.
     pub(crate) fn server(&self) -> PathBuf {
         self.plane.kubeconfig().to_owned()
     }
@@ -150,7 +150,7 @@ impl Fleet {
         self.field(&["namespace", "kube-system"], "{.metadata.uid}")
     }
 
-    /// Writes the environment file below its first lines.
+    /// Writes the environment file after its header.
     pub(crate) fn set_environment(&self, body: &str) {
         self.write(
             &self.environment_file(),
@@ -166,7 +166,7 @@ impl Fleet {
         self.edit(&self.environment_file(), from, to);
     }
 
-    /// Adds lines at the end of the environment file.
+    /// Appends lines to the environment file.
     pub(crate) fn extend_environment(&self, lines: &str) {
         let text = self.read(&self.environment_file());
         self.write(&self.environment_file(), &(text + lines));
@@ -185,7 +185,7 @@ impl Fleet {
         self.repo.edit(path, from, to).unwrap();
     }
 
-    /// Takes a file or a folder out of the repository.
+    /// Removes a file or folder from the repository.
     pub(crate) fn remove(&self, path: &str) {
         self.repo.git(&["rm", "-r", "--quiet", path]).unwrap();
     }
@@ -245,8 +245,7 @@ impl Fleet {
         Self::finish(&mut assert_cmd::Command::from_std(command), args)
     }
 
-    /// Runs a command line on a terminal, on which this is typed. Both streams
-    /// end up on it.
+    /// Runs a command line on a terminal with this input. Both streams go to the terminal.
     #[track_caller]
     pub(crate) fn on_a_terminal(&self, args: &[&str], typed: &str) -> Run {
         let program = self.command(args);
@@ -278,13 +277,13 @@ impl Fleet {
         self.run(&["apply", self.environment, "--yes"])
     }
 
-    /// Applies what is not blocked of the environment.
+    /// Applies the environment without its blocked objects.
     #[track_caller]
     pub(crate) fn apply_unblocked(&self) -> Run {
         self.run(&["apply", self.environment, "--yes", "--skip-blocked"])
     }
 
-    /// Applies the environment, which succeeds.
+    /// Applies the environment and expects success.
     #[track_caller]
     pub(crate) fn applied(&self) -> Run {
         self.apply().ended_with(0)
@@ -295,15 +294,14 @@ impl Fleet {
         self.run(&["diff", self.environment, "--exit-code"])
     }
 
-    /// The plan of the only release.
+    /// Returns the plan of the only release.
     #[track_caller]
     pub(crate) fn plan(&self) -> Value {
         let run = self.run(&["plan", self.environment, "-o", "json"]);
         run.json()["plans"][0].clone()
     }
 
-    /// What the program asked of the server while something was done. Only
-    /// what it did for this environment.
+    /// Returns the program's requests for this environment during `act`.
     #[track_caller]
     pub(crate) fn watched<T>(&self, act: impl FnOnce(&Self) -> T) -> (T, Events) {
         let since = Timestamp::now();
@@ -314,7 +312,7 @@ impl Fleet {
         (done, events)
     }
 
-    /// What a user asked of the server while something was done.
+    /// Returns the requests of a user during `act`.
     #[track_caller]
     pub(crate) fn asked_by<T>(&self, user: &str, act: impl FnOnce(&Self) -> T) -> (T, Events) {
         let since = Timestamp::now();
@@ -323,8 +321,8 @@ impl Fleet {
         (done, events.filter(|event| event.user.username == user))
     }
 
-    /// The last plans of the environment beside the server's audit log: the same
-    /// writes.
+    /// Compares the last plans of the environment with the server's audit log and returns the
+    /// result.
     #[track_caller]
     pub(crate) fn audited(&self) -> Value {
         let log = self.audit_log();
@@ -332,13 +330,13 @@ impl Fleet {
         self.run(&args).ended_with(0).json()
     }
 
-    /// The audit log, once it holds every request that was answered.
+    /// Returns the path of the audit log once it is complete.
     pub(crate) fn audit_log(&self) -> String {
         settled(self.plane);
         self.plane.audit_log().to_str().unwrap().to_owned()
     }
 
-    /// Something was done, and nothing was written by it.
+    /// Verifies that `act` writes nothing.
     #[track_caller]
     pub(crate) fn writes_nothing<T>(&self, act: impl FnOnce(&Self) -> T) -> T {
         let (done, events) = self.watched(act);
@@ -346,7 +344,7 @@ impl Fleet {
         done
     }
 
-    /// Something was done, and no object was written by it.
+    /// Verifies that `act` writes no objects.
     #[track_caller]
     pub(crate) fn writes_objects_nowhere<T>(&self, act: impl FnOnce(&Self) -> T) -> T {
         let (done, events) = self.watched(act);
@@ -354,7 +352,7 @@ impl Fleet {
         done
     }
 
-    /// kubectl as administrator, past all proxies.
+    /// Runs kubectl as administrator without proxies.
     #[track_caller]
     pub(crate) fn kubectl(&self, args: &[&str]) -> String {
         let output = self.try_kubectl(args);
@@ -370,7 +368,7 @@ impl Fleet {
         let mut command = Command::new(self.plane.kubectl());
         command
             .env("HOME", self.home.path())
-            // It is one of many short programs at once.
+            // Limit resources, because many short processes run at once.
             .envs([("GOMAXPROCS", "1"), ("GOGC", "400")])
             .arg("--kubeconfig")
             .arg(self.plane.kubeconfig())
@@ -378,7 +376,7 @@ impl Fleet {
         command
     }
 
-    /// Reads an object; absent is `None`.
+    /// Reads an object. `None` if it is absent.
     #[track_caller]
     pub(crate) fn get(&self, args: &[&str]) -> Option<Value> {
         if let Some(found) = read(self.plane.kubeconfig(), args) {
@@ -392,7 +390,7 @@ impl Fleet {
             "json",
         ];
         let output = self.try_kubectl(&[&get, args].concat());
-        // Nor is anything there of a kind that is not served yet.
+        // A kind that is not served yet has no objects.
         let said = String::from_utf8_lossy(&output.stderr);
         if said.contains("the server doesn't have a resource type") {
             return None;
@@ -407,15 +405,14 @@ impl Fleet {
         self.get(args).is_some()
     }
 
-    /// One field of an object, by `JSONPath`.
+    /// Returns one field of an object, by `JSONPath`.
     #[track_caller]
     pub(crate) fn field(&self, args: &[&str], path: &str) -> String {
         let path = format!("-o=jsonpath={path}");
         self.kubectl(&[&["get"], args, &[path.as_str()]].concat())
     }
 
-    /// Takes away the Leases of runs that were killed: what waiting for the end
-    /// of their duration does, without the wait.
+    /// Deletes the Leases of killed runs, which has the same effect as waiting until they expire.
     #[track_caller]
     pub(crate) fn forget_killed_runs(&self) {
         let path =
@@ -436,7 +433,7 @@ impl Fleet {
         }
     }
 
-    /// Writes a file beside the repository, for kubectl.
+    /// Writes a file outside of the repository, for kubectl.
     #[expect(clippy::disallowed_methods, reason = "a folder of its own")]
     pub(crate) fn file(&self, name: &str, text: &str) -> String {
         let path = self.home.path().join(name);
@@ -445,8 +442,7 @@ impl Fleet {
     }
 }
 
-/// The objects that were written, without the record that pleach keeps and
-/// without attempts that the server refused.
+/// Returns the object writes without pleach's records and refused attempts.
 pub(crate) fn object_writes(events: &Events) -> Vec<String> {
     events
         .writes()
@@ -471,8 +467,7 @@ fn is_state(event: &Event) -> bool {
     })
 }
 
-/// Field managers of an object with their operations, of all entries but those
-/// of subresources.
+/// Returns the field managers of an object with their operations, except for subresources.
 pub(crate) fn owners(object: &Value) -> Vec<String> {
     let entries = object["metadata"]["managedFields"].as_array();
     let mut owners: Vec<String> = entries
@@ -489,7 +484,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// All events of requests that were answered before this call.
+/// Returns all events of requests that were answered before this call.
 pub(crate) fn settled(plane: &'static ControlPlane) -> Events {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -509,13 +504,13 @@ pub(crate) fn settled(plane: &'static ControlPlane) -> Events {
     })
 }
 
-/// The first line with a planted secret, as it is or in base64. What base64
-/// makes of a text inside a text depends on where it begins.
+/// Returns the first line with a planted secret, plain or in base64. The base64 encoding depends on
+/// the offset within the text.
 pub(crate) fn leaks(text: &str) -> Option<&str> {
     let mut needles = vec![PLANTED.to_owned()];
     for offset in 0..3 {
         let encoded = STANDARD.encode(format!("{}{PLANTED}", &"---"[..offset]));
-        // The first and the last characters also hold bits of the neighbors.
+        // The first and last characters also encode bits of the neighbors.
         let inner = &encoded[(offset * 8).div_ceil(6)..(offset + PLANTED.len()) * 8 / 6];
         needles.push(inner.to_owned());
     }

@@ -1,5 +1,5 @@
-//! Forged state in the namespace of a tenant deletes, patches, approves and blocks
-//! nothing: it is no state that pleach wrote.
+//! Forged state in a tenant's namespace has no effect: it deletes, patches, approves and blocks
+//! nothing.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,13 +14,13 @@ use crate::loop_run::fleet as looped;
 
 const KEYS: [&str; 2] = ["--key-namespace", "forged-keys"];
 
-/// Seals a record again, as whoever has the key beside it can.
+/// Seals a record again with the key beside it.
 pub(crate) fn reseal(fleet: &Fleet, store: &Store, release: &str, status: &mut Value) {
     let (scope, key) = beside(fleet, store, release);
     scope.seal_record(&key, status);
 }
 
-/// Returns the seal of the text of a journal.
+/// Returns the seal of a journal's text.
 pub(crate) fn seal_of_journal(fleet: &Fleet, store: &Store, release: &str, text: &str) -> String {
     let (scope, key) = beside(fleet, store, release);
     scope.seal_journal(&key, text)
@@ -46,7 +46,7 @@ fn beside(fleet: &Fleet, store: &Store, release: &str) -> (Scope, StateKey) {
     (Scope::of(&id, store, &name), key)
 }
 
-/// What tenants can write: ConfigMaps, Secrets and Leases of their namespace.
+/// Tenant with write access to ConfigMaps, Secrets and Leases in its namespace.
 struct Tenant<'a>(&'a Fleet);
 
 impl Tenant<'_> {
@@ -75,7 +75,7 @@ impl Tenant<'_> {
         self.0.kubectl(&["apply", "-f", &file]);
     }
 
-    /// A status whose inventory has one more member.
+    /// Returns a status with one more member in its inventory.
     fn with_member(&self, id: ObjectId, uid: &str) -> Value {
         let entry = Entry {
             state: EntryState::Applied,
@@ -111,7 +111,7 @@ fn forged_state_deletes_patches_and_approves_nothing() {
     let run = |args: &[&str]| fleet.run(&[args, &KEYS[..]].concat());
     let apply = || run(&["apply", "forged", "--yes"]);
     apply().ended_with(0);
-    // The key of the store is not where its tenants can read it.
+    // The key of the store is not readable by its tenants.
     assert!(!fleet.exists(&["secret", "pleach-digest-key", "-n", "forged"]));
     assert!(fleet.exists(&["secret", "pleach-state-key", "-n", "forged-keys"]));
     apply().ended_with(0);
@@ -133,12 +133,12 @@ fn forged_state_deletes_patches_and_approves_nothing() {
     let uid = fleet.field(&victim, "{.metadata.uid}");
     let own = tenant.record();
 
-    // It is called a member that git does not have.
+    // Forge a member that git does not have.
     let id = ObjectId::new("", "ConfigMap", Some("forged"), "victim");
     let mut status = tenant.with_member(id, &uid);
     tenant.writes_record(&status);
     refused(&apply(), "its seal does not match");
-    // With a seal by a key of the tenant's own.
+    // Seal it with a key of the tenant.
     let key = STANDARD.encode("a key of the tenant");
     let secret = format!(
         r#"{{"apiVersion":"v1","kind":"Secret","metadata":{{"name":"pleach-digest-key","namespace":"forged"}},"data":{{"key":"{key}"}}}}"#
@@ -151,14 +151,14 @@ fn forged_state_deletes_patches_and_approves_nothing() {
     reseal(&fleet, &store, "web", &mut status);
     tenant.writes_record(&status);
     refused(&apply(), "it is sealed with another key");
-    // As if it were from before there were seals.
+    // Use the format from before seals existed.
     status["record"]["format"] = json!(5);
     status["record"]["oldestWriter"] = json!(5);
     status["record"]["seal"] = Value::Null;
     tenant.writes_record(&status);
     refused(&apply(), "it is not sealed");
 
-    // A temporary change that is to be reverted.
+    // Forge a temporary change to revert.
     tenant.writes_record(&own);
     let journal = json!({"format": 1, "oldestReader": 1, "overlays": {"x ConfigMap/forged/victim": {
         "object": "ConfigMap/forged/victim", "uid": uid, "state": "on",
@@ -170,7 +170,7 @@ fn forged_state_deletes_patches_and_approves_nothing() {
     );
     refused(&apply(), "its journal");
 
-    // It blocks until somebody who has the key writes it again.
+    // The record is blocked until a user with the key rewrites it.
     tenant.writes_record(&status);
     run(&["recover", "forged", "--yes"])
         .ended_with(0)
@@ -187,7 +187,7 @@ fn forged_state_deletes_patches_and_approves_nothing() {
     approves_nothing(&fleet);
 }
 
-/// An approval in the ConfigMap is none, and one of the namespace is.
+/// Verifies that an approval in the ConfigMap is ignored, and one on the namespace counts.
 fn approves_nothing(fleet: &Fleet) {
     fleet.push_value("first", "second");
     let plan = [&["plan", "forged", "-o", "json"][..], &KEYS].concat();

@@ -1,5 +1,5 @@
-//! Gates on a real server: who is stopped while a release changes and who is
-//! not, and what becomes of a gate when the change fails or is killed.
+//! Gates on a real server: stopped and exempt users during a change, and the gate after a failed or
+//! killed change.
 
 use std::process::Output;
 
@@ -13,7 +13,7 @@ use crate::samples::{BUNDLE, config_map, deployment, gear, gears};
 
 const KIND: &str = "validatingadmissionpolicies";
 
-/// A release `web` in a namespace that exists, beside a kind of somebody else.
+/// Returns a release `web` in an existing namespace, beside an unrelated kind.
 fn fleet(environment: &'static str, timeout: &str, bundle: &str) -> Fleet {
     let release =
         format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: {timeout}}}\n");
@@ -33,7 +33,7 @@ fn group(fleet: &Fleet) -> String {
     format!("{}.example.org", fleet.environment)
 }
 
-/// Defines a kind of somebody else, in the group of the environment.
+/// Creates an unrelated CRD in the group of the environment.
 pub(crate) fn define_gears(fleet: &Fleet) {
     let file = fleet.file("gears.yaml", &gears(&group(fleet)));
     fleet.kubectl(&["apply", "-f", &file]);
@@ -44,8 +44,7 @@ pub(crate) fn define_gears(fleet: &Fleet) {
     ]);
 }
 
-/// What comes of a write by a user who may do everything, except where a gate
-/// stands.
+/// Returns the result of a write by a user with all permissions, which only a gate stops.
 fn by(fleet: &Fleet, user: &str, args: &[&str]) -> Output {
     let user = format!("--as={user}");
     let who = [user.as_str(), "--as-group=system:masters"];
@@ -53,7 +52,7 @@ fn by(fleet: &Fleet, user: &str, args: &[&str]) -> Output {
     fleet.try_kubectl(&[args, &who, &namespace].concat())
 }
 
-/// Creates the gear, looking for what refuses it.
+/// Creates the gear in a dry run. The error is the refusal.
 fn create(fleet: &Fleet, user: &str) -> Result<(), String> {
     let file = fleet.file("gear.yaml", &gear(&group(fleet)));
     let args = ["create", "--dry-run=server", "-f", file.as_str()];
@@ -64,7 +63,7 @@ fn create(fleet: &Fleet, user: &str) -> Result<(), String> {
     Err(String::from_utf8(output.stderr).unwrap())
 }
 
-/// Whether a gate of release `web` stands.
+/// Returns whether a gate of release `web` exists.
 pub(crate) fn is_closed(fleet: &Fleet, gate: &str) -> bool {
     let name = format!("{}.web.{gate}", fleet.environment);
     let both = [KIND, "validatingadmissionpolicybindings"];
@@ -78,7 +77,7 @@ pub(crate) fn journal(fleet: &Fleet) -> Option<Value> {
     fleet.get(&["configmap", &name, "-n", "pleach-system"])
 }
 
-/// A Deployment that gets no pods, as there are no nodes.
+/// Returns a Deployment whose pods never run, because there are no nodes.
 fn never() -> String {
     deployment("app").replace("replicas: 0", "replicas: 1")
 }
@@ -123,7 +122,7 @@ fn a_gate_stops_everybody_but_those_exempt_until_the_change_is_done() {
         .says(&lifts);
     assert!(is_closed(&fleet, "hold"));
 
-    // Who is stopped reads why, and what ends it.
+    // The refusal contains the reason and the condition for its end.
     let refused = create(&fleet, "eve").unwrap_err();
     for text in [
         "gate-hold/web is being changed to",
@@ -142,11 +141,11 @@ fn a_gate_stops_everybody_but_those_exempt_until_the_change_is_done() {
     for stopped in ["system:serviceaccount:ci:deployer", "system:somebody"] {
         assert!(create(&fleet, stopped).is_err(), "{stopped}");
     }
-    // So is our own user: this plan writes nothing that is closed.
+    // Our own user is stopped too, because this plan does not write the closed kind.
     let file = fleet.file("gear.yaml", &gear(&group(&fleet)));
     let args = ["create", "-n", "gate-hold", "-f", file.as_str()];
     assert!(!fleet.try_kubectl(&args).status.success());
-    // Changes are refused, deletions are not.
+    // Changes are refused, deletions are allowed.
     let account = "system:serviceaccount:gate-hold:app";
     let created = by(&fleet, account, &["create", "-f", file.as_str()]);
     assert!(created.status.success(), "{created:?}");
@@ -154,7 +153,7 @@ fn a_gate_stops_everybody_but_those_exempt_until_the_change_is_done() {
     let change = by(&fleet, "eve", &["annotate", gear, "a=b"]);
     assert!(!change.status.success());
     assert!(by(&fleet, "eve", &["delete", gear]).status.success());
-    // Of ConfigMaps only the probe is refused, and that to everybody.
+    // For ConfigMaps, only the probe is refused, for all users.
     let other = ["create", "configmap", "other", "--dry-run=server"];
     assert!(by(&fleet, "eve", &other).status.success());
 
@@ -164,7 +163,7 @@ fn a_gate_stops_everybody_but_those_exempt_until_the_change_is_done() {
         .says("gate-hold/web: CREATE and UPDATE of *.gate-hold.example.org is closed since")
         .says(&lifts);
 
-    // The next run that converges lifts it.
+    // The next successful run lifts the gate.
     deploy(&fleet, &deployment("app"));
     fleet.applied();
     assert!(!is_closed(&fleet, "hold"));
@@ -201,7 +200,7 @@ fn a_gate_that_git_does_not_have_any_more_is_lifted_first() {
     fleet.apply().ended_with(6);
     fleet.write("manifests/web/bundle.yaml", BUNDLE);
     fleet.commit();
-    // The change fails all the same.
+    // The change still fails.
     let failed = fleet.apply().ended_with(6);
     assert!(
         !failed.stdout.contains("still closed"),
@@ -266,7 +265,7 @@ fn kinds_that_an_upgrade_brings_are_closed_until_it_is_done() {
     let closed = writes.find("gate-new.web.new-apis").unwrap();
     let defined = writes.find("gears.gate-new.example.org").unwrap();
     assert!(closed < defined, "{writes}");
-    // It exists and our own object is there; nobody else may make one.
+    // The kind exists with our object. Other users cannot create one.
     let first = ["gears.gate-new.example.org/first", "-n", "gate-new"];
     assert!(fleet.exists(&first));
     assert!(create(&fleet, "eve").unwrap_err().contains("gate new-apis"));
@@ -291,7 +290,7 @@ fn our_own_user_is_stopped_unless_the_plan_writes_there() {
         fleet.try_kubectl(&args).status.success()
     };
     assert!(!ours());
-    // The next change writes what is closed: it says so, and is let through.
+    // The next change writes the closed kind. It declares this and is exempt.
     fleet.write("manifests/web/gear.yaml", &gear(&group(&fleet)));
     fleet.commit();
     fleet

@@ -1,5 +1,5 @@
-//! Objects that change hands between releases (`movedFrom`), and releases that
-//! move to another namespace (`moves`).
+//! Objects that move between releases (`movedFrom`), and releases that move to another namespace
+//! (`moves`).
 
 use pleach_testkit::faults::Moment;
 use rstest::rstest;
@@ -7,7 +7,7 @@ use rstest::rstest;
 use crate::fleet::{Fleet, object_writes, owners};
 use crate::{kill, samples};
 
-/// Three ConfigMaps and a Deployment, of which the new release wants all but one.
+/// Returns ConfigMaps and a Deployment. The new release contains all but one.
 fn manifests(names: &[&str]) -> String {
     let maps = names.iter().map(|name| samples::config_map(name, "v"));
     maps.chain([samples::deployment("shop")])
@@ -44,7 +44,7 @@ fn uids(fleet: &Fleet) -> Vec<String> {
         .into()
 }
 
-/// Everything of the old release is the new one's, and nothing was made anew.
+/// Verifies that the new release owns all objects of the old one without recreating them.
 fn assert_handed_over(fleet: &Fleet, uids_before: &[String]) {
     assert_eq!(uids(fleet), uids_before);
     let environment = fleet.environment;
@@ -81,7 +81,7 @@ fn objects_are_handed_over_instead_of_deleted() {
         .says("it exists and is taken over from pleach/moves.old")
         .says("ConfigMap/moves/c: no longer in git");
 
-    // Nothing is deleted: the last object waits for its consent.
+    // Nothing is deleted. The last object waits for consent.
     let (run, events) = fleet.watched(Fleet::applied);
     run.says("release moves.new")
         .says("3 adopted")
@@ -97,7 +97,7 @@ fn objects_are_handed_over_instead_of_deleted() {
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(events.writes().to_string(), "");
 
-    // With consent only what nobody took over goes, and the record with it.
+    // With consent, only the remaining objects and the record are removed.
     fleet.extend_environment("consent: [{action: uninstall, release: old}]\n");
     fleet.commit();
     let (_, events) = fleet.watched(Fleet::applied);
@@ -119,7 +119,7 @@ fn objects_are_handed_over_with_the_consent_in_the_same_commit() {
     fleet.edit_environment(&old("moves-now"), &new("moves-now", "moves-now"));
     fleet.extend_environment("consent: [{action: uninstall, release: old}]\n");
     fleet.commit();
-    // The plan is shown before anything is handed over, and says so.
+    // The plan shows the handover beforehand.
     fleet
         .diff()
         .ended_with(10)
@@ -149,7 +149,7 @@ fn objects_are_handed_over_to_another_environment() {
     fleet.edit_environment("releases:\n", "releases: []\n");
     fleet.extend_environment("consent: [{action: uninstall, release: old}]\n");
     fleet.commit();
-    // Whichever comes first: what is to be handed over is not deleted.
+    // In any order, objects to be handed over are not deleted.
     let (run, events) = fleet.watched(Fleet::applied);
     run.says("it is handed over to release moves-to.new");
     let deleted: Vec<String> = object_writes(&events)
@@ -163,11 +163,11 @@ fn objects_are_handed_over_to_another_environment() {
         .ended_with(0)
         .says("3 adopted");
     assert_eq!(uids, self::uids(&fleet));
-    // Its environment gave the consent, and nothing is left of it.
+    // Its environment contains the consent, and nothing remains.
     fleet.applied();
     assert!(!fleet.exists(&["release", "moves-from.old"]));
     assert_eq!(uids, self::uids(&fleet));
-    // Nobody else may take objects of a release without naming it.
+    // Another release cannot take the objects without `movedFrom`.
     let (_, events) =
         fleet.watched(|fleet| fleet.run(&["apply", "moves-to", "--yes"]).ended_with(0));
     assert_eq!(events.writes().to_string(), "");
@@ -212,7 +212,7 @@ fn objects_of_another_release_are_refused_without_being_named() {
         .ended_with(5)
         .says("it is part of release grabs.old")
         .says("nothing of release grabs.new was written");
-    // The previous release only records that git no longer has it.
+    // The run of the previous release only records that git no longer has it.
     assert!(fleet.exists(&["-n", "grabs", "cm/c"]));
     assert!(!fleet.exists(&["releases.pleach.dev", "grabs.new"]));
 }
@@ -240,8 +240,7 @@ fn a_handover_that_is_killed_is_gone_on_with(
     assert_eq!(events.writes().to_string(), "");
 }
 
-/// A release that lies in one namespace in its first version, and in another
-/// one in its second. Both exist.
+/// Returns a release whose two versions are in different namespaces. Both namespaces exist.
 pub(crate) fn moving(environment: &'static str) -> Fleet {
     let (old, new) = (format!("{environment}-a"), format!("{environment}-b"));
     let bundle = format!(
@@ -288,14 +287,14 @@ fn settings_of_users_come_along_and_are_theirs() {
     let object = fleet.get(&copy).unwrap();
     assert_eq!(object["data"]["k"], "theirs");
     assert_eq!(owners(&object), ["pleach-copy Update"]);
-    // The source is the user's too; the workload has moved.
+    // The source belongs to the user and remains. The workload has moved.
     assert!(fleet.exists(&["configmap", "settings", "-n", "move-copy-a"]));
     assert!(!fleet.exists(&["deployment", "shop", "-n", "move-copy-a"]));
     assert!(fleet.exists(&["deployment", "shop", "-n", "move-copy-b"]));
     fleet.writes_nothing(Fleet::applied).says(
         "kept ConfigMap/move-copy-b/settings: copied when the product moved; stays because it is the user's",
     );
-    // Nobody changes it, and nobody deletes it.
+    // It is neither changed nor deleted.
     fleet.kubectl(&[
         "patch",
         "configmap",
@@ -380,14 +379,13 @@ fn a_move_of_what_nobody_recorded_is_refused() {
         .writes_nothing(|fleet| fleet.apply().ended_with(7))
         .says("Deployment.apps/move-unknown-a/shop runs there, but nothing of it is recorded")
         .says("adopt the version that is installed first");
-    // Where nothing runs, nothing moves.
+    // Without running pods, nothing is moved.
     fleet.kubectl(&["delete", "deployment", "shop", "-n", "move-unknown-a"]);
     fleet.applied();
     assert!(fleet.exists(&["deployment", "shop", "-n", "move-unknown-b"]));
 }
 
-/// Release `base`, release `new` in one namespace, and release `old` in another one,
-/// side by side. None of them needs another.
+/// Returns the independent releases `base`, `new` in one namespace, and `old` in another one.
 fn beside(environment: &'static str) -> Fleet {
     let former = old(&format!("{environment}-a"));
     let releases = format!(
@@ -407,8 +405,8 @@ fn beside(environment: &'static str) -> Fleet {
     )
 }
 
-/// What takes over was there before, and its record says that it is ready: at
-/// the version before. In this run it was not even begun.
+/// The successor existed before and is recorded as ready at its previous version. In this run it
+/// was not started.
 #[test]
 fn what_hands_over_to_a_release_that_failed_in_this_run_stays() {
     let fleet = beside("heir-late");
@@ -426,10 +424,10 @@ fn what_hands_over_to_a_release_that_failed_in_this_run_stays() {
         "name: new, bundle: next, dependsOn: [base], movedFrom: {environment: heir-late, release: old},",
     );
     fleet.extend_environment("consent: [{action: uninstall, release: old}]\n");
-    // No pod is ever scheduled here.
+    // No pod is ever scheduled on this control plane.
     let never = samples::deployment("base").replace("replicas: 0", "replicas: 1");
     fleet.write("manifests/base/all.yaml", &never);
-    // What is as git wants it is kept without what it depends on.
+    // Releases in sync are reconciled without their dependencies.
     fleet.write("manifests/next/all.yaml", &samples::config_map("a", "w"));
     fleet.commit();
     let (run, events) = fleet.watched(Fleet::apply);
@@ -441,7 +439,7 @@ fn what_hands_over_to_a_release_that_failed_in_this_run_stays() {
     assert!(!writes.iter().any(deleted), "{writes:#?}");
     assert!(fleet.exists(&["-n", "heir-late-a", "cm/a"]));
     assert!(fleet.exists(&["release", "heir-late.old"]));
-    // That is what would have let it go.
+    // This record would have allowed the removal.
     assert!(is_ready());
 
     fleet.write("manifests/base/all.yaml", &samples::deployment("base"));
@@ -452,7 +450,7 @@ fn what_hands_over_to_a_release_that_failed_in_this_run_stays() {
     assert!(fleet.exists(&["-n", "heir-late", "cm/a"]));
 }
 
-/// Of two that take over, one has no part in the run: its record is asked.
+/// One of two successors is not part of the run, so its record decides.
 #[test]
 fn what_hands_over_to_a_release_that_is_ready_and_not_asked_for_goes() {
     let fleet = beside("heir-ready");

@@ -1,11 +1,11 @@
-//! Fields that are left to others.
+//! Ignored fields.
 
 use serde_json::Value;
 
 use crate::fleet::{Fleet, WEB, object_writes, owners};
 use crate::samples;
 
-/// What we own of an object through our applies.
+/// Returns the fields that we own through our applies.
 fn ours(fleet: &Fleet, args: &[&str]) -> Value {
     let live = fleet.get(args).unwrap();
     let entries = live["metadata"]["managedFields"].as_array().unwrap();
@@ -44,7 +44,7 @@ fn a_rule_comes_lives_and_goes() {
     let rules = "ignore: [{kind: ConfigMap, name: settings, fields: [data.mode]}, \
                  {kind: Deployment, name: web, fields: ['spec.template.spec.containers[name=web].image']}], ";
 
-    // It comes: the paths are given up, no value changes.
+    // The rule is added: ownership of the paths is released, and no value changes.
     fleet.edit_environment("bundle: web,", &format!("bundle: web, {rules}"));
     fleet.commit();
     let (_, events) = fleet.watched(Fleet::applied);
@@ -58,7 +58,7 @@ fn a_rule_comes_lives_and_goes() {
     assert!(containers["k:{\"name\":\"web\"}"].get("f:image").is_none());
     assert!(containers["k:{\"name\":\"side\"}"].get("f:image").is_some());
 
-    // It lives: what others write is no drift, and what git says does not count.
+    // With the rule, changes of other clients are not drift, and the value in git is ignored.
     fleet.diff().ended_with(0);
     write("slow");
     fleet.kubectl(&[
@@ -98,7 +98,7 @@ fn a_rule_comes_lives_and_goes() {
     );
     fleet.diff().ended_with(0);
 
-    // It goes: git wants the field, somebody holds it.
+    // The rule is removed: git sets the field, and another client owns it.
     fleet.edit_environment(rules, "");
     fleet.commit();
     fleet
@@ -143,7 +143,7 @@ fn an_ignored_field_is_sent_when_its_object_is_created() {
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(events.writes().to_string(), "");
     fleet.diff().ended_with(0);
-    // Deleted by somebody, it is created with all of it again.
+    // After a manual deletion, the object is recreated with all fields.
     fleet.kubectl(&["-n", "initial", "delete", "cm/settings"]);
     fleet.applied();
     assert_eq!(
@@ -192,14 +192,14 @@ fn replicas_that_an_autoscaler_sets_are_not_fought_over() {
     ]
     .join("---\n");
     let fleet = Fleet::web("scaling", &manifests);
-    // No pod ever runs here, so nothing is waited for.
+    // No pods run here, so do not wait.
     let apply = |fleet: &Fleet| {
         fleet
             .run(&["apply", "scaling", "--yes", "--wait=none"])
             .ended_with(0)
     };
     apply(&fleet);
-    // One autoscaler is in the cluster only.
+    // One autoscaler exists only in the cluster.
     let file = fleet.file("hpa.yaml", &autoscaler("foreign"));
     fleet.kubectl(&["-n", "scaling", "apply", "-f", &file]);
     let plan = fleet.plan();
@@ -250,7 +250,7 @@ fn replicas_that_an_autoscaler_sets_are_not_fought_over() {
         let live = fleet.get(&args).unwrap();
         assert_eq!(owners(&live), ["pleach/scaling.web Apply"], "{live}");
     }
-    // The one that was never scaled can be now.
+    // A Deployment that was never scaled can now be scaled.
     fleet.kubectl(&["-n", "scaling", "scale", "deployment/idle", "--replicas=4"]);
     apply(&fleet);
     assert_eq!(replicas("idle"), "4");

@@ -1,5 +1,5 @@
-//! pleach installed by pleach: the loop runs with exactly the rights that
-//! manifests/pleach gives to its account.
+//! pleach installed by pleach: the controller runs with exactly the permissions of its account in
+//! manifests/pleach.
 
 use std::path::Path;
 
@@ -12,8 +12,7 @@ use crate::loop_run::Loop;
 use crate::rights::{APP, BUNDLE, CLOSED, forbidden, second};
 use crate::stages::nodes;
 
-/// The example of the project as its own environment, and an application in two
-/// versions.
+/// Returns the project's example with its own environment, and an application with two versions.
 fn fleet(environment: &'static str) -> Fleet {
     let none: [(&str, &str); 0] = [];
     let fleet = Fleet::on(nodes(), environment, "", &none);
@@ -25,7 +24,7 @@ fn fleet(environment: &'static str) -> Fleet {
     fleet
 }
 
-/// The kinds of the application; Secrets in one namespace only.
+/// Kinds of the application, with Secrets limited to one namespace.
 const DEPLOYS: &str = "      deploys:
         - {apiGroups: [\"\"], resources: [configmaps, services, serviceaccounts]}
         - {apiGroups: [\"\"], resources: [secrets], namespaces: [NAMESPACE]}
@@ -34,7 +33,7 @@ const DEPLOYS: &str = "      deploys:
         - {apiGroups: [networking.k8s.io], resources: [ingresses, networkpolicies]}
 ";
 
-/// What of `environments/pleach.yaml` is different here.
+/// Returns `environments/pleach.yaml` with the changes for this test.
 fn adapt(fleet: &Fleet, id: &str) -> String {
     let path = "environments/pleach.yaml";
     let repo = fleet.repo.path().to_str().unwrap();
@@ -69,8 +68,8 @@ impl Fleet {
         commit
     }
 
-    /// Runs the loop as its pod would be run: with the arguments and the
-    /// configuration that are in the cluster, as its account.
+    /// Runs the controller like its pod: with the arguments and the configuration in the cluster,
+    /// as its account.
     #[track_caller]
     fn runs_as_installed(&mut self, namespace: &str) -> (Loop, String) {
         let user = format!("system:serviceaccount:{namespace}:pleach");
@@ -109,7 +108,7 @@ impl Fleet {
         (self.runs_with(&args), user)
     }
 
-    /// The revision that a release has, once it is ready.
+    /// Returns the revision of a release once it is ready.
     fn ready_at(&self, release: &str) -> Option<String> {
         let live = self.get(&[&format!("release.pleach.dev/{release}")])?;
         let record = &live["status"]["record"];
@@ -147,7 +146,7 @@ fn pleach_that_pleach_installed_has_the_rights_it_needs_and_survives_its_own_upg
     assert!(fleet.exists(&account));
     let (running, user) = fleet.runs_as_installed("pleach");
 
-    // An application comes, is corrected, changes, loses an object, and goes.
+    // An application is installed, corrected, changed, loses an object, and is removed.
     let environment = |version: &str, more: &str| {
         let shop = format!(
             "releases:\n  - {{name: shop, bundle: shop, version: {version}, namespace: app}}\n"
@@ -179,10 +178,10 @@ fn pleach_that_pleach_installed_has_the_rights_it_needs_and_survives_its_own_upg
         (!there).then_some(())
     });
 
-    // The loop changes its own release. Its pod is replaced in the middle of that.
+    // The controller changes its own release. Its pod is replaced meanwhile.
     let own = fleet.ready_at("pleach.pleach");
     assert_eq!(own.as_deref(), Some(installed.as_str()));
-    // Of its rights it may give up some.
+    // The controller can drop some of its own permissions.
     fleet.edit(
         path,
         "resources: [ingresses, networkpolicies]",
@@ -206,13 +205,13 @@ fn pleach_that_pleach_installed_has_the_rights_it_needs_and_survives_its_own_upg
 
     let events = asked_by(&user, since);
     assert!(events.writes().0.len() > 20, "{}", events.writes());
-    // Where Secrets may be listed only shows by trying.
+    // Listing of Secrets can only be probed by trying.
     let mut forbidden = forbidden(&events);
     forbidden.dedup();
     assert_eq!(forbidden, ["list secrets  403"]);
     let role = fleet.get(&["clusterrole", "pleach"]).unwrap();
     assert!(!role.to_string().contains("ingresses"), "{role}");
-    // Roles of others are none of its own.
+    // It has no permissions on roles of others.
     let may = |what: &[&str]| {
         let user = format!("--as={user}");
         let asked = [&["auth", "can-i", &user], what].concat();
@@ -231,7 +230,7 @@ fn pleach_that_pleach_installed_has_the_rights_it_needs_and_survives_its_own_upg
         assert!(!may(what), "{what:?}");
     }
 
-    // And it goes like every other release that a loop follows.
+    // It is removed like any followed release.
     fleet.through(nodes().kubeconfig().to_owned());
     let uninstall = ["uninstall", "pleach/pleach", "--yes"];
     fleet.run(&uninstall).ended_with(7).says("--local --reason");
@@ -248,7 +247,7 @@ fn an_account_for_some_namespaces_stays_in_them() {
         fleet.kubectl(&["create", "namespace", namespace]);
     }
     let cluster = fleet.cluster_id();
-    // Who may read one namespace only knows the cluster by that.
+    // A user with access to one namespace identifies the cluster by that namespace.
     let id = fleet.field(&["namespace", "some-app"], "{.metadata.uid}");
     let text = adapt(&fleet, &id)
         .replace("namespace: pleach\n", "namespace: some-loop\n")
@@ -293,8 +292,8 @@ fn an_account_for_some_namespaces_stays_in_them() {
             "{event}"
         );
     }
-    // What every run asks for although it may be closed, and the first one in
-    // search of a record elsewhere.
+    // Requests of every run that can be forbidden, and the first run's search for a record
+    // elsewhere.
     let elsewhere = [
         "get pleach.dev releases some.shop 403",
         "list configmaps  403",
@@ -302,12 +301,12 @@ fn an_account_for_some_namespaces_stays_in_them() {
     let beyond: Vec<String> = forbidden(&events)
         .into_iter()
         .filter(|line| !CLOSED.contains(&line.as_str()) && !elsewhere.contains(&line.as_str()))
-        // A watch of drift is tried in the whole cluster first.
+        // Drift watches first try the whole cluster.
         .filter(|line| !(line.starts_with("list ") && line.ends_with("  403")))
         .collect();
     assert_eq!(beyond, [""; 0]);
 
-    // The same account in CI: it looks, and there is no loop.
+    // The same account in CI, which only reads, without a controller.
     let text = text.replace("rights: namespaced", "rights: preview");
     fleet.through(nodes().kubeconfig().to_owned());
     fleet.write("environments/pleach-some.yaml", &text);
@@ -317,7 +316,7 @@ fn an_account_for_some_namespaces_stays_in_them() {
     let ci = nodes().kubeconfig_for_user(&user, &["system:serviceaccounts"]);
     fleet.through(ci.unwrap());
     fleet.edit("manifests/shop/v1.1.0/app.yaml", "welcome", "good evening");
-    // State in the namespace of a tenant is sealed with the key of the controller.
+    // State in a tenant namespace is sealed with the controller's key.
     fleet
         .run(&["diff", "some", "--exit-code"])
         .ended_with(4)
@@ -362,7 +361,7 @@ fn what_an_environment_deploys_as_another_account_needs_no_more_than_to_act_as_i
     let commit = fleet.push_to("acts");
     let apply = ["apply", "pleach-acts", "--yes", "--cluster-id", &id];
     fleet.run(&apply).ended_with(0).says("deployed");
-    // Its own rights end at its namespace.
+    // Its own permissions are limited to its namespace.
     let (running, _) = fleet.runs_as_installed("acts-loop");
     fleet.until_ready_at("acts.shop", &commit);
     running.stopped();

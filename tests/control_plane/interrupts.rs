@@ -1,5 +1,4 @@
-//! A run that is stopped by a signal: what it says is what is there, and the
-//! next one finishes.
+//! Runs stopped by a signal: the report matches the cluster, and the next run finishes.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -14,8 +13,8 @@ use crate::fleet::{Fleet, Run};
 use crate::samples::{BUNDLE, config_map, deployment, gear, gears};
 use crate::shared;
 
-/// An object of every standard stage that has steps. Each of them says which
-/// version of the bundle it is of; one is only in the first.
+/// Returns an object for every standard stage with steps, labeled with the version of the bundle.
+/// One exists only in the first version.
 fn manifests(environment: &str, version: &str) -> String {
     let group = format!("{environment}.example.org");
     let label = |text: String| {
@@ -44,7 +43,7 @@ fn manifests(environment: &str, version: &str) -> String {
     all.join("---\n")
 }
 
-/// The first version is installed, and git has the second.
+/// Returns a fleet with the first version installed and the second one in git.
 fn fleet(environment: &'static str) -> Fleet {
     let release =
         format!("  - {{name: web, bundle: web, version: v1.0.0, namespace: {environment}}}\n");
@@ -66,7 +65,7 @@ fn fleet(environment: &'static str) -> Fleet {
     fleet
 }
 
-/// The version that each object is of; an object that is gone has none.
+/// Returns the version of each object. Empty for a deleted object.
 fn versions(fleet: &Fleet) -> BTreeMap<String, String> {
     let environment = fleet.environment;
     let objects = [
@@ -118,7 +117,7 @@ fn versions(fleet: &Fleet) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The names in a list of the report.
+/// Returns the names in a list of the report.
 fn names(list: &Value) -> Vec<String> {
     let list = list.as_array().unwrap();
     list.iter()
@@ -133,7 +132,7 @@ fn names(list: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Holds a request, sends a signal while it is under way, and waits for the end.
+/// Delays a request, sends a signal meanwhile, and waits for the exit.
 fn stopped_at(
     fleet: &mut Fleet,
     signal: &str,
@@ -144,7 +143,7 @@ fn stopped_at(
     stopped_by(fleet, signal, args, |held| Rule::on(is_held, held).nth(1))
 }
 
-/// The same, with any rule that says which request is held.
+/// Stops the program at the request that a rule selects.
 pub(crate) fn stopped_by(
     fleet: &mut Fleet,
     signal: &str,
@@ -169,8 +168,8 @@ pub(crate) fn stopped_by(
     run
 }
 
-/// What the report of a stopped run says is what is there, in the cluster and
-/// in the record; the next run finishes.
+/// Verifies that the report of a stopped run matches the cluster and the record, and that the next
+/// run finishes.
 fn check(fleet: &Fleet, run: Run) -> Value {
     let run = run.ended_with(130);
     let report = run.json()["releases"][0].clone();
@@ -202,7 +201,7 @@ fn check(fleet: &Fleet, run: Run) -> Value {
     assert!(said.starts_with(&count) || none, "{said}: {stopped}");
     let record = &record["status"]["record"];
     assert_eq!(record["history"][0]["result"], "interrupted");
-    // What is installed is what was verified last.
+    // The installed version is the last verified one.
     assert_eq!(record["installed"]["version"], "v1.0.0");
     assert_eq!(record["applying"]["version"], "v1.1.0");
     assert!(!fleet.exists(&["lease", "-n", "pleach-system", &name]));
@@ -260,7 +259,7 @@ fn a_signal_in_any_stage_leaves_what_the_report_says(
     });
     let run = run.says("stopping at the next safe point; once more stops at once");
     let stopped = check(&fleet, run);
-    // What was under way came to its end: only what had not begun is left.
+    // The running request completed. Only steps that had not started remain.
     let (kind, name) = path[1..].split_once("s/").unwrap();
     let left = names(&stopped["left"]);
     let is_held = |id: &String| id.to_lowercase().starts_with(kind) && id.ends_with(name);
@@ -302,14 +301,14 @@ fn a_signal_while_everything_goes_leaves_what_the_report_says(
     let went = [names(&stopped["made"]), unsettled.clone()].concat();
     let left = names(&stopped["left"]);
     for (id, version) in versions(&fleet) {
-        // Nobody consented to lose the definition.
+        // The deletion of the CRD has no consent.
         if id.starts_with("CustomResourceDefinition.") {
             assert!(!version.is_empty(), "{stopped}");
             assert!(!went.contains(&id), "{id}: {stopped}");
         } else if version.is_empty() {
             assert!(went.contains(&id), "{id} is gone: {stopped}");
         } else {
-            // That it went may not have been waited for.
+            // The run possibly did not wait for the deletion.
             let is_told = left.contains(&id) || unsettled.contains(&id);
             assert!(is_told, "{id} is there: {stopped}");
         }
@@ -343,7 +342,7 @@ fn a_signal_before_anything_is_begun_changes_nothing() {
 fn a_signal_while_readiness_is_waited_for_leaves_everything_but_the_prune() {
     let environment = "stop-verify";
     let fleet = fleet(environment);
-    // Pods that no node will ever run.
+    // Pods that are never scheduled.
     fleet.edit(
         "manifests/web/v1.1.0/all.yaml",
         "replicas: 0",
@@ -443,7 +442,7 @@ fn the_second_signal_stops_at_once() {
     assert!(run.took < Duration::from_secs(15), "{:?}", run.took);
     run.says("interrupted at once")
         .says("the next run finds out how far it got");
-    // Its Lease is left to run out, and the next run waits for that.
+    // Its Lease expires, and the next run waits for that.
     drop(proxy);
     fleet.through(shared().kubeconfig().to_owned());
     fleet.forget_killed_runs();
@@ -484,8 +483,8 @@ fn another_revision_takes_over_from_what_is_live() {
         let record = fleet.get(&["release", "stop-newer.web"]).unwrap();
         record["status"]["record"].clone()
     };
-    // What is on its way is the newer one; what is installed is what was
-    // verified, and not what was begun in between.
+    // The newer version is being applied. The installed version is the verified one, and not the
+    // one started in between.
     fleet
         .run(&["apply", "stop-newer", "--yes", "--wait=none"])
         .ended_with(0);

@@ -1,4 +1,4 @@
-//! The program killed in the middle of what it does.
+//! Kills of the program at chosen moments.
 
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
@@ -8,8 +8,7 @@ use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule, Seen};
 
 use crate::fleet::Fleet;
 
-/// Runs a command line, and kills it at a moment of its nth write. Says whether
-/// it came to that.
+/// Runs a command line and kills it at a moment of its nth write. Returns whether it was killed.
 pub(crate) fn at_write(fleet: &mut Fleet, args: &[&str], moment: Moment, nth: usize) -> bool {
     let killed = run(fleet, args, moment, |kill| Rule::on_writes(kill).nth(nth));
     if killed {
@@ -18,8 +17,8 @@ pub(crate) fn at_write(fleet: &mut Fleet, args: &[&str], moment: Moment, nth: us
     killed
 }
 
-/// Runs a command line, and kills it at a moment of the first request like
-/// that. Says whether it came to that. Its Lease stays.
+/// Runs a command line and kills it at a moment of the first matching request. Returns whether it
+/// was killed. Its Lease remains.
 pub(crate) fn at(
     fleet: &mut Fleet,
     args: &[&str],
@@ -58,8 +57,8 @@ fn run(fleet: &mut Fleet, args: &[&str], moment: Moment, rule: impl FnOnce(Fault
     status.code().is_none()
 }
 
-/// Runs a command line again and again, killed at its first write, its second
-/// and so on, until it gets through.
+/// Runs a command line repeatedly and kills it at its first write, its second and so on, until it
+/// completes.
 pub(crate) fn at_every_write(fleet: &mut Fleet, args: &[&str], moment: Moment) {
     for nth in 1..100 {
         if !at_write(fleet, args, moment, nth) {

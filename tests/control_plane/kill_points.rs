@@ -1,7 +1,6 @@
-//! The example installed, upgraded and taken away again, and killed on the way,
-//! again and again; `make chaos` kills once at each of all writes (I8). What makes
-//! this long is waiting (gates, namespaces that go), so each run is killed that is
-//! not needed to get to the end: all kills of a change are in one chain.
+//! The example is installed, upgraded and removed, with repeated kills; `make chaos` kills once at
+//! every write (I8). The test takes long because of waits (gates, namespace deletions). So all
+//! kills of a change are in one chain.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +10,7 @@ use pleach_testkit::chaos::follower::{self, Terms};
 use pleach_testkit::chaos::kills::{Kills, Leg};
 use pleach_testkit::isolated;
 
-/// Kills of each leg, each in the run that goes on after the one before.
+/// Number of kills per leg, each in the run that continues the previous one.
 const KILLS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -28,7 +27,7 @@ async fn kills_all_over_the_example_change_nothing_about_its_end() {
         .map(|leg| (leg, kills.chains(leg, 1, KILLS).remove(0)))
         .collect();
     let happened = kills.round(&chains).await.unwrap().kills;
-    // Most runs have a write left to be killed at.
+    // Most runs still have a write to be killed at.
     assert!(happened >= 20, "{happened}");
 }
 

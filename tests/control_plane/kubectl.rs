@@ -1,4 +1,4 @@
-//! kubectl with the shared control plane's program.
+//! kubectl of the shared control plane.
 
 use std::{
     path::Path,
@@ -7,22 +7,22 @@ use std::{
 
 use crate::shared;
 
-/// Makes a command of kubectl as the kubeconfig's user.
+/// Creates a kubectl command with a kubeconfig.
 pub(crate) fn command(kubeconfig: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(shared().kubectl());
-    // Its cache is by address; the next control plane may have the same.
+    // kubectl caches by address, and the next control plane can have the same address.
     let cache = shared().dir().join("kubectl");
     command.arg("--cache-dir").arg(cache);
     command.arg("--kubeconfig").arg(kubeconfig).args(args);
     command
 }
 
-/// Runs kubectl as the kubeconfig's user.
+/// Runs kubectl with a kubeconfig.
 pub(crate) fn run(kubeconfig: &Path, args: &[&str]) -> Output {
     command(kubeconfig, args).output().unwrap()
 }
 
-/// Runs kubectl as administrator, past all proxies, and returns what it printed.
+/// Runs kubectl as administrator without proxies and returns its output.
 #[track_caller]
 pub(crate) fn admin(args: &[&str]) -> String {
     let output = run(shared().kubeconfig(), args);

@@ -1,4 +1,4 @@
-//! A release from its first apply on: unchanged, changed, drifted, repaired.
+//! Lifecycle of a release: unchanged, changed, drifted and repaired.
 
 use crate::fleet::{Fleet, object_writes, owners};
 use crate::samples;
@@ -95,7 +95,7 @@ spec:
 ",
 );
 
-/// Kinds of the release's objects.
+/// Number of kinds in the release.
 const KINDS: usize = 11;
 
 fn fleet(environment: &'static str) -> Fleet {
@@ -190,7 +190,7 @@ fn drift_is_named_with_its_manager_and_repaired() {
     fleet.applied();
     let kubectl = |args: &[&str]| fleet.kubectl(&[&["-n", "drift"], args].concat());
 
-    // Values, replicas, a field taken away, labels: the set's and one of ours.
+    // Changed values, replicas, a removed field, and labels of the set and of ours.
     kubectl(&[
         "patch",
         "cm/settings",
@@ -265,7 +265,7 @@ fn git_and_the_cluster_may_change_at_once() {
     fleet.applied();
     let kubectl = |args: &[&str]| fleet.kubectl(&[&["-n", "both"], args].concat());
 
-    // A field that git did not change comes back, whatever else git changed.
+    // A field that git did not change is restored, regardless of other changes in git.
     kubectl(&["label", "cm/settings", "tier-"]);
     fleet.edit(CONFIG.0, "hello", "welcome");
     fleet.commit();
@@ -308,7 +308,7 @@ fn git_and_the_cluster_may_change_at_once() {
     let live = fleet.get(&["-n", "both", "cm/settings"]).unwrap();
     assert_eq!(owners(&live), ["pleach/both.shop Apply"]);
 
-    // What others add of their own is theirs.
+    // Additions of other clients are retained.
     kubectl(&["annotate", "cm/settings", "example.org/note=hi"]);
     fleet.diff().ended_with(0);
     fleet.applied();
@@ -349,8 +349,7 @@ fn objects_deleted_by_hand_come_back() {
     }
     fleet.diff().ended_with(0);
 
-    // The whole namespace, with everything in it.
-    // It is still terminating when the run begins.
+    // The whole namespace is deleted with its content. It is still terminating when the run starts.
     fleet.kubectl(&["delete", "namespace", "gone", "--wait=false"]);
     fleet
         .diff()

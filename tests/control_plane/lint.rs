@@ -1,5 +1,4 @@
-//! What lint refuses the API server refuses, and what it lets pass the server
-//! takes.
+//! Lint refuses exactly the manifests that the API server refuses.
 
 use pleach_domain::finding::Finding;
 use pleach_domain::kinds::KindTable;
@@ -10,7 +9,7 @@ use semver::Version;
 
 use crate::{kubectl, shared};
 
-/// A Deployment whose only container has more fields.
+/// Returns a Deployment whose only container has additional fields.
 fn deployment(container: &str) -> String {
     format!(
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: lint, namespace: default}}\n\
@@ -69,7 +68,7 @@ fn errors(manifest: &str) -> Vec<String> {
         .collect()
 }
 
-/// The server's answer to a dry-run with strict fields.
+/// Returns the server's refusal of a dry run with strict field validation.
 #[expect(clippy::disallowed_methods, reason = "a file for kubectl")]
 fn refusal(manifest: &str) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The loop carries out what was approved, and nothing else.
+//! The controller only executes approved changes.
 
 use crate::fleet::Fleet;
 use crate::loop_run::{Loop, fleet};
@@ -13,7 +13,7 @@ fn approve(fleet: &Fleet, release: &str, digest: &str) {
     fleet.kubectl(&["annotate", "--overwrite", release, &approval]);
 }
 
-/// The digest that `pleach plan` shows for the commit.
+/// Returns the digest of the plan for the commit.
 fn effects(fleet: &Fleet) -> String {
     let plan = fleet.plan();
     let digest = plan["effects"].as_str().unwrap().to_owned();
@@ -38,7 +38,7 @@ fn a_plan_is_carried_out_when_its_effects_are_approved() {
         assert!(said.contains(&part), "{said}");
     }
     assert_eq!(fleet.value(), None);
-    // Not this one.
+    // An approval of another digest is ignored.
     approve(&fleet, RELEASE, "sha256:00");
     let said = fleet.until("the other digest", |fleet| {
         let (_, message) = fleet.condition("Stalled")?;
@@ -52,11 +52,11 @@ fn a_plan_is_carried_out_when_its_effects_are_approved() {
     fleet.until_value("first");
     fleet.until_not("Stalled");
 
-    // What was reached is kept without asking.
+    // The reconciled state is maintained without approval.
     fleet.edit_by_hand("ann");
     fleet.until_value("first");
 
-    // The next one is another one.
+    // The next change needs its own approval.
     let unapproved = || running.looks("loop-approved", "web", "unapproved");
     let before = unapproved();
     fleet.push_value("first", "second");
@@ -68,7 +68,7 @@ fn a_plan_is_carried_out_when_its_effects_are_approved() {
     fleet.until_value("second");
     fleet.until_not("Stalled");
 
-    // So is its end, which is gone on with as soon as it is approved.
+    // A removal needs approval too and continues immediately after it.
     fleet.write("manifests/other/bundle.yaml", BUNDLE);
     fleet.write("manifests/other/other.yaml", &config_map("other", "first"));
     fleet.edit_environment("{name: web, bundle: web,", "{name: other, bundle: other,");
@@ -94,7 +94,7 @@ fn approval_cannot_be_removed_without_approval() {
     approve(&fleet, release, &effects(&fleet));
     fleet.until_value("first");
     fleet.until_not("Stalled");
-    // One commit removes the approval, and another one changes a value.
+    // One commit removes the approval requirement, another one changes a value.
     let unchanged = || running.looks("loop-loosened", "web", "unchanged");
     let before = unchanged();
     fleet.edit_environment(", approval: digest", "");
@@ -110,11 +110,11 @@ fn approval_cannot_be_removed_without_approval() {
     approve(&fleet, release, digest.trim_end_matches(':'));
     fleet.until_value("second");
     fleet.until_not("Stalled");
-    // From then on nothing waits.
+    // From then on, nothing waits.
     fleet.push_value("second", "third");
     running.pushed();
     fleet.until_value("third");
-    // A commit that renames the release removes no approval either.
+    // A commit that renames the release does not remove the requirement either.
     fleet.edit_environment("{interval: 1h", "{interval: 1h, approval: digest");
     fleet.push("approval");
     running.pushed();
@@ -144,7 +144,7 @@ fn approval_cannot_be_removed_without_approval() {
     running.stopped();
 }
 
-/// The loop, which looks again and again.
+/// Starts the controller with periodic reconciles.
 fn follows(fleet: &Fleet) -> Loop {
     let repo = fleet.repo.path().to_str().unwrap();
     fleet.runs_with(&["--repo", repo, fleet.environment])
@@ -153,7 +153,7 @@ fn follows(fleet: &Fleet) -> Loop {
 #[test]
 fn what_was_approved_is_kept_while_something_newer_waits() {
     let fleet = fleet("loop-approved-kept", "{interval: 2s, approval: digest}");
-    // What the newer commit drops is kept, too.
+    // Objects that the newer commit removes are retained, too.
     fleet.write("manifests/web/more.yaml", &config_map("more", "first"));
     fleet.push("more");
     let more = |value: &str| {
@@ -181,7 +181,7 @@ fn what_was_approved_is_kept_while_something_newer_waits() {
     fleet.until_value("first");
     more("ann");
     until_more("first");
-    // Both are counted; what waits is what is told.
+    // Both are counted. The condition reports the waiting change.
     fleet.until("both", |_| (corrected() >= before + 2.0).then_some(()));
     let (_, said) = fleet.condition("Stalled").unwrap();
     let digest = effects(&fleet);
@@ -194,8 +194,8 @@ fn what_was_approved_is_kept_while_something_newer_waits() {
     assert!(corrected() < 4.0, "{}", corrected());
     running.stopped();
 
-    // One that starts anew finds in git what it was. Whoever changed what the newer
-    // one changes is in its way until that is corrected.
+    // A restarted controller finds the previous revision in git. A manual change of a field that
+    // the newer commit also changes is corrected first.
     fleet.edit_by_hand("bob");
     let running = follows(&fleet);
     fleet.until_value("first");
@@ -209,7 +209,7 @@ fn what_was_approved_is_kept_while_something_newer_waits() {
     fleet.until_value("second");
     fleet.until_not("Stalled");
     assert!(!fleet.exists(&["cm", "more", "-n", fleet.environment]));
-    // What was left behind is not brought back.
+    // The previous objects are not restored.
     let unchanged = || running.looks(fleet.environment, "web", "unchanged");
     let before = unchanged();
     fleet.until("looks", |_| (unchanged() > before + 1.0).then_some(()));
@@ -227,7 +227,7 @@ fn an_approval_counts_for_no_other_commit_that_does_less() {
     fleet.until_condition("Stalled", "AwaitingApproval");
     approve(&fleet, release, &effects(&fleet));
     fleet.until_ready();
-    // Two changes, which are approved when nothing is carried out, and taken for both.
+    // Two changes, approved while nothing is applied, are applied together.
     fleet.edit("manifests/web/more.yaml", "k: first", "k: second");
     fleet.push_value("first", "second");
     let said = fleet.until_condition("Stalled", "AwaitingApproval");
@@ -274,7 +274,7 @@ fn a_consent_alone_is_something_new() {
     approve(&fleet, release, &effects(&fleet));
     fleet.until_value("second");
     fleet.until_not("Stalled");
-    // It stays, as nobody consents to its end; then somebody does.
+    // The object is retained without consent, until the consent is added.
     let more = ["cm", "more", "-n", fleet.environment];
     assert!(fleet.exists(&more));
     let consent = "consent: [{action: delete, kind: ConfigMap, namespace: loop-approved-consent, name: more, release: web}]\n";
@@ -285,12 +285,12 @@ fn a_consent_alone_is_something_new() {
         said.contains("delete ConfigMap/loop-approved-consent/more"),
         "{said}"
     );
-    // Drift is corrected meanwhile, and nothing is deleted with that.
+    // Drift is corrected meanwhile, without deletions.
     fleet.edit_by_hand("ann");
     fleet.until_value("second");
     assert!(fleet.exists(&more));
     running.stopped();
-    // Also where the loop knows nothing but the record.
+    // This also works if the controller only has the record.
     fleet.edit_by_hand("bob");
     let running = follows(&fleet);
     fleet.until_value("second");

@@ -1,12 +1,12 @@
-//! The loop while the API server crashes below it.
+//! Crashes of the API server while the controller runs.
 
 use pleach::io::throwaway::{Component, ControlPlane};
 
 use crate::loop_run::fleet_on;
 use crate::samples::{gear, gears};
 
-/// A server that was just started does not say yet that it serves what is defined:
-/// neither records nor custom resources are gone.
+/// A restarted server does not serve CRDs at once. Neither records nor custom resources count as
+/// deleted.
 #[test]
 fn a_server_that_starts_again_is_not_taken_for_one_that_lost_everything() {
     let plane: &'static ControlPlane = Box::leak(Box::new(crate::control_plane()));
@@ -35,7 +35,7 @@ fn a_server_that_starts_again_is_not_taken_for_one_that_lost_everything() {
     };
     for (from, to) in [("first", "second"), ("second", "last")] {
         plane.restart(Component::ApiServer).unwrap();
-        // What is pushed is looked at when it hardly answers.
+        // A push is reconciled while the server hardly answers.
         answers("/version");
         fleet.push_value(from, to);
         running.pushed();

@@ -1,4 +1,4 @@
-//! The loop and what comes before a release: woken, and not asking again.
+//! Dependencies of releases in the controller: triggered by events, without polling.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ fn a_release_that_waits_is_woken_when_what_it_depends_on_is_ready() {
     let fleet = fleet(name, "[base]", &config_map("base", "first"));
     let needs = "dependsOn: [{kind: ConfigMap, name: flag, ready: \"data.on == 'yes'\"}]";
     fleet.edit_environment("bundle: base,", &format!("bundle: base, {needs},"));
-    // Nothing is looked at again by the clock.
+    // Disable periodic reconciles.
     fleet.extend_environment("sync: {interval: 1h}\n");
     fleet.kubectl(&["create", "namespace", name]);
     fleet.push("start");
@@ -26,12 +26,12 @@ fn a_release_that_waits_is_woken_when_what_it_depends_on_is_ready() {
     let since = Instant::now();
     fleet.until_value("first");
     assert!(since.elapsed() < Duration::from_secs(10), "{since:?}");
-    // It was looked at when it began, and when it could go on.
+    // The release was reconciled at the start and when its dependency became ready.
     assert_eq!((waiting("base"), looks("base", "deployed")), (1.0, 1.0));
     fleet.until("web", |_| (looks("web", "deployed") > 0.0).then_some(()));
     assert!(waiting("web") <= 2.0, "{}", waiting("web"));
 
-    // A commit that changes both: the second one waits, and is told so.
+    // A commit changes both releases. The second one waits and reports it.
     set_flag(&fleet, "no");
     fleet.edit("manifests/base/base.yaml", "k: first", "k: second");
     fleet.push_value("first", "second");

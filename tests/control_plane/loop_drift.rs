@@ -1,4 +1,4 @@
-//! The loop sees what others change when they change it.
+//! The controller detects changes by other clients immediately.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use crate::loop_run::{Loop, fleet};
 use crate::rights::Team;
 use crate::samples::{BUNDLE, config_map, deployment};
 
-/// From the change until it is taken back.
+/// Maximum time from the change to its correction.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// One of them has to be at once: the machine does other things too.
+/// At least one try must be immediate, because the machine can be busy.
 const TRIES: usize = 3;
 
-/// A release of two `ConfigMap`s and a Deployment, brought about by the loop.
-/// Nothing is looked at again by the clock.
+/// Returns a release with two `ConfigMap`s and a Deployment, applied by the controller. Periodic
+/// reconciles are disabled.
 fn deployed(environment: &'static str, more: &str) -> (Fleet, Loop) {
     let fleet = fleet(environment, "{interval: 1h}");
     let other = [
@@ -46,8 +46,7 @@ fn data(fleet: &Fleet, name: &str) -> String {
     fleet.field(&args, "{.data.k}")
 }
 
-/// The objects of the release that were asked for or written; those of whole
-/// kinds have no name.
+/// Returns the names of the release's objects that were read or written. Lists have no name.
 fn touched(fleet: &Fleet, events: &Events) -> BTreeSet<String> {
     let objects = events
         .0
@@ -85,13 +84,13 @@ fn drift_of_one_object_is_corrected_at_once_with_requests_for_it_only() {
         let mut tries = (0..TRIES).map(|_| corrected(&fleet, &[case, &namespace].concat()));
         assert!(tries.any(|took| took < AT_ONCE), "{case:?}");
     }
-    // What nobody has as a member is nobody's concern.
+    // Objects outside of all releases are ignored.
     assert_eq!(data(&fleet, "other"), "first");
     running.stopped();
 }
 
-/// Does something to `web`, and says how long it took until it was as before: with
-/// requests for it only, and one write.
+/// Changes `web` and returns the time until it was restored, with requests for this object only and
+/// one write.
 fn corrected(fleet: &Fleet, case: &[&str]) -> Duration {
     let before = uid_and_version(fleet);
     let (took, events) = fleet.watched(|fleet| {
@@ -112,7 +111,7 @@ fn corrected(fleet: &Fleet, case: &[&str]) -> Duration {
     let touched = touched(fleet, &events);
     let expected = BTreeSet::from(["configmaps/web".to_owned()]);
     assert_eq!(touched, expected, "{case:?}");
-    // The correction, and nothing else.
+    // The only write is the correction.
     let writes = object_writes(&events);
     assert_eq!(writes.len(), 1, "{case:?}: {writes:?}");
     took
@@ -136,7 +135,7 @@ metadata: {name: idle}
 spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: idle}, maxReplicas: 5}
 ";
 
-/// Writes the status of the autoscaler, as its controller does time and again.
+/// Writes the status of the autoscaler, as its controller does repeatedly.
 fn move_status(fleet: &Fleet, replicas: u8) {
     let patch = format!(r#"{{"status":{{"desiredReplicas":{replicas}}}}}"#);
     let what = ["patch", "hpa", "idle", "-n", fleet.environment];
@@ -149,7 +148,7 @@ fn a_status_that_moves_is_not_written_down() {
     let manifests = [deployment("idle"), AUTOSCALER.to_owned()];
     let fleet = Fleet::web("status-moves", &manifests.join("---\n"));
     fleet.applied();
-    // What is left to others is left by now.
+    // The ignored field is released by now.
     fleet.applied();
     for replicas in [2, 3] {
         move_status(&fleet, replicas);
@@ -166,7 +165,7 @@ fn the_loop_does_not_write_down_a_status_that_moves_either() {
         move_status(fleet, replicas);
         fleet.until("a look", |_| (unchanged() > before).then_some(()));
     };
-    // What the first run still has to put away is over then.
+    // The first run's remaining work is done by then.
     move_on(&fleet, 1);
     for replicas in [2, 3] {
         fleet.writes_nothing(|fleet| move_on(fleet, replicas));
@@ -253,7 +252,7 @@ fn who_has_rights_in_one_namespace_sees_what_changes_there() {
     running.stopped();
 }
 
-/// The uid that the inventory of release web has of a `ConfigMap`.
+/// Returns the uid of a `ConfigMap` in the inventory of release web.
 fn recorded(fleet: &Fleet, name: &str) -> Option<String> {
     let release = format!("release.pleach.dev/{}.web", fleet.environment);
     let release = fleet.get(&[&release])?;
@@ -278,7 +277,7 @@ fn a_run_time_object_is_recorded_when_it_appears() {
     let running = fleet.runs();
     fleet.until_ready();
     let made = ["configmap", "made", "-n", fleet.environment];
-    // Also another one of the same name.
+    // A recreated object of the same name is handled too.
     for _ in 0..2 {
         fleet.kubectl(&[&["create"], &made[..]].concat());
         let uid = fleet.field(&made, "{.metadata.uid}");

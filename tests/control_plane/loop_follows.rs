@@ -1,4 +1,4 @@
-//! The loop follows branches: pushes, bad commits, servers that come and go.
+//! The controller follows branches: pushes, invalid commits, and unreachable servers.
 
 use std::time::{Duration, Instant};
 
@@ -32,14 +32,14 @@ fn a_push_to_one_branch_changes_its_environment_and_no_other() {
     fleet.until("the record", |fleet| {
         (fleet.field(&[release], "{.status.revision}") == commit).then_some(())
     });
-    // Promoting is moving the other branch to the same commit.
+    // A promotion moves the other branch to the same commit.
     fleet
         .repo
         .git(&["branch", "--force", "env/loop-other", "env/loop-staging"])
         .unwrap();
     fleet.until("the other", |_| (in_other() == "second").then_some(()));
 
-    // A branch that is gone suspends its environment, and deletes nothing.
+    // A deleted branch suspends its environment and deletes nothing.
     fleet
         .repo
         .git(&["branch", "-D", "env/loop-staging"])
@@ -69,11 +69,11 @@ fn a_bad_commit_leaves_what_was_good_and_the_next_one_goes_through() {
     fleet
         .run(&["status", "loop-bad"])
         .says("loop-bad/web: Stalled: InvalidRepository: commit ");
-    // Drift is corrected all the while, to what was good.
+    // Meanwhile, drift is corrected to the last good commit.
     fleet.edit_by_hand("ann");
     fleet.until_value("first");
 
-    // No pod is ever scheduled here: this waits for ten minutes.
+    // No pod is ever scheduled, so this run waits for ten minutes.
     let waiting = deployment("slow").replace("replicas: 0", "replicas: 1");
     fleet.write("manifests/web/bad.yaml", &waiting);
     fleet.push("slow");
@@ -103,7 +103,7 @@ fn a_bad_commit_leaves_what_was_good_and_the_next_one_goes_through() {
 fn a_loop_that_starts_beside_a_bad_commit_keeps_what_was_good() {
     let fleet = fleet("loop-remembers", "{interval: 1s}");
     let server = GitServer::start(fleet.repo.path()).unwrap();
-    // Only the newest commit is copied from there.
+    // Only the newest commit is fetched.
     let config = fleet.configuration(&server.url(".git"), "");
     let running = fleet.runs_with(&["--config", &config]);
     fleet.until_value("first");
@@ -124,7 +124,7 @@ fn a_loop_that_starts_beside_a_bad_commit_keeps_what_was_good() {
     fleet.until_ready();
     running.stopped();
 
-    // The branch never had the commit that the record names: nothing is known.
+    // The branch never contained the recorded commit, so nothing is known about it.
     let orphan = ["checkout", "--quiet", "--orphan", "anew"];
     fleet.repo.git(&orphan).unwrap();
     fleet.write("manifests/web/bad.yaml", "kind: [\n");
@@ -132,7 +132,7 @@ fn a_loop_that_starts_beside_a_bad_commit_keeps_what_was_good() {
     let mut running = fleet.runs_with(&["--config", &config]);
     fleet.until_condition("Stalled", "InvalidRepository");
     fleet.edit_by_hand("bob");
-    let held = "pleach_environment_held{environment=\"loop-remembers\"}";
+    let held = "pleach_environment_stalled{environment=\"loop-remembers\"}";
     fleet.until("the hold", |_| (running.number(held) > 0.0).then_some(()));
     running
         .running
@@ -152,8 +152,7 @@ fn a_commit_that_a_record_names_makes_no_release_older() {
     fleet.until_value("second");
     fleet.until_ready();
     running.stopped();
-    // Somebody makes the record name a commit that was there before.
-    // That was possible before there were seals.
+    // Forge a record with an older commit of the branch. This was possible before seals existed.
     let older = r#""seal":null,"format":5,"oldestWriter":5"#;
     let patch =
         format!(r#"{{"status":{{"record":{{{older},"installed":{{"revision":"{before}"}}}}}}}}"#);
@@ -176,7 +175,7 @@ fn a_push_webhook_is_acted_upon_at_once_and_garbage_never() {
     fleet.until_value("first");
     let looks = || running.looks("loop-hooks", "web", "deployed");
     fleet.until("the first look", |_| (looks() > 0.0).then_some(()));
-    let fetched = "pleach_source_fetch_timestamp_seconds{repository=\"repository\"}";
+    let fetched = "pleach_source_last_fetch_timestamp_seconds{repository=\"repository\"}";
     let before = running.number(fetched);
     fleet.push_value("first", "second");
     assert_eq!(running.push_hook("sha256=00"), 401);
@@ -191,7 +190,7 @@ fn a_push_webhook_is_acted_upon_at_once_and_garbage_never() {
     }
     assert_eq!(running.number(fetched).to_bits(), before.to_bits());
     let pushed = Instant::now();
-    // Again and again is as good as once.
+    // Repeated pushes have no further effect.
     for _ in 0..5 {
         running.pushed();
     }
@@ -222,7 +221,7 @@ fn a_loop_that_starts_while_git_is_away_says_so_and_goes_on_later() {
     let said = fleet.until_condition("SourceUnavailable", "Unreachable");
     assert!(said.contains("failed to fetch http://127.0.0.1:"), "{said}");
     running.running.until_says("repository unreachable");
-    // Nobody restarts a loop because git is away.
+    // An unreachable git server does not affect the probes.
     assert_eq!(running.get("/livez").0, 200);
     assert_eq!(running.get("/readyz").0, 200);
     assert_eq!(
@@ -236,7 +235,7 @@ fn a_loop_that_starts_while_git_is_away_says_so_and_goes_on_later() {
     fleet.until_value("second");
     fleet.until_not("SourceUnavailable");
 
-    // It goes away while the loop runs: what is known is kept up.
+    // The server becomes unreachable at runtime. The known state is maintained.
     server.close();
     fleet.until_condition("SourceUnavailable", "Unreachable");
     fleet.edit_by_hand("ann");

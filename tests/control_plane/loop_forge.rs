@@ -1,4 +1,4 @@
-//! The loop and its forge: what is said of the commits that it syncs.
+//! The controller reports the status of synced commits to the forge.
 
 use std::os::unix::fs::symlink;
 
@@ -10,7 +10,7 @@ use crate::fleet::Fleet;
 use crate::loop_run::fleet;
 use crate::samples::deployment;
 
-/// Waits until the last thing that was said of a commit is this.
+/// Waits until the newest status of a commit has this state.
 #[track_caller]
 fn until_said(fleet: &Fleet, forge: &FakeForge, commit: &str, state: &str) -> String {
     fleet.until(state, |_| {
@@ -44,7 +44,7 @@ fn every_commit_gets_its_state_and_gets_it_once() {
     let bad = fleet.push("bad");
     let said = until_said(&fleet, &forge, &bad, "failure");
     assert!(said.contains("manifests/web/bad.yaml:1"), "{said}");
-    // What the server refuses is told with the release and the object.
+    // A refusal of the server is reported with release and object.
     let refused = deployment("slow").replace("replicas: 0", "replicas: -1");
     fleet.write("manifests/web/bad.yaml", &refused);
     let failing = fleet.push("failing");
@@ -55,7 +55,7 @@ fn every_commit_gets_its_state_and_gets_it_once() {
     until_said(&fleet, &forge, &good, "success");
     fleet.until_value("second");
 
-    // A restart has nothing to say.
+    // A restart reports nothing.
     running.stopped();
     let before = forge.asked().len();
     let running = fleet.runs_with(&["--config", &config]);

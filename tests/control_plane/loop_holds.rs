@@ -1,4 +1,4 @@
-//! What holds the loop: people, policies, limits.
+//! User requests, policies and limits that stop the controller.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ fn drift_is_reported_where_it_is_not_corrected() {
     fleet
         .run(&["status", "loop-drift"])
         .says("loop-drift/web: Drifted: ChangedByOthers: ");
-    // Nothing is told of it any more once it is over.
+    // The condition is removed once it no longer applies.
     fleet.edit_by_hand("first");
     fleet.until_not("Drifted");
     running.stopped();
@@ -58,7 +58,7 @@ fn a_commit_of_which_nothing_can_be_carried_out_stalls_the_release() {
     let said = fleet.until_condition("Stalled", "Blocked");
     assert!(said.contains("ConfigMap/loop-blocked/web"), "{said}");
     assert_eq!(fleet.value().as_deref(), Some("ann"));
-    // Whoever held it gives way.
+    // The other manager releases the field.
     fleet.edit_by_hand("second");
     fleet.until_not("Stalled");
     running.stopped();
@@ -71,7 +71,7 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
     let running = fleet.runs_with(&["--repo", &repo, "loop-windows"]);
     fleet.until_value("first");
     fleet.until_ready();
-    // Drift is found because somebody asks.
+    // Drift is found because of the request.
     fleet.edit_by_hand("bob");
     fleet.run(&["sync", "loop-windows"]).ended_with(0);
     fleet.until_value("first");
@@ -79,7 +79,7 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
         let release = fleet.get(&["release.pleach.dev/loop-windows.web"])?;
         release["spec"]["sync"].is_null().then_some(())
     });
-    // So is what was pushed, of which nobody told the loop.
+    // So is a push without a webhook.
     fleet.push_value("first", "pushed");
     let since = Instant::now();
     fleet.run(&["sync", "loop-windows"]).ended_with(0);
@@ -91,7 +91,7 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
     fleet.until_ready();
     running.stopped();
 
-    // No time is allowed: drift is corrected, what git wants anew waits.
+    // All times are denied. Drift is corrected, but changes in git wait.
     let never = "{interval: 1s, windows: [{deny: \"00:00-24:00\"}]}";
     fleet.edit_environment("{interval: 1h}", never);
     fleet.push("windows");
@@ -108,7 +108,7 @@ fn a_request_to_sync_is_carried_out_also_outside_of_the_windows() {
     fleet.edit_by_hand("dora");
     fleet.until_value("first");
     running.stopped();
-    // Also by a loop that did not bring it there.
+    // A controller that did not apply it does so too.
     fleet.edit_by_hand("eve");
     let running = fleet.runs_with(&["--repo", &repo, "loop-windows"]);
     fleet.until_value("first");
@@ -134,7 +134,7 @@ fn a_request_outside_of_the_windows_counts_for_the_commit_that_it_brings() {
     let running = fleet.runs_with(&["--repo", &repo, "loop-brings"]);
     let looks = |end| running.looks("loop-brings", "web", end);
     fleet.until("a look", |_| (looks("unchanged") > 0.0).then_some(()));
-    // Nobody tells the loop of it.
+    // Push without a webhook.
     fleet.push_value("first", "second");
     fleet
         .run(&["sync", "loop-brings", "--override-window"])
@@ -145,7 +145,7 @@ fn a_request_outside_of_the_windows_counts_for_the_commit_that_it_brings() {
         release["spec"]["sync"].is_null().then_some(())
     });
     fleet.until_ready();
-    // It counts for nothing that comes later.
+    // The override does not apply to later commits.
     fleet.push_value("second", "third");
     fleet.run(&["sync", "loop-brings"]).ended_with(0);
     fleet.until_condition("Reconciling", "WindowClosed");
@@ -286,10 +286,10 @@ fn the_wrong_cluster_is_not_written_to() {
     let wrong = "00000000-0000-0000-0000-000000000000";
     let text = fleet.configuration_text(&url, "");
     let config = fleet.file("wrong.yaml", &text.replace(&fleet.cluster_id(), wrong));
-    // The branch does not decide which cluster is meant.
+    // The branch cannot select another cluster.
     let (mut running, events) = fleet.watched(|fleet| {
         let mut running = fleet.runs_with(&["--config", &config]);
-        running.running.until_says("environment held");
+        running.running.until_says("environment stalled");
         running
     });
     running.running.until_says("WrongCluster");
@@ -310,10 +310,10 @@ fn a_commit_for_another_cluster_is_held_and_hides_nothing() {
     fleet.push_value("first", "second");
     let said = fleet.until_condition("Stalled", "WrongCluster");
     assert!(said.contains(wrong), "{said}");
-    // What was good is kept.
+    // The last good commit is maintained.
     fleet.edit_by_hand("ann");
     fleet.until_value("first");
-    // What is wrong with the next commit is told in its place.
+    // The next commit's problem replaces it in the condition.
     fleet.write("manifests/web/bad.yaml", "kind: [\n");
     fleet.push("broken");
     let said = fleet.until_condition("Stalled", "InvalidRepository");
@@ -344,8 +344,7 @@ fn a_kubeconfig_that_runs_programs_is_refused() {
     running.stopped();
 }
 
-/// Adds release extra, of a `ConfigMap`, and pushes that. Returns the environment
-/// file without it.
+/// Adds release extra with a `ConfigMap` and pushes it. Returns the environment file without it.
 fn with_extra(fleet: &Fleet) -> String {
     fleet.write("manifests/extra/bundle.yaml", BUNDLE);
     fleet.write("manifests/extra/extra.yaml", &config_map("extra", "x"));
@@ -377,7 +376,7 @@ fn a_release_that_left_git_goes_outside_of_the_windows_where_somebody_asks_for_t
     fleet.push("one release");
     let running = fleet.runs();
     let sync = ["sync", "loop-late/extra", "--override-window"];
-    // Without a consent it stays, and the request is over.
+    // Without consent, the release is retained, and the request is done.
     fleet.run(&sync).ended_with(0);
     fleet.until("the request", |fleet| {
         let release = fleet.get(&["release.pleach.dev/loop-late.extra"])?;
@@ -433,7 +432,7 @@ fn nothing_ends_by_an_older_commit_than_the_one_that_is_held() {
     comes_back_while_it_ends("loop-back-held", true);
 }
 
-/// Brings a release back whose end is under way, by a commit that `is_held` at first.
+/// Restores a release while it is being removed, by a commit that is stalled at first if `is_held`.
 fn comes_back_while_it_ends(environment: &'static str, is_held: bool) {
     let fleet = fleet(environment, "{interval: 1s}");
     let record = format!("release.pleach.dev/{environment}.extra");
@@ -460,7 +459,7 @@ fn comes_back_while_it_ends(environment: &'static str, is_held: bool) {
         Some(live["metadata"]["deletionTimestamp"].is_string())
     };
     fleet.until("the deletion", |fleet| is_ending(fleet)?.then_some(()));
-    // It waits for the object, and is told that there is nothing to wait for.
+    // The removal waits for the object, and the restore ends the wait.
     let bad = "manifests/web/bad.yaml";
     fleet.write(&file, &with);
     if is_held {
@@ -485,7 +484,7 @@ fn what_is_done_is_done_as_the_service_account_that_is_named() {
     let url = fleet.repo.path().to_str().unwrap().to_owned();
     let account = "        serviceAccount: loop-account/deployer\n";
     let config = fleet.configuration(&url, account);
-    // It may do nothing, whatever the kubeconfig may.
+    // The controller has no permissions, regardless of the kubeconfig.
     let mut running = fleet.runs_with(&["--config", &config]);
     running
         .running
@@ -494,7 +493,7 @@ fn what_is_done_is_done_as_the_service_account_that_is_named() {
     running.stopped();
 }
 
-/// Takes away what the inventory of release web is kept in.
+/// Deletes the inventory shards of release web.
 fn lose_inventory(fleet: &Fleet) {
     let label = format!("pleach.dev/release={}.web", fleet.environment);
     let shards = [
@@ -525,7 +524,7 @@ fn why_a_loop_that_starts_can_make_no_plan_is_told_of_records_of_its_repository(
     );
     running.stopped();
 
-    // What others have under that name is theirs to tell of.
+    // A release of another repository with this name is not reported.
     fleet.edit("pleach.yaml", "id: loop-torn", "id: another");
     fleet.push("another");
     let patch = r#"--patch={"status":{"conditions":[]}}"#;
@@ -561,7 +560,7 @@ fn a_broken_bundle_holds_only_its_release() {
     db("first");
     fleet.until_value("first");
     fleet.until_ready();
-    // One push has an undefined value in web and a fix of db.
+    // One push contains an undefined value in web and a fix of db.
     let broken = config_map("more", "{{ values.nothing }}");
     fleet.write("manifests/web/more.yaml.j2", &broken);
     fleet.edit("manifests/db/db.yaml", "k: first", "k: second");
@@ -590,7 +589,7 @@ fn a_broken_bundle_holds_only_its_release() {
     let conditions = conditions["status"]["conditions"].as_array().cloned();
     let is_stalled = |one: &serde_json::Value| one["type"] == "Stalled";
     assert!(!conditions.unwrap_or_default().iter().any(is_stalled));
-    // It is kept as it was, also by a controller that did not bring it there.
+    // The release is maintained, even by a controller that did not apply it.
     assert_eq!(fleet.value().as_deref(), Some("first"));
     fleet.edit_by_hand("ann");
     fleet.until_value("first");

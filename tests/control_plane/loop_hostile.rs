@@ -1,5 +1,5 @@
-//! Environments keep their pace beside a branch, a cluster and a fork that use up
-//! all that they are allowed to.
+//! Environments are reconciled in time beside a branch, a cluster and a fork that exhaust all of
+//! their limits.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,19 +13,20 @@ use crate::loop_run::Loop;
 use crate::samples::BUNDLE;
 use crate::{kubectl, shared};
 
-/// The first of the honest environments; the namespace of all of them.
+/// First honest environment, and the namespace of all of them.
 const FIRST: &str = "hostile-0";
-/// How many there are.
+/// Number of honest environments.
 const HONEST: u8 = 10;
-/// Releases on the cluster that answers late: more than are observed at once.
+/// Number of releases on the slow cluster: more than are observed concurrently.
 const LATE: u8 = 12;
-/// Pushes without hostile neighbors.
+/// Number of pushes without hostile neighbors.
 const CALM: u8 = 3;
-/// Pushes beside them. One of them has to keep the pace: the machine does other things too.
+/// Number of pushes with hostile neighbors. At least one must be in time, because the machine can
+/// be busy.
 const BESIDE: u8 = 6;
 
-/// The planner finds more than a million needs: each registration needs each workload
-/// behind its Service.
+/// Manifests with more than a million dependencies for the planner: each registration needs each
+/// workload of its Service.
 const GREEDY: &str = "\
 apiVersion: v1
 kind: Service
@@ -54,7 +55,7 @@ spec:
 {% endfor %}
 ";
 
-/// A template whose text is doubled until the memory of its process is used up.
+/// Returns a template that doubles its text until the process runs out of memory.
 fn doubled(number: u8) -> String {
     format!(
         "{{% set n = namespace(x='{number}') %}}{{% for i in range(64) %}}{{% set n.x = n.x ~ n.x %}}{{% endfor %}}{{{{ n.x }}}}"
@@ -67,7 +68,7 @@ fn grant(name: &str, id: &str, kubeconfig: &str) -> String {
     )
 }
 
-/// Writes an environment that no clock wakes, unless an interval is given.
+/// Writes an environment without periodic reconciles, unless an interval is given.
 fn environment(fleet: &Fleet, name: &str, interval: &str, releases: &str) {
     let id = fleet.cluster_id();
     fleet.write(
@@ -78,8 +79,7 @@ fn environment(fleet: &Fleet, name: &str, interval: &str, releases: &str) {
     );
 }
 
-/// Pushes a value to all honest environments, and returns how long it takes until the
-/// last of them is reconciled.
+/// Pushes a value to all honest environments and returns the time until the last one is reconciled.
 fn pushed(hosted: &Hosted, running: &Loop, value: &str) -> Duration {
     let fleet = &hosted.fleet;
     fleet.write(
@@ -102,11 +102,11 @@ fn pushed(hosted: &Hosted, running: &Loop, value: &str) -> Duration {
     since.elapsed()
 }
 
-/// How often honest environments were brought to a commit.
+/// Returns how often honest environments were reconciled with a new commit.
 fn deployed(running: &Loop) -> usize {
     let (_, text) = running.get("/metrics");
     let honest = |line: &&str| {
-        line.starts_with("pleach_looks_total{environment=\"hostile-")
+        line.starts_with("pleach_reconcile_total{environment=\"hostile-")
             && line.contains("release=\"web")
             && line.contains("result=\"deployed\"")
     };
@@ -115,7 +115,7 @@ fn deployed(running: &Loop) -> usize {
     counts.map(|count| count.parse::<usize>().unwrap()).sum()
 }
 
-/// Says that something is over when it goes.
+/// Sets the flag when it is dropped.
 struct Ending<'a>(&'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -157,7 +157,7 @@ fn hostile_neighbors_cost_only_their_own_releases() {
         .unwrap();
     }
     environment(fleet, "hostile-late", "1s", &releases);
-    // Lists are answered at once: the cluster does not count as silent.
+    // Lists are answered at once, so the cluster does not count as unresponsive.
     let minute = Fault::Delay(Duration::from_mins(1));
     proxy.add(Rule::on(|seen| seen.kind != Kind::Read, minute));
 
@@ -167,7 +167,7 @@ fn hostile_neighbors_cost_only_their_own_releases() {
 
     let over = AtomicBool::new(false);
     let (beside, slowest) = std::thread::scope(|scope| {
-        // Also where this ends by a panic: the scope waits for its threads.
+        // Also after a panic, because the scope waits for its threads.
         let ending = Ending(&over);
         let probing = scope.spawn(|| {
             let mut slowest = Duration::ZERO;
@@ -211,9 +211,9 @@ fn hostile_neighbors_cost_only_their_own_releases() {
     println!("calm: {calm:?}, beside hostile neighbors: {beside:?}, slowest probe: {slowest:?}");
     let quickest = beside.iter().min().unwrap();
     assert!(*quickest <= 2 * calm, "{calm:?}: {beside:?}");
-    // A kubelet waits for ten seconds.
+    // Time-out of a kubelet probe.
     assert!(slowest < Duration::from_secs(10), "{slowest:?}");
-    // Nothing of the neighbors came about.
+    // The neighbors' changes were not applied.
     let deployments = ["deployments", "-n", FIRST];
     assert_eq!(fleet.field(&deployments, "{.items[*].metadata.name}"), "");
     let maps = fleet.field(&["configmaps", "-n", FIRST], "{.items[*].metadata.name}");

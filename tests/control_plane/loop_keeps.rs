@@ -1,4 +1,4 @@
-//! What was there before is kept as it was, while something newer waits.
+//! The last applied revision is maintained while a newer one waits.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,13 @@ use crate::waits::never;
 /// Windows that are never open.
 const CLOSED: &str = "windows: [{deny: \"00:00-24:00\"}]";
 
-/// The loop, which looks at the repository again and again.
+/// Starts the controller with a periodic fetch.
 fn follows(fleet: &Fleet) -> Loop {
     let repo = fleet.repo.path().to_str().unwrap();
     fleet.runs_with(&["--repo", repo, fleet.environment])
 }
 
-/// Adds a release of a `ConfigMap`, both of that name.
+/// Adds a release with a `ConfigMap`, both with this name.
 fn add(fleet: &Fleet, name: &str) {
     let namespace = fleet.environment;
     fleet.write(&format!("manifests/{name}/bundle.yaml"), BUNDLE);
@@ -55,8 +55,8 @@ fn an_override_of_the_windows_outlasts_a_dependency() {
         .ended_with(0);
     let said = fleet.until_condition("Reconciling", "DependencyNotReady");
     assert!(said.contains("ConfigMap"), "{said}");
-    // What was there before is kept meanwhile, and is not what was asked for; nor is
-    // what was in its way until then.
+    // Meanwhile the previous revision is maintained. It is not the desired one, and previous
+    // obstacles are not reported.
     fleet.edit_by_hand("ann");
     fleet.until_value("first");
     fleet.until_condition("Reconciling", "DependencyNotReady");
@@ -70,7 +70,7 @@ fn an_override_of_the_windows_outlasts_a_dependency() {
     running.stopped();
 }
 
-/// A field of the Gear, or what somebody writes into it.
+/// Patches a field of the Gear.
 fn set_gear(fleet: &Fleet, patch: &str) {
     let gear = [
         "patch",
@@ -115,7 +115,7 @@ fn a_correction_that_waits_is_ended_by_who_approves_and_by_nobody_else() {
     approve("other");
     fleet.until_ready();
     until_has(&fleet, "other", "first");
-    // From now on it has to be seen before it is ready. Each write is a generation.
+    // From now on, readiness requires an observed generation. Each write increments the generation.
     set_gear(&fleet, r#"{"status":{"observedGeneration":2}}"#);
     fleet.push_value("first", "second");
     fleet.until_condition("Stalled", "AwaitingApproval");
@@ -126,7 +126,7 @@ fn a_correction_that_waits_is_ended_by_who_approves_and_by_nobody_else() {
     };
     fleet.until("the teeth", |fleet| (teeth(fleet) == "8").then_some(()));
 
-    // Whatever is wanted of others, it goes on.
+    // The release continues regardless of the desired state of others.
     let looks = |release: &str, end: &str| running.looks(fleet.environment, release, end);
     let unapproved = looks("other", "unapproved");
     fleet.edit(&file("other"), "k: first", "k: second");
@@ -156,7 +156,7 @@ fn the_way_back_from_what_failed_is_no_correction() {
     let failed = |running: &Loop| running.looks(fleet.environment, "web", "failed") > 0.0;
     fleet.until("a failure", |_| failed(&running).then_some(()));
     assert_eq!(fleet.value().as_deref(), Some("second"));
-    // What was there before is wanted again, at a time at which nothing new is allowed.
+    // The previous state is desired again, while the window is closed.
     fleet.remove("manifests/web/never.yaml");
     fleet.edit_environment("{interval: 1s}", &format!("{{interval: 1s, {CLOSED}}}"));
     fleet.push_value("second", "first");
@@ -218,7 +218,7 @@ fn each_release_is_kept_at_the_commit_that_it_was_brought_to() {
     for (count, name) in names.iter().enumerate() {
         until_has(&fleet, name, &format!("own-{count}"));
     }
-    // And again, without looking anything up.
+    // Repeat it, without further lookups.
     for (count, name) in names.iter().enumerate() {
         by_hand(name, "bob");
         until_has(&fleet, name, &format!("own-{count}"));

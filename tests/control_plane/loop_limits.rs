@@ -1,18 +1,17 @@
-//! What is bounded, so that one environment holds up no other, and nobody is fought
-//! without end.
+//! Limits, so that one environment does not block another and field fights end.
 
 use crate::fleet::object_writes;
 use crate::loop_run::fleet;
 use crate::samples::{BUNDLE, config_map};
 
-/// A template whose text becomes twice as long again and again.
+/// Template that doubles its text repeatedly.
 const WITHOUT_END: &str = "{% set n = namespace(x='ab') %}{% for i in range(64) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}";
 
 #[test]
 fn a_commit_that_cannot_be_rendered_within_bounds_is_held_and_ends_nothing() {
     let fleet = fleet("loop-bomb", "{interval: 1s}");
     let repo = fleet.repo.path().to_str().unwrap().to_owned();
-    // Another environment, of the same loop.
+    // Another environment of the same controller.
     let other = fleet.read(&fleet.environment_file());
     let other = other.replace("namespace: loop-bomb", "namespace: loop-bomb-calm");
     fleet.write("environments/loop-bomb-calm.yaml", &other);
@@ -35,7 +34,7 @@ fn a_commit_that_cannot_be_rendered_within_bounds_is_held_and_ends_nothing() {
     fleet.push("without end");
     let said = fleet.until_condition("Stalled", "InvalidRepository");
     assert!(said.contains("more memory or time than it may"), "{said}");
-    // What was good is kept, and others go on.
+    // The last good commit is maintained, and other environments continue.
     fleet.edit_by_hand("ann");
     fleet.until_value("first");
     fleet.remove("manifests/web/more.yaml.j2");
@@ -44,7 +43,7 @@ fn a_commit_that_cannot_be_rendered_within_bounds_is_held_and_ends_nothing() {
     fleet.repo.git(&branch).unwrap();
     calm("second");
     assert_eq!(fleet.value().as_deref(), Some("first"));
-    // It is the same process that goes on with the next commit.
+    // The same process continues with the next commit.
     fleet.push("with an end");
     fleet.until_value("second");
     fleet.until_not("Stalled");
@@ -66,7 +65,7 @@ fn who_takes_over_what_left_git_is_not_rendered_without_bounds_either() {
     fleet.until("extra", |_| extra().then_some(()));
     fleet.until_ready();
 
-    // It leaves git, and somebody else may take over what it has.
+    // The release is removed from git, and another release could still take its objects.
     let consent = "consent: [{action: uninstall, release: extra}]\n";
     fleet.write(&file, &format!("{text}{consent}"));
     fleet.write("manifests/bomb/bundle.yaml", BUNDLE);
@@ -83,7 +82,7 @@ fn who_takes_over_what_left_git_is_not_rendered_without_bounds_either() {
     };
     reason("Removed");
     assert!(extra());
-    // The loop goes on, and ends it as soon as it is known that nobody takes it over.
+    // The controller continues, and removes the release once it is known that no successor exists.
     fleet.edit_by_hand("ann");
     fleet.until_value("first");
     fleet.remove("environments/loop-heirs-evil.yaml");
@@ -120,7 +119,7 @@ fn a_field_that_somebody_keeps_writing_to_is_left_alone_by_the_loop() {
     let written = object_writes(&events);
     assert_eq!(written, [""; 0], "{events}");
     assert_eq!(fleet.value().as_deref(), Some("ann"));
-    // What git says anew of anything else is written all the same.
+    // Other changes in git are still applied.
     fleet.write("manifests/web/other.yaml", &config_map("other", "here"));
     fleet.push("one more");
     fleet.until("the other one", |fleet| {

@@ -1,5 +1,4 @@
-//! Previews by the loop that ask the cluster: for whom they do, and what it means
-//! that a change was merged after one.
+//! Previews of the controller with cluster access: conditions, and the effect of a merge after one.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -14,7 +13,7 @@ use crate::loop_run::{Loop, SECRET, fleet};
 use crate::samples::config_map;
 use crate::shared;
 
-/// A fleet whose repository is on a forge, and applied.
+/// Applied fleet whose repository is on a forge.
 pub(crate) struct Hosted {
     pub(crate) fleet: Fleet,
     pub(crate) forge: FakeForge,
@@ -53,7 +52,7 @@ impl Hosted {
         self.fleet.runs_with(&["--config", &self.config])
     }
 
-    /// Commits the value to a pull request, beside the branch of the environment.
+    /// Commits the value to a pull request instead of the branch of the environment.
     pub(crate) fn proposes(&self, number: u64, path: &str, text: &str, pull: Pull) -> String {
         self.fleet.write(path, text);
         let head = self.fleet.commit();
@@ -76,7 +75,7 @@ impl Hosted {
         head
     }
 
-    /// Waits until the comment on a pull request says something.
+    /// Waits until the comment on a pull request contains the words.
     #[track_caller]
     fn until_says(&self, number: u64, words: &str) -> String {
         let said = || self.forge.notes(number).pop().map(|(_, text)| text);
@@ -111,7 +110,7 @@ fn a_fork_is_compared_with_the_cluster_where_a_member_consents_to_its_commit() {
     );
     assert!(said.contains("Not compared with the cluster"), "{said}");
 
-    // A review consents to the commit that was seen.
+    // A review consents to the reviewed commit.
     hosted.forge.review(8, MEMBER, &head, "APPROVED");
     let said = hosted.fleet.writes_objects_nowhere(|_| {
         running.happened("pull_request_review");
@@ -119,7 +118,7 @@ fn a_fork_is_compared_with_the_cluster_where_a_member_consents_to_its_commit() {
     });
     assert!(said.contains("In the cluster"), "{said}");
 
-    // And to none that is pushed afterwards, whatever happens meanwhile.
+    // It does not consent to later pushes, whatever event triggers the preview.
     hosted.proposes(8, VALUE, &value("third"), fork(&["ask the cluster"]));
     running.happened("pull_request");
     let said = hosted.until_says(8, "+  k: third");
@@ -130,7 +129,7 @@ fn a_fork_is_compared_with_the_cluster_where_a_member_consents_to_its_commit() {
     running.happened("pull_request");
     let said = hosted.until_says(8, "+  k: fourth");
     assert!(!said.contains(STATED), "{said}");
-    // A label consents too, with the commit in its name.
+    // A label with the commit in its name also consents.
     let pull = |label: &str| Pull {
         head: head.clone(),
         base_branch: format!("env/{}", hosted.fleet.environment),
@@ -181,7 +180,7 @@ fn what_was_merged_with_known_effects_is_approved() {
         "{said}"
     );
 
-    // Merged as it was previewed.
+    // The change is merged as previewed.
     let branch = format!("env/{}", fleet.environment);
     let merge = |commit: &str| {
         fleet
@@ -203,7 +202,7 @@ fn what_was_merged_with_known_effects_is_approved() {
     fleet.until_value("second");
     fleet.until_not("Stalled");
 
-    // What came by no pull request waits, and so does what was merged unseen.
+    // A commit without a pull request waits, as does one that was merged without a preview.
     fleet.push_value("second", "third");
     running.pushed();
     fleet.until_condition("Stalled", "AwaitingApproval");
@@ -261,7 +260,7 @@ fn nothing_beyond_its_limits_is_asked_about_or_shown() {
         running.happened("pull_request");
         let said = hosted.until_says(7, "the loop may not write to it");
         assert!(!said.contains("tell-nobody-here"), "{said}");
-        // Nor are records looked for where others keep theirs.
+        // Records are not searched in namespaces of others.
         let file = fleet.environment_file();
         let state = "state: {kind: ConfigMap, namespace: loop-live-others}\n";
         let moved = fleet.read(&file) + state;

@@ -1,4 +1,4 @@
-//! Many releases in one loop ask the cluster together.
+//! Many releases of one controller share requests to the cluster.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::fleet::{Fleet, settled};
 use crate::loop_run::{Loop, fleet};
 use crate::shared;
 
-/// Runs the loop as a user of its own, from its start.
+/// Runs the controller as its own user. Returns its start time.
 #[track_caller]
 fn runs_as(fleet: &mut Fleet, user: &str) -> (Loop, Timestamp) {
     let since = Timestamp::now();
@@ -18,7 +18,7 @@ fn runs_as(fleet: &mut Fleet, user: &str) -> (Loop, Timestamp) {
     (fleet.runs(), since)
 }
 
-/// What a user asked for, without watches, which stay open.
+/// Returns the requests of a user except watches, which stay open.
 fn asked_by(user: &str, since: Timestamp) -> Events {
     let events = settled(shared()).since(since);
     events.filter(|event| event.user.username == user && event.verb != "watch")
@@ -62,7 +62,7 @@ fn after_a_restart_each_kind_is_listed_once_for_all_releases() {
     });
     running.stopped();
     let asked = asked_by("many-again-loop", since);
-    // What the first loop had no time to say of a release is said now.
+    // Work that the first controller had no time for is done now.
     assert_eq!(crate::fleet::object_writes(&asked), [""; 0]);
     assert_eq!(asked.dry_runs().to_string(), "");
     for kind in ["configmaps", "services", "releases"] {
@@ -72,8 +72,7 @@ fn after_a_restart_each_kind_is_listed_once_for_all_releases() {
                 object.is_some_and(|object| object.resource == kind && object.namespace.is_empty());
             event.verb == "list" && of_kind
         });
-        // Watches begin with a list of their own: one of what people ask for, one
-        // of drift.
+        // Each watch starts with its own list: one of user requests, one of drift.
         let wanted = if kind == "releases" { 1..=3 } else { 1..=2 };
         assert!(wanted.contains(&lists.0.len()), "{kind}: {asked}");
     }
@@ -81,12 +80,12 @@ fn after_a_restart_each_kind_is_listed_once_for_all_releases() {
         let object = event.object_ref.as_ref();
         event.verb == "get" && object.is_some_and(|object| object.resource == "namespaces")
     });
-    // That of the releases, that of their records, and the one that names the cluster.
+    // Namespaces of the releases, of their records, and of the cluster id.
     assert!(namespaces.0.len() <= 3, "{namespaces}");
-    // What the first loop had not said of each, and what one of them costs.
+    // The remaining work per release, and the cost of one reconcile.
     assert!(asked.0.len() <= 2 * RELEASES + 24, "{asked}");
 
-    // What one of them lost is seen, and only that is written.
+    // A lost object is detected, and only that one is written.
     let (running, since) = runs_as(&mut fleet, "many-drift-loop");
     fleet.until("all releases", |_| {
         (synced(&running, "many-again") == RELEASES).then_some(())

@@ -1,5 +1,5 @@
-//! What the loop does by what else git says, beside the content of a release; and
-//! by what the cluster of another environment does.
+//! Effects of policies in git besides the content of a release, and of another environment's
+//! cluster.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ fn a_commit_that_takes_pruning_back_ends_the_run_that_would_prune() {
     let extra = || fleet.exists(&["configmap", "extra", "-n", fleet.environment]);
     fleet.until("extra", |_| extra().then_some(()));
     fleet.until_ready();
-    // From now on it has to be seen before it is ready. Each write is a generation.
+    // From now on, readiness requires an observed generation. Each write increments the generation.
     set_gear(r#"{"status":{"observedGeneration":2}}"#);
 
     fleet.remove("manifests/web/extra.yaml");
@@ -95,7 +95,7 @@ fn windows_that_open_wake_the_loop() {
     let running = fleet.runs();
     fleet.until_value("first");
     fleet.until_ready();
-    // A full minute, as windows have none but those, that is not over too soon.
+    // Windows have full minutes; leave enough time.
     let opens = Timestamp::now() + 75.seconds();
     let (from, to) = (opens, opens + 1.hours());
     let time = |at: Timestamp| {
@@ -153,7 +153,7 @@ fn what_is_in_the_way_of_an_end_is_told() {
     running.stopped();
 }
 
-/// Environments of another cluster: so many that all places would be taken.
+/// Number of environments of another cluster: enough to use all permits.
 const OTHERS: usize = 7;
 
 #[test]
@@ -205,7 +205,7 @@ fn a_cluster_that_does_not_answer_holds_up_its_own_releases_only() {
         });
     }
 
-    // From now on it takes what is asked, and says nothing.
+    // From now on, it accepts requests and does not answer.
     proxy.add(Rule::on(|_| true, Fault::Delay(Duration::from_secs(90))));
     std::thread::sleep(Duration::from_secs(5));
     let since = Instant::now();
@@ -213,7 +213,7 @@ fn a_cluster_that_does_not_answer_holds_up_its_own_releases_only() {
     fleet.until_value("second");
     let took = since.elapsed();
     assert!(took < Duration::from_secs(20), "{took:?}");
-    // It is asked again, and followed when it answers.
+    // It is retried, and followed once it answers.
     proxy.reset();
     running.stopped();
 }
@@ -252,7 +252,7 @@ fn a_pattern_does_not_contest_a_named_environment() {
     fleet.until_value("second");
     running.stopped();
 
-    // Between equals the repository keeps it that the record names.
+    // With equal patterns, the environment stays with the repository in the record.
     let running = runs(&own.replace(named, pattern));
     fleet.push_value("second", "third");
     fleet.until_value("third");

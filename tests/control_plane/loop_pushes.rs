@@ -1,5 +1,4 @@
-//! What a push costs: little time where it changes something, and nothing where
-//! it does not.
+//! Cost of a push: short latency for a change, and no work without one.
 
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use pleach_testkit::git_server::GitServer;
 use crate::fleet::Fleet;
 use crate::loop_run::{SECRET, fleet};
 
-/// From the webhook to the first request that applies something.
+/// Maximum time from the webhook to the first apply request.
 const FAST: Duration = Duration::from_secs(2);
 
 #[test]
@@ -49,7 +48,7 @@ fn a_push_is_applied_within_two_seconds() {
         best = Some(best.map_or(took, |best| best.min(took)));
         fleet.until_ready();
     }
-    // What the others take longer, the machine does: other tests run beside this one.
+    // Other tests run concurrently, so only the best time counts.
     let best = best.unwrap();
     assert!(best.unsigned_abs() < FAST, "{best:#}");
     running.stopped();
@@ -61,7 +60,7 @@ fn a_commit_that_changes_nothing_of_an_environment_costs_nothing() {
     let secret = fleet.file("webhook-secret", SECRET);
     let repo = fleet.repo.path().to_str().unwrap().to_owned();
     let webhook = ["--webhook-secret-file", &secret];
-    // The log says of each commit that it was read, also if that changes nothing.
+    // The log contains every commit that was read, even if it changes nothing.
     let args = ["--repo", &repo, "loop-unrelated", "--verbose"];
     let running = fleet.runs_with(&[&args[..], &webhook].concat());
     fleet.until_ready();
@@ -74,7 +73,7 @@ fn a_commit_that_changes_nothing_of_an_environment_costs_nothing() {
     });
     let took = |verb: &str| {
         running.number(&format!(
-            "pleach_verb_duration_seconds_count{{verb=\"{verb}\"}}"
+            "pleach_reconcile_phase_duration_seconds_count{{phase=\"{verb}\"}}"
         ))
     };
     let unrelated = |fleet: &Fleet, file: &str, text: &str| {
@@ -87,7 +86,7 @@ fn a_commit_that_changes_nothing_of_an_environment_costs_nothing() {
     };
     let (rendered, planned) = (took("render"), took("plan"));
     let ((), events) = fleet.watched(|fleet| {
-        // Nothing of it is read: another bundle, another environment, words.
+        // These files are not read: another bundle, another environment, text.
         for (file, text) in [
             ("README.md", "Read me.\n"),
             ("manifests/other/other.yaml", "kind: [\n"),
@@ -96,7 +95,7 @@ fn a_commit_that_changes_nothing_of_an_environment_costs_nothing() {
             unrelated(fleet, file, text);
         }
         assert_eq!(took("render").to_bits(), rendered.to_bits());
-        // This has to be read to know that it wants the same.
+        // These files must be read to detect that the desired state is the same.
         fleet.write("manifests/web/.notes.yaml", "a: b\n");
         let text = fleet.read("manifests/web/web.yaml");
         fleet.write("manifests/web/web.yaml", &format!("{text}# Words.\n"));
@@ -105,11 +104,11 @@ fn a_commit_that_changes_nothing_of_an_environment_costs_nothing() {
         fleet.until("the words to be read", |_| {
             (took("render") > rendered).then_some(())
         });
-        // Nothing is left to do for a commit when the next one is read.
+        // Once the next commit is read, the work of the previous one is done.
         unrelated(fleet, "README.md", "Read me again.\n");
     });
     assert_eq!(events.to_string(), "");
-    // The next one that changes something is the only one that is planned for.
+    // Only the next commit with a change is planned.
     fleet.push_value("first", "second");
     running.pushed();
     fleet.until_value("second");

@@ -1,4 +1,4 @@
-//! The loop as it runs: started on a repository, asked over HTTP, stopped.
+//! Controller process in tests: started on a repository, queried over HTTP, and stopped.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -15,23 +15,23 @@ use crate::running::Running;
 use crate::samples::{BUNDLE, config_map};
 use crate::shared;
 
-/// What webhooks of the tests are signed with.
+/// Webhook secret of the tests.
 pub(crate) const SECRET: &str = "tell nobody";
 
-/// The loop, with its listeners.
+/// Controller process with its listeners.
 pub(crate) struct Loop {
     pub(crate) running: Running,
     hooks: String,
     metrics: String,
 }
 
-/// A repository whose environment has one release, web, of a `ConfigMap`. The
-/// branch env/NAME is made, and is at the first commit.
+/// Returns a repository whose environment has one release, web, with a `ConfigMap`. Creates the
+/// branch env/NAME at the first commit.
 pub(crate) fn fleet(environment: &'static str, sync: &str) -> Fleet {
     fleet_on(shared(), environment, sync)
 }
 
-/// The same for a control plane.
+/// Returns the repository of [`fleet`] for another control plane.
 pub(crate) fn fleet_on(
     plane: &'static ControlPlane,
     environment: &'static str,
@@ -53,7 +53,7 @@ pub(crate) fn fleet_on(
 }
 
 impl Fleet {
-    /// Commits everything, and lets the branch of the environment follow.
+    /// Commits everything and moves the branch of the environment there.
     pub(crate) fn push(&self, message: &str) -> String {
         let commit = self.repo.commit(message).unwrap();
         let branch = format!("env/{}", self.environment);
@@ -61,7 +61,7 @@ impl Fleet {
         commit
     }
 
-    /// Changes the `ConfigMap`, and pushes that.
+    /// Changes the `ConfigMap` and pushes the commit.
     pub(crate) fn push_value(&self, from: &str, to: &str) -> String {
         self.edit(
             "manifests/web/web.yaml",
@@ -71,7 +71,7 @@ impl Fleet {
         self.push(to)
     }
 
-    /// The value that the `ConfigMap` has.
+    /// Returns the value in the live `ConfigMap`.
     pub(crate) fn value(&self) -> Option<String> {
         let live = self.get(&["configmap", "web", "-n", self.environment])?;
         live["data"]["k"].as_str().map(str::to_owned)
@@ -95,7 +95,7 @@ impl Fleet {
         });
     }
 
-    /// Somebody writes their name into the `ConfigMap`.
+    /// Changes the `ConfigMap` as another manager.
     #[track_caller]
     pub(crate) fn edit_by_hand(&self, who: &str) {
         let patch = format!(r#"{{"data":{{"k":"{who}"}}}}"#);
@@ -104,7 +104,7 @@ impl Fleet {
         self.kubectl(&[&web[..], &["-p", &patch, &manager]].concat());
     }
 
-    /// A condition of release web, if it has it: reason and message.
+    /// Returns reason and message of a condition of release web.
     pub(crate) fn condition(&self, kind: &str) -> Option<(String, String)> {
         let name = format!("release.pleach.dev/{}.web", self.environment);
         let release = self.get(&[&name])?;
@@ -140,7 +140,7 @@ impl Fleet {
         });
     }
 
-    /// Runs the loop on the environment, from the folder of the repository.
+    /// Runs the controller on the environment, from the folder of the repository.
     #[track_caller]
     pub(crate) fn runs(&self) -> Loop {
         let secret = self.file("webhook-secret", SECRET);
@@ -154,7 +154,7 @@ impl Fleet {
         ])
     }
 
-    /// Runs the loop with arguments.
+    /// Runs the controller with arguments.
     #[track_caller]
     pub(crate) fn runs_with(&self, args: &[&str]) -> Loop {
         let listeners = [
@@ -175,13 +175,13 @@ impl Fleet {
         }
     }
 
-    /// A configuration of the loop for the repository at a URL; lines of the
-    /// grant are added.
+    /// Writes a controller configuration for a repository URL, with additional lines in the source
+    /// policy.
     pub(crate) fn configuration(&self, url: &str, lines: &str) -> String {
         self.file("loop.yaml", &self.configuration_text(url, lines))
     }
 
-    /// The same as text.
+    /// Returns the configuration as text.
     pub(crate) fn configuration_text(&self, url: &str, lines: &str) -> String {
         let (name, id) = (self.environment, self.cluster_id());
         let kubeconfig = shared().kubeconfig().display();
@@ -197,12 +197,12 @@ impl Fleet {
 }
 
 impl Loop {
-    /// Asks the listener of metrics and probes.
+    /// Sends a request to the listener of metrics and probes.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
         ask(&self.metrics, &format!("GET {path} HTTP/1.1\r\n"), b"")
     }
 
-    /// Sends a webhook with a signature.
+    /// Sends a push webhook with a signature.
     pub(crate) fn push_hook(&self, signature: &str) -> u16 {
         self.hook("push", signature)
     }
@@ -214,12 +214,12 @@ impl Loop {
         ask(&self.hooks, &head, b"{}").0
     }
 
-    /// Sends a webhook that is signed as it should be.
+    /// Sends a push webhook with a valid signature.
     pub(crate) fn pushed(&self) {
         self.happened("push");
     }
 
-    /// The same, of any event.
+    /// Sends a webhook for an event with a valid signature.
     pub(crate) fn happened(&self, event: &str) {
         let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).unwrap();
         mac.update(b"{}");
@@ -230,13 +230,13 @@ impl Loop {
         assert_eq!(self.hook(event, &signature), 202);
     }
 
-    /// Sends bytes to the listener of webhooks, whatever they are.
+    /// Sends raw bytes to the webhook listener.
     pub(crate) fn throw(&self, bytes: &[u8]) {
         let mut stream = TcpStream::connect(&self.hooks).unwrap();
         let _refused = stream.write_all(bytes);
     }
 
-    /// One number among the metrics; 0 where there is none yet.
+    /// Returns the value of a metric. 0 if it does not exist yet.
     pub(crate) fn number(&self, start: &str) -> f64 {
         let (_, text) = self.get("/metrics");
         text.lines()
@@ -244,21 +244,21 @@ impl Loop {
             .map_or(0.0, |number| number.trim().parse().unwrap())
     }
 
-    /// How often a release was looked at with a result.
+    /// Returns how often a release was reconciled with a result.
     pub(crate) fn looks(&self, environment: &str, release: &str, result: &str) -> f64 {
         self.number(&format!(
-            "pleach_looks_total{{environment=\"{environment}\",release=\"{release}\",result=\"{result}\"}}"
+            "pleach_reconcile_total{{environment=\"{environment}\",release=\"{release}\",result=\"{result}\"}}"
         ))
     }
 
     /// Number of finished reconciles of a release, with any result.
     fn reconciles(&self, environment: &str, release: &str) -> f64 {
         self.number(&format!(
-            "pleach_look_duration_seconds_count{{environment=\"{environment}\",release=\"{release}\"}}"
+            "pleach_reconcile_duration_seconds_count{{environment=\"{environment}\",release=\"{release}\"}}"
         ))
     }
 
-    /// Stops it as Kubernetes does. Every line of its log is JSON.
+    /// Stops the process with SIGTERM, as Kubernetes does. Verifies that every log line is JSON.
     #[track_caller]
     pub(crate) fn stopped(self) -> Run {
         self.running.signal("TERM");

@@ -1,5 +1,5 @@
-//! Where the loop gets things from: branches that are written anew, commits
-//! that have to be signed, repositories that are away, kubeconfigs in Secrets.
+//! Sources of the controller: rewritten branches, required signatures, unreachable repositories,
+//! and kubeconfigs in Secrets.
 
 #![expect(clippy::disallowed_methods, reason = "tests read what they wrote")]
 
@@ -13,7 +13,7 @@ use crate::fleet::Fleet;
 use crate::loop_run::{SECRET, fleet};
 use crate::shared;
 
-/// Signs the newest commit, and lets the branch of the environment follow.
+/// Signs the newest commit and moves the branch of the environment there.
 fn sign(fleet: &Fleet, key: &Path) -> String {
     let key = format!("user.signingkey={}", key.display());
     let commit = ["commit", "--quiet", "--amend", "--no-edit", "-S"];
@@ -34,7 +34,7 @@ fn only_signed_commits_are_synced_where_they_have_to_be() {
     let keys = fleet.file("keys", &format!("ann@example.org {public}"));
     let url = fleet.repo.path().to_str().unwrap().to_owned();
     let text = fleet.configuration_text(&url, "");
-    // How often it looks is said by a commit that may not be read yet: pushes tell.
+    // The interval is in a commit that is not trusted yet, so use webhooks.
     let secret = fleet.file("webhook-secret", SECRET);
     let verify = format!(
         "    verify: {{keysFile: {keys}}}\n    forge: {{kind: github, webhookSecretFile: {secret}}}\n    environments:"
@@ -42,7 +42,7 @@ fn only_signed_commits_are_synced_where_they_have_to_be() {
     let config = fleet.file("signed.yaml", &text.replace("    environments:", &verify));
 
     let started = ["--config", config.as_str()];
-    // Nothing is installed for a commit that nobody signed.
+    // An unsigned commit is not installed.
     let mut running = fleet.runs_with(&started);
     running.running.until_says("UntrustedCommit");
     assert_eq!(fleet.value(), None);
@@ -65,18 +65,18 @@ fn only_signed_commits_are_synced_where_they_have_to_be() {
     fleet
         .run(&["status", "loop-signed"])
         .says("loop-signed/web: Stalled: UntrustedCommit: commit ");
-    // The last good one is kept up.
+    // The last good commit is maintained.
     fleet.edit_by_hand("ann");
     fleet.until_value("first");
     running.stopped();
 
-    // Nor does a restart believe it.
+    // A restart does not trust the commit either.
     let running = fleet.runs_with(&started);
-    let looks = "pleach_environment_held{environment=\"loop-signed\"}";
+    let looks = "pleach_environment_stalled{environment=\"loop-signed\"}";
     fleet.until("the hold", |_| (running.number(looks) > 0.0).then_some(()));
     assert_eq!(fleet.value().as_deref(), Some("first"));
     fleet.until_condition("Stalled", "UntrustedCommit");
-    // What was good is known from the record, and has a signature.
+    // The last good commit is in the record and has a signature.
     fleet.edit_by_hand("bob");
     fleet.until_value("first");
     sign(&fleet, &key);
@@ -103,7 +103,7 @@ fn a_repository_over_ssh_is_followed() {
     fleet.until_ready();
     fleet.push_value("first", "second");
     fleet.until_value("second");
-    // Another host in its place is not talked to.
+    // A host with another key is refused.
     fleet.file("known_hosts", "");
     let said = fleet.until_condition("SourceUnavailable", "Unreachable");
     assert!(said.contains(&server.fingerprint().unwrap()), "{said}");
@@ -131,7 +131,7 @@ fn environments_of_a_pattern_are_known_while_git_is_away() {
     let running = fleet.runs_with(&["--config", &config]);
     let said = fleet.until_condition("SourceUnavailable", "Unreachable");
     assert!(said.contains("failed to fetch http://127.0.0.1:"), "{said}");
-    // Nothing is deleted, nothing held: it is only not known.
+    // Nothing is deleted or stalled; the state is only unknown.
     assert_eq!(fleet.value().as_deref(), Some("first"));
     assert_eq!(fleet.condition("Stalled"), None);
     fleet.push_value("first", "second");
@@ -140,7 +140,7 @@ fn environments_of_a_pattern_are_known_while_git_is_away() {
     fleet.until_not("SourceUnavailable");
     running.stopped();
 
-    // A branch that went meanwhile is missed, once that is known.
+    // A branch deleted meanwhile is reported once this is known.
     server.close();
     let running = fleet.runs_with(&["--config", &config]);
     fleet.until_condition("SourceUnavailable", "Unreachable");
@@ -161,14 +161,14 @@ fn a_branch_that_is_written_anew_is_followed_and_an_empty_one_deletes_nothing() 
     let running = fleet.runs();
     fleet.until_value("first");
     fleet.until_ready();
-    // Another history, without a commit in common.
+    // A history without a common commit.
     fleet
         .repo
         .git(&["checkout", "--quiet", "--orphan", "other"])
         .unwrap();
     fleet.push_value("first", "second");
     fleet.until_value("second");
-    // Back to what it was, by force.
+    // Forced back to the previous commit.
     fleet
         .repo
         .git(&["branch", "--force", branch, "main"])
@@ -197,7 +197,7 @@ fn a_branch_that_is_written_anew_is_followed_and_an_empty_one_deletes_nothing() 
         .repo
         .git(&["branch", "--force", branch, "other"])
         .unwrap();
-    // What names no interval is looked at once a minute.
+    // Without an interval, the environment is reconciled once a minute.
     running.pushed();
     fleet.until_value("second");
     fleet.until_not("Stalled");
@@ -257,7 +257,7 @@ fn a_kubeconfig_in_a_secret_is_used_and_followed() {
     fleet.until_value("first");
     fleet.until_ready();
 
-    // Another way, which leads nowhere: it is taken without a push.
+    // Another kubeconfig with an unreachable server is used without a push.
     let mut other: Value = serde_json::from_str(&good).unwrap();
     other["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:1");
     put(&other.to_string());

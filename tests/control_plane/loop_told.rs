@@ -1,4 +1,4 @@
-//! Who is told what the loop does: Events, and webhooks of others.
+//! Notifications of the controller: Events and outgoing webhooks.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -12,7 +12,7 @@ use crate::loop_run::fleet;
 use crate::samples::{gear, gears};
 use crate::waits::never;
 
-/// A webhook of somebody, which is out of order at first.
+/// Webhook server that fails at first.
 struct Webhook {
     address: SocketAddr,
     bodies: Arc<Mutex<Vec<String>>>,
@@ -66,7 +66,7 @@ impl Webhook {
     }
 }
 
-/// Reasons of the Events about the release.
+/// Returns the reasons of the Events about the release.
 fn events(fleet: &Fleet) -> BTreeSet<String> {
     let field = format!(
         "--field-selector=involvedObject.name={}.web",
@@ -80,7 +80,7 @@ fn events(fleet: &Fleet) -> BTreeSet<String> {
 #[test]
 fn what_is_not_ready_any_more_is_told_until_it_is_again() {
     let fleet = fleet("loop-ails", "{interval: 1h}");
-    // Nothing writes a status at first.
+    // No controller writes a status at first.
     fleet.edit_environment(
         "namespace: loop-ails}",
         "namespace: loop-ails, timeout: 5s}",
@@ -121,7 +121,7 @@ fn what_is_not_ready_any_more_is_told_until_it_is_again() {
     ready("False", "Degraded");
     let shown = fleet.run(&["status", "loop-ails"]);
     shown.says("a tooth is broken");
-    // It took no look, and nothing was done about it.
+    // No reconcile and no write happened.
     assert_eq!(looks().to_bits(), seen.to_bits());
     let written = crate::fleet::object_writes(&events);
     assert!(
@@ -132,8 +132,8 @@ fn what_is_not_ready_any_more_is_told_until_it_is_again() {
     assert_eq!(running.number(metric).to_bits(), 1.0_f64.to_bits());
     running.stopped();
 
-    // Another loop does not know whether it still is so, and looks: also one that looks at
-    // the release all the time.
+    // A new controller does not know whether this still applies, so it reconciles. It also
+    // reconciles the release periodically.
     fleet.edit_environment("{interval: 1h}", "{interval: 1s}");
     fleet.push("more often");
     let running = fleet.runs();
@@ -178,7 +178,7 @@ fn people_are_told_once_per_change_of_state() {
         let body: Value = serde_json::from_str(body).unwrap();
         body["text"].as_str().unwrap().to_owned()
     };
-    // It was out of order, and was called again.
+    // The server failed at first, and the call was retried.
     let bodies = webhook.until(&fleet, 1);
     assert!(said(&bodies[0]).contains(" created"), "{bodies:?}");
 
@@ -190,7 +190,7 @@ fn people_are_told_once_per_change_of_state() {
         "{drifted}"
     );
 
-    // The server refuses it, again and again: that is told once.
+    // The server refuses the object repeatedly, which is reported once.
     let refused = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bad}\ndata: {\"a b\": x}\n";
     let secret = format!(
         "apiVersion: v1\nkind: Secret\nmetadata: {{name: s}}\nstringData: {{k: {}}}\n---\n",
@@ -213,7 +213,7 @@ fn people_are_told_once_per_change_of_state() {
     assert!(said(&bodies[3]).starts_with("web deployed: "), "{bodies:?}");
     assert!(said(&bodies[3]).contains("1 updated"), "{bodies:?}");
 
-    // So is a commit that cannot be rendered, although what was good is kept.
+    // A commit that cannot be rendered is reported too, although the last good one is maintained.
     fleet.write("manifests/web/bad.yaml", "kind: [\n");
     fleet.push("broken");
     let bodies = webhook.until(&fleet, 5);
@@ -231,10 +231,10 @@ fn people_are_told_once_per_change_of_state() {
         seen.contains("Refused") || seen.contains("SyncFailed"),
         "{seen:?}"
     );
-    // Who describes the release finds them.
+    // `kubectl describe` shows them.
     let described = fleet.kubectl(&["describe", "release.pleach.dev", "loop-heard.web"]);
     assert!(described.contains("DriftCorrected"), "{described}");
-    // The Event has the counts, and the log the course of the runs.
+    // The Event contains the counts, and the log the progress of the runs.
     let field = "--field-selector=involvedObject.name=loop-heard.web,reason=Deployed";
     let messages = "-o=jsonpath={range .items[*]}{.message}{'\\n'}{end}";
     let counts = fleet.kubectl(&["get", "events", "-n", "default", field, messages]);
@@ -272,7 +272,7 @@ fn good_contents_that_are_brought_back_are_no_drift() {
     fleet.until_ready();
     webhook.until(&fleet, 1);
 
-    // The next one is never ready, and is taken back after that.
+    // The next commit never becomes ready and is reverted.
     fleet.edit_environment("bundle: web,", "bundle: web, timeout: 3s,");
     fleet.write("manifests/web/never.yaml", &never("never"));
     fleet.push_value("first", "second");

@@ -1,4 +1,4 @@
-//! Tests on a real control plane: etcd, kube-apiserver and what belongs to it.
+//! Tests with a real control plane: etcd, kube-apiserver and related programs.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! A product that was generated at random moves to another namespace while a
-//! user writes; `make chaos` has a hundred of them.
+//! A randomly generated product moves to another namespace while a user writes; `make chaos` runs a
+//! hundred of them.
 
 use std::path::Path;
 
@@ -9,8 +9,7 @@ use pleach_testkit::isolated;
 use crate::fleet::Fleet;
 use crate::handover::moving;
 
-/// Its bundle declares stages and a gate, migrates a definition, and goes at the
-/// end.
+/// Seed of a bundle with stages, a gate and a CRD migration, which is uninstalled at the end.
 const SEED: u64 = 3;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -24,8 +23,8 @@ async fn a_random_product_moves_and_nobody_notices() {
     assert!(moved.writes > 0 && moved.judged > 0, "{moved}");
 }
 
-/// The judge is no good where it lets everything pass. What it is fed here was
-/// really seen, of a move that nobody planned: no planner has to be broken for it.
+/// The judge must detect violations. Its input comes from a real move without a plan, so no broken
+/// planner is needed.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_moves_without_a_plan_is_judged() {
     if !isolated::inside("moves::who_moves_without_a_plan_is_judged").unwrap() {
@@ -44,8 +43,7 @@ async fn who_moves_without_a_plan_is_judged() {
     }
 }
 
-/// The release of [`moving`], whose pods make a Secret and Endpoints some time after they
-/// started.
+/// Returns the release of [`moving`] whose pods create a Secret and Endpoints after their start.
 fn making(environment: &'static str) -> Fleet {
     let fleet = moving(environment);
     let declared = "runtimeObjects:\n  - {kind: Secret, name: x-certs, optional: true}\n  - {kind: Endpoints, name: x-leader, optional: true}\nmoves:";
@@ -71,12 +69,12 @@ fn run_time_objects_that_came_later_go_with_the_move() {
     let fleet = making("move-late");
     let there = |object: &str| fleet.exists(&["-n", "move-late-a", object]);
     make(&fleet, "Secret/x-certs", "");
-    // A run without changes records what it finds.
+    // A run without changes records the found objects.
     let (_, events) = fleet.watched(Fleet::applied);
     assert_ne!(events.writes().to_string(), "");
     assert!(there("secret/x-certs"));
     fleet.writes_nothing(Fleet::applied);
-    // One that nobody recorded is found by the plan.
+    // An unrecorded one is found by the plan.
     make(&fleet, "Endpoints/x-leader", "");
     fleet.edit_environment("v1.0.0", "v1.1.0");
     fleet.commit();

@@ -1,5 +1,5 @@
-//! Jobs that run once, by the controllers of a real control plane. A Job that
-//! wants no pods is complete at once; one that wants some never is without nodes.
+//! One-time Jobs with the controllers of a real control plane. A Job without pods is complete at
+//! once; one with pods never completes without nodes.
 
 use pleach_testkit::faults::{Kind, Moment, Seen};
 use serde_json::Value;
@@ -20,7 +20,7 @@ fn fleet(environment: &'static str, timeout: &str) -> Fleet {
     fleet
 }
 
-/// A Job that runs once and reads the ConfigMap `settings`.
+/// Returns a one-time Job that reads the ConfigMap `settings`.
 fn job(spec: &str) -> String {
     format!(
         "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: migrate, annotations: {{pleach.dev/run: once}}}}\nspec:\n  {spec}\n  template:\n    spec:\n      restartPolicy: Never\n      containers: [{{name: c, image: none, envFrom: [{{configMapRef: {{name: settings}}}}]}}]\n"
@@ -29,7 +29,7 @@ fn job(spec: &str) -> String {
 
 const AT_ONCE: &str = "completions: 0";
 
-/// It runs until [`goes_on`] ends it.
+/// Spec of a Job that runs until [`goes_on`] ends it.
 const LASTS: &str = "completionMode: Indexed\n  completions: 1\n  parallelism: 1";
 
 fn deploy(fleet: &Fleet, value: &str, spec: &str) {
@@ -55,7 +55,7 @@ fn outcome(fleet: &Fleet) -> Value {
     runs.values().next().unwrap()["outcome"].clone()
 }
 
-/// The Job that was begun ends while nobody looks; the next run finds it.
+/// Ends the started Job between two runs. The next run detects it.
 fn goes_on(fleet: &Fleet, running: &str) {
     let end = r#"{"spec": {"completions": 0, "parallelism": 0}}"#;
     let job = ["patch", "job", "migrate", "-n", fleet.environment];
@@ -75,13 +75,13 @@ fn a_job_runs_once_for_its_content_and_what_it_reads() {
     let first = uid(&fleet).unwrap();
     assert_eq!(outcome(&fleet), "succeeded");
     fleet.writes_nothing(Fleet::applied);
-    // What its time to live removed is done: no drift, no other run.
+    // A Job removed by its TTL is done: no drift and no second run.
     fleet.kubectl(&["delete", "job", "migrate", "-n", fleet.environment]);
     fleet.diff().ended_with(0);
     fleet.applied();
     assert_eq!(uid(&fleet), None);
     fleet.writes_nothing(Fleet::applied);
-    // What it reads changes: it runs again; and again for another content.
+    // Changed input or content makes the Job run again.
     deploy(&fleet, "b", AT_ONCE);
     fleet.applied();
     let second = uid(&fleet).unwrap();
@@ -90,7 +90,7 @@ fn a_job_runs_once_for_its_content_and_what_it_reads() {
     fleet.applied().says("recreated");
     assert_ne!(uid(&fleet).unwrap(), second);
     fleet.writes_nothing(Fleet::applied);
-    // With it goes what is remembered of it.
+    // Removing the Job removes its history.
     fleet.write("manifests/web/web.yaml", &config_map("settings", "b"));
     fleet.commit();
     fleet.applied();
@@ -107,10 +107,10 @@ fn a_job_that_does_not_end_holds_what_comes_after_and_goes_with_its_release_only
     let running = uid(&fleet).unwrap();
     assert!(!fleet.exists(&["ingress", "later", "-n", fleet.environment]));
     assert_eq!(outcome(&fleet), "begun");
-    // The next run waits for the same one.
+    // The next run waits for the same Job.
     fleet.apply().ended_with(6);
     assert_eq!(uid(&fleet).unwrap(), running);
-    // A changed one waits for its end, and leaving git does not end it.
+    // A changed Job waits for the end of the running one, and removal from git does not end it.
     deploy(&fleet, "b", "completions: 1");
     fleet
         .apply()
@@ -121,7 +121,7 @@ fn a_job_that_does_not_end_holds_what_comes_after_and_goes_with_its_release_only
     fleet.commit();
     fleet.applied().says("it is still running");
     assert_eq!(uid(&fleet).unwrap(), running);
-    // Who takes the release away ends it, and is told.
+    // An uninstall ends it and reports this.
     fleet
         .run(&["uninstall", "once-waits/web", "--yes", "--timeout", "30s"])
         .ended_with(0)
@@ -134,7 +134,7 @@ fn a_job_that_runs_when_the_program_is_killed_is_not_run_again() {
     let mut fleet = fleet("once-killed", "30s");
     deploy(&fleet, "a", LASTS);
     let args = ["apply", "once-killed", "--yes"];
-    // The Job is there; its answer is the last that this run hears of.
+    // The Job was created. The run is killed after that answer.
     let is_job = |seen: &Seen| seen.kind == Kind::Write && seen.path.ends_with("/jobs/migrate");
     assert!(kill::at(&mut fleet, &args, Moment::AfterAnswer, is_job));
     fleet.forget_killed_runs();

@@ -1,6 +1,5 @@
-//! An operator with a custom resource, as `manifests/depot` has it, on a control
-//! plane where its pods answer: installed, upgraded by both triggers, taken away,
-//! dead, and without a right that it needs.
+//! Operator with a custom resource (`manifests/depot`) on a control plane whose pods answer:
+//! installed, upgraded by both triggers, removed, dead, and without a required permission.
 
 use std::path::Path;
 
@@ -15,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use crate::fleet::{self, Fleet, object_writes};
 
-/// The example, installed by a repository, with who lives in the pods.
+/// Installed example with the simulated operator.
 struct Scene {
     fleet: Fleet,
     plane: &'static ControlPlane,
@@ -24,7 +23,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// `install` pins the version of the product, or leaves it to the operator.
+    /// Starts the scene. `install` pins the version of the product, or leaves it to the operator.
     fn start(environment: &'static str, install: &str) -> Self {
         let plane = pleach_testkit::control_plane::start(Options {
             binaries: binaries(),
@@ -54,14 +53,14 @@ impl Scene {
         }
     }
 
-    /// Everything that anybody asked of the server while something was done.
+    /// Returns all requests of all clients during `act`.
     fn all<T>(&self, act: impl FnOnce(&Fleet) -> T) -> (T, Events) {
         let since = Timestamp::now();
         let done = act(&self.fleet);
         (done, fleet::settled(self.plane).since(since))
     }
 
-    /// Nothing was refused to the operator, and its own world was sound.
+    /// Verifies that no request of the operator was refused and its simulation did not fail.
     fn end(self) {
         let events = fleet::settled(self.plane).by_agent("depot-operator");
         let refused = events.filter(|event| event.code() == 403);
@@ -70,13 +69,13 @@ impl Scene {
     }
 }
 
-/// Changes the environment and commits that.
+/// Changes the environment and commits.
 fn change(fleet: &Fleet, from: &str, to: &str) {
     fleet.edit_environment(from, to);
     fleet.commit();
 }
 
-/// What the custom resource says: phase, what is installed, and by which operator.
+/// Returns the status of the custom resource: phase, installed version, and operator version.
 fn told(fleet: &Fleet) -> String {
     fleet.field(
         &["depots.depot.example.org", "depot", "-n", "depot"],
@@ -84,14 +83,14 @@ fn told(fleet: &Fleet) -> String {
     )
 }
 
-/// The image of a Deployment, without its registry.
+/// Returns the image of a Deployment without its registry.
 fn image(fleet: &Fleet, name: &str) -> String {
     let path = "{.spec.template.spec.containers[0].image}";
     let image = fleet.field(&["deployment", name, "-n", "depot"], path);
     image.strip_prefix("docker.io/depot/").unwrap().to_owned()
 }
 
-/// Changes that succeeded, with who made them: `pleach patch deployments/depot-operator`.
+/// Returns the successful writes with their clients: `pleach patch deployments/depot-operator`.
 fn written(events: &Events) -> Vec<String> {
     let events = events.writes();
     let events = events.0.iter().filter(|event| event.code() < 400);
@@ -105,7 +104,7 @@ fn written(events: &Events) -> Vec<String> {
         .collect()
 }
 
-/// These changes were made, the last of each after the last of the one before.
+/// Verifies that these writes happened in this order, by the last occurrence of each.
 #[track_caller]
 fn in_order(written: &[String], expected: &[&str]) {
     let place = |one: &&str| written.iter().rposition(|written| written == one);
@@ -128,7 +127,7 @@ fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
     let scene = Scene::start("harbor", "");
     let fleet = &scene.fleet;
 
-    // Who gives rights has them before he is asked to.
+    // The operator has the permissions to grant before they are needed.
     let (run, events) = scene.all(Fleet::applied);
     run.says("release harbor.depot v1.0.0: deployed");
     assert_eq!(told(fleet), "Deployed v1.0.0 v1.0.0");
@@ -145,11 +144,11 @@ fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
             "depot-operator create deployments/depot-api",
         ],
     );
-    // What the operator changed meanwhile is noted once.
+    // Changes of the operator are recorded once.
     fleet.applied();
     fleet.writes_nothing(Fleet::applied);
 
-    // Locked to the operator: where the operator goes, its operand goes.
+    // Locked to the operator: its operand is upgraded with it.
     change(fleet, "version: v1.0.0", "version: v1.1.0");
     let (_, events) = scene.all(Fleet::applied);
     assert_eq!(told(fleet), "Deployed v1.1.0 v1.1.0");
@@ -164,7 +163,7 @@ fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
         ],
     );
 
-    // And back again, which nothing can wait for before the operator goes.
+    // The downgrade is not waited for before the operator is replaced.
     change(fleet, NEWER, BACK);
     let (_, events) = scene.all(Fleet::applied);
     assert_eq!(told(fleet), "Deployed v1.0.0 v1.0.0");
@@ -179,8 +178,8 @@ fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
     change(fleet, BACK, NEWER);
     fleet.applied();
 
-    // Pinned to what the operator installed before. The plan waits for it, and not
-    // for what the status still says of the former spec.
+    // Pinned to the version that the operator installed before. The plan waits for the new spec and
+    // ignores the status of the previous one.
     change(fleet, "install: \"\"", "install: v1.0.0");
     scene.operator.hang(true);
     change(fleet, "timeout: 40s", "timeout: 3s");
@@ -196,7 +195,7 @@ fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
     assert_eq!(told(fleet), "Deployed v1.0.0 v1.1.0");
     assert_eq!(image(fleet, "depot-api"), "api:v1.0.0");
 
-    // The pin moves in git: nothing but the custom resource is written.
+    // The pin changes in git: only the custom resource is written.
     change(fleet, "install: v1.0.0", "install: v1.1.0");
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(
@@ -206,7 +205,7 @@ fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
     assert_eq!(told(fleet), "Deployed v1.1.0 v1.1.0");
     assert_eq!(image(fleet, "depot-api"), "api:v1.1.0");
 
-    // Back: first what is installed, then who installs it.
+    // Downgrade: first the operand, then the operator.
     fleet.edit_environment("install: v1.1.0", "install: v1.0.0");
     change(fleet, NEWER, BACK);
     let (_, events) = scene.all(Fleet::applied);
@@ -225,10 +224,10 @@ fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
     scene.end();
 }
 
-/// The operator still answers while the custom resource goes.
+/// Uninstalls while the operator still answers.
 fn ends_before_its_operator(scene: &Scene) {
     let fleet = &scene.fleet;
-    // What users have made keeps the release.
+    // Objects of users retain the release.
     let parcel = "apiVersion: depot.example.org/v1\nkind: Parcel\nmetadata: {name: mine, namespace: default}\n";
     let parcel = fleet.file("parcel.yaml", parcel);
     fleet.kubectl(&["apply", "-f", &parcel]);
@@ -238,7 +237,7 @@ fn ends_before_its_operator(scene: &Scene) {
         .says("parcel mine is in store");
     fleet.kubectl(&["delete", "-f", &parcel]);
 
-    // The custom resource goes while its operator answers and cleans up.
+    // The custom resource is removed while its operator answers and cleans up.
     let (run, events) = scene.all(|fleet| fleet.run(&uninstall).ended_with(0));
     run.says("release harbor.depot v1.0.0: uninstalled")
         .says("kept CustomResourceDefinition.apiextensions.k8s.io/depots.depot.example.org: ")
@@ -265,7 +264,7 @@ fn ends_before_its_operator(scene: &Scene) {
     }
 }
 
-/// What the program deleted, in the order of the answers.
+/// Returns the program's deletions, in order of the answers.
 fn deleted(events: &Events) -> Vec<String> {
     let lines = object_writes(events).into_iter();
     lines.filter(|line| line.starts_with("delete ")).collect()
@@ -288,7 +287,7 @@ fn an_operator_that_is_dead_holds_the_end_until_it_is_back() {
     let pods = ["wait", "-n=depot", "pod", "-l=app=depot-operator"];
     fleet.kubectl(&[&pods[..], &["--for=delete", "--timeout=60s"]].concat());
 
-    // What is dead already goes first: it would refuse to let the finalizer go.
+    // The dead webhook is removed first, because it would block the removal of the finalizer.
     let uninstall = ["uninstall", "wreck/depot", "--yes", "--timeout", "4s"];
     let (run, events) = fleet.watched(|fleet| fleet.run(&uninstall).ended_with(6));
     run.says("failed Depot.depot.example.org/depot/depot: not gone after")
@@ -318,7 +317,7 @@ fn an_operator_that_is_dead_holds_the_end_until_it_is_back() {
         assert!(fleet.exists(&["-n", "depot", left]), "{left}");
     }
 
-    // Back, it cleans up. What it made at run time goes with consent.
+    // The restored operator cleans up. Its runtime objects are removed with consent.
     replicas("1");
     let operator = ["-n=depot", "deployment/depot-operator", "--timeout=60s"];
     fleet.kubectl(&[&["rollout", "status"], &operator[..]].concat());
@@ -334,7 +333,7 @@ fn an_operator_that_is_dead_holds_the_end_until_it_is_back() {
     assert!(!fleet.exists(&["crd", "parcels.depot.example.org"]));
     assert!(fleet.exists(&["crd", "depots.depot.example.org"]));
 
-    // One that hangs holds what leaves git in the same way.
+    // A hanging operator blocks the removal from git in the same way.
     fleet.applied();
     assert_eq!(told(fleet), "Deployed v1.0.0 v1.0.0");
     scene.operator.hang(true);
@@ -370,7 +369,7 @@ fn an_operator_that_does_not_run_goes_back_before_what_it_installs() {
     fleet.applied();
     assert_eq!(told(fleet), "Deployed v1.1.0 v1.1.0");
 
-    // No node takes the pods of the newer operator any more.
+    // The pods of the newer operator are no longer scheduled.
     fleet.edit(
         "manifests/depot/v1.1.0/operator.yaml.j2",
         "  template:\n    metadata: {labels: {app: depot-operator}}\n    spec:\n",
@@ -382,7 +381,7 @@ fn an_operator_that_does_not_run_goes_back_before_what_it_installs() {
         .ended_with(6)
         .says("failed Deployment.apps/depot/depot-operator: ");
 
-    // Its webhook lets no custom resource through, and it would install nothing.
+    // Its webhook would refuse any custom resource, and it would install nothing.
     fleet.edit_environment("timeout: 4s", "timeout: 40s");
     fleet.edit_environment("install: v1.1.0", "install: v1.0.0");
     change(fleet, NEWER, BACK);
@@ -415,8 +414,8 @@ fn an_operator_gives_no_right_that_it_lacks() {
     let access = "manifests/depot/v1.1.0/access.yaml";
     fleet.applied();
 
-    // Operator and pin in one commit. The former operator would refuse the pin; it
-    // is not asked: that comes after its successor.
+    // Operator and pin change in one commit. The previous operator would refuse the pin, but the
+    // pin is applied after its successor.
     fleet.edit(access, PARCELS, "");
     fleet.edit_environment("install: \"v1.0.0\"", "install: v1.1.0");
     change(fleet, "version: v1.0.0", "version: v1.1.0");
@@ -428,8 +427,8 @@ fn an_operator_gives_no_right_that_it_lacks() {
         .says("{action: override, check: operator-cannot-grant, kind: ClusterRole, name: depot-api, release: depot, from: v1.0.0, to: v1.1.0, reason: …}")
         .says("nothing was written");
 
-    // What the new version gives beyond that nobody can know before: the server
-    // refuses it, and the custom resource says so.
+    // Further permissions of the new version are unknown beforehand. The server refuses them, and
+    // the custom resource reports it.
     fleet.edit(
         access,
         "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding",
@@ -449,7 +448,7 @@ fn an_operator_gives_no_right_that_it_lacks() {
     assert_eq!(image(fleet, "depot-operator"), "operator:v1.1.0");
     assert_eq!(image(fleet, "depot-api"), "api:v1.0.0");
 
-    // Given what it needs, it gets on.
+    // With the permissions, it continues.
     fleet.edit(access, PARCELS, &format!("{PARCELS}{LEASES}"));
     change(fleet, "timeout: 10s", "timeout: 40s");
     fleet
@@ -458,7 +457,7 @@ fn an_operator_gives_no_right_that_it_lacks() {
     assert_eq!(told(fleet), "Deployed v1.1.0 v1.1.0");
     assert_eq!(image(fleet, "depot-api"), "api:v1.1.0");
 
-    // A field that only the new definition knows is no mistake either.
+    // A field that only the new CRD has is valid too.
     fleet.edit(
         "manifests/depot/v1.1.0/api.yaml",
         "replicas: {type: integer}",

@@ -1,5 +1,5 @@
-//! What is different while a change lasts: on a real server, with the owners of
-//! the fields, and with what is left when the change fails.
+//! Temporary changes during an upgrade on a real server: field ownership, and leftovers of a failed
+//! upgrade.
 
 use pleach_domain::inventory::Store;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::fleet::{Fleet, owners};
 use crate::forged::seal_of_journal;
 use crate::samples::{BUNDLE, config_map, deployment};
 
-/// A release `web` in a namespace that exists, with what its bundle says.
+/// Returns a release `web` in an existing namespace with this bundle.
 fn fleet(environment: &'static str, timeout: &str, sequence: &str) -> Fleet {
     let release =
         format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: {timeout}}}\n");
@@ -84,7 +84,7 @@ fn what_others_have_is_different_while_a_change_lasts_and_theirs_again_after_it(
     assert_eq!(after["data"], before["data"]);
     assert_eq!(owners(&after), ["helm Apply"]);
     assert_eq!(journal(&fleet), None);
-    // Nothing is different for a change that does not come from git.
+    // Corrections without a change in git have no temporary changes.
     fleet.kubectl(&["delete", "configmap", "settings", "-n", fleet.environment]);
     let (_, events) = fleet.watched(Fleet::applied);
     assert!(
@@ -97,8 +97,7 @@ fn what_others_have_is_different_while_a_change_lasts_and_theirs_again_after_it(
 
 #[test]
 fn what_somebody_changed_in_the_meantime_is_theirs() {
-    // The Deployment never gets ready without nodes: the change fails, and the
-    // overlay stays.
+    // Without nodes the Deployment never becomes ready. The upgrade fails, and the overlay remains.
     let fleet = fleet("overlay-moved", "2s", HOLD);
     plant_theirs(&fleet);
     let never = deployment("app").replace("replicas: 0", "replicas: 1");
@@ -122,7 +121,7 @@ fn what_somebody_changed_in_the_meantime_is_theirs() {
         .run(&["status"])
         .ended_with(0)
         .says("ConfigMap/overlay-moved/theirs is different since");
-    // Somebody changes one of its fields; the other is put back.
+    // Another client changes one of its fields. The other field is restored.
     fleet.kubectl(&[
         "patch",
         "configmap",
@@ -134,7 +133,7 @@ fn what_somebody_changed_in_the_meantime_is_theirs() {
         "-p",
         r#"{"data":{"mode":"off"}}"#,
     ]);
-    // The bundle does not want it any more: it is taken back first.
+    // The bundle no longer has the overlay, so it is reverted first.
     fleet.write("manifests/web/bundle.yaml", BUNDLE);
     deploy(&fleet, &deployment("app"));
     fleet
@@ -153,7 +152,7 @@ fn what_was_stopped_runs_again_when_the_change_fails() {
     deploy(&fleet, &deployment("app"));
     fleet.applied();
     let deployed = |replicas: &str| deployment("app").replace("replicas: 0", replicas);
-    // Three pods that never come; another way to wait is not needed.
+    // Three pods that never run; no other wait is needed.
     deploy(&fleet, &deployed("replicas: 3"));
     fleet.apply().ended_with(6);
     let app = || {
@@ -162,7 +161,7 @@ fn what_was_stopped_runs_again_when_the_change_fails() {
             .unwrap()
     };
     assert_eq!(app()["spec"]["replicas"], 3);
-    // Another object fails before the workload is reached: the old one runs again.
+    // Another object fails before the workload is reached. The old one runs again.
     let broken = "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: never}\nspec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}, storageClassName: none, volumeName: none}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: late, annotations: {pleach.dev/after: PersistentVolumeClaim/never}}\n";
     let pods = "volumes: [{name: c, configMap: {name: late}}], containers:";
     let waits = deployed("replicas: 2").replace("containers:", pods);
@@ -202,7 +201,7 @@ fn a_stage_restarts_a_workload_once_for_a_change() {
     assert_eq!(mark(), first);
 }
 
-/// An older version let a bundle patch policies, and wrote no sort into the journal.
+/// An older version allowed overlays on policies and wrote no type to the journal.
 #[test]
 fn an_overlay_on_a_policy_made_by_an_older_version_is_taken_back() {
     let fleet = fleet("overlay-policy", "1m", "");

@@ -1,4 +1,4 @@
-//! Whose an object and its fields are: refused, adopted, in conflict.
+//! Ownership of objects and fields: refused, adopted or in conflict.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rstest::rstest;
 use crate::fleet::{Fleet, object_writes, owners};
 use crate::{kubectl, samples, shared};
 
-/// What lies in the cluster before pleach comes.
+/// Returns the live objects before pleach is used.
 fn live() -> String {
     let settings = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {color: blue, stale: \"yes\"}\n";
     let containers = "[{name: web, image: \"web:1\", env: [{name: GONE, value: x}]}]";
@@ -19,7 +19,7 @@ fn live() -> String {
     [settings, &web].join("---\n")
 }
 
-/// What git has of it, and one object that is new.
+/// Returns the manifests in git: the same objects and a new one.
 fn wanted() -> String {
     let settings =
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\ndata: {color: red}\n";
@@ -27,14 +27,14 @@ fn wanted() -> String {
     [settings, &web, &samples::config_map("new", "v")].join("---\n")
 }
 
-/// A namespace that is there already, and a release for it.
+/// Returns a release for an existing namespace.
 fn fleet(environment: &'static str, manifests: &str) -> Fleet {
     let fleet = Fleet::web(environment, manifests);
     fleet.kubectl(&["create", "namespace", environment]);
     fleet
 }
 
-/// Adds a setting of the release.
+/// Adds a setting to the release.
 fn set(fleet: &Fleet, setting: &str) {
     fleet.edit_environment("bundle: web,", &format!("bundle: web, {setting},"));
     fleet.commit();
@@ -91,7 +91,7 @@ fn objects_of_kubectl_are_refused_then_adopted_and_have_one_owner() {
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(events.writes().to_string(), "");
 
-    // The namespace was there before: it is nobody's member.
+    // The namespace existed before and is not a member.
     let namespace = fleet.get(&["namespace", "adopt"]).unwrap();
     assert!(namespace["metadata"]["labels"]["applyset.kubernetes.io/part-of"].is_null());
 }
@@ -117,7 +117,7 @@ fn wiped_managed_fields_are_repaired() {
     assert_eq!(owners(&live), ["pleach/wiped.web Apply"], "{live}");
     assert_eq!(live["data"], serde_json::json!({"color": "green"}));
 
-    // The record is whole again: what git drops goes.
+    // The record is complete again, so objects that git drops are pruned.
     fleet.edit("manifests/web/web.yaml", "{color: green}", "{tone: dark}");
     fleet.commit();
     fleet.applied();
@@ -274,7 +274,7 @@ fn a_field_that_somebody_keeps_writing_to_is_left_alone_after_three_times() {
         fleet.field(&["release", "fought.web"], message),
         ".data.color of ConfigMap/fought/settings with fighter"
     );
-    // Other objects are corrected all the same, and what git says anew is written.
+    // Other objects are still corrected, and changes in git are applied.
     fleet.kubectl(&["-n", "fought", "delete", "cm/new"]);
     fleet.applied();
     assert!(fleet.exists(&["-n", "fought", "cm/new"]));
@@ -290,7 +290,7 @@ fn an_object_that_somebody_created_meanwhile_is_kept_and_stops() {
     let one = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: NAME}\ndata: {color: red}\n";
     let both = ["first", "second"].map(|name| one.replace("NAME", name));
     let mut fleet = fleet("meanwhile", &both.join("---\n"));
-    // With other fields it is merged, with another value it is a conflict.
+    // Disjoint fields are merged, and different values are a conflict.
     let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
     for (name, literal) in [("first", "more=x"), ("second", "color=blue")] {
         let path = format!("/configmaps/{name}");
@@ -300,8 +300,8 @@ fn an_object_that_somebody_created_meanwhile_is_kept_and_stops() {
                 move |seen| seen.kind == Kind::Write && seen.path.ends_with(&path),
                 Fault::hook(Moment::BeforeForwarding, move || {
                     kubectl::admin(&["-n", "meanwhile", "create", "cm", name, &literal]);
-                    // The hook cuts the connection, so the request is sent again.
-                    // The server keeps times by the second.
+                    // The hook cuts the connection, so the request is repeated. Server timestamps
+                    // have a resolution of one second.
                     std::thread::sleep(Duration::from_millis(1100));
                 }),
             )
@@ -317,14 +317,14 @@ fn an_object_that_somebody_created_meanwhile_is_kept_and_stops() {
     assert_eq!(data("cm/first"), r#"{"color":"red","more":"x"}"#);
     assert_eq!(data("cm/second"), r#"{"color":"blue"}"#);
 
-    // The next plan names whose they are.
+    // The next plan names the owners.
     fleet.through(shared().kubeconfig().to_owned());
     fleet
         .diff()
         .says("its fields are held by kubectl-create")
         .says("add `adopt: [kubectl]`");
 
-    // Neither is pruned when git drops them.
+    // Neither is pruned when git drops it.
     fleet.write(
         "manifests/web/web.yaml",
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata: {a: b}\n",
@@ -336,8 +336,8 @@ fn an_object_that_somebody_created_meanwhile_is_kept_and_stops() {
     }
 }
 
-/// One field was shown to be taken back from them, and they take another one
-/// before it is.
+/// One field was shown as being taken back, and another manager takes a second one before the
+/// apply.
 #[test]
 fn no_other_field_is_taken_than_was_shown() {
     let both =
@@ -378,8 +378,7 @@ fn no_other_field_is_taken_than_was_shown() {
     assert_eq!(tone(&fleet), "dark");
 }
 
-/// Another port is another item of the list, beside which the server takes no
-/// second one of the name.
+/// Another port is another list item, and the server refuses two items of the same name.
 #[test]
 fn ports_that_were_changed_by_hand_come_back() {
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {selector: {app: web}, ports: [{name: http, port: 80}]}\n";
@@ -431,8 +430,8 @@ fn ports_that_were_changed_by_hand_come_back() {
     assert_eq!(object_writes(&events), [""; 0]);
 }
 
-/// What two hands wrote: one of them put something in the way, the other only
-/// holds a field. The one in the way is told, not that others hold fields.
+/// Two managers wrote. One blocks the change, the other only owns a field. The blocker is reported,
+/// not the ownership.
 #[test]
 fn what_the_server_gives_to_nobody_is_told_with_the_reason() {
     let web = samples::deployment_of(
@@ -460,8 +459,8 @@ fn what_the_server_gives_to_nobody_is_told_with_the_reason() {
     assert!(!run.shown().contains("adopt:"), "{}", run.shown());
 }
 
-/// A field that was ours, was taken, and is desired again is ours alone after that run.
-/// A field that another manager had first stays shared.
+/// A field that was ours, was taken, and is desired again is ours alone after that run. A field
+/// that another manager had first stays shared.
 #[test]
 fn a_hot_fix_that_git_takes_over_is_ours_again() {
     let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: app}\ndata: {level: info}\n";
@@ -503,8 +502,8 @@ fn a_hot_fix_that_git_takes_over_is_ours_again() {
         .says("someone holds .data.added");
 }
 
-/// The patch that moves the record of owners to the new version makes the server store
-/// defaults of that version.
+/// The patch that moves managedFields to the new version makes the server store defaults of that
+/// version.
 #[rstest]
 #[case::with_the_field("defaulted", "{a: x, b: z}", r#"{"a":"x","b":"z"}"#)]
 #[case::without_it("defaulted-only", "{a: x, c: m}", r#"{"a":"x","b":"y","c":"m"}"#)]

@@ -1,4 +1,4 @@
-//! `plan --out` and `apply --plan`: what was reviewed is what runs, or nothing.
+//! `plan --out` and `apply --plan`: exactly the reviewed plan runs, or nothing.
 //!
 //! The unit tests of `plan::file` have every reason for which a plan is stale.
 
@@ -12,7 +12,7 @@ fn config(name: &str, color: &str) -> String {
     )
 }
 
-/// A release with objects that are about to change, to go, to come, to stay.
+/// Returns a release with objects to change, delete, create and retain.
 fn reviewed(environment: &'static str) -> Fleet {
     let release =
         format!("- {{name: web, bundle: web, namespace: {environment}, createNamespace: true}}\n");
@@ -47,7 +47,7 @@ fn reviewed(environment: &'static str) -> Fleet {
     fleet
 }
 
-/// Carries out what was reviewed.
+/// Applies the plan file.
 #[track_caller]
 fn carry_out(fleet: &Fleet) -> crate::fleet::Run {
     fleet.run(&["apply", fleet.environment, "--plan", FILE])
@@ -66,7 +66,7 @@ fn what_was_reviewed_is_carried_out_without_a_question() {
     fleet.commit();
     let (_, events) = fleet.watched(|fleet| carry_out(fleet).ended_with(0));
     assert_eq!(object_writes(&events).len(), 4, "{events}");
-    // It is used up: what it would do has been done.
+    // The file is used up, because its changes have been made.
     fleet.writes_nothing(|fleet| {
         carry_out(fleet)
             .ended_with(5)

@@ -1,14 +1,13 @@
-//! Control planes of the tests, with controllers and without a scheduler and nodes.
+//! Control planes for the tests, with controllers but without a scheduler and nodes.
 
 use std::sync::OnceLock;
 
 use pleach::io::throwaway::{ControlPlane, Network, Options};
 use pleach_testkit::control_plane::binaries;
 
-/// Returns the control plane that all tests share which stay in namespaces of
-/// their own.
+/// Returns the control plane shared by all tests that stay in their own namespaces.
 ///
-/// A static is never dropped: the kernel ends its processes with this one.
+/// A static is never dropped, but the kernel ends its processes with this one.
 pub(crate) fn shared() -> &'static ControlPlane {
     static SHARED: OnceLock<ControlPlane> = OnceLock::new();
     SHARED.get_or_init(control_plane)

@@ -1,5 +1,4 @@
-//! What a preview says of a cluster, and whether what was planned is what the
-//! audit log says was written.
+//! Previews with a cluster, and comparisons of plans with the audit log.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +14,7 @@ use serde_json::{Value, json};
 use crate::fleet::{Fleet, PLANTED, Run, WEB};
 use crate::stages::nodes;
 
-/// Two objects and a secret, of which one is about to change.
+/// Two objects and a Secret, one of which changes.
 const APP: &str = "\
 apiVersion: v1
 kind: ConfigMap
@@ -46,7 +45,7 @@ fn preview(fleet: &Fleet, more: &[&str]) -> Run {
     fleet.run(&[&["preview", "--base", "main", "--live"], more].concat())
 }
 
-/// Objects with what happens to them.
+/// Returns the objects with their actions.
 fn actions(release: &Value) -> Vec<String> {
     let objects = release["objects"].as_array().unwrap();
     let words = objects.iter().map(|one| {
@@ -93,7 +92,7 @@ fn the_head_is_shown_against_the_cluster_beside_the_base_and_nothing_is_written(
     assert_eq!(environment["cluster"]["id"], fleet.cluster_id());
     assert_eq!(schema_errors(&document), [""; 0]);
 
-    // What an approval binds to is what `plan` says.
+    // An approval refers to the digest of `plan`.
     fleet
         .run(&["plan", "live", "--out", "plan.json"])
         .ended_with(0);
@@ -112,7 +111,7 @@ fn the_head_is_shown_against_the_cluster_beside_the_base_and_nothing_is_written(
     let page = preview(&fleet, &["-o", "html"]).ended_with(0);
     page.says("In the cluster: 3 to update").says(effects);
 
-    // Merged and applied: that is what happens.
+    // After the merge, exactly this is applied.
     fleet.commit();
     fleet.applied();
     let audited = fleet.audited();
@@ -120,8 +119,8 @@ fn the_head_is_shown_against_the_cluster_beside_the_base_and_nothing_is_written(
     assert_eq!(audited["releases"][0]["written"], 3, "{audited:#}");
 }
 
-/// The author of a pull request who writes a guess elsewhere does not learn from
-/// equal numbers that it is right.
+/// A pull request author who writes a guess elsewhere must not learn from equal mask numbers that
+/// it is right.
 #[test]
 fn a_right_guess_does_not_have_the_number_of_a_live_value() {
     let fleet = fleet("guess");
@@ -193,7 +192,7 @@ fn a_cluster_that_does_not_answer_costs_only_its_part() {
     }
 }
 
-/// A user who may do nothing.
+/// Returns the kubeconfig of a user without permissions.
 fn nobody(fleet: &Fleet) -> String {
     let server = fleet.server();
     let server = server.to_str().unwrap();
@@ -255,7 +254,7 @@ fn differences_between_the_plan_and_the_log_are_told() {
         .says("there is no environment nothing");
 }
 
-/// What is previewed, merged and applied, step by step.
+/// Previews, merges and applies each step.
 fn check_environment(fleet: &Fleet) -> Vec<Value> {
     let previewed = fleet.writes_nothing(|fleet| {
         let run = fleet.run(&[
@@ -326,7 +325,7 @@ fn what_was_previewed_is_what_is_written_over_generated_bundles() {
     }
 }
 
-/// The environments of the project, with what their upgrades are.
+/// The environments of the project, with their upgrades.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_previewed_is_what_is_written_in_our_own_environments() {
     if !isolated::inside("previews::what_was_previewed_is_what_is_written_in_our_own_environments")
@@ -384,7 +383,7 @@ async fn what_was_previewed_is_what_is_written_in_our_own_environments() {
             let planned = live.iter().find(|one| one["release"] == release["release"]);
             let planned = planned.unwrap();
             if planned["counts"]["unchanged"] != count(planned) {
-                // The first apply makes the key of digests between its releases.
+                // The first apply creates the digest key between its releases.
                 if !from.is_empty() {
                     assert_eq!(planned["effects"], release["effects"], "{previewed:#}");
                 }

@@ -1,4 +1,4 @@
-//! What git no longer has: pruned in order, kept, or refused.
+//! Objects that git no longer has: pruned in order, retained or refused.
 
 use pleach_testkit::audit::{Events, ObjectRef};
 use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule};
@@ -12,7 +12,7 @@ const BUNDLE: (&str, &str) = ("manifests/shop/bundle.yaml", samples::BUNDLE);
 
 const ANCHOR: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: anchor}\ndata: {k: v}\n";
 
-/// Objects of several classes of deletion.
+/// Objects of several deletion classes.
 const PARTS: &str = "\
 apiVersion: v1
 kind: ServiceAccount
@@ -34,7 +34,7 @@ metadata: {name: shop}
 spec: {selector: {app: shop}, ports: [{port: 80}]}
 ";
 
-/// A release in v1.0.0 with these files, and v1.1.0 with the anchor alone.
+/// Returns a release at v1.0.0 with these files; v1.1.0 contains only the anchor.
 fn fleet(environment: &'static str, files: &[(&str, &str)]) -> Fleet {
     let release =
         format!("  - {{name: shop, bundle: shop, version: v1.0.0, namespace: {environment}}}\n");
@@ -60,16 +60,17 @@ fn upgrade(fleet: &Fleet) {
     fleet.commit();
 }
 
-/// What was deleted, in the order of the answers, without the state.
+/// Returns the deleted objects in order of the answers, without state.
 pub(crate) fn deleted(events: &Events) -> impl Iterator<Item = &ObjectRef> {
     let deletions = events.0.iter().filter(|event| event.verb == "delete");
-    // What moved since the plan was made is refused once, and looked at again.
+    // A deletion of an object that changed since the plan is refused once, then the object is read
+    // again.
     let done = deletions.filter(|event| event.code() < 400);
     let objects = done.filter_map(|event| event.object_ref.as_ref());
     objects.filter(|object| object.namespace != "pleach-system" && object.api_group != "pleach.dev")
 }
 
-/// Resources of what was deleted.
+/// Returns the resources of the deleted objects.
 pub(crate) fn deletions(events: &Events) -> Vec<String> {
     deleted(events)
         .map(|object| object.resource.clone())
@@ -88,7 +89,7 @@ fn removed_objects_go_in_order_and_only_the_incarnation_that_was_recorded() {
         ],
     );
     fleet.applied();
-    // Only the definition stays: its group is needed by nobody else.
+    // Only the CRD remains. No other object needs its group.
     fleet.edit_environment("v1.0.0", "v1.1.0");
     fleet.extend_environment(
         "consent: [{action: delete, kind: CustomResourceDefinition, name: gears.order.example.org, release: shop, from: v1.0.0, to: v1.1.0}]\n\
@@ -146,7 +147,7 @@ fn another_object_of_the_same_name_is_never_deleted() {
     fleet.applied();
     upgrade(&fleet);
 
-    // Between plan and deletion somebody deletes it and makes a new one.
+    // Between plan and deletion, another client deletes and recreates it.
     let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
     let reborn = Arc::new(Mutex::new(String::new()));
     let uid = reborn.clone();
@@ -174,7 +175,7 @@ fn another_object_of_the_same_name_is_never_deleted() {
     let uid = fleet.field(&["-n", "reborn", "cm/settings"], "{.metadata.uid}");
     assert_eq!(uid, *reborn.lock().unwrap(), "{}", run.shown());
 
-    // It is not of the release, so the next run leaves it alone too.
+    // It does not belong to the release, so the next run does not change it either.
     fleet.through(shared().kubeconfig().to_owned());
     fleet.applied();
     assert_eq!(
@@ -183,7 +184,7 @@ fn another_object_of_the_same_name_is_never_deleted() {
     );
 }
 
-/// Between plan and deletion somebody writes to it.
+/// Between plan and deletion, another client writes to it.
 #[rstest]
 #[case::kept(
     "prune-keep",
@@ -219,7 +220,7 @@ fn what_is_to_stay_by_now_is_not_deleted(
     assert_eq!(proxy.log().faults().count(), 1);
     assert!(fleet.exists(&["-n", environment, "cm/settings"]));
 
-    // The next plan leaves it by itself.
+    // The next plan retains it.
     fleet.through(shared().kubeconfig().to_owned());
     fleet.applied();
     assert!(fleet.exists(&["-n", environment, "cm/settings"]));
@@ -247,7 +248,7 @@ fn what_only_moved_since_the_plan_is_deleted() {
     assert!(!fleet.exists(&["-n", "prune-moved", "cm/settings"]));
 }
 
-/// Protected objects: a namespace with nothing in it, a claim, a definition.
+/// Protected objects: an empty namespace, a claim, and a CRD.
 const PROTECTED: &str = "\
 apiVersion: v1
 kind: Namespace
@@ -297,13 +298,13 @@ fn protected_kinds_need_consent_that_names_the_upgrade() {
     gone.sort();
     assert_eq!(gone, ["gears", "storageclasses"]);
 
-    // Kept again and again, and always listed.
+    // They are retained and listed in every run.
     let (run, events) = fleet.watched(Fleet::applied);
     run.says("kept Namespace/guard-extra: ")
         .says("kept ConfigMap/guard/kept: ");
     assert_eq!(events.writes().to_string(), "");
 
-    // The consent is for an upgrade that is over, and for another release.
+    // The consents are for a finished upgrade and for another release.
     let consent = |release: &str, from: &str| {
         let consents: Vec<String> = [
             ("Namespace", "guard-extra"),
@@ -356,7 +357,7 @@ fn namespaces_with_objects_of_others_stay() {
         "consent: [{action: delete, kind: Namespace, name: tenant-extra, release: shop, from: v1.0.0, to: v1.1.0}]\n",
     );
     fleet.commit();
-    // Looked at while planning already: it is kept, and everything else goes on.
+    // Already detected in the plan: it is retained, and everything else is applied.
     let why = "kept Namespace/tenant-extra: no longer in git; stays because it holds objects of others: ConfigMap/tenant-extra/precious";
     fleet
         .diff()
@@ -365,7 +366,7 @@ fn namespaces_with_objects_of_others_stay() {
     fleet.applied().says(why);
     assert!(fleet.exists(&["-n", "tenant-extra", "cm/precious"]));
     kubectl::admin(&["-n", "tenant-extra", "delete", "cm", "precious"]);
-    // The consent was for an upgrade that is over.
+    // The consent was for a finished upgrade.
     fleet.applied().says("kept Namespace/tenant-extra: ");
     fleet.edit_environment("from: v1.0.0", "from: v1.1.0");
     fleet.commit();
@@ -373,7 +374,7 @@ fn namespaces_with_objects_of_others_stay() {
     assert!(!fleet.exists(&["namespace", "tenant-extra"]));
 }
 
-/// Its definition, and an object of it: the kind is served by then.
+/// Returns a function that creates the CRD and an object, once the kind is served.
 fn makes_a_gear(fleet: &Fleet, group: &str, namespace: &str) -> impl Fn() + Send + Sync + use<> {
     let definition = fleet.file("gears.yaml", &samples::gears(group));
     let gear = fleet.file("gear.yaml", &samples::gear(group));
@@ -400,7 +401,7 @@ fn namespaces_with_objects_of_a_kind_that_came_after_the_plan_stay() {
         "consent: [{action: delete, kind: Namespace, name: between-extra, release: shop, from: v1.0.0, to: v1.1.0}]\n",
     );
     fleet.commit();
-    // When it was planned, nothing was in there, and nobody served the kind.
+    // At the time of the plan, the namespace was empty and the kind was not served.
     fleet.diff().ended_with(10).says("2 to delete");
     let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
     let comes = makes_a_gear(&fleet, "between.example.org", "between-extra");
@@ -437,7 +438,7 @@ fn more_than_the_cap_is_refused_and_nothing_waited_for_prunes_nothing() {
         .says("nothing was written");
     fleet.diff().ended_with(7);
 
-    // Without waiting nothing is pruned, so there is nothing to refuse.
+    // Without waiting, nothing is pruned, so nothing is refused.
     let (run, events) =
         fleet.watched(|fleet| fleet.run(&["apply", "capped", "--yes", "--wait=none"]));
     run.ended_with(0).says(
@@ -453,8 +454,7 @@ fn more_than_the_cap_is_refused_and_nothing_waited_for_prunes_nothing() {
         "False NotVerified"
     );
 
-    // Too little consent, then enough. The upgrade is not over: it still comes
-    // from v1.0.0.
+    // First too little consent, then enough. The upgrade from v1.0.0 is not finished.
     fleet.extend_environment(
         "consent:\n  - {action: prune, release: shop, from: v1.0.0, to: v1.1.0, count: 6}\n",
     );

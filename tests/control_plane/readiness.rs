@@ -1,4 +1,4 @@
-//! What "ready" means to a bundle, and what is said while something is not.
+//! Readiness rules of a bundle, and messages while an object is not ready.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use crate::fleet::Fleet;
 use crate::kubectl;
 use crate::samples::{BUNDLE, config_map, deployment, gear, gears};
 
-/// A release with these files, and what its bundle says.
+/// Returns a release with these files and readiness rules.
 fn fleet(environment: &'static str, rules: &str, files: &[String]) -> Fleet {
     let release =
         format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: 4s}}\n");
@@ -41,11 +41,11 @@ fn a_rule_of_the_bundle_says_when_a_custom_resource_is_ready() {
     };
     phase("Turning");
     fleet.applied();
-    // The rule is kept for when its bundle is gone.
+    // The rule is recorded for the time after the bundle is removed.
     let path = "{.status.record.memory.readiness[0].current}";
     let recorded = fleet.field(&["release", "phases.web"], path);
     assert_eq!(recorded, "status.phase == 'Turning'");
-    // What has failed is not waited for.
+    // Failed objects are not waited for.
     phase("Broken");
     let files = [&files[..], &[config_map("more", "v")]].concat();
     fleet.write("manifests/web/web.yaml", &files.join("---\n"));
@@ -97,7 +97,7 @@ fn what_is_ready_has_to_stay_so() {
     let begun = Instant::now();
     fleet.applied();
     assert!(begun.elapsed() > Duration::from_secs(2));
-    // Longer than there is time for is never long enough.
+    // A stability period longer than the time-out is never reached.
     fleet.edit(
         "manifests/web/bundle.yaml",
         "stableFor: 2s",
@@ -111,7 +111,7 @@ fn what_is_ready_has_to_stay_so() {
         .says("not ready after 4 s: ready, and has to stay so for 60 s");
 }
 
-/// A workload that wants a pod.
+/// Returns a workload with one pod.
 fn wants_one(kind: &str) -> String {
     let text = deployment("app").replace("replicas: 0", "replicas: 1");
     if kind == "StatefulSet" {
@@ -164,7 +164,7 @@ fn a_quota_is_named_by_the_events_of_a_stateful_set() {
 fn an_image_that_cannot_be_pulled_is_named() {
     let fleet = fleet("image", "", &[wants_one("Deployment")]);
     fleet.apply().ended_with(6);
-    // There are no nodes: what a kubelet would say is said for it.
+    // Without nodes, write the status that a kubelet would report.
     let name = fleet.field(&["pods", "-n", "image"], "{.items[0].metadata.name}");
     let patch = "--patch={\"status\":{\"containerStatuses\":[{\"name\":\"app\",\"image\":\"app:1\",\"imageID\":\"\",\"ready\":false,\"restartCount\":0,\"state\":{\"waiting\":{\"reason\":\"ImagePullBackOff\",\"message\":\"no such image app:1\"}}}]}}";
     let pod = format!("pod/{name}");

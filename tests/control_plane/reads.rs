@@ -1,5 +1,4 @@
-//! Reads of single objects without a program: tests look again and again, and to start
-//! kubectl takes more of the machine than the answer.
+//! Reads of single objects without kubectl. Tests poll, and starting kubectl is expensive.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use kube::{Client, Config, Error};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
-/// Names of a kind, where its API is, and whether its objects lie in namespaces.
+/// Names of a kind, its API path, and whether it is namespaced.
 const KINDS: [(&[&str], &str, bool); 12] = [
     (&["cm", "configmap"], "/api/v1 configmaps", true),
     (&["secret"], "/api/v1 secrets", true),
@@ -50,13 +49,13 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 
 static CLIENTS: Mutex<BTreeMap<PathBuf, Client>> = Mutex::new(BTreeMap::new());
 
-/// The object that `kubectl get ARGS` gives, or null where there is none. `None` where kubectl
-/// has to be asked: it understands more, and tells what is wrong.
+/// Returns the object of `kubectl get ARGS`, or null if it does not exist. `None` if kubectl is
+/// needed, because it supports more arguments and reports errors.
 pub(crate) fn read(kubeconfig: &Path, args: &[&str]) -> Option<Value> {
     let path = path(args)?;
     let kubeconfig = kubeconfig.to_owned();
     let (sender, answer) = mpsc::channel();
-    // Tests that are asynchronous may not block on a runtime, but on a channel.
+    // Asynchronous tests must not block on a runtime, but can block on a channel.
     RUNTIME.spawn(async move { sender.send(ask(kubeconfig, &path).await) });
     answer.recv().ok()?
 }
@@ -85,7 +84,7 @@ async fn client(kubeconfig: PathBuf) -> Option<Client> {
     Some(client)
 }
 
-/// Where the object is that a command line of kubectl names.
+/// Returns the path of the object in a kubectl command line.
 fn path(args: &[&str]) -> Option<String> {
     let mut words = args.iter();
     let (mut named, mut namespace) = (Vec::new(), "default");

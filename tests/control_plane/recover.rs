@@ -1,4 +1,4 @@
-//! Lost records, rebuilt from what objects say of themselves.
+//! Recovery of lost records from the objects.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn fleet(environment: &'static str) -> Fleet {
     )
 }
 
-/// Names of the shards of the release.
+/// Returns the names of the release's inventory shards.
 fn shards(fleet: &Fleet) -> Vec<String> {
     let label = format!("pleach.dev/release={}.shop", fleet.environment);
     let names = fleet.kubectl(&[
@@ -100,7 +100,7 @@ fn a_lost_record_is_rebuilt_and_nothing_is_deleted(
     let fleet = fleet(environment);
     fleet.applied();
     let group = format!("{environment}.example.org");
-    // Somebody copied the label, and somebody took it off.
+    // One client copied the label, another removed it.
     let set = fleet.field(
         &["release", &format!("{environment}.shop")],
         r"{.metadata.labels.applyset\.kubernetes\.io/id}",
@@ -137,11 +137,11 @@ fn a_lost_record_is_rebuilt_and_nothing_is_deleted(
         "False Recovered"
     );
 
-    // The next apply is possible, and a further one has nothing to do.
+    // The next apply works, and a further one has nothing to do.
     fleet.applied().says("deployed");
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(events.writes().to_string(), "");
-    // What was rebuilt is a member again: it goes when git drops it.
+    // The recovered object is a member again and is pruned when git drops it.
     fleet.edit(
         "manifests/shop/all.yaml",
         &samples::config_map("settings", "v"),
@@ -153,8 +153,8 @@ fn a_lost_record_is_rebuilt_and_nothing_is_deleted(
     assert!(fleet.exists(&["-n", environment, "cm/copied"]));
 }
 
-/// Somebody creates an object between the plan and its apply, which fails then;
-/// also after the record was lost the object is theirs.
+/// Another client creates an object between plan and apply, which then fails. The object still
+/// belongs to that client after the record is lost.
 #[test]
 fn what_somebody_else_made_stays_theirs_when_the_record_is_lost() {
     let mut fleet = fleet("lost-kept");
@@ -193,7 +193,7 @@ fn what_somebody_else_made_stays_theirs_when_the_record_is_lost() {
         .ended_with(0)
         .says("never to be deleted, as somebody else made it: ConfigMap/lost-kept/late")
         .says("found: ConfigMap/lost-kept/settings");
-    // Git drops it, and it stays.
+    // Git drops it, and it is retained.
     fleet.edit(
         manifests,
         &samples::config_map("late", "v"),
@@ -214,7 +214,7 @@ fn a_lost_record_stops_everything_until_it_is_rebuilt() {
     let (run, events) = fleet.watched(Fleet::apply);
     run.ended_with(4).says("`pleach recover stopped/shop`");
     assert_eq!(events.writes().to_string(), "");
-    // It asks, and a shown plan is as far as it goes without an answer.
+    // It prompts. Without an answer it only shows the plan.
     fleet
         .writes_nothing(|fleet| fleet.run(&["recover", "stopped/shop"]).ended_with(2))
         .says("--yes");
@@ -240,8 +240,7 @@ fn what_nobody_remembers_is_not_taken_for_a_first_apply() {
     fleet.applied();
 }
 
-/// A backup that is restored without status, or somebody's patch: the object is
-/// there, and says nothing.
+/// A backup restored without status, or a patch: the object exists without content.
 #[rstest]
 #[case::what_git_still_has("emptied", false)]
 #[case::what_git_has_no_more("emptied-kinds", true)]
@@ -262,7 +261,7 @@ fn a_record_that_was_emptied_is_not_taken_for_a_first_apply(
         empty,
     ]);
     if is_dropped {
-        // Of a kind that the release had none of.
+        // A kind that the release did not contain.
         let role = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: other}\n";
         fleet.write("manifests/shop/all.yaml", role);
         fleet.commit();
@@ -285,7 +284,7 @@ fn a_record_that_was_emptied_is_not_taken_for_a_first_apply(
     }
 }
 
-/// Killed between the object that holds its record and what that says.
+/// Killed between the creation of the record object and its content.
 #[test]
 fn a_first_run_that_left_an_empty_record_goes_on() {
     let fleet = Fleet::web("begun", &samples::config_map("settings", "v"));

@@ -1,4 +1,4 @@
-//! Fields that cannot change: the object is deleted and created anew.
+//! Immutable fields: the object is deleted and recreated.
 
 use rstest::rstest;
 
@@ -94,7 +94,7 @@ fn nothing_is_deleted_for_what_the_server_would_refuse() {
         .run(&["apply", "invalid", "--yes", "--wait=none"])
         .ended_with(0);
     let before = uid(&fleet, &["-n", "invalid", "job/once"]);
-    // Immutable, and no Job may have it either.
+    // The field is immutable and invalid for any Job.
     fleet.edit(
         WEB,
         "restartPolicy: Never, containers: [{name: once,",
@@ -114,7 +114,7 @@ fn a_quota_that_the_former_object_fills_is_in_nobodys_way() {
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: fixed}\nimmutable: true\ndata: {k: v}\n";
     let fleet = Fleet::web("full", fixed);
     fleet.applied();
-    // The cluster puts another one into every namespace.
+    // The cluster adds another one to every namespace.
     let limit = |count: &str| {
         let quota = format!(
             "apiVersion: v1\nkind: ResourceQuota\nmetadata: {{name: few}}\nspec: {{hard: {{configmaps: \"{count}\"}}}}\n"
@@ -132,7 +132,7 @@ fn a_quota_that_the_former_object_fills_is_in_nobodys_way() {
     let before = uid(&fleet, &["-n", "full", "cm/fixed"]);
     fleet.edit(WEB, "{k: v}", "{k: w}");
     fleet.commit();
-    // More than allowed: nothing is deleted for what could not come back.
+    // Above the quota, nothing is deleted, because it could not be recreated.
     limit("1");
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(7))
@@ -199,8 +199,8 @@ fn immutable_fields_are_refused_before_anything_is_written() {
     assert_eq!(uid(&fleet, &["-n", "stiff", "pvc/data"]), claim);
 }
 
-/// The line that it prints is the one that is needed. A bundle without versions:
-/// the revision moves with the consent itself.
+/// Returns the consent that the program prints. The bundle is unversioned, so the consent itself
+/// changes the revision.
 fn printed_consent(run: &crate::fleet::Run, environment: &str) -> String {
     let file = format!("environments/{environment}.yaml: ");
     let line = run
@@ -308,8 +308,8 @@ immutable: true
 data: {k: v}
 ";
 
-/// A release has an object that cannot change. Another manager applied the same
-/// of it, and git changes it then.
+/// Returns a release with an immutable object that another manager also applied, and that git then
+/// changes.
 fn fixed(environment: &'static str, manager: &str) -> Fleet {
     let fleet = Fleet::web(environment, FIXED);
     fleet.applied();
@@ -322,7 +322,7 @@ fn fixed(environment: &'static str, manager: &str) -> Fleet {
     fleet
 }
 
-/// Another release is somebody else, too.
+/// Another release is another manager, too.
 #[rstest]
 #[case::of_somebody("stiff-theirs", "somebody")]
 #[case::of_another_release("stiff-other", "pleach/other.web")]
@@ -356,8 +356,8 @@ fn what_is_adopted_of_a_field_that_cannot_change_stands_against_nothing() {
     fleet.writes_nothing(Fleet::applied);
 }
 
-/// The release that hands over is pleach by another name: the field is what
-/// stands against it, not who holds it.
+/// The previous release is another field manager of pleach. The immutable field is the obstacle,
+/// not the ownership.
 #[test]
 fn what_is_handed_over_with_a_field_that_cannot_change_is_told_as_such() {
     let environment = "stiff-moved";
@@ -374,7 +374,7 @@ fn what_is_handed_over_with_a_field_that_cannot_change_is_told_as_such() {
         .says("cannot be changed on an existing object")
         .says("only an object that this release has applied is recreated");
     assert!(!run.stderr.contains("holds .data"), "{}", run.shown());
-    // As it is, it is taken over; then it may be made anew.
+    // It is adopted unchanged, then it can be recreated.
     fleet.edit(WEB, "k: w", "k: v");
     fleet.commit();
     fleet.applied();

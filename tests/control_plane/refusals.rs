@@ -1,4 +1,4 @@
-//! What goes wrong before anything is written: place, cause, next step, code.
+//! Failures before any write: location, cause, hint and exit code.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn fleet(environment: &'static str) -> Fleet {
     )
 }
 
-/// Every text is said, and nothing was written.
+/// Verifies that every text is printed and nothing is written.
 #[track_caller]
 fn refused(fleet: &Fleet, args: &[&str], code: i32, says: &[&str]) {
     let run = fleet.writes_nothing(|fleet| fleet.run(args).ended_with(code));
@@ -103,7 +103,7 @@ fn errors_in_the_repository_name_file_and_line() {
 }
 
 #[test]
-fn unknown_fields_of_objects_are_refused_before_the_server_is_asked() {
+fn unknown_fields_of_objects_are_refused_before_a_write() {
     let fleet = fleet("strict");
     fleet.kubectl(&["create", "namespace", "strict"]);
     fleet.edit(
@@ -121,7 +121,7 @@ fn unknown_fields_of_objects_are_refused_before_the_server_is_asked() {
             .says("ConfigMap/strict/plain")
             .says("`imutable` is no field of ConfigMap");
     }
-    // A newer server may have the field: it decides.
+    // A newer server can have the field, so it decides.
     let id = fleet.cluster_id();
     fleet.edit_environment(&id, &format!("{id}, kubernetes: \"1.99\""));
     fleet.commit();
@@ -146,7 +146,7 @@ fn the_cluster_must_be_the_one_that_is_meant() {
     refused(&fleet, &apply, 7, &says);
     refused(&fleet, &["diff", "meant"], 7, &says);
 
-    // Named by the flag alone.
+    // Named only by the flag.
     fleet.edit_environment(&format!("cluster: {{id: {wrong}}}\n"), "");
     fleet.commit();
     refused(
@@ -175,9 +175,9 @@ fn the_cluster_must_be_the_one_that_is_meant() {
     fleet
         .run(&["apply", "meant", "--yes", "--cluster-id", &id])
         .ended_with(0);
-    // The second time it is known.
+    // The second time, the cluster is known.
     fleet.applied();
-    // Also for a release that comes later.
+    // Also for a release that is added later.
     let second = RELEASES
         .replace("name: web", "name: second")
         .replace("NAME", "meant-b");
@@ -300,7 +300,7 @@ fn servers_that_do_not_answer_are_given_up_in_time(
     let mut fleet = fleet(environment);
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    // The kernel accepts connections, and nobody ever answers them.
+    // The kernel accepts connections, but no process answers.
     let listener = listens.then_some(listener);
     let kubeconfig = fleet.file(
         "kubeconfig",

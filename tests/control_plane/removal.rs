@@ -1,4 +1,4 @@
-//! Releases that go as a whole: taken out of git, or uninstalled.
+//! Removal of whole releases: from git, or by uninstall.
 
 mod hindered;
 mod killed;
@@ -13,7 +13,7 @@ use crate::prune::deletions;
 use crate::suspensions::apart;
 use crate::{kubectl, samples};
 
-/// One object of each class of deletion, and one of each protected kind.
+/// Returns an object of each deletion class and of each protected kind.
 fn everything(environment: &str) -> String {
     let group = format!("{environment}.example.org");
     let parts = format!(
@@ -53,7 +53,7 @@ spec: {{storageClassName: {environment}, accessModes: [ReadWriteOnce], resources
     .join("---\n")
 }
 
-/// A release `shop` with these manifests; nothing in it is waited for long.
+/// Returns a release `shop` with these manifests and short waits.
 fn fleet(environment: &'static str, manifests: &str) -> Fleet {
     Fleet::new(
         environment,
@@ -71,7 +71,7 @@ fn release(environment: &str) -> String {
     )
 }
 
-/// Takes the release out of the environment file, and its bundle out of git.
+/// Removes the release from the environment file, and its bundle from git.
 fn take_out(fleet: &Fleet) {
     fleet.edit_environment(&release(fleet.environment), "");
     fleet.edit_environment("releases:\n", "releases: []\n");
@@ -79,7 +79,7 @@ fn take_out(fleet: &Fleet) {
     fleet.commit();
 }
 
-/// Whether anything of a release's state is left.
+/// Returns whether any state of the release remains.
 fn has_state(fleet: &Fleet) -> bool {
     let release = format!("{}.shop", fleet.environment);
     let label = format!("pleach.dev/release={release}");
@@ -118,7 +118,7 @@ fn uninstall_takes_everything_away_in_order_and_keeps_what_is_protected() {
     fleet.applied();
     kubectl::admin(&["-n", "leave", "create", "cm", "of-others"]);
 
-    // It shows the plan and asks; without a terminal it needs --yes.
+    // It shows the plan and prompts. Without a terminal it needs --yes.
     fleet
         .writes_nothing(|fleet| fleet.run(&["uninstall", "leave/shop"]).ended_with(2))
         .says("--yes");
@@ -161,8 +161,8 @@ fn uninstall_takes_everything_away_in_order_and_keeps_what_is_protected() {
         assert_eq!(marks(&fleet, kept), ["pleach.dev/released"], "{kept:?}");
     }
 
-    // A second time there is nothing to uninstall; and what was kept comes back
-    // to a release of the same name without `adopt`.
+    // A second uninstall has nothing to do. Retained objects return to a release of the same name
+    // without `adopt`.
     fleet
         .run(&["uninstall", "leave/shop", "--yes"])
         .ended_with(1)
@@ -212,7 +212,7 @@ fn a_release_that_left_git_waits_for_its_consent() {
         )
         .says(line);
 
-    // Nothing is deleted; the record says why it is not ready, once.
+    // Nothing is deleted. The record contains the reason once.
     let (run, events) = fleet.watched(Fleet::applied);
     run.says("release waits.shop v1.0.0: removed")
         .says("kept ConfigMap/waits/settings: no longer in git");
@@ -226,7 +226,8 @@ fn a_release_that_left_git_waits_for_its_consent() {
         .writes_nothing(Fleet::applied)
         .says("release waits.shop v1.0.0: removed");
 
-    // With consent it goes, and what is protected stays without its own.
+    // With consent the release is removed. Protected objects without their own consent are
+    // retained.
     fleet.extend_environment(&format!(
         "consent:\n  - {line}\n  - {{action: delete, kind: PersistentVolumeClaim, name: data, release: shop, from: v1.0.0}}\n"
     ));
@@ -287,7 +288,7 @@ fn an_environment_without_its_file_is_suspended_and_can_be_uninstalled() {
         .says("environment vanish is not in git");
     assert!(!fleet.exists(&["-n", "vanish", "cm/settings"]));
     assert!(!has_state(&fleet));
-    // Where there is no cluster, the file is missing all the same.
+    // Without a cluster, the missing file is still reported.
     fleet.through("/nowhere".into());
     fleet
         .apply()
@@ -308,7 +309,7 @@ fn a_repository_uninstalls_only_what_is_its_own() {
                 .ended_with(7)
         })
         .says("belongs to the repository `alien`, not to `another`");
-    // Nor does it take it for one of its own that left git.
+    // It is not treated as a removed release of this repository either.
     take_out(&fleet);
     fleet.writes_nothing(Fleet::applied);
 }

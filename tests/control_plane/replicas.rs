@@ -1,4 +1,4 @@
-//! Several replicas of the loop share its environments, and follow each other.
+//! Controller replicas share environments and take over from each other.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::symlink;
@@ -16,11 +16,11 @@ use crate::loop_run::{Loop, fleet};
 use crate::samples::deployment;
 use crate::shared;
 
-/// Longest until a replica that was killed is followed.
+/// Maximum time until a killed replica is replaced.
 const FOLLOWED: Duration = Duration::from_secs(15);
 
 impl Fleet {
-    /// Starts a replica that the audit log knows by a name of its own.
+    /// Starts a replica as its own user, for the audit log.
     #[track_caller]
     fn replica(&mut self, user: &str, more: &[&str]) -> Loop {
         let kubeconfig = shared().kubeconfig_for_user(user, &["system:masters"]);
@@ -38,14 +38,14 @@ impl Fleet {
         self.runs_with(&[&args[..], more].concat())
     }
 
-    /// Writes of objects by a user since a moment.
+    /// Returns the object writes of a user since a time.
     #[expect(clippy::unused_self, reason = "reads like what else a fleet tells")]
     fn written_by(&self, user: &str, since: Timestamp) -> Vec<String> {
         let events = settled(shared()).since(since);
         object_writes(&events.filter(|event| event.user.username == user))
     }
 
-    /// Waits until this many replicas see each other.
+    /// Waits until these replicas see each other.
     #[track_caller]
     fn until_there(&self, replicas: &[&Loop]) {
         let wanted = f64::from(u32::try_from(replicas.len()).unwrap());
@@ -59,12 +59,12 @@ impl Fleet {
 
 impl Loop {
     fn leads(&self, environment: &str) -> bool {
-        let metric = format!("pleach_environment_led{{environment=\"{environment}\"}}");
+        let metric = format!("pleach_environment_leader{{environment=\"{environment}\"}}");
         self.number(&metric) > 0.0
     }
 }
 
-/// The replica that leads an environment, and the other one.
+/// Returns the leader of an environment, then the other replica.
 #[track_caller]
 fn sorted(fleet: &Fleet, environment: &str, one: Loop, two: Loop) -> (Loop, Loop) {
     let first = fleet.until("a leader", |_| {
@@ -81,7 +81,7 @@ fn sorted(fleet: &Fleet, environment: &str, one: Loop, two: Loop) -> (Loop, Loop
 #[test]
 fn environments_are_shared_and_a_replica_that_ends_is_followed_at_once() {
     let mut fleet = fleet("replica-drain", "{interval: 1h}");
-    // What git does not have is led too, and told of by one replica alone.
+    // Environments that git does not have also have a leader, and only one replica reports them.
     let others: Vec<String> = (0..20).map(|number| format!("none-{number}")).collect();
     for name in &others {
         fleet.repo.git(&["branch", &format!("env/{name}")]).unwrap();
@@ -97,7 +97,7 @@ fn environments_are_shared_and_a_replica_that_ends_is_followed_at_once() {
     assert!(others.iter().any(|name| two.leads(name)));
     fleet.until_value("first");
 
-    // A push that the other replica is told of reaches the one that leads.
+    // A push webhook to the other replica reaches the leader.
     let (leader, other) = sorted(&fleet, "replica-drain", one, two);
     let looks = || leader.looks("replica-drain", "web", "deployed");
     fleet.until("the first look", |_| (looks() > 0.0).then_some(()));
@@ -113,7 +113,7 @@ fn environments_are_shared_and_a_replica_that_ends_is_followed_at_once() {
     fleet.until_ready();
     assert_eq!(other.get("/readyz").0, 200, "who waits is ready too");
 
-    // The leader ends in the middle of a wait.
+    // The leader ends during a wait.
     fleet.write(
         "manifests/web/slow.yaml",
         &deployment("slow").replace("replicas: 0", "replicas: 1"),
@@ -161,7 +161,7 @@ fn a_replica_that_is_killed_in_the_middle_of_a_run_is_followed_within_15_seconds
         &deployment("slow").replace("replicas: 0", "replicas: 1"),
     );
     fleet.push("slow");
-    // It waits, and has the Lease of the release.
+    // It waits and holds the Lease of the release.
     fleet.until("slow", |fleet| {
         let there = fleet.exists(&["deployment", "slow", "-n", "replica-kill"]);
         let held = fleet.exists(&["lease", "replica-kill.web", "-n", "pleach-system"]);
@@ -196,7 +196,7 @@ fn a_replica_that_comes_back_too_late_writes_nothing() {
         let there = fleet.exists(&["deployment", "slow", "-n", "replica-late"]);
         there.then_some(())
     });
-    // It stands still in the middle of its run, as in a pause of the machine.
+    // It is stopped during a run, as in a machine pause.
     leader.running.signal("STOP");
     fleet.remove("manifests/web/slow.yaml");
     fleet.push_value("first", "second");
@@ -232,7 +232,7 @@ fn a_replica_that_takes_no_part_syncs_nothing_until_it_does_again() {
     fleet.until_ready();
     assert!(replica.leads("replica-out"));
 
-    // Its Lease goes, and there is no place for another one.
+    // Its Lease is deleted and cannot be recreated.
     fleet.kubectl(&["delete", "namespace", meet]);
     replica
         .running
@@ -240,12 +240,13 @@ fn a_replica_that_takes_no_part_syncs_nothing_until_it_does_again() {
     fleet.until("it to lead nothing", |_| {
         (!replica.leads("replica-out")).then_some(())
     });
-    let fetches = || replica.number("pleach_verb_duration_seconds_count{verb=\"fetch\"}");
+    let fetches =
+        || replica.number("pleach_reconcile_phase_duration_seconds_count{phase=\"fetch\"}");
     fleet.writes_nothing(|fleet| {
         fleet.push_value("first", "second");
         let seen = fetches();
         replica.pushed();
-        // The second of them began after the push.
+        // The second fetch started after the push.
         fleet.until("two fetches", |_| (fetches() > seen + 1.5).then_some(()));
     });
     assert_eq!(fleet.value().as_deref(), Some("first"));
@@ -276,7 +277,7 @@ fn the_state_of_a_commit_is_that_of_all_clusters() {
     let (token, api) = (fleet.file("token", TOKEN), forge.api());
     let url = git.url("example/fleet.git");
     let url = format!("{url}\n    forge: {{kind: github, url: \"{api}\", tokenFile: {token}}}");
-    // Each environment is on two clusters, and its file names the first one only.
+    // Each environment is on two clusters, and its file contains only the first one.
     let mut config = fleet.configuration_text(&url, "");
     let grants = config.find("      - name:").unwrap();
     config.truncate(grants);
@@ -311,7 +312,7 @@ fn the_state_of_a_commit_is_that_of_all_clusters() {
         });
     }
     for name in &names {
-        // That the first cluster has the commit is no success, and one replica speaks for both.
+        // The commit on the first cluster alone is not a success, and one replica reports for both.
         let told = states(name);
         let told: Vec<&str> = told.iter().map(String::as_str).collect();
         assert!(
@@ -354,7 +355,7 @@ fn our_own_release_goes_after_all_others() {
     fleet.until_value("first");
     let own = |fleet: &Fleet| fleet.exists(&["configmap", "self", "-n", "replica-last"]);
     assert!(!own(&fleet));
-    // The other one fails, and does not hold ours for ever.
+    // The other release fails but does not block ours forever.
     fleet.until("our own release", |fleet| own(fleet).then_some(()));
     assert!(running.looks("replica-last", "web", "failed") > 0.0);
     running.stopped();

@@ -1,5 +1,5 @@
-//! How many requests a few hundred objects take: each task costs what it has
-//! to do, and nothing per object that is as wanted.
+//! Request counts for a few hundred objects: the cost is proportional to the changes, without
+//! requests per unchanged object.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -39,14 +39,14 @@ async fn requests_follow_what_changed() {
     assert_eq!(none.requests.dry_runs, 0, "{none:?}");
     assert_eq!(none.requests.writes, 0, "{none:?}");
 
-    // What changed is read in full, and asked for once.
+    // Changed objects are read in full and dry-run once.
     let diff = of(Task::Diff, Tool::Pleach);
     assert_eq!(diff.requests.dry_runs, changes, "{diff:?}");
     assert_eq!(diff.requests.writes, 0, "{diff:?}");
     assert!(diff.requests.reads <= budget + changes, "{diff:?}");
 
-    // Applying it asks for the rights too, takes the Lease, reads the record once
-    // more, and records before and after.
+    // An apply also checks permissions, acquires the Lease, reads the record again, and records
+    // before and after.
     let one_percent = of(Task::OnePercent, Tool::Pleach);
     assert_eq!(one_percent.object_writes, changes, "{one_percent:?}");
     assert_eq!(one_percent.requests.dry_runs, changes, "{one_percent:?}");
@@ -57,7 +57,7 @@ async fn requests_follow_what_changed() {
         "{one_percent:?}"
     );
 
-    // The measure of all this sends everything, always.
+    // kubectl as the reference always sends everything.
     for task in [Task::FirstApply, Task::NoOp, Task::OnePercent] {
         assert_eq!(of(task, Tool::Kubectl).object_writes, objects);
     }
@@ -66,8 +66,8 @@ async fn requests_follow_what_changed() {
     assert_eq!(report.json()["cases"].as_array().map(Vec::len), Some(4));
 }
 
-/// Objects that are ready as soon as they exist, and Deployments without pods, which
-/// their controller has to say first.
+/// Returns objects that are ready at once, and Deployments without pods, whose status comes from
+/// their controller.
 fn objects(number: usize) -> String {
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{number}}}\ndata: {{n: '{number}'}}\n---\n\

@@ -1,4 +1,4 @@
-//! Pods that are replaced when what they read changes.
+//! Restarts of pods whose configuration changes.
 
 use crate::fleet::{Fleet, WEB, object_writes};
 use crate::samples;
@@ -15,7 +15,7 @@ metadata: {name: access}
 stringData: {password: first}
 ";
 
-/// A Deployment that reads its configuration, and one that does not.
+/// Returns a Deployment that reads its configuration, and one that does not.
 fn manifests() -> String {
     let sources = "[{configMapRef: {name: settings}}, {secretRef: {name: access}}]";
     let containers = format!("[{{name: web, image: \"web:1\", envFrom: {sources}}}]");
@@ -33,7 +33,7 @@ fn stamp(fleet: &Fleet, name: &str) -> String {
 fn pods_are_replaced_when_git_changes_what_they_read() {
     let fleet = Fleet::web("restarting", &manifests());
     fleet.edit_environment("bundle: web,", "bundle: web, restartOnConfigChange: true,");
-    // The key of digests is in that namespace, and made by the first apply.
+    // The digest key is in that namespace, created by the first apply.
     fleet.extend_environment("state: {kind: ConfigMap, namespace: restarting}\n");
     fleet.kubectl(&["create", "namespace", "restarting"]);
     fleet.commit();

@@ -1,5 +1,5 @@
-//! A move that is killed once the registrations of the former pods are gone: it
-//! goes on as a move, by what its journal says. Its bundle says nothing of one.
+//! A move is killed after the registrations of the previous pods were deleted. It continues as a
+//! move from its journal, without declarations in the bundle.
 
 use http::Method;
 use pleach_testkit::faults::{Fault, FaultProxy, Kind, Moment, Rule, Seen};
@@ -11,7 +11,7 @@ use crate::samples::{BUNDLE, deployment};
 use crate::stages::nodes;
 use crate::succession::places;
 
-/// A controller that must not run twice, and its Service.
+/// Returns a controller that must not run twice, and its Service.
 fn product(namespace: &str) -> String {
     let name = format!("{{name: controller, namespace: {namespace}}}");
     let controller = deployment("controller")
@@ -22,8 +22,8 @@ fn product(namespace: &str) -> String {
     )
 }
 
-/// The first version runs, its pods have registered themselves for a group, and
-/// git has the second, which lies in another namespace.
+/// Returns a fleet whose first version runs with registrations of its pods. Git has the second one
+/// in another namespace.
 fn fleet(environment: &'static str, group: &str) -> Fleet {
     let [a, b] = places(environment);
     let release = "  - {name: shop, bundle: shop, version: v1.0.0, timeout: 40s}\n";
@@ -44,7 +44,7 @@ fn fleet(environment: &'static str, group: &str) -> Fleet {
     fleet
 }
 
-/// The file of what the pods of the first version register.
+/// Returns the file with the registration of the first version's pods.
 fn hook(fleet: &Fleet, group: &str) -> String {
     let environment = fleet.environment;
     let [a, _] = places(environment);
@@ -57,7 +57,7 @@ fn hook(fleet: &Fleet, group: &str) -> String {
     fleet.file("hook.yaml", &hook)
 }
 
-/// After what the first run is killed.
+/// Point after which the first run is killed.
 #[derive(Debug, Clone, Copy)]
 enum After {
     Unregistered,
@@ -107,9 +107,9 @@ fn a_move_that_is_killed_goes_on_as_a_move(
     let started = at(&format!("patch apps deployments {b}/controller"));
     let emptied = at(&format!("patch apps deployments {a}/controller"));
     match after {
-        // It is not before its successor runs.
+        // Before its successor runs, it is not emptied.
         After::Unregistered => assert!(emptied.is_some() && emptied < started, "{writes:#?}"),
-        // Nor is what was emptied started again.
+        // The scaled-down workload is not started again.
         After::Emptied => assert_eq!(emptied, None, "{writes:#?}"),
     }
     let deleted = at(&format!("delete apps deployments {a}/controller"));
@@ -122,7 +122,7 @@ fn a_move_that_is_killed_goes_on_as_a_move(
     fleet.writes_nothing(Fleet::applied);
 }
 
-/// Pods that register whenever they find that they are not, until they are gone.
+/// Pods that register again until they are deleted.
 #[test]
 fn what_the_former_pods_register_anew_goes_once_they_are_gone() {
     let environment = "resume-again";
@@ -160,8 +160,7 @@ fn what_the_former_pods_register_anew_goes_once_they_are_gone() {
     assert!(!fleet.exists(&["validatingwebhookconfiguration", environment]));
 }
 
-/// Git goes back from where the run was killed: nothing was lost, and what is
-/// there of the second version goes.
+/// Git reverts after the kill: nothing is lost, and objects of the second version are removed.
 #[test]
 fn a_move_that_is_killed_goes_back() {
     let environment = "resume-back";

@@ -1,5 +1,5 @@
-//! Few rights: what docs/permissions/*.yaml grants is enough, and nothing that
-//! is not granted is asked for again and again.
+//! Minimal permissions: docs/permissions/*.yaml is sufficient, and forbidden requests are not
+//! repeated.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ pub(crate) const BUNDLE: (&str, &str) = (
     "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n",
 );
 
-/// Eight kinds in one namespace.
+/// Manifests of eight kinds in one namespace.
 pub(crate) const APP: &str = "\
 apiVersion: v1
 kind: ServiceAccount
@@ -61,10 +61,10 @@ metadata: {name: shop}
 spec: {defaultBackend: {service: {name: shop, port: {number: 80}}}}
 ";
 
-/// Kinds of the application.
+/// Number of kinds of the application.
 const KINDS: usize = 8;
 
-/// A second version: one object less, one changed.
+/// Returns the second version: one object removed, one changed.
 pub(crate) fn second() -> String {
     let (first, last) = APP
         .split_once("---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy")
@@ -73,15 +73,15 @@ pub(crate) fn second() -> String {
     format!("{first}---\n{last}").replace("hello", "welcome")
 }
 
-/// A team that may do what a page of the documentation grants, in a namespace.
+/// Team with the permissions of a documentation page in a namespace.
 pub(crate) struct Team {
     pub(crate) fleet: Fleet,
     user: String,
 }
 
 impl Team {
-    /// Makes the namespaces, grants the rights in each of them, and commits an
-    /// application in two versions whose state is kept in the first.
+    /// Creates the namespaces, grants the permissions in each, and commits an application with two
+    /// versions whose state is in the first namespace.
     pub(crate) fn new(
         environment: &'static str,
         grants: &str,
@@ -122,15 +122,14 @@ impl Team {
         self.fleet.through(file);
     }
 
-    /// What was asked of the server on behalf of the team.
+    /// Returns the requests of the team's account during `act`.
     fn asked<T>(&self, act: impl FnOnce(&Fleet) -> T) -> (T, Events) {
         self.fleet.asked_by(&self.user, act)
     }
 }
 
 impl Fleet {
-    /// Applies a file of docs/permissions for a namespace, to the account of
-    /// another one.
+    /// Applies a file of docs/permissions for a namespace to an account of another one.
     fn grant(&self, file: &str, namespace: &str, of: &str) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/permissions");
         #[expect(clippy::disallowed_methods, reason = "the documentation is under test")]
@@ -146,7 +145,7 @@ impl Fleet {
     }
 }
 
-/// Requests that were refused for want of a right.
+/// Returns the forbidden requests.
 pub(crate) fn forbidden(events: &Events) -> Vec<String> {
     let refused = events.filter(|event| event.code() == 403);
     let mut lines: Vec<String> = refused.to_string().lines().map(str::to_owned).collect();
@@ -154,15 +153,15 @@ pub(crate) fn forbidden(events: &Events) -> Vec<String> {
     lines
 }
 
-/// What every run asks for although it may be closed: who owns nothing outside
-/// of a namespace does not need it.
+/// Requests of every run that can be forbidden. A user without cluster-scoped objects does not need
+/// them.
 pub(crate) const CLOSED: [&str; 3] = [
     "list admissionregistration.k8s.io mutatingwebhookconfigurations  403",
     "list admissionregistration.k8s.io validatingwebhookconfigurations  403",
     "list apiregistration.k8s.io apiservices  403",
 ];
 
-/// All writes were allowed and stayed in these namespaces.
+/// Verifies that all writes were allowed and limited to these namespaces.
 #[track_caller]
 fn stays_in(events: &Events, namespaces: &[&str]) {
     for event in &events.writes().0 {
@@ -184,7 +183,7 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
         (run, events)
     };
 
-    // Before there is anything.
+    // Before the first apply.
     let (status, events) = run(&["status", "solo"], 0);
     status.says("git: solo/shop (v1.0.0) is not installed");
     assert_eq!(forbidden(&events), [""; 0]);
@@ -193,7 +192,7 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
     let (diff, _) = run(&["diff", "solo", "--exit-code"], 10);
     diff.says("8 to create");
 
-    // The first apply says which cluster it is by what the team may read.
+    // The first apply identifies the cluster by a readable namespace.
     let (refused, events) = run(&["apply", "solo", "--yes"], 2);
     refused.says(&format!("add `--cluster-id {id}`"));
     assert_eq!(events.writes().to_string(), "");
@@ -203,7 +202,7 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
     assert_eq!(events.writes().to_string(), "");
     let (applied, events) = run(&["apply", "solo", "--yes", "--cluster-id", &id], 0);
     applied.says("release solo.shop v1.0.0: deployed");
-    // Once more than later: a record elsewhere was looked for.
+    // One more than later, for the search of a record elsewhere.
     let mut closed: Vec<&str> = CLOSED.to_vec();
     closed.extend([
         "get pleach.dev releases solo.shop 403",
@@ -217,7 +216,7 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
     closed.retain(|line| !line.starts_with("get pleach.dev"));
     assert_eq!(first, closed, "{events}");
 
-    // The parent is what the ApplySet specification wants of a ConfigMap.
+    // The parent ConfigMap conforms to the ApplySet specification.
     let parent = fleet
         .get(&["-n", "solo", "configmap", "solo.shop"])
         .unwrap();
@@ -244,7 +243,7 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
         set
     );
 
-    // Unchanged: within the budget, with its kinds times one namespace.
+    // Without changes, the requests are within the budget of kinds times one namespace.
     let (_, events) = run(&["apply", "solo", "--yes"], 0);
     let summary = events.summary();
     assert_eq!((summary.writes, summary.dry_runs), (0, 0), "{events}");
@@ -255,7 +254,7 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
     );
     assert_eq!(forbidden(&events), CLOSED, "{events}");
 
-    // Another revision of the same is one write.
+    // Another revision with the same content is one write.
     fleet.write("README.md", "words\n");
     fleet.commit();
     let (_, events) = run(&["apply", "solo", "--yes"], 0);
@@ -285,7 +284,7 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
         "0"
     );
 
-    // An upgrade, with something to prune.
+    // An upgrade with pruning.
     fleet.edit_environment("v1.0.0", "v1.1.0");
     fleet.commit();
     let (applied, events) = run(&["apply", "solo", "--yes"], 0);
@@ -295,7 +294,7 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
     assert_eq!(forbidden(&events), CLOSED, "{events}");
     assert!(!fleet.exists(&["-n", "solo", "networkpolicy/shop"]));
 
-    // What is recorded, with and without the repository.
+    // The record, with and without the repository.
     let (status, events) = run(&["status", "solo"], 0);
     status.says("v1.1.0");
     assert_eq!(forbidden(&events), [""; 0]);
@@ -308,12 +307,12 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
     away(&["history", "solo/shop", "--state-namespace", "solo"], 0).says("v1.1.0");
     away(&["status"], 4).says("name the namespace that state is kept in with --state-namespace");
 
-    // The doctor says what it could not see, and what is missing.
+    // The doctor reports what it could not read and the missing permissions.
     let (looked, events) = team.asked(|_| {
         away(&["doctor", "--state-namespace", "solo"], 0)
             .says("the rest of the cluster could not be looked at: only what lies in solo")
     });
-    // The role names the one namespace that may be read.
+    // The role allows reading this one namespace.
     assert!(
         !looked.stdout.contains("may not get namespaces"),
         "{}",
@@ -338,7 +337,7 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
     ]);
     away(&["doctor", "--state-namespace", "solo"], 1).says("ConfigMap/solo/stray");
 
-    // A lost record comes back, and the release ends, with the same rights.
+    // Recovery and uninstall work with the same permissions.
     fleet.kubectl(&["-n", "solo", "delete", "configmap", "solo.shop"]);
     let (done, _) = run(&["recover", "solo/shop", "--yes", "--cluster-id", &id], 4);
     done.says("found: Deployment.apps/solo/shop")
@@ -363,8 +362,8 @@ fn a_binding_comes_with_the_role_that_it_is_of() {
     let id = fleet.field(&["namespace", "binds"], "{.metadata.uid}");
     let apply = ["apply", "binds", "--yes", "--cluster-id", &id];
     fleet.run(&apply).ended_with(0);
-    // The server looks for the role of a binding that is to be made by somebody who may
-    // not give any right: it is not there before it is made.
+    // For a user who cannot grant permissions, the server checks that the role of a new binding
+    // exists first.
     let binding = |role: &str| {
         format!(
             "apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {{name: reads}}\nroleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: {role}}}\nsubjects: [{{kind: ServiceAccount, name: shop, namespace: binds}}]\n"
@@ -407,17 +406,17 @@ fn several_namespaces_are_listed_one_by_one() {
     let summary = events.summary();
     assert_eq!((summary.writes, summary.dry_runs), (0, 0), "{events}");
     assert!(
-        // Autoscalers count as one more kind, asked for in each namespace.
+        // Autoscalers count as one more kind, listed per namespace.
         summary.reads <= 2 * (KINDS + 1) + 13,
         "{} reads:\n{events}",
         summary.reads
     );
-    // One list that is closed told enough: no kind is asked for everywhere.
+    // One forbidden list is enough: no kind is listed cluster-wide.
     let mut closed = CLOSED.to_vec();
     closed.push("list autoscaling horizontalpodautoscalers  403");
     assert_eq!(forbidden(&events), closed, "{events}");
 
-    // Rights that are taken away are named with the rule that grants them.
+    // A removed permission is reported with the rule that grants it.
     fleet.kubectl(&["-n", "duo-b", "delete", "rolebinding", "pleach"]);
     fleet.edit("manifests/shop/v1.0.0/other.yaml", "hello", "welcome");
     fleet.commit();
@@ -426,7 +425,7 @@ fn several_namespaces_are_listed_one_by_one() {
         .says("nothing was written");
     assert_eq!(events.writes().to_string(), "");
 
-    // Of what lies there nothing is known any more, so nothing of it goes.
+    // Objects there are unknown, so none of them is deleted.
     fleet.edit_environment("v1.0.0", "v1.1.0");
     fleet.commit();
     let (run, events) = team.asked(Fleet::applied);
@@ -435,7 +434,7 @@ fn several_namespaces_are_listed_one_by_one() {
     assert!(!fleet.exists(&["-n", "duo", "networkpolicy/shop"]));
     assert!(fleet.exists(&["-n", "duo-b", "networkpolicy/shop"]));
 
-    // Who may see all of the cluster finds the same release.
+    // A user with cluster-wide access finds the same release.
     team.fleet.through(crate::shared().kubeconfig().to_owned());
     let fleet = &team.fleet;
     fleet.run(&["status", "duo"]).ended_with(0).says("duo/shop");
@@ -475,7 +474,7 @@ fn what_is_closed_is_asked_for_once_in_a_run() {
     // Both releases are observed, and the second one again after the first.
     assert_eq!(registrations(&events), CLOSED, "{events}");
 
-    // Two pages of one kind, and the other release beside it.
+    // Two pages of one kind, and the other release.
     let (_, events) = team.asked(Fleet::applied);
     let summary = events.summary();
     assert_eq!((summary.writes, summary.dry_runs), (0, 0), "{events}");
@@ -565,7 +564,7 @@ fn state_stays_where_it_is_kept() {
     let mut fleet = team.fleet;
     fleet.through(crate::shared().kubeconfig().to_owned());
     let id = fleet.cluster_id();
-    // The id of kube-system names the cluster too, for who may read it.
+    // The id of kube-system also identifies the cluster, for users who can read it.
     fleet
         .run(&["apply", "stay", "--yes", "--cluster-id", &id])
         .ended_with(0);
@@ -590,7 +589,7 @@ fn state_stays_where_it_is_kept() {
         .ended_with(7)
         .says("its record is kept in {kind: ConfigMap, namespace: stay}");
 
-    // And the other way round.
+    // And in the other direction.
     fleet.edit_environment(
         "state: {kind: ConfigMap, namespace: stay-b}\nreleases:\n  - {name: shop, bundle: shop, version: v1.0.0, namespace: stay}\n",
         "releases:\n  - {name: shop, bundle: shop, version: v1.0.0, namespace: stay-b}\n  - {name: second, bundle: shop, version: v1.0.0, namespace: stay-c}\n",

@@ -1,5 +1,4 @@
-//! What is broken blocks only what needs it, and the same state gives the same
-//! plan.
+//! Broken parts only block objects that need them, and the same state gives the same plan.
 
 use std::sync::OnceLock;
 
@@ -25,13 +24,13 @@ spec:
   service: {namespace: default, name: gone}
 ";
 
-/// A control plane of its own: dead APIs harm everybody.
+/// Returns a separate control plane, because dead APIs affect all tests.
 pub(crate) fn broken() -> &'static ControlPlane {
     static BROKEN: OnceLock<ControlPlane> = OnceLock::new();
     BROKEN.get_or_init(crate::control_plane)
 }
 
-/// A fleet on the broken control plane, with files of two versions.
+/// Returns a fleet on the broken control plane, with files of two versions.
 pub(crate) fn fleet(
     environment: &'static str,
     old: &[(&str, String)],
@@ -129,7 +128,7 @@ fn members_of_an_api_that_died_are_not_taken_for_gone() {
         "crd/gears.gears.example.org",
     ]);
     fleet.applied();
-    // The group is registered with a server that does not answer.
+    // Register the group with a server that does not answer.
     fleet.kubectl(&[
         "patch", "apiservice", "v1.gears.example.org", "--type=merge", "-p",
         r#"{"metadata":{"labels":{"kube-aggregator.kubernetes.io/automanaged":null}},
@@ -149,7 +148,7 @@ fn members_of_an_api_that_died_are_not_taken_for_gone() {
         .says("stays because its kind could not be listed completely");
     assert_eq!(object_writes(&events), ["patch configmaps blind/a 200"]);
 
-    // It answers again, and what was not seen is still known.
+    // It answers again, and unseen objects are still known.
     fleet.kubectl(&["delete", "apiservice", "v1.gears.example.org"]);
     fleet.kubectl(&[
         "wait",

@@ -1,10 +1,9 @@
-//! `pleach rollback`: a commit, and the way back that apply then goes.
+//! `pleach rollback`: a commit, and the apply of the rollback.
 
 use crate::fleet::{Fleet, Run, object_writes};
 use crate::samples;
 
-/// A definition, its controller, its configuration and a custom resource;
-/// `LEVEL` is what differs between the versions.
+/// CRD, controller, configuration and custom resource. `LEVEL` differs between the versions.
 const APP: &str = "\
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -45,10 +44,10 @@ metadata: {name: first}
 spec: {size: LEVEL}
 ";
 
-/// What only the newer version has.
+/// Additional manifest of the newer version.
 const MORE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: more}\ndata: {k: v}\n";
 
-/// A template, so that values matter.
+/// Template that uses values.
 const LOUD: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: loud}\ndata: {level: \"{{ values.level }}\"}\n";
 
 const OLD: &str = "    version: v1.0.0      # the pin
@@ -59,7 +58,7 @@ const NEW: &str = "    version: v1.1.0      # the pin
     values: {level: 2}
 ";
 
-/// A release at v1.0.0 and then at v1.1.0, both deployed.
+/// Returns a release with v1.0.0 and then v1.1.0 deployed.
 fn upgraded(environment: &'static str) -> Fleet {
     let release = format!(
         "  # The only one.\n  - name: shop\n    bundle: shop\n    namespace: {environment}\n{OLD}"
@@ -140,13 +139,13 @@ fn a_release_goes_back_by_a_commit_and_in_reverse() {
     let fleet = upgraded("back");
     let before = head(&fleet);
 
-    // What the user is at stays where it is.
+    // Uncommitted changes of the user remain.
     fleet.write("notes.txt", "mine\n");
     fleet.write("staged.txt", "mine too\n");
     fleet.repo.git(&["add", "staged.txt"]).unwrap();
     let dirty = fleet.repo.git(&["status", "--porcelain"]).unwrap();
 
-    // Without a word in git nothing goes back.
+    // Without a commit in git, nothing is rolled back.
     let file = fleet.environment_file();
     let text = fleet.read(&file);
     fleet.edit_environment(NEW, OLD);
@@ -155,7 +154,7 @@ fn a_release_goes_back_by_a_commit_and_in_reverse() {
         .ended_with(7)
         .says("v1.0.0 is older than v1.1.0, which is installed")
         .says("`rollback: {from: v1.1.0, to: v1.0.0}`");
-    // Nor is a file touched that somebody is editing.
+    // A file with uncommitted changes is not modified either.
     rollback(&fleet, &[])
         .ended_with(5)
         .says("not committed in environments/back.yaml");
@@ -236,7 +235,7 @@ fn a_release_goes_back_by_a_commit_and_in_reverse() {
     );
     assert!(!fleet.exists(&["-n", "back", "cm/more"]));
 
-    // The same again is what it was before: the upgrade.
+    // A second rollback is the upgrade again.
     rollback(&fleet, &[])
         .ended_with(0)
         .says("Roll back back/shop to v1.1.0");
@@ -289,7 +288,7 @@ fn a_version_that_git_has_no_more_comes_back_and_is_pushed() {
         .applied()
         .says("release fetched.shop v1.0.0: deployed");
 
-    // Somebody else was faster: the commit stays here, theirs stays there.
+    // Another user pushed first: both commits remain.
     let theirs = fleet
         .repo
         .git(&["commit-tree", "HEAD^{tree}", "-p", "HEAD", "-m", "theirs"]);
@@ -312,8 +311,8 @@ fn a_version_that_git_has_no_more_comes_back_and_is_pushed() {
     );
 }
 
-/// An upgrade that failed half-way is what most rollbacks are for: of an
-/// environment, only what is not well goes back. A hook of the user has a say.
+/// Most rollbacks follow a failed upgrade. In an environment, only releases that are not ready are
+/// rolled back. A git hook of the user runs.
 #[test]
 fn what_failed_goes_back_with_its_environment() {
     let fleet = upgraded("half");

@@ -1,4 +1,4 @@
-//! The program while it runs: what it has said so far, and signals.
+//! Running program: its output so far, and signals.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use crate::fleet::{Fleet, Run};
 
-/// Nothing that a test waits for takes longer.
+/// Time-out of all waits in tests.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// What comes about is seen this much later at most.
+/// Maximum poll interval.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// A command line that was started.
+/// Started command line.
 pub(crate) struct Running {
     args: Vec<String>,
     child: Child,
@@ -23,7 +23,7 @@ pub(crate) struct Running {
     readers: Vec<JoinHandle<()>>,
 }
 
-/// Collects what comes in, line by line.
+/// Collects the output line by line.
 fn read(from: impl std::io::Read + Send + 'static, into: &Arc<Mutex<String>>) -> JoinHandle<()> {
     let into = Arc::clone(into);
     std::thread::spawn(move || {
@@ -57,7 +57,7 @@ impl Fleet {
         }
     }
 
-    /// Looks again and again until there is something.
+    /// Polls until `look` returns a value.
     #[track_caller]
     pub(crate) fn until<T>(&self, what: &str, mut look: impl FnMut(&Self) -> Option<T>) -> T {
         let started = Instant::now();
@@ -67,7 +67,7 @@ impl Fleet {
                 return found;
             }
             assert!(started.elapsed() < PATIENCE, "{what} never came about");
-            // To start kubectl takes more of the machine than what is waited for.
+            // Starting kubectl is more expensive than the awaited operation.
             let pause = 2 * looking.elapsed();
             std::thread::sleep(pause.clamp(Duration::from_millis(20), LONGEST_PAUSE));
         }
@@ -75,13 +75,13 @@ impl Fleet {
 }
 
 impl Running {
-    /// Waits until it has said something on stderr.
+    /// Waits until stderr contains a text.
     #[track_caller]
     pub(crate) fn until_says(&mut self, text: &str) {
         self.until(text, |running| running.said().contains(text).then_some(()));
     }
 
-    /// Waits for a line of the result that begins like that, and gives the rest.
+    /// Waits for a line of stdout with a prefix and returns the rest.
     #[track_caller]
     pub(crate) fn until_prints(&mut self, start: &str) -> String {
         self.until(start, |running| {
@@ -91,7 +91,7 @@ impl Running {
         })
     }
 
-    /// What it has said on stderr so far.
+    /// Returns stderr so far.
     pub(crate) fn said(&self) -> String {
         self.said.lock().unwrap().clone()
     }
@@ -122,7 +122,7 @@ impl Running {
         assert!(sent.unwrap().success());
     }
 
-    /// Waits for its end. The code is -1 when a signal ended it.
+    /// Waits for the exit. The code is -1 after a signal.
     #[track_caller]
     pub(crate) fn ended(mut self) -> Run {
         let asked = Instant::now();
@@ -152,7 +152,7 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// A test that failed leaves nothing behind.
+    /// Kills the process if the test failed.
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());

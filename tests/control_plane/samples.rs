@@ -1,19 +1,19 @@
-//! Manifests that many tests deploy.
+//! Manifests shared by many tests.
 
-/// The whole of a bundle file.
+/// Complete bundle file.
 pub(crate) const BUNDLE: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
 
-/// A `ConfigMap` with one key.
+/// Returns a `ConfigMap` with one key.
 pub(crate) fn config_map(name: &str, value: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: {value}}}\n")
 }
 
-/// A Deployment that wants no pods, so that it is ready without nodes.
+/// Returns a Deployment with no replicas, which is ready without nodes.
 pub(crate) fn deployment(name: &str) -> String {
     deployment_of(name, &format!("[{{name: {name}, image: \"{name}:1\"}}]"))
 }
 
-/// The same with these containers.
+/// Returns such a Deployment with these containers.
 pub(crate) fn deployment_of(name: &str, containers: &str) -> String {
     format!(
         "\
@@ -30,10 +30,10 @@ spec:
     )
 }
 
-/// A schema of any content.
+/// Schema for any content.
 pub(crate) const ANYTHING: &str = "{type: object, x-kubernetes-preserve-unknown-fields: true}";
 
-/// A schema of texts in the spec.
+/// Returns a schema with string fields in the spec.
 pub(crate) fn texts(fields: &[&str]) -> String {
     let fields: Vec<String> = fields
         .iter()
@@ -45,13 +45,13 @@ pub(crate) fn texts(fields: &[&str]) -> String {
     )
 }
 
-/// Defines the kind Gear in a group, with any content.
+/// Returns the CRD of kind Gear in a group, for any content.
 pub(crate) fn gears(group: &str) -> String {
     gears_of(group, &["v1"], ANYTHING)
 }
 
-/// The same with a schema. Versions as `name` or `name!`, which is not served; the
-/// first one is stored. The text ends within the spec.
+/// Returns the CRD with a schema. `name!` is a version that is not served; the first one is stored.
+/// The text ends within the spec.
 pub(crate) fn gears_of(group: &str, versions: &[&str], schema: &str) -> String {
     let versions = versions.iter().enumerate().map(|(index, version)| {
         let name = version.trim_end_matches('!');
@@ -76,13 +76,13 @@ spec:
     )
 }
 
-/// One Gear of a group.
+/// Returns a Gear of a group.
 pub(crate) fn gear(group: &str) -> String {
     format!("apiVersion: {group}/v1\nkind: Gear\nmetadata: {{name: first}}\n")
 }
 
-/// A webhook configuration that points at a Service of the namespace with its
-/// name. Nobody calls it.
+/// Returns a webhook configuration for a Service in the namespace with its name. It is never
+/// called.
 pub(crate) fn webhook(name: &str, service: &str) -> String {
     format!(
         "\

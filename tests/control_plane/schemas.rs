@@ -1,4 +1,4 @@
-//! The checked-in kind tables are what the API server serves.
+//! The checked-in kind tables match the API server.
 
 use pleach_domain::kinds::KindTable;
 use pleach_testkit::schemas::served_kinds;

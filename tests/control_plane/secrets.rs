@@ -1,5 +1,5 @@
-//! No secret value gets out. [`Fleet::run`] looks for planted ones after every
-//! run; here is every way in which they could come near an output.
+//! Secret values are never printed. [`Fleet::run`] searches every output for planted ones; these
+//! tests cover all ways for values to reach an output.
 
 use serde_json::Value;
 
@@ -74,7 +74,7 @@ fn fleet(environment: &'static str) -> Fleet {
     fleet
 }
 
-/// Every output of every command; [`Fleet::run`] looks through all of them.
+/// Runs every command with every output; [`Fleet::run`] checks all of them.
 fn say_everything(fleet: &Fleet) {
     let environment = fleet.environment;
     for args in [
@@ -114,7 +114,7 @@ fn values_of_secrets_are_in_the_secrets_and_nowhere_else() {
     );
     assert_eq!(live["metadata"]["annotations"]["note"], "public");
 
-    // The record, and everything in the namespace that is no Secret.
+    // The record, and all objects in the namespace except Secrets.
     for args in [
         &["get", "releases", "-o", "yaml", "--show-managed-fields"][..],
         &["-n", "pleach-system", "get", "cm,secrets", "-o", "yaml"],
@@ -135,7 +135,7 @@ fn values_of_secrets_are_in_the_secrets_and_nowhere_else() {
         nothing_leaks("metadata of a Secret", &secret["metadata"].to_string());
     }
 
-    // git changes: with a value that stays, one that moves and one that comes.
+    // Git changes: one value stays, one moves, and one is added.
     fleet.edit_environment("pw-Xq7hush9vB2", "new-Xq7hush9vB2");
     fleet.edit(
         "manifests/web/v1.0.0/literal.yaml",
@@ -162,7 +162,7 @@ fn values_of_secrets_are_in_the_secrets_and_nowhere_else() {
     say_everything(&fleet);
     fleet.applied();
 
-    // It cannot change, so it is made anew.
+    // The field is immutable, so the object is recreated.
     fleet.edit(
         "manifests/web/v1.0.0/secrets.yaml.j2",
         "{token: {{ values.nested.token | quote }}}",
@@ -183,7 +183,7 @@ fn digests_of_secrets_cannot_be_guessed() {
     let plan = fleet.plan();
     let shown: Vec<&Value> = plan["changes"].as_array().unwrap().iter().collect();
     assert_eq!(shown.len(), 6, "{plan}");
-    // Equal data, other names: a plain digest of the data would be equal too.
+    // Equal data with different names: a plain digest would be equal too.
     let digest = |object: &str| {
         let live = fleet.get(&["-n", "digest", object]).unwrap();
         live["metadata"]["annotations"]["pleach.dev/desired"]
@@ -241,7 +241,7 @@ fn fields_that_a_bundle_names_are_as_secret_as_secrets() {
     }
     fleet.diff().ended_with(0);
 
-    // git changes: another value, and one under another name.
+    // Git changes a value and adds one under another name.
     fleet.edit_environment("pw-Xq7hush9vB2", "new-Xq7hush9vB2");
     fleet.edit(
         "manifests/web/v1.0.0/named.yaml.j2",
@@ -271,7 +271,7 @@ fn fields_that_a_bundle_names_are_as_secret_as_secrets() {
     say_everything(&fleet);
     fleet.applied();
 
-    // The server refuses, and quotes what it refuses.
+    // The server's refusal quotes the object.
     let template = "manifests/web/v1.0.0/named.yaml.j2";
     let list = "password: [{{ values.password | quote }}]";
     fleet.edit(template, "password: {{ values.password | quote }}", list);
@@ -280,7 +280,7 @@ fn fields_that_a_bundle_names_are_as_secret_as_secrets() {
     assert_ne!(fleet.apply().code, 0);
     fleet.edit(template, list, "password: {{ values.password | quote }}");
 
-    // The objects go.
+    // The objects are removed.
     fleet.edit(template, "name: legacy", "name: legacy-of-old");
     fleet.edit(
         "manifests/web/bundle.yaml",
@@ -292,7 +292,7 @@ fn fields_that_a_bundle_names_are_as_secret_as_secrets() {
     fleet.applied();
 }
 
-/// A value that the schema marks gets into all that is no Secret.
+/// Objects other than Secrets with a value that the schema marks.
 const MARKED: &str = "\
 apiVersion: v1
 kind: ConfigMap
@@ -340,7 +340,7 @@ fn values_that_the_schema_marks_are_as_secret_as_secrets() {
     say_everything(&fleet);
     fleet.applied();
 
-    // The server refuses the object, and quotes it.
+    // The server's refusal quotes the object.
     fleet.edit(
         template,
         "  level: high",

@@ -1,11 +1,11 @@
-//! A Service whose selector changes together with the labels of its pods: somebody
-//! is behind it all the time.
+//! The selector of a Service changes together with the labels of its pods: it has endpoints at all
+//! times.
 
 use crate::fleet::{Fleet, object_writes};
 use crate::samples::{BUNDLE, deployment};
 use crate::stages::nodes;
 
-/// Two pods with one more label, and a Service.
+/// Returns a Deployment with two pods and one more label, and a Service.
 fn app(label: &str, selector: &str) -> String {
     let labels = format!("metadata: {{labels: {{app: web, {label}}}}}");
     let workload = deployment("web")
@@ -16,7 +16,7 @@ fn app(label: &str, selector: &str) -> String {
     )
 }
 
-/// What of the two an apply wrote, in order.
+/// Returns which of the two objects an apply wrote, in order.
 fn written(fleet: &Fleet, app: &str) -> Vec<&'static str> {
     fleet.write("manifests/web/app.yaml", app);
     fleet.commit();
@@ -39,14 +39,14 @@ fn a_service_and_its_pods_change_one_after_the_other() {
     let fleet = Fleet::on(nodes(), "selects", release, &files);
     fleet.kubectl(&["create", "namespace", "selects"]);
     fleet.applied();
-    // The former selector finds the new pods.
+    // The previous selector matches the new pods.
     let plan = written(&fleet, &app("tier: b", "tier: b"));
     assert_eq!(plan, ["deployments", "services"]);
-    // The new one finds the former pods.
+    // The new selector matches the previous pods.
     let plan = written(&fleet, &app("tier: c", "app: web"));
     assert_eq!(plan, ["services", "deployments"]);
 
-    // Neither finds the pods of the other: that is told.
+    // Neither selector matches the other's pods, which is reported.
     fleet.write("manifests/web/app.yaml", &app("tier: d", "tier: d"));
     fleet.commit();
     fleet.applied();

@@ -1,4 +1,4 @@
-//! Releases of one environment, together: one costs only itself.
+//! Several releases of one environment: a failure is limited to its release.
 
 use crate::fleet::{Fleet, Run, object_writes};
 
@@ -7,7 +7,7 @@ const RELEASES: &str = "\
 - {name: back, bundle: back, namespace: NAMESPACE, createNamespace: true}
 ";
 
-/// Two releases in one namespace that nobody has made yet.
+/// Returns two releases in one namespace that does not exist yet.
 fn pair(environment: &'static str) -> Fleet {
     let bundle = "apiVersion: pleach.dev/v1alpha1\nkind: Bundle\n";
     let config = |name: &str| {
@@ -27,7 +27,7 @@ fn pair(environment: &'static str) -> Fleet {
     )
 }
 
-/// Release and result of each report.
+/// Returns release and result of each report.
 fn results(run: &Run) -> Vec<(String, String)> {
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
     run.json()["releases"]
@@ -62,7 +62,7 @@ fn releases_may_share_a_namespace_that_neither_has_made() {
     let run = fleet.run(&["apply", "pair", "-o", "json"]).ended_with(0);
     let unchanged = expected(&[("pair.front", "unchanged"), ("pair.back", "unchanged")]);
     assert_eq!(results(&run), unchanged, "{}", run.shown());
-    // Another revision is another record: that is a write.
+    // Another revision changes the record, which is a write.
     fleet.write("notes.txt", "nothing that matters");
     fleet.commit();
     fleet

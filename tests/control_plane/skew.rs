@@ -1,5 +1,5 @@
-//! Records that a newer pleach wrote: written around where it allows that, left
-//! alone where it does not.
+//! Records of a newer pleach: unknown fields are preserved if the format allows it, otherwise the
+//! record is not written.
 
 use pleach_domain::inventory::{RECORD_FORMAT, Store};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ fn fleet(environment: &'static str) -> Fleet {
     )
 }
 
-/// What the next version of the format may add.
+/// Returns the record with possible additions of the next format version.
 fn newer(mut record: Value, oldest: u32) -> Value {
     record["format"] = json!(9);
     record["oldestWriter"] = json!(oldest);
@@ -32,8 +32,7 @@ fn newer(mut record: Value, oldest: u32) -> Value {
     record
 }
 
-/// A change is deployed around what is not known; then nothing is written any
-/// more.
+/// Verifies that a change preserves unknown fields, and that a stricter format prevents writes.
 fn check(fleet: &Fleet, read: impl Fn() -> Value, write: impl Fn(Value)) {
     fleet.applied();
     assert_eq!(read()["oldestWriter"], RECORD_FORMAT);

@@ -1,5 +1,5 @@
-//! Stages of a bundle's own on a control plane with nodes, where pods run: how a
-//! DaemonSet is rolled out, and an upgrade in ten steps.
+//! Custom stages on a control plane with nodes and running pods: a DaemonSet rollout, and an
+//! upgrade in ten steps.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ use crate::fleet::{Fleet, owners};
 use crate::kill;
 use crate::samples::{BUNDLE, config_map};
 
-/// A control plane with nodes on which pods are played.
+/// Returns a control plane with simulated nodes.
 pub(crate) fn nodes() -> &'static ControlPlane {
     static NODES: OnceLock<ControlPlane> = OnceLock::new();
     NODES.get_or_init(|| {
@@ -35,7 +35,7 @@ stages:
   - {name: agents, select: [{kind: DaemonSet, name: agent}], rollout: {first: 1, then: 2}}
 ";
 
-/// A release with the agent of each node.
+/// Returns a release with a DaemonSet.
 fn fleet(environment: &'static str) -> Fleet {
     let release =
         format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: 40s}}\n");
@@ -46,7 +46,7 @@ fn fleet(environment: &'static str) -> Fleet {
     fleet
 }
 
-/// `crash` says what the pods do, in the words of the simulated kubelet.
+/// Deploys the agent. `crash` is the annotation for the simulated kubelet.
 fn deploy(fleet: &Fleet, image: &str, crash: &str) {
     let agent = format!(
         "\
@@ -65,7 +65,7 @@ spec:
     fleet.commit();
 }
 
-/// The images of the pods that are not on their way out, sorted.
+/// Returns the images of the pods that are not terminating, sorted.
 fn images(fleet: &Fleet) -> Vec<String> {
     let pods = fleet
         .get(&["pods", "-l", "app=agent", "-n", fleet.environment])
@@ -97,7 +97,7 @@ fn journal(fleet: &Fleet) -> Option<Value> {
     fleet.get(&["configmap", &name, "-n", "pleach-system"])
 }
 
-/// Pods that the program deleted.
+/// Returns the number of pods that the program deleted.
 fn deleted_pods(events: &Events) -> usize {
     let deletions = events.writes().filter(|event| {
         let object = event.object_ref.as_ref();
@@ -108,7 +108,7 @@ fn deleted_pods(events: &Events) -> usize {
     deletions.0.len()
 }
 
-/// The object says what its manifest says, and nobody else says anything.
+/// Verifies that the object matches its manifest, without other owners.
 #[track_caller]
 fn is_as_declared(fleet: &Fleet) {
     let agent = agent(fleet);
@@ -137,7 +137,7 @@ fn an_agent_is_replaced_on_one_node_first_and_stays_elsewhere_when_it_restarts()
     assert_eq!(images(&fleet), ["agent:2"; 3]);
     is_as_declared(&fleet);
     fleet.writes_nothing(Fleet::applied);
-    // A change beside the template rolls nothing out.
+    // A change outside of the template does not roll out pods.
     fleet.edit(
         "manifests/web/web.yaml",
         "selector:",
@@ -146,7 +146,7 @@ fn an_agent_is_replaced_on_one_node_first_and_stays_elsewhere_when_it_restarts()
     fleet.commit();
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(deleted_pods(&events), 0);
-    // The next version restarts: the others stay, also when nobody looks.
+    // The next version crashes. The other pods remain, even between runs.
     deploy(&fleet, "agent:3", "true");
     fleet
         .apply()
@@ -161,7 +161,7 @@ fn an_agent_is_replaced_on_one_node_first_and_stays_elsewhere_when_it_restarts()
         .run(&["status"])
         .ended_with(0)
         .says("is different since");
-    // Back in git: the one that restarts is replaced, and nothing is left.
+    // Reverted in git: the crashing pod is replaced, and nothing else remains.
     deploy(&fleet, "agent:2", "false");
     fleet.applied();
     assert_eq!(images(&fleet), ["agent:2"; 3]);
@@ -193,7 +193,7 @@ const PATCHES: &str = "
       - target: {kind: Job, name: test-controllers}
         merge: {spec: {activeDeadlineSeconds: 3, template: {metadata: {annotations: {testkit.pleach.dev/crash: \"wait\"}}}}}";
 
-/// What the upgrade is about, in the order of the writes.
+/// Returns the steps of the upgrade, in order of the writes.
 fn steps(events: &Events) -> Vec<String> {
     let known = [
         "daemonsets/agent",
@@ -235,7 +235,7 @@ fn a_major_upgrade_in_ten_steps_stops_where_a_test_fails_and_goes_on_from_there(
     let uid = |job: &str| fleet.field(&["job", job, "-n", "platform"], "{.metadata.uid}");
     let first = uid("test-api");
 
-    // The test of the controllers fails: the API is what it was, and runs.
+    // The test of the controllers fails. The API is restored and runs.
     let pinned = format!("version: v2.0.0{PATCHES}");
     fleet.edit_environment("version: v1.0.0", &pinned);
     fleet.commit();
@@ -253,7 +253,7 @@ fn a_major_upgrade_in_ten_steps_stops_where_a_test_fails_and_goes_on_from_there(
             "customresourcedefinitions/machines.platform.example.org",
             "deployments/controller",
             "jobs/test-controllers",
-            // It runs again, as it was.
+            // It runs again, unchanged.
             "deployments/api",
         ]
     );
@@ -271,7 +271,7 @@ fn a_major_upgrade_in_ten_steps_stops_where_a_test_fails_and_goes_on_from_there(
     assert_eq!(uid("test-api"), first);
     let agents = uid("test-agents");
 
-    // The next run goes on: what succeeded is not tested again.
+    // The next run continues. Successful tests are not repeated.
     fleet.edit_environment(PATCHES, "");
     fleet.commit();
     fleet

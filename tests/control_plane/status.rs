@@ -1,4 +1,4 @@
-//! What status and history say of a release that was really applied.
+//! Status and history of an applied release.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -40,7 +40,7 @@ fn command(repo: &TestRepo, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs pleach to its end and gives what it printed.
+/// Runs pleach and returns its output.
 fn pleach(repo: &TestRepo, arguments: &[&str]) -> String {
     let output = command(repo, arguments).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -93,7 +93,7 @@ fn an_applied_release_is_shown_and_followed() {
         "{text}"
     );
 
-    // Shown again while the upgrade is under way, until interrupted.
+    // Printed repeatedly during the upgrade, until interrupted.
     let mut watching = command(&repo, &["status", "seen/web", "--watch", "-o", "json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -143,7 +143,7 @@ fn a_deleted_object_is_not_ready() {
     shown.says("live-now/web: 3 objects ready (as of ");
     assert_eq!(events.writes().to_string(), "");
 
-    // Both are changed behind the back of pleach: the record does not know.
+    // Both are changed outside of pleach, so the record is outdated.
     fleet.kubectl(&["delete", "deployment", "api", "-n", "live-now"]);
     fleet.edit_by_hand("ann");
     let shown = fleet.run(&["status", "live-now"]).ended_with(0);

@@ -1,5 +1,5 @@
-//! A run that is stopped by a signal while things are different for a while: what
-//! it says stays so is what stays so, and the next one ends all of it.
+//! Runs stopped by a signal during temporary changes: the report lists exactly the remaining
+//! changes, and the next run reverts all of them.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::samples::{BUNDLE, config_map, deployment};
 use crate::stages::nodes;
 use crate::succession;
 
-/// Something of every kind that lasts as long as a change.
+/// Temporary changes of every kind.
 const TEMPORARY: &str = "\
 overlays:
   - {name: slow, target: {kind: ConfigMap, name: theirs}, patch: {data: {mode: slow}}, from: preflight, until: verify}
@@ -26,7 +26,7 @@ stages:
   - {name: again, restart: [{kind: Deployment, name: app}], after: [workloads]}
 ";
 
-/// The first version runs, and git has the second.
+/// Returns a fleet with the first version running and the second one in git.
 fn fleet(environment: &'static str) -> Fleet {
     let release =
         format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: 40s}}\n");
@@ -53,7 +53,7 @@ fn deploy(fleet: &Fleet, version: &str) {
     fleet.commit();
 }
 
-/// What is different for a while.
+/// Returns the current temporary changes.
 fn different(fleet: &Fleet) -> BTreeSet<String> {
     let environment = fleet.environment;
     let theirs = ["configmap", "theirs", "-n", environment];
@@ -69,7 +69,7 @@ fn different(fleet: &Fleet) -> BTreeSet<String> {
     all
 }
 
-/// The image of the application, and whether it was restarted for it.
+/// Returns the image of the application, and whether it was restarted for it.
 fn app(fleet: &Fleet) -> (String, bool) {
     let app = fleet
         .get(&["deployment", "app", "-n", fleet.environment])
@@ -81,8 +81,7 @@ fn app(fleet: &Fleet) -> (String, bool) {
     (image.to_owned(), mark.is_string())
 }
 
-/// What the report says of an object: nothing is left to do, something is, or
-/// all of it.
+/// Returns the remaining work for an object in the report: none, some or all.
 fn said_of(stopped: &Value, id: &str) -> &'static str {
     let has = |list: &str| {
         let mut items = stopped[list].as_array().unwrap().iter();
@@ -97,7 +96,7 @@ fn said_of(stopped: &Value, id: &str) -> &'static str {
     }
 }
 
-/// Which request of the second version is held while the signal comes.
+/// Request of the second version that is delayed for the signal.
 #[derive(Debug, Clone, Copy)]
 enum Held {
     Overlay,
@@ -131,7 +130,7 @@ impl Held {
             }
     }
 
-    /// What is put back comes after what is made.
+    /// Returns the index of the request. A revert follows the change.
     fn nth(self) -> usize {
         if matches!(self, Self::Lift) { 2 } else { 1 }
     }
@@ -165,7 +164,7 @@ fn a_signal_while_things_are_different_leaves_what_the_report_says(
     let report = run.json()["releases"][0].clone();
     assert_eq!(report["result"], "interrupted", "{report:#}");
 
-    // What is said to stay different is what is different, to everybody who asks.
+    // The reported remaining changes match the live objects.
     let standing = report["standing"].as_array().unwrap().iter();
     let standing: BTreeSet<String> = standing
         .map(|one| one["object"].as_str().unwrap().to_owned())
@@ -179,7 +178,7 @@ fn a_signal_while_things_are_different_leaves_what_the_report_says(
         status.shown()
     );
 
-    // So is what is said of the objects of the release.
+    // So does the report about the objects of the release.
     let stopped = &report["stopped"];
     let (image, is_restarted) = app(&fleet);
     let expected = match (image.as_str(), is_restarted) {

@@ -1,22 +1,22 @@
-//! A release that takes over from another one which runs in another namespace
-//! (`movedFrom`): no two of a kind run at the same time.
+//! A release takes over from another one in another namespace (`movedFrom`): no two of a kind run
+//! at the same time.
 
 use crate::fleet::{Fleet, object_writes};
 use crate::samples::{BUNDLE, config_map, deployment};
 use crate::stages::nodes;
 
-/// Where the old release lies, and where the new one does.
+/// Returns the namespaces of the old and the new release.
 pub(crate) fn places(environment: &str) -> [String; 2] {
     [format!("{environment}-a"), format!("{environment}-b")]
 }
 
-/// The old release in the environment file.
+/// Returns the old release for the environment file.
 pub(crate) fn old(environment: &str) -> String {
     let [place, _] = places(environment);
     format!("  - {{name: old, bundle: shop, namespace: {place}, timeout: 40s}}\n")
 }
 
-/// The new one, which takes over.
+/// Returns the new release, which takes over.
 pub(crate) fn new(environment: &str, timeout: &str) -> String {
     let [_, place] = places(environment);
     let from = format!("{{environment: {environment}, release: old}}");
@@ -25,7 +25,7 @@ pub(crate) fn new(environment: &str, timeout: &str) -> String {
     )
 }
 
-/// A controller that must not run twice; `crash` says what its pods do.
+/// Returns a controller that must not run twice. `crash` is the annotation for its pods.
 fn controller(image: &str, crash: &str) -> String {
     let labels = "metadata: {labels: {app: controller}}";
     let crashing = format!(
@@ -38,7 +38,7 @@ fn controller(image: &str, crash: &str) -> String {
     [workload, config_map("settings", "v")].join("---\n")
 }
 
-/// The old release runs.
+/// Returns a fleet with the old release running.
 pub(crate) fn fleet(environment: &'static str) -> Fleet {
     let files = [
         ("manifests/shop/bundle.yaml", BUNDLE.to_owned()),
@@ -55,7 +55,7 @@ pub(crate) fn fleet(environment: &'static str) -> Fleet {
     fleet
 }
 
-/// How many pods a controller has in a place, those on their way out aside.
+/// Returns the number of pods of a controller in a namespace, except terminating ones.
 fn running(fleet: &Fleet, place: &str) -> usize {
     let Some(pods) = fleet.get(&["pods", "-l", "app=controller", "-n", place]) else {
         return 0;
@@ -90,7 +90,7 @@ fn what_hands_over_stops_before_its_successor_starts() {
     assert!(emptied < started && started < deleted, "{writes:#?}");
     assert_eq!((running(&fleet, &a), running(&fleet, &b)), (0, 1));
     assert!(!fleet.exists(&["deployment", "controller", "-n", &a]));
-    // The rest of the old release waits for the consent to its end.
+    // The rest of the old release waits for consent to its removal.
     assert!(fleet.exists(&["cm", "settings", "-n", &a]));
     assert!(fleet.exists(&["release", "succeed.old"]));
     fleet.applied();
@@ -121,7 +121,7 @@ fn what_hands_over_runs_again_when_its_successor_does_not() {
         fleet.field(&controller, "{.spec.replicas}")
     };
     assert_eq!(replicas(&a), "1");
-    // The next run takes over, and starts with what it stopped with.
+    // The next run takes over and starts with the unfinished step.
     fleet.edit_environment(&new("fallback", "6s"), &new("fallback", "40s"));
     fleet.write(
         "manifests/shop/app.yaml",
@@ -178,7 +178,7 @@ fn what_the_former_pods_registered_goes_before_their_successors_start() {
     fleet.write("manifests/shop/app.yaml", &format!("{app}{SERVICE}"));
     fleet.commit();
     fleet.applied();
-    // As the pods would have done it.
+    // Deregister as the pods would.
     let hook = format!(
         "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingWebhookConfiguration\nmetadata: {{name: unregister}}\nwebhooks:\n\
          - name: unregister.example.org\n  admissionReviewVersions: [v1]\n  sideEffects: None\n\
@@ -198,7 +198,7 @@ fn what_the_former_pods_registered_goes_before_their_successors_start() {
         ))
         .says("gate handover until ungate: CREATE and UPDATE of *.unregister.example.org")
         .says("after 10 s the change goes on without it");
-    // Its pods are simulated, and register nothing.
+    // Its pods are simulated and register nothing.
     let (run, events) = fleet.watched(Fleet::applied);
     run.says(&format!(
         "no ValidatingWebhookConfiguration points at Service {b}/controller yet; the change goes on without it"

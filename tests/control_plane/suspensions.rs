@@ -1,9 +1,9 @@
-//! What people say of releases without git: suspend, resume, sync.
+//! User requests without git: suspend, resume and sync.
 
 use crate::fleet::{Fleet, object_writes};
 use crate::samples::{BUNDLE, config_map};
 
-/// Two releases, installed; where their records are kept is in the lines.
+/// Returns two installed releases. `lines` selects the store of their records.
 fn fleet(environment: &'static str, lines: &str) -> Fleet {
     let release =
         |name: &str| format!("  - {{name: {name}, bundle: {name}, namespace: {environment}}}\n");
@@ -24,11 +24,11 @@ fn fleet(environment: &'static str, lines: &str) -> Fleet {
     fleet
 }
 
-/// The story of a suspended release; `args` say where its record is.
+/// Runs a suspended release through its lifecycle. `args` select its store.
 fn check(environment: &'static str, lines: &str, args: &[&str]) {
     let fleet = fleet(environment, lines);
     let web = format!("{environment}/web");
-    // Neither needs a repository.
+    // Neither command needs a repository.
     let away = tempfile::tempdir().unwrap();
     let run = |words: &[&str]| fleet.run_in(away.path(), &[words, args].concat());
     let suspend = [
@@ -42,7 +42,7 @@ fn check(environment: &'static str, lines: &str, args: &[&str]) {
     let (done, events) = fleet.watched(|_| run(&suspend).ended_with(0));
     done.says(&format!("{web}: suspended by "))
         .says("Z: the database moves");
-    // The ConfigMap that holds a record looks like any other.
+    // The ConfigMap of a record looks like any other object.
     let record = format!("/{environment}.web 200");
     let others: Vec<String> = object_writes(&events);
     assert!(
@@ -62,8 +62,7 @@ fn check(environment: &'static str, lines: &str, args: &[&str]) {
     assert_eq!(of("web")["suspended"], true);
     assert_eq!(of("api")["suspended"], false);
 
-    // It holds the loop; who applies from the desk is told, and what was said
-    // is still said afterwards.
+    // It stops the controller. A local apply shows a warning, and the request is retained.
     fleet.edit("manifests/web/web.yaml", "k: old", "k: new");
     fleet.commit();
     fleet
@@ -77,7 +76,7 @@ fn check(environment: &'static str, lines: &str, args: &[&str]) {
     run(&["status", environment]).says("the database moves");
     fleet.diff().ended_with(0);
 
-    // Asked again in other words, and ended.
+    // The request is replaced, then ended.
     run(&["suspend", environment])
         .ended_with(0)
         .says("until it is resumed");
@@ -96,7 +95,7 @@ fn check(environment: &'static str, lines: &str, args: &[&str]) {
         .collect();
     assert_eq!(suspended, [true, false]);
 
-    // A request is recorded; without a loop nothing happens.
+    // A request is recorded; without a controller nothing happens.
     run(&["sync", environment, "--override-window"])
         .ended_with(0)
         .says(&format!("{web}: a sync is requested"))
@@ -108,7 +107,7 @@ fn check(environment: &'static str, lines: &str, args: &[&str]) {
         assert!(one["orders"]["sync"]["by"].is_string());
     }
     run(&["status", environment]).says("a sync is requested");
-    // It is not what makes a release current.
+    // A request does not mark a release as unfinished.
     let (_, events) = fleet.watched(Fleet::applied);
     assert_eq!(events.writes().to_string(), "");
 }
@@ -116,7 +115,7 @@ fn check(environment: &'static str, lines: &str, args: &[&str]) {
 #[test]
 fn what_is_said_is_kept_in_the_release() {
     check("said", "", &[]);
-    // The definition that former versions made refuses what it does not know.
+    // The CRD of previous versions rejects unknown fields.
     let fleet = fleet("said-former", "");
     fleet.kubectl(&[
         "patch", "crd", "releases.pleach.dev", "--type=json", "-p",
@@ -164,7 +163,7 @@ fn what_belongs_to_another_repository_is_left_alone() {
             .says("hint: say it in that repository");
         assert_eq!(events.writes().to_string(), "", "{order}");
     }
-    // Where no repository is at hand nobody knows whose it is.
+    // Without a repository, the owner is unknown.
     let elsewhere = tempfile::tempdir().unwrap();
     fleet
         .run_in(elsewhere.path(), &["suspend", "said-theirs"])
@@ -190,14 +189,14 @@ fn a_broken_environment_file_does_not_widen_a_request() {
     };
     assert!(orders(&ours, "widened-ours").contains("\"sync\":{"));
     assert_eq!(orders(&theirs, "widened-theirs"), "");
-    // What nobody took can be withdrawn.
+    // An unaccepted request can be withdrawn.
     ours.run(&["sync", "widened", "--withdraw"])
         .ended_with(0)
         .says("is withdrawn");
     assert!(orders(&ours, "widened-ours").contains("\"sync\":null"));
 }
 
-/// A release `web` of a repository, installed, with its state in a namespace.
+/// Returns an installed release `web` of a repository, with its state in a namespace.
 pub(crate) fn apart(environment: &'static str, repository: &str, namespace: &'static str) -> Fleet {
     let release = format!("  - {{name: web, bundle: web, namespace: {namespace}}}\n");
     let fleet = Fleet::new(

@@ -1,5 +1,5 @@
-//! One writer per release at a time: the Lease, and what happens when its holder
-//! is busy, dead, or somebody else all of a sudden. The audit log is the referee.
+//! One writer per release at a time: the Lease with a busy, dead or changed holder, verified with
+//! the audit log.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::fleet::{Fleet, Run, object_writes};
 use crate::samples::{BUNDLE, config_map, deployment};
 use crate::{kill, shared};
 
-/// A release of ConfigMaps and a Deployment, in a namespace that is there.
+/// Returns a release of ConfigMaps and a Deployment in an existing namespace.
 fn fleet(environment: &'static str) -> Fleet {
     let release = format!("  - {{name: web, bundle: web, namespace: {environment}}}\n");
     let files = [config_map("a", "old"), deployment("app")].join("---\n");
@@ -27,7 +27,7 @@ fn fleet(environment: &'static str) -> Fleet {
     fleet
 }
 
-/// Pods that no node will ever run: the apply waits for them.
+/// Sets replicas that are never scheduled, so the apply waits.
 fn never_ready(fleet: &Fleet) {
     fleet.edit("manifests/web/web.yaml", "replicas: 0", "replicas: 1");
     fleet.commit();
@@ -42,7 +42,7 @@ fn lease(fleet: &Fleet) -> Option<Value> {
     fleet.get(&["lease", "-n", "pleach-system", &name])
 }
 
-/// A Lease that somebody on another machine holds for an hour.
+/// Creates a Lease that a client on another machine holds for an hour.
 fn held_by_somebody(fleet: &Fleet) {
     let file = fleet.file(
         "lease.yaml",
@@ -57,7 +57,7 @@ fn held_by_somebody(fleet: &Fleet) {
     fleet.kubectl(&["apply", "-f", &file]);
 }
 
-/// What was done to Leases and objects, in its order.
+/// Returns the writes of Leases and objects, in order.
 fn turns(events: &Events) -> Vec<String> {
     let done = events.writes().filter(|event| {
         let object = event.object_ref.as_ref();
@@ -90,7 +90,7 @@ fn a_plan_with_steps_has_the_lease_and_gives_it_back() {
     assert_eq!(turns.len(), 4, "{turns:?}");
     assert_eq!(lease(&fleet), None);
 
-    // Who only looks takes none, nor does who only records another revision.
+    // Reads and runs that only record another revision acquire no Lease.
     let leases = |events: &Events| {
         let events = events.filter(|event| {
             let object = event.object_ref.as_ref();
@@ -106,7 +106,7 @@ fn a_plan_with_steps_has_the_lease_and_gives_it_back() {
     assert_eq!(leases(&events), "");
     assert_eq!(object_writes(&events), [""; 0]);
 
-    // The end of a release ends with its Lease.
+    // A removal ends with the deletion of its Lease.
     let uninstall = ["uninstall", "turn-plain/web", "--yes"];
     let (_, events) = fleet.watched(|fleet| fleet.run(&uninstall).ended_with(0));
     let last = events.writes().to_string();
@@ -117,7 +117,7 @@ fn a_plan_with_steps_has_the_lease_and_gives_it_back() {
     );
     assert_eq!(lease(&fleet), None);
 
-    // So does a run that fails.
+    // So does a failed run.
     fleet.write("manifests/web/web.yaml", &config_map("a", "new"));
     fleet.commit();
     fleet.applied();
@@ -138,7 +138,7 @@ fn the_second_of_two_waits_and_sees_that_the_first_was_there() {
     fleet.applied();
     fleet.edit("manifests/web/web.yaml", "k: old", "k: new");
     fleet.commit();
-    // The first one is slow to change the object.
+    // The first run is slow to change the object.
     let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
     let is_change = |seen: &Seen| seen.kind == Kind::Write && seen.path.ends_with("/configmaps/a");
     proxy.add(Rule::on(is_change, Fault::Delay(Duration::from_secs(5))).nth(1));
@@ -160,7 +160,7 @@ fn the_second_of_two_waits_and_sees_that_the_first_was_there() {
         .says(", who applies release turn-two.web")
         .says("the record of release turn-two.web was changed by somebody else in the meantime")
         .says("run the command again");
-    // The first one's write and end, then the turn of the second, who does nothing.
+    // The first run writes and ends, then the second one acquires the Lease and does nothing.
     assert_eq!(
         turns(&events),
         [
@@ -198,7 +198,7 @@ fn who_is_busy_is_named_and_others_are_not_held_up() {
     );
     assert_eq!(record, "Deployed");
 
-    // So is one who would rebuild the record or take the release away.
+    // So are recover and uninstall.
     let stopped = |args: &[&str]| -> Run {
         fleet.writes_objects_nowhere(|fleet| {
             fleet
@@ -226,7 +226,7 @@ fn who_is_busy_is_named_and_others_are_not_held_up() {
     ]);
     stopped(&["recover", "turn-busy"]);
 
-    // Another release of the same environment is.
+    // Another release of the same environment is not blocked.
     fleet.set_environment(&format!(
         "cluster: {{id: {}}}\nreleases:\n  - {{name: other, bundle: web, namespace: default}}\n",
         fleet.cluster_id()
@@ -245,7 +245,7 @@ fn a_killed_run_is_followed_when_its_lease_has_run_out() {
     fleet.edit("manifests/web/web.yaml", "k: old", "k: new");
     fleet.commit();
     let args = apply(&fleet, &[]);
-    // The writes before are the review of rights, the Lease, and the record.
+    // The previous writes are the access review, the Lease and the record.
     assert!(kill::at(
         &mut fleet,
         &args,
@@ -254,7 +254,7 @@ fn a_killed_run_is_followed_when_its_lease_has_run_out() {
     ));
     let dead = lease(&fleet).unwrap();
     let run = fleet.run(&args).ended_with(0);
-    // By our clock, from our first look; the holder's clock is nobody's concern.
+    // Measured with our clock since our first read, independent of the holder's clock.
     let took = run.took.as_secs();
     assert!((14..25).contains(&took), "{took} s\n{}", run.shown());
     run.says("waiting for ").says("1 updated");
@@ -296,12 +296,12 @@ fn who_loses_the_lease_writes_nothing_more() {
         .says("it goes on from there");
     let written = events.writes().filter(|event| event.code() < 400);
     assert_eq!(written.to_string(), "");
-    // The record says what it said when the run began; the Lease is bob's.
+    // The record is that of the start of the run; the Lease belongs to bob.
     let record = fleet.get(&["release", "turn-lost.web"]).unwrap();
     assert_eq!(record["status"]["conditions"][0]["reason"], "Reconciling");
     assert_eq!(lease(&fleet).unwrap()["spec"]["holderIdentity"], "bob@desk");
 
-    // Whoever goes on finds everything.
+    // The next run finds the complete state.
     fleet.kubectl(&["delete", "lease", "turn-lost.web", "-n", "pleach-system"]);
     fleet.edit("manifests/web/web.yaml", "replicas: 1", "replicas: 0");
     fleet.commit();

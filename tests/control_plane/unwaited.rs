@@ -1,5 +1,5 @@
-//! `apply --wait=none`: nothing is waited for that nothing else needs, nothing
-//! is called done, and the same again says nothing new.
+//! `apply --wait=none`: only required waits happen, nothing is reported as done, and a repetition
+//! reports nothing new.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use pleach_testkit::repository::TestRepo;
 
 use crate::shared;
 
-/// No pod of it ever runs: the shared control plane has no nodes.
+/// Its pods never run, because the shared control plane has no nodes.
 const APP: &str = "\
 apiVersion: apps/v1
 kind: Deployment
@@ -75,7 +75,7 @@ async fn without_waiting_a_release_stays_unfinished() {
     assert_eq!(events.writes().to_string(), "");
     assert_eq!(events.dry_runs().to_string(), "");
 
-    // Whoever waits finds out.
+    // With waiting, the failure is reported.
     repo.edit("environments/unwaited.yaml", "timeout: 30s", "timeout: 2s")
         .unwrap();
     let run = pleach

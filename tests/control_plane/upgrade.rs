@@ -1,6 +1,5 @@
-//! The upgrade that this project was started for, on the files that the
-//! repository itself holds: a product moves to another namespace, and nothing
-//! of it stays behind.
+//! The upgrade that motivated the project, with the files in this repository: a product moves to
+//! another namespace, and nothing remains in the old one.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +19,7 @@ const OLD: &str = "version: v0.11.0";
 const NEW: &str = "version: v0.12.0";
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The example of the project, installed in its old version.
+/// Example of the project, installed in its old version.
 struct Fleet {
     scene: Scene,
     repo: TestRepo,
@@ -84,15 +83,15 @@ async fn the_example_moves_and_leaves_nothing_behind() {
     upgrade.is_in_order("virt-api").unwrap();
     let scene = &fleet.scene;
     scene.audited(&fleet.program, "demo").await.unwrap();
-    // 3 registrations, what lay in kube-system (10 members, 2 of the pods), and
-    // the policy and the binding of the gate.
+    // 3 registrations, the objects in kube-system (10 members, 2 of the pods), and the gate's
+    // policy and binding.
     assert_eq!(upgrade.deletes_what_it_saw().unwrap(), 17);
     has_no_gap(&fleet, &run);
     fleet.scene.has_moved_to("kubevirt").await.unwrap();
     is_recorded(&fleet.scene.kubectl, RELEASE, "v0.12.0", "kube-system").unwrap();
     let scene = &fleet.scene;
     scene.is_unchanged(&fleet.program, "demo").await.unwrap();
-    // The user can work again.
+    // The user can write again.
     fleet.scene.world.more_writes(20, PATIENCE).await.unwrap();
 
     goes_back(&fleet).await;
@@ -102,9 +101,9 @@ async fn the_example_moves_and_leaves_nothing_behind() {
     fleet.scene.world.stop().await.unwrap();
 }
 
-/// Agents, then controllers, then the API: each of them is stopped right before its
-/// successor starts, and the API of the old version answers until its own stage. A gate of
-/// the bundle closes before the registrations are deleted that it stands in for.
+/// Agents, then controllers, then the API. Each is stopped right before its successor starts, and
+/// the old API answers until its own stage. A gate of the bundle closes before the registrations
+/// that it replaces are deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_former_api_answers_until_its_own_stage() {
     if !isolated::inside("upgrade::the_former_api_answers_until_its_own_stage").unwrap() {
@@ -150,7 +149,7 @@ moves: ";
         place("patch", "kubevirt", "deployments/virt-api"),
     ];
     assert!(order.is_sorted(), "{order:?}\n{writes}");
-    // Nor did who shares the kubeconfig that pleach runs with write past the webhooks.
+    // Another user of pleach's kubeconfig did not bypass the webhooks either.
     has_no_gap(&fleet, &run);
     let shared = fleet.scene.world.administrators_report();
     assert_eq!((shared.failed, shared.unvalidated), (0, 0), "{shared}");
@@ -159,8 +158,8 @@ moves: ";
     fleet.scene.world.stop().await.unwrap();
 }
 
-/// Whatever the user wrote was validated or refused by the gate, with its words;
-/// controllers of two versions never ran together, and nothing crashed twice.
+/// Verifies that every write of the user was validated or refused by the gate, controllers of two
+/// versions never ran together, and no pod crashed twice.
 fn has_no_gap(fleet: &Fleet, run: &Run) {
     let world = &fleet.scene.world;
     let report = world.report();
@@ -186,8 +185,8 @@ fn has_no_gap(fleet: &Fleet, run: &Run) {
     );
 }
 
-/// By the pin it goes back too, once it is said to be meant; the namespace that the upgrade made stays, and
-/// the report says so.
+/// Rolls back by the pin, with confirmation. The namespace created by the upgrade is retained, and
+/// the report shows it.
 async fn goes_back(fleet: &Fleet) {
     fleet.edit(NEW, OLD);
     let run = fleet.apply().await.ended_with(7).unwrap();
@@ -221,7 +220,7 @@ async fn an_upgrade_that_never_gets_ready_takes_nothing_away() {
     let mut fleet = Fleet::start().await;
     let members = proof::contents(&fleet.scene.kubectl, "kube-system").unwrap();
 
-    // No node has this label, so that the new pods wait for ever.
+    // No node has this label, so the new pods are never scheduled.
     let broken = format!(
         "{NEW}
     patches:
@@ -238,7 +237,7 @@ async fn an_upgrade_that_never_gets_ready_takes_nothing_away() {
     ];
     check_says(&run, &lines);
 
-    // Nothing was pruned, and the record says how far it went.
+    // Nothing was pruned, and the record shows the progress.
     let now = proof::contents(&fleet.scene.kubectl, "kube-system").unwrap();
     let gone = members.difference(&now);
     let gone: Vec<&String> = gone.filter(|member| !member.starts_with("Pod/")).collect();
@@ -246,7 +245,7 @@ async fn an_upgrade_that_never_gets_ready_takes_nothing_away() {
     check_unfinished(&fleet.scene);
     check_stands(&fleet.scene, &run);
 
-    // What was wrong is put right, in git, and the next run goes to the end.
+    // After a fix in git, the next run completes.
     fleet.edit(&broken, NEW);
     let run = fleet.apply().await.ended_with(0).unwrap();
     check_says(&run, &["release demo.kubevirt v0.12.0: deployed"]);
@@ -259,8 +258,8 @@ async fn an_upgrade_that_never_gets_ready_takes_nothing_away() {
     fleet.scene.world.stop().await.unwrap();
 }
 
-/// What has no successor that is ready runs again; what has one stays empty. The
-/// gate stays too, and the report says so.
+/// Verifies that workloads without a ready successor run again, and others stay at zero. The gate
+/// remains, and the report shows it.
 fn check_stands(scene: &Scene, run: &Run) {
     let replicas = |namespace: &str, name: &str| {
         let get = ["get", "deployment", name, "--namespace", namespace];
@@ -282,7 +281,7 @@ fn check_stands(scene: &Scene, run: &Run) {
     scene.kubectl.json(&name).unwrap();
 }
 
-/// The release is between two versions, and its members are those of both.
+/// Verifies that the release is between two versions and has the members of both.
 fn check_unfinished(scene: &Scene) {
     let get = ["get", "releases.pleach.dev", RELEASE];
     let release = scene.kubectl.json(&get).unwrap();

@@ -1,4 +1,4 @@
-//! Every kind of wait ends at its deadline and says what it waited for (I4).
+//! All waits end at their deadline and report what they waited for (I4).
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use rstest::rstest;
 use crate::fleet::Fleet;
 use crate::samples::{BUNDLE, config_map, deployment, gears, webhook};
 
-/// A Deployment whose pods never run: the shared control plane has no nodes.
+/// Returns a Deployment whose pods never run, because the shared control plane has no nodes.
 pub(crate) fn never(name: &str) -> String {
     deployment(name).replace("replicas: 0", "replicas: 1")
 }
@@ -19,7 +19,7 @@ fn service(name: &str) -> String {
     )
 }
 
-/// A release with these files, and what its bundle declares.
+/// Returns a release with these files and bundle declarations.
 fn fleet(environment: &'static str, bundle: &str, files: &[String]) -> Fleet {
     let release =
         format!("  - {{name: web, bundle: web, namespace: {environment}, timeout: 3s}}\n");
@@ -33,7 +33,7 @@ fn fleet(environment: &'static str, bundle: &str, files: &[String]) -> Fleet {
     )
 }
 
-/// The second definition of a plural in a group is never served.
+/// Returns two CRDs with the same plural in a group. The second one is never served.
 fn rival() -> [String; 2] {
     let first = gears("rival.example.org");
     let second = first
@@ -71,7 +71,7 @@ fn waits_of_a_first_apply_end(
     fleet.apply().ended_with(6).says(failed).says(reason);
 }
 
-/// A Deployment that never gets ready, and how much that counts.
+/// Returns a Deployment that never becomes ready, with its readiness level.
 fn never_counts(name: &str, how: &str) -> String {
     let annotations = format!("{{name: {name}, annotations: {{pleach.dev/ready: {how}}}}}");
     never(name).replacen(&format!("{{name: {name}}}"), &annotations, 1)
@@ -95,14 +95,14 @@ fn what_need_not_be_ready_fails_nothing() {
     let run = run.says(warning);
     let said = run.shown();
     assert_eq!(said.matches("warning: ").count(), 1, "{said}");
-    // It was waited for, and what comes after it was not kept back for good.
+    // The wait happened, and later objects were not blocked forever.
     assert!(started.elapsed() > Duration::from_secs(3));
     assert!(fleet.exists(&["configmap", "after", "-n", "wait-counts"]));
     let ready = fleet.field(&["release", "wait-counts.web"], "{.status.record.ready}");
     assert_eq!(ready, "true");
-    // Nothing is waited for where nothing is done.
+    // Without changes, nothing is waited for.
     fleet.writes_nothing(Fleet::applied);
-    // It counts from when it is required.
+    // The time-out starts when readiness is required.
     fleet.edit("manifests/web/web.yaml", "ready: warn", "ready: require");
     fleet.commit();
     fleet
@@ -125,7 +125,7 @@ fn the_wait_for_a_definition_that_is_not_accepted_ends() {
 
 #[test]
 fn the_waits_for_an_end_end() {
-    // One goes from git, one was deleted by hand: both are held by somebody.
+    // One is removed from git, one was deleted manually. Both have finalizers.
     let held = |name: &str| {
         config_map(name, "v").replace(
             &format!("{{name: {name}}}"),
@@ -161,7 +161,7 @@ fn a_wrong_image_is_told_once_with_the_way_back() {
     fleet.edit("manifests/web/web.yaml", "replicas: 0", "replicas: 1");
     fleet.edit("manifests/web/web.yaml", "app:1", "app:typo");
     fleet.commit();
-    // There is no node: the test reports for the pod what a kubelet would.
+    // Without nodes, the test reports the pod status instead of a kubelet.
     let started = Instant::now();
     let run = std::thread::scope(|scope| {
         let kubelet = scope.spawn(|| {

@@ -1,4 +1,4 @@
-//! The recorded answers of `tests/fixtures/yaml` are those of kubectl.
+//! The recorded answers in `tests/fixtures/yaml` match kubectl.
 
 use std::process::Command;
 

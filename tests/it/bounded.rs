@@ -1,5 +1,5 @@
-//! Processes that parse files of strangers reach neither credentials nor other processes,
-//! even where a defect lets such a file run any code in them.
+//! Sandboxed processes reach neither credentials nor other processes, even if a file exploits a
+//! vulnerability in a parser.
 
 use std::collections::BTreeMap;
 use std::env::{current_exe, var};
@@ -23,7 +23,7 @@ use rustix::process::{dumpable_behavior, getppid, test_kill_process};
 use serde_json::json;
 use tempfile::TempDir;
 
-/// What the probe is told.
+/// Variable with the work of the probe.
 const WORK: &str = "PLEACH_TEST_WORK";
 const FOLDER: &str = "PLEACH_TEST_FOLDER";
 const TOKEN: &str = "PLEACH_TEST_TOKEN";
@@ -31,7 +31,7 @@ const ADDRESS: &str = "PLEACH_TEST_ADDRESS";
 
 const REFUSED: &str = "PermissionDenied";
 
-/// A process of the tests below: tries everything that code of a stranger would.
+/// Probe process of the tests below. It tries everything that an exploit would.
 #[test]
 #[ignore = "the tests below run it, in a process of its own"]
 fn probe() {
@@ -80,16 +80,16 @@ fn probe() {
     println!("dumpable: {:?}", dumpable_behavior().unwrap());
 }
 
-/// What came of an attempt, in words.
+/// Formats the result of an attempt.
 fn outcome<T>(done: io::Result<T>) -> String {
     done.map_or_else(|error| format!("{:?}", error.kind()), |_| "done".to_owned())
 }
 
-/// Goes on with a process that is not traced, which fails in another way where it is allowed.
+/// Continues a process that is not traced. Without a sandbox, this fails with another error.
 fn trace() -> io::Result<()> {
     let this = libc::pid_t::try_from(id()).unwrap();
     #[expect(unsafe_code, reason = "no crate here has this call")]
-    // SAFETY: it changes nothing, and no pointer is followed.
+    // SAFETY: the call changes nothing and follows no pointer.
     let done = unsafe { libc::ptrace(libc::PTRACE_CONT, this, 0, 0) };
     if done == 0 {
         return Ok(());
@@ -97,7 +97,7 @@ fn trace() -> io::Result<()> {
     Err(io::Error::last_os_error())
 }
 
-/// Copies nothing from another process.
+/// Reads zero bytes from another process.
 fn copy_memory(process: i32) -> io::Result<()> {
     #[expect(unsafe_code, reason = "no crate here has this call")]
     // SAFETY: both lists are empty.
@@ -108,7 +108,7 @@ fn copy_memory(process: i32) -> io::Result<()> {
     Err(io::Error::last_os_error())
 }
 
-/// The outcomes of the probe for a kind of work, by attempt.
+/// Returns the results of the probe for a type of work, by attempt.
 fn probed(work: &str) -> BTreeMap<String, String> {
     let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(folder.path().join("own"), "own").unwrap();
@@ -131,7 +131,7 @@ fn probed(work: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Compares outcomes of the probe: work, attempt, outcome.
+/// Compares results of the probe: work, attempt, result.
 fn check(expected: &[(&str, &str, &str)]) {
     let works = ["none", "render", "fetch", "cluster"];
     let probed: BTreeMap<&str, _> = works.into_iter().map(|work| (work, probed(work))).collect();
@@ -142,7 +142,7 @@ fn check(expected: &[(&str, &str, &str)]) {
     }
 }
 
-/// A repository, and a bare copy of it that borrows its objects from elsewhere.
+/// Returns a repository, and a bare copy with alternate objects outside of it.
 fn borrowing() -> (TestRepo, TempDir, String) {
     let header = "apiVersion: pleach.dev/v1alpha1\nkind";
     let repo = TestRepo::new([
@@ -164,7 +164,7 @@ fn borrowing() -> (TestRepo, TempDir, String) {
     (repo, copies, commit)
 }
 
-/// Runs the program with an order.
+/// Runs the worker with a request.
 fn worker(arguments: &[&str], order: &str) -> Output {
     let scratch = tempfile::tempdir().unwrap();
     let mut worker = Command::new(env!("CARGO_BIN_EXE_pleach"))
@@ -177,13 +177,13 @@ fn worker(arguments: &[&str], order: &str) -> Output {
         .spawn()
         .unwrap();
     let mut stdin = worker.stdin.take().unwrap();
-    // A worker may end before it reads.
+    // A worker can exit before it reads.
     drop(stdin.write_all(order.as_bytes()));
     drop(stdin);
     worker.wait_with_output().unwrap()
 }
 
-/// Fetches all branches as the controller does, and returns how many there are.
+/// Fetches all branches like the controller and returns their number.
 fn fetched(url: &str, auth: Auth) -> Result<usize, String> {
     let carrier = |order: &Fetch| -> Result<Received, FetchError> {
         let order = serde_json::to_string(order).unwrap();
@@ -220,7 +220,7 @@ fn a_fetch_reaches_its_own_repository() {
         known_hosts: path("known_hosts"),
     };
     assert_eq!(fetched(&server.url(&path("whole")), auth), Ok(1));
-    // A link leads elsewhere, as to a token.
+    // A link leads outside, for example to a token.
     fs::rename(path("whole/objects"), path("elsewhere")).unwrap();
     symlink(path("elsewhere"), path("whole/objects")).unwrap();
     if restricts_files() {
@@ -254,7 +254,7 @@ fn a_bounded_process_cannot_read_the_token() {
         ("fetch", "read environment", REFUSED),
         ("fetch", "run", "done"),
     ]);
-    // The processes of the controller: a file outside of the repository plays the token.
+    // Processes of the controller. A file outside of the repository stands for the token.
     let (_repo, copies, commit) = borrowing();
     for (copy, code) in [("whole", 0), ("borrowing", 1)] {
         let folder = copies.path().join(copy);
@@ -283,7 +283,7 @@ fn a_bounded_process_cannot_connect() {
         ("render", "listen", REFUSED),
         ("render", "socket", REFUSED),
         ("render", "pair", REFUSED),
-        // Servers are the work of these.
+        // These types of work need servers.
         ("fetch", "connect", "done"),
         ("cluster", "connect", "done"),
     ]);

@@ -1,4 +1,4 @@
-//! manifests/pleach, which installs pleach: what it renders to.
+//! Rendered objects of manifests/pleach, which installs pleach.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +13,10 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The accounts of environment pleach, which tests of single values leave out.
+/// Accounts of environment pleach, which tests of single values remove.
 const IMPERSONATES: &str = "      impersonates: [{namespace: deployers, names: [fleet]}]\n";
 
-/// The objects of environment pleach, with other values.
+/// Returns the objects of environment pleach with other values.
 fn rendered(values: &str) -> Vec<Value> {
     rendered_with(|text| {
         let text = text.replace(IMPERSONATES, "");
@@ -24,7 +24,7 @@ fn rendered(values: &str) -> Vec<Value> {
     })
 }
 
-/// The objects of environment pleach, with another text of it.
+/// Returns the objects of environment pleach with an edited file.
 fn rendered_with(edit: impl FnOnce(&str) -> String) -> Vec<Value> {
     let repo = TestRepo::new([] as [(&str, &str); 0]).unwrap();
     let root = root();
@@ -54,8 +54,8 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
     objects.iter().filter(|one| one["kind"] == kind).collect()
 }
 
-/// One thing that an account may do: where (a namespace, or nothing for the whole
-/// cluster), group, resource, name, verb.
+/// Permission of an account: namespace (empty for the whole cluster), group, resource, name and
+/// verb.
 type Grant = [String; 5];
 
 fn texts(value: &Value) -> Vec<String> {
@@ -63,7 +63,7 @@ fn texts(value: &Value) -> Vec<String> {
     items.map(|one| one.as_str().unwrap().to_owned()).collect()
 }
 
-/// What the rules of a role allow, as far as they can be read.
+/// Returns the permissions of a role's rules.
 fn allowed(role: &Value, place: &str) -> BTreeSet<Grant> {
     assert!(role.get("aggregationRule").is_none(), "{role}");
     let mut allowed = BTreeSet::new();
@@ -87,14 +87,14 @@ fn allowed(role: &Value, place: &str) -> BTreeSet<Grant> {
     allowed
 }
 
-/// The namespace of an object; nothing where it lies in none.
+/// Returns the namespace of an object. Empty for cluster-scoped objects.
 fn place(object: &Value) -> String {
     let namespace = object["metadata"]["namespace"].as_str();
     namespace.unwrap_or_default().to_owned()
 }
 
-/// What the bindings among objects give to the one account that they are of: a role
-/// that nobody is bound to gives nothing, and there is none.
+/// Returns the permissions that the bindings grant to their single account. Fails if a role has no
+/// binding.
 fn granted(objects: &[Value]) -> BTreeSet<Grant> {
     let is_binding = |one: &&Value| one["kind"].as_str().unwrap().ends_with("RoleBinding");
     let is_role = |one: &&Value| ["Role", "ClusterRole"].contains(&one["kind"].as_str().unwrap());
@@ -121,14 +121,14 @@ fn granted(objects: &[Value]) -> BTreeSet<Grant> {
     granted
 }
 
-/// What a page of docs/permissions grants in a namespace.
+/// Returns the permissions that a page of docs/permissions grants in a namespace.
 fn documented(page: &str) -> BTreeSet<Grant> {
     let text = fs::read_to_string(root().join("docs/permissions").join(page)).unwrap();
     granted(&parsed(&text.replace("team-a", "shop")))
 }
 
-/// Without the Leases of the replicas and the key of state, which no page has: they are
-/// in the namespace of the loop.
+/// Removes the permissions for replica Leases and the state key, which are not in any page. They
+/// are limited to the controller's namespace.
 fn beside_replicas(grants: BTreeSet<Grant>) -> BTreeSet<Grant> {
     let own = |grant: &Grant| grant[0] == "pleach" && ["leases", "secrets"].contains(&&*grant[2]);
     let (own, others): (BTreeSet<Grant>, BTreeSet<Grant>) = grants.into_iter().partition(own);
@@ -144,36 +144,36 @@ fn beside_replicas(grants: BTreeSet<Grant>) -> BTreeSet<Grant> {
     others
 }
 
-/// The kinds that the pages deploy.
+/// Kinds that the pages deploy.
 const DEPLOYS: &str = "      deploys:
         - {apiGroups: [\"\"], resources: [configmaps, secrets, services, serviceaccounts]}
         - {apiGroups: [apps], resources: [deployments, statefulsets, daemonsets]}
         - {apiGroups: [policy], resources: [poddisruptionbudgets]}
         - {apiGroups: [networking.k8s.io], resources: [ingresses, networkpolicies]}
 ";
-/// Rights as the pages say them, and nothing beside them.
+/// Permissions as documented, without further ones.
 const CLUSTER: &str = "      itself: false\n      gates: true\n      registrations: true\n";
 const NAMESPACED: &str =
     "      rights: namespaced\n      namespaces: [shop]\n      itself: false\n";
 const PREVIEW: &str = "      rights: preview\n      namespaces: [shop]\n";
 
-/// Neither more nor less than what the pages say.
+/// Exactly the documented permissions.
 #[test]
 fn what_is_granted_is_what_the_pages_say() {
     let of = |values: &str| granted(&rendered(&format!("{values}{DEPLOYS}")));
     assert_eq!(beside_replicas(of(CLUSTER)), documented("cluster.yaml"));
-    // The loop reads no key in the namespace of a tenant, as a user without one does.
+    // The controller reads no key in a tenant namespace, unlike a user without a key namespace.
     let mut namespaced = documented("namespaced.yaml");
     let key = ["shop", "", "secrets", "pleach-digest-key", "get"].map(str::to_owned);
     assert!(namespaced.remove(&key));
     assert_eq!(beside_replicas(of(NAMESPACED)), namespaced);
-    // State of tenants is sealed with a key in the namespace of the loop.
+    // Tenant state is sealed with a key in the controller's namespace.
     let mut preview = documented("preview.yaml");
     preview.insert(["pleach", "", "secrets", "pleach-state-key", "get"].map(str::to_owned));
     assert_eq!(of(PREVIEW), preview);
 }
 
-/// What a value adds to what is granted without it.
+/// Returns the permissions that a value adds.
 fn adds(before: &str, value: &str) -> BTreeSet<Grant> {
     let without = granted(&rendered(before));
     let with = granted(&rendered(&format!("{before}{value}")));
@@ -194,7 +194,7 @@ fn each_value_grants_what_it_says() {
         assert!(!grant.iter().any(|part| *part == "*"), "{grant:?}");
         assert_ne!((resource.as_str(), verb.as_str()), ("namespaces", "delete"));
         assert_ne!(group, "rbac.authorization.k8s.io", "{grant:?}");
-        // What is secret, and who holds what, is nobody's in the whole cluster.
+        // Secrets, state and Leases are never granted cluster-wide.
         let is_private = ["secrets", "configmaps", "leases"].contains(&resource.as_str());
         assert!(!(place.is_empty() && is_private), "{grant:?}");
     }
@@ -246,7 +246,7 @@ fn each_value_grants_what_it_says() {
     }
 }
 
-/// Roles it may change by their names only, and these are its own.
+/// It can only change roles with these names, which are its own.
 #[test]
 fn it_may_change_its_own_roles_and_no_others() {
     let most = "      gates: true\n      registrations: true\n      states: [team]\n      impersonates: [{namespace: deployers, names: [a]}]\n      deploys: [{apiGroups: [\"\"], resources: [secrets], namespaces: [app]}]\n";
@@ -271,7 +271,7 @@ fn it_may_change_its_own_roles_and_no_others() {
                 named.insert(name.clone());
             }
         }
-        // Kubeconfigs are read by a role that is there where one is in a Secret.
+        // The role to read kubeconfigs only exists if one is in a Secret.
         named.remove("pleach-kubeconfigs");
         assert_eq!(named, own, "{rights}");
         let without = granted(&rendered(&format!("      itself: false\n{values}")));
@@ -279,7 +279,7 @@ fn it_may_change_its_own_roles_and_no_others() {
     }
 }
 
-/// The Secrets that the configuration names, each by its name, and no others.
+/// Only the Secrets named in the configuration, each by name.
 #[test]
 fn kubeconfigs_in_secrets_are_read_one_by_one() {
     let repo = |secret: &str| {
@@ -301,8 +301,8 @@ fn kubeconfigs_in_secrets_are_read_one_by_one() {
     assert_eq!(lines(&found), ["clusters  secrets target get"]);
 }
 
-/// All environments but that of the controller are limited by `allow` and by the
-/// permissions of an account.
+/// All environments but that of the controller are limited by `allow` and by the permissions of an
+/// account.
 #[test]
 fn branches_of_the_example_write_what_they_may_as_an_account() {
     let objects = rendered_with(str::to_owned);
@@ -394,7 +394,7 @@ fn its_pods_have_no_rights_on_their_node() {
     let deployment = of_kind(&objects, "Deployment")[0];
     let pod = &deployment["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
-    // The restricted pod security standard.
+    // Restricted pod security standard.
     assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
     assert_eq!(
         pod["securityContext"]["seccompProfile"]["type"],
@@ -410,7 +410,7 @@ fn its_pods_have_no_rights_on_their_node() {
             |kind: &&String| ["name", "configMap", "secret", "emptyDir"].contains(&kind.as_str());
         assert!(kinds.iter().all(is_good), "{kinds:?}");
     }
-    // What probes ask is where the configuration puts it.
+    // The probes match the configured address.
     let map = of_kind(&objects, "ConfigMap")[0];
     let text = map["data"]["controller.yaml"].as_str().unwrap();
     let said = parsed(text).remove(0);
@@ -425,7 +425,7 @@ fn its_pods_have_no_rights_on_their_node() {
     );
     let read = pleach_domain::repo::controller::read("controller.yaml", text.as_bytes().to_vec());
     assert_eq!(read.unwrap().repositories.len(), 1);
-    // The folder of the version is this version.
+    // The folder has the current version.
     let folder = format!("manifests/pleach/v{}", env!("CARGO_PKG_VERSION"));
     assert!(Path::new(&root().join(folder)).is_dir());
 }

@@ -1,4 +1,4 @@
-//! The program from outside: exit codes, stdout and stderr.
+//! Tests of the program's exit codes, stdout and stderr.
 
 mod add;
 mod bad_input;
@@ -24,14 +24,14 @@ use std::path::Path;
 use assert_cmd::Command;
 use tempfile::TempDir;
 
-/// What a run of the program left behind.
+/// Result of a run.
 struct Run {
     code: i32,
     stdout: String,
     stderr: String,
 }
 
-/// A folder to run the program in, with a home of its own.
+/// Working folder with its own home.
 struct Folder(TempDir);
 
 impl Folder {
@@ -39,7 +39,7 @@ impl Folder {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// A repository with an environment `dev`.
+    /// Creates a repository with an environment `dev`.
     fn with(files: &[(&str, &str)]) -> Self {
         let folder = Self::new();
         for (path, content) in files {
@@ -62,7 +62,7 @@ impl Folder {
         fs::read_to_string(self.path().join(path)).unwrap()
     }
 
-    /// Every file below a folder, sorted.
+    /// Returns all files below a folder, sorted.
     fn files(&self, folder: &str) -> Vec<String> {
         pleach::io::files::files_below(&self.path().join(folder)).unwrap()
     }
@@ -101,7 +101,7 @@ impl Folder {
 }
 
 impl Run {
-    /// For snapshots: the code and both streams, apart.
+    /// Formats code and streams, for snapshots.
     fn shown(&self) -> String {
         format!(
             "exit: {}\n--- stdout\n{}--- stderr\n{}",

@@ -1,7 +1,6 @@
-//! Real HTTP client code against scripted answers.
+//! Real HTTP client with scripted answers.
 //!
-//! Nothing here imitates server-side apply; what an apply does is tested on a
-//! real API server.
+//! These tests do not simulate server-side apply, which is tested with a real API server.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,11 +1,11 @@
-//! Commits to the branch that is checked out: exactly what is asked for.
+//! Commits to the checked-out branch contain exactly the requested changes.
 
 use bytes::Bytes;
 use pleach::io::git::{Branch, GitError, Source};
 use pleach_domain::repo::FileChanges;
 use pleach_testkit::repository::TestRepo;
 
-/// A git repository with a repository of pleach in the folder `fleet`.
+/// Returns a git repository with a pleach repository in the folder `fleet`.
 fn repo() -> TestRepo {
     let repo = TestRepo::new([
         ("fleet/a.yaml", "a: 1\n"),
@@ -65,7 +65,7 @@ async fn a_commit_holds_its_files_and_nothing_else() {
             .unwrap(),
         "ada: Go back\n\n# not a comment\n\n\nM\tfleet/a.yaml\nD\tfleet/gone.yaml\nA\tfleet/new/deep/b.yaml\nM\tfleet/run.sh"
     );
-    // It still runs, and everything else is as it was.
+    // The file is still executable, and everything else is unchanged.
     let listed = repo.git(&["ls-tree", "HEAD", "fleet/run.sh"]).unwrap();
     assert!(listed.starts_with("100755 "), "{listed}");
     assert_eq!(repo.git(&["status", "--porcelain"]).unwrap(), before);

@@ -317,7 +317,7 @@ fn every_metric_is_described() {
 
 /// Returns the metrics after an event of every kind.
 fn every_metric() -> String {
-    use pleach::engine::controller::{End, LoopEvent, Previewed};
+    use pleach::engine::controller::{ControllerEvent, Previewed, ReconcileOutcome};
     use pleach::server::metrics::Metrics;
     use pleach_domain::inventory::ReleaseName;
     use pleach_domain::plan::Action;
@@ -329,12 +329,12 @@ fn every_metric() -> String {
         release: text("web"),
     };
     for event in [
-        LoopEvent::Fetched {
+        ControllerEvent::Fetched {
             repository: text("fleet"),
             branches: 1,
             took,
         },
-        LoopEvent::Loaded {
+        ControllerEvent::EnvironmentLoaded {
             repository: text("fleet"),
             environment: text("prod"),
             cluster: None,
@@ -343,7 +343,7 @@ fn every_metric() -> String {
             held: BTreeMap::new(),
             took,
         },
-        LoopEvent::Previewed {
+        ControllerEvent::Previewed {
             repository: text("fleet"),
             number: 1,
             head: text("b"),
@@ -351,40 +351,40 @@ fn every_metric() -> String {
             message: String::new(),
             took,
         },
-        LoopEvent::Led {
+        ControllerEvent::LeadershipChanged {
             environment: text("prod"),
             leads: true,
         },
-        LoopEvent::Looking {
+        ControllerEvent::ReconcileStarted {
             release: release.clone(),
         },
-        LoopEvent::Planned {
+        ControllerEvent::Planned {
             release: release.clone(),
             answered: true,
             took,
         },
-        LoopEvent::Carried {
+        ControllerEvent::PlanExecuted {
             release: release.clone(),
             objects: vec![(Action::Create, 2)],
             took,
         },
-        LoopEvent::Health {
+        ControllerEvent::HealthChecked {
             release: release.clone(),
             is_degraded: false,
         },
-        LoopEvent::Changed {
+        ControllerEvent::DriftDetected {
             release: release.clone(),
             objects: 1,
         },
-        LoopEvent::Contended {
+        ControllerEvent::Contended {
             release: release.clone(),
             fields: 1,
         },
-        LoopEvent::Looked {
+        ControllerEvent::ReconcileFinished {
             release,
             cluster: None,
             revision: text("a"),
-            end: End::Deployed,
+            end: ReconcileOutcome::Deployed,
             message: text(""),
             is_correction: false,
             about: String::new(),

@@ -1,4 +1,4 @@
-//! What is sent to forges: against servers that know how each product wants it.
+//! Requests to forges, verified by fake servers of each product.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ const MARKER: &str = "<!-- pleach preview -->";
 const SOMEBODY: u64 = 7;
 
 fn forge_as(fake: &FakeForge, kind: ForgeKind, token: Token, patience: Duration) -> Forge {
-    // Whichever test is first.
+    // Only the first test succeeds.
     let _installed = rustls::crypto::ring::default_provider().install_default();
     let address = ForgeAddress::named(kind, fake.api(), PROJECT).unwrap();
     Forge::new(address, token, patience).unwrap()
@@ -53,11 +53,11 @@ async fn there_is_one_comment_and_it_is_ours(
     let fake = FakeForge::start(kind).unwrap();
     fake.page(2);
     fake.put(7, pull("abc"));
-    // Others may write whatever they like, the marker too, and before us.
+    // Other accounts can write any text, including the marker, before us.
     let theirs = format!("{MARKER}\nall is well, trust me");
     fake.note(7, SOMEBODY, &theirs);
     fake.note(7, SOMEBODY, "what is this?");
-    // We may have said other things.
+    // Our account can have other comments.
     fake.note(
         7,
         ACCOUNT,
@@ -162,7 +162,7 @@ async fn the_pull_request_by_which_a_commit_came_is_found(
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].number, found[0].head.as_str()), (2, "def"));
     assert!(found[0].merged_as.contains(&"merge".to_owned()));
-    // What was said of it before, and after.
+    // Comments before and after the merge.
     fake.note(1, ACCOUNT, "then");
     fake.note(2, ACCOUNT, "now");
     let merged_at = found[0].merged_at.unwrap();
@@ -170,7 +170,7 @@ async fn the_pull_request_by_which_a_commit_came_is_found(
         let comments = forge.find_comments(number, ACCOUNT, "").await.unwrap();
         assert_eq!(comments[0].changed_at.unwrap() < merged_at, is_known);
     }
-    // One that is open was merged as nothing yet.
+    // An open pull request has no merge commit yet.
     let open = forge.pull_requests_of("abc").await.unwrap();
     assert!(
         open.iter()
@@ -234,7 +234,7 @@ async fn states_of_commits_are_set_and_read(
         (State::Pending, "on its way"),
         (State::Failure, long.as_str()),
         (State::Success, "2 releases are as git says"),
-        // GitLab refuses to hear it twice, and is right.
+        // GitLab correctly refuses a repeated status.
         (State::Success, "2 releases are as git says"),
     ] {
         let status = status(state, description);
@@ -298,7 +298,7 @@ async fn a_forge_that_has_enough_is_left_alone_for_as_long_as_it_says() {
     let started = Instant::now();
     assert!(forge.pull_request(1).await.is_ok());
     assert!(started.elapsed() >= Duration::from_millis(900));
-    // Longer than anybody wants to wait: nothing more is sent.
+    // The limit is longer than the patience, so nothing more is sent.
     fake.fail(429, &[("retry-after", "3600")], "{}");
     let error = forge.pull_request(1).await.unwrap_err();
     assert!(matches!(error, ForgeError::TooMany { .. }), "{error}");
@@ -316,7 +316,7 @@ async fn a_forge_in_trouble_is_asked_again_and_a_comment_is_not_written_twice() 
     fake.fail(502, &[], "<html>Bad gateway</html>");
     assert!(forge.pull_request(1).await.is_ok());
     assert_eq!(fake.asked().len(), 2);
-    // Who we are, what is there, and then nobody knows what became of it.
+    // After the account and the comments are read, the result of the write is unknown.
     fake.fail(200, &[], r#"{"data": {"viewer": {"databaseId": 42}}}"#);
     fake.fail(200, &[], "[]");
     fake.fail(504, &[], "");
@@ -342,7 +342,7 @@ async fn refusals_are_told_and_no_token_is() {
     fake.fail(200, &[], "<html>log in</html>");
     let error = forge.pull_request(1).await.unwrap_err();
     assert!(matches!(error, ForgeError::NotUnderstood { .. }), "{error}");
-    // Elsewhere nobody is told who we are.
+    // Credentials are not sent to another host.
     let elsewhere = FakeForge::start(ForgeKind::Github).unwrap();
     fake.fail(302, &[("location", &elsewhere.api())], "");
     let error = forge.pull_request(1).await.unwrap_err();

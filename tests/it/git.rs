@@ -10,7 +10,7 @@ use pleach_domain::repo::{FileTree as _, TreeKind};
 use rstest::rstest;
 use tempfile::TempDir;
 
-/// A git repository in a folder of its own.
+/// Git repository in a temporary folder.
 struct Repo(TempDir);
 
 impl Repo {
@@ -161,7 +161,7 @@ fn folders_without_files_are_no_change() {
         fs::create_dir_all(repo.path().join(folder)).unwrap();
     }
     assert_eq!(repo.revision(""), commit);
-    // What is in an ignored folder is rendered all the same.
+    // Content of an ignored folder is still rendered.
     repo.write("manifests/out/d/e.yaml", "x");
     assert_eq!(repo.revision(""), dirty(&commit));
 }

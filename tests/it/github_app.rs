@@ -1,4 +1,4 @@
-//! Tokens of GitHub apps, from a server that checks what apps sign.
+//! Tokens of GitHub Apps, from a server that verifies the signatures.
 
 use std::path::Path;
 use std::process::Command;
@@ -27,21 +27,21 @@ use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// As much of the API as apps ask for.
+/// Parts of the API that apps use.
 struct Api {
     url: String,
     state: Arc<Mutex<Asked>>,
-    /// Ends the server.
+    /// Ends the server when dropped.
     _runtime: tokio::runtime::Runtime,
 }
 
 #[derive(Default)]
 struct Asked {
-    /// The public key of the app.
+    /// Public key of the app.
     key: Vec<u8>,
-    /// What was asked for so far, and how it was answered.
+    /// Statuses of all answers so far.
     answers: Vec<u16>,
-    /// How long the next token holds.
+    /// Lifetime of the next token.
     lifetime: SignedDuration,
 }
 
@@ -96,7 +96,7 @@ async fn give(State(state): State<Arc<Mutex<Asked>>>, headers: HeaderMap) -> (St
     answer
 }
 
-/// What GitHub checks.
+/// Verifies a token as GitHub does.
 fn check(sent: &str, key: &[u8]) -> Result<(), String> {
     let token = sent.strip_prefix("Bearer ").ok_or("no bearer token")?;
     let (text, signature) = token.rsplit_once('.').ok_or("no JSON web token")?;
@@ -133,7 +133,7 @@ fn check(sent: &str, key: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A private key as GitHub hands it out (PKCS#1 in PEM), and its public key.
+/// Creates a private key in GitHub's format (PKCS#1 in PEM) and returns its public key.
 fn rsa_key(path: &Path) -> Vec<u8> {
     let run = |args: &[&str]| {
         let output = Command::new("ssh-keygen").args(args).output().unwrap();
@@ -146,7 +146,7 @@ fn rsa_key(path: &Path) -> Vec<u8> {
     ]);
     let public = run(&["-e", "-m", "PKCS8", "-f", text]);
     let info = SubjectPublicKeyInfoDer::from_pem_slice(&public).unwrap();
-    // The key itself is the last thing in it: 24 bytes say what it is.
+    // The key is at the end, after a header of 24 bytes.
     info[24..].to_vec()
 }
 
@@ -159,7 +159,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        // The program does it in its main.
+        // The program does this in `main`.
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let repo = TestRepo::new([("pleach.yaml", "first")]).unwrap();
         repo.commit("first").unwrap();
@@ -194,7 +194,7 @@ impl Scene {
         })
     }
 
-    /// Lets in only who has this token.
+    /// Accepts only this token.
     fn demand(&self, token: usize) {
         let basic = STANDARD.encode(format!("x-access-token:ghs_{token}"));
         self.server.demand(&format!("Basic {basic}"));
@@ -215,11 +215,11 @@ fn a_token_is_asked_for_once_and_kept_until_shortly_before_its_end() {
     let mut mirror = scene.mirror(&app);
     assert_eq!(fetch(&mut mirror), Ok(1));
     assert_eq!(fetch(&mut mirror), Ok(1));
-    // Also by a mirror that is made anew.
+    // Also with a new mirror.
     assert_eq!(fetch(&mut scene.mirror(&app)), Ok(1));
     assert_eq!(scene.api.answers(), [201]);
 
-    // One that ends soon is asked for again each time.
+    // A token that expires soon is requested again each time.
     scene.api.state.lock().unwrap().lifetime = SignedDuration::from_mins(5);
     let app = scene.app("4711");
     let mut mirror = scene.mirror(&app);
@@ -259,7 +259,7 @@ fn a_refusal_is_told_in_the_words_of_github_and_without_secrets() {
     std::fs::write(&key, text.replace("BEGIN", "begin")).unwrap();
     let error = fetch(&mut scene.mirror(&scene.app("4711"))).unwrap_err();
     assert!(error.contains("no private key in PEM"), "{error}");
-    // Another app with the right name and a key of its own.
+    // Another app with the right name but its own key.
     std::fs::remove_file(&key).unwrap();
     rsa_key(&key);
     let error = fetch(&mut scene.mirror(&scene.app("4711"))).unwrap_err();
@@ -267,7 +267,7 @@ fn a_refusal_is_told_in_the_words_of_github_and_without_secrets() {
     assert_eq!(scene.api.answers(), [401, 401]);
 }
 
-/// Sets the state of a commit, as the loop does.
+/// Sets the status of a commit like the controller.
 fn set(forge: &Forge) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -298,12 +298,12 @@ fn a_forge_is_asked_with_the_token_that_is_fetched_with() {
     assert_eq!(set(&forge), Ok(()));
     assert_eq!(fetch(&mut scene.mirror(&app)), Ok(1));
     assert_eq!(scene.api.answers(), [201]);
-    // Another one is asked for at once where that is not taken any more.
+    // A rejected token is replaced at once.
     fake.demand("ghs_1");
     assert_eq!(set(&forge), Ok(()));
     assert_eq!(scene.api.answers(), [201; 2]);
     assert_eq!(fake.statuses("abc").len(), 3);
-    // Once: a forge that takes none is left alone.
+    // Only once: a forge that rejects all tokens is not retried.
     fake.demand("nothing of ours");
     let error = set(&forge).unwrap_err();
     assert!(error.contains("the forge answers 401"), "{error}");

@@ -1,6 +1,5 @@
-//! Golden cases of diff: a folder under `tests/fixtures/diff` holds a repository
-//! at two revisions, `base` and `head`, with an environment `test`. What lies
-//! between them is in `expected/`.
+//! Golden cases of diff. A folder under `tests/fixtures/diff` contains a repository at two
+//! revisions, `base` and `head`, with an environment `test`. `expected/` contains the diff.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +42,7 @@ fn run(repo: &TestRepo, args: &[&str]) -> (String, String) {
 
 fn diff(repo: &TestRepo, environment: &str, format: &str) -> String {
     let (stdout, stderr) = run(repo, &["diff", environment, "-o", format]);
-    // The first line names commits.
+    // The first line contains commits.
     stdout.split_once('\n').unwrap().1.to_owned() + &stderr
 }
 
@@ -74,7 +73,7 @@ fn every_case_is_drawn_as_expected() {
     }
 }
 
-/// The upgrade that the README walks through, about to be committed.
+/// Returns the upgrade of the README before its commit.
 fn example() -> TestRepo {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let repo = TestRepo::new([] as [(&str, &str); 0]).unwrap();
@@ -89,7 +88,7 @@ fn example() -> TestRepo {
     repo
 }
 
-/// What a reviewer sees of it.
+/// Output for a reviewer.
 #[test]
 fn the_upgrade_of_our_own_example_can_be_read() {
     insta::assert_snapshot!(diff(&example(), "demo", "text"));

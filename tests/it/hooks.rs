@@ -1,4 +1,4 @@
-//! The listeners of the loop: webhooks, probes, metrics.
+//! Listeners of the controller: webhooks, probes and metrics.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -10,7 +10,9 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http_body_util::BodyExt as _;
-use pleach::engine::controller::{Controller, End, Listener, LoopEvent, Previewed, Setup};
+use pleach::engine::controller::{
+    Controller, ControllerEvent, Listener, Previewed, ReconcileOutcome, Setup,
+};
 use pleach::engine::lease::Peers;
 use pleach::engine::sync::Claim;
 use pleach::server::hooks::{self, Hook};
@@ -34,7 +36,7 @@ struct Listeners {
     _folder: TempDir,
 }
 
-/// A loop that follows nothing, with a webhook of a forge.
+/// Starts a controller without repositories, with a webhook of a forge.
 fn listeners(forge: Option<ForgeKind>) -> Listeners {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
@@ -128,7 +130,7 @@ async fn webhooks_are_believed_by_their_signature(
     let (answered, body) = ask(&listeners.hooks, request).await;
     assert_eq!((answered.as_u16(), body.as_str()), (status, ""));
     let (_, metrics) = get(&listeners.probes, "/metrics").await;
-    let line = format!("pleach_hooks_total{{forge=\"{forge}\",code=\"{status}\"}} 1");
+    let line = format!("pleach_webhook_requests_total{{forge=\"{forge}\",code=\"{status}\"}} 1");
     assert_eq!(metrics.contains(&line), status != 404, "{metrics}");
 }
 
@@ -147,14 +149,14 @@ async fn garbage_is_refused() {
     let large = vec![b'x'; 26 * 1024 * 1024];
     let (status, _) = ask(&listeners.hooks, post("/hooks/gitlab", &token(), &large)).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
-    // What is signed is believed, whatever it holds: it is not read.
+    // A signed payload is accepted with any content, because it is not read.
     let garbage = post("/hooks/gitlab", &token(), &[0xff, 0x00, 0xfe]);
     assert_eq!(ask(&listeners.hooks, garbage).await.0, StatusCode::ACCEPTED);
     let (status, _) = get(&listeners.hooks, "/hooks/gitlab").await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
     let (status, _) = get(&listeners.hooks, "/").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
-    // Nothing else is served there.
+    // The listener serves nothing else.
     for path in ["/metrics", "/livez", "/readyz"] {
         assert_eq!(get(&listeners.hooks, path).await.0, StatusCode::NOT_FOUND);
     }
@@ -202,7 +204,7 @@ async fn bodies_that_do_not_come_to_an_end_leave_room_for_others() {
         )
     };
     let others = async {
-        // Two take their room, the third finds none.
+        // Two use up the budget, and the third one fails.
         assert_eq!(ask(router, signed()).await.0, StatusCode::ACCEPTED);
         let (status, _) = ask(router, endless()).await;
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
@@ -223,7 +225,7 @@ async fn probes_and_metrics_answer() {
         get(&listeners.probes, "/livez").await,
         (StatusCode::OK, "ok\n".to_owned())
     );
-    // Nothing was asked yet.
+    // No request was sent yet.
     let (status, _) = get(&listeners.probes, "/readyz").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     let (environment, repository) = ("a".to_owned(), "r".to_owned());
@@ -232,12 +234,12 @@ async fn probes_and_metrics_answer() {
         release: "b".to_owned(),
     };
     for event in [
-        LoopEvent::Fetched {
+        ControllerEvent::Fetched {
             repository: repository.clone(),
             branches: 1,
             took: Duration::ZERO,
         },
-        LoopEvent::Held {
+        ControllerEvent::EnvironmentStalled {
             repository: repository.clone(),
             environment: environment.clone(),
             cluster: None,
@@ -245,30 +247,30 @@ async fn probes_and_metrics_answer() {
             reason: "Contested".to_owned(),
             message: String::new(),
         },
-        LoopEvent::Led {
+        ControllerEvent::LeadershipChanged {
             environment: environment.clone(),
             leads: true,
         },
-        LoopEvent::Planned {
+        ControllerEvent::Planned {
             release: release.clone(),
             answered: true,
             took: Duration::from_secs(1),
         },
-        LoopEvent::Queued { waiting: 3 },
-        LoopEvent::Carried {
+        ControllerEvent::QueueChanged { waiting: 3 },
+        ControllerEvent::PlanExecuted {
             release: release.clone(),
             objects: vec![(Action::Create, 2)],
             took: Duration::ZERO,
         },
-        LoopEvent::Health {
+        ControllerEvent::HealthChecked {
             release: release.clone(),
             is_degraded: false,
         },
-        LoopEvent::Changed {
+        ControllerEvent::DriftDetected {
             release: release.clone(),
             objects: 1,
         },
-        LoopEvent::Previewed {
+        ControllerEvent::Previewed {
             repository: repository.clone(),
             number: 7,
             head: "abc".to_owned(),
@@ -276,15 +278,15 @@ async fn probes_and_metrics_answer() {
             message: String::new(),
             took: Duration::ZERO,
         },
-        LoopEvent::Contended {
+        ControllerEvent::Contended {
             release: release.clone(),
             fields: 1,
         },
-        LoopEvent::Looked {
+        ControllerEvent::ReconcileFinished {
             release,
             cluster: None,
             revision: String::new(),
-            end: End::Deployed,
+            end: ReconcileOutcome::Deployed,
             message: String::new(),
             is_correction: false,
             about: String::new(),
@@ -298,12 +300,12 @@ async fn probes_and_metrics_answer() {
     let (status, text) = get(&listeners.probes, "/metrics").await;
     assert_eq!(status, StatusCode::OK);
     for line in [
-        "pleach_looks_total{environment=\"a\",release=\"b\",result=\"deployed\"} 1",
+        "pleach_reconcile_total{environment=\"a\",release=\"b\",result=\"deployed\"} 1",
         "pleach_release_synced{environment=\"a\",release=\"b\"} 1",
-        "pleach_environment_held{environment=\"a\"} 1",
+        "pleach_environment_stalled{environment=\"a\"} 1",
         "pleach_source_up{repository=\"r\"} 1",
         "pleach_cluster_up{environment=\"a\"} 1",
-        "pleach_looks_waiting 3",
+        "pleach_reconcile_queue_depth 3",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }

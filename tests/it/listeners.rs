@@ -1,5 +1,4 @@
-//! Listeners of the loop, as anybody can reach them: slow clients, crowds,
-//! garbage.
+//! Listeners of the controller with slow clients, many clients and garbage.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +14,7 @@ use pleach_testkit::repository::TestRepo;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-/// A listener that answers on threads of its own; gone with the value.
+/// Listener on its own threads. Dropping it ends it.
 struct Served {
     address: SocketAddr,
     stop: CancellationToken,
@@ -70,15 +69,15 @@ fn limits() -> Limits {
     }
 }
 
-/// Everything that comes until the other side ends.
+/// Reads until the other side closes the connection.
 fn rest(mut stream: TcpStream) -> String {
     let mut text = Vec::new();
-    // It may be cut at any place.
+    // The connection can be cut at any point.
     let _end = stream.read_to_end(&mut text);
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// The status of one answer on a connection that goes on.
+/// Reads the status of one answer on a connection that stays open.
 fn status(stream: &mut TcpStream) -> String {
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
@@ -91,7 +90,7 @@ const ASK: &str = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 fn a_client_that_is_slow_is_cut() {
     let served = Served::new(limits());
     let started = Instant::now();
-    // Nothing at all, half a head, half a body.
+    // No data, half a head, half a body.
     let nothing = served.connect();
     let mut head = served.connect();
     head.write_all(b"GET / HTTP/1.1\r\nhost:").unwrap();
@@ -128,7 +127,7 @@ fn a_connection_ends_with_its_last_answer_when_it_is_old() {
 #[test]
 fn a_crowd_waits_and_is_answered() {
     let served = Served::new(limits());
-    // All places are taken by those who say nothing.
+    // Idle clients use all connections.
     let idle: Vec<TcpStream> = (0..20).map(|_| served.connect()).collect();
     let mut asking = served.connect();
     asking
@@ -143,7 +142,7 @@ fn a_crowd_waits_and_is_answered() {
 
 #[test]
 fn idle_strangers_do_not_lock_out_a_forge() {
-    // Nothing of this ends by itself while the test runs.
+    // No time-out ends during the test.
     let long = Duration::from_mins(10);
     for (connections, per_peer) in [(4, 4), (4, 2)] {
         let served = Served::new(Limits {
@@ -155,7 +154,7 @@ fn idle_strangers_do_not_lock_out_a_forge() {
         });
         let mut strangers: Vec<TcpStream> = (0..20).map(|_| served.connect()).collect();
         for half in &mut strangers[10..] {
-            // It may be cut by now.
+            // The connection could already be cut.
             let _cut = half.write_all(b"POST / HTTP/1.1\r\nhost:");
         }
         let mut forge = served.connect();
@@ -174,15 +173,15 @@ fn what_is_under_way_is_answered_when_the_loop_ends() {
     stream.write_all(ASK.as_bytes()).unwrap();
     assert_eq!(status(&mut stream), "200");
     served.stop.cancel();
-    // The connection is kept for nothing more.
+    // The connection is then closed.
     assert_eq!(rest(stream), "");
 }
 
-/// The program, with a listener for webhooks.
+/// Program with a webhook listener.
 struct Program {
     child: Child,
     address: String,
-    /// Its temporary folder.
+    /// Temporary folder of the process.
     folder: TempDir,
 }
 
@@ -215,7 +214,7 @@ impl Program {
         }
     }
 
-    /// What lies in its temporary folder, and has an owner.
+    /// Returns the temporary folders with an owner.
     fn left(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.folder.path()).unwrap();
         entries
@@ -224,7 +223,7 @@ impl Program {
             .collect()
     }
 
-    /// KiB of memory.
+    /// Returns the memory in KiB.
     fn memory(&self) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(path).unwrap();
@@ -244,7 +243,7 @@ impl Program {
             5 => format!("GET /{number} HTTP/1.1\r\nx-{number}: {}\r\n\r\n", "y".repeat(2000)).into_bytes(),
             _ => b"POST /hooks/gitlab HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n".to_vec(),
         };
-        // It is refused at any place.
+        // The data can be refused at any point.
         let _refused = stream.write_all(&garbage);
         let _end = stream.shutdown(std::net::Shutdown::Write);
         stream
@@ -261,7 +260,7 @@ fn what_a_killed_loop_left_behind_is_removed_at_the_next_start() {
     repo.commit("start").unwrap();
     let mut program = Program::start(&repo);
     let started = Instant::now();
-    // Its mirror is there once it has looked at the repository.
+    // The mirror exists after the first fetch.
     while program.left().is_empty() {
         assert!(started.elapsed() < Duration::from_secs(20), "no mirror");
         std::thread::sleep(Duration::from_millis(10));
@@ -299,7 +298,7 @@ fn ten_thousand_requests_of_garbage_do_not_grow_memory() {
             }
         });
     };
-    // What is kept for good is there after the first of them.
+    // Permanent allocations exist after the first requests.
     throw_all(0..2000);
     let before = program.memory();
     throw_all(2000..12_000);

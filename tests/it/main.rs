@@ -1,4 +1,4 @@
-//! One binary for all integration tests: each further one would link again.
+//! One binary for all integration tests, because each further one would be linked again.
 
 #![expect(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! Copies of repositories that are elsewhere.
+//! Copies of remote repositories.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -26,7 +26,7 @@ fn repository() -> TestRepo {
     repo
 }
 
-/// Gives a branch the commit that is checked out.
+/// Moves a branch to the checked-out commit.
 fn point(repo: &TestRepo, branch: &str) -> String {
     repo.git(&["branch", "--force", branch]).unwrap();
     repo.git(&["rev-parse", branch]).unwrap()
@@ -46,7 +46,7 @@ fn fetch(mirror: &mut Mirror) -> Result<Fetched, String> {
         .map_err(|error| error.to_string())
 }
 
-/// `branch=content of pleach.yaml`, branch by branch.
+/// Returns `branch=content of pleach.yaml` for each branch.
 fn shown(fetched: &Fetched) -> Vec<String> {
     let heads = fetched.heads.iter();
     heads
@@ -58,7 +58,7 @@ fn shown(fetched: &Fetched) -> Vec<String> {
         .collect()
 }
 
-/// What is done to a repository, seen through a mirror of it.
+/// Changes a repository and verifies its mirror.
 fn check_branches(repo: &TestRepo, url: &str) {
     let mut mirror = mirror(url, Auth::Anonymous);
     assert_eq!(shown(&fetch(&mut mirror).unwrap()), [""; 0]);
@@ -77,9 +77,9 @@ fn check_branches(repo: &TestRepo, url: &str) {
         shown(&fetch(&mut mirror).unwrap()),
         ["env/a=second", "env/b=first"]
     );
-    // What was read before can still be read.
+    // Previous commits are still readable.
     assert_eq!(shown(&before), ["env/a=first", "env/b=first"]);
-    // History is written anew.
+    // History is rewritten.
     repo.git(&["checkout", "--quiet", "--orphan", "other"])
         .unwrap();
     repo.write("pleach.yaml", "third").unwrap();
@@ -89,7 +89,7 @@ fn check_branches(repo: &TestRepo, url: &str) {
         shown(&fetch(&mut mirror).unwrap()),
         ["env/a=third", "env/b=first"]
     );
-    // A branch goes, and comes back.
+    // A branch is deleted and recreated.
     repo.git(&["branch", "--quiet", "-D", "env/b"]).unwrap();
     assert_eq!(shown(&fetch(&mut mirror).unwrap()), ["env/a=third"]);
     point(repo, "env/b");
@@ -121,7 +121,7 @@ fn of_commits_that_somebody_names_only_those_count_that_the_branch_had() {
     repo.edit("pleach.yaml", "first", "second").unwrap();
     repo.commit("second").unwrap();
     let second = point(&repo, "env/a");
-    // On another branch, and what this one had before it was written anew.
+    // A commit on another branch, and the previous one of the rewritten branch.
     repo.git(&["checkout", "--quiet", "-b", "other"]).unwrap();
     repo.edit("pleach.yaml", "second", "theirs").unwrap();
     repo.commit("theirs").unwrap();
@@ -138,19 +138,19 @@ fn of_commits_that_somebody_names_only_those_count_that_the_branch_had() {
             keys: None,
         };
         let nowhere = "0123456789012345678901234567890123456789";
-        // A part of an id names nothing.
+        // An abbreviated id matches nothing.
         let part = &first[..12];
         let (first, second) = (first.as_str(), second.as_str());
         let named = [first, theirs.as_str(), second, nowhere, part, "none", ""];
         let named: BTreeSet<String> = named.into_iter().map(str::to_owned).collect();
         let mut former = Former::fetch(&remote, "env/a").unwrap();
         assert_eq!(former.had(&named).unwrap(), [second, first]);
-        // Nothing says that commits have to be signed.
+        // Signatures are not required.
         assert_eq!(former.distrusts(first).unwrap(), None);
         let tree = former.reader().tree(first).unwrap();
         let file = tree.read("pleach.yaml").unwrap();
         assert_eq!(String::from_utf8_lossy(&file), "first");
-        // A branch that is gone has no history.
+        // A deleted branch has no history.
         assert!(Former::fetch(&remote, "env/gone").is_err());
     }
 }
@@ -175,7 +175,7 @@ fn what_has_not_changed_is_not_downloaded_again() {
     assert_eq!(downloads(), first);
 }
 
-/// A mirror that downloads a mebibyte at once.
+/// Returns a mirror with a download limit of one mebibyte.
 fn small(url: &str, disk: u64) -> Mirror {
     let limits = Limits {
         download: 1 << 20,
@@ -208,7 +208,7 @@ fn a_branch_that_is_too_large_keeps_none_of_the_others_back() {
     assert_eq!(shown(&fetched), ["env/a=first", "env/b=first"]);
     let behind = &fetched.behind["env/large"];
     assert!(behind.contains("it is larger than 1 MiB"), "{behind}");
-    // It is not downloaded again and again, and others are.
+    // The large branch is not downloaded again, and others are.
     let downloads = |server: &GitServer| {
         let requests = server.requests();
         let posts = requests.iter().filter(|one| one.starts_with("POST"));
@@ -224,7 +224,7 @@ fn a_branch_that_is_too_large_keeps_none_of_the_others_back() {
     let fetched = fetch(&mut mirror).unwrap();
     assert_eq!(shown(&fetched), ["env/a=second", "env/b=first"]);
     assert!(fetched.behind.contains_key("env/large"));
-    // What it had before stays what it is, until it has something smaller.
+    // Its previous commit remains, until a smaller one exists.
     repo.git(&["branch", "--force", "env/large", "env/a"])
         .unwrap();
     let fetched = fetch(&mut mirror).unwrap();
@@ -283,7 +283,7 @@ fn what_downloads_leave_behind_is_bounded_in_bytes() {
     let fourth = fetch(&mut mirror).unwrap();
     assert_ne!(place(&third), place(&fourth));
     assert_eq!(shown(&fourth), ["env/a=first"]);
-    // Who reads in the former one does so to the end.
+    // A reader of the previous mirror can continue.
     assert_eq!(shown(&first), ["env/a=first"]);
 }
 
@@ -367,7 +367,7 @@ fn a_server_that_is_gone_for_a_while_is_followed_again() {
 
 #[test]
 fn a_server_that_says_nothing_is_given_up() {
-    // Connections are taken by the kernel, and nobody answers.
+    // The kernel accepts connections, but no process answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/fleet.git", silent.local_addr().unwrap());
     let started = Instant::now();
@@ -375,8 +375,8 @@ fn a_server_that_says_nothing_is_given_up() {
     assert!(started.elapsed() < Duration::from_mins(1));
 }
 
-/// A server that takes every request and sends an answer that never ends: a byte per
-/// moment, so no silence is long enough to give it up.
+/// Returns the URL of a server whose answers never end. It sends a byte at a time, so the silence
+/// time-out never fires.
 fn endless() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/fleet.git", listener.local_addr().unwrap());
@@ -387,7 +387,7 @@ fn endless() -> String {
                 let head = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-git-upload-pack-advertisement\r\ntransfer-encoding: chunked\r\n\r\n";
                 let mut sent = stream.write_all(head);
                 while sent.is_ok() {
-                    // The first part of a line that says it is longer.
+                    // Start of a line that declares more content.
                     sent = stream.write_all(b"1\r\nf\r\n");
                     std::thread::sleep(Duration::from_millis(50));
                 }
@@ -397,7 +397,7 @@ fn endless() -> String {
     url
 }
 
-/// Processes that fetch for this one and still run.
+/// Returns the number of running fetch processes of this process.
 fn fetching() -> usize {
     let own = std::process::id().to_string();
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
@@ -406,7 +406,7 @@ fn fetching() -> usize {
         let (Ok(stat), Ok(line)) = (read("stat"), read("cmdline")) else {
             return false;
         };
-        // After the name: the state, then the parent.
+        // After the name follow the state and the parent.
         let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
         let (state, parent) = (fields.next(), fields.next());
         state != Some("Z") && parent == Some(&own) && line.ends_with("worker\0fetch\0")
@@ -433,7 +433,7 @@ async fn a_silent_remote_holds_up_nobody_else() {
                 let fetched = mirror.fetch_by(carrier, |branch| branch.starts_with(ENVIRONMENTS));
                 fetched.map_err(|error| error.to_string())
             });
-            // It waits for the thread, which ends because the process does.
+            // Dropping the runtime waits for the thread, which ends with the process.
             calling.await.unwrap()
         }
     };
@@ -452,7 +452,7 @@ async fn a_silent_remote_holds_up_nobody_else() {
     );
     assert_eq!(shown(&other.unwrap()), ["env/a=first"]);
     assert_eq!(fetching(), 0);
-    // A caller that loses interest leaves nothing behind either.
+    // A cancelled caller leaves no process either.
     let long = Limits::of(budget.clone());
     let called = tokio::time::timeout(Duration::from_millis(300), fetched(endless(), long)).await;
     assert!(called.is_err());

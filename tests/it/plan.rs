@@ -1,5 +1,4 @@
-//! Golden plans of the working example: the planner on a cluster as the former
-//! version left it.
+//! Golden plans of the example, for a cluster with the previous version installed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -22,7 +21,7 @@ use pleach_domain::repo::{MemoryTree, ResolvedEnvironment, ResolvedRelease, reso
 use semver::Version;
 use serde_json::{Value, json};
 
-/// The files of the working example, with another version of its first bundle.
+/// Returns the files of the example with another version of its first bundle.
 fn example(version: &str) -> MemoryTree {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
@@ -51,7 +50,7 @@ fn read(root: &Path, path: &Path, files: &mut Vec<(String, Vec<u8>)>) {
     }
 }
 
-/// What a version renders to, and how it was resolved.
+/// Rendered and resolved release.
 struct Release {
     environment: ResolvedEnvironment,
     resolved: ResolvedRelease,
@@ -118,7 +117,7 @@ impl Release {
     }
 }
 
-/// A manifest as the server would show it after our apply.
+/// Returns a manifest as the server would show it after our apply.
 fn live(manifest: &Manifest, manager: &str) -> Live {
     let mut value = manifest.value();
     value["metadata"]["uid"] = json!(format!("uid of {}", manifest.id()));
@@ -140,7 +139,7 @@ fn entry(meta: &LiveMeta, state: EntryState) -> Entry {
     }
 }
 
-/// What the pods of the former version made, and a part of it was recorded.
+/// Returns the objects created by the previous version's pods, some of which were recorded.
 fn run_time_objects() -> Vec<(ObjectId, Option<ServiceRef>)> {
     let service = || {
         Some(ServiceRef {
@@ -206,7 +205,7 @@ fn observed(desired: &Desired, former: Option<&Desired>) -> Observed {
     observed
 }
 
-/// The former version with all that its pods made.
+/// Adds the previous version with all objects of its pods.
 fn install(
     observed: &mut Observed,
     former: &Desired,
@@ -289,7 +288,7 @@ fn serve(observed: &mut Observed, kind: GroupKind, version: String) {
     }
 }
 
-/// A plan as lines: stages, steps with what they need, what stays, findings.
+/// Formats a plan as lines: stages, steps with dependencies, retained objects and findings.
 fn text(plan: &Plan) -> String {
     let mut text = format!("{:?} -> {}\n", plan.from, plan.to);
     for stage in &plan.stages {

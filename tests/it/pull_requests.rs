@@ -1,4 +1,4 @@
-//! The loop and pull requests: a git server, a forge, and no cluster.
+//! Pull requests in the controller, with a git server and a forge but no cluster.
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -17,7 +17,7 @@ use sha2::Sha256;
 use tempfile::TempDir;
 
 const SECRET: &str = "tell nobody";
-/// What takes longer than this does not happen.
+/// Time-out of all waits.
 const PATIENCE: Duration = Duration::from_mins(3);
 
 const REPOSITORY: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Repository\nid: fleet\n";
@@ -28,7 +28,7 @@ fn config_map(value: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: web}}\ndata: {{k: {value}}}\n")
 }
 
-/// A repository on a forge.
+/// Repository on a forge.
 struct Hosted {
     kind: ForgeKind,
     repo: TestRepo,
@@ -65,7 +65,7 @@ impl Hosted {
         }
     }
 
-    /// Commits a change to a pull request in git.
+    /// Pushes a change to a pull request.
     fn push(&self, number: u64, path: &str, text: &str) -> String {
         self.repo.write(path, text).unwrap();
         let head = self.repo.commit("change").unwrap();
@@ -80,7 +80,7 @@ impl Hosted {
         head
     }
 
-    /// Lets the forge know of a pull request.
+    /// Opens a pull request on the forge.
     fn open(&self, number: u64, head: &str, base_branch: &str) {
         let pull = Pull {
             head: head.to_owned(),
@@ -90,17 +90,17 @@ impl Hosted {
         self.forge.put(number, pull);
     }
 
-    /// Runs the loop on it.
+    /// Runs the controller.
     fn runs(&self) -> Loop {
         self.runs_with("previews: true")
     }
 
-    /// Runs the loop on it, with other lines for the forge.
+    /// Runs the controller with other lines for the forge.
     fn runs_with(&self, lines: &str) -> Loop {
         self.runs_within(lines, "{}")
     }
 
-    /// Likewise, with limits of disk space.
+    /// Runs the controller with disk limits.
     fn runs_within(&self, lines: &str, disk: &str) -> Loop {
         let folder = self.root.path();
         let write = |name: &str, text: &str| {
@@ -122,7 +122,7 @@ impl Hosted {
         Loop::start(&write("loop.yaml", &text), folder)
     }
 
-    /// States of a commit that were told, in turn.
+    /// Returns the states of a commit in order.
     fn states(&self, commit: &str) -> Vec<String> {
         let said = self.forge.statuses(commit);
         said.into_iter()
@@ -153,7 +153,7 @@ fn until(what: &str, is_so: impl Fn() -> bool, shown: impl Fn() -> String) {
     }
 }
 
-/// The loop as it runs.
+/// Running controller.
 struct Loop {
     child: Child,
     hooks: String,
@@ -183,12 +183,12 @@ impl Loop {
         }
     }
 
-    /// Tells the loop that something became of a pull request, as a forge does.
+    /// Sends a pull request webhook.
     fn happened(&self, kind: ForgeKind) {
         self.hook(kind, ["pull_request", "Merge Request Hook"]);
     }
 
-    /// Tells the loop that somebody pushed.
+    /// Sends a push webhook.
     fn pushed(&self, kind: ForgeKind) {
         self.hook(kind, ["push", "Push Hook"]);
     }
@@ -225,7 +225,7 @@ impl Loop {
         assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
     }
 
-    /// Stops it as Kubernetes does.
+    /// Stops the controller with SIGTERM, as Kubernetes does.
     fn stop(mut self) {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args(["-TERM", &id]).status().unwrap();
@@ -237,7 +237,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // It may have ended.
+        // The process could have ended.
         let _killed = self.child.kill();
         let _ended = self.child.wait();
     }
@@ -266,7 +266,7 @@ fn a_pull_request_gets_one_comment_which_follows_its_commits(
         assert!(text.contains(words), "{words}: {text}");
     }
 
-    // Another commit: the same comment says something else.
+    // For another commit, the same comment is updated.
     let second = hosted.push(7, "manifests/web/web.yaml", &config_map("third"));
     hosted.open(7, &second, "main");
     running.happened(kind);
@@ -275,7 +275,7 @@ fn a_pull_request_gets_one_comment_which_follows_its_commits(
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].1.contains("+  k: third"), "{}", notes[0].1);
 
-    // What was told is known after a restart, and is not told again.
+    // A restart finds earlier results and does not publish them again.
     running.stop();
     let asked = hosted.forge.asked().len();
     let running = hosted.runs();
@@ -291,7 +291,7 @@ fn a_pull_request_gets_one_comment_which_follows_its_commits(
         "{later:#?}"
     );
     assert_eq!(hosted.states(&second).len(), 2);
-    // A change that cannot be rendered is told with the place.
+    // A change that cannot be rendered is reported with its location.
     let notes = hosted.forge.notes(8);
     assert!(
         notes[0].1.contains("manifests/web/web.yaml:1"),
@@ -341,20 +341,20 @@ fn a_cluster_that_does_not_answer_is_asked_again_and_again() {
             .filter(|one| one.contains("/issues/3/comments"))
             .count()
     };
-    // There is no kubeconfig at all.
+    // The controller has no kubeconfig.
     let running = hosted.runs_with("previews: true, live: true");
     hosted.until_state(&head, "success");
     let said = hosted.forge.notes(3);
     assert_eq!(said.len(), 1, "{said:?}");
-    // Each try looks for the comment, and once more to change it.
+    // Each attempt reads the comment, and once more to update it.
     until("another try", || looks() >= 4, || format!("{said:?}"));
     running.stop();
     let before = looks();
-    // Nor is it taken for told after a restart.
+    // It does not count as published after a restart either.
     let running = hosted.runs_with("previews: true, live: true");
     until("a try", || looks() >= before + 2, || format!("{said:?}"));
     running.stop();
-    // Nothing new came of it: nothing was told.
+    // Without a new result, nothing was published.
     assert_eq!(hosted.forge.notes(3), said);
     assert_eq!(hosted.states(&head).len(), 2, "{:?}", hosted.states(&head));
     assert_eq!(hosted.forge.wrong(), [""; 0]);
@@ -397,7 +397,7 @@ fn consent_is_for_one_commit(
             || format!("{:#?}", hosted.forge.notes(7)),
         );
     };
-    // There is no kubeconfig: it is not answered, but asked.
+    // Without a kubeconfig, the cluster is requested but does not answer.
     let until_asked = |value: &str| {
         let is_so = || {
             ours().is_some_and(|text| {
@@ -409,12 +409,12 @@ fn consent_is_for_one_commit(
         });
     };
     let first = hosted.push(7, "manifests/web/web.yaml", &config_map("second"));
-    // The bare label counts for nothing.
+    // The label without a commit is ignored.
     open(&first, &["ask"]);
     let running = hosted.runs_with("previews: true, live: true, forkLabel: ask");
     until_asks_for(&first);
 
-    // Nor do the words of a stranger.
+    // A comment of a non-member is ignored too.
     let looks = || {
         let asked = hosted.forge.asked();
         asked
@@ -433,7 +433,7 @@ fn consent_is_for_one_commit(
         || format!("{:#?}", hosted.forge.asked()),
     );
 
-    // The head is another one when a member consents to the first.
+    // The head has changed when a member consents to the first commit.
     let second = hosted.push(7, "manifests/web/web.yaml", &config_map("third"));
     open(&second, &["ask"]);
     hosted.forge.review(7, MEMBER, &first, "APPROVED");
@@ -443,7 +443,7 @@ fn consent_is_for_one_commit(
     running.happened(kind);
     until_asks_for(&second);
     assert!(asks_for(&second));
-    // To this one he does, as the forge has it.
+    // The member consents to this commit, in the way of the forge.
     match kind {
         ForgeKind::Gitlab => hosted
             .forge
@@ -453,7 +453,7 @@ fn consent_is_for_one_commit(
     running.happened(kind);
     until_asked("third");
 
-    // It is over with the next commit, for which a label may speak.
+    // The consent ends with the next commit, for which a label can consent.
     let third = hosted.push(7, "manifests/web/web.yaml", &config_map("fourth"));
     open(&third, &["ask", &format!("ask {second}")]);
     running.happened(kind);
@@ -506,9 +506,9 @@ fn a_forge_in_trouble_is_asked_again() {
     hosted.until_state(&head, "success");
     running.stop();
     let log = std::fs::read_to_string(hosted.root.path().join("log")).unwrap();
-    assert!(log.contains("forge cannot be asked"), "{log}");
+    assert!(log.contains("forge unreachable"), "{log}");
     assert!(!log.contains(TOKEN), "{log}");
-    // There is no terminal: each line is an object.
+    // Without a terminal, each log line is a JSON object.
     for line in log.lines() {
         assert!(line.starts_with('{') && line.ends_with('}'), "{line}");
     }
@@ -539,12 +539,12 @@ fn a_bad_commit_is_told_on_the_commit_and_the_next_good_one_too(
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(said[0].starts_with("pleach/staging fail"), "{said:?}");
     assert!(said[0].contains("manifests/web/web.yaml:1"), "{said:?}");
-    // What was on its way is not any more.
+    // The previous commit is superseded.
     hosted.until_state(&first, "superseded by");
     let good = push(&config_map("third"));
     running.pushed(kind);
     hosted.until_state(&good, "pleach/staging pending 0 of 1 releases as git says");
-    // Again and again is as good as once, also after a restart.
+    // Repeated events have no further effect, also after a restart.
     running.pushed(kind);
     running.stop();
     let asked = hosted.forge.asked().len();
@@ -592,7 +592,7 @@ fn a_hostile_change_is_told_and_delays_nobody() {
     running.stop();
 }
 
-/// The most memory that a process ever had, in MiB.
+/// Returns the peak memory of a process in MiB.
 fn peak(child: &Child) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -605,7 +605,7 @@ fn a_change_that_unpacks_to_much_takes_no_memory_of_the_loop() {
     const LARGE: usize = 200 << 20;
     let hosted = Hosted::new(ForgeKind::Github);
     let running = hosted.runs();
-    // One is stored as what differs from the other: a few hundred kilobytes of both.
+    // git stores one as a delta of the other: a few hundred kilobytes for both.
     let zeros = "0".repeat(LARGE);
     hosted.repo.write("large", &zeros).unwrap();
     hosted.repo.write("larger", &(zeros + "1")).unwrap();
@@ -670,14 +670,14 @@ fn heads_beyond_the_budget_are_fetched_once_and_named() {
         let lines = log.lines().filter(|line| line.contains(&**head));
         assert_eq!(lines.count(), 1, "{head}: {log}");
     }
-    // Nothing of them stays on the disk.
+    // Nothing of them remains on disk.
     let folder = hosted.root.path().join("tmp");
     let size = Command::new("du").arg("-sk").arg(folder).output();
     let size = String::from_utf8(size.unwrap().stdout).unwrap();
     let kibibytes = size.split_whitespace().next().unwrap();
     assert!(kibibytes.parse::<u32>().unwrap() < 1024, "{size}");
-    // Another pull request has one of the commits: no comment says yet that it is too large,
-    // and the controller was restarted.
+    // Another pull request has one of the commits. No comment mentions its size yet, and the
+    // controller was restarted.
     let downloads = || {
         let requests = hosted.git.requests();
         let posts = requests.iter().filter(|one| one.starts_with("POST"));
@@ -694,7 +694,7 @@ fn heads_beyond_the_budget_are_fetched_once_and_named() {
         assert!(notes()[0].1.contains(why), "{}", notes()[0].1);
     }
     assert_eq!(downloads(), before);
-    // A larger limit counts.
+    // A higher limit applies.
     running.stop();
     let running = hosted.runs_within("previews: true", "{forkHead: 10Mi}");
     let refspec = format!("{}:refs/pull/21/head", heads[0].1);

@@ -1,5 +1,5 @@
-//! Records in the cluster outlive the pleach that wrote them: the bytes of every
-//! format that was ever written are kept here, and read.
+//! Records outlive the pleach version that wrote them. Fixtures of all formats are stored here and
+//! must be readable.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,14 +30,13 @@ fn records_of_every_format_are_read() {
         assert_eq!(record.history.len(), 1);
         assert_eq!(record.shards.len(), 1);
         assert!(record.ready);
-        // Only what was written has been read.
+        // All fields are known.
         assert!(record.unknown.is_empty(), "{:?}", record.unknown);
     }
 }
 
-/// What is written now is what the newest fixture holds, byte for byte. When
-/// this fails, raise `RECORD_FORMAT`, leave the fixture of the former format as
-/// it is, and add one of the new format.
+/// The current output equals the newest fixture byte for byte. If this fails, raise
+/// `RECORD_FORMAT`, retain the fixture of the previous format, and add one for the new format.
 #[test]
 fn the_bytes_of_a_record_change_with_their_format_only() {
     let file = format!("release-{RECORD_FORMAT}.json");

@@ -1,6 +1,6 @@
-//! Golden cases of render: one folder under `tests/fixtures/render` is one
-//! repository with an environment `test`. What it renders to lies beside it in
-//! `expected/`: the manifests, the findings and the files that were read.
+//! Golden cases of render. Each folder under `tests/fixtures/render` is a repository with an
+//! environment `test`. `expected/` contains the manifests, the findings and the files that were
+//! read.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ use pleach_domain::render::{Rendered, render, render_environment};
 use pleach_domain::repo::{MemoryTree, ResolvedEnvironment, resolve};
 use semver::Version;
 
-/// The files of a case without what is expected of it.
+/// Returns the files of a case without its expected results.
 #[expect(clippy::disallowed_methods, reason = "fixtures of a test")]
 fn read_files(root: &Path, folder: &Path, files: &mut Vec<(String, Vec<u8>)>) {
     for entry in fs::read_dir(folder).unwrap() {
@@ -75,7 +75,7 @@ fn finding(finding: &Finding) -> String {
     format!("{severity} [{}] {finding}\n{hint}", finding.code)
 }
 
-/// One release per part.
+/// Formats a report with one part per release.
 fn report(rendered: &[Rendered], part: impl Fn(&Rendered) -> String) -> String {
     let parts: Vec<String> = rendered
         .iter()
@@ -84,8 +84,8 @@ fn report(rendered: &[Rendered], part: impl Fn(&Rendered) -> String) -> String {
     parts.concat()
 }
 
-/// All cases are checked, whichever fail. (`insta::glob!` does so too, but what
-/// other threads assert meanwhile fails in its name.)
+/// Checks all cases even after a failure. (`insta::glob!` would too, but attributes failures of
+/// other threads to this test.)
 #[test]
 fn golden_cases() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/render");
@@ -116,7 +116,7 @@ fn check(root: &Path) {
         );
         insta::assert_snapshot!("inputs", report(&rendered, |r| r.inputs.join("\n") + "\n"));
     });
-    // A release rendered alone is the same, but for what others have too.
+    // A release rendered alone gives the same result, except for shared objects.
     for expected in rendered
         .iter()
         .filter(|_| root.file_name() != Some("duplicates".as_ref()))

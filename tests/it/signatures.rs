@@ -1,4 +1,4 @@
-//! Commits that have to be signed, by the programs that people sign with.
+//! Required commit signatures, with the usual signing programs.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const BRANCH: &str = "env/a";
 
-/// A repository whose commits are signed in many ways.
+/// Repository with various commit signatures.
 struct Scene {
     repo: TestRepo,
     folder: TempDir,
@@ -49,7 +49,7 @@ impl Scene {
         std::fs::write(self.path("keys"), keys).unwrap();
     }
 
-    /// A key of ssh, as a line of an allowed signers file.
+    /// Creates an ssh key and returns its line for an allowed signers file.
     fn ssh_key(&self, name: &str) -> String {
         make_key(&self.path(name)).unwrap();
         let key = std::fs::read_to_string(self.path(&format!("{name}.pub"))).unwrap();
@@ -61,7 +61,7 @@ impl Scene {
         self.sign(&["-c", "gpg.format=ssh", "-c", &key])
     }
 
-    /// Commits with a signature, and gives the branch that commit.
+    /// Commits with a signature and moves the branch there.
     fn sign(&self, settings: &[&str]) -> String {
         let commit = ["commit", "--quiet", "--allow-empty", "-S", "-m", "signed"];
         self.repo.git(&["add", "--all"]).unwrap();
@@ -76,7 +76,7 @@ impl Scene {
         self.repo.git(&["rev-parse", BRANCH]).unwrap()
     }
 
-    /// The same commit with another message: the signature stays as it was.
+    /// Creates the same commit with another message and the old signature.
     fn tamper(&self) -> String {
         let commit = self.repo.git(&["cat-file", "commit", BRANCH]).unwrap();
         let other = commit.replace("signed", "something else");
@@ -92,7 +92,7 @@ impl Scene {
         self.mirror.fetch(|branch| branch == BRANCH).unwrap()
     }
 
-    /// What is wrong with the commit of the branch.
+    /// Returns the reason for distrusting the branch's commit.
     fn wrong(&mut self) -> Option<String> {
         let fetched = self.fetch();
         assert_eq!(fetched.heads.len(), 1);
@@ -113,10 +113,10 @@ impl Scene {
     }
 }
 
-/// A home of gpg with one key, and a program that signs with it.
+/// gpg home with one key, and a program that signs with it.
 struct Gpg {
     folder: TempDir,
-    /// Options by which it takes another time for now.
+    /// Options to fake the current time.
     time: Vec<&'static str>,
 }
 
@@ -171,7 +171,7 @@ impl Gpg {
 
 impl Drop for Gpg {
     fn drop(&mut self) {
-        // It would stay until it notices that its home is gone.
+        // The agent would run until it notices that its home was deleted.
         let mut command = Command::new("gpgconf");
         command.arg("--homedir").arg(self.folder.path());
         drop(command.args(["--kill", "gpg-agent"]).output());
@@ -195,7 +195,7 @@ fn a_commit_that_the_branch_had_before_counts_only_with_its_signature() {
     let mut trusted = had.clone();
     trusted.retain(|commit| former.distrusts(commit).unwrap().is_none());
     assert_eq!(trusted, [good]);
-    // Without keys that can be read nobody can tell.
+    // Without a readable key file, verification is impossible.
     std::fs::remove_file(scene.path("keys")).unwrap();
     assert!(had.iter().all(|commit| former.distrusts(commit).is_err()));
 }
@@ -207,7 +207,7 @@ fn commits_signed_by_ssh_keys_are_told_from_others() {
     scene.trust(&format!("# the team\n{ann}"));
     scene.sign_by_ssh("ann");
     assert_eq!(scene.wrong(), None);
-    // By a key that is not among them.
+    // Signed with an untrusted key.
     let commit = scene.sign_by_ssh("bob");
     scene.assert_wrong(
         &commit,
@@ -216,26 +216,26 @@ fn commits_signed_by_ssh_keys_are_told_from_others() {
             "is not among the keys of",
         ],
     );
-    // The keys are others now.
+    // The trusted keys have changed.
     scene.trust(&format!("{ann}{bob}"));
     assert_eq!(scene.wrong(), None);
     scene.trust(&ann);
     scene.assert_wrong(&commit, &["is not among the keys of"]);
-    // Not what was signed.
+    // The signed content differs.
     scene.sign_by_ssh("ann");
     let commit = scene.tamper();
     scene.assert_wrong(&commit, &["does not hold"]);
-    // Not signed at all: who committed it is told.
+    // Unsigned: the committer is reported.
     scene.repo.commit("unsigned").unwrap();
     let commit = scene.point("HEAD");
     scene.assert_wrong(
         &commit,
         &["tester@example.com committed it without a signature"],
     );
-    // Back to a commit that was good.
+    // Back to a good commit.
     scene.sign_by_ssh("ann");
     assert_eq!(scene.wrong(), None);
-    // A key that may sign files may not sign commits.
+    // A key restricted to files is not trusted for commits.
     scene.trust(&ann.replace("namespaces=\"git\"", "namespaces=\"file\""));
     assert!(scene.wrong().is_some());
 }
@@ -262,7 +262,7 @@ fn commits_signed_by_openpgp_keys_are_told_from_others() {
         &commit,
         &["it is signed with OpenPGP key ", "is not among the keys of"],
     );
-    // Keys of both kinds in one file.
+    // Keys of both types in one file.
     let carl = scene.ssh_key("carl");
     scene.trust(&format!("{}{carl}{}", ann.public(), bob.public()));
     assert_eq!(scene.wrong(), None);
@@ -273,8 +273,8 @@ fn commits_signed_by_openpgp_keys_are_told_from_others() {
 #[test]
 fn a_key_that_expired_signs_nothing() {
     let mut scene = Scene::new();
-    // A clock that stands still (`!`): one that goes on from there is started by each
-    // program anew, and who signs would find a key that is made in the future.
+    // A frozen clock (`!`). A running one would restart with each program, so the key would be from
+    // the signer's future.
     let old = Gpg::new("old", &["--faked-system-time", "20200101T000000!"], "1y");
     scene.trust(&old.public());
     let commit = old.sign(&scene);

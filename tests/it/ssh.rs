@@ -1,4 +1,4 @@
-//! Copies of repositories that are reached over ssh, from a real `sshd`.
+//! Copies of repositories over ssh, with a real `sshd`.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use pleach_testkit::repository::TestRepo;
 use pleach_testkit::ssh_server::{SshServer, make_key};
 use tempfile::TempDir;
 
-/// A repository, a server, and the files of a client.
+/// Repository, server, and files of a client.
 struct Scene {
     repo: TestRepo,
     server: SshServer,
@@ -57,8 +57,7 @@ impl Scene {
         })
     }
 
-    /// What the program says about another public key, in the place of the
-    /// server's.
+    /// Returns ssh's message about another key of the server.
     fn other_key(&self) -> String {
         let path = self.path("other");
         make_key(&path).unwrap();
@@ -91,11 +90,11 @@ fn branches_are_followed_wherever_they_go() {
         fetch(&mut mirror).unwrap_or_else(|error| panic!("{error}: {}", scene.server.log()));
     assert_eq!(content(&before), "first");
     assert_eq!(before.default_branch.as_deref(), Some("main"));
-    // Nothing new: one conversation, which lists the branches.
+    // Without changes, there is one connection, which lists the branches.
     let connections = scene.server.connections();
     fetch(&mut mirror).unwrap();
     assert_eq!(scene.server.connections(), connections + 1);
-    // More than what fits into the pipes in between.
+    // More data than the pipes can buffer.
     let large = "x".repeat(3 << 20);
     scene.repo.write("large", &large).unwrap();
     scene.repo.edit("pleach.yaml", "first", "second").unwrap();
@@ -127,7 +126,7 @@ fn a_host_that_is_not_known_is_refused_with_its_fingerprint() {
             ],
         );
     }
-    // The file is read again: nothing has to be restarted.
+    // The file is read again without a restart.
     scene.write("known_hosts", &scene.server.known_hosts().unwrap());
     assert_eq!(content(&fetch(&mut mirror).unwrap()), "first");
 }

@@ -1,4 +1,4 @@
-//! What a collector is told of the loop (feature `otlp`).
+//! Exported traces of the controller (feature `otlp`).
 
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use axum::extract::State;
 use axum::routing::post;
 use axum::{Json, Router};
-use pleach::engine::controller::{End, LoopEvent};
+use pleach::engine::controller::{ControllerEvent, ReconcileOutcome};
 use pleach::engine::sync::events::{EventKind, Outcome, SyncEvent, Verb, WaitState};
 use pleach::engine::sync::report::SyncResult;
 use pleach::server::traces::Traces;
@@ -17,14 +17,14 @@ use pleach_domain::plan::StepId;
 use pleach_testkit::repository::TestRepo;
 use serde_json::{Value, json};
 
-/// How long spans may be on their way.
+/// Time-out for the arrival of spans.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Takes traces as a collector does.
+/// Simulated trace collector.
 struct Collector {
     url: String,
     spans: Arc<Mutex<Vec<Value>>>,
-    /// Ends the server.
+    /// Ends the server when dropped.
     runtime: tokio::runtime::Runtime,
 }
 
@@ -53,7 +53,7 @@ impl Collector {
         }
     }
 
-    /// Spans by their names.
+    /// Returns the spans with a name.
     fn spans(&self, name: &str) -> Vec<Value> {
         let spans = self.spans.lock().unwrap();
         let named = spans.iter().filter(|span| span["name"] == name);
@@ -100,7 +100,7 @@ fn attribute(of: &Value, key: &str) -> Value {
         .map_or(Value::Null, |one| one["value"]["stringValue"].clone())
 }
 
-/// How long a span lasted.
+/// Returns the duration of a span.
 fn lasted(span: &Value) -> Duration {
     let at = |key: &str| -> u64 { span[key].as_str().unwrap().parse().unwrap() };
     Duration::from_nanos(at("endTimeUnixNano") - at("startTimeUnixNano"))
@@ -122,8 +122,8 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
         release: release(),
         kind,
     };
-    traces.hear(&LoopEvent::Looking { release: release() });
-    traces.hear(&LoopEvent::Planned {
+    traces.hear(&ControllerEvent::ReconcileStarted { release: release() });
+    traces.hear(&ControllerEvent::Planned {
         release: release(),
         answered: true,
         took: Duration::from_secs(2),
@@ -145,18 +145,18 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
         Outcome::Done,
     )));
     traces.hear_sync(&sync(EventKind::Finished(SyncResult::default())));
-    traces.hear(&LoopEvent::Looked {
+    traces.hear(&ControllerEvent::ReconcileFinished {
         release: release(),
         cluster: None,
         revision: "0123abc".to_owned(),
-        end: End::Failed,
+        end: ReconcileOutcome::Failed,
         message: "Deployment/web: no".to_owned(),
         is_correction: false,
         about: String::new(),
         kept: None,
         took: Duration::from_secs(5),
     });
-    traces.hear(&LoopEvent::Unreachable {
+    traces.hear(&ControllerEvent::SourceUnreachable {
         repository: "fleet".to_owned(),
         message: "no route".to_owned(),
     });
@@ -188,7 +188,7 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
     assert_eq!(fetch["status"]["message"], "no route");
 }
 
-/// A loop, until it is not needed any more.
+/// Running controller. Dropping it kills it.
 struct Running(Child);
 
 impl Drop for Running {
@@ -224,7 +224,7 @@ fn the_loop_sends_to_where_its_environment_says() {
     repo.git(&["branch", "env/staging"]).unwrap();
     let home = tempfile::tempdir().unwrap();
     let kubeconfig = home.path().join("kubeconfig");
-    // Nobody listens there.
+    // No server listens there.
     let text = "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: \"https://127.0.0.1:1\"}}]\ncontexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {token: t}}]\n";
     std::fs::write(&kubeconfig, text).unwrap();
     let _running = Running(

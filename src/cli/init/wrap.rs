@@ -40,7 +40,7 @@ pub(in crate::cli) struct Origin<'a> {
 
 /// New bundle.
 pub(in crate::cli) struct Wrapped {
-    /// Its name.
+    /// Name.
     pub(in crate::cli) name: String,
     /// Newest version. `None` for an unversioned bundle.
     pub(in crate::cli) version: Option<String>,

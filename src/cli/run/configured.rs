@@ -16,7 +16,7 @@ use super::{Plan, RunArgs, own_release, program};
 use crate::cli::Context;
 use crate::cli::error::CliError;
 use crate::cli::session::{agent, keys};
-use crate::engine::controller::{Grant, Live, Previews, Repository};
+use crate::engine::controller::{Live, Previews, Repository, SourcePolicy};
 use crate::io::cluster::{Connection, Keys, KubeconfigSecret, OwnCluster};
 use crate::io::files;
 use crate::io::forge::{Forge, Token};
@@ -194,7 +194,7 @@ fn warn_of_overlaps(repositories: &[Repository]) {
         .iter()
         .map(|repository| {
             let grants = repository.grants.iter();
-            let cluster = |grant: &Grant| grant.cluster.as_ref().map(|id| id.0.clone());
+            let cluster = |grant: &SourcePolicy| grant.cluster.as_ref().map(|id| id.0.clone());
             grants
                 .map(|grant| (grant.branches.clone(), cluster(grant)))
                 .collect()
@@ -252,7 +252,7 @@ fn grant(
     url: &str,
     (granted, reserved): (EnvironmentGrant, Reserved),
     forge: Option<Arc<Forge>>,
-) -> Grant {
+) -> SourcePolicy {
     let mut connection = Connection::new(agent(None));
     connection.programs = false;
     connection.user = granted.user;
@@ -275,7 +275,7 @@ fn grant(
             });
         }
     }
-    Grant {
+    SourcePolicy {
         url: url.to_owned(),
         branches: granted.branches,
         cluster: Some(ClusterId(granted.cluster_id)),

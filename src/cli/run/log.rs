@@ -7,7 +7,7 @@ use pleach_domain::inventory::ReleaseName;
 use tokio::time::Instant;
 
 use crate::engine::controller::statuses::Statuses;
-use crate::engine::controller::{End, Heard, LoopEvent, Previewed};
+use crate::engine::controller::{ControllerEvent as Event, Heard, Previewed, ReconcileOutcome};
 use crate::engine::sync::events::{EventKind, Outcome, SyncEvent, WaitState};
 use crate::server::metrics::Metrics;
 use crate::server::notifications::Notifier;
@@ -35,7 +35,7 @@ const REMINDER: Duration = Duration::from_mins(1);
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     /// Waits before a run.
-    releases: BTreeMap<ReleaseName, (End, String)>,
+    releases: BTreeMap<ReleaseName, (ReconcileOutcome, String)>,
     /// Waits in a run: last line and its time.
     runs: BTreeMap<ReleaseName, (Instant, String)>,
 }
@@ -58,14 +58,14 @@ impl Waits {
     }
 
     /// Returns whether the result of a reconcile is not in the log yet.
-    fn is_news(&mut self, release: &ReleaseName, end: End, message: &str) -> bool {
+    fn is_news(&mut self, release: &ReleaseName, end: ReconcileOutcome, message: &str) -> bool {
         match end {
-            End::Waiting | End::Suspended => {
+            ReconcileOutcome::Waiting | ReconcileOutcome::Suspended => {
                 let now = (end, message.to_owned());
                 self.releases.insert(release.clone(), now.clone()) != Some(now)
             }
             // An interrupted run continues to wait.
-            End::Superseded | End::Interrupted => false,
+            ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted => false,
             _ => {
                 self.releases.remove(release);
                 false
@@ -100,14 +100,14 @@ impl Listeners<'_> {
         }
     }
 
-    fn hear(&mut self, event: &LoopEvent) {
+    fn hear(&mut self, event: &Event) {
         self.metrics.count(event);
         self.statuses.hear(event);
         #[cfg(feature = "otlp")]
         if let Some(traces) = &mut self.traces {
             traces.hear(event);
         }
-        if let LoopEvent::Looked {
+        if let Event::ReconcileFinished {
             release,
             revision,
             end,
@@ -120,34 +120,38 @@ impl Listeners<'_> {
             tracing::info!(%environment, release = %name, %revision, result, detail = %message, "release waits");
         }
         log(event);
-        if let LoopEvent::News(news) = event {
+        if let Event::StateChanged(news) = event {
             self.notifier.tell(news);
         }
     }
 }
 
-fn log(event: &LoopEvent) {
+fn log(event: &Event) {
     match event {
-        LoopEvent::Fetched {
+        Event::Fetched {
             repository,
             branches,
             took,
         } => tracing::debug!(%repository, branches, took = took.as_secs_f64(), "fetched"),
-        LoopEvent::Unreachable {
+        Event::SourceUnreachable {
             repository,
             message,
         } => tracing::warn!(%repository, error = %message, "repository unreachable"),
-        LoopEvent::Sharing { there: 0 } => tracing::error!("cut off from the other replicas"),
-        LoopEvent::Sharing { there } => tracing::info!(replicas = there, "work is shared"),
-        LoopEvent::Led { environment, leads } => {
-            tracing::info!(%environment, leads, "environment led");
+        Event::ReplicasChanged { there: 0 } => {
+            tracing::error!("cut off from the other replicas")
         }
-        LoopEvent::Claimed {
+        Event::ReplicasChanged { there } => {
+            tracing::info!(replicas = there, "work is shared")
+        }
+        Event::LeadershipChanged { environment, leads } => {
+            tracing::info!(%environment, leads, "leadership changed");
+        }
+        Event::Claimed {
             environment,
             cluster,
             by,
         } => tracing::debug!(%environment, ?cluster, ?by, "environment claimed"),
-        LoopEvent::Loaded {
+        Event::EnvironmentLoaded {
             environment,
             revision,
             releases,
@@ -156,34 +160,34 @@ fn log(event: &LoopEvent) {
             ..
         } => {
             let releases = releases.len();
-            tracing::info!(%environment, %revision, releases, took = took.as_secs_f64(), "environment read");
+            tracing::info!(%environment, %revision, releases, took = took.as_secs_f64(), "environment loaded");
             for (release, message) in held {
-                tracing::error!(%environment, %release, %revision, error = %message, "release held");
+                tracing::error!(%environment, %release, %revision, error = %message, "release stalled");
             }
         }
-        LoopEvent::Unaffected {
+        Event::EnvironmentUnchanged {
             environment,
             revision,
             ..
-        } => tracing::debug!(%environment, %revision, "environment unaffected"),
-        LoopEvent::Held {
+        } => tracing::debug!(%environment, %revision, "environment unchanged"),
+        Event::EnvironmentStalled {
             environment,
             reason,
             message,
             ..
-        } => tracing::error!(%environment, %reason, error = %message, "environment held"),
-        LoopEvent::Unconnected {
+        } => tracing::error!(%environment, %reason, error = %message, "environment stalled"),
+        Event::ClusterUnreachable {
             environment,
             message,
         } => tracing::warn!(%environment, error = %message, "cluster unreachable"),
-        LoopEvent::News(_)
-        | LoopEvent::Looking { .. }
-        | LoopEvent::Queued { .. }
-        | LoopEvent::Health { .. }
-        | LoopEvent::Contended { .. }
-        | LoopEvent::Planned { .. }
-        | LoopEvent::Carried { .. } => {}
-        LoopEvent::Applying {
+        Event::StateChanged(_)
+        | Event::ReconcileStarted { .. }
+        | Event::QueueChanged { .. }
+        | Event::HealthChecked { .. }
+        | Event::Contended { .. }
+        | Event::Planned { .. }
+        | Event::PlanExecuted { .. } => {}
+        Event::Applying {
             release,
             revision,
             changes,
@@ -191,12 +195,12 @@ fn log(event: &LoopEvent) {
             let (environment, release) = (&release.environment, &release.release);
             tracing::info!(%environment, %release, %revision, %changes, "applying");
         }
-        LoopEvent::Changed { release, objects } => {
+        Event::DriftDetected { release, objects } => {
             let environment = &release.environment;
             let release = &release.release;
             tracing::debug!(%environment, %release, objects, "objects changed");
         }
-        LoopEvent::Looked {
+        Event::ReconcileFinished {
             release,
             cluster: _,
             revision,
@@ -207,7 +211,10 @@ fn log(event: &LoopEvent) {
             kept,
             took,
         } => {
-            if let Some(kept) = kept.as_ref().filter(|kept| kept.end != End::Unchanged) {
+            if let Some(kept) = kept
+                .as_ref()
+                .filter(|kept| kept.end != ReconcileOutcome::Unchanged)
+            {
                 log_look(
                     release,
                     &kept.revision,
@@ -218,16 +225,16 @@ fn log(event: &LoopEvent) {
             }
             log_look(release, revision, (*end, *is_correction), message, *took);
         }
-        LoopEvent::Previewed { .. } => log_preview(event),
-        LoopEvent::Untold {
+        Event::Previewed { .. } => log_preview(event),
+        Event::ForgeUnreachable {
             repository,
             message,
-        } => tracing::warn!(%repository, error = %message, "forge cannot be asked"),
+        } => tracing::warn!(%repository, error = %message, "forge unreachable"),
     }
 }
 
-fn log_preview(event: &LoopEvent) {
-    let LoopEvent::Previewed {
+fn log_preview(event: &Event) {
+    let Event::Previewed {
         repository,
         number,
         head,
@@ -253,7 +260,7 @@ fn log_preview(event: &LoopEvent) {
 fn log_look(
     name: &ReleaseName,
     revision: &str,
-    (end, is_correction): (End, bool),
+    (end, is_correction): (ReconcileOutcome, bool),
     message: &str,
     took: Duration,
 ) {
@@ -263,22 +270,25 @@ fn log_look(
     } = name;
     let (took, result) = (took.as_secs_f64(), end.word());
     match end {
-        End::Unchanged | End::Suspended | End::Waiting => {
+        ReconcileOutcome::Unchanged | ReconcileOutcome::Suspended | ReconcileOutcome::Waiting => {
             tracing::debug!(%environment, %release, %revision, result, took, detail = %message, "release looked at");
         }
-        End::Deployed if is_correction => {
+        ReconcileOutcome::Deployed if is_correction => {
             tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "drift corrected");
         }
-        End::Deployed | End::Removed | End::Superseded | End::Interrupted => {
+        ReconcileOutcome::Deployed
+        | ReconcileOutcome::Removed
+        | ReconcileOutcome::Superseded
+        | ReconcileOutcome::Interrupted => {
             tracing::info!(%environment, %release, %revision, result, took, detail = %message, "release synced");
         }
-        End::Unapproved => {
+        ReconcileOutcome::Unapproved => {
             tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "release not synced");
         }
-        End::Drifted => {
+        ReconcileOutcome::Drifted => {
             tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "release drifted");
         }
-        End::Failed | End::Refused => {
+        ReconcileOutcome::Failed | ReconcileOutcome::Refused => {
             tracing::error!(%environment, %release, %revision, result, took, error = %message, "release not synced");
         }
     }
@@ -344,12 +354,12 @@ mod tests {
         }
     }
 
-    fn looked(message: &str, is_correction: bool) -> LoopEvent {
-        LoopEvent::Looked {
+    fn looked(message: &str, is_correction: bool) -> Event {
+        Event::ReconcileFinished {
             release: web(),
             cluster: None,
             revision: "9683080".to_owned(),
-            end: End::Deployed,
+            end: ReconcileOutcome::Deployed,
             message: message.to_owned(),
             about: String::new(),
             is_correction,
@@ -381,7 +391,7 @@ mod tests {
                 },
             ),
         };
-        log(&LoopEvent::Applying {
+        log(&Event::Applying {
             release: web(),
             revision: "9683080".to_owned(),
             changes: "2 to update, 1 to delete".to_owned(),
@@ -441,13 +451,13 @@ mod tests {
         };
         let mut waits = Waits::default();
         let mut news = |end, message: &str| waits.is_news(&release, end, message);
-        assert!(news(End::Waiting, "it depends on a"));
-        assert!(!news(End::Waiting, "it depends on a"));
-        assert!(!news(End::Superseded, ""));
-        assert!(!news(End::Waiting, "it depends on a"));
-        assert!(news(End::Waiting, "it depends on b"));
-        assert!(news(End::Suspended, "it depends on b"));
-        assert!(!news(End::Deployed, ""));
-        assert!(news(End::Suspended, "it depends on b"));
+        assert!(news(ReconcileOutcome::Waiting, "it depends on a"));
+        assert!(!news(ReconcileOutcome::Waiting, "it depends on a"));
+        assert!(!news(ReconcileOutcome::Superseded, ""));
+        assert!(!news(ReconcileOutcome::Waiting, "it depends on a"));
+        assert!(news(ReconcileOutcome::Waiting, "it depends on b"));
+        assert!(news(ReconcileOutcome::Suspended, "it depends on b"));
+        assert!(!news(ReconcileOutcome::Deployed, ""));
+        assert!(news(ReconcileOutcome::Suspended, "it depends on b"));
     }
 }

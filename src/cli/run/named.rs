@@ -13,7 +13,7 @@ use super::{Plan, RunArgs};
 use crate::cli::Context;
 use crate::cli::error::{CliError, Kind};
 use crate::cli::session::{agent, keys};
-use crate::engine::controller::{Grant, Repository};
+use crate::engine::controller::{Repository, SourcePolicy};
 use crate::io::cluster::Connection;
 use crate::io::git::mirror::{Fetched, Mirror};
 use crate::io::git::remote::{Auth, Remote};
@@ -65,7 +65,7 @@ pub(super) async fn from_arguments(
     connection.keys = keys(&connection, key_namespace);
     let url = remote.url.clone();
     let grants = branches.into_iter().map(|branches| {
-        Arc::new(Grant {
+        Arc::new(SourcePolicy {
             url: url.clone(),
             branches,
             cluster: None,

@@ -8,7 +8,7 @@ use anstream::adapter::StripBytes;
 const TOGETHER: usize = 64;
 
 /// Writer that removes escape sequences and control characters, like [`anstream::StripStream`].
-/// That one checks each byte, but most results have no control characters.
+/// Unlike that one, it does not check each byte, because most results have no control characters.
 pub(super) struct Colorless<W> {
     inner: W,
     state: StripBytes,

@@ -12,9 +12,9 @@ use pleach_domain::object::annotations;
 use pleach_domain::plan::Plan;
 use pleach_domain::preview::comment::stated;
 
-use super::looked::Looked;
-use super::run::Wanted;
-use super::{ACTIONS, End, NAMED};
+use super::looked::ReconcileReport;
+use super::run::Target;
+use super::{ACTIONS, NAMED, ReconcileOutcome};
 use crate::engine::planning::Planned;
 use crate::engine::preview_process::MARKER;
 use crate::engine::sync::attempt;
@@ -45,8 +45,8 @@ impl Missing {
     }
 
     /// Returns the outcome of a reconcile that waits for this approval.
-    pub(super) fn looked(&self) -> Looked {
-        Looked::new(End::Unapproved, self.message.clone())
+    pub(super) fn looked(&self) -> ReconcileReport {
+        ReconcileReport::new(ReconcileOutcome::Unapproved, self.message.clone())
             .about(self.about.clone())
             .saying(ConditionKind::Stalled, AWAITING)
     }
@@ -91,7 +91,7 @@ impl Asked {
 }
 
 /// Returns the missing approval of a plan, or `None` if it can be executed.
-pub(super) async fn missing(wanted: &Wanted, planned: &Planned) -> Option<Missing> {
+pub(super) async fn missing(wanted: &Target, planned: &Planned) -> Option<Missing> {
     let missing = lacks(planned)?;
     let (Some(forge), Some(source)) = (&wanted.grant.forge, &wanted.source) else {
         return Some(missing);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Grant;
+use super::SourcePolicy;
 use crate::io::git::mirror::Reader;
 use crate::io::git::remote::Remote;
 
@@ -14,7 +14,7 @@ pub(super) struct Assigned {
     /// The remote of the repository.
     pub(super) remote: Remote,
     /// Source policy: the cluster and the restrictions.
-    pub(super) grant: Arc<Grant>,
+    pub(super) grant: Arc<SourcePolicy>,
     /// Branch and repository, as text.
     pub(super) by: String,
     /// The commit, or the reason why there is none.

@@ -9,7 +9,7 @@ use pleach_domain::inventory::{Orders, ReleaseName, ReleaseSummary, Store, SyncR
 use pleach_domain::object::Digest;
 
 use super::drift::Members;
-use super::{Grant, Shared};
+use super::{Shared, SourcePolicy};
 use crate::engine::planning::agent;
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
@@ -20,7 +20,7 @@ type Releases = BoxStream<'static, Result<Vec<ReleaseSummary>, ClusterError>>;
 
 /// A cluster connection with its watches.
 pub(super) struct Connected {
-    pub(super) grant: Arc<Grant>,
+    pub(super) grant: Arc<SourcePolicy>,
     pub(super) context: Option<String>,
     /// Fingerprint of the kubeconfig it was made from.
     pub(super) kubeconfig: Option<Digest>,
@@ -54,7 +54,7 @@ impl Connected {
     /// Connects according to the source policy; for a local run, to `context`.
     pub(super) async fn open(
         shared: &Shared,
-        grant: &Arc<Grant>,
+        grant: &Arc<SourcePolicy>,
         context: Option<String>,
         kubeconfig: Option<Digest>,
     ) -> Result<Self, String> {

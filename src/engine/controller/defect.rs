@@ -4,17 +4,17 @@ use std::panic::AssertUnwindSafe;
 
 use futures::FutureExt as _;
 
-use super::End;
-use super::looked::Looked;
+use super::ReconcileOutcome;
+use super::looked::ReconcileReport;
 
 /// Runs `work`, and turns a panic into a failed outcome. The panic message is only on stderr and
 /// not in the outcome, because it can quote anything. Callers must not reuse state that `work`
 /// could have left inconsistent.
-pub(super) async fn guarded<T>(work: impl Future<Output = T>) -> Result<T, Looked> {
+pub(super) async fn guarded<T>(work: impl Future<Output = T>) -> Result<T, ReconcileReport> {
     let work = AssertUnwindSafe(work).catch_unwind();
     work.await.map_err(|_| {
         let message = "pleach found a bug in itself while it worked on this release; it is tried again, and what it wrote to stderr says where";
-        Looked::new(End::Failed, message).about("internal")
+        ReconcileReport::new(ReconcileOutcome::Failed, message).about("internal")
     })
 }
 
@@ -29,7 +29,7 @@ mod tests {
             assert!(std::hint::black_box(false), "Secret web says hunter2");
         };
         let looked = guarded(panicking).await.err().unwrap();
-        assert_eq!(looked.end, End::Failed);
+        assert_eq!(looked.end, ReconcileOutcome::Failed);
         assert!(!looked.message.contains("hunter2"), "{}", looked.message);
         assert_eq!(guarded(async { 1 }).await.ok(), Some(1));
     }

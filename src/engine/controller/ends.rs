@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use self::telling::Leaving;
 use super::defect::guarded;
-use super::looked::{Looked, policy, unplanned, until_open, window_closed};
+use super::looked::{ReconcileReport, policy, unplanned, until_open, window_closed};
 use super::read::Which;
 use super::requests::Requests;
-use super::run::{Done, LIMIT, Wanted, are_same_terms, carry_out, codes, in_time, line};
-use super::{End, LoopEvent, Shared, approval, pace};
+use super::run::{Done, LIMIT, Target, are_same_terms, carry_out, codes, in_time, line};
+use super::{ControllerEvent, ReconcileOutcome, Shared, approval, pace};
 use crate::engine::planning::{Candidate, Gone, Planned, candidates, gone, readable};
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;
@@ -28,7 +28,7 @@ use crate::io::git::mirror::Reader;
 #[derive(Debug, Clone)]
 pub(super) struct Last {
     /// Its first release, for settings that all releases share.
-    pub(super) wanted: Arc<Wanted>,
+    pub(super) wanted: Arc<Target>,
     /// Reader of its files.
     pub(super) reader: Reader,
     /// The newest commit. Older ones can be missing from the mirror.
@@ -188,10 +188,13 @@ impl Ends {
                 break;
             }
             let end = looked.end;
-            ended.done &= end != End::Failed;
+            ended.done &= end != ReconcileOutcome::Failed;
             let is_looked_at = !matches!(
                 end,
-                End::Removed | End::Unapproved | End::Interrupted | End::Superseded
+                ReconcileOutcome::Removed
+                    | ReconcileOutcome::Unapproved
+                    | ReconcileOutcome::Interrupted
+                    | ReconcileOutcome::Superseded
             );
             if is_looked_at && self.holds_on(&wanted, there, answered).await {
                 ended.open = Some(there.name.release.clone());
@@ -204,7 +207,7 @@ impl Ends {
     /// cannot be read now, or at shutdown.
     async fn gone(
         &self,
-        wanted: &Wanted,
+        wanted: &Target,
         (reader, commit): (Reader, String),
         leaving: Vec<Candidate>,
     ) -> Option<Vec<Gone>> {
@@ -229,7 +232,7 @@ impl Ends {
 
     /// Returns whether a sync request stays open because its fetch is not done. Withdraws it
     /// otherwise.
-    async fn holds_on(&self, wanted: &Wanted, release: &ReleaseSummary, answered: u64) -> bool {
+    async fn holds_on(&self, wanted: &Target, release: &ReleaseSummary, answered: u64) -> bool {
         let Some(request) = &release.orders.sync else {
             return false;
         };
@@ -250,35 +253,44 @@ impl Ends {
     }
 
     /// Uninstalls one release, as far as allowed. Returns `None` at shutdown.
-    async fn end(&self, wanted: &Wanted, gone: &Gone, stop: &CancellationToken) -> Option<Looked> {
+    async fn end(
+        &self,
+        wanted: &Target,
+        gone: &Gone,
+        stop: &CancellationToken,
+    ) -> Option<ReconcileReport> {
         let started = Instant::now();
-        self.shared.listener.tell(LoopEvent::Looking {
-            release: gone.name().clone(),
-        });
+        self.shared
+            .listener
+            .tell(ControllerEvent::ReconcileStarted {
+                release: gone.name().clone(),
+            });
         let looked = match guarded(Box::pin(self.take_away(wanted, gone, stop))).await {
             Ok(looked) => looked?,
             Err(looked) => looked,
         };
-        self.shared.listener.tell(LoopEvent::Looked {
-            release: gone.name().clone(),
-            cluster: wanted.grant.cluster.as_ref().map(|id| id.0.clone()),
-            revision: wanted.revision(),
-            end: looked.end,
-            message: looked.message.clone(),
-            is_correction: false,
-            about: looked.about.clone(),
-            kept: None,
-            took: started.elapsed(),
-        });
+        self.shared
+            .listener
+            .tell(ControllerEvent::ReconcileFinished {
+                release: gone.name().clone(),
+                cluster: wanted.grant.cluster.as_ref().map(|id| id.0.clone()),
+                revision: wanted.revision(),
+                end: looked.end,
+                message: looked.message.clone(),
+                is_correction: false,
+                about: looked.about.clone(),
+                kept: None,
+                took: started.elapsed(),
+            });
         Some(looked)
     }
 
     async fn take_away(
         &self,
-        wanted: &Wanted,
+        wanted: &Target,
         gone: &Gone,
         stop: &CancellationToken,
-    ) -> Option<Looked> {
+    ) -> Option<ReconcileReport> {
         let plans = wanted.planner(false);
         let making = in_time(gone.name(), Box::pin(plans.plan_end(gone)));
         let planned = stop.run_until_cancelled(making).await?;
@@ -299,9 +311,9 @@ impl Ends {
                     missing.looked()
                 } else if refusals.is_empty() {
                     let done = Box::pin(self.carry_out(wanted, gone, planned)).await;
-                    Looked::new(done.end, done.message).about(done.about)
+                    ReconcileReport::new(done.end, done.message).about(done.about)
                 } else {
-                    let looked = Looked::new(End::Refused, line(&refusals));
+                    let looked = ReconcileReport::new(ReconcileOutcome::Refused, line(&refusals));
                     let looked = looked.about(codes(&refusals));
                     looked.saying(ConditionKind::Stalled, "Refused")
                 }
@@ -311,7 +323,7 @@ impl Ends {
 
     /// Executes the plan. Cancels it if git contains the release again, the consent is withdrawn,
     /// or the environment is no longer synced.
-    async fn carry_out(&self, wanted: &Wanted, gone: &Gone, planned: Planned) -> Done {
+    async fn carry_out(&self, wanted: &Target, gone: &Gone, planned: Planned) -> Done {
         let cluster = wanted.planner(false).cluster_for(gone.name());
         let newer = CancellationToken::new();
         let run = carry_out(&self.shared, &cluster, planned, newer.clone());
@@ -345,7 +357,7 @@ fn version(record: &Installed) -> &str {
 
 /// Returns whether the uninstall is unaffected by a new commit: the release is still absent, and
 /// consent and other terms are the same.
-fn is_meant_alike(before: &Wanted, now: &Wanted, name: &ReleaseName) -> bool {
+fn is_meant_alike(before: &Target, now: &Target, name: &ReleaseName) -> bool {
     let environments = (&before.loaded.environment, &now.loaded.environment);
     !now.loaded.has(name) && are_same_terms(environments.0, environments.1, &name.release)
 }
@@ -360,7 +372,7 @@ fn is_at_any_time(releases: &[ReleaseSummary], name: &ReleaseName) -> bool {
 }
 
 /// Returns whether all successors of a release are ready at the desired commit.
-fn is_taken_over(wanted: &Wanted, gone: &Gone, releases: &[ReleaseSummary]) -> bool {
+fn is_taken_over(wanted: &Target, gone: &Gone, releases: &[ReleaseSummary]) -> bool {
     gone.heirs().all(|heir| {
         releases.iter().any(|release| {
             release.name == *heir

@@ -31,8 +31,8 @@ use super::read::Hold;
 use super::recollection::{Question, Recalled, Recollection};
 use super::release::{Neighbors, Release};
 use super::requests::Requests;
-use super::run::Wanted;
-use super::{Grant, LoopEvent, Shared};
+use super::run::Target;
+use super::{ControllerEvent, Shared, SourcePolicy};
 use crate::engine::load::Loaded;
 use crate::engine::words;
 
@@ -47,7 +47,7 @@ const KUBECONFIG: Duration = Duration::from_secs(15);
 
 /// A release with a running task.
 struct Running {
-    wanted: watch::Sender<Arc<Wanted>>,
+    wanted: watch::Sender<Arc<Target>>,
     wake: Arc<Notify>,
     /// Signals that a dependency might have become ready.
     ready: Arc<Notify>,
@@ -190,10 +190,12 @@ impl Environment {
                     failures += 1;
                     // Reported again only with the next attempt.
                     self.told = None;
-                    self.shared.listener.tell(LoopEvent::Unconnected {
-                        environment: self.key.environment.clone(),
-                        message,
-                    });
+                    self.shared
+                        .listener
+                        .tell(ControllerEvent::ClusterUnreachable {
+                            environment: self.key.environment.clone(),
+                            message,
+                        });
                     Some(pace::after(failures))
                 }
             };
@@ -345,7 +347,7 @@ impl Environment {
         connected.follow_orders(&loaded.environment.store);
         let (cluster, members) = (connected.cluster.clone(), connected.members.clone());
         let conditions = Self::conditions(assigned, self.hold.as_ref());
-        let wanted = |loaded: &Arc<Loaded>, index| Wanted {
+        let wanted = |loaded: &Arc<Loaded>, index| Target {
             loaded: Arc::clone(loaded),
             index,
             cluster: cluster.clone(),
@@ -359,7 +361,7 @@ impl Environment {
             is_remembered: self.is_remembered,
             is_kept: false,
         };
-        let mut all: Vec<Wanted> = (0..loaded.rendered.len())
+        let mut all: Vec<Target> = (0..loaded.rendered.len())
             .map(|index| wanted(&loaded, index))
             .collect();
         let mut untasked = Vec::new();
@@ -369,7 +371,7 @@ impl Environment {
             let hold = self.hold.clone().or(own);
             let conditions = Self::conditions(assigned, hold.as_ref());
             match former {
-                Former::Known(former, is_remembered) => all.push(Wanted {
+                Former::Known(former, is_remembered) => all.push(Target {
                     conditions,
                     hold,
                     is_held: true,
@@ -406,7 +408,7 @@ impl Environment {
     }
 
     /// Hands the desired states to the release tasks.
-    fn follow_releases(&mut self, all: Vec<Wanted>) {
+    fn follow_releases(&mut self, all: Vec<Target>) {
         let mut releases = BTreeMap::new();
         for wanted in all {
             let wanted = Arc::new(wanted);
@@ -465,7 +467,7 @@ impl Environment {
     /// Returns the connection. Reconnects if the source policy or the context changed.
     async fn connect(
         &mut self,
-        grant: &Arc<Grant>,
+        grant: &Arc<SourcePolicy>,
         context: Option<String>,
     ) -> Result<&mut Connected, String> {
         // The environment file selects the context only in a local run.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::plan::Action;
-use pleach_domain::repo::controller::News;
+use pleach_domain::repo::controller::StateChange;
 use tokio::sync::mpsc;
 
 use super::pull_requests::Previewed;
@@ -18,7 +18,7 @@ const SYNCS: usize = 4_096;
 
 /// Event of the controller.
 #[derive(Debug, Clone)]
-pub enum LoopEvent {
+pub enum ControllerEvent {
     /// The branches of a repository were fetched.
     Fetched {
         /// The repository.
@@ -29,19 +29,19 @@ pub enum LoopEvent {
         took: Duration,
     },
     /// A repository is unreachable.
-    Unreachable {
+    SourceUnreachable {
         /// The repository.
         repository: String,
         /// The error.
         message: String,
     },
     /// The number of replicas changed.
-    Sharing {
+    ReplicasChanged {
         /// Number of replicas including this one; 0 while it is cut off from them.
         there: usize,
     },
     /// This replica became the leader of an environment, or stopped being it.
-    Led {
+    LeadershipChanged {
         /// The environment.
         environment: String,
         /// Whether it is the leader.
@@ -57,7 +57,7 @@ pub enum LoopEvent {
         by: Claimed,
     },
     /// An environment was loaded at a new commit.
-    Loaded {
+    EnvironmentLoaded {
         /// The repository.
         repository: String,
         /// The environment.
@@ -74,7 +74,7 @@ pub enum LoopEvent {
         took: Duration,
     },
     /// A commit did not change an environment.
-    Unaffected {
+    EnvironmentUnchanged {
         /// The environment.
         environment: String,
         /// The cluster id, if the configuration declares one.
@@ -85,7 +85,7 @@ pub enum LoopEvent {
         took: Option<Duration>,
     },
     /// An environment is stalled: no newer commit is synced until a user acts.
-    Held {
+    EnvironmentStalled {
         /// The repository.
         repository: String,
         /// The environment.
@@ -100,19 +100,19 @@ pub enum LoopEvent {
         message: String,
     },
     /// The cluster of an environment is unreachable.
-    Unconnected {
+    ClusterUnreachable {
         /// The environment.
         environment: String,
         /// The error.
         message: String,
     },
     /// A reconcile of a release started.
-    Looking {
+    ReconcileStarted {
         /// Environment and release.
         release: ReleaseName,
     },
     /// The number of releases that wait for a reconcile permit changed.
-    Queued {
+    QueueChanged {
         /// Number of waiting releases.
         waiting: usize,
     },
@@ -135,7 +135,7 @@ pub enum LoopEvent {
         changes: String,
     },
     /// The execution of a plan finished, with any outcome.
-    Carried {
+    PlanExecuted {
         /// Environment and release.
         release: ReleaseName,
         /// Number of objects per action; empty if it failed.
@@ -144,14 +144,14 @@ pub enum LoopEvent {
         took: Duration,
     },
     /// A reconcile after a watch event found drift.
-    Changed {
+    DriftDetected {
         /// Environment and release.
         release: ReleaseName,
         /// Number of drifted objects.
         objects: usize,
     },
     /// The readiness of a reconciled release was checked.
-    Health {
+    HealthChecked {
         /// Environment and release.
         release: ReleaseName,
         /// Whether an object is not ready.
@@ -165,9 +165,9 @@ pub enum LoopEvent {
         fields: usize,
     },
     /// The state of a release changed, for notifications.
-    News(News),
+    StateChanged(StateChange),
     /// A reconcile of a release finished.
-    Looked {
+    ReconcileFinished {
         /// Environment and release.
         release: ReleaseName,
         /// The cluster id, if the configuration declares one.
@@ -175,7 +175,7 @@ pub enum LoopEvent {
         /// The desired revision.
         revision: String,
         /// The outcome.
-        end: End,
+        end: ReconcileOutcome,
         /// The reason in one line, if any; the counts for a deployment.
         message: String,
         /// Whether it only corrected drift. The message then names objects and managers.
@@ -204,7 +204,7 @@ pub enum LoopEvent {
         took: Duration,
     },
     /// The forge of a repository could not be queried for pull requests.
-    Untold {
+    ForgeUnreachable {
         /// The repository.
         repository: String,
         /// The error.
@@ -229,14 +229,14 @@ pub struct KeptUp {
     /// The revision.
     pub revision: String,
     /// The outcome.
-    pub end: End,
+    pub end: ReconcileOutcome,
     /// The reason in one line, if any.
     pub message: String,
 }
 
 /// Outcome of a reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum End {
+pub enum ReconcileOutcome {
     /// The release is in sync.
     Unchanged,
     /// The desired state was applied.
@@ -261,7 +261,7 @@ pub enum End {
     Unapproved,
 }
 
-impl End {
+impl ReconcileOutcome {
     /// Returns the outcome in one word.
     pub fn word(self) -> &'static str {
         match self {
@@ -280,31 +280,31 @@ impl End {
     }
 }
 
-impl LoopEvent {
+impl ControllerEvent {
     /// Returns whether the event is mere progress. A later event of its kind supersedes it.
     fn is_progress(&self) -> bool {
         match self {
-            Self::Looking { .. }
-            | Self::Queued { .. }
+            Self::ReconcileStarted { .. }
+            | Self::QueueChanged { .. }
             | Self::Planned { .. }
             | Self::Applying { .. }
-            | Self::Health { .. }
-            | Self::Unaffected { .. } => true,
+            | Self::HealthChecked { .. }
+            | Self::EnvironmentUnchanged { .. } => true,
             Self::Fetched { .. }
-            | Self::Unreachable { .. }
-            | Self::Sharing { .. }
-            | Self::Led { .. }
+            | Self::SourceUnreachable { .. }
+            | Self::ReplicasChanged { .. }
+            | Self::LeadershipChanged { .. }
             | Self::Claimed { .. }
-            | Self::Loaded { .. }
-            | Self::Held { .. }
-            | Self::Unconnected { .. }
-            | Self::Carried { .. }
-            | Self::Changed { .. }
-            | Self::News(_)
-            | Self::Looked { .. }
+            | Self::EnvironmentLoaded { .. }
+            | Self::EnvironmentStalled { .. }
+            | Self::ClusterUnreachable { .. }
+            | Self::PlanExecuted { .. }
+            | Self::DriftDetected { .. }
+            | Self::StateChanged(_)
+            | Self::ReconcileFinished { .. }
             | Self::Previewed { .. }
             | Self::Contended { .. }
-            | Self::Untold { .. } => false,
+            | Self::ForgeUnreachable { .. } => false,
         }
     }
 }
@@ -313,7 +313,7 @@ impl LoopEvent {
 #[derive(Debug, Clone)]
 pub struct Listener {
     /// Controller events.
-    events: mpsc::Sender<LoopEvent>,
+    events: mpsc::Sender<ControllerEvent>,
     /// Events of runs.
     syncs: mpsc::Sender<SyncEvent>,
 }
@@ -322,7 +322,7 @@ pub struct Listener {
 #[derive(Debug)]
 pub struct Heard {
     /// Controller events.
-    pub events: mpsc::Receiver<LoopEvent>,
+    pub events: mpsc::Receiver<ControllerEvent>,
     /// Events of runs.
     pub syncs: mpsc::Receiver<SyncEvent>,
 }
@@ -342,7 +342,7 @@ impl Listener {
     }
 
     /// Sends an event. Ignores a missing receiver.
-    pub(super) fn tell(&self, event: LoopEvent) {
+    pub(super) fn tell(&self, event: ControllerEvent) {
         let is_half_full = self.events.capacity() <= EVENTS / 2;
         if !(is_half_full && event.is_progress()) {
             drop(self.events.try_send(event));
@@ -364,10 +364,10 @@ mod tests {
     fn progress_is_dropped_first_where_nobody_listens() {
         let (listener, mut heard) = Listener::new();
         for waiting in 0..EVENTS {
-            listener.tell(LoopEvent::Queued { waiting });
+            listener.tell(ControllerEvent::QueueChanged { waiting });
         }
         for there in 0..EVENTS {
-            listener.tell(LoopEvent::Sharing { there });
+            listener.tell(ControllerEvent::ReplicasChanged { there });
         }
         let mut told = (0, 0);
         while let Ok(event) = heard.events.try_recv() {

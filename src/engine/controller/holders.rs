@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::recall::sources;
-use super::{Grant, Repository};
+use super::{Repository, SourcePolicy};
 
 /// Backoff after a cluster did not answer.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -45,7 +45,7 @@ pub(super) struct Lookup<'a> {
 }
 
 impl Lookup<'_> {
-    fn grant(&self, claimant: &Claimant) -> &Arc<Grant> {
+    fn grant(&self, claimant: &Claimant) -> &Arc<SourcePolicy> {
         &self.repositories[claimant.repository].grants[claimant.grant]
     }
 
@@ -146,7 +146,13 @@ impl Holders {
         self.lock().insert(key.clone(), known);
     }
 
-    async fn ask(self, key: ClaimKey, grant: Arc<Grant>, was_contested: bool, pause: Duration) {
+    async fn ask(
+        self,
+        key: ClaimKey,
+        grant: Arc<SourcePolicy>,
+        was_contested: bool,
+        pause: Duration,
+    ) {
         tokio::time::sleep(pause).await;
         let holder = match Box::pin(sources(&grant, &key.environment)).await {
             Ok(sources) => Holder::Known {

@@ -9,7 +9,7 @@ use pleach_domain::inventory::ReleaseName;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::run::Wanted;
+use super::run::Target;
 
 /// Limit on the wait for the other releases. One that never finishes does not block the update of
 /// the controller, which can be its fix.
@@ -32,7 +32,7 @@ impl Last {
     }
 
     /// Records that a reconcile of a release finished, successfully or not.
-    pub(super) fn looked(&self, wanted: &Wanted) {
+    pub(super) fn looked(&self, wanted: &Target) {
         let Some(own) = &self.own else { return };
         let name = &wanted.release().0.name;
         if name.environment == own.environment && name != &**own {
@@ -43,7 +43,7 @@ impl Last {
     }
 
     /// Waits until it is the turn of a release. Returns at once unless it is the own one.
-    pub(super) async fn turn(&self, wanted: &Wanted) {
+    pub(super) async fn turn(&self, wanted: &Target) {
         let name = &wanted.release().0.name;
         if self.own.as_deref() != Some(name) {
             return;

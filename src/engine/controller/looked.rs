@@ -16,9 +16,9 @@ use pleach_domain::repo::format::Drift;
 use pleach_domain::repo::{SyncPolicy, Windows};
 
 use super::drift::Left;
-use super::run::{Wanted, code, codes, line};
+use super::run::{Target, code, codes, line};
 use super::waiting::Awaited;
-use super::{End, NAMED};
+use super::{NAMED, ReconcileOutcome};
 use crate::engine::planning::Planned;
 use crate::engine::sync::{SyncError, novelty};
 use crate::engine::words;
@@ -32,8 +32,8 @@ pub(super) const OTHERWISE: &str =
     "the newest commit cannot be synced, and what is installed is not what the last good one says";
 
 /// Outcome of a reconcile, with its messages.
-pub(super) struct Looked {
-    pub(super) end: End,
+pub(super) struct ReconcileReport {
+    pub(super) end: ReconcileOutcome,
     pub(super) message: String,
     /// Whether it only corrected drift.
     pub(super) is_correction: bool,
@@ -55,13 +55,13 @@ pub(super) struct Looked {
 
 /// The last applied revision, retained while a newer one waits.
 pub(super) struct Kept {
-    pub(super) wanted: Arc<Wanted>,
+    pub(super) wanted: Arc<Target>,
     /// Outcome of its reconcile.
-    pub(super) looked: Looked,
+    pub(super) looked: ReconcileReport,
 }
 
-impl Looked {
-    pub(super) fn new(end: End, message: impl Into<String>) -> Self {
+impl ReconcileReport {
+    pub(super) fn new(end: ReconcileOutcome, message: impl Into<String>) -> Self {
         Self {
             end,
             message: message.into(),
@@ -77,19 +77,22 @@ impl Looked {
     }
 
     /// Returns the outcome in the cluster: that of the retained revision, if any.
-    pub(super) fn in_the_end(&self) -> End {
+    pub(super) fn in_the_end(&self) -> ReconcileOutcome {
         self.kept.as_ref().map_or(self.end, |kept| kept.looked.end)
     }
 
     /// Returns whether a retry is due soon.
     pub(super) fn failed(&self) -> bool {
-        self.end == End::Failed || self.in_the_end() == End::Failed
+        self.end == ReconcileOutcome::Failed || self.in_the_end() == ReconcileOutcome::Failed
     }
 
     /// Returns whether a drift correction could have unblocked the waiting revision.
     pub(super) fn made_way(&self) -> bool {
-        let is_stopped = matches!(self.end, End::Failed | End::Refused | End::Unapproved);
-        self.kept.is_some() && is_stopped && self.in_the_end() == End::Deployed
+        let is_stopped = matches!(
+            self.end,
+            ReconcileOutcome::Failed | ReconcileOutcome::Refused | ReconcileOutcome::Unapproved
+        );
+        self.kept.is_some() && is_stopped && self.in_the_end() == ReconcileOutcome::Deployed
     }
 
     /// Returns the conditions to report: those of the environment first, then others of different
@@ -122,9 +125,9 @@ impl Looked {
 }
 
 /// Returns the outcome for a change that waits for its window.
-pub(super) fn window_closed(windows: &Windows, orders: &Orders, now: Timestamp) -> Looked {
-    let looked = Looked::new(End::Waiting, CLOSED).about(CLOSED);
-    Looked {
+pub(super) fn window_closed(windows: &Windows, orders: &Orders, now: Timestamp) -> ReconcileReport {
+    let looked = ReconcileReport::new(ReconcileOutcome::Waiting, CLOSED).about(CLOSED);
+    ReconcileReport {
         // Requests with a window override do not get here.
         request: orders.sync.clone(),
         pause: until_open(windows, now),
@@ -133,22 +136,27 @@ pub(super) fn window_closed(windows: &Windows, orders: &Orders, now: Timestamp) 
 }
 
 /// Returns the outcome for a suspended release.
-pub(super) fn suspended(suspension: &Suspension, now: Timestamp) -> Looked {
+pub(super) fn suspended(suspension: &Suspension, now: Timestamp) -> ReconcileReport {
     let left = suspension.until.map(|until| until.duration_since(now));
-    Looked {
+    ReconcileReport {
         pause: left.and_then(|left| left.try_into().ok()),
-        ..Looked::new(End::Suspended, suspension.words())
+        ..ReconcileReport::new(ReconcileOutcome::Suspended, suspension.words())
     }
 }
 
 /// Returns the outcome of a refused plan, or `None` if the plan is allowed.
-pub(super) fn refused(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Option<Looked> {
+pub(super) fn refused(
+    wanted: &Target,
+    planned: &Planned,
+    orders: &Orders,
+) -> Option<ReconcileReport> {
     let refusals = wanted.refusals(planned);
     let waits = |finding: &Finding| finding.code == depends::NOT_READY;
     if !refusals.is_empty() && refusals.iter().all(waits) {
         let awaited = Awaited::of(&planned.desired, &planned.observation.observed);
-        let looked = Looked::new(End::Waiting, line(&refusals)).about(codes(&refusals));
-        return Some(Looked {
+        let looked = ReconcileReport::new(ReconcileOutcome::Waiting, line(&refusals))
+            .about(codes(&refusals));
+        return Some(ReconcileReport {
             pause: awaited.pause,
             awaited: Some(awaited),
             ..looked.saying(ConditionKind::Waiting, DEPENDENCY_NOT_READY)
@@ -157,35 +165,41 @@ pub(super) fn refused(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Op
     if refusals.is_empty() {
         return None;
     }
-    let looked = Looked::new(End::Refused, line(&refusals)).about(codes(&refusals));
-    Some(Looked {
+    let looked =
+        ReconcileReport::new(ReconcileOutcome::Refused, line(&refusals)).about(codes(&refusals));
+    Some(ReconcileReport {
         request: orders.sync.clone(),
         ..looked.saying(ConditionKind::Stalled, "Refused")
     })
 }
 
 /// Returns the outcome if drift is only reported, or `None` if it is corrected.
-pub(super) fn reported(wanted: &Wanted, planned: &Planned, orders: &Orders) -> Option<Looked> {
+pub(super) fn reported(
+    wanted: &Target,
+    planned: &Planned,
+    orders: &Orders,
+) -> Option<ReconcileReport> {
     let only_tells = wanted.loaded.environment.sync.drift == Drift::Report;
     if !only_tells || !is_reached(planned) || is_new(planned) || !has_drifted(&planned.plan) {
         return None;
     }
-    let looked = Looked::new(End::Drifted, drift(&planned.plan));
-    Some(Looked {
+    let looked = ReconcileReport::new(ReconcileOutcome::Drifted, drift(&planned.plan));
+    Some(ReconcileReport {
         request: orders.sync.clone(),
         ..looked.saying(ConditionKind::Drifted, "ChangedByOthers")
     })
 }
 
 /// Returns the outcome if no step of a plan can be executed, or `None`. No run records that.
-pub(super) fn blocked(plan: &Plan, orders: &Orders) -> Option<Looked> {
+pub(super) fn blocked(plan: &Plan, orders: &Orders) -> Option<ReconcileReport> {
     if !plan.is_stuck() {
         return None;
     }
     let errors = plan.findings.iter().filter(|finding| finding.is_error());
     let errors: Vec<Finding> = errors.cloned().collect();
-    let looked = Looked::new(End::Failed, line(&errors)).about(codes(&errors));
-    Some(Looked {
+    let looked =
+        ReconcileReport::new(ReconcileOutcome::Failed, line(&errors)).about(codes(&errors));
+    Some(ReconcileReport {
         request: orders.sync.clone(),
         ..looked.saying(ConditionKind::Stalled, "Blocked")
     })
@@ -193,8 +207,9 @@ pub(super) fn blocked(plan: &Plan, orders: &Orders) -> Option<Looked> {
 
 /// Returns the outcome if planning failed. `failures` is the number of previous failures. Passing
 /// errors get no condition at first, and nothing is written to an unreachable cluster.
-pub(super) fn unplanned(error: &SyncError, failures: u32) -> Looked {
-    let looked = Looked::new(End::Failed, words(error)).about(code(error.kind()));
+pub(super) fn unplanned(error: &SyncError, failures: u32) -> ReconcileReport {
+    let looked =
+        ReconcileReport::new(ReconcileOutcome::Failed, words(error)).about(code(error.kind()));
     let may_pass = match error {
         SyncError::Cluster(error) => error.class() != Some(&Class::Forbidden),
         SyncError::Undiscovered(_)

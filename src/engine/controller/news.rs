@@ -5,14 +5,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pleach_domain::inventory::{Condition, ReleaseName};
 use pleach_domain::object::Digest;
-use pleach_domain::repo::controller::News;
+use pleach_domain::repo::controller::StateChange;
 use pleach_domain::repo::format::NotificationCause;
 use tokio::time::Instant;
 
-use super::End;
+use super::ReconcileOutcome;
 use super::looked::Kept;
 use super::read::Hold;
-use super::run::Wanted;
+use super::run::Target;
 use crate::engine::sync::state::Announcement;
 
 /// Largest burst of notifications about one release.
@@ -68,8 +68,8 @@ impl Told {
     /// is reached. `was_reached`: the same content was reconciled before.
     pub(super) fn of(
         &mut self,
-        wanted: &Wanted,
-        end: End,
+        wanted: &Target,
+        end: ReconcileOutcome,
         was_reached: bool,
         message: &str,
     ) -> Option<Item> {
@@ -84,7 +84,10 @@ impl Told {
         };
         let (revision, looked) = (kept.wanted.revision(), &kept.looked);
         // Waiting and refusals are reported for the newer revision.
-        if !matches!(looked.end, End::Deployed | End::Drifted | End::Failed) {
+        if !matches!(
+            looked.end,
+            ReconcileOutcome::Deployed | ReconcileOutcome::Drifted | ReconcileOutcome::Failed
+        ) {
             return None;
         }
         std::mem::swap(&mut self.last, &mut self.kept);
@@ -169,7 +172,7 @@ impl Told {
 
     fn judge(
         &mut self,
-        end: End,
+        end: ReconcileOutcome,
         was_reached: bool,
         revision: &str,
         message: &str,
@@ -177,30 +180,32 @@ impl Told {
         let warning = |reason, cause| Some((reason, true, cause));
         let normal = |reason, cause| Some((reason, false, cause));
         let (reason, is_warning, cause) = match end {
-            End::Deployed if was_reached => {
+            ReconcileOutcome::Deployed if was_reached => {
                 // Each correction is a separate event, so it is complete once reported.
                 self.last = None;
                 normal("DriftCorrected", Some(NotificationCause::Drifted))
             }
-            End::Deployed => normal("Deployed", Some(NotificationCause::Deployed)),
-            End::Removed => normal("Removed", None),
-            End::Drifted => warning("Drifted", Some(NotificationCause::Drifted)),
-            End::Failed if was_reached => warning("Degraded", Some(NotificationCause::Degraded)),
-            End::Failed => warning("SyncFailed", Some(NotificationCause::Failed)),
-            End::Refused => warning("Refused", Some(NotificationCause::Failed)),
-            End::Unapproved => normal("AwaitingApproval", None),
-            End::Waiting => normal("Waiting", None),
-            End::Suspended => normal("Suspended", None),
+            ReconcileOutcome::Deployed => normal("Deployed", Some(NotificationCause::Deployed)),
+            ReconcileOutcome::Removed => normal("Removed", None),
+            ReconcileOutcome::Drifted => warning("Drifted", Some(NotificationCause::Drifted)),
+            ReconcileOutcome::Failed if was_reached => {
+                warning("Degraded", Some(NotificationCause::Degraded))
+            }
+            ReconcileOutcome::Failed => warning("SyncFailed", Some(NotificationCause::Failed)),
+            ReconcileOutcome::Refused => warning("Refused", Some(NotificationCause::Failed)),
+            ReconcileOutcome::Unapproved => normal("AwaitingApproval", None),
+            ReconcileOutcome::Waiting => normal("Waiting", None),
+            ReconcileOutcome::Suspended => normal("Suspended", None),
             // In sync: the next change is reported again.
-            End::Unchanged => {
+            ReconcileOutcome::Unchanged => {
                 self.last = None;
                 None
             }
-            End::Superseded | End::Interrupted => None,
+            ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted => None,
         }?;
         // Ignore the message: retries of one failure can have different messages.
         let state = match end {
-            End::Unapproved => format!("{reason} {revision} {message}"),
+            ReconcileOutcome::Unapproved => format!("{reason} {revision} {message}"),
             _ => format!("{reason} {revision}"),
         };
         let state = Digest::of(state.as_bytes());
@@ -246,8 +251,8 @@ impl Item {
         name: &ReleaseName,
         (version, revision): (&str, &str),
         now: Timestamp,
-    ) -> Option<News> {
-        Some(News {
+    ) -> Option<StateChange> {
+        Some(StateChange {
             cause: self.cause?,
             environment: name.environment.clone(),
             release: name.release.clone(),
@@ -273,7 +278,7 @@ impl Item {
 mod tests {
     use super::*;
 
-    fn reasons(told: &mut Told, ends: &[(End, bool)]) -> Vec<&'static str> {
+    fn reasons(told: &mut Told, ends: &[(ReconcileOutcome, bool)]) -> Vec<&'static str> {
         ends.iter()
             .filter_map(|(end, was_reached)| told.judge(*end, *was_reached, "abc", "why"))
             .map(|item| item.reason)
@@ -284,33 +289,48 @@ mod tests {
     async fn each_change_of_state_is_told_once() {
         let mut told = Told::new();
         let ends = [
-            (End::Failed, false),
-            (End::Failed, false),
-            (End::Superseded, false),
-            (End::Failed, false),
-            (End::Deployed, false),
-            (End::Unchanged, true),
-            (End::Unchanged, true),
-            (End::Failed, true),
-            (End::Failed, true),
-            (End::Unchanged, true),
-            (End::Failed, true),
+            (ReconcileOutcome::Failed, false),
+            (ReconcileOutcome::Failed, false),
+            (ReconcileOutcome::Superseded, false),
+            (ReconcileOutcome::Failed, false),
+            (ReconcileOutcome::Deployed, false),
+            (ReconcileOutcome::Unchanged, true),
+            (ReconcileOutcome::Unchanged, true),
+            (ReconcileOutcome::Failed, true),
+            (ReconcileOutcome::Failed, true),
+            (ReconcileOutcome::Unchanged, true),
+            (ReconcileOutcome::Failed, true),
         ];
         assert_eq!(
             reasons(&mut told, &ends),
             ["SyncFailed", "Deployed", "Degraded", "Degraded"]
         );
         // Another commit is another failure.
-        assert!(told.judge(End::Failed, false, "abc", "why").is_some());
-        assert!(told.judge(End::Failed, false, "def", "why").is_some());
         assert!(
-            told.judge(End::Failed, false, "def", "other words")
+            told.judge(ReconcileOutcome::Failed, false, "abc", "why")
+                .is_some()
+        );
+        assert!(
+            told.judge(ReconcileOutcome::Failed, false, "def", "why")
+                .is_some()
+        );
+        assert!(
+            told.judge(ReconcileOutcome::Failed, false, "def", "other words")
                 .is_none()
         );
         // Another plan needs another approval.
-        assert!(told.judge(End::Unapproved, false, "def", "a").is_some());
-        assert!(told.judge(End::Unapproved, false, "def", "a").is_none());
-        assert!(told.judge(End::Unapproved, false, "def", "b").is_some());
+        assert!(
+            told.judge(ReconcileOutcome::Unapproved, false, "def", "a")
+                .is_some()
+        );
+        assert!(
+            told.judge(ReconcileOutcome::Unapproved, false, "def", "a")
+                .is_none()
+        );
+        assert!(
+            told.judge(ReconcileOutcome::Unapproved, false, "def", "b")
+                .is_some()
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -352,7 +372,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nobody_is_told_without_bounds() {
         let mut told = Told::new();
-        let drift = vec![(End::Deployed, true); 100];
+        let drift = vec![(ReconcileOutcome::Deployed, true); 100];
         assert_eq!(reasons(&mut told, &drift).len(), BURST as usize);
         tokio::time::advance(REFILL * 2).await;
         assert_eq!(reasons(&mut told, &drift).len(), 2);
@@ -364,7 +384,12 @@ mod tests {
     async fn a_message_is_one_line_and_short() {
         let mut told = Told::new();
         let item = told
-            .judge(End::Failed, false, "abc", &"a\nb ".repeat(1000))
+            .judge(
+                ReconcileOutcome::Failed,
+                false,
+                "abc",
+                &"a\nb ".repeat(1000),
+            )
             .unwrap();
         assert!(item.message.starts_with("a b a b"), "{}", item.message);
         assert!(item.message.len() <= LONGEST + '…'.len_utf8());

@@ -24,7 +24,7 @@ use self::subject::Subject;
 use self::work::slots::Slots;
 use self::work::{Outcome, Work};
 use super::replicas::Standing;
-use super::{LoopEvent, Repository, Shared, pace};
+use super::{ControllerEvent, Repository, Shared, pace};
 use crate::engine::preview_process::Verdict;
 use crate::engine::words;
 use crate::io::forge::{Forge, PullRequest};
@@ -174,10 +174,12 @@ impl PullRequests {
                 }
                 Some(Err(error)) => {
                     failures += 1;
-                    self.shared.listener.tell(LoopEvent::Untold {
-                        repository: self.work.repository.clone(),
-                        message: words(&error),
-                    });
+                    self.shared
+                        .listener
+                        .tell(ControllerEvent::ForgeUnreachable {
+                            repository: self.work.repository.clone(),
+                            message: words(&error),
+                        });
                 }
             }
             let pause = match failures {
@@ -326,7 +328,7 @@ impl PullRequests {
                 (Previewed::Failed, message)
             }
         };
-        self.shared.listener.tell(LoopEvent::Previewed {
+        self.shared.listener.tell(ControllerEvent::Previewed {
             repository: self.work.repository.clone(),
             number: subject.number,
             head: subject.head,

@@ -7,7 +7,7 @@ use pleach_domain::inventory::{ReleaseSummary, Source};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::repo::controller::Branches;
 
-use super::{Grant, Repository};
+use super::{Repository, SourcePolicy};
 use crate::engine::planning::agent;
 use crate::engine::sync::is_cluster;
 use crate::engine::sync::state::{self, Search};
@@ -68,7 +68,10 @@ impl Recall {
 
 /// Returns the source branches in authentic records of an environment, on the cluster of a source
 /// policy.
-pub(super) async fn sources(grant: &Grant, environment: &str) -> Result<BTreeSet<Source>, String> {
+pub(super) async fn sources(
+    grant: &SourcePolicy,
+    environment: &str,
+) -> Result<BTreeSet<Source>, String> {
     let (cluster, releases) = records(grant).await?;
     let mut found = BTreeSet::new();
     for release in releases {
@@ -91,7 +94,7 @@ pub(super) async fn sources(grant: &Grant, environment: &str) -> Result<BTreeSet
 }
 
 /// Returns recorded environments with their branches.
-async fn look_at(grant: &Grant) -> Result<Vec<(String, String)>, String> {
+async fn look_at(grant: &SourcePolicy) -> Result<Vec<(String, String)>, String> {
     let (cluster, releases) = records(grant).await?;
     let mut found = Vec::new();
     for release in releases {
@@ -109,7 +112,7 @@ async fn look_at(grant: &Grant) -> Result<Vec<(String, String)>, String> {
     Ok(found)
 }
 
-async fn records(grant: &Grant) -> Result<(Cluster, Vec<ReleaseSummary>), String> {
+async fn records(grant: &SourcePolicy) -> Result<(Cluster, Vec<ReleaseSummary>), String> {
     let mut connection = grant.connection.clone();
     connection.user_agent = agent(None);
     let cluster = Cluster::connect(&connection).await;
@@ -120,7 +123,7 @@ async fn records(grant: &Grant) -> Result<(Cluster, Vec<ReleaseSummary>), String
 }
 
 /// Returns whether a record belongs to the declared cluster of a source policy, if any.
-async fn is_meant(grant: &Grant, cluster: &Cluster, release: &ReleaseSummary) -> bool {
+async fn is_meant(grant: &SourcePolicy, cluster: &Cluster, release: &ReleaseSummary) -> bool {
     match grant.cluster.as_ref().or(grant.fallback.as_ref()) {
         Some(ClusterId(id)) => is_cluster(cluster, &release.store, id).await == Some(true),
         None => true,

@@ -17,7 +17,7 @@ use super::assigned::Assigned;
 use super::crash::Attempt;
 use super::environment::for_cluster;
 use super::read::{Reading, Which};
-use super::{Grant, NAMED, Shared, pace};
+use super::{NAMED, Shared, SourcePolicy, pace};
 use crate::engine::load::Loaded;
 use crate::engine::words;
 use crate::io::git::budget::Budget;
@@ -143,7 +143,7 @@ struct Kept {
 /// History of a branch, with the last result.
 #[derive(Debug)]
 struct Known {
-    grant: Arc<Grant>,
+    grant: Arc<SourcePolicy>,
     keys: Option<PathBuf>,
     fetched: Instant,
     former: Former,
@@ -266,7 +266,7 @@ struct Search {
     environment: String,
     branch: String,
     remote: Remote,
-    grant: Arc<Grant>,
+    grant: Arc<SourcePolicy>,
     reading: Reading,
     attempt: Attempt,
     budget: Budget,

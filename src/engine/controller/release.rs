@@ -17,13 +17,13 @@ use super::crash::Attempt;
 use super::defect::guarded;
 use super::drift::Subscription;
 use super::health::Health;
-use super::looked::Looked;
+use super::looked::ReconcileReport;
 use super::news::Told;
 use super::recollection::{Question, Recall};
 use super::requests::Requests;
-use super::run::{LIMIT, Wanted};
+use super::run::{LIMIT, Target};
 use super::sight::Sight;
-use super::{End, KeptUp, LoopEvent, Shared, pace};
+use super::{ControllerEvent, KeptUp, ReconcileOutcome, Shared, pace};
 use crate::io::cluster::ClusterError;
 
 /// Interval in which every object gets a dry run.
@@ -35,14 +35,14 @@ const CALMEST: Duration = Duration::from_mins(1);
 
 /// Task of a release.
 pub(super) struct Release {
-    wanted: watch::Receiver<Arc<Wanted>>,
+    wanted: watch::Receiver<Arc<Target>>,
     /// Triggered by user requests.
     wake: Arc<Notify>,
     neighbors: Neighbors,
     shared: Shared,
     failures: u32,
     /// The last reconciled state. Drift is corrected to it while a newer one waits.
-    reached: Option<Arc<Wanted>>,
+    reached: Option<Arc<Target>>,
     /// Lookup of the state at the recorded commit, until a reconcile succeeds.
     recall: Option<Recall>,
     /// The last plan that waited for approval.
@@ -106,7 +106,7 @@ pub(super) struct Neighbors {
 
 impl Release {
     pub(super) fn new(
-        wanted: watch::Receiver<Arc<Wanted>>,
+        wanted: watch::Receiver<Arc<Target>>,
         wake: Arc<Notify>,
         neighbors: Neighbors,
         shared: Shared,
@@ -157,9 +157,11 @@ impl Release {
                 // Add changes that arrived while waiting for the permit.
                 changed.extend(found);
             }
-            self.shared.listener.tell(LoopEvent::Looking {
-                release: wanted.release().0.name.clone(),
-            });
+            self.shared
+                .listener
+                .tell(ControllerEvent::ReconcileStarted {
+                    release: wanted.release().0.name.clone(),
+                });
             let looked = match guarded(Box::pin(self.look(&wanted, &changed, &stop))).await {
                 Ok(looked) => looked,
                 Err(looked) => {
@@ -185,13 +187,15 @@ impl Release {
             if stop.run_until_cancelled(telling).await.is_none() {
                 return;
             }
-            if looked.in_the_end() == End::Interrupted {
+            if looked.in_the_end() == ReconcileOutcome::Interrupted {
                 return;
             }
             // States that are out of sync or not managed now are not maintained.
             let is_kept = matches!(
                 looked.in_the_end(),
-                End::Deployed | End::Unchanged | End::Drifted
+                ReconcileOutcome::Deployed
+                    | ReconcileOutcome::Unchanged
+                    | ReconcileOutcome::Drifted
             );
             let pause = self.pause(&wanted, &looked, is_kept);
             self.made_way = if looked.made_way() {
@@ -216,8 +220,8 @@ impl Release {
     /// `None` at shutdown, or if git no longer contains the release.
     async fn rest(
         &mut self,
-        wanted: &Arc<Wanted>,
-        looked: Looked,
+        wanted: &Arc<Target>,
+        looked: ReconcileReport,
         rest: Rest,
     ) -> Option<BTreeSet<ObjectId>> {
         let stop = self.shared.stop.clone();
@@ -296,7 +300,7 @@ impl Release {
 
     /// Waits for its turn, and for a permit if one is needed. Returns false if the desired state
     /// changed meanwhile, and `None` at shutdown.
-    async fn turn(&mut self, wanted: &Wanted, takes_room: bool) -> Option<bool> {
+    async fn turn(&mut self, wanted: &Target, takes_room: bool) -> Option<bool> {
         let turn = async {
             self.shared.last.turn(wanted).await;
             if takes_room {
@@ -321,7 +325,7 @@ impl Release {
     }
 
     /// Records that the release was planned, with any outcome.
-    fn was_planned(&self, wanted: &Wanted) {
+    fn was_planned(&self, wanted: &Target) {
         let release = &wanted.release().0.name.release;
         self.neighbors.attempt.planned(&wanted.revision(), release);
     }
@@ -345,7 +349,7 @@ impl Release {
 
     /// Returns whether a sync request stays open, because the commit at the time of the request has
     /// not arrived yet.
-    fn holds_on(&self, wanted: &Wanted, looked: &mut Looked, answered: u64) -> bool {
+    fn holds_on(&self, wanted: &Target, looked: &mut ReconcileReport, answered: u64) -> bool {
         if looked.made_way() && self.made_way == 0 {
             // Keep the request for the next reconcile, which is unblocked now.
             looked.request = None;
@@ -364,23 +368,26 @@ impl Release {
     /// the next one.
     fn heed(
         &mut self,
-        wanted: &Wanted,
+        wanted: &Target,
         changed: &BTreeSet<ObjectId>,
-        looked: &mut Looked,
+        looked: &mut ReconcileReport,
         took: Duration,
     ) -> Instant {
         let done = looked.in_the_end();
         self.fruitless = match done {
-            End::Unchanged | End::Drifted if !changed.is_empty() => {
+            ReconcileOutcome::Unchanged | ReconcileOutcome::Drifted if !changed.is_empty() => {
                 self.fruitless.saturating_add(1)
             }
             _ => 0,
         };
         let calm_at = Instant::now() + calm(self.fruitless);
         // Changes of fields that others manage, such as scaled replicas, are not drift.
-        let is_drift = matches!(done, End::Deployed | End::Drifted | End::Failed);
+        let is_drift = matches!(
+            done,
+            ReconcileOutcome::Deployed | ReconcileOutcome::Drifted | ReconcileOutcome::Failed
+        );
         if is_drift && !changed.is_empty() {
-            self.shared.listener.tell(LoopEvent::Changed {
+            self.shared.listener.tell(ControllerEvent::DriftDetected {
                 release: wanted.release().0.name.clone(),
                 objects: changed.len(),
             });
@@ -391,18 +398,23 @@ impl Release {
             end: kept.looked.end,
             message: kept.looked.message.clone(),
         });
-        self.shared.listener.tell(LoopEvent::Looked {
-            release: wanted.release().0.name.clone(),
-            cluster: wanted.grant.cluster.as_ref().map(|id| id.0.clone()),
-            revision: wanted.revision(),
-            end: looked.end,
-            message: looked.message.clone(),
-            is_correction: looked.is_correction,
-            about: looked.about.clone(),
-            kept,
-            took,
-        });
-        if !matches!(done, End::Superseded | End::Interrupted) {
+        self.shared
+            .listener
+            .tell(ControllerEvent::ReconcileFinished {
+                release: wanted.release().0.name.clone(),
+                cluster: wanted.grant.cluster.as_ref().map(|id| id.0.clone()),
+                revision: wanted.revision(),
+                end: looked.end,
+                message: looked.message.clone(),
+                is_correction: looked.is_correction,
+                about: looked.about.clone(),
+                kept,
+                took,
+            });
+        if !matches!(
+            done,
+            ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted
+        ) {
             self.shared.last.looked(wanted);
         }
         self.failures = if looked.failed() {
@@ -414,11 +426,11 @@ impl Release {
     }
 
     /// Returns the requeue delay without events.
-    fn pause(&self, wanted: &Wanted, looked: &Looked, is_kept: bool) -> Duration {
+    fn pause(&self, wanted: &Target, looked: &ReconcileReport, is_kept: bool) -> Duration {
         let sync = &wanted.loaded.environment.sync;
         let interval = pace::interval(sync.interval.try_into().unwrap_or(LIMIT));
         let pause = match looked.in_the_end() {
-            End::Superseded => Duration::ZERO,
+            ReconcileOutcome::Superseded => Duration::ZERO,
             // Back off while another writer keeps changing the object.
             _ if looked.made_way() && self.made_way == 0 => CALM,
             _ if looked.failed() => pace::after(self.failures),
@@ -434,7 +446,7 @@ impl Release {
 
     /// Starts buffering watch events of the objects during a reconcile. Returns the objects with
     /// changes found before.
-    fn begin(&mut self, wanted: &Wanted) -> BTreeSet<ObjectId> {
+    fn begin(&mut self, wanted: &Target) -> BTreeSet<ObjectId> {
         let Some(members) = &wanted.members else {
             self.subscription = None;
             return BTreeSet::new();
@@ -458,12 +470,12 @@ impl Release {
     }
 
     /// Evaluates the events that arrived during the reconcile.
-    fn settle(&self, looked: &mut Looked) {
+    fn settle(&self, looked: &mut ReconcileReport) {
         if let Some(subscription) = &self.subscription {
             let kept = looked.kept.as_mut();
             let left = kept.map_or(&mut looked.left, |kept| &mut kept.looked.left);
             subscription.settle(left.take());
-            if looked.in_the_end() == End::Drifted {
+            if looked.in_the_end() == ReconcileOutcome::Drifted {
                 // A reverted change is reported too.
                 subscription.alert();
             }

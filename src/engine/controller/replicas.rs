@@ -24,7 +24,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::view::{View, leader};
-use super::{LoopEvent, Repository, Shared, Trigger, Wakes, pace};
+use super::{ControllerEvent, Repository, Shared, Trigger, Wakes, pace};
 use crate::engine::lease::{Lease, Patience, Peers, Terms, leases};
 use crate::engine::stop::{Cause, Stop};
 use crate::engine::words;
@@ -180,7 +180,9 @@ impl Replica {
                     Standing::Among { replicas, .. } => replicas.len(),
                     Standing::Alone | Standing::Out => 0,
                 };
-                self.shared.listener.tell(LoopEvent::Sharing { there });
+                self.shared
+                    .listener
+                    .tell(ControllerEvent::ReplicasChanged { there });
                 *known = standing;
             }
             differs

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 pub(super) use self::same::are_same_terms;
 use super::drift::Members;
 use super::read::Hold;
-use super::{ACTIONS, End, Grant, LoopEvent, Shared};
+use super::{ACTIONS, ControllerEvent, ReconcileOutcome, Shared, SourcePolicy};
 use crate::engine::load::Loaded;
 use crate::engine::planning::{Options, Planned, Planner, Predecessors};
 use crate::engine::stop::{Cause, Stop};
@@ -32,7 +32,7 @@ pub(super) const LIMIT: Duration = Duration::from_mins(15);
 
 /// Desired state of a release, with its cluster.
 #[derive(Debug, Clone)]
-pub(super) struct Wanted {
+pub(super) struct Target {
     /// The environment at a commit.
     pub(super) loaded: Arc<Loaded>,
     /// Index of the release in it.
@@ -44,7 +44,7 @@ pub(super) struct Wanted {
     /// The members of all releases on the cluster, if watched.
     pub(super) members: Option<Members>,
     /// The source policy.
-    pub(super) grant: Arc<Grant>,
+    pub(super) grant: Arc<SourcePolicy>,
     /// The branch of the commit.
     pub(super) source: Option<Source>,
     /// Conditions of the environment.
@@ -59,7 +59,7 @@ pub(super) struct Wanted {
     pub(super) is_kept: bool,
 }
 
-impl Wanted {
+impl Target {
     /// Returns whether nothing changed, so that the task need not be triggered.
     pub(super) fn is_identical(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.loaded, &other.loaded)
@@ -152,7 +152,10 @@ impl Wanted {
             refusals.extend(allow.refuse_store(&planned.desired.store));
         }
         refusals.extend(self.grant.reserved.check(&planned.plan));
-        refusals.extend(refuse_key(&planned.desired.store, self.cluster.keys()));
+        // A local run has the permissions of its user, who owns that state.
+        if self.grant.cluster.is_some() {
+            refusals.extend(refuse_key(&planned.desired.store, self.cluster.keys()));
+        }
         if self.cluster_id.is_none() && planned.is_new() {
             let id = &planned.observation.observed.cluster;
             refusals.push(
@@ -267,7 +270,7 @@ pub(super) async fn carry_out(
         stop: &stop,
     };
     if plan.has_steps() {
-        shared.listener.tell(LoopEvent::Applying {
+        shared.listener.tell(ControllerEvent::Applying {
             release: plan.release.clone(),
             revision: desired.revision.clone(),
             changes: text::summary(plan.changes.iter().map(|change| change.action)),
@@ -287,9 +290,9 @@ pub(super) async fn carry_out(
         about,
     } = judge(&plan, result);
     if plan.has_steps() {
-        let is_done = matches!(end, End::Deployed | End::Removed);
+        let is_done = matches!(end, ReconcileOutcome::Deployed | ReconcileOutcome::Removed);
         let objects = ACTIONS.map(|action| (action, plan.count(action)));
-        shared.listener.tell(LoopEvent::Carried {
+        shared.listener.tell(ControllerEvent::PlanExecuted {
             release: plan.release.clone(),
             objects: objects.into_iter().filter(|_| is_done).collect(),
             took,
@@ -306,7 +309,7 @@ pub(super) async fn carry_out(
 
 /// Outcome of a run.
 pub(super) struct Done {
-    pub(super) end: End,
+    pub(super) end: ReconcileOutcome,
     /// The reason in one line, if any.
     pub(super) message: String,
     /// Whether it only corrected drift.
@@ -319,14 +322,14 @@ pub(super) struct Done {
 
 /// Outcome of a run with its messages.
 struct Verdict {
-    end: End,
+    end: ReconcileOutcome,
     message: String,
     about: String,
 }
 
 impl Verdict {
     /// Creates a verdict with a message that is safe for the public.
-    fn new(end: End, message: &str) -> Self {
+    fn new(end: ReconcileOutcome, message: &str) -> Self {
         Self {
             end,
             message: message.to_owned(),
@@ -336,7 +339,7 @@ impl Verdict {
 
     fn failed(message: String, about: String) -> Self {
         Self {
-            end: End::Failed,
+            end: ReconcileOutcome::Failed,
             message,
             about,
         }
@@ -369,19 +372,19 @@ fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> Verdict {
         first
             .or(unrecorded)
             .or(blocked)
-            .unwrap_or_else(|| Verdict::new(End::Failed, ""))
+            .unwrap_or_else(|| Verdict::new(ReconcileOutcome::Failed, ""))
     };
     let done = || text::summary_of_done(plan.changes.iter().map(|change| change.action));
     match result.ending {
-        "deployed" => Verdict::new(End::Deployed, &done()),
-        "unchanged" => Verdict::new(End::Unchanged, ""),
-        "uninstalled" => Verdict::new(End::Removed, &done()),
+        "deployed" => Verdict::new(ReconcileOutcome::Deployed, &done()),
+        "unchanged" => Verdict::new(ReconcileOutcome::Unchanged, ""),
+        "uninstalled" => Verdict::new(ReconcileOutcome::Removed, &done()),
         "removed" => Verdict::new(
-            End::Waiting,
+            ReconcileOutcome::Waiting,
             "git has it no more, and its end waits for consent",
         ),
-        "superseded" => Verdict::new(End::Superseded, ""),
-        "interrupted" => Verdict::new(End::Interrupted, ""),
+        "superseded" => Verdict::new(ReconcileOutcome::Superseded, ""),
+        "interrupted" => Verdict::new(ReconcileOutcome::Interrupted, ""),
         _ => failure(),
     }
 }
@@ -430,7 +433,7 @@ mod tests {
         assert_eq!((release, *limit), (&name.to_string(), LIMIT));
         for failures in [0, 1] {
             let looked = unplanned(&error, failures);
-            assert_eq!(looked.end, End::Failed);
+            assert_eq!(looked.end, ReconcileOutcome::Failed);
             // Reported from the second failure on.
             assert_eq!(looked.condition.is_some(), failures > 0);
         }

@@ -41,14 +41,14 @@ pub struct Repository {
     /// Its remote.
     pub remote: Remote,
     /// Source policies of the environments that are synced from it.
-    pub grants: Vec<Arc<Grant>>,
+    pub grants: Vec<Arc<SourcePolicy>>,
     /// Configuration of pull request previews; `None` if disabled.
     pub previews: Option<Previews>,
 }
 
 /// Source policy: environments of a repository, with their cluster and restrictions.
 #[derive(Debug)]
-pub struct Grant {
+pub struct SourcePolicy {
     /// URL of the repository.
     pub url: String,
     /// The branches that contain them.
@@ -70,7 +70,7 @@ pub struct Grant {
     pub forge: Option<Arc<Forge>>,
 }
 
-impl Grant {
+impl SourcePolicy {
     /// Returns the branch that contains an environment.
     pub(super) fn source(&self, environment: &str) -> Option<Source> {
         let branch = self.branches.branch(environment)?;

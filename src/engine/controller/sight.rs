@@ -10,8 +10,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::pace::STALE;
-use super::run::Wanted;
-use super::{Listener, LoopEvent};
+use super::run::Target;
+use super::{ControllerEvent, Listener};
 use crate::io::cluster::{Class, Cluster, ClusterError, Retry};
 
 /// Number of concurrent observations and plans, limited because their data uses memory. Execution
@@ -61,7 +61,8 @@ impl Queue {
     }
 
     fn tell(&self, waiting: usize) {
-        self.listener.tell(LoopEvent::Queued { waiting });
+        self.listener
+            .tell(ControllerEvent::QueueChanged { waiting });
     }
 }
 
@@ -108,7 +109,7 @@ impl Sights {
     /// means now. A silent server is probed without a permit, and its error is returned.
     pub(super) async fn begin(
         &self,
-        wanted: &Wanted,
+        wanted: &Target,
         since: Option<Instant>,
     ) -> Result<Sight, ClusterError> {
         let since = since.unwrap_or_else(Instant::now);
@@ -200,7 +201,7 @@ mod tests {
         drop(first);
         drop(second);
         let mut told = Vec::new();
-        while let Ok(LoopEvent::Queued { waiting }) = heard.events.try_recv() {
+        while let Ok(ControllerEvent::QueueChanged { waiting }) = heard.events.try_recv() {
             told.push(waiting);
         }
         assert_eq!(told, [1, 2, 1, 0]);

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::pace::{self, Paces, Triggered};
 use super::recall::{Recall, Recalled};
-use super::{Fetching, LoopEvent, Repository, Shared};
+use super::{ControllerEvent, Fetching, Repository, Shared};
 use crate::engine::words;
 use crate::io::git::GitError;
 use crate::io::git::mirror::{Fetched, Limits, Mirror};
@@ -53,7 +53,7 @@ pub(super) async fn follow(
         match fetched {
             Ok(fetched) => {
                 failures = 0;
-                shared.listener.tell(LoopEvent::Fetched {
+                shared.listener.tell(ControllerEvent::Fetched {
                     repository: repository.name.clone(),
                     branches: fetched.heads.len(),
                     took: started.elapsed(),
@@ -68,7 +68,7 @@ pub(super) async fn follow(
             }
             Err(message) => {
                 failures += 1;
-                shared.listener.tell(LoopEvent::Unreachable {
+                shared.listener.tell(ControllerEvent::SourceUnreachable {
                     repository: repository.name.clone(),
                     message: message.clone(),
                 });

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use pleach_domain::repo::controller::ClaimKey;
 use tokio::sync::watch;
 
-use super::{Claimed, End, LoopEvent};
+use super::{Claimed, ControllerEvent, ReconcileOutcome};
 use crate::io::forge::{Forge, State, Status};
 
 /// Statuses of the environments of all repositories.
@@ -57,9 +57,9 @@ struct Environment {
     /// The commit at which it was loaded. Later ones did not change it.
     read_at: String,
     /// Outcome per release; `None` before its reconcile.
-    releases: BTreeMap<String, Option<(End, String)>>,
+    releases: BTreeMap<String, Option<(ReconcileOutcome, String)>>,
     /// Problems with the uninstall of releases that the commit lacks.
-    leaving: BTreeMap<String, (End, String)>,
+    leaving: BTreeMap<String, (ReconcileOutcome, String)>,
     /// Reason why it cannot be synced to this commit.
     held: Option<String>,
     /// Releases that cannot be synced to this commit, with the reason.
@@ -93,9 +93,9 @@ impl Statuses {
     }
 
     /// Processes an event.
-    pub fn hear(&mut self, event: &LoopEvent) {
+    pub fn hear(&mut self, event: &ControllerEvent) {
         match event {
-            LoopEvent::Claimed {
+            ControllerEvent::Claimed {
                 environment,
                 cluster,
                 by,
@@ -108,7 +108,7 @@ impl Statuses {
                     self.end(&key, *by);
                 }
             }
-            LoopEvent::Loaded {
+            ControllerEvent::EnvironmentLoaded {
                 repository,
                 environment,
                 cluster,
@@ -119,14 +119,14 @@ impl Statuses {
             } => {
                 let looked = |name: &String| {
                     let reason = held.get(name)?;
-                    Some((End::Refused, reason.clone()))
+                    Some((ReconcileOutcome::Refused, reason.clone()))
                 };
                 let releases = releases.iter().map(|name| (name.clone(), looked(name)));
                 let mut now = self.taken_up(repository, revision, releases.collect(), None);
                 now.held_releases.clone_from(held);
                 self.follow(&key(environment, cluster.as_ref()), now);
             }
-            LoopEvent::Held {
+            ControllerEvent::EnvironmentStalled {
                 repository,
                 environment,
                 cluster,
@@ -138,7 +138,7 @@ impl Statuses {
                 let now = self.taken_up(repository, revision, BTreeMap::new(), held);
                 self.follow(&key(environment, cluster.as_ref()), now);
             }
-            LoopEvent::Unaffected {
+            ControllerEvent::EnvironmentUnchanged {
                 environment,
                 cluster,
                 revision,
@@ -152,7 +152,7 @@ impl Statuses {
                     self.tell(&key);
                 }
             }
-            LoopEvent::Looked {
+            ControllerEvent::ReconcileFinished {
                 release,
                 cluster,
                 revision,
@@ -168,14 +168,22 @@ impl Statuses {
                 if known.read_at != *revision {
                     return;
                 }
-                if matches!(end, End::Superseded | End::Interrupted) {
+                if matches!(
+                    end,
+                    ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted
+                ) {
                     return;
                 }
                 let quotes = self.quoting.contains(&known.repository);
                 let now = (*end, if quotes { message } else { about }.clone());
                 if let Some(looked) = known.releases.get_mut(&release.release) {
                     *looked = Some(now);
-                } else if matches!(end, End::Failed | End::Refused | End::Unapproved) {
+                } else if matches!(
+                    end,
+                    ReconcileOutcome::Failed
+                        | ReconcileOutcome::Refused
+                        | ReconcileOutcome::Unapproved
+                ) {
                     known.leaving.insert(release.release.clone(), now);
                 } else if known.leaving.remove(&release.release).is_none() {
                     // The release stayed or was uninstalled, as expected.
@@ -192,7 +200,7 @@ impl Statuses {
         &mut self,
         repository: &str,
         commit: &str,
-        releases: BTreeMap<String, Option<(End, String)>>,
+        releases: BTreeMap<String, Option<(ReconcileOutcome, String)>>,
         held: Option<String>,
     ) -> Environment {
         self.taken_up += 1;
@@ -387,7 +395,9 @@ impl Environment {
                 .chain(&self.leaving)
         };
         let bad: Vec<_> = looked()
-            .filter(|(_, (end, _))| matches!(end, End::Failed | End::Refused))
+            .filter(|(_, (end, _))| {
+                matches!(end, ReconcileOutcome::Failed | ReconcileOutcome::Refused)
+            })
             .collect();
         if let [(name, (end, message)), more @ ..] = bad.as_slice() {
             let others = match more.len() {
@@ -405,7 +415,10 @@ impl Environment {
             .filter(|(_, (end, _))| {
                 matches!(
                     end,
-                    End::Unchanged | End::Deployed | End::Removed | End::Drifted
+                    ReconcileOutcome::Unchanged
+                        | ReconcileOutcome::Deployed
+                        | ReconcileOutcome::Removed
+                        | ReconcileOutcome::Drifted
                 )
             })
             .count();
@@ -413,8 +426,14 @@ impl Environment {
             let plural = if all == 1 { "release" } else { "releases" };
             return (State::Success, format!("{all} {plural} as git says"));
         }
-        let held = looked()
-            .find(|(_, (end, _))| matches!(end, End::Suspended | End::Waiting | End::Unapproved));
+        let held = looked().find(|(_, (end, _))| {
+            matches!(
+                end,
+                ReconcileOutcome::Suspended
+                    | ReconcileOutcome::Waiting
+                    | ReconcileOutcome::Unapproved
+            )
+        });
         let description = match held {
             Some((name, (end, message))) => told(&format!("{name} {}", end.word()), message),
             None => format!("{there} of {all} releases as git says"),

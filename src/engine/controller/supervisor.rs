@@ -13,7 +13,7 @@ use super::holders::{Holders, Lookup};
 use super::pace::Paces;
 use super::replicas::Standing;
 use super::source::SourceState;
-use super::{Claimed, LoopEvent, Repository, Shared};
+use super::{Claimed, ControllerEvent, Repository, Shared};
 use crate::io::git::mirror::Fetched;
 
 /// Supervisor of the environment tasks.
@@ -155,7 +155,7 @@ impl<'a> Supervisor<'a> {
         let keys = self.environments.keys();
         let now: BTreeSet<ClaimKey> = keys.filter(|key| has_branch(key)).cloned().collect();
         let tell = |key: &ClaimKey, by| {
-            self.shared.listener.tell(LoopEvent::Claimed {
+            self.shared.listener.tell(ControllerEvent::Claimed {
                 environment: key.environment.clone(),
                 cluster: key.cluster.clone(),
                 by,
@@ -250,10 +250,12 @@ impl<'a> Supervisor<'a> {
     }
 
     fn tell(&self, key: &ClaimKey, leads: bool) {
-        self.shared.listener.tell(LoopEvent::Led {
-            environment: key.environment.clone(),
-            leads,
-        });
+        self.shared
+            .listener
+            .tell(ControllerEvent::LeadershipChanged {
+                environment: key.environment.clone(),
+                leads,
+            });
     }
 
     /// Describes a branch with its repository.

@@ -12,7 +12,7 @@ use pleach_domain::inventory::ReleaseName;
 use pleach_domain::kinds::{Catalog, Definitions, KindTable};
 use pleach_domain::object::DigestKey;
 use pleach_domain::observe::{Base, Observed};
-use pleach_domain::plan::{self, Consented, Desired, Plan, Policy};
+use pleach_domain::plan::{self, Consented, Desired, Digests, Plan, Policy};
 use pleach_domain::preview::{Touched, run_time_objects, wants_the_same};
 use pleach_domain::render::{self, Rendered};
 use pleach_domain::repo::{ClusterRef, FileTree, ResolvedEnvironment, ResolvedRelease};
@@ -485,7 +485,7 @@ impl Sides<'_> {
         let desired = Desired {
             version: String::new(),
             manifests: Vec::new(),
-            digests: BTreeMap::new(),
+            digests: Digests::default(),
             findings,
             ..base.clone()
         };

@@ -33,7 +33,7 @@ impl Metrics {
             environment: environment.to_owned(),
         };
         let led = i64::from(here > 0);
-        self.led.get_or_create(&labels).set(led);
+        self.leader.get_or_create(&labels).set(led);
         if here == 0 {
             self.leave(environment);
         }
@@ -46,16 +46,15 @@ impl Metrics {
         here.get(environment) == Some(&0)
     }
 
-    /// Removes the metrics of an environment that another replica took over. That replica reports
-    /// them.
+    /// Removes the metrics of an environment that another replica took over and now reports.
     fn leave(&self, environment: &str) {
-        self.looking(|looked_at| looked_at.retain(|release| release.environment != environment));
+        self.track_active(|active| active.retain(|release| release.environment != environment));
         self.progress().remove(environment);
         self.is_reconciled(environment);
         let labels = EnvironmentLabels {
             environment: environment.to_owned(),
         };
-        self.held.remove(&labels);
+        self.stalled.remove(&labels);
         self.clusters.remove(&labels);
         self.releases().retain(|labels| {
             let stays = labels.environment != environment;
@@ -83,7 +82,7 @@ impl Metrics {
         let labels = EnvironmentLabels {
             environment: environment.to_owned(),
         };
-        let since = self.unreconciled.get_or_create(&labels);
+        let since = self.pending_since.get_or_create(&labels);
         if since.get() <= 0.0 {
             since.set(now());
         }
@@ -97,7 +96,7 @@ impl Metrics {
         let labels = EnvironmentLabels {
             environment: environment.to_owned(),
         };
-        self.held.get_or_create(&labels).set(1);
+        self.stalled.get_or_create(&labels).set(1);
         self.since(environment);
     }
 
@@ -146,7 +145,7 @@ impl Metrics {
         let labels = EnvironmentLabels {
             environment: environment.to_owned(),
         };
-        self.held.get_or_create(&labels).set(0);
+        self.stalled.get_or_create(&labels).set(0);
         let progress = Progress {
             revision: revision.to_owned(),
             releases,
@@ -172,7 +171,7 @@ impl Metrics {
             environment: environment.to_owned(),
         };
         // An unreadable commit is newer than the reconciled one.
-        let is_held = || self.held.get_or_create(&labels).get() == 1;
+        let is_held = || self.stalled.get_or_create(&labels).get() == 1;
         if is_done && !is_held() {
             self.is_reconciled(environment);
         }
@@ -182,7 +181,7 @@ impl Metrics {
         let labels = EnvironmentLabels {
             environment: environment.to_owned(),
         };
-        self.unreconciled.get_or_create(&labels).set(0.0);
+        self.pending_since.get_or_create(&labels).set(0.0);
     }
 
     fn progress(&self) -> MutexGuard<'_, BTreeMap<String, Progress>> {

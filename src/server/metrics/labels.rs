@@ -36,8 +36,8 @@ pub(super) struct RepositoryLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct VerbLabels {
-    pub(super) verb: &'static str,
+pub(super) struct PhaseLabels {
+    pub(super) phase: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -266,7 +266,7 @@ subjects:
 }
 
 #[test]
-fn plan_and_apply_refuse_before_the_cluster_gets_a_request() {
+fn plan_and_apply_refuse_what_the_api_server_would() {
     let folder = folder();
     for arguments in [&["plan", "blue"][..], &["apply", "blue/web", "--yes"]] {
         let run = folder.run(arguments);

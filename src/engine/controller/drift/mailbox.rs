@@ -14,11 +14,11 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::engine::controller::run::Wanted;
+use crate::engine::controller::run::Target;
 
 /// State of the objects of a release after a run.
 pub(in crate::engine::controller) struct Left {
-    wanted: Arc<Wanted>,
+    wanted: Arc<Target>,
     ignored: Ignored,
     members: Arc<Inventory>,
     /// Index of each manifest.
@@ -28,7 +28,7 @@ pub(in crate::engine::controller) struct Left {
 impl Left {
     /// Captures the recorded state after the desired state was applied.
     pub(in crate::engine::controller) fn new(
-        wanted: Arc<Wanted>,
+        wanted: Arc<Target>,
         ignored: Ignored,
         members: Arc<Inventory>,
     ) -> Self {

@@ -4,10 +4,10 @@ use jiff::Timestamp;
 use pleach_domain::inventory::{Condition, ReleaseName, Store};
 
 use super::Ends;
-use crate::engine::controller::looked::Looked;
+use crate::engine::controller::looked::ReconcileReport;
 use crate::engine::controller::news::Told;
-use crate::engine::controller::run::Wanted;
-use crate::engine::controller::{End, LoopEvent};
+use crate::engine::controller::run::Target;
+use crate::engine::controller::{ControllerEvent, ReconcileOutcome};
 use crate::engine::sync::state;
 use crate::engine::words;
 
@@ -33,17 +33,20 @@ impl Ends {
     /// Reports the outcome for a release that left git, if it changed.
     pub(super) async fn tell(
         &mut self,
-        wanted: &Wanted,
+        wanted: &Target,
         (name, store, version): Former<'_>,
-        looked: &Looked,
+        looked: &ReconcileReport,
     ) {
-        if matches!(looked.end, End::Interrupted | End::Superseded) {
+        if matches!(
+            looked.end,
+            ReconcileOutcome::Interrupted | ReconcileOutcome::Superseded
+        ) {
             return;
         }
         let cluster = wanted.planner(false).cluster_for(name);
         let leaving = self.leaving.entry(name.clone()).or_default();
         let said = looked.conditions(&wanted.conditions);
-        if looked.end != End::Removed && leaving.said.as_ref() != Some(&said) {
+        if looked.end != ReconcileOutcome::Removed && leaving.said.as_ref() != Some(&said) {
             match state::tell(&cluster, name, store, &said).await {
                 Ok(()) => leaving.said = Some(said),
                 // The next reconcile reports it again.
@@ -53,13 +56,15 @@ impl Ends {
             }
         }
         let item = leaving.news.of(wanted, looked.end, false, &looked.message);
-        if looked.end == End::Removed {
+        if looked.end == ReconcileOutcome::Removed {
             self.leaving.remove(name);
         }
         let Some(item) = item else { return };
         let revision = wanted.revision();
         if let Some(news) = item.news(name, (version, &revision), Timestamp::now()) {
-            self.shared.listener.tell(LoopEvent::News(news));
+            self.shared
+                .listener
+                .tell(ControllerEvent::StateChanged(news));
         }
         let said = item.announcement(&revision);
         if let Err(error) = state::announce(&cluster, name, store, said).await {

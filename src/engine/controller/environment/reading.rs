@@ -10,7 +10,7 @@ use super::{AGAIN, Environment, LIMIT};
 use crate::engine::controller::assigned::{Assigned, Assignment};
 use crate::engine::controller::held::{Former, complete, hold_of};
 use crate::engine::controller::read::{Hold, Known, Read, Which};
-use crate::engine::controller::{Grant, LoopEvent};
+use crate::engine::controller::{ControllerEvent, SourcePolicy};
 use crate::engine::load::Loaded;
 
 impl Environment {
@@ -125,17 +125,19 @@ impl Environment {
             }
             Ok(loaded) => {
                 let releases = loaded.names().into_iter().chain(held_names(&loaded));
-                self.shared.listener.tell(LoopEvent::Loaded {
-                    repository: assigned.repository.clone(),
-                    environment: self.key.environment.clone(),
-                    cluster: self.key.cluster.clone(),
-                    revision: commit.to_owned(),
-                    releases: releases.map(str::to_owned).collect(),
-                    held: (loaded.held.iter())
-                        .map(|(name, held)| (name.clone(), hold_of(held, commit).message))
-                        .collect(),
-                    took: started.elapsed(),
-                });
+                self.shared
+                    .listener
+                    .tell(ControllerEvent::EnvironmentLoaded {
+                        repository: assigned.repository.clone(),
+                        environment: self.key.environment.clone(),
+                        cluster: self.key.cluster.clone(),
+                        revision: commit.to_owned(),
+                        releases: releases.map(str::to_owned).collect(),
+                        held: (loaded.held.iter())
+                            .map(|(name, held)| (name.clone(), hold_of(held, commit).message))
+                            .collect(),
+                        took: started.elapsed(),
+                    });
                 let planned = loaded.names().into_iter().map(str::to_owned);
                 self.attempt.end_with(planned.collect());
                 self.hold = None;
@@ -176,26 +178,30 @@ impl Environment {
     /// Reports that a commit changes nothing. `took` is the duration of the load, if one was
     /// necessary.
     fn unaffected(&self, commit: &str, took: Option<Duration>) {
-        self.shared.listener.tell(LoopEvent::Unaffected {
-            environment: self.key.environment.clone(),
-            cluster: self.key.cluster.clone(),
-            revision: commit.to_owned(),
-            took,
-        });
+        self.shared
+            .listener
+            .tell(ControllerEvent::EnvironmentUnchanged {
+                environment: self.key.environment.clone(),
+                cluster: self.key.cluster.clone(),
+                revision: commit.to_owned(),
+                took,
+            });
     }
 
     /// Records and reports a hold. `commit` is the cause, if one is.
     pub(super) fn held(&mut self, assigned: &Assigned, mut hold: Hold, commit: Option<&str>) {
         hold.revision = commit.map(str::to_owned);
         if self.hold.as_ref() != Some(&hold) {
-            self.shared.listener.tell(LoopEvent::Held {
-                repository: assigned.repository.clone(),
-                revision: commit.map(str::to_owned),
-                environment: self.key.environment.clone(),
-                cluster: self.key.cluster.clone(),
-                reason: hold.reason.clone(),
-                message: hold.message.clone(),
-            });
+            self.shared
+                .listener
+                .tell(ControllerEvent::EnvironmentStalled {
+                    repository: assigned.repository.clone(),
+                    revision: commit.map(str::to_owned),
+                    environment: self.key.environment.clone(),
+                    cluster: self.key.cluster.clone(),
+                    reason: hold.reason.clone(),
+                    message: hold.message.clone(),
+                });
         }
         self.hold = Some(hold);
     }
@@ -209,7 +215,7 @@ fn held_names(loaded: &Loaded) -> impl Iterator<Item = &str> {
 /// strict as the minimum of the source policy.
 pub(in crate::engine::controller) fn for_cluster(
     mut loaded: Loaded,
-    grant: &Grant,
+    grant: &SourcePolicy,
 ) -> Result<Loaded, Hold> {
     let named = loaded.environment.cluster.id.clone().map(ClusterId);
     match (&grant.cluster, named) {

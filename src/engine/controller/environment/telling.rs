@@ -13,7 +13,7 @@ use super::Environment;
 use crate::engine::controller::assigned::Assigned;
 use crate::engine::controller::news::{Item, Told};
 use crate::engine::controller::read::Hold;
-use crate::engine::controller::{Grant, Listener, LoopEvent};
+use crate::engine::controller::{ControllerEvent, Listener, SourcePolicy};
 use crate::engine::sync::is_cluster;
 use crate::engine::sync::state;
 use crate::engine::words;
@@ -168,7 +168,7 @@ fn is_of_repository(release: &ReleaseSummary, source: Option<&Source>) -> bool {
     })
 }
 
-fn is_allowed(grant: &Grant, store: &Store) -> bool {
+fn is_allowed(grant: &SourcePolicy, store: &Store) -> bool {
     let allow = grant.allow.as_ref();
     allow.is_none_or(|allow| allow.refuse_store(store).is_none())
 }
@@ -190,7 +190,7 @@ async fn spread(
     let held = hold.and_then(|hold| hold.revision.as_deref());
     let revision = held.unwrap_or(former);
     if let Some(news) = item.news(name, (version, revision), Timestamp::now()) {
-        listener.tell(LoopEvent::News(news));
+        listener.tell(ControllerEvent::StateChanged(news));
     }
     let said = item.announcement(revision);
     if let Err(error) = state::announce(cluster, name, &release.store, said).await {

@@ -54,7 +54,7 @@ fn shared() -> Shared {
 
 /// Builds the assignment of a commit of environment web.
 fn assigned(remote: &Remote, fetched: &Fetched, commit: &str) -> Assigned {
-    let grant = Grant {
+    let grant = SourcePolicy {
         url: remote.url.clone(),
         branches: Branches::One {
             environment: "web".to_owned(),

@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, Semaphore};
 use self::slots::{Author, Slots};
 use super::subject::{Depth, Subject};
 use super::{Previewed, Previews};
-use crate::engine::controller::{Grant, Repository};
+use crate::engine::controller::{Repository, SourcePolicy};
 use crate::engine::fetching::Fetcher;
 use crate::engine::preview_process::{self, CONTEXT, Report, Request, Way, marker};
 use crate::engine::words;
@@ -45,7 +45,7 @@ struct Found {
 /// Resources that all pull requests of a repository share.
 pub(super) struct Work {
     pub(super) repository: String,
-    grants: Vec<Arc<Grant>>,
+    grants: Vec<Arc<SourcePolicy>>,
     pub(super) previews: Previews,
     /// Locked during a fetch.
     mirror: Arc<Mutex<ChangeMirror>>,

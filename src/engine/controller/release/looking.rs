@@ -14,13 +14,14 @@ use super::{Release, VERIFY};
 use crate::engine::controller::approval::Asked;
 use crate::engine::controller::drift::Left;
 use crate::engine::controller::looked::{
-    Kept, Looked, OTHERWISE, blocked, drift, is_closed, is_left, is_new, is_of_another_commit,
-    is_reached, policy, refused, reported, suspended, unplanned, was_there, window_closed,
+    Kept, OTHERWISE, ReconcileReport, blocked, drift, is_closed, is_left, is_new,
+    is_of_another_commit, is_reached, policy, refused, reported, suspended, unplanned, was_there,
+    window_closed,
 };
 use crate::engine::controller::recollection::Recall;
-use crate::engine::controller::run::{Done, Wanted, carry_out, code, in_time};
+use crate::engine::controller::run::{Done, Target, carry_out, code, in_time};
 use crate::engine::controller::sight::is_silence;
-use crate::engine::controller::{End, LoopEvent, approval};
+use crate::engine::controller::{ControllerEvent, ReconcileOutcome, approval};
 use crate::engine::load::Loaded;
 use crate::engine::planning::{Planned, Planner};
 use crate::engine::sync::{SyncError, affirm, expected_objects, introduce};
@@ -35,10 +36,10 @@ impl Release {
     /// `None` at shutdown.
     pub(super) async fn look(
         &mut self,
-        wanted: &Arc<Wanted>,
+        wanted: &Arc<Target>,
         changed: &BTreeSet<ObjectId>,
         stop: &CancellationToken,
-    ) -> Option<Looked> {
+    ) -> Option<ReconcileReport> {
         let verify = Instant::now() >= self.verify_at;
         let none = BTreeSet::new();
         let subscription = self.subscription.as_ref();
@@ -98,15 +99,16 @@ impl Release {
     /// Returns the plan if it can be executed now, or the outcome of waiting.
     async fn admit(
         &mut self,
-        wanted: &Wanted,
+        wanted: &Target,
         mut planned: Planned,
         orders: &Orders,
         look: &Look,
         stop: &CancellationToken,
-    ) -> Option<Result<Planned, Box<Looked>>> {
+    ) -> Option<Result<Planned, Box<ReconcileReport>>> {
         // Maintaining the reconciled state needs neither a window nor an approval.
         if look.is_new && wanted.is_remembered {
-            let looked = Looked::new(End::Waiting, OTHERWISE).about(OTHERWISE);
+            let looked =
+                ReconcileReport::new(ReconcileOutcome::Waiting, OTHERWISE).about(OTHERWISE);
             return Some(Err(Box::new(looked)));
         }
         let now = Timestamp::now();
@@ -132,12 +134,12 @@ impl Release {
     /// never reverts to an older state.
     async fn keep(
         &mut self,
-        newer: &Arc<Wanted>,
-        mut held: Looked,
+        newer: &Arc<Target>,
+        mut held: ReconcileReport,
         recorded: Option<String>,
         verify: bool,
         stop: &CancellationToken,
-    ) -> Option<Looked> {
+    ) -> Option<ReconcileReport> {
         let Some(former) = self.former(newer, &held, recorded) else {
             return Some(held);
         };
@@ -181,10 +183,10 @@ impl Release {
     /// Returns the last applied state, which is retained while a newer one waits.
     fn former(
         &mut self,
-        newer: &Arc<Wanted>,
-        held: &Looked,
+        newer: &Arc<Target>,
+        held: &ReconcileReport,
         recorded: Option<String>,
-    ) -> Option<Arc<Wanted>> {
+    ) -> Option<Arc<Target>> {
         let loaded = match (&self.reached, recorded) {
             (Some(reached), _) => {
                 let loaded = &reached.loaded;
@@ -203,7 +205,12 @@ impl Release {
         };
         // The same commit would be refused again.
         let is_same = Arc::ptr_eq(&loaded, &newer.loaded);
-        if is_same && matches!(held.end, End::Refused | End::Failed) {
+        if is_same
+            && matches!(
+                held.end,
+                ReconcileOutcome::Refused | ReconcileOutcome::Failed
+            )
+        {
             return None;
         }
         let former = Arc::new(newer.kept_at(loaded)?);
@@ -215,7 +222,7 @@ impl Release {
 
     /// Returns the environment at the recorded commit, or starts its lookup. A reconcile does not
     /// wait for git.
-    fn recall(&mut self, newer: &Wanted, commit: String) -> Option<Arc<Loaded>> {
+    fn recall(&mut self, newer: &Target, commit: String) -> Option<Arc<Loaded>> {
         let known = self.recall.as_ref();
         if let Some(answered) = known.and_then(|recall| recall.answered(&commit)) {
             return answered;
@@ -229,11 +236,11 @@ impl Release {
     /// retained while a newer one waits.
     async fn bring_about(
         &mut self,
-        (wanted, newest): (&Arc<Wanted>, &Arc<Wanted>),
+        (wanted, newest): (&Arc<Target>, &Arc<Target>),
         planned: Planned,
         conditions: Vec<Condition>,
         verify: bool,
-    ) -> Looked {
+    ) -> ReconcileReport {
         if verify {
             self.verify_at = Instant::now() + VERIFY;
         }
@@ -272,23 +279,29 @@ impl Release {
             about,
             members,
         } = Box::pin(self.carry_out(wanted, newest, planned)).await;
-        let is_reached = matches!(end, End::Deployed | End::Unchanged);
+        let is_reached = matches!(
+            end,
+            ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged
+        );
         let left = members
             .filter(|_| is_reached && self.subscription.is_some())
             .map(|members| Left::new(Arc::clone(wanted), ignored, members));
-        if end != End::Unchanged {
+        if end != ReconcileOutcome::Unchanged {
             // The record can have been recreated.
             self.told = None;
         }
-        if end == End::Deployed && is_whole {
+        if end == ReconcileOutcome::Deployed && is_whole {
             // The run waited for all objects.
             self.health.is_well();
         }
         self.reach(wanted, end);
-        let mut looked = Looked::new(end, message).about(about);
+        let mut looked = ReconcileReport::new(end, message).about(about);
         looked.is_correction = is_correction;
         looked.left = left;
-        if !matches!(end, End::Superseded | End::Interrupted) {
+        if !matches!(
+            end,
+            ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted
+        ) {
             looked.request = orders.sync;
         }
         looked
@@ -297,13 +310,13 @@ impl Release {
     /// Returns the plan if it is approved, or the outcome of waiting for approval.
     async fn approved(
         &mut self,
-        wanted: &Wanted,
+        wanted: &Target,
         mut planned: Planned,
         look: &Look,
         stop: &CancellationToken,
-    ) -> Option<Result<Planned, Box<Looked>>> {
+    ) -> Option<Result<Planned, Box<ReconcileReport>>> {
         let failed = |error: SyncError| {
-            let looked = Looked::new(End::Failed, words(&error));
+            let looked = ReconcileReport::new(ReconcileOutcome::Failed, words(&error));
             Box::new(looked.about(code(error.kind())))
         };
         if planned.is_new() && planned.plan.has_steps() {
@@ -344,20 +357,23 @@ impl Release {
     }
 
     /// Returns whether the same content was the last to be reconciled.
-    fn has_reached(&self, wanted: &Wanted) -> bool {
+    fn has_reached(&self, wanted: &Target) -> bool {
         self.reached.as_ref().is_some_and(|one| one.is_same(wanted))
     }
 
     /// Records the outcome of a run. Notifies dependent releases if it succeeded.
-    fn reach(&mut self, wanted: &Arc<Wanted>, end: End) {
-        if !matches!(end, End::Deployed | End::Unchanged) {
+    fn reach(&mut self, wanted: &Arc<Target>, end: ReconcileOutcome) {
+        if !matches!(
+            end,
+            ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged
+        ) {
             // Parts can be applied, so reverting to the previous state is no drift correction.
             self.is_elsewhere |= !self.has_reached(wanted);
             return;
         }
         self.is_elsewhere = false;
         let before = self.reached.as_ref().map(|one| one.revision());
-        if end == End::Deployed || before != Some(wanted.revision()) {
+        if end == ReconcileOutcome::Deployed || before != Some(wanted.revision()) {
             let name = wanted.release().0.name.release.clone();
             // The receiver is gone only at shutdown.
             drop(self.neighbors.reached.send(name));
@@ -388,7 +404,7 @@ impl Release {
     /// Plans only changed objects. Returns `None` inside if a full plan is needed.
     async fn plan_some(
         &self,
-        wanted: &Wanted,
+        wanted: &Target,
         changed: &BTreeSet<ObjectId>,
         stop: &CancellationToken,
     ) -> Option<Result<Option<Planned>, SyncError>> {
@@ -409,7 +425,7 @@ impl Release {
     /// Plans the desired state, with the permit of the newest desired state.
     async fn plan(
         &mut self,
-        (wanted, newest): (&Wanted, &Wanted),
+        (wanted, newest): (&Target, &Target),
         verify: bool,
         stop: &CancellationToken,
     ) -> Option<Result<Planned, SyncError>> {
@@ -440,9 +456,9 @@ impl Release {
         Some(planned)
     }
 
-    fn planned(&self, wanted: &Wanted, started: Instant, error: Option<&SyncError>) {
+    fn planned(&self, wanted: &Target, started: Instant, error: Option<&SyncError>) {
         self.was_planned(wanted);
-        self.shared.listener.tell(LoopEvent::Planned {
+        self.shared.listener.tell(ControllerEvent::Planned {
             release: wanted.release().0.name.clone(),
             answered: !error
                 .and_then(SyncError::of_cluster)
@@ -455,8 +471,8 @@ impl Release {
     /// waiting one.
     async fn carry_out(
         &self,
-        wanted: &Arc<Wanted>,
-        newest: &Arc<Wanted>,
+        wanted: &Arc<Target>,
+        newest: &Arc<Target>,
         planned: Planned,
     ) -> Done {
         let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
@@ -467,7 +483,7 @@ impl Release {
         let run = async {
             let run = carry_out(&self.shared, &cluster, planned, newer.clone());
             let mut done = Box::pin(run).await;
-            if let (End::Deployed, Some(corrected)) = (done.end, corrected) {
+            if let (ReconcileOutcome::Deployed, Some(corrected)) = (done.end, corrected) {
                 done.is_correction = true;
                 done.message = corrected;
             }
@@ -519,7 +535,7 @@ fn is_ours(planned: &Planned) -> bool {
 }
 
 /// Returns the recorded commit, if it came from the present branch.
-fn recorded(wanted: &Wanted, planned: &Planned) -> Option<String> {
+fn recorded(wanted: &Target, planned: &Planned) -> Option<String> {
     let record = planned.observation.observed.installed.as_ref()?;
     let is_of_branch = wanted.source.is_some() && record.source == wanted.source;
     let installed = record.installed.as_ref().filter(|_| is_of_branch)?;

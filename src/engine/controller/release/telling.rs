@@ -8,15 +8,15 @@ use pleach_domain::inventory::{Condition, HEARTBEAT, Orders};
 use pleach_domain::object::ObjectId;
 use tokio::time::Instant;
 
-use super::{Looked, Release, Wanted};
+use super::{ReconcileReport, Release, Target};
 use crate::engine::controller::news::Item;
-use crate::engine::controller::{End, LoopEvent};
+use crate::engine::controller::{ControllerEvent, ReconcileOutcome};
 use crate::engine::sync::{is_cluster, state};
 use crate::engine::words;
 
 impl Release {
     /// Writes these conditions to the record, unless they are already there.
-    pub(super) async fn say(&mut self, wanted: &Wanted, said: Vec<Condition>) {
+    pub(super) async fn say(&mut self, wanted: &Target, said: Vec<Condition>) {
         let name = &wanted.release().0.name;
         let store = &wanted.loaded.environment.store;
         let cluster = wanted.planner(false).cluster_for(name);
@@ -37,7 +37,7 @@ impl Release {
     }
 
     /// Sends notifications about changes of the state, or of the hold of the environment.
-    pub(super) async fn spread(&mut self, wanted: &Wanted, looked: &Looked) {
+    pub(super) async fn spread(&mut self, wanted: &Target, looked: &ReconcileReport) {
         let revision = wanted.revision();
         let hold = wanted.hold.as_ref();
         if let Some(item) = self.news.of_hold(hold) {
@@ -63,8 +63,8 @@ impl Release {
     }
 
     /// Reports the number of contended fields, and sends a notification when contention starts.
-    async fn spread_contended(&mut self, wanted: &Wanted) {
-        self.shared.listener.tell(LoopEvent::Contended {
+    async fn spread_contended(&mut self, wanted: &Target) {
+        self.shared.listener.tell(ControllerEvent::Contended {
             release: wanted.release().0.name.clone(),
             fields: self.contended.len(),
         });
@@ -76,7 +76,7 @@ impl Release {
     /// Checks the readiness of written objects, and reports it with the other conditions.
     pub(super) async fn check(
         &mut self,
-        wanted: &Arc<Wanted>,
+        wanted: &Arc<Target>,
         written: BTreeSet<ObjectId>,
         said: Vec<Condition>,
     ) {
@@ -103,9 +103,9 @@ impl Release {
     }
 
     /// Sends a notification about lost or regained readiness.
-    async fn spread_health(&mut self, wanted: &Wanted) {
+    async fn spread_health(&mut self, wanted: &Target) {
         let condition = self.health.condition();
-        self.shared.listener.tell(LoopEvent::Health {
+        self.shared.listener.tell(ControllerEvent::HealthChecked {
             release: wanted.release().0.name.clone(),
             is_degraded: condition.is_some(),
         });
@@ -116,12 +116,14 @@ impl Release {
     }
 
     /// Sends a notification about the release at a commit.
-    async fn hand_on(&self, wanted: &Wanted, item: &Item, revision: &str) {
+    async fn hand_on(&self, wanted: &Target, item: &Item, revision: &str) {
         let (release, _) = wanted.release();
         let name = &release.name;
         let version = wanted.loaded.version(release);
         if let Some(news) = item.news(name, (version.as_str(), revision), Timestamp::now()) {
-            self.shared.listener.tell(LoopEvent::News(news));
+            self.shared
+                .listener
+                .tell(ControllerEvent::StateChanged(news));
         }
         if !self.is_ours {
             return;
@@ -135,8 +137,8 @@ impl Release {
     }
 
     /// Reports the outcome, and withdraws fulfilled requests.
-    pub(super) async fn tell(&mut self, wanted: &Wanted, looked: &Looked) {
-        let is_lasting = looked.end == End::Failed && looked.condition.is_some();
+    pub(super) async fn tell(&mut self, wanted: &Target, looked: &ReconcileReport) {
+        let is_lasting = looked.end == ReconcileOutcome::Failed && looked.condition.is_some();
         if !self.is_ours && is_lasting {
             // No plan has verified the record yet.
             self.is_ours = has_record(wanted).await;
@@ -164,7 +166,7 @@ impl Release {
 
 /// Returns whether the expected cluster has a record of this release from this repository. False if
 /// that cannot be read.
-async fn has_record(wanted: &Wanted) -> bool {
+async fn has_record(wanted: &Target) -> bool {
     let environment = &wanted.loaded.environment;
     let (name, store) = (&wanted.release().0.name, &environment.store);
     let cluster = wanted.planner(false).cluster_for(name);

@@ -6,8 +6,8 @@ use pleach_domain::inventory::ReleaseName;
 
 use super::*;
 
-fn loaded(revision: &str, releases: &[&str]) -> LoopEvent {
-    LoopEvent::Loaded {
+fn loaded(revision: &str, releases: &[&str]) -> ControllerEvent {
+    ControllerEvent::EnvironmentLoaded {
         repository: "fleet".to_owned(),
         environment: "staging".to_owned(),
         cluster: None,
@@ -18,8 +18,8 @@ fn loaded(revision: &str, releases: &[&str]) -> LoopEvent {
     }
 }
 
-fn looked(revision: &str, release: &str, end: End, message: &str) -> LoopEvent {
-    LoopEvent::Looked {
+fn looked(revision: &str, release: &str, end: ReconcileOutcome, message: &str) -> ControllerEvent {
+    ControllerEvent::ReconcileFinished {
         release: ReleaseName {
             environment: "staging".to_owned(),
             release: release.to_owned(),
@@ -35,8 +35,8 @@ fn looked(revision: &str, release: &str, end: End, message: &str) -> LoopEvent {
     }
 }
 
-fn claimed(cluster: Option<&str>, by: Claimed) -> LoopEvent {
-    LoopEvent::Claimed {
+fn claimed(cluster: Option<&str>, by: Claimed) -> ControllerEvent {
+    ControllerEvent::Claimed {
         environment: "staging".to_owned(),
         cluster: cluster.map(str::to_owned),
         by,
@@ -45,7 +45,7 @@ fn claimed(cluster: Option<&str>, by: Claimed) -> LoopEvent {
 
 /// Checks the statuses after each event that changes one: commit, state and description.
 #[track_caller]
-fn check(events: &[LoopEvent], expected: &[&str]) {
+fn check(events: &[ControllerEvent], expected: &[&str]) {
     let (sender, mut receiver) = watch::channel(Wanted::new());
     let mut statuses = Statuses {
         teller: [("fleet".to_owned(), sender)].into(),
@@ -86,12 +86,17 @@ fn a_state_is_said_once_and_when_all_releases_are_there() {
     check(
         &[
             loaded("a", &["web", "db"]),
-            looked("a", "web", End::Deployed, ""),
-            looked("a", "web", End::Unchanged, ""),
+            looked("a", "web", ReconcileOutcome::Deployed, ""),
+            looked("a", "web", ReconcileOutcome::Unchanged, ""),
             // A release that left git.
-            looked("a", "old", End::Waiting, "its end waits for consent"),
-            looked("a", "db", End::Unchanged, ""),
-            looked("a", "db", End::Unchanged, ""),
+            looked(
+                "a",
+                "old",
+                ReconcileOutcome::Waiting,
+                "its end waits for consent",
+            ),
+            looked("a", "db", ReconcileOutcome::Unchanged, ""),
+            looked("a", "db", ReconcileOutcome::Unchanged, ""),
             // A replica leads the environment again.
             loaded("a", &["web", "db"]),
         ],
@@ -107,12 +112,12 @@ fn what_fails_is_said_and_that_it_no_longer_does() {
     check(
         &[
             loaded("a", &["web", "db"]),
-            looked("a", "web", End::Failed, "Deployment/x: no"),
-            looked("a", "web", End::Failed, "Deployment/x: no"),
-            looked("a", "db", End::Refused, "prune-cap: too many"),
-            looked("a", "web", End::Deployed, ""),
-            looked("a", "db", End::Waiting, "not at this time"),
-            looked("a", "db", End::Deployed, ""),
+            looked("a", "web", ReconcileOutcome::Failed, "Deployment/x: no"),
+            looked("a", "web", ReconcileOutcome::Failed, "Deployment/x: no"),
+            looked("a", "db", ReconcileOutcome::Refused, "prune-cap: too many"),
+            looked("a", "web", ReconcileOutcome::Deployed, ""),
+            looked("a", "db", ReconcileOutcome::Waiting, "not at this time"),
+            looked("a", "db", ReconcileOutcome::Deployed, ""),
         ],
         &[
             "a Pending 0 of 2 releases as git says",
@@ -127,7 +132,7 @@ fn what_fails_is_said_and_that_it_no_longer_does() {
 
 #[test]
 fn a_commit_that_changes_nothing_has_the_state_of_the_one_before() {
-    let unaffected = LoopEvent::Unaffected {
+    let unaffected = ControllerEvent::EnvironmentUnchanged {
         environment: "staging".to_owned(),
         cluster: None,
         revision: "b".to_owned(),
@@ -136,10 +141,10 @@ fn a_commit_that_changes_nothing_has_the_state_of_the_one_before() {
     check(
         &[
             loaded("a", &["web"]),
-            looked("a", "web", End::Deployed, ""),
+            looked("a", "web", ReconcileOutcome::Deployed, ""),
             unaffected,
             // Releases report the commit at which they were loaded.
-            looked("a", "web", End::Failed, "no"),
+            looked("a", "web", ReconcileOutcome::Failed, "no"),
         ],
         &[
             "a Pending 0 of 1 releases as git says",
@@ -152,7 +157,7 @@ fn a_commit_that_changes_nothing_has_the_state_of_the_one_before() {
 
 #[test]
 fn a_bad_commit_is_told_and_the_next_good_one_goes_through() {
-    let held = LoopEvent::Held {
+    let held = ControllerEvent::EnvironmentStalled {
         repository: "fleet".to_owned(),
         environment: "staging".to_owned(),
         cluster: None,
@@ -166,9 +171,9 @@ fn a_bad_commit_is_told_and_the_next_good_one_goes_through() {
             held.clone(),
             held,
             // The last good commit is still reconciled.
-            looked("a", "web", End::Unchanged, ""),
+            looked("a", "web", ReconcileOutcome::Unchanged, ""),
             loaded("c", &["web"]),
-            looked("c", "web", End::Deployed, ""),
+            looked("c", "web", ReconcileOutcome::Deployed, ""),
         ],
         &[
             "a Pending 0 of 1 releases as git says",
@@ -180,12 +185,12 @@ fn a_bad_commit_is_told_and_the_next_good_one_goes_through() {
 }
 
 /// Sets the cluster of an event.
-fn on(cluster: &str, event: LoopEvent) -> LoopEvent {
+fn on(cluster: &str, event: ControllerEvent) -> ControllerEvent {
     let mut event = event;
-    if let LoopEvent::Loaded { cluster: of, .. }
-    | LoopEvent::Unaffected { cluster: of, .. }
-    | LoopEvent::Held { cluster: of, .. }
-    | LoopEvent::Looked { cluster: of, .. } = &mut event
+    if let ControllerEvent::EnvironmentLoaded { cluster: of, .. }
+    | ControllerEvent::EnvironmentUnchanged { cluster: of, .. }
+    | ControllerEvent::EnvironmentStalled { cluster: of, .. }
+    | ControllerEvent::ReconcileFinished { cluster: of, .. } = &mut event
     {
         *of = Some(cluster.to_owned());
     }
@@ -195,7 +200,7 @@ fn on(cluster: &str, event: LoopEvent) -> LoopEvent {
 #[test]
 fn a_commit_fails_by_a_release_that_is_held() {
     let mut held = loaded("b", &["db", "web"]);
-    if let LoopEvent::Loaded { held, .. } = &mut held {
+    if let ControllerEvent::EnvironmentLoaded { held, .. } = &mut held {
         held.insert("web".to_owned(), "commit b: a.yaml:1: no".to_owned());
     }
     check(
@@ -203,8 +208,8 @@ fn a_commit_fails_by_a_release_that_is_held() {
             loaded("a", &["db", "web"]),
             held.clone(),
             // It stays at the previous commit.
-            looked("a", "web", End::Unchanged, ""),
-            looked("b", "db", End::Deployed, ""),
+            looked("a", "web", ReconcileOutcome::Unchanged, ""),
+            looked("b", "db", ReconcileOutcome::Deployed, ""),
             held,
             loaded("c", &["db", "web"]),
         ],
@@ -223,16 +228,16 @@ fn an_environment_on_two_clusters_is_there_when_it_is_on_both() {
         &[
             on("east", a.clone()),
             on("west", a),
-            on("east", looked("a", "web", End::Deployed, "")),
-            on("west", looked("a", "web", End::Deployed, "")),
+            on("east", looked("a", "web", ReconcileOutcome::Deployed, "")),
+            on("west", looked("a", "web", ReconcileOutcome::Deployed, "")),
             on("east", b.clone()),
             // Outcomes of the previous commit no longer count.
-            on("west", looked("a", "web", End::Failed, "no")),
-            on("east", looked("b", "web", End::Deployed, "")),
+            on("west", looked("a", "web", ReconcileOutcome::Failed, "no")),
+            on("east", looked("b", "web", ReconcileOutcome::Deployed, "")),
             on("west", b),
-            on("west", looked("b", "web", End::Failed, "no")),
-            on("east", looked("b", "web", End::Unchanged, "")),
-            on("west", looked("b", "web", End::Deployed, "")),
+            on("west", looked("b", "web", ReconcileOutcome::Failed, "no")),
+            on("east", looked("b", "web", ReconcileOutcome::Unchanged, "")),
+            on("west", looked("b", "web", ReconcileOutcome::Deployed, "")),
         ],
         &[
             "a Pending 0 of 1 releases as git says",
@@ -248,15 +253,15 @@ fn an_environment_on_two_clusters_is_there_when_it_is_on_both() {
 fn environments_of_two_repositories_are_two_whatever_their_names() {
     // Events of another repository are ignored here.
     let mut other = on("west", loaded("x", &["web"]));
-    if let LoopEvent::Loaded { repository, .. } = &mut other {
+    if let ControllerEvent::EnvironmentLoaded { repository, .. } = &mut other {
         "elsewhere".clone_into(repository);
     }
     check(
         &[
             on("east", loaded("a", &["web"])),
             other,
-            on("west", looked("x", "web", End::Failed, "no")),
-            on("east", looked("a", "web", End::Deployed, "")),
+            on("west", looked("x", "web", ReconcileOutcome::Failed, "no")),
+            on("east", looked("a", "web", ReconcileOutcome::Deployed, "")),
         ],
         &[
             "a Pending 0 of 1 releases as git says",
@@ -270,12 +275,12 @@ fn what_is_in_the_way_of_an_end_is_told_of_the_commit_that_wants_it() {
     check(
         &[
             loaded("a", &["web"]),
-            looked("a", "web", End::Unchanged, ""),
+            looked("a", "web", ReconcileOutcome::Unchanged, ""),
             // Waiting for consent is not a failure.
-            looked("a", "old", End::Unchanged, ""),
-            looked("a", "old", End::Refused, "machines run"),
-            looked("a", "old", End::Removed, ""),
-            looked("a", "older", End::Unapproved, "nobody agreed"),
+            looked("a", "old", ReconcileOutcome::Unchanged, ""),
+            looked("a", "old", ReconcileOutcome::Refused, "machines run"),
+            looked("a", "old", ReconcileOutcome::Removed, ""),
+            looked("a", "older", ReconcileOutcome::Unapproved, "nobody agreed"),
         ],
         &[
             "a Pending 0 of 1 releases as git says",
@@ -296,12 +301,12 @@ fn an_entry_ends_with_its_claim() {
             &[
                 on("east", a.clone()),
                 on("west", a.clone()),
-                on("east", looked("a", "web", End::Deployed, "")),
+                on("east", looked("a", "web", ReconcileOutcome::Deployed, "")),
                 claimed(Some("west"), by),
                 // Loaded before that, and received after it.
                 on("west", loaded("b", &["web"])),
-                on("west", looked("a", "web", End::Failed, "no")),
-                on("east", looked("a", "web", End::Failed, "no")),
+                on("west", looked("a", "web", ReconcileOutcome::Failed, "no")),
+                on("east", looked("a", "web", ReconcileOutcome::Failed, "no")),
             ],
             &[
                 "a Pending 0 of 1 releases as git says",
@@ -327,7 +332,7 @@ fn a_commit_does_not_wait_for_an_environment_without_a_branch() {
         &[
             a.clone(),
             claimed(None, Claimed::Elsewhere),
-            looked("a", "web", End::Failed, "no"),
+            looked("a", "web", ReconcileOutcome::Failed, "no"),
             claimed(None, Claimed::Ours),
             a,
         ],
@@ -352,7 +357,12 @@ fn server_text_is_not_told_by_default() {
         statuses.teller.insert("fleet".to_owned(), sender);
         statuses.hear(&claimed(None, Claimed::Ours));
         statuses.hear(&loaded("a", &["web"]));
-        let failed = looked("a", "web", End::Failed, "Deployment/x: refused");
+        let failed = looked(
+            "a",
+            "web",
+            ReconcileOutcome::Failed,
+            "Deployment/x: refused",
+        );
         statuses.hear(&failed);
         let said = receiver.borrow()["pleach/staging"]
             .status
@@ -361,8 +371,8 @@ fn server_text_is_not_told_by_default() {
         assert_eq!(said, expected);
     }
     // Without a public message, only the outcome is reported.
-    let mut silent = looked("a", "web", End::Failed, "");
-    if let LoopEvent::Looked { message, .. } = &mut silent {
+    let mut silent = looked("a", "web", ReconcileOutcome::Failed, "");
+    if let ControllerEvent::ReconcileFinished { message, .. } = &mut silent {
         "10.0.0.7: no".clone_into(message);
     }
     check(

@@ -13,7 +13,7 @@ use crate::engine::controller::last::Last;
 use crate::engine::controller::read::Reading;
 use crate::engine::controller::recall::Recalled;
 use crate::engine::controller::sight::Sights;
-use crate::engine::controller::{Grant, Listener, source};
+use crate::engine::controller::{Listener, SourcePolicy, source};
 use crate::engine::fetching::Fetcher;
 use crate::engine::lease::Peers;
 use crate::engine::sync::Claim as LeaseClaim;
@@ -25,7 +25,7 @@ use pleach_domain::inventory::Source;
 use pleach_domain::repo::controller::{Branches, Minimum, Reserved};
 
 /// Creates the shared resources, and the receiver of events.
-fn shared() -> (Shared, mpsc::Receiver<LoopEvent>) {
+fn shared() -> (Shared, mpsc::Receiver<ControllerEvent>) {
     let (listener, heard) = Listener::new();
     let heard = heard.events;
     let (watches, _) = Watches::new(false);
@@ -59,7 +59,7 @@ fn shared() -> (Shared, mpsc::Receiver<LoopEvent>) {
 /// Builds a repository of these environments that was not reached yet.
 fn repository(environments: &[&str]) -> Repository {
     let grant = |name: &&str| {
-        Arc::new(Grant {
+        Arc::new(SourcePolicy {
             url: "/srv/fleet".to_owned(),
             branches: Branches::One {
                 environment: (*name).to_owned(),
@@ -104,10 +104,10 @@ fn among(replicas: &[&str]) -> Standing {
 }
 
 /// Returns the reported leadership changes.
-fn led(heard: &mut mpsc::Receiver<LoopEvent>) -> Vec<(String, bool)> {
+fn led(heard: &mut mpsc::Receiver<ControllerEvent>) -> Vec<(String, bool)> {
     let mut led = Vec::new();
     while let Ok(event) = heard.try_recv() {
-        if let LoopEvent::Led { environment, leads } = event {
+        if let ControllerEvent::LeadershipChanged { environment, leads } = event {
             led.push((environment, leads));
         }
     }
