@@ -9,6 +9,7 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use jiff::{SignedDuration, Timestamp};
+use pleach_domain::config::{self, MemoryTree, PrunePolicy, ResolvedEnvironment, VersionPolicy};
 use pleach_domain::diff::masking::Masker;
 use pleach_domain::diff::text::View;
 use pleach_domain::diff::{fields::Scope, ownership};
@@ -22,7 +23,6 @@ use pleach_domain::observe::{
 use pleach_domain::plan::view::Drawing;
 use pleach_domain::plan::{self, Desired, Policy};
 use pleach_domain::render;
-use pleach_domain::repo::{self, MemoryTree, PrunePolicy, ResolvedEnvironment, VersionPolicy};
 use pleach_testkit::bench::workload::{Content, File, TEMPLATE_VALUES, Workload};
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ fn tree(files: Vec<File>) -> MemoryTree {
 }
 
 fn resolve(tree: &MemoryTree) -> ResolvedEnvironment {
-    repo::resolve(tree, "bench", &semver::Version::new(0, 1, 0)).unwrap()
+    config::resolve(tree, "bench", &semver::Version::new(0, 1, 0)).unwrap()
 }
 
 fn parse(c: &mut Criterion) {
@@ -194,7 +194,7 @@ impl Scene {
                 ignored: pleach_domain::ignore::Ignored::default(),
                 findings: Vec::new(),
                 terms: plan::Terms::default(),
-                sequence: repo::Sequence::default(),
+                sequence: config::Sequence::default(),
             },
             policy: Policy {
                 cluster: None,

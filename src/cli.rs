@@ -12,7 +12,6 @@ pub mod ui;
 
 mod add;
 mod apply;
-mod claim;
 mod completion;
 mod diff;
 mod doctor;
@@ -21,10 +20,10 @@ mod forge;
 mod format;
 mod history;
 mod init;
+mod lease;
 mod lint;
-mod local;
 mod mask;
-mod orders;
+mod override_controller;
 mod plan;
 mod plan_file;
 mod preview;
@@ -36,6 +35,7 @@ mod run;
 mod runtime;
 mod session;
 mod status;
+mod suspend;
 mod uninstall;
 mod verdict;
 mod version;
@@ -167,9 +167,9 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Rollback(rollback::RollbackArgs),
     Promote(promote::PromoteArgs),
-    Suspend(orders::SuspendArgs),
-    Resume(orders::ResumeArgs),
-    Sync(orders::SyncArgs),
+    Suspend(suspend::SuspendArgs),
+    Resume(suspend::ResumeArgs),
+    Sync(suspend::SyncArgs),
     Uninstall(uninstall::UninstallArgs),
     Recover(recover::RecoverArgs),
     Run(run::RunArgs),
@@ -278,9 +278,9 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Doctor(args) => runtime::block_on(&cancel, doctor::run(ui, &context, args)),
         Command::Rollback(args) => runtime::block_on(&cancel, rollback::run(ui, &context, args)),
         Command::Promote(args) => runtime::block_on(&cancel, promote::run(ui, &context, args)),
-        Command::Suspend(args) => runtime::block_on(&cancel, orders::suspend(ui, &context, args)),
-        Command::Resume(args) => runtime::block_on(&cancel, orders::resume(ui, &context, args)),
-        Command::Sync(args) => runtime::block_on(&cancel, orders::sync(ui, &context, args)),
+        Command::Suspend(args) => runtime::block_on(&cancel, suspend::suspend(ui, &context, args)),
+        Command::Resume(args) => runtime::block_on(&cancel, suspend::resume(ui, &context, args)),
+        Command::Sync(args) => runtime::block_on(&cancel, suspend::sync(ui, &context, args)),
         Command::Uninstall(args) => runtime::block_on(&cancel, uninstall::run(ui, &context, args)),
         Command::Recover(args) => runtime::block_on(&cancel, recover::run(ui, &context, args)),
         Command::Run(args) => {

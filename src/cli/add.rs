@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use pleach_domain::config::edit::{self, Written};
+use pleach_domain::config::{self, FileChanges, FileTree, PatchedTree, TreeKind, semantic};
 use pleach_domain::finding::Finding;
 use pleach_domain::object::yaml;
-use pleach_domain::repo::edit::{self, Written};
-use pleach_domain::repo::{self, FileChanges, FileTree, PatchedTree, TreeKind, semantic};
 use serde_json::{Map, Value, json};
 
 use super::error::{CliError, Kind};
@@ -154,7 +154,7 @@ fn entry(
     is_new: bool,
 ) -> Result<Entry, CliError> {
     let (name, environment) = (&wrapped.name, &args.env);
-    let known = repo::environments(tree);
+    let known = config::environments(tree);
     if !known.contains(environment) {
         let hint = match known.as_slice() {
             [] => "it has none".to_owned(),
@@ -163,7 +163,7 @@ fn entry(
         let message = format!("the repository has no environment {environment}");
         return Err(CliError::new(Kind::Repository, message).hint(hint));
     }
-    let outline = repo::outline(tree, environment, &pleach_version())
+    let outline = config::outline(tree, environment, &pleach_version())
         .map_err(|findings| load::refused(&target(args, None), findings))?;
     if outline.releases.contains_key(name) {
         if is_new {

@@ -10,9 +10,9 @@ use clap::ValueEnum;
 use pleach_domain::inventory::{ReleaseName, ReleaseSummary};
 use pleach_domain::plan::{Action, Plan};
 
-use super::claim::LockArgs;
 use super::error::{CliError, Kind};
-use super::local::{Follower, LocalArgs, follower};
+use super::lease::LockArgs;
+use super::override_controller::{Follower, LocalArgs, follower};
 use super::session::{Gone, Options, Planned, Predecessors, Session, Subject};
 use super::{Context, Exit, Target, Ui, format, plan_file};
 use crate::engine::sync::state;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use pleach_domain::repo::controller::{ForgeAddress, check_api};
-use pleach_domain::repo::format::ForgeKind;
+use pleach_domain::config::controller::{ForgeAddress, check_api};
+use pleach_domain::config::format::ForgeKind;
 
 use self::pipeline::Pipeline;
 use super::error::CliError;

@@ -4,9 +4,9 @@ pub(super) mod wrap;
 
 use std::path::{Path, PathBuf};
 
+use pleach_domain::config::MemoryTree;
 use pleach_domain::finding::Finding;
 use pleach_domain::object::yaml;
-use pleach_domain::repo::MemoryTree;
 use serde_json::Value;
 
 use super::error::{CliError, Kind};

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use pleach_domain::config::{self, FileTree, ResolvedEnvironment};
 use pleach_domain::finding::Finding;
 use pleach_domain::kinds::KindTable;
-use pleach_domain::repo::{self, FileTree, ResolvedEnvironment};
 use tokio_util::sync::CancellationToken;
 
 use super::Target;
@@ -178,7 +178,7 @@ impl Context {
             return Ok(None);
         }
         let Opened { tree, .. } = self.open()?;
-        repo::resolve(&*tree, name, &pleach_version())
+        config::resolve(&*tree, name, &pleach_version())
             .map(Some)
             .map_err(|findings| {
                 let target = Target {
@@ -195,7 +195,7 @@ impl Context {
             return Ok(BTreeSet::new());
         }
         let Opened { tree, .. } = self.open()?;
-        Ok(repo::environments(&*tree).into_iter().collect())
+        Ok(config::environments(&*tree).into_iter().collect())
     }
 
     /// Returns the id of the repository, even if an environment is unreadable. `None` outside of a
@@ -205,7 +205,7 @@ impl Context {
             return Ok(None);
         }
         let Opened { tree, .. } = self.open()?;
-        repo::repository_id(&*tree, &pleach_version()).map(Some).map_err(|findings| {
+        config::repository_id(&*tree, &pleach_version()).map(Some).map_err(|findings| {
             CliError::from_findings(
                 "the id of the repository cannot be read, so releases of other repositories cannot be left out".to_owned(),
                 findings,

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use pleach_domain::config::controller::Allow;
 use pleach_domain::finding::{Finding, Kind as FindingKind};
 use pleach_domain::object::DigestKey;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::preview::comment::{Comment, comment};
 use pleach_domain::preview::words::compared;
 use pleach_domain::preview::{EnvironmentPreview, Preview, ReleasePreview};
-use pleach_domain::repo::controller::Allow;
 use tokio::time::{Instant, timeout_at};
 
 use super::error::{CliError, Kind};

@@ -1,9 +1,9 @@
 //! `pleach promote`.
 
+use pleach_domain::config::promote::{Promotion, Source as From, promote};
+use pleach_domain::config::restore::unified;
+use pleach_domain::config::{FileTree, PatchedTree};
 use pleach_domain::object::Digest;
-use pleach_domain::repo::promote::{Promotion, Source as From, promote};
-use pleach_domain::repo::restore::unified;
-use pleach_domain::repo::{FileTree, PatchedTree};
 
 use super::error::CliError;
 use super::forge::ForgeArgs;

@@ -5,8 +5,8 @@ use pleach_domain::inventory::{ReleaseName, Store};
 use pleach_domain::plan::Desired;
 use serde_json::Value;
 
-use super::claim::LockArgs;
 use super::error::{CliError, Kind};
+use super::lease::LockArgs;
 use super::session::{self, Options, Predecessors, Session};
 use super::{Context, Exit, Target, Ui, format};
 use crate::engine::lease::Holder;

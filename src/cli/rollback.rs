@@ -2,11 +2,11 @@
 
 mod choice;
 
+use pleach_domain::config::restore::{Restoration, Wish, is_follower, pinned, restore, unified};
+use pleach_domain::config::{self, FileChanges, FileTree, Outline, PatchedTree};
 use pleach_domain::finding::Finding;
 use pleach_domain::inventory::{Installed, ReleaseName};
 use pleach_domain::plan::{Direction, version_left};
-use pleach_domain::repo::restore::{Restoration, Wish, is_follower, pinned, restore, unified};
-use pleach_domain::repo::{self, FileChanges, FileTree, Outline, PatchedTree};
 
 use super::error::{CliError, Kind};
 use super::load::{Loaded, pleach_version, read_all, refused};
@@ -82,7 +82,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RollbackArgs) -> Resul
     let branch = source.branch()?;
     let now = source.tree(&branch.head)?;
     let target = &args.target;
-    let outline = repo::outline(&now, &target.environment, &pleach_version())
+    let outline = config::outline(&now, &target.environment, &pleach_version())
         .map_err(|findings| refused(target, findings))?;
     let cluster = cluster_of(ctx, Some(&outline.environment)).await?;
     ensure_meant(&cluster, &outline).await?;
@@ -240,7 +240,7 @@ fn restored(now: &dyn FileTree, target: &Target, backs: &[Back]) -> Result<Resto
     };
     let first = put_back(&|_| None)?;
     let tree = PatchedTree::new(now, &first.files);
-    let Ok(resolved) = repo::resolve(&tree, environment, &pleach_version()) else {
+    let Ok(resolved) = config::resolve(&tree, environment, &pleach_version()) else {
         return Ok(first);
     };
     put_back(&|release| {

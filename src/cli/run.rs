@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use pleach_domain::config::controller::Disk;
 use pleach_domain::inventory::ReleaseName;
-use pleach_domain::repo::controller::Disk;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::claim::person;
 use super::error::{CliError, Kind};
+use super::lease::person;
 use super::session::agent;
 use super::{Context, Exit, Target, Ui};
 use crate::engine::controller::statuses::Statuses;

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::try_join;
+use pleach_domain::config::{ResolvedEnvironment, ResolvedRelease};
 use pleach_domain::finding::Finding;
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::Policy;
 use pleach_domain::render::Rendered;
-use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 

@@ -3,9 +3,9 @@
 use clap::ValueEnum;
 use futures::StreamExt as _;
 use jiff::Timestamp;
+use pleach_domain::config::ResolvedEnvironment;
 use pleach_domain::finding::{Finding, Kind as FindingKind};
 use pleach_domain::inventory::{ReleaseSummary, STATE_NAMESPACE, Store};
-use pleach_domain::repo::ResolvedEnvironment;
 
 mod audit;
 

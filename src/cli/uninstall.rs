@@ -1,14 +1,14 @@
 //! `pleach uninstall`.
 
 use jiff::SignedDuration;
+use pleach_domain::config::format::Timeout;
 use pleach_domain::inventory::{ReleaseName, ReleaseSummary, Store};
 use pleach_domain::plan::{Action, Plan};
-use pleach_domain::repo::format::Timeout;
 
 use super::apply::{ApplyOutput, Outcome, show};
-use super::claim::LockArgs;
 use super::error::{CliError, Kind};
-use super::local::{LocalArgs, follower};
+use super::lease::LockArgs;
+use super::override_controller::{LocalArgs, follower};
 use super::session::{Gone, Heirs, Options, Planned, Predecessors, Session, not_installed};
 use super::status::StatePlace;
 use super::{Context, Exit, Target, Ui};

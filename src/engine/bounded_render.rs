@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use pleach_domain::config::{KeepingTree, Record, RecordingTree, ResolvedEnvironment};
 use pleach_domain::kinds::KindTable;
 use pleach_domain::observe::{Base, Observed};
 use pleach_domain::plan::{Desired, Policy, plan};
 use pleach_domain::render::Rendered;
 use pleach_domain::render::answer::{self, AnswerError};
-use pleach_domain::repo::{KeepingTree, Record, RecordingTree, ResolvedEnvironment};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -281,7 +281,7 @@ mod tests {
 
     use std::cell::RefCell;
 
-    use pleach_domain::repo::MemoryTree;
+    use pleach_domain::config::MemoryTree;
 
     use super::*;
     use crate::engine::load::read_each;

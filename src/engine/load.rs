@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_domain::depends::Dependency;
+use pleach_domain::config::{
+    self, BrokenRelease, FileTree, KeepingTree, PartialEnvironment, ResolvedEnvironment,
+    ResolvedRelease,
+};
+use pleach_domain::dependencies::Dependency;
 use pleach_domain::finding::{Finding, Kind, excerpt};
 use pleach_domain::ignore::scale_target;
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::kinds::KindTable;
 use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::render::{self, Rendered};
-use pleach_domain::repo::{
-    self, BrokenRelease, FileTree, KeepingTree, PartialEnvironment, ResolvedEnvironment,
-    ResolvedRelease,
-};
 use semver::Version;
 
 use super::bounded_render::Charge;
@@ -276,7 +276,7 @@ pub fn resolve_partly(
     tree: &dyn FileTree,
     environment: &str,
 ) -> Result<PartialEnvironment, Vec<Finding>> {
-    repo::resolve_partly(tree, environment, &pleach_version())
+    config::resolve_partly(tree, environment, &pleach_version())
         .map_err(|findings| with_excerpts(tree, findings))
 }
 
@@ -368,7 +368,7 @@ pub fn resolve(
     tree: &dyn FileTree,
     environment: &str,
 ) -> Result<ResolvedEnvironment, Vec<Finding>> {
-    repo::resolve(tree, environment, &pleach_version())
+    config::resolve(tree, environment, &pleach_version())
         .map_err(|findings| with_excerpts(tree, findings))
 }
 
@@ -415,7 +415,7 @@ fn is_given_up(
         let mut releases = environment.releases.iter();
         return releases.all(|known| known.name != *release);
     }
-    let outline = repo::outline(tree, &release.environment, &pleach_version());
+    let outline = config::outline(tree, &release.environment, &pleach_version());
     outline.is_ok_and(|outline| !outline.releases.contains_key(&release.release))
 }
 
@@ -463,7 +463,7 @@ pub fn is_unknown(findings: &[Finding]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::repo::MemoryTree;
+    use pleach_domain::config::MemoryTree;
 
     use super::*;
     use crate::engine::planning::desired;

@@ -2,12 +2,14 @@
 //! plans them.
 
 mod end;
-mod heirs;
 mod making;
+mod successors;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pleach_domain::depends::{Dependency, Needed, Wanted, arrange};
+use pleach_domain::config::controller::Allow;
+use pleach_domain::config::{ResolvedEnvironment, ResolvedRelease};
+use pleach_domain::dependencies::{Dependency, Needed, Wanted, arrange};
 use pleach_domain::finding::{self, Finding};
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{ReleaseName, Source};
@@ -15,8 +17,6 @@ use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::observe::{ClusterId, Discovery, Observed, Surroundings};
 use pleach_domain::plan::{self, Brought, Desired, Digests, Heir, Plan, Policy, Terms};
 use pleach_domain::render::Rendered;
-use pleach_domain::repo::controller::Allow;
-use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
 use tokio::join;
 
 use super::load::Loaded;
@@ -28,7 +28,7 @@ use crate::io::cluster::Cluster;
 use crate::io::git::Revision;
 
 pub use end::{Candidate, Gone, Subject, candidates, formers, gone, readable};
-pub use heirs::Heirs;
+pub use successors::Heirs;
 
 use making::{Answers, Making, settle_namespaces};
 
@@ -455,7 +455,7 @@ pub fn heirs_within(loaded: &Loaded, former: &ReleaseName) -> Vec<Heir> {
     let releases = loaded.rendered.iter().chain(&loaded.others);
     releases
         .filter(|(release, _)| release.moved_from.as_ref() == Some(former))
-        .map(|(release, rendered)| heirs::heir(release, rendered))
+        .map(|(release, rendered)| successors::heir(release, rendered))
         .collect()
 }
 

@@ -7,15 +7,15 @@ mod live;
 
 use std::collections::BTreeSet;
 
+use pleach_domain::config::{self, ClusterRef, Record, RecordingTree, ResolvedEnvironment};
 use pleach_domain::diff::masking::Masker;
 use pleach_domain::diff::text::View;
-use pleach_domain::diff::{fields, words};
+use pleach_domain::diff::{fields, labels};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::object::DigestKey;
 use pleach_domain::plan::view::Drawing;
 use pleach_domain::preview::words::{REMOVED, all_refused, all_removed, all_unknown};
 use pleach_domain::preview::{EnvironmentPreview, Preview, ReleasePreview, Touched};
-use pleach_domain::repo::{self, ClusterRef, Record, RecordingTree, ResolvedEnvironment};
 
 use super::load::{self, Loaded};
 pub use compare::{Comparison, End, Incomparable, Kinds, Known, Revisions, Scope, revisions};
@@ -94,8 +94,8 @@ impl Change {
 
     /// Returns the names of all environments of either revision.
     pub fn environments(&self) -> BTreeSet<String> {
-        let mut names = repo::environments(&*self.head.tree);
-        names.extend(repo::environments(&*self.base.tree));
+        let mut names = config::environments(&*self.head.tree);
+        names.extend(config::environments(&*self.base.tree));
         names.into_iter().collect()
     }
 
@@ -106,7 +106,7 @@ impl Change {
         let scope = question.scope;
         let mut preview = EnvironmentPreview::new(scope.environment);
         let has = |end: &End| {
-            let names = repo::environments(&*end.tree);
+            let names = config::environments(&*end.tree);
             names.iter().any(|name| name == scope.environment)
         };
         if has(&self.base) && !has(&self.head) {
@@ -205,7 +205,7 @@ pub fn add(preview: &mut Preview, environment: EnvironmentPreview) {
     let diffs: Vec<_> = releases.map(|release| &release.diff).collect();
     let known = match diffs.as_slice() {
         [] => None,
-        diffs => Some(words::summary(diffs.iter().copied())),
+        diffs => Some(labels::summary(diffs.iter().copied())),
     };
     let parts = all_refused(preview).into_iter().chain(known);
     let parts = parts.chain(all_removed(preview));

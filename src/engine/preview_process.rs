@@ -5,7 +5,7 @@
 //! token of the forge, and its crash affects nothing else. This module parses its output. The
 //! process gets access to clusters only if a trusted user approved the change.
 
-mod way;
+mod cluster_access;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,7 +18,7 @@ use tokio::process::Command;
 
 use super::worker::{self, WorkerError};
 use crate::io::forge::{State, Status};
-pub use way::{SecretPlace, Way};
+pub use cluster_access::{SecretPlace, Way};
 
 /// Time limit of a preview.
 const TIME: Duration = Duration::from_mins(3);

@@ -1,10 +1,10 @@
 //! Static checks of manifests for errors that the API server would return.
 
+use pleach_domain::config::FileTree;
 use pleach_domain::finding::{Finding, Severity};
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::kinds::{Catalog, Definitions, KindTable};
 use pleach_domain::lint;
-use pleach_domain::repo::FileTree;
 
 use super::load::{Loaded, with_excerpts};
 

@@ -9,16 +9,15 @@ mod daemon;
 mod dependencies;
 mod error;
 pub mod events;
-mod hub;
+pub mod interrupted_summary;
 mod ledger;
 mod live;
 pub mod novelty;
 mod observe;
 mod op;
 mod paths;
-mod reach;
+mod rbac_scope;
 mod record;
-pub mod remainder;
 mod removal;
 pub mod report;
 mod returned;
@@ -26,10 +25,11 @@ mod scheduler;
 #[cfg(test)]
 mod serving;
 pub mod state;
-mod surroundings;
-mod turn;
 mod unanswered;
 mod wait;
+mod watch_cache;
+mod with_lease;
+mod workload_context;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,9 +55,9 @@ pub use observe::{
 };
 pub use record::attempt;
 pub use removal::review_end;
-pub use surroundings::look_around;
-pub(in crate::engine) use turn::in_turn;
-pub use turn::{Claim, clear_lease};
+pub(in crate::engine) use with_lease::in_turn;
+pub use with_lease::{Claim, clear_lease};
+pub use workload_context::look_around;
 
 use super::lease::Holder;
 use super::stop::Stop;
@@ -376,10 +376,10 @@ impl Run<'_> {
             manager: desired.name.field_manager(),
             key,
             paths: paths::Paths::new(&observed.discovery, &desired.manifests),
-            hub: hub::Hub::new(
+            hub: watch_cache::Hub::new(
                 self.cluster.clone(),
                 format!("{}={}", labels::PART_OF, desired.apply_set()),
-                reach::Reach::of(observed),
+                rbac_scope::Reach::of(observed),
                 plan,
             ),
             events: self.events,

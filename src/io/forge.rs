@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pleach_domain::plain::one_line;
-use pleach_domain::repo::controller::ForgeAddress;
-use pleach_domain::repo::format::ForgeKind;
+use pleach_domain::config::controller::ForgeAddress;
+use pleach_domain::config::format::ForgeKind;
+use pleach_domain::sanitize::one_line;
 
 use self::dialect::Dialect;
 use self::request::{Answer, Call, Sender};

@@ -491,7 +491,7 @@ mod tests {
             cluster: None,
             revision: text(revision),
             releases: (0..releases).map(|number| number.to_string()).collect(),
-            stalled: BTreeMap::new(),
+            held: BTreeMap::new(),
             took: Duration::ZERO,
         }
     }
@@ -517,7 +517,7 @@ mod tests {
         let labels = EnvironmentLabels {
             environment: text("prod"),
         };
-        metrics.unreconciled.get_or_create(&labels).get()
+        metrics.pending_since.get_or_create(&labels).get()
     }
 
     #[test]

@@ -9,7 +9,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 
 use super::metrics::Metrics;
-use crate::engine::controller::pulse::Pulse;
+use crate::engine::controller::liveness::Pulse;
 
 /// Content type of `/metrics`.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

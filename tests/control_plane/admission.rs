@@ -7,7 +7,7 @@ use crate::samples::gears;
 
 const GROUP: &str = "admission.example.org";
 
-/// Returns a policy that refuses all PersistentVolumeClaims in the namespace while its parameter is
+/// Returns a policy that refuses all persistent volume claims in the namespace while its parameter is
 /// missing. No client creates any.
 fn policy(environment: &str) -> String {
     format!(

@@ -133,7 +133,8 @@ fn approval_cannot_be_removed_without_approval() {
     let said = fleet.until("the question", |fleet| {
         let release = fleet.get(&[renamed])?;
         let mut conditions = release["status"]["conditions"].as_array()?.iter();
-        let waits = conditions.find(|one| one["reason"] == "AwaitingApproval")?;
+        let waits = conditions
+            .find(|one| one["type"] == "Stalled" && one["reason"] == "AwaitingApproval")?;
         waits["message"].as_str().map(str::to_owned)
     });
     assert_eq!(fleet.value().as_deref(), Some("third"));

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use clap::CommandFactory as _;
 use pleach::cli::Cli;
+use pleach_domain::config::{self, MemoryTree};
 use pleach_domain::doctor::Code;
 use pleach_domain::kinds::KindTable;
 use pleach_domain::lint::{CODES, meaning};
@@ -14,7 +15,6 @@ use pleach_domain::object::annotations;
 use pleach_domain::object::yaml;
 use pleach_domain::order::StageName;
 use pleach_domain::render::{self, FILTERS};
-use pleach_domain::repo::{self, MemoryTree};
 use semver::Version;
 
 fn root() -> &'static Path {
@@ -171,7 +171,7 @@ fn schema(kind: &str) -> jsonschema::Validator {
 
 #[test]
 fn the_schemas_of_our_files_are_current() {
-    for (kind, schema) in repo::format::schemas() {
+    for (kind, schema) in config::format::schemas() {
         let file = root().join(format!("docs/schemas/{kind}.json"));
         let checked_in = fs::read_to_string(file).unwrap();
         assert_eq!(
@@ -253,7 +253,7 @@ spec:
             .to_owned(),
         ),
     ]);
-    let environment = repo::resolve(&tree, "production", &Version::new(0, 1, 0)).unwrap();
+    let environment = config::resolve(&tree, "production", &Version::new(0, 1, 0)).unwrap();
     assert_eq!(environment.findings, []);
     let (kinds, note) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
     assert_eq!(note, None);
@@ -267,7 +267,7 @@ spec:
 fn the_example_of_the_loop_is_a_configuration() {
     let text = example(&page("reference/controller-configuration.md"), "Example");
     let controller =
-        repo::controller::read("controller-configuration.md", text.into_bytes()).unwrap();
+        config::controller::read("controller-configuration.md", text.into_bytes()).unwrap();
     assert_eq!(controller.repositories[0].environments.len(), 2);
 }
 

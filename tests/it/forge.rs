@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use pleach::io::files::{FileContent, write_atomic};
 use pleach::io::forge::{Forge, ForgeError, Proposal, State, Status, Token, Told};
-use pleach_domain::repo::controller::ForgeAddress;
-use pleach_domain::repo::format::ForgeKind;
+use pleach_domain::config::controller::ForgeAddress;
+use pleach_domain::config::format::ForgeKind;
 use pleach_testkit::forge::{ACCOUNT, FakeForge, PROJECT, Pull, TOKEN};
 use rstest::rstest;
 

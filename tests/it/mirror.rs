@@ -13,7 +13,7 @@ use pleach::io::git::budget::Budget;
 use pleach::io::git::former::Former;
 use pleach::io::git::mirror::{Fetched, Limits, Mirror};
 use pleach::io::git::remote::{Auth, Remote};
-use pleach_domain::repo::FileTree as _;
+use pleach_domain::config::FileTree as _;
 use pleach_testkit::git_server::GitServer;
 use pleach_testkit::repository::{TestRepo, noise};
 use tokio::sync::Semaphore;

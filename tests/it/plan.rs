@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use jiff::Timestamp;
+use pleach_domain::config::{MemoryTree, ResolvedEnvironment, ResolvedRelease, resolve};
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{Attempt, Entry, EntryState, Installed};
 use pleach_domain::kinds::KindTable;
@@ -17,7 +18,6 @@ use pleach_domain::observe::{
 use pleach_domain::order::registered_services;
 use pleach_domain::plan::{Desired, Need, Op, Plan, Policy, Step, Terms, Until, plan};
 use pleach_domain::render::{Rendered, render};
-use pleach_domain::repo::{MemoryTree, ResolvedEnvironment, ResolvedRelease, resolve};
 use semver::Version;
 use serde_json::{Value, json};
 
@@ -98,7 +98,7 @@ impl Release {
             ignored: Ignored::default(),
             findings: Vec::new(),
             terms: Terms::default(),
-            sequence: pleach_domain::repo::Sequence::default(),
+            sequence: pleach_domain::config::Sequence::default(),
         }
     }
 

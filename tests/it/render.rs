@@ -11,11 +11,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use pleach_domain::config::{MemoryTree, ResolvedEnvironment, resolve};
 use pleach_domain::finding::{Finding, Severity};
 use pleach_domain::kinds::KindTable;
 use pleach_domain::object::yaml;
 use pleach_domain::render::{Rendered, render, render_environment};
-use pleach_domain::repo::{MemoryTree, ResolvedEnvironment, resolve};
 use semver::Version;
 
 /// Returns the files of a case without its expected results.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use pleach::io::git::mirror::{Fetched, Mirror};
 use pleach::io::git::remote::{Auth, Remote};
-use pleach_domain::repo::FileTree as _;
+use pleach_domain::config::FileTree as _;
 use pleach_testkit::repository::TestRepo;
 use pleach_testkit::ssh_server::{SshServer, make_key};
 use tempfile::TempDir;

@@ -18,8 +18,8 @@ mod upgrade;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use pleach_domain::config::{MemoryTree, ResolvedEnvironment, resolve};
 use pleach_domain::kinds::KindTable;
-use pleach_domain::repo::{MemoryTree, ResolvedEnvironment, resolve};
 use semver::Version;
 
 /// Variable with the folder of the manifests.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
+use pleach_domain::config::{PrunePolicy, Sequence, VersionPolicy};
 use pleach_domain::ignore::Ignored;
 use pleach_domain::kinds::KindTable;
 use pleach_domain::object::DigestKey;
@@ -11,7 +12,6 @@ use pleach_domain::observe::{Base, Observed};
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Body, Desired, Digests, Op, Plan, Policy, Terms, plan};
 use pleach_domain::render::render;
-use pleach_domain::repo::{PrunePolicy, Sequence, VersionPolicy};
 use semver::VersionReq;
 use serde_json::Value;
 

@@ -10,11 +10,11 @@
 //! The plan decides how to act on a difference.
 
 pub mod fields;
+pub mod labels;
 pub mod locate;
 pub mod markdown;
 pub mod masking;
 pub mod normalize;
 pub mod ownership;
-pub mod pairing;
+pub mod renames;
 pub mod text;
-pub mod words;

@@ -35,7 +35,7 @@ use crate::inventory::ReleaseName;
 use crate::object::{GroupKind, ObjectId, annotations, labels};
 use crate::order::Interception;
 
-pub use crate::repo::format::Operation;
+pub use crate::config::format::Operation;
 
 /// API group of policies and their bindings.
 pub const GROUP: &str = "admissionregistration.k8s.io";

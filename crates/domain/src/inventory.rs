@@ -3,11 +3,9 @@
 mod applyset;
 mod columns;
 mod conditions;
-mod corrections;
+mod contention;
 mod entry;
 mod journal;
-mod memory;
-mod orders;
 mod owned;
 mod rebuild;
 mod release;
@@ -15,17 +13,17 @@ mod seal;
 mod shards;
 mod store;
 mod summary;
+mod uninstall_spec;
+mod user_requests;
 
 pub use applyset::apply_set_id;
 pub use conditions::{
     Condition, ConditionKind, DEPENDENCY_NOT_READY, Following, HEARTBEAT, WINDOW_CLOSED,
     carry_over, degraded, followed, telling,
 };
-pub use corrections::Correction;
+pub use contention::Correction;
 pub use entry::{Entry, EntryState, Inventory};
 pub use journal::{JOURNAL_FORMAT, JOURNAL_LIMIT, Journal, JournalError, Outcome, Run};
-pub use memory::{Memory, RememberedStage};
-pub use orders::{Orders, Suspension, SyncRequest};
 pub use owned::{FieldKey, OwnedBefore, OwnedFields};
 pub use rebuild::{Found, Rebuilt, rebuild};
 pub use release::{
@@ -36,3 +34,5 @@ pub use seal::{Scope, Seal, SealError, StateKey};
 pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};
 pub use store::{STATE_NAMESPACE, Store};
 pub use summary::ReleaseSummary;
+pub use uninstall_spec::{Memory, RememberedStage};
+pub use user_requests::{Orders, Suspension, SyncRequest};

@@ -26,13 +26,13 @@ pub use codes::{CODES, Code, meaning};
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::config::{FileTree, ResolvedEnvironment, ResolvedRelease};
 use crate::finding::{self, Finding};
 use crate::kinds::{Catalog, Definitions, KindTable};
 use crate::object::yaml::{self, Node};
 use crate::object::{Manifest, ObjectId, Origin};
 use crate::order::Facts;
 use crate::render::{self, Rendered, Sources, Spot};
-use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
 
 /// Result of linting an environment.
 #[derive(Debug, Clone)]

@@ -5,28 +5,28 @@
 
 mod contents;
 mod discovery;
+mod drift_candidates;
 mod escalation;
 mod former;
-mod grants;
 mod live;
+mod missing_permissions;
 mod registration;
 mod rendered;
-mod surroundings;
 mod text_map;
-mod triage;
+mod workload_context;
 
 pub use contents::{Content, Contents};
 pub use discovery::{Discovery, Freshness, Resource, Served, ServedGroup, ServedVersion};
+pub use drift_candidates::{Known, Reading, is_unchanged, triage};
 pub use escalation::Escalation;
 pub use former::Former;
-pub use grants::{Grants, MissingGrant, MissingRule, copyable, rules};
 pub use live::{Live, LiveMeta};
+pub use missing_permissions::{Grants, MissingGrant, MissingRule, copyable, rules};
 pub use registration::{Backend, Lack, Registration};
 pub(crate) use registration::{asks_url, available};
 pub use rendered::Base;
-pub use surroundings::{Budget, Node, Surroundings};
 pub use text_map::TextMap;
-pub use triage::{Known, Reading, is_unchanged, triage};
+pub use workload_context::{Budget, Node, Surroundings};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -35,9 +35,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Looked;
-use crate::definition::Instances;
-use crate::depends::Hindrance;
-use crate::deployer::KnownOwner;
+use crate::crd::Instances;
+use crate::dependencies::Hindrance;
+use crate::foreign_tools::KnownOwner;
 use crate::inventory::{Entry, FieldKey, Installed, Inventory, Journal, Memory, OwnedBefore};
 use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
 

@@ -14,7 +14,7 @@
 
 mod content;
 mod owners;
-mod take_back;
+mod revert;
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ use crate::plan::NonSecret;
 
 pub use content::{OverlayContent, OverlayKind};
 pub use owners::{Held, give_back, held};
-pub use take_back::{Taken, take_back};
+pub use revert::{Taken, take_back};
 
 /// Id of an overlay within a release: its name, the object that it changes, and a digest of the
 /// patch.

@@ -9,7 +9,7 @@
 //!    `checks`: evaluates the checks that the bundle declares.
 //! 2. `changes`: decides the action for every desired object and emits its
 //!    steps.
-//! 3. `access::widen`, `trust::widen`: keep permissions and CA bundles that
+//! 3. `access::widen`, `ca_bundles::widen`: keep permissions and CA bundles that
 //!    running pods still use. `definitions::stage`: defers the parts of a CRD
 //!    that cannot be applied yet.
 //! 4. `namespace`: creates the release namespace if no manifest contains it,
@@ -45,6 +45,7 @@
 mod access;
 mod arrange;
 mod budget;
+mod ca_bundles;
 mod certificates;
 mod changes;
 mod checks;
@@ -52,6 +53,7 @@ mod consent;
 mod definitions;
 mod deletion;
 mod draft;
+mod drop_unneeded_waits;
 mod edges;
 mod effects;
 mod file;
@@ -60,25 +62,23 @@ mod handover;
 mod leftover;
 mod model;
 mod namespace;
-mod needless;
-mod once;
 mod overlays;
 mod ownership;
 mod preflight;
 mod protection;
 mod prune;
 mod removal;
+mod run_once_jobs;
 mod shrink;
 mod stages;
-mod superseded;
-mod surroundings;
+mod stale_registrations;
 #[cfg(test)]
 mod tests;
-mod trust;
 mod unbacked;
 mod verify;
 mod version;
 pub mod view;
+mod workload_context;
 
 pub(crate) use consent::OVERRIDABLE;
 pub use deletion::{Deletion, Grant, Propagation};
@@ -89,10 +89,10 @@ pub use model::{
     Need, NonSecret, Op, Outgoing, Overlay, Own, Plan, Policy, Precondition, Stage, Step, StepId,
     Taken, Terms, Until, is_protected_kind, is_refusal,
 };
-pub use once::runs_once;
 pub use ownership::{is_foreign, owners_of, takes_over};
 pub(crate) use prune::REGISTRATIONS;
 pub use removal::{Consented, Heir, Removal};
+pub use run_once_jobs::runs_once;
 pub use version::version_left;
 
 pub use crate::overlay::OverlayId;
@@ -119,7 +119,7 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     checks::run(&ctx, &mut draft);
     changes::run(&ctx, &mut draft);
     access::widen(&ctx, &mut draft);
-    trust::widen(&ctx, &mut draft);
+    ca_bundles::widen(&ctx, &mut draft);
     definitions::stage(&ctx, &mut draft, direction);
     namespace::run(&ctx, &mut draft);
     namespace::check(&ctx, &mut draft);
@@ -129,9 +129,9 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     handover::succeed(&ctx, &mut draft);
     stages::join(&mut draft, direction);
     leftover::run(&ctx, &mut draft);
-    superseded::run(&ctx, &mut draft, direction);
+    stale_registrations::run(&ctx, &mut draft, direction);
     handover::run(&ctx, &mut draft);
-    once::run_before(&ctx, &mut draft);
+    run_once_jobs::run_before(&ctx, &mut draft);
     definitions::run_before(&ctx, &mut draft);
     stages::join(&mut draft, direction);
     overlays::run(&ctx, &mut draft);
@@ -143,9 +143,9 @@ pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
     definitions::finish(&ctx, &mut draft);
     gate::exempt_us(&ctx, &mut draft);
     certificates::run(&ctx, &mut draft);
-    surroundings::run(&ctx, &mut draft);
+    workload_context::run(&ctx, &mut draft);
     unbacked::run(&ctx, &mut draft);
-    needless::run(&ctx, &mut draft);
+    drop_unneeded_waits::run(&ctx, &mut draft);
     arrange::run(&ctx, draft, direction)
 }
 

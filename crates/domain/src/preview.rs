@@ -1,15 +1,15 @@
 //! Preview of a change in git for reviewers: affected environments and releases, risks, and diffs
 //! in descending order of risk.
 
-mod apart;
 pub mod comment;
 mod highlights;
+mod isolation;
 mod runtime;
 mod touched;
 pub mod words;
 
-pub use apart::{AUTOSCALER, NAMESPACE, has_course_of_its_own, may_be_scaled, stays_apart};
 pub use highlights::{CopyAlong, Relocation, SubjectChange};
+pub use isolation::{AUTOSCALER, NAMESPACE, has_course_of_its_own, may_be_scaled, stays_apart};
 pub use runtime::run_time_objects;
 pub use touched::{Touched, wants_the_same};
 

@@ -27,19 +27,19 @@ mod filters;
 mod formatter;
 #[cfg(test)]
 mod fuzz;
-mod hide;
 mod identity;
-mod lines;
 mod message;
+mod normalize;
 mod parts;
 mod patch;
-mod post;
 mod reserved;
 #[cfg(test)]
 mod samples;
 mod scope;
 mod secret;
+mod secret_values;
 mod source;
+mod source_map;
 mod strategic;
 #[cfg(test)]
 mod tests;
@@ -55,6 +55,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rayon::prelude::*;
 use serde_json::Value;
 
+use crate::config::{FileTree, ResolvedEnvironment, ResolvedRelease};
 use crate::diff::fields::{Scope, compare};
 use crate::diff::ownership::FieldSet;
 use crate::finding::{self, Finding, Kind};
@@ -63,9 +64,8 @@ use crate::inventory::ReleaseName;
 use crate::kinds::KindTable;
 use crate::object::{Manifest, ObjectId, Origin};
 use crate::order;
-use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
 use crate::values::SecretValues;
-use post::{Outcome, Work};
+use normalize::{Outcome, Work};
 use scope::Kinds;
 use source::{Loaded, Loader, Written};
 
@@ -238,7 +238,7 @@ impl<'a> Started<'a> {
         kinds: &Kinds<'_>,
         with_sources: bool,
     ) -> Self {
-        let secret = hide::values(files.tree(), release);
+        let secret = secret_values::values(files.tree(), release);
         let (values, unreadable) = match secret {
             Ok(values) => (values, None),
             Err(finding) => (None, Some(*finding)),
@@ -260,7 +260,7 @@ impl<'a> Started<'a> {
         findings.extend(release.refused.iter().cloned());
         findings.extend(unreadable);
         if has_schema {
-            inputs.insert(hide::schema_file(release));
+            inputs.insert(secret_values::schema_file(release));
         }
         Self {
             release,
@@ -349,7 +349,7 @@ pub fn secret_values(
     if values.is_none_or(serde_json::Map::is_empty) {
         return Ok(SecretValues::default());
     }
-    Ok(hide::values(tree, release)?.unwrap_or_default())
+    Ok(secret_values::values(tree, release)?.unwrap_or_default())
 }
 
 /// Reports objects that an earlier release contains, too. Only for releases that were not rendered

@@ -7,12 +7,12 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::config::RuntimeObject;
 use crate::diff::ownership::{self, FieldSet};
 use crate::inventory::{Entry, EntryState};
 use crate::object::{ObjectId, annotations, managers};
 use crate::order::registered_services;
 use crate::readiness::{Readiness, Rules};
-use crate::repo::RuntimeObject;
 
 /// Maximum number of changed fields that are listed.
 const FIELDS: usize = 3;

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
+pub(crate) use pleach_domain::diff::labels::summary;
+use pleach_domain::diff::labels::{meanwhile, name, note, remarks, versions};
 pub(crate) use pleach_domain::diff::markdown::{escaped, markdown};
 use pleach_domain::diff::text::{ObjectDiff, Tag};
-pub(crate) use pleach_domain::diff::words::summary;
-use pleach_domain::diff::words::{meanwhile, name, note, remarks, versions};
 use pleach_domain::plan::Action;
 use pleach_domain::plan::view::ReleaseDiff;
 
@@ -104,7 +104,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use pleach_domain::diff::fields::FieldChange;
-    use pleach_domain::diff::pairing::{Former, Moved};
+    use pleach_domain::diff::renames::{Former, Moved};
     use pleach_domain::diff::text::{Note, hunks};
     use pleach_domain::object::{FieldPath, ObjectId};
     use pleach_domain::plan::Cause;

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 pub(crate) use pleach_domain::finding::summary;
 use pleach_domain::finding::{Finding, Severity};
-pub(crate) use pleach_domain::plain::plain;
+pub(crate) use pleach_domain::sanitize::plain;
 
 use super::style::{ERROR, HINT, NOTE, PLACE, WARNING};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use pleach_domain::definition::is_definition;
+use pleach_domain::crd::is_definition;
 use pleach_domain::object::ObjectId;
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Action, Body, Change, Edge, EdgeReason, Need, Op, Plan, Step, Until};

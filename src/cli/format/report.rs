@@ -12,7 +12,7 @@ use super::style;
 use crate::cli::CliError;
 use crate::engine::stop::Cause;
 use crate::engine::sync::events::Outcome;
-use crate::engine::sync::remainder::Remainder;
+use crate::engine::sync::interrupted_summary::Remainder;
 use crate::engine::sync::report::SyncResult;
 
 /// Maximum number of objects that are listed.

@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use pleach_domain::repo::{FileTree as _, TreeError, TreeKind, semantic};
+use pleach_domain::config::{FileTree as _, TreeError, TreeKind, semantic};
 
 use super::{Files, fill, label};
 use crate::cli::error::{CliError, Kind};

@@ -1,9 +1,9 @@
 //! Target of a rollback.
 
 use jiff::Timestamp;
+use pleach_domain::config::FileTree;
+use pleach_domain::config::restore::is_same;
 use pleach_domain::inventory::{Installed, ReleaseName, is_commit};
-use pleach_domain::repo::FileTree;
-use pleach_domain::repo::restore::is_same;
 
 use crate::cli::error::{CliError, Kind};
 use crate::io::git::{GitTree, Source};

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_domain::object::ObjectId;
-use pleach_domain::observe::ClusterId;
-use pleach_domain::repo::controller::{
+use pleach_domain::config::controller::{
     self as config, ConnectionGrant, EnvironmentGrant, Reserved,
 };
+use pleach_domain::object::ObjectId;
+use pleach_domain::observe::ClusterId;
 
 use super::{Plan, RunArgs, own_release, program};
 use crate::cli::Context;

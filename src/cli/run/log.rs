@@ -137,12 +137,7 @@ fn log(event: &Event) {
             repository,
             message,
         } => tracing::warn!(%repository, error = %message, "repository unreachable"),
-        Event::ReplicasChanged { there: 0 } => {
-            tracing::error!("cut off from the other replicas")
-        }
-        Event::ReplicasChanged { there } => {
-            tracing::info!(replicas = there, "work is shared")
-        }
+        Event::ReplicasChanged { there } => log_replicas(*there),
         Event::LeadershipChanged { environment, leads } => {
             tracing::info!(%environment, leads, "leadership changed");
         }
@@ -230,6 +225,13 @@ fn log(event: &Event) {
             repository,
             message,
         } => tracing::warn!(%repository, error = %message, "forge unreachable"),
+    }
+}
+
+fn log_replicas(there: usize) {
+    match there {
+        0 => tracing::error!("cut off from the other replicas"),
+        there => tracing::info!(replicas = there, "work is shared"),
     }
 }
 

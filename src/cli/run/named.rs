@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_domain::observe::ClusterId;
-use pleach_domain::repo;
-use pleach_domain::repo::controller::{
-    self as config, Branches, Minimum, Reserved, check_url, is_unprotected,
+use pleach_domain::config;
+use pleach_domain::config::controller::{
+    self, Branches, Minimum, Reserved, check_url, is_unprotected,
 };
+use pleach_domain::observe::ClusterId;
 
 use super::{Plan, RunArgs};
 use crate::cli::Context;
@@ -37,7 +37,7 @@ pub(super) async fn from_arguments(
         Some(named) => named.to_string_lossy().into_owned(),
         None => ctx.source()?.folder().to_string_lossy().into_owned(),
     };
-    check_url(&url, config::Transport::of(&url), false)
+    check_url(&url, controller::Transport::of(&url), false)
         .map_err(|message| CliError::usage(format!("--repo: {message}")))?;
     if is_unprotected(&url) {
         return Err(CliError::usage(
@@ -47,7 +47,7 @@ pub(super) async fn from_arguments(
             "use https, or a file that --config names: with `verify`, or with `insecure: true`",
         ));
     }
-    if config::Transport::of(&url) == Some(config::Transport::Ssh) {
+    if controller::Transport::of(&url) == Some(controller::Transport::Ssh) {
         return Err(CliError::usage(
             "a repository over ssh needs a key and the keys of hosts, which a file says that --config names",
         )
@@ -95,7 +95,7 @@ pub(super) async fn from_arguments(
         listen: None,
         metrics: None,
         drift_watch: true,
-        disk: config::Disk::default(),
+        disk: controller::Disk::default(),
         told: Vec::new(),
     })
 }
@@ -157,7 +157,7 @@ async fn branches(
             format!("the repository has no branch {branch}"),
         )
     })?;
-    let all = repo::environments(&fetched.reader.tree(commit)?);
+    let all = config::environments(&fetched.reader.tree(commit)?);
     if all.is_empty() {
         return Err(CliError::new(
             Kind::Repository,

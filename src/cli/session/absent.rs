@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use pleach_domain::finding::Finding;
-use pleach_domain::inventory::{ReleaseSummary, Store};
-use pleach_domain::repo::{
+use pleach_domain::config::{
     self, ClusterRef, FileTree, PrunePolicy, ResolvedEnvironment, SyncPolicy,
 };
+use pleach_domain::finding::Finding;
+use pleach_domain::inventory::{ReleaseSummary, Store};
 
 use super::{Options, Session, connect, finish};
 use crate::cli::error::{CliError, Kind};
@@ -32,7 +32,7 @@ impl Session {
         let Opened { tree, revision } = ctx.open()?;
         let name = &target.environment;
         let mut is_without_file = false;
-        let environment = match repo::outline(&*tree, name, &pleach_version()) {
+        let environment = match config::outline(&*tree, name, &pleach_version()) {
             Ok(outline) => {
                 let is_wanted = target
                     .release
@@ -75,7 +75,7 @@ fn without_file(
     name: &str,
     findings: Vec<Finding>,
 ) -> Result<ResolvedEnvironment, CliError> {
-    let repository = repo::repository_id(tree, &pleach_version())
+    let repository = config::repository_id(tree, &pleach_version())
         .map_err(|findings| CliError::from_findings("the repository is invalid", findings))?;
     if !is_unknown(&findings) {
         return Err(CliError::from_findings(
@@ -109,7 +109,7 @@ pub(super) async fn suspended(ctx: &Context, target: &Target, error: CliError) -
     }
     let Ok(Ok(repository)) = ctx
         .open()
-        .map(|Opened { tree, .. }| repo::repository_id(&*tree, &pleach_version()))
+        .map(|Opened { tree, .. }| config::repository_id(&*tree, &pleach_version()))
     else {
         return error;
     };

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use futures::future::join_all;
+use pleach_domain::config::{ResolvedEnvironment, ResolvedRelease};
 use pleach_domain::inventory::ReleaseName;
-use pleach_domain::repo::{ResolvedEnvironment, ResolvedRelease};
 
 use super::{agent, connect_for, declared};
 use crate::cli::error::CliError;
@@ -98,9 +98,9 @@ async fn ask(
 
 #[cfg(test)]
 mod tests {
+    use pleach_domain::config::{ClusterRef, PrunePolicy, SyncPolicy};
     use pleach_domain::inventory::Store;
     use pleach_domain::object::Origin;
-    use pleach_domain::repo::{ClusterRef, PrunePolicy, SyncPolicy};
 
     use super::*;
 

@@ -12,7 +12,7 @@ use pleach_domain::object::annotations;
 use pleach_domain::plan::Plan;
 use pleach_domain::preview::comment::stated;
 
-use super::looked::ReconcileReport;
+use super::outcome::ReconcileReport;
 use super::run::Target;
 use super::{ACTIONS, NAMED, ReconcileOutcome};
 use crate::engine::planning::Planned;

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use pleach_domain::config::controller::ClaimKey;
 use pleach_domain::object::Digest;
-use pleach_domain::repo::controller::ClaimKey;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::pace;
+use super::backoff;
 use super::read::{Hold, of_commit};
 use crate::io::files::{self, FileContent};
 
@@ -72,7 +72,7 @@ impl Crashed {
         Self {
             commit,
             crashes,
-            until: Instant::now() + pace::after(crashes),
+            until: Instant::now() + backoff::after(crashes),
         }
     }
 

@@ -8,8 +8,8 @@
 //! contains all missed changes. If a cluster-wide watch of a kind is forbidden, the namespaces of
 //! the members are watched. If that is forbidden too, the interval finds the changes.
 
-mod mailbox;
 mod scopes;
+mod subscription;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,13 +24,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use self::mailbox::Mailbox;
 use self::scopes::{Scope, Scopes};
+use self::subscription::Mailbox;
 use super::environment::pass_on;
 use crate::engine::words;
 use crate::io::cluster::{Class, Cluster, ClusterError, Connection, Heard, ResourcePath, Selector};
 
-pub(super) use self::mailbox::Left;
+pub(super) use self::subscription::Left;
 
 /// Delay before a forbidden watch is retried.
 const FORBIDDEN: Duration = Duration::from_mins(10);

@@ -3,35 +3,35 @@
 
 mod former;
 mod reading;
-mod telling;
+mod report;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleach_domain::config::controller::ClaimKey;
 use pleach_domain::inventory::ReleaseSummary;
 use pleach_domain::observe::ClusterId;
-use pleach_domain::repo::controller::ClaimKey;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
 
 pub(super) use self::reading::for_cluster;
 use self::reading::wrong_cluster;
-use self::telling::Untasked;
-use super::assigned::{Assigned, Assignment};
+use self::report::Untasked;
+use super::assignment::{Assigned, Assignment};
+use super::backoff::{self, Paces};
 use super::connected::Connected;
 use super::crash::Attempt;
-use super::ends::{Ends, Last};
 use super::held::{Former, Formers, hold_of};
+use super::history_lookup::{Question, Recalled, Recollection};
 use super::inputs::Inputs;
-use super::news::Told;
-use super::pace::{self, Paces};
 use super::read::Hold;
-use super::recollection::{Question, Recalled, Recollection};
 use super::release::{Neighbors, Release};
+use super::removals::{Ends, Last};
 use super::requests::Requests;
 use super::run::Target;
+use super::state_changes::Told;
 use super::{ControllerEvent, Shared, SourcePolicy};
 use crate::engine::load::Loaded;
 use crate::engine::words;
@@ -184,7 +184,7 @@ impl Environment {
                         self.told = None;
                     }
                     let is_again = !is_known || assigned.is_over;
-                    is_again.then(|| pace::after(failures.max(1)))
+                    is_again.then(|| backoff::after(failures.max(1)))
                 }
                 Err(message) => {
                     failures += 1;
@@ -196,7 +196,7 @@ impl Environment {
                             environment: self.key.environment.clone(),
                             message,
                         });
-                    Some(pace::after(failures))
+                    Some(backoff::after(failures))
                 }
             };
             let anew = self.beyond.map(|since| {

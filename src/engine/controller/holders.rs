@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use pleach_domain::config::controller::{Claim, ClaimKey, Claimant};
 use pleach_domain::inventory::Source;
-use pleach_domain::repo::controller::{Claim, ClaimKey, Claimant};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::recall::sources;
+use super::known_environments::sources;
 use super::{Repository, SourcePolicy};
 
 /// Backoff after a cluster did not answer.

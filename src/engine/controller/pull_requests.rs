@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_domain::repo::controller::Disk;
+use pleach_domain::config::controller::Disk;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -24,7 +24,7 @@ use self::subject::Subject;
 use self::work::slots::Slots;
 use self::work::{Outcome, Work};
 use super::replicas::Standing;
-use super::{ControllerEvent, Repository, Shared, pace};
+use super::{ControllerEvent, Repository, Shared, backoff};
 use crate::engine::preview_process::Verdict;
 use crate::engine::words;
 use crate::io::forge::{Forge, PullRequest};
@@ -183,8 +183,8 @@ impl PullRequests {
                 }
             }
             let pause = match failures {
-                0 => pace::interval(POLL),
-                failures => pace::after(failures),
+                0 => backoff::interval(POLL),
+                failures => backoff::after(failures),
             };
             if !self.wait(Instant::now() + pause, failures == 0).await {
                 break;
@@ -317,14 +317,14 @@ impl PullRequests {
             Ok(Some(told)) => {
                 if told.is_unanswered {
                     open.unanswered += 1;
-                    let pause = pace::after(open.unanswered.saturating_add(CALMER));
+                    let pause = backoff::after(open.unanswered.saturating_add(CALMER));
                     open.retry_at = Some(Instant::now() + pause);
                 }
                 (told.previewed, told.message)
             }
             Err(message) => {
                 open.failures += 1;
-                open.retry_at = Some(Instant::now() + pace::after(open.failures));
+                open.retry_at = Some(Instant::now() + backoff::after(open.failures));
                 (Previewed::Failed, message)
             }
         };

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::sync::Arc;
 
+use pleach_domain::config::{FileTree, KeepingTree, Record, RecordingTree, ResolvedRelease};
 use pleach_domain::render::answer::AnswerError;
-use pleach_domain::repo::{FileTree, KeepingTree, Record, RecordingTree, ResolvedRelease};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;

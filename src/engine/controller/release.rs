@@ -1,7 +1,7 @@
 //! Task of one release: reconciles it whenever something could have changed.
 
-mod looking;
-mod telling;
+mod reconcile;
+mod report;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::approval::Asked;
+use super::catch_panic::guarded;
+use super::concurrency::Sight;
 use super::crash::Attempt;
-use super::defect::guarded;
 use super::drift::Subscription;
 use super::health::Health;
-use super::looked::ReconcileReport;
-use super::news::Told;
-use super::recollection::{Question, Recall};
+use super::history_lookup::{Question, Recall};
+use super::outcome::ReconcileReport;
 use super::requests::Requests;
 use super::run::{LIMIT, Target};
-use super::sight::Sight;
-use super::{ControllerEvent, KeptUp, ReconcileOutcome, Shared, pace};
+use super::state_changes::Told;
+use super::{ControllerEvent, KeptUp, ReconcileOutcome, Shared, backoff};
 use crate::io::cluster::ClusterError;
 
 /// Interval in which every object gets a dry run.
@@ -128,7 +128,7 @@ impl Release {
             is_ours: false,
             since: Some(Instant::now()),
             // Random, to spread verification over the day.
-            verify_at: Instant::now() + VERIFY.mul_f64(pace::random()),
+            verify_at: Instant::now() + VERIFY.mul_f64(backoff::random()),
             subscription: None,
             health: Health::default(),
             contended: Vec::new(),
@@ -282,7 +282,7 @@ impl Release {
                 stirred = ailing => Some(stirred),
                 () = sleep_until(self.renewed + HEARTBEAT), if self.is_ours => None,
                 () = sleep_until(look_at) => {
-                    self.since = pace::not_before(rest.pause);
+                    self.since = backoff::not_before(rest.pause);
                     return nothing;
                 }
             };
@@ -428,12 +428,12 @@ impl Release {
     /// Returns the requeue delay without events.
     fn pause(&self, wanted: &Target, looked: &ReconcileReport, is_kept: bool) -> Duration {
         let sync = &wanted.loaded.environment.sync;
-        let interval = pace::interval(sync.interval.try_into().unwrap_or(LIMIT));
+        let interval = backoff::interval(sync.interval.try_into().unwrap_or(LIMIT));
         let pause = match looked.in_the_end() {
             ReconcileOutcome::Superseded => Duration::ZERO,
             // Back off while another writer keeps changing the object.
             _ if looked.made_way() && self.made_way == 0 => CALM,
-            _ if looked.failed() => pace::after(self.failures),
+            _ if looked.failed() => backoff::after(self.failures),
             _ => looked.pause.unwrap_or(interval).min(interval),
         };
         let until_verify = self.verify_at.saturating_duration_since(Instant::now());

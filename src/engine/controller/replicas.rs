@@ -16,15 +16,15 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use pleach_domain::config::controller::ClaimKey;
 use pleach_domain::object::ObjectId;
-use pleach_domain::repo::controller::ClaimKey;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::view::{View, leader};
-use super::{ControllerEvent, Repository, Shared, Trigger, Wakes, pace};
+use super::{ControllerEvent, Repository, Shared, Trigger, Wakes, backoff};
 use crate::engine::lease::{Lease, Patience, Peers, Terms, leases};
 use crate::engine::stop::{Cause, Stop};
 use crate::engine::words;
@@ -167,7 +167,7 @@ impl Replica {
                 }
             }
             self.stand(Standing::Out);
-            let pause = pace::after(failures);
+            let pause = backoff::after(failures);
             let _ended = leave.run_until_cancelled(sleep(pause)).await;
         }
     }

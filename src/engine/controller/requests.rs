@@ -9,7 +9,7 @@ use pleach_domain::inventory::SyncRequest;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use super::pace::Paces;
+use super::backoff::Paces;
 
 /// Longest time that a request stays open while git does not answer. Fetch and load have shorter
 /// limits.

@@ -5,13 +5,13 @@ mod same;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pleach_domain::config::ResolvedRelease;
 use pleach_domain::diff::text;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{Condition, Inventory, ReleaseName, Source, Store};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::Plan;
 use pleach_domain::render::Rendered;
-use pleach_domain::repo::ResolvedRelease;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -394,7 +394,7 @@ mod tests {
     use pleach_domain::object::ObjectId;
 
     use super::*;
-    use crate::engine::controller::looked::unplanned;
+    use crate::engine::controller::outcome::unplanned;
     use crate::io::cluster::{Connection, KeyHome, OwnCluster};
 
     #[test]

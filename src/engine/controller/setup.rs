@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pleach_domain::config::controller::{Allow, Branches, Disk, Minimum, Reserved};
 use pleach_domain::inventory::{ReleaseName, Source};
 use pleach_domain::observe::ClusterId;
-use pleach_domain::repo::controller::{Allow, Branches, Disk, Minimum, Reserved};
 
 use super::pull_requests::Previews;
 use super::replicas::Sharing;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_domain::repo::controller::Branches;
+use pleach_domain::config::controller::Branches;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::pace::{self, Paces, Triggered};
-use super::recall::{Recall, Recalled};
+use super::backoff::{self, Paces, Triggered};
+use super::known_environments::{Recall, Recalled};
 use super::{ControllerEvent, Fetching, Repository, Shared};
 use crate::engine::words;
 use crate::io::git::GitError;
@@ -97,9 +97,9 @@ pub(super) async fn follow(
         let took = asked.saturating_duration_since(started);
         loop {
             let pause = if failures > 0 {
-                pace::after(failures)
+                backoff::after(failures)
             } else {
-                pace::interval(paces.shortest().unwrap_or(LONGEST).min(LONGEST))
+                backoff::interval(paces.shortest().unwrap_or(LONGEST).min(LONGEST))
             };
             tokio::select! {
                 () = triggered.is_due((started, took)) => break,

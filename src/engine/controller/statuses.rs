@@ -6,12 +6,12 @@
 //! of its clusters, and only that one posts. The state of an environment is dropped when this
 //! replica stops leading it, or no branch contains it any more.
 
-mod telling;
+mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_domain::repo::controller::ClaimKey;
+use pleach_domain::config::controller::ClaimKey;
 use tokio::sync::watch;
 
 use super::{Claimed, ControllerEvent, ReconcileOutcome};

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_domain::repo::controller::{Claim, ClaimKey, Claimant, Heads, claims, rivals};
+use pleach_domain::config::controller::{Claim, ClaimKey, Claimant, Heads, claims, rivals};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::assigned::{Assigned, Assignment};
+use super::assignment::{Assigned, Assignment};
+use super::backoff::Paces;
 use super::environment::Environment;
 use super::holders::{Holders, Lookup};
-use super::pace::Paces;
 use super::replicas::Standing;
 use super::source::SourceState;
 use super::{Claimed, ControllerEvent, Repository, Shared};

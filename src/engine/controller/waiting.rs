@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
-use pleach_domain::depends::{Needed, NeededObject};
+use pleach_domain::dependencies::{Needed, NeededObject};
 use pleach_domain::object::ObjectId;
 use pleach_domain::observe::Observed;
 use pleach_domain::plan::Desired;

@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::time::Duration;
 
 use pleach_domain::check::Looked;
-use pleach_domain::depends::Hindrance;
+use pleach_domain::dependencies::Hindrance;
 use pleach_domain::observe::{Grants, Observed, Surroundings};
 use pleach_domain::plan::{self, Desired, Plan, Policy, Removal};
 use tokio::sync::Semaphore;

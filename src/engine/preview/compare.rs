@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pleach_domain::config::{ClusterRef, FileTree, ResolvedEnvironment, ResolvedRelease};
 use pleach_domain::diff::masking::Masker;
 use pleach_domain::finding::{Finding, summary};
 use pleach_domain::inventory::ReleaseName;
@@ -15,7 +16,6 @@ use pleach_domain::observe::{Base, Observed};
 use pleach_domain::plan::{self, Consented, Desired, Digests, Plan, Policy};
 use pleach_domain::preview::{Touched, run_time_objects, wants_the_same};
 use pleach_domain::render::{self, Rendered};
-use pleach_domain::repo::{ClusterRef, FileTree, ResolvedEnvironment, ResolvedRelease};
 
 use super::few::{self, Aside};
 use crate::engine::load::{self, Loaded, is_unknown};

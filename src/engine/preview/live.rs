@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use pleach_domain::config::ClusterRef;
+use pleach_domain::config::controller::Allow;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::ReleaseName;
 use pleach_domain::object::Manifest;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::view::Drawing;
 use pleach_domain::preview::{ClusterPreview, EnvironmentPreview, ReleasePreview};
-use pleach_domain::repo::ClusterRef;
-use pleach_domain::repo::controller::Allow;
 
 use super::{RenderedHead, VIEW};
 use crate::engine::load::Loaded;

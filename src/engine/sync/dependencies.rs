@@ -1,7 +1,7 @@
 //! Readiness of the dependencies of a release, and the dependents of a release to uninstall.
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::depends::{Dependency, Hindrance, Needed, NeededObject, Wanted};
+use pleach_domain::dependencies::{Dependency, Hindrance, Needed, NeededObject, Wanted};
 use pleach_domain::inventory::{Installed, ReleaseName, Store};
 use pleach_domain::object::ObjectId;
 use pleach_domain::observe::{Discovery, Observed};

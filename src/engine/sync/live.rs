@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
+use pleach_domain::config::RuntimeObject;
 use pleach_domain::inventory::{Entry, EntryState, Inventory, Memory, ReleaseSummary};
 use pleach_domain::object::{ApiVersion, GroupKind, Gvk, ObjectId, labels};
 use pleach_domain::observe::Discovery;
 use pleach_domain::readiness::Rules;
-use pleach_domain::repo::RuntimeObject;
 use pleach_domain::status::{LiveStatus, Member, MemberStatus, is_covered};
 use serde_json::{Value, json};
 
 use super::observe::ends_observation;
-use super::reach::Reach;
+use super::rbac_scope::Reach;
 use super::state;
 use crate::engine::words;
 use crate::io::cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Retry, Selector};

@@ -8,11 +8,11 @@ mod adoption;
 mod autoscalers;
 mod copies;
 mod definitions;
-mod focus;
+mod dry_run;
 mod former;
 mod identity;
 mod members;
-mod predict;
+mod partial;
 mod quota;
 mod record;
 mod run_time;
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
-use pleach_domain::diff::pairing;
+use pleach_domain::diff::renames;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{EntryState, ReleaseName, Store};
 use pleach_domain::object::{Gvk, Manifest, ObjectId, ServiceRef, annotations, labels};
@@ -40,8 +40,8 @@ use super::state::State;
 use crate::io::cluster::{Class, Cluster, ClusterError, RegistrationList, ResourcePath};
 use members::{Listed, note_listing, unseen};
 
-pub use focus::observe_some;
 pub use identity::{cluster_id, is_cluster, recognize};
+pub use partial::observe_some;
 pub use record::observe_record;
 pub use run_time::expected_objects;
 
@@ -347,7 +347,7 @@ impl Reader<'_> {
             .iter()
             .filter(|id| observed.meta.contains_key(id) && !observed.full.contains_key(id))
             .collect();
-        let paths: Vec<(ObjectId, ResourcePath)> = pairing::candidates(&gone, &come)
+        let paths: Vec<(ObjectId, ResourcePath)> = renames::candidates(&gone, &come)
             .into_iter()
             .filter_map(|id| {
                 let entry = observed.inventory.entries.get(id)?;

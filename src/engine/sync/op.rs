@@ -29,12 +29,12 @@ use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 
 use super::events::{EventKind, Events};
-use super::hub::Hub;
 use super::ledger::Ledger;
 use super::paths::Paths;
 use super::report::{Failure, FailureKind};
 use super::scheduler::{Executor, Place};
 use super::wait::{Controllers, Since, Statuses, Waiter};
+use super::watch_cache::Hub;
 use crate::engine::stop::Stop;
 use crate::io::cluster::{Class, Cluster, ClusterError, Retry};
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use pleach_domain::check::{Check, Looked};
+use pleach_domain::config::format::BlockUninstall;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{AttemptResult, EntryState, Installed, Inventory};
 use pleach_domain::object::{ObjectId, Origin, Secrecy};
 use pleach_domain::observe::Observed;
 use pleach_domain::plan::{Desired, Outgoing, Plan};
-use pleach_domain::repo::format::BlockUninstall;
 
 use super::checks;
 use super::error::SyncError;

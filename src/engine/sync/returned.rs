@@ -12,7 +12,7 @@ use pleach_domain::observe::{Observed, Registration};
 use pleach_domain::plan::{Desired, Grant, Op, Plan, leaving_service};
 
 use super::events::{EventKind, Events};
-use super::hub::describe;
+use super::watch_cache::describe;
 use crate::io::cluster::{Class, Cluster};
 
 /// Returns the Services of registrations that a plan deletes as stale.

@@ -34,9 +34,9 @@ pub(super) use self::silence::Statuses;
 use super::absent::confirmed_absent;
 use super::checks::{self, secrecy_of};
 use super::events::{EventKind, Events};
-use super::hub::{Hub, describe};
 use super::paths::Paths;
 use super::report::{Failure, FailureKind};
+use super::watch_cache::{Hub, describe};
 use crate::io::cluster::{ApplyOptions, Class, Cluster, ClusterError, ResourcePath, Selector};
 
 /// First interval between reads of a state that cannot be watched.

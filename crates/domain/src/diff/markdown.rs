@@ -4,12 +4,12 @@
 
 use std::fmt::Write as _;
 
+use super::labels::{meanwhile, remarks, verb, versions};
 use super::text::ObjectDiff;
-use super::words::{meanwhile, remarks, verb, versions};
 use crate::object::ObjectId;
-use crate::plain::{clipped, plain};
 use crate::plan::Action;
 use crate::plan::view::ReleaseDiff;
+use crate::sanitize::{clipped, plain};
 
 /// Renders the diff of a release. Objects with hunks come first, each collapsed under its name. All
 /// other objects follow as a list.

@@ -2,13 +2,13 @@
 //! (<https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management>).
 
 mod adoption;
+mod after_adoption;
+mod after_removal;
 mod displaced;
 mod field_set;
-mod remains;
-mod settled;
-mod stranded;
+mod full_field_set;
+mod orphaned_fields;
 mod versions;
-mod whole;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -17,13 +17,13 @@ use crate::ignore::{self, FieldPattern};
 use crate::object::{Digest, FieldPath, PathSegment, canonical_json, managers};
 
 pub use adoption::{Transfer, Transferred, after_adoption};
+pub use after_adoption::settled;
+pub use after_removal::{recreated, remainder};
 pub use displaced::displacing;
 pub use field_set::FieldSet;
-pub use remains::{recreated, remainder};
-pub use settled::settled;
-pub use stranded::stranded;
+pub use full_field_set::everything_in;
+pub use orphaned_fields::stranded;
 pub use versions::{all_at_with, moved_to};
-pub use whole::everything_in;
 
 /// Returns the entries of managedFields in the server's order.
 pub fn entries(metadata: &Value) -> &[Value] {

@@ -17,7 +17,7 @@ use super::fields::{FieldChange, Scope, aligned, compare, shown};
 use super::masking::Masker;
 use super::normalize::{in_reading_order, normalized};
 use super::ownership::FieldSet;
-use super::pairing::Former;
+use super::renames::Former;
 use crate::kinds::Schema;
 use crate::object::{ObjectId, Secrecy, yaml};
 use crate::plan::{Action, Cause};

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::registration::{Role, Rule, Webhook};
 use super::{Diagnosis, Observations, Subject};
-use crate::deployer;
+use crate::foreign_tools;
 use crate::object::ObjectId;
 
 /// Prefixes of control plane programs, which do not run as a workload.
@@ -113,7 +113,7 @@ fn controllers(object: &Subject) -> impl Iterator<Item = &str> {
 ///
 /// Such managers set finalizers, but never remove them.
 fn writes_for_others(manager: &str) -> bool {
-    matches!(deployer::family(manager), Some("kubectl" | "helm"))
+    matches!(foreign_tools::family(manager), Some("kubectl" | "helm"))
         || manager.starts_with("pleach")
         || CONTROL_PLANE.iter().any(|name| manager.starts_with(name))
 }

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::deployer;
 use crate::diff::ownership;
 use crate::ending::Finalizer;
+use crate::foreign_tools;
 use crate::object::{ObjectId, annotations, labels};
 
 /// An object, reduced to its metadata.
@@ -168,8 +168,8 @@ fn last_write(metadata: &Value) -> Option<Write> {
 
 /// Finds another deployment tool by its marks, or else by its field manager.
 fn deployer(metadata: &Value) -> Option<Deployer> {
-    let found = deployer::marked(metadata)
-        .or_else(|| deployer::of_managers(&ownership::managers(metadata)))?;
+    let found = foreign_tools::marked(metadata)
+        .or_else(|| foreign_tools::of_managers(&ownership::managers(metadata)))?;
     let suspend = found.owner.as_ref().map(|owner| owner.suspend(None));
     Some(Deployer {
         name: found.name(),

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::Finding;
-use crate::repo::FileTree;
+use crate::config::FileTree;
 
 /// Maximum length of a shown line, in characters.
 const LONGEST: usize = 160;

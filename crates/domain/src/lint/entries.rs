@@ -1,11 +1,11 @@
 //! Entries of the environment file that have no effect or are obsolete.
 
 use super::Scene;
-use crate::deployer;
+use crate::config::{Consent, ConsentAction, ResolvedRelease, did_you_mean, release_name};
 use crate::finding::{Finding, Kind};
+use crate::foreign_tools;
 use crate::object::{Origin, managers};
 use crate::plan::OVERRIDABLE;
-use crate::repo::{Consent, ConsentAction, ResolvedRelease, did_you_mean, release_name};
 
 pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     for (index, consent) in scene.environment.consent.iter().enumerate() {
@@ -76,14 +76,14 @@ fn adopts_nothing(item: &str, all: &[String]) -> Option<(String, String)> {
         let message = format!("`adopt` has {item}: what pleach itself holds needs no consent");
         return Some((message, take_out()));
     }
-    match deployer::family(item) {
+    match foreign_tools::family(item) {
         Some(family) if family != item && all.iter().any(|other| other == family) => {
             let message = format!("`adopt` has {item}, which {family} covers");
             Some((message, take_out()))
         }
         Some(_) => None,
         None => {
-            let hint = deployer::families().find(|family| is_misspelled(item, family))?;
+            let hint = foreign_tools::families().find(|family| is_misspelled(item, family))?;
             let message = format!("`adopt` has {item}, which is no family of field managers");
             Some((message, format!("did you mean `{hint}`?")))
         }

@@ -7,11 +7,11 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use super::{Object, Scene, limits};
+use crate::config::nearest;
 use crate::finding::{Finding, Kind};
 use crate::kinds::{Catalog, ListKind, Schema, Type};
 use crate::object::from_base64;
 use crate::render::Spot;
-use crate::repo::nearest;
 
 /// Maximum number of choices that a hint lists.
 const LISTED: usize = 12;

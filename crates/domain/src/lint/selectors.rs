@@ -6,9 +6,9 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use super::{Object, Scene};
+use crate::config::nearest;
 use crate::finding::{Finding, Kind};
 use crate::order::{pod_template, selects};
-use crate::repo::nearest;
 
 /// Labels that controllers add to their pods.
 const OF_CONTROLLERS: [&str; 11] = [

@@ -6,7 +6,7 @@ use rstest::rstest;
 use semver::Version;
 
 use super::*;
-use crate::repo::{self, MemoryTree};
+use crate::config::{self, MemoryTree};
 
 /// Lints environment `dev` with a release `web` of these manifests.
 fn lint(manifests: &[(&str, &str)]) -> Linted {
@@ -37,7 +37,7 @@ fn lint_with(environment: &str, bundle: &str, manifests: &[(&str, &str)]) -> Lin
         files.push((format!("manifests/web/v1.0.0/{name}"), (*text).to_owned()));
     }
     let tree = MemoryTree::new(files);
-    let environment = repo::resolve(&tree, "dev", &Version::new(0, 1, 0))
+    let environment = config::resolve(&tree, "dev", &Version::new(0, 1, 0))
         .unwrap_or_else(|findings| panic!("{findings:#?}"));
     let table = KindTable::for_minor("1.36").unwrap();
     super::environment(&tree, &environment, &table)

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{Scene, Templates};
+use crate::config::{ResolvedRelease, nearest};
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
-use crate::repo::{ResolvedRelease, nearest};
 use crate::values::{Source, dotted};
 
 /// Name of the variable with all values in templates.

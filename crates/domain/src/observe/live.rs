@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::TextMap;
-use crate::deployer::Marked;
 use crate::diff::masking::Masker;
 use crate::diff::ownership;
+use crate::foreign_tools::Marked;
 use crate::object::{Digest, DigestKey, ObjectId, Secrecy, annotations, labels};
 
 /// Facts from the metadata of a live object.

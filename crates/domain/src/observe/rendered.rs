@@ -15,6 +15,7 @@ use super::{
     Backend, ClusterId, Discovery, Freshness, Listing, ListingKey, Live, LiveMeta, Observed,
     Prediction, Registration, Resource, ServedVersion,
 };
+use crate::config::RuntimeObject;
 use crate::diff::ownership::everything_in;
 use crate::inventory::{Attempt, Entry, EntryState, Installed, Outcome, Run};
 use crate::kinds::{KindTable, Scope};
@@ -24,7 +25,6 @@ use crate::object::{
 use crate::observe::DesiredDigest;
 use crate::order::pointed_at;
 use crate::plan::{Desired, runs_once};
-use crate::repo::RuntimeObject;
 
 /// Starting point of a preview: an environment at some revision.
 #[derive(Debug, Clone, Copy)]

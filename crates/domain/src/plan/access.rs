@@ -11,12 +11,12 @@
 mod aggregated;
 mod cover;
 pub(super) mod operators;
-mod stand_in;
+mod temporary_bindings;
 
 use serde_json::Value;
 
 pub(super) use aggregated::gathered;
-pub(super) use stand_in::StandIn;
+pub(super) use temporary_bindings::StandIn;
 
 use super::draft::{Ctx, Draft, Narrowing};
 use super::model::{Action, Body, Cause, Change, EdgeReason, Need, NonSecret, Op};
@@ -77,7 +77,7 @@ impl List {
 
 /// Retains access that running pods may need in the steps that would remove it.
 pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
-    stand_in::keep(ctx, draft);
+    temporary_bindings::keep(ctx, draft);
     if !may_pods_be_exchanged(ctx, draft) {
         return;
     }
@@ -90,7 +90,7 @@ pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
     for id in narrower {
         keep_for_now(ctx, draft, &id);
     }
-    stand_in::add(ctx, draft);
+    temporary_bindings::add(ctx, draft);
 }
 
 /// Returns whether pods of two versions may run at the same time. Either

@@ -19,7 +19,7 @@ pub(super) use recreate::taken_along;
 use super::draft::{Ctx, Draft};
 use super::model::{Action, Cause, EdgeReason, Need};
 use super::ownership::{self, Claim};
-use crate::definition::is_definition;
+use crate::crd::is_definition;
 use crate::inventory::EntryState;
 use crate::object::{Manifest, ObjectId};
 use crate::observe::{DesiredDigest, LiveMeta, Prediction, Served, Unverified};
@@ -62,8 +62,8 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     if let Some(Prediction::Unverified(Unverified::ApiStale)) = ctx.observed.predicted.get(id) {
         return block(ctx, draft, manifest, refusal::api_stale(manifest));
     }
-    if super::once::runs_once(manifest) {
-        return super::once::decide(ctx, draft, manifest);
+    if super::run_once_jobs::runs_once(manifest) {
+        return super::run_once_jobs::decide(ctx, draft, manifest);
     }
     let in_ending_namespace = id
         .namespace

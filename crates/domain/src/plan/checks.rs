@@ -8,10 +8,10 @@ use super::overlays::{Progress, descendants};
 use super::protection::installed_version;
 use super::stages::at_barrier;
 use crate::check::{Check, Looked};
+use crate::config::{ConsentAction, StageRule};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Installed, Override};
 use crate::order::StageName;
-use crate::repo::{ConsentAction, StageRule};
 
 impl Desired {
     /// Returns whether the objects of the checks must be read. Drift correction
@@ -139,7 +139,7 @@ fn unused(ctx: &Ctx<'_>, draft: &mut Draft) {
             let message =
                 format!("consent to override check `{name}`, which the bundle does not have");
             let mut finding = Finding::warning(Kind::Repository, "unused-consent", message);
-            finding.hint = crate::repo::did_you_mean(name, &known);
+            finding.hint = crate::config::did_you_mean(name, &known);
             draft.findings.push(finding);
         }
     }

@@ -7,6 +7,7 @@
 
 use serde_json::Value;
 
+use super::ca_bundles::{self, TRUSTED};
 use super::draft::{Ctx, Draft, Narrowing, Rewrite};
 use super::edges::first_step_of;
 use super::model::{
@@ -15,8 +16,8 @@ use super::model::{
 use super::overlays::before_later;
 use super::ownership;
 use super::shrink::after_everything;
-use super::trust::{self, TRUSTED};
-use crate::definition::{
+use crate::config::MigrationRule;
+use crate::crd::{
     before_backend, converts, ends_conversion, is_conversion_broken, is_definition, keeping, kept,
     left_of_conversion, rewritten, rewritten_before, served, storage, unserved,
 };
@@ -25,7 +26,6 @@ use crate::finding::{Finding, Kind};
 use crate::object::{Gvk, Manifest, ObjectId, ServiceRef};
 use crate::observe::Live;
 use crate::order::{StageName, pointed_at};
-use crate::repo::MigrationRule;
 
 /// Reason for taking ownership of conversion fields.
 pub(super) const ENDS: &str =
@@ -122,7 +122,7 @@ fn split(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, direction: Direction) 
     let kept = kept(&wanted, live.value(), rules);
     let rewritten = rewritten(&wanted, live.value(), rules);
     let step = draft.done_by.get(id).copied();
-    let trusted = trust::of_conversion(ctx, draft, id, (&wanted, live.value()));
+    let trusted = ca_bundles::of_conversion(ctx, draft, id, (&wanted, live.value()));
     let body = trusted.as_ref().unwrap_or(&wanted).clone();
     let body = keeping(body, live.value(), &kept);
     let mut closing = None;

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::overlays::holds;
 use super::removal::Consented as Ended;
+use crate::config::Propagation as Consented;
 use crate::diff::ownership::apply_entry;
 use crate::doctor::{Evidence, Proof};
 use crate::gate;
@@ -17,7 +18,6 @@ use crate::object::{FieldPath, GroupKind, ObjectId, ServiceRef, annotations, lab
 use crate::observe::{Former, LiveMeta, Registration, asks_url};
 use crate::order::registered_services;
 use crate::overlay::{Journaled, OverlayId, State, is_as_made};
-use crate::repo::Propagation as Consented;
 
 /// A planned deletion, with the evidence that allows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -13,13 +13,13 @@ use super::model::{
 };
 use super::overlays::Late;
 use super::{Deletion, Removal};
+use crate::config::Sequence;
 use crate::diff::ownership::FieldSet;
 use crate::finding::Finding;
 use crate::inventory::{Entry, Inventory, Override};
 use crate::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
 use crate::observe::{LiveMeta, Observed};
 use crate::order::{Definition, Facts, StageName, defined_kinds, stage_of};
-use crate::repo::Sequence;
 
 /// Input of every pass.
 pub(super) struct Ctx<'a> {

@@ -19,15 +19,15 @@ use super::edges::wait_for;
 use super::handover::{self, unregistered};
 use super::model::{Action, Course, EdgeReason, Need, Op, Overlay, Step, StepId, Until};
 use super::overlays::stops_pods;
-use super::superseded::taken_over;
+use super::stale_registrations::taken_over;
 use super::verify::services;
+use crate::config::{GateRule, RuntimeObject};
 use crate::finding::{Finding, Kind};
 use crate::gate::{Closed, Gate, Operation, account, probe};
 use crate::object::{ObjectId, ServiceRef};
 use crate::observe::Registration;
 use crate::order::StageName;
 use crate::overlay::{Journaled, OnFailure, OverlayContent, OverlayId};
-use crate::repo::{GateRule, RuntimeObject};
 pub(super) use exempt::{before_writes, run as exempt_us};
 
 /// Registrations that guard objects while no gate is closed.

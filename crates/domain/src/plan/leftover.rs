@@ -19,8 +19,8 @@ use super::handover;
 use super::model::{Action, EdgeReason, Need, Op, Precondition, Step, StepId, Until};
 use super::prune::{Judge, service_ref};
 use super::{Deletion, Grant};
-use crate::deployer;
 use crate::finding::{Finding, Kind};
+use crate::foreign_tools;
 use crate::inventory::{EntryState, Inventory};
 use crate::object::ServiceRef;
 use crate::observe::{LiveMeta, Registration};
@@ -237,7 +237,7 @@ pub fn made_by_others(meta: &LiveMeta, apply_set: &str) -> Option<(&'static str,
     if !meta.owners.is_empty() {
         return Some(("leftover-owned", "another object owns it".to_owned()));
     }
-    let deployer = deployer::marked(meta)?;
+    let deployer = foreign_tools::marked(meta)?;
     let why = format!("it carries the mark `{}`", deployer.key);
     Some(("leftover-foreign", why))
 }

@@ -2,12 +2,12 @@
 
 mod brought;
 mod configuration;
+mod desired;
 mod op;
-mod wanted;
 
 pub use brought::Brought;
+pub use desired::{Desired, Digests, Policy, Terms};
 pub use op::{Body, NonSecret, Op, Own};
-pub use wanted::{Desired, Digests, Policy, Terms};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,13 +16,13 @@ use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use super::FORMAT;
+use crate::config::Count;
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Override, ReleaseName};
 use crate::object::{Digest, FieldPath, GroupKind, Gvk, ObjectId, ServiceRef};
 use crate::observe::DesiredDigest;
 use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayContent, OverlayId, OverlayKind};
-use crate::repo::Count;
 
 /// An ordered set of steps, and the resulting change of every object.
 #[derive(Debug, Clone, Serialize)]

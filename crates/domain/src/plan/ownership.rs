@@ -2,9 +2,9 @@
 
 use super::draft::Ctx;
 use super::model::{Desired, Own, Policy};
-use crate::deployer::{self, Deployer, MADE_UP_MANAGER, OwnerKind, OwnerState, Tool};
 use crate::diff::ownership::{FieldSet, Transfer};
 use crate::finding::{Finding, Kind};
+use crate::foreign_tools::{self, Deployer, MADE_UP_MANAGER, OwnerKind, OwnerState, Tool};
 use crate::ignore::FieldPattern;
 use crate::inventory::{Entry, EntryState};
 use crate::object::{
@@ -53,7 +53,7 @@ pub(super) fn claim_of(
     if is_member(entry, live, &strangers) {
         return Claim::Ours;
     }
-    if let Some(deployer) = deployer::marked(live) {
+    if let Some(deployer) = foreign_tools::marked(live) {
         return claim_from(ctx, &deployer);
     }
     // With our Apply entry but without our label, an adoption was interrupted
@@ -78,7 +78,7 @@ pub(super) fn claim_of(
     };
     let family = strangers
         .iter()
-        .find_map(|manager| deployer::family(manager));
+        .find_map(|manager| foreign_tools::family(manager));
     let wanted = family.or_else(|| strangers.first().copied());
     Claim::Refused(Box::new(
         Finding::error(
@@ -209,7 +209,7 @@ fn state_of(observed: &Observed, deployer: &Deployer) -> OwnerState {
 
 /// Warns about a Helm record that could still delete an adopted object.
 pub(super) fn helm_remains(ctx: &Ctx<'_>, live: &LiveMeta) -> Option<Finding> {
-    let owner = deployer::helm_owner(live)?;
+    let owner = foreign_tools::helm_owner(live)?;
     let known = ctx
         .observed
         .owners
@@ -223,7 +223,7 @@ pub(super) fn helm_remains(ctx: &Ctx<'_>, live: &LiveMeta) -> Option<Finding> {
             let message = format!(
                 "Helm still has {owner} on record ({names} in namespace {namespace}): `helm uninstall {name}` would delete the objects that are taken over"
             );
-            let hint = deployer::forget_helm(namespace, records)
+            let hint = foreign_tools::forget_helm(namespace, records)
                 .map(|command| format!("when this apply is done, delete the record: `{command}`"));
             Some(match hint {
                 Some(hint) => finding(message).hint(hint),
@@ -244,11 +244,11 @@ pub(super) fn helm_remains(ctx: &Ctx<'_>, live: &LiveMeta) -> Option<Finding> {
 
 /// Returns the owners whose state must be read before the object can be
 /// adopted.
-pub fn owners_of(live: &LiveMeta) -> Vec<deployer::Owner> {
-    let marked = deployer::marked(live).and_then(|deployer| deployer.owner);
-    let mut owners: Vec<deployer::Owner> = marked.into_iter().collect();
+pub fn owners_of(live: &LiveMeta) -> Vec<foreign_tools::Owner> {
+    let marked = foreign_tools::marked(live).and_then(|deployer| deployer.owner);
+    let mut owners: Vec<foreign_tools::Owner> = marked.into_iter().collect();
     owners.extend(
-        deployer::helm_owner(live)
+        foreign_tools::helm_owner(live)
             .filter(|helm| !owners.contains(helm) && helm.kind == OwnerKind::HelmInstallation),
     );
     owners
@@ -271,7 +271,7 @@ fn is_member(entry: Option<&Entry>, live: &LiveMeta, strangers: &[&str]) -> bool
     match entry.map(|entry| entry.state) {
         Some(EntryState::Kept) if is_same => strangers.is_empty(),
         Some(EntryState::Applied) => {
-            is_same || live.part_of().is_some() || deployer::marked(live).is_none()
+            is_same || live.part_of().is_some() || foreign_tools::marked(live).is_none()
         }
         _ => live.part_of().is_some(),
     }
@@ -303,7 +303,7 @@ impl Policy {
     /// Returns whether the policy allows adopting objects and fields of a
     /// manager.
     pub fn adopts(&self, manager: &str) -> bool {
-        let family = deployer::family(manager);
+        let family = foreign_tools::family(manager);
         self.adopt
             .iter()
             .any(|wanted| wanted == manager || Some(wanted.as_str()) == family)
@@ -374,7 +374,7 @@ pub(super) fn own(
 /// contain.
 pub(super) fn marks_to_strip(manifest: &Manifest, live: &Live) -> Vec<FieldPath> {
     let wanted = manifest.value();
-    deployer::marks(&live.value()["metadata"])
+    foreign_tools::marks(&live.value()["metadata"])
         .into_iter()
         .filter(|path| crate::diff::locate::find(&wanted, path).is_none())
         .collect()

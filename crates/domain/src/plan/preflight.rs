@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::draft::{Ctx, Draft};
 use super::model::Direction;
 use super::version;
-use crate::depends;
+use crate::dependencies;
 use crate::finding::{Finding, Kind, Severity};
 use crate::inventory::ReleaseName;
 use crate::object::ObjectId;
@@ -17,7 +17,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
     check_record(ctx, draft);
     check_tooling(ctx, draft);
     check_grants(ctx, draft);
-    check_hindrances(ctx, draft, depends::NOT_READY);
+    check_hindrances(ctx, draft, dependencies::NOT_READY);
     version::check(ctx, draft)
 }
 
@@ -28,7 +28,7 @@ pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
     check_record(ctx, draft);
     check_tooling(ctx, draft);
     check_grants(ctx, draft);
-    check_hindrances(ctx, draft, depends::STILL_NEEDED);
+    check_hindrances(ctx, draft, dependencies::STILL_NEEDED);
 }
 
 fn check_cluster(ctx: &Ctx<'_>, draft: &mut Draft) {

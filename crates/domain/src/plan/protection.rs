@@ -2,10 +2,10 @@
 
 use super::draft::Ctx;
 use super::model::is_protected_kind;
+use crate::config::Protect;
 use crate::inventory::{Attempt, Entry};
 use crate::object::ObjectId;
 use crate::observe::Live;
-use crate::repo::Protect;
 
 /// Returns the reason why an object is protected, as a plural noun; `None` if
 /// it is not.

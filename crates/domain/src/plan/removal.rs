@@ -16,12 +16,12 @@ use super::prune::{
     self, Judge, Verdict, check_backends, is_gone, is_running, keep_occupied, lost_services,
     service_ref, unseen_registrations,
 };
+use crate::config::{Consent, ConsentAction};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Entry, EntryState, ReleaseName};
 use crate::object::{ObjectId, ServiceRef, annotations, labels};
 use crate::observe::LiveMeta;
 use crate::order::StageName;
-use crate::repo::{Consent, ConsentAction};
 
 /// Conditions of an uninstall.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

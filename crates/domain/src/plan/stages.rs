@@ -7,10 +7,10 @@ use super::checks;
 use super::draft::{Ctx, Draft};
 use super::model::{Direction, EdgeReason, Need, Op, Step, StepId, Until};
 use super::verify::reached;
+use crate::config::{Matcher, RolloutRule, Selector, StageRule};
 use crate::finding::{Finding, Kind};
 use crate::object::ObjectId;
 use crate::order::{StageName, is_builtin_group};
-use crate::repo::{Matcher, RolloutRule, Selector, StageRule};
 
 impl Ctx<'_> {
     /// Returns the rule of a declared stage.

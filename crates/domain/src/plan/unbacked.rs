@@ -2,9 +2,9 @@
 //! fails, and no apply changes that.
 
 use super::draft::{Ctx, Draft};
+use crate::config::RuntimeObject;
 use crate::finding::{Finding, Kind};
 use crate::object::{ObjectId, ServiceRef};
-use crate::repo::RuntimeObject;
 
 /// Warns about Services that a registration references and that exist neither
 /// in the release nor in the cluster.

@@ -1,6 +1,6 @@
 //! Readiness of all objects, and the barrier that precedes pruning.
 
-mod deserted;
+mod services_without_backends;
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use super::changes::until;
 use super::draft::{Changed, Ctx, Draft};
 use super::handover::{registers_again, undeclared_waits};
 use super::model::{Action, EdgeReason, Need, Op, Step, StepId, Until};
+use crate::config::RuntimeObject;
 use crate::finding::{Finding, Kind};
 use crate::object::{GroupKind, ObjectId, ServiceRef};
 use crate::order::StageName;
-use crate::repo::RuntimeObject;
 
 /// Adds waits for objects without steps, and the barrier after all waits.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
@@ -29,7 +29,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         return;
     }
     wait_for_the_rest(ctx, draft);
-    deserted::wait_for_endpoints(ctx, draft);
+    services_without_backends::wait_for_endpoints(ctx, draft);
     if ctx.observed.focus.is_none() {
         wait_for_run_time(ctx, draft);
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use super::draft::{Ctx, Draft};
 use super::model::Direction;
+use crate::config::{can_upgrade, semantic};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{AttemptResult, Installed};
-use crate::repo::{can_upgrade, semantic};
 
 /// Kinds that define or register APIs, on which other clients rely.
 const APIS: [(&str, &str); 4] = [

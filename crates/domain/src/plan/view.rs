@@ -9,7 +9,7 @@ use super::model::{Action, Cause, Change, Course, Desired, Overlay, Plan, Policy
 use super::takes_over;
 use crate::diff::masking::Masker;
 use crate::diff::ownership::{self, FieldSet};
-use crate::diff::pairing::{self, Former, Moved};
+use crate::diff::renames::{self, Former, Moved};
 use crate::diff::text::{self, Note, ObjectDiff, Sides, View};
 use crate::finding::Finding;
 use crate::kinds::{Catalog, Schema};
@@ -183,8 +183,8 @@ impl<'a> Side<'a> {
             let changes = plan.changes.iter();
             changes.filter(move |change| change.action == action)
         };
-        let gone: Vec<pairing::Side<'_>> = ids(Action::Delete)
-            .map(|change| pairing::Side {
+        let gone: Vec<renames::Side<'_>> = ids(Action::Delete)
+            .map(|change| renames::Side {
                 id: &change.object,
                 value: observed.full.get(&change.object).map(Live::value),
             })
@@ -199,14 +199,14 @@ impl<'a> Side<'a> {
                 })
                 .collect()
         };
-        let come: Vec<pairing::Side<'_>> = values
+        let come: Vec<renames::Side<'_>> = values
             .iter()
-            .map(|(id, value)| pairing::Side {
+            .map(|(id, value)| renames::Side {
                 id,
                 value: Some(value),
             })
             .collect();
-        let mut former = pairing::pair(&gone, &come);
+        let mut former = renames::pair(&gone, &come);
         // An object that moved to another API group keeps its UID.
         let mut left = observed.inventory.entries.iter();
         if left.all(|(id, _)| self.manifests.contains_key(id)) {

@@ -10,11 +10,11 @@ use super::words::{
     about, as_shown, compared, in_cluster, other_than, refused, unknown, without_effect,
 };
 use super::{EnvironmentPreview, Preview, ReleasePreview, SubjectChange};
+use crate::diff::labels::versions;
 use crate::diff::markdown::{escaped, meanwhile_list};
 use crate::diff::text::ObjectDiff;
-use crate::diff::words::versions;
 use crate::finding::Finding;
-use crate::plain::clipped;
+use crate::sanitize::clipped;
 
 use room::{Entry, Room};
 pub use stated::{Stated, stated};

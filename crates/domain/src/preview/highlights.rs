@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::diff::masking::Masker;
-use crate::diff::pairing::Moved;
+use crate::diff::renames::Moved;
 use crate::diff::text::ObjectDiff;
 use crate::object::{Manifest, ObjectId};
 use crate::observe::Live;

@@ -4,7 +4,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::diff::fields::FieldChange;
-use crate::diff::pairing::{Former, Moved};
+use crate::diff::renames::{Former, Moved};
 use crate::diff::text::Note;
 use crate::finding::Kind;
 use crate::object::{FieldPath, ObjectId};

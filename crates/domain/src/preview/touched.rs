@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
+use crate::config::{FileTree, Record, ResolvedEnvironment, ResolvedRelease};
 use crate::plan::Desired;
 use crate::render::Rendered;
-use crate::repo::{FileTree, Record, ResolvedEnvironment, ResolvedRelease};
 
 /// Folder of files that all templates can import.
 const SHARED: &str = "templates/";

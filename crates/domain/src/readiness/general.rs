@@ -6,6 +6,7 @@
 
 mod paused;
 mod status;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -66,6 +67,9 @@ pub(super) fn assess(value: &Value) -> Assessment {
     }
     if lists.is_empty() {
         troubles.extend(status::trouble_of_components(value));
+    }
+    if troubles.is_empty() {
+        troubles.extend(tasks::running(value, &fresh));
     }
     if troubles.is_empty() && !status::is_ready(value) {
         troubles.extend(lists.iter().find_map(Conditions::beginning));

@@ -6,10 +6,10 @@ use serde_json::Value;
 use super::stale::without_stale;
 use super::{Assessment, assess, conditions, has_rules, kind_of, terminating};
 use crate::cel::{CompileError, Expression, Subject, Unevaluable};
+use crate::config::format::ReadinessRule;
+use crate::config::well_known_group;
 use crate::object::GroupKind;
 use crate::order::is_builtin_group;
-use crate::repo::format::ReadinessRule;
-use crate::repo::well_known_group;
 
 /// Names available in rules: the object and its top-level fields.
 pub(crate) const NAMES: &[&str] = &[

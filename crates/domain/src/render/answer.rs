@@ -14,13 +14,13 @@ use serde_json::Value;
 
 use super::scope::{Kinds, Known};
 use super::{Rendered, refuse_shared, reserved};
+use crate::config::{Record, ResolvedEnvironment, ResolvedRelease};
 use crate::finding::Finding;
 use crate::ignore;
 use crate::inventory::ReleaseName;
 use crate::kinds::{KindTable, Scope};
 use crate::object::{ApiVersion, Manifest, ObjectId, Origin, SecretField, labels};
 use crate::order;
-use crate::repo::{Record, ResolvedEnvironment, ResolvedRelease};
 use crate::state_objects::is_named_as_state;
 use crate::values::SecretValues;
 
@@ -288,8 +288,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::{MemoryTree, RecordingTree};
     use crate::render::{render_environment, samples};
-    use crate::repo::{MemoryTree, RecordingTree};
 
     const DEFINITION: &str = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: gears.example.org}\nspec:\n  group: example.org\n  names: {kind: Gear, plural: gears}\n  scope: Cluster\n  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]\n---\napiVersion: example.org/v1\nkind: Gear\nmetadata: {name: one}\nspec: {teeth: 9}\n";
     const OBJECTS: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web, annotations: {pleach.dev/prune: disabled}}\ndata: {k: \"a\\nb\"}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: web}\nstringData: {password: hunter22}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: bad name}\n";

@@ -20,14 +20,14 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
 use serde_json::json;
 
-use super::lines::{Copied, Lines};
 use super::source::is_template;
+use super::source_map::{Copied, Lines};
 use super::{filters, formatter};
-use crate::finding::{Finding, Kind};
-use crate::object::Origin;
-use crate::repo::{
+use crate::config::{
     FileTree, MOST_BYTES, MOST_ENTRIES, ResolvedEnvironment, ResolvedRelease, TreeKind, is_too_deep,
 };
+use crate::finding::{Finding, Kind};
+use crate::object::Origin;
 
 /// Folder of the shared macros.
 const TEMPLATES: &str = "templates";

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::repo::MemoryTree;
+use crate::config::MemoryTree;
 
 fn render_one(template: &str) -> Rendered {
     let release = samples::release(

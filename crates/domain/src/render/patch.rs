@@ -7,10 +7,10 @@ use json_patch::PatchOperation as Operation;
 use serde_json::Value;
 
 use super::strategic;
+use crate::config::{Matcher, Patch, PatchChange};
 use crate::finding::{Finding, Kind};
 use crate::kinds::Schema;
 use crate::object::ObjectId;
-use crate::repo::{Matcher, Patch, PatchChange};
 
 /// Maximum memory of an object while operations run, in bytes. Moved values count, too. Repeated
 /// copies of an object into itself would double it each time.
@@ -188,8 +188,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::Selector;
     use crate::object::Origin;
-    use crate::repo::Selector;
 
     fn selector(kind: &str, group: Option<&str>, name: Option<&str>) -> Selector {
         Selector {

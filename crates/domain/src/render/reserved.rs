@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use super::post::escape;
+use super::normalize::escape;
 use super::source::Place;
+use crate::config::Sequence;
 use crate::finding::{Finding, Kind};
 use crate::object::{ObjectId, annotations, labels};
 use crate::order::ReadinessDemand;
-use crate::repo::Sequence;
 
 /// Prefix of pleach's own labels and annotations.
 const PREFIX: &str = "pleach.dev/";

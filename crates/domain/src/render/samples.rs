@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use crate::inventory::{ReleaseName, Store};
-use crate::object::Origin;
-use crate::repo::{
+use crate::config::{
     ClusterRef, PrunePolicy, ResolvedEnvironment, ResolvedRelease, SyncPolicy, VersionPolicy,
 };
+use crate::inventory::{ReleaseName, Store};
+use crate::object::Origin;
 use crate::values::Values;
 
 /// Returns environment `test` for Kubernetes 1.36.
@@ -68,6 +68,6 @@ pub(super) fn release(name: &str, files: &[&str], values: Value) -> ResolvedRele
         moved_from: None,
         block_uninstall: Vec::new(),
         versions: VersionPolicy::default(),
-        sequence: crate::repo::Sequence::default(),
+        sequence: crate::config::Sequence::default(),
     }
 }

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::source::Written;
+use crate::config::nearest;
 use crate::kinds::{History, KindTable, Schema, Scope};
 use crate::object::{ApiVersion, GroupKind, Gvk};
-use crate::repo::nearest;
 
 /// Lookup result for a kind at a version.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
 use super::identity::article;
-use super::post::escape;
+use super::normalize::escape;
 use super::source::Place;
 use crate::finding::{Finding, Kind};
 use crate::object::{ObjectId, from_base64};

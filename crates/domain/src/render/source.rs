@@ -9,11 +9,11 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use super::engine::{Engine, Library};
-use super::lines::Lines;
+use super::source_map::Lines;
+use crate::config::{FileTree, ResolvedEnvironment, ResolvedRelease};
 use crate::finding::{Finding, Kind};
 use crate::object::yaml::{self, Node, YamlError};
 use crate::object::{Manifest, ObjectId, Origin};
-use crate::repo::{FileTree, ResolvedEnvironment, ResolvedRelease};
 
 /// Returns whether a file is a template.
 pub(crate) fn is_template(file: &str) -> bool {

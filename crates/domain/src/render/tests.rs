@@ -5,10 +5,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::config::{MemoryTree, Patch, PatchChange, RecordingTree, Selector, StageRule};
 use crate::inventory::Store;
 use crate::object::labels;
 use crate::order::StageName;
-use crate::repo::{MemoryTree, Patch, PatchChange, RecordingTree, Selector, StageRule};
 
 fn table() -> KindTable {
     KindTable::for_minor("1.36").unwrap()
@@ -444,11 +444,14 @@ struct Counting {
 }
 
 impl FileTree for Counting {
-    fn list(&self, folder: &str) -> Result<Vec<crate::repo::TreeEntry>, crate::repo::TreeError> {
+    fn list(
+        &self,
+        folder: &str,
+    ) -> Result<Vec<crate::config::TreeEntry>, crate::config::TreeError> {
         self.tree.list(folder)
     }
 
-    fn read(&self, file: &str) -> Result<Bytes, crate::repo::TreeError> {
+    fn read(&self, file: &str) -> Result<Bytes, crate::config::TreeError> {
         *self.reads.borrow_mut().entry(file.to_owned()).or_default() += 1;
         self.tree.read(file)
     }
@@ -487,7 +490,7 @@ fn every_file_is_read_once_and_shared_templates_too() {
     assert_eq!(origins, names);
     let mut reads = counting.reads.into_inner();
     // The schema is read, but does not exist.
-    let schema = reads.remove(&hide::schema_file(&release));
+    let schema = reads.remove(&secret_values::schema_file(&release));
     assert_eq!(schema, Some(1));
     assert_eq!(reads.len(), 101);
     assert!(reads.values().all(|count| *count == 1), "{reads:?}");

@@ -8,10 +8,10 @@ use jsonschema::{ValidationError, Validator};
 use serde_json::Value;
 
 use super::Values;
+use crate::config::nearest;
 use crate::finding::{Finding, Kind};
 use crate::object::Origin;
 use crate::object::yaml::{self, Node};
-use crate::repo::nearest;
 
 /// Placeholder for a value in messages.
 const MASK: &str = "the value";

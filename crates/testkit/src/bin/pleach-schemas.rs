@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use pleach_domain::repo::format;
+use pleach_domain::config::format;
 use pleach_testkit::schemas::{FORMER, published_kinds, served_kinds};
 
 #[tokio::main]

@@ -1,15 +1,15 @@
 //! Preview as a self-contained HTML page without scripts.
 
 use minijinja::{Environment, Value, context};
+use pleach_domain::diff::labels::{meanwhile, remarks, title, versions};
 use pleach_domain::diff::text::ObjectDiff;
-use pleach_domain::diff::words::{meanwhile, remarks, title, versions};
 use pleach_domain::finding::Finding;
-use pleach_domain::plain::clipped;
 use pleach_domain::preview::words::{
     about, as_shown, binding, compared, in_cluster, other_than, refused, subjects, unknown,
     without_effect,
 };
 use pleach_domain::preview::{Preview, ReleasePreview, worst_risk};
+use pleach_domain::sanitize::clipped;
 
 use crate::cli::format::findings::plain;
 

@@ -15,9 +15,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
 use super::Environment;
-use crate::engine::controller::assigned::Assigned;
+use crate::engine::controller::assignment::Assigned;
 use crate::engine::controller::held::{Former, complete};
-use crate::engine::controller::recollection::{Question, Recalled};
+use crate::engine::controller::history_lookup::{Question, Recalled};
 use crate::engine::sync::is_cluster;
 use crate::engine::sync::state::{self, Search};
 use crate::engine::words;

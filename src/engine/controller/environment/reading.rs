@@ -7,7 +7,7 @@ use pleach_domain::observe::ClusterId;
 use tokio::time::{Instant, timeout};
 
 use super::{AGAIN, Environment, LIMIT};
-use crate::engine::controller::assigned::{Assigned, Assignment};
+use crate::engine::controller::assignment::{Assigned, Assignment};
 use crate::engine::controller::held::{Former, complete, hold_of};
 use crate::engine::controller::read::{Hold, Known, Read, Which};
 use crate::engine::controller::{ControllerEvent, SourcePolicy};

@@ -2,17 +2,17 @@
 
 use std::process::Command;
 
+use pleach_domain::config::controller::{Branches, Minimum, Reserved};
 use pleach_domain::inventory::HEARTBEAT;
-use pleach_domain::repo::controller::{Branches, Minimum, Reserved};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::engine::bounded_render::RenderSlots;
 use crate::engine::controller::Fetching;
+use crate::engine::controller::concurrency::Sights;
 use crate::engine::controller::drift::Watches;
 use crate::engine::controller::read::Reading;
-use crate::engine::controller::sight::Sights;
-use crate::engine::controller::{Listener, last};
+use crate::engine::controller::{Listener, self_update};
 use crate::engine::fetching::Fetcher;
 use crate::engine::lease::Peers;
 use crate::engine::sync::Claim;
@@ -35,7 +35,7 @@ fn shared() -> Shared {
             local: None,
         },
         watches,
-        last: last::Last::of(None),
+        last: self_update::Last::of(None),
         sights: Sights::new(listener),
         histories: Arc::new(tokio::sync::Semaphore::new(1)),
         reading: Reading {

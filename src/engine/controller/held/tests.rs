@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use pleach_domain::config::MemoryTree;
 use pleach_domain::inventory::ReleaseName;
-use pleach_domain::repo::MemoryTree;
 
 use super::*;
 use crate::engine::load::read_each;

@@ -5,8 +5,8 @@ pub(in crate::engine::controller) mod slots;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_domain::plain::one_line;
-use pleach_domain::repo::controller::Disk;
+use pleach_domain::config::controller::Disk;
+use pleach_domain::sanitize::one_line;
 use tokio::sync::{Mutex, Semaphore};
 
 use self::slots::{Author, Slots};

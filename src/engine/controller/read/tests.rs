@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use pleach_domain::config::controller::ClaimKey;
 use pleach_domain::render::answer::write;
-use pleach_domain::repo::controller::ClaimKey;
 use serde_json::json;
 
 use super::*;

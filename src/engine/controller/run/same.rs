@@ -4,14 +4,14 @@
 
 use std::collections::BTreeSet;
 
-use pleach_domain::depends::Needed;
+use pleach_domain::config::{
+    ClusterRef, Consent, ResolvedEnvironment, ResolvedRelease, Selector, SyncPolicy,
+};
+use pleach_domain::dependencies::Needed;
 use pleach_domain::ignore::FieldPattern;
 use pleach_domain::object::{Digest, Manifest, ObjectId, SecretField};
 use pleach_domain::plan::Heir;
 use pleach_domain::render::Rendered;
-use pleach_domain::repo::{
-    ClusterRef, Consent, ResolvedEnvironment, ResolvedRelease, Selector, SyncPolicy,
-};
 
 use crate::engine::load::Loaded;
 use crate::engine::planning::heirs_within;

@@ -8,11 +8,11 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::engine::bounded_render::RenderSlots;
 use crate::engine::controller::Fetching;
+use crate::engine::controller::concurrency::Sights;
 use crate::engine::controller::drift::Watches;
-use crate::engine::controller::last::Last;
+use crate::engine::controller::known_environments::Recalled;
 use crate::engine::controller::read::Reading;
-use crate::engine::controller::recall::Recalled;
-use crate::engine::controller::sight::Sights;
+use crate::engine::controller::self_update::Last;
 use crate::engine::controller::{Listener, SourcePolicy, source};
 use crate::engine::fetching::Fetcher;
 use crate::engine::lease::Peers;
@@ -21,8 +21,8 @@ use crate::io::cluster::Connection;
 use crate::io::git::budget::Budget;
 use crate::io::git::mirror::Mirror;
 use crate::io::git::remote::{Auth, Remote};
+use pleach_domain::config::controller::{Branches, Minimum, Reserved};
 use pleach_domain::inventory::Source;
-use pleach_domain::repo::controller::{Branches, Minimum, Reserved};
 
 /// Creates the shared resources, and the receiver of events.
 fn shared() -> (Shared, mpsc::Receiver<ControllerEvent>) {

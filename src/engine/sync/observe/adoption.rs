@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use pleach_domain::deployer::{KnownOwner, Owner, OwnerKind, OwnerState};
 use pleach_domain::diff::ownership;
+use pleach_domain::foreign_tools::{KnownOwner, Owner, OwnerKind, OwnerState};
 use pleach_domain::object::{Manifest, ObjectId, managers};
 use pleach_domain::observe::{Live, Observed, Prediction};
 use pleach_domain::plan::{Desired, Policy, is_foreign, owners_of, takes_over};

@@ -2,7 +2,7 @@
 //! conversion webhooks.
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::definition::{Instances, Survey, is_definition, with_conversion};
+use pleach_domain::crd::{Instances, Survey, is_definition, with_conversion};
 use pleach_domain::object::{Manifest, ObjectId, ServiceRef};
 use pleach_domain::observe::{Observed, Prediction};
 use pleach_domain::order::pointed_at;

@@ -12,7 +12,7 @@ use pleach_domain::plan::Desired;
 use super::{CONCURRENCY, Reader, failed_listing, namespaces};
 use crate::engine::sync::absent::confirmed_absent;
 use crate::engine::sync::error::SyncError;
-use crate::engine::sync::reach::Reach;
+use crate::engine::sync::rbac_scope::Reach;
 use crate::engine::sync::state::Named;
 use crate::io::cluster::{Class, ClusterError, MetaList, ResourcePath, Selector};
 

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _};
+use pleach_domain::config::RuntimeObject;
 use pleach_domain::inventory::{Entry, EntryState};
 use pleach_domain::object::{Manifest, ObjectId};
 use pleach_domain::observe::{Discovery, LiveMeta, Observed};
 use pleach_domain::plan::Desired;
-use pleach_domain::repo::RuntimeObject;
 
 use super::{CONCURRENCY, Reader, ends_observation};
 use crate::engine::sync::error::SyncError;

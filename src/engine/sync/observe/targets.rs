@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use pleach_domain::config::Selector;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::object::ObjectId;
 use pleach_domain::observe::{Live, Observed};
 use pleach_domain::plan::Desired;
-use pleach_domain::repo::Selector;
 
 use super::{Reader, ends_observation};
 use crate::engine::sync::error::SyncError;

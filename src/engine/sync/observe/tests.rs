@@ -1,10 +1,10 @@
 //! Early end of an observation, and its number of concurrent requests.
 
+use pleach_domain::config::Sequence;
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{Entry, ReleaseName};
 use pleach_domain::observe::{ClusterId, Discovery};
 use pleach_domain::plan::{Digests, Terms};
-use pleach_domain::repo::Sequence;
 use serde_json::json;
 
 use super::*;

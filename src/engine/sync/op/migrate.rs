@@ -253,7 +253,7 @@ struct Rewriting {
 
 impl Rewriting {
     fn new(definition: &Value, from: &[String], to: &str) -> Result<Self, Failure> {
-        let stored = pleach_domain::definition::storage(definition);
+        let stored = pleach_domain::crd::storage(definition);
         if stored != Some(to) {
             return Err(Failure::new(
                 FailureKind::Conflict,

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
+use pleach_domain::config::Count;
 use pleach_domain::object::ObjectId;
 use pleach_domain::plan::{Deletion, Step};
-use pleach_domain::repo::Count;
 use tokio::time::Instant;
 
 use super::{Operator, failure};

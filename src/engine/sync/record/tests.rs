@@ -106,7 +106,7 @@ fn desired() -> Desired {
         ignored: pleach_domain::ignore::Ignored::default(),
         findings: Vec::new(),
         terms: Terms::default(),
-        sequence: pleach_domain::repo::Sequence::default(),
+        sequence: pleach_domain::config::Sequence::default(),
     }
 }
 

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use super::grace::Grace;
 use super::symptoms::Symptoms;
 use super::{LONGEST, Progress, REMINDER, Since, Waiter, duration};
-use crate::engine::sync::hub::{Seen, describe};
 use crate::engine::sync::op;
 use crate::engine::sync::report::{Failure, FailureKind};
+use crate::engine::sync::watch_cache::{Seen, describe};
 use crate::io::cluster::{Class, ResourcePath};
 
 /// Time for a watch to show our write, after which the object is read by name.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use pleach_domain::config::Count;
 use pleach_domain::object::ObjectId;
-use pleach_domain::repo::Count;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 

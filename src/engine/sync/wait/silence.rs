@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pleach_domain::definition::declares_status;
+use pleach_domain::crd::declares_status;
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::object::ObjectId;
 use pleach_domain::plan::{Op, Step};

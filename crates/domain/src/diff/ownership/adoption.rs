@@ -11,8 +11,8 @@
 use serde_json::{Value, json};
 
 use super::{FieldSet, entries, fields_of, is_main_resource, manager_of};
-use crate::deployer::MADE_UP_MANAGER;
 use crate::diff::locate;
+use crate::foreign_tools::MADE_UP_MANAGER;
 use crate::ignore::{self, FieldPattern};
 use crate::object::{FieldPath, PathSegment, annotations};
 

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use crate::diff::fields::Scope;
     use crate::diff::masking::Masker;
-    use crate::diff::pairing::{Former, Moved};
+    use crate::diff::renames::{Former, Moved};
     use crate::diff::text::{Note, ObjectDiff, Sides, View};
     use crate::object::{DigestKey, ObjectId, Secrecy};
     use crate::plan::Action;

@@ -3,7 +3,7 @@
 use semver::Version;
 
 use super::DEPLOYMENT;
-use crate::repo::{self, MemoryTree};
+use crate::config::{self, MemoryTree};
 
 /// Returns the errors of a bundle as `file:line code: message`.
 fn refused(bundle: &str) -> Vec<String> {
@@ -25,7 +25,7 @@ fn refused(bundle: &str) -> Vec<String> {
         ("manifests/web/v1.0.0/a.yaml", DEPLOYMENT.to_owned()),
     ];
     let tree = MemoryTree::new(files.map(|(path, text)| (path.to_owned(), text)));
-    let resolved = repo::resolve(&tree, "dev", &Version::new(0, 1, 0));
+    let resolved = config::resolve(&tree, "dev", &Version::new(0, 1, 0));
     let findings = resolved.err().unwrap_or_default();
     let shown = findings.iter().map(|finding| {
         let place = finding.place.as_ref().unwrap();

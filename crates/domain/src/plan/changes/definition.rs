@@ -2,7 +2,7 @@
 //! client could apply afterwards.
 
 use super::emit::change;
-use crate::definition::{
+use crate::crd::{
     Instances, ends_conversion, has_version, is_definition, kept, rewritten_before, storage,
     stored, unconverted, versions,
 };

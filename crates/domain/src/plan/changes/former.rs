@@ -12,7 +12,7 @@ use crate::inventory::EntryState;
 use crate::object::{Manifest, ObjectId, ServiceRef};
 use crate::observe::{ApiRefusal, DesiredDigest, Prediction, Unverified};
 use crate::plan::edges::{answering, registered};
-use crate::plan::superseded;
+use crate::plan::stale_registrations;
 
 /// Prefix of the server's message about fields that a CRD lacks.
 const UNKNOWN_FIELD: &str = "failed to create typed patch object";
@@ -124,7 +124,7 @@ fn goes_before(ctx: &Ctx<'_>, webhook: &str) -> bool {
         let is_ours = entry.is_some_and(|entry| entry.state == EntryState::Applied);
         let mut services = one.services.iter();
         is_ours
-            && (superseded::taken_over(ctx, one).is_some()
+            && (stale_registrations::taken_over(ctx, one).is_some()
                 || services.any(|service| goes_with(ctx, service)))
     })
 }
@@ -132,7 +132,7 @@ fn goes_before(ctx: &Ctx<'_>, webhook: &str) -> bool {
 /// Returns whether all pods behind a Service are replaced by this version, or
 /// an unfinished run already started that.
 fn goes_with(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
-    let behind = superseded::behind(ctx, service);
+    let behind = stale_registrations::behind(ctx, service);
     let is_begun = is_begun(ctx);
     let mut workloads = behind.iter();
     !behind.is_empty() && workloads.all(|workload| is_begun || is_changed(ctx, workload))

@@ -11,7 +11,7 @@ pub(in crate::plan) use stateful::taken_along;
 
 use super::emit::{block, change, create};
 use super::refusal;
-use crate::definition::covers;
+use crate::crd::covers;
 use crate::finding::{Finding, Kind};
 use crate::object::{FieldPath, Manifest, ObjectId, annotations};
 use crate::observe::{ApiRefusal, LiveMeta};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::config::well_known_group;
 use crate::doctor::address;
 use crate::finding::{Finding, Kind};
 use crate::ignore::FieldPattern;
@@ -10,7 +11,6 @@ use crate::object::{FieldPath, Gvk, Manifest};
 use crate::observe::{ApiRefusal, Escalation, FieldConflict, LiveMeta, MissingRule, Served};
 use crate::plan::draft::Ctx;
 use crate::plan::ownership;
-use crate::repo::well_known_group;
 
 /// Returns whether a CRD of the release serves the manifest's kind at its
 /// version.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::needs::{Dependencies, Joint, Needs};
 use super::reverse::{is_served, is_workload};
-use crate::definition::is_definition;
+use crate::crd::is_definition;
 use crate::object::ObjectId;
 use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::needs::{Dependencies, Joint, Needs};
-use crate::definition::is_definition;
+use crate::crd::is_definition;
 use crate::finding::{Finding, Kind};
 use crate::inventory::EntryState;
 use crate::object::ObjectId;

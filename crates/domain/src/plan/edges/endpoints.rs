@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::first_step_of;
 use super::reverse::Turned;
-use crate::definition::is_definition;
+use crate::crd::is_definition;
 use crate::object::{ObjectId, ServiceRef};
 use crate::order::{ReadinessDemand, StageName};
 use crate::plan::draft::{Ctx, Draft};

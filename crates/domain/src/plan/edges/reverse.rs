@@ -15,13 +15,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::needs::{Dependencies, Dependency};
-use crate::definition::is_definition;
+use crate::config::semantic;
+use crate::crd::is_definition;
 use crate::object::ObjectId;
 use crate::observe::{Prediction, Served, Unverified};
 use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Action, EdgeReason, Need};
-use crate::repo::semantic;
 
 /// Dependencies with a reversed order.
 #[derive(Default)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::config::{CopyRule, MoveRule};
 use crate::finding::{Finding, Kind};
 use crate::object::{Manifest, ObjectId};
 use crate::observe::{LiveMeta, Observed};
@@ -9,7 +10,6 @@ use crate::order::StageName;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Action, Desired, EdgeReason, Need, Op, StepId};
 use crate::plan::overlays::Progress;
-use crate::repo::{CopyRule, MoveRule};
 use crate::state_objects::{self, holds_state, is_named_as_state};
 
 /// `ConfigMap` that the cluster creates in every namespace.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::definition::is_definition;
+use crate::crd::is_definition;
 use crate::object::{ApiVersion, Gvk, Manifest, ObjectId};
 
 /// Kinds, namespaces and Services that do not exist when a release is planned.

@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::config::Count;
 use crate::diff::ownership::FieldSet;
 use crate::gate::Gate;
 use crate::ignore::FieldPattern;
 use crate::object::{Digest, FieldPath, ObjectId, canonical_json};
 use crate::observe::{DesiredDigest, FieldConflict};
 use crate::plan::{Deletion, Propagation};
-use crate::repo::Count;
 
 /// Operation of a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::wanted::{Begin, End, Role, Wanted};
 use super::{hand_over, lift};
+use crate::config::{Count, RolloutRule, StageRule};
 use crate::finding::{Finding, Kind};
 use crate::object::ObjectId;
 use crate::observe::{Live, Prediction};
@@ -20,7 +21,6 @@ use crate::overlay::{OnFailure, OverlayId};
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::model::{Action, EdgeReason, Need, NonSecret, Op, StepId, Until};
 use crate::plan::verify::reached;
-use crate::repo::{Count, RolloutRule, StageRule};
 
 /// Time for which pods must stay ready: a status about to change looks correct
 /// for a moment.

@@ -4,6 +4,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::rollout;
+use crate::config::{OverlayRule, ScaleRule, Selector, StageRule};
 use crate::finding::{Finding, Kind};
 use crate::object::{Manifest, ObjectId};
 use crate::observe::Live;
@@ -13,7 +14,6 @@ use crate::plan::changes::ready;
 use crate::plan::draft::{Ctx, Draft};
 use crate::plan::handover::pods;
 use crate::plan::model::{Desired, Need, NonSecret, StepId, Until};
-use crate::repo::{OverlayRule, ScaleRule, Selector, StageRule};
 use crate::state_objects;
 
 /// End of a temporary change.

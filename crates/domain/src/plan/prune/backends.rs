@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::service_ref;
 use super::verdict::consent;
-use crate::definition::{converter, is_definition};
+use crate::crd::{converter, is_definition};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{EntryState, Override};
 use crate::object::{Manifest, ObjectId, ServiceRef, annotations};

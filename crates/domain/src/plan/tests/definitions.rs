@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use super::scene::{MANAGER, Scene};
 use super::server::entry;
 use super::{edges, lines};
-use crate::definition::{Instances, Misfit, Sighting};
+use crate::config::MigrationRule;
+use crate::crd::{Instances, Misfit, Sighting};
 use crate::object::{FieldPath, ObjectId, Origin};
 use crate::observe::{Live, Prediction};
 use crate::plan::{Action, Body, Op, Plan};
-use crate::repo::MigrationRule;
 
 const CRD: &str = "CustomResourceDefinition.apiextensions.k8s.io/things.example.org";
 

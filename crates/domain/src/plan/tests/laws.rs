@@ -271,7 +271,7 @@ fn edges_of(count: usize) -> usize {
         ));
     }
     let plan = scene
-        .policy(|policy| policy.prune.max = crate::repo::PruneMax::Percent(100))
+        .policy(|policy| policy.prune.max = crate::config::PruneMax::Percent(100))
         .plan();
     assert!(
         plan.findings.iter().all(|finding| !finding.is_error()),

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::changes;
 use super::scene::Scene;
-use crate::deployer::{Owner, OwnerKind, OwnerState};
+use crate::foreign_tools::{Owner, OwnerKind, OwnerState};
 use crate::inventory::{EntryState, ReleaseName};
 use crate::object::labels;
 use crate::plan::{Action, Cause, Op, Plan, Precondition, takes_over};

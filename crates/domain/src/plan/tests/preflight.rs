@@ -6,14 +6,14 @@ use semver::VersionReq;
 use super::WIDGETS;
 use super::removal::by_command;
 use super::scene::Scene;
-use crate::depends::{Hindrance, NOT_READY, STILL_NEEDED};
+use crate::config::KnownVersion;
+use crate::config::format::Rollback;
+use crate::dependencies::{Hindrance, NOT_READY, STILL_NEEDED};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Installed, ReleaseName, Store};
 use crate::object::{GroupKind, Origin};
 use crate::observe::{ClusterId, Escalation, MissingGrant, Observed};
 use crate::plan::{Action, Consented, Direction, Plan, Removal};
-use crate::repo::KnownVersion;
-use crate::repo::format::Rollback;
 
 fn rollback(from: &str, to: &str) -> Rollback {
     Rollback {

@@ -5,11 +5,11 @@ use serde_json::json;
 
 use super::scene::Scene;
 use super::{edges, lines, position};
+use crate::config::{Protect, PruneMax};
 use crate::inventory::{EntryState, Memory, RememberedStage};
 use crate::object::labels;
 use crate::observe::Listing;
 use crate::plan::{Action, Change, Grant, Op, Plan, Precondition, Propagation};
-use crate::repo::{Protect, PruneMax};
 
 const OLD: &str = "ConfigMap/web/old: {}";
 const KEY: &str = "ConfigMap/web/old";

@@ -6,11 +6,11 @@ use serde_json::json;
 
 use super::scene::Scene;
 use super::{NOTED_WIDGETS, edges, lines};
+use crate::config::Selector;
+use crate::config::format::Rollback;
 use crate::observe::{ApiRefusal, Prediction, Unverified};
 use crate::order::StageName;
 use crate::plan::{Action, Plan, StepId};
-use crate::repo::Selector;
-use crate::repo::format::Rollback;
 
 const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{name: OLD, clientConfig: {service: {namespace: web, name: api}}, rules: [{apiGroups: [example.org], resources: [widgets]}]}]}";
 const API: &str = "Deployment.apps/web/api: {spec: {replicas: 2, template: {metadata: {labels: {app: api}}, spec: {volumes: [{configMap: {name: c}}], image: OLD}}}}";

@@ -14,7 +14,8 @@ use semver::VersionReq;
 use serde_json::{Value, json};
 
 use super::server;
-use crate::deployer::{KnownOwner, Owner, OwnerState};
+use crate::config::{Consent, Protect, PrunePolicy, RuntimeObject, VersionPolicy};
+use crate::foreign_tools::{KnownOwner, Owner, OwnerState};
 use crate::ignore::Ignored;
 use crate::inventory::{
     Attempt, AttemptResult, Entry, EntryState, FieldKey, OwnedFields, ReleaseName, Store,
@@ -28,7 +29,6 @@ use crate::observe::{
 };
 use crate::plan::draft::Ctx;
 use crate::plan::{Desired, Digests, Plan, Policy, Removal, Terms, plan, remove};
-use crate::repo::{Consent, Protect, PrunePolicy, RuntimeObject, VersionPolicy};
 
 pub(super) const MANAGER: &str = "pleach/e.r";
 
@@ -106,7 +106,7 @@ impl Scene {
                 ignored: Ignored::default(),
                 findings: Vec::new(),
                 terms: Terms::default(),
-                sequence: crate::repo::Sequence::default(),
+                sequence: crate::config::Sequence::default(),
             },
             observed: Observed::of(
                 ClusterId("cluster".to_owned()),

@@ -6,10 +6,10 @@ use rstest::rstest;
 
 use super::scene::Scene;
 use super::{changes, edges, step_of};
+use crate::config::format::Rollback;
 use crate::finding::Finding;
 use crate::order::StageName;
 use crate::plan::{Plan, StepId, Until};
-use crate::repo::format::Rollback;
 
 const WORKLOAD_FIRST: &str = "Deployment.apps/web/api -> Service/web/api: Ready Selects";
 const SERVICE_FIRST: &str = "Service/web/api -> Deployment.apps/web/api: Applied Selects";

@@ -8,12 +8,12 @@ use serde_json::json;
 
 use super::scene::Scene;
 use super::{NOTED_WIDGETS, lines};
+use crate::config::format::Rollback;
+use crate::config::{Count, RolloutRule, StageRule};
 use crate::inventory::{Outcome, Run};
 use crate::order::StageName;
 use crate::overlay::OnFailure;
 use crate::plan::{Course, Op, Plan, StepId, Until};
-use crate::repo::format::Rollback;
-use crate::repo::{Count, RolloutRule, StageRule};
 
 const AGENT: &str = "DaemonSet.apps/web/agent: {spec: {selector: {matchLabels: {app: agent}}, template: {metadata: {labels: {app: agent}}, image: OLD}}}";
 const CONTROLLER: &str = "Deployment.apps/web/controller: {spec: {replicas: 2, selector: {matchLabels: {app: controller}}, template: {metadata: {labels: {app: controller}}, image: OLD}}}";

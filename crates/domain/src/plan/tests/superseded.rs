@@ -4,9 +4,9 @@ use rstest::rstest;
 
 use super::scene::Scene;
 use super::{WIDGETS, changes, edges, lines, position};
+use crate::config::format::Rollback;
 use crate::observe::{ApiRefusal, Prediction};
 use crate::plan::{Grant, Op, Plan};
-use crate::repo::format::Rollback;
 
 const OLD: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/old";
 const NEW: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/new";

@@ -19,11 +19,14 @@ pub(super) fn by_user(value: &Value) -> Option<String> {
 }
 
 /// Finds the condition or status word that reports a paused object. A word does
-/// not count if the spec already resumes the object.
+/// not count if the spec already resumes the object. Words about parts count if
+/// there are no conditions.
 pub(super) fn by_status(value: &Value, conditions: &[Condition<'_>]) -> Option<String> {
     let is_resumed = || FIELDS.iter().any(|field| value["spec"][*field] == false);
     of_conditions(conditions).or_else(|| {
+        let parts = status::states_of_parts(value).filter(|_| conditions.is_empty());
         status::states(value)
+            .chain(parts)
             .find(|state| state.meaning() == Some(Meaning::Paused) && !is_resumed())
             .map(|state| state.line(value))
     })
@@ -47,7 +50,9 @@ fn of_conditions(conditions: &[Condition<'_>]) -> Option<String> {
     let paused = conditions.iter().find(|condition| {
         let is_paused = || words::reason(condition.reason()) == Some(Meaning::Paused);
         match sense(condition.name()) {
-            Sense::Paused => condition.is_true(),
+            Sense::Paused => {
+                condition.is_true() && words::reason(condition.reason()) != Some(Meaning::Failed)
+            }
             Sense::Good(_) => !condition.is_true() && is_paused(),
             Sense::Progressing => is_paused(),
             Sense::Failed

@@ -54,6 +54,11 @@ impl State<'_> {
         words::state(self.word)
     }
 
+    /// Returns whether the word is one of some lower-case words.
+    pub(super) fn is_any(&self, of: &[&str]) -> bool {
+        of.iter().any(|word| self.word.eq_ignore_ascii_case(word))
+    }
+
     /// Formats `phase Failed: message`.
     pub(super) fn line(&self, value: &Value) -> String {
         let Self { field, word } = self;
@@ -87,7 +92,7 @@ pub(super) fn states(value: &Value) -> impl Iterator<Item = State<'_>> {
 
 /// Returns the state words of parts: other fields whose name ends with one of
 /// the names, and outcomes.
-fn states_of_parts(value: &Value) -> impl Iterator<Item = State<'_>> {
+pub(super) fn states_of_parts(value: &Value) -> impl Iterator<Item = State<'_>> {
     let fields = value["status"].as_object().into_iter().flatten();
     fields.filter_map(|(key, field)| {
         let words = words::words(key);
@@ -173,7 +178,8 @@ fn trouble_of_component(key: &str, component: &Value) -> Vec<Trouble> {
         let is_false = flag(component.get(name)?) == Some(false);
         is_false.then(|| Trouble::in_progress(format!("{key}.{name} is false")))
     });
-    states.chain(flags).chain(shortfalls(component)).collect()
+    let others = shortfalls(component).into_iter().chain(errors(component));
+    states.chain(flags).chain(others).collect()
 }
 
 /// Returns the trouble of parts, which counts if no condition is about the
@@ -196,7 +202,9 @@ pub(super) fn trouble_of_parts(value: &Value) -> Vec<Trouble> {
 fn errors(status: &Value) -> Vec<Trouble> {
     let errors = ERRORS.iter().filter_map(|key| {
         let text = match &status[*key] {
-            Value::String(text) if !text.is_empty() => format!("{key}: {text}"),
+            Value::String(text) if !text.is_empty() && !text.eq_ignore_ascii_case("none") => {
+                format!("{key}: {text}")
+            }
             Value::Array(items) if !items.is_empty() => format!("{} {key}", items.len()),
             Value::Object(fields) if !fields.is_empty() => {
                 match fields.get("message").and_then(Value::as_str) {

@@ -21,9 +21,18 @@ fn judged(rest: Value) -> (Readiness, String) {
     check("example.org/v1", "Widget", rest)
 }
 
+/// Judges conditions without other fields of a status.
+fn check_conditions(cases: impl IntoIterator<Item = (&'static str, Readiness)>) {
+    for (text, expected) in cases {
+        let status = json!({"conditions": conditions(text)});
+        let (found, message) = judged(json!({"status": status}));
+        assert_eq!(found, expected, "{text}: {message}");
+    }
+}
+
 #[test]
 fn conditions_alone() {
-    for (text, expected) in [
+    check_conditions([
         ("", Current),
         ("Ready=True", Current),
         ("Available=True", Current),
@@ -96,6 +105,12 @@ fn conditions_alone() {
         ("Ready=True Scaling=True", Current),
         ("Ready=True Succeeded=False:UpdateInProgress", InProgress),
         ("Ready=True Active=False:InvalidConfig", Current),
+    ]);
+}
+
+#[test]
+fn conditions_together() {
+    check_conditions([
         // Conditions about the newest spec, with conditions about the whole.
         ("Available=True Reconciled=False:ReconcileError", Failed),
         ("Healthy=True ReconcileSuccess=False", InProgress),
@@ -132,11 +147,7 @@ fn conditions_alone() {
         ("Degraded=True Progressing=True", InProgress),
         ("Ready=False:InstallFailed Reconciling=True", InProgress),
         ("Stalled=True Reconciling=True", Failed),
-    ] {
-        let status = json!({"conditions": conditions(text)});
-        let (found, message) = judged(json!({"status": status}));
-        assert_eq!(found, expected, "{text}: {message}");
-    }
+    ]);
 }
 
 /// Judges statuses of objects that want three replicas.
@@ -232,6 +243,7 @@ fn words_of_a_status() {
         ),
         (json!({"error": "no disk"}), Failed, "error: no disk"),
         (json!({"error": ""}), Current, ""),
+        (json!({"error": "None"}), Current, ""),
         (json!({"errors": [{}]}), Failed, "1 errors"),
         (
             json!({"error": {"message": "no disk"}}),
@@ -370,6 +382,11 @@ fn words_of_components_count_if_nothing_is_about_the_whole() {
             Current,
             "",
         ),
+        (
+            json!({"byPod": [{"errors": []}, {"errors": [{"code": "parse"}]}]}),
+            Failed,
+            "1 errors",
+        ),
         (json!({"lastBackup": {"phase": "Failed"}}), Current, ""),
         (
             json!({"upgradeHistory": [{"state": "Failed"}]}),
@@ -391,6 +408,29 @@ fn an_operator_with_ansible_reports_a_run_by_a_message() {
         let status = json!({"conditions": [condition]});
         let (found, message) = judged(json!({"status": status}));
         assert_eq!(found, expected, "{message}");
+    }
+}
+
+#[test]
+fn a_task_is_ready_when_it_has_finished() {
+    let running = conditions("Created=True Running=True");
+    let complete = conditions("Running=True Complete=True");
+    for (kind, status, expected) in [
+        ("DatabaseBackup", json!({"phase": "Running"}), InProgress),
+        ("DatabaseBackup", json!({"phase": "Completed"}), Current),
+        (
+            "DataJob",
+            json!({"jobStatus": {"state": "RUNNING"}}),
+            InProgress,
+        ),
+        ("DataJob", json!({"conditions": running}), InProgress),
+        ("DataJob", json!({"conditions": complete}), Current),
+        ("Database", json!({"phase": "Running"}), Current),
+        ("Database", json!({"conditions": running}), Current),
+        ("BackupSchedule", json!({"phase": "Running"}), Current),
+    ] {
+        let (found, message) = check("example.org/v1", kind, json!({"status": status}));
+        assert_eq!(found, expected, "{kind} {status}: {message}");
     }
 }
 
@@ -588,6 +628,14 @@ fn paused_objects_are_ready_with_a_note() {
             json!({"status": {"phase": "Suspended"}}),
             "paused: phase Suspended",
         ),
+        (
+            json!({"status": {"lifecycleState": "SUSPENDED"}}),
+            "paused: lifecycleState SUSPENDED",
+        ),
+        (
+            json!({"status": {"conditions": conditions("Stopped=True Ready=False")}}),
+            "paused: Stopped=True",
+        ),
     ] {
         assert_eq!(
             judged(rest.clone()),
@@ -599,6 +647,7 @@ fn paused_objects_are_ready_with_a_note() {
         json!({"spec": {"paused": false}, "status": unready}),
         json!({"metadata": {"annotations": {"example.org/paused": "false"}}, "status": unready}),
         json!({"status": {"conditions": conditions("Paused=False Failed=True")}}),
+        json!({"status": {"conditions": conditions("Stopped=True:Crashed Failed=True")}}),
     ] {
         assert_eq!(judged(rest.clone()).0, Failed, "{rest}");
     }

@@ -39,7 +39,9 @@ pub(super) enum Weight {
 
 const GOOD: &[&str] = &[
     "accepted",
+    "accomplished",
     "admitted",
+    "adopted",
     "allowed",
     "applied",
     "approved",
@@ -47,6 +49,7 @@ const GOOD: &[&str] = &[
     "authenticated",
     "authorized",
     "available",
+    "balanced",
     "bootstrapped",
     "bound",
     "built",
@@ -57,9 +60,11 @@ const GOOD: &[&str] = &[
     "converged",
     "created",
     "deployed",
+    "done",
     "downloaded",
     "enforced",
     "established",
+    "finished",
     "generated",
     "granted",
     "healthy",
@@ -69,6 +74,7 @@ const GOOD: &[&str] = &[
     "issued",
     "joined",
     "launched",
+    "loaded",
     "online",
     "operational",
     "passed",
@@ -80,6 +86,7 @@ const GOOD: &[&str] = &[
     "ready",
     "reconciled",
     "registered",
+    "reserved",
     "resolved",
     "satisfied",
     "scheduled",
@@ -99,6 +106,8 @@ const BAD: &[&str] = &[
     "aborted",
     "blocked",
     "broken",
+    "canceled",
+    "cancelled",
     "conflict",
     "conflicted",
     "conflicting",
@@ -206,17 +215,18 @@ fn sense_of(name: &str) -> Sense {
     match words.as_slice() {
         [] => Sense::Neutral,
         ["ready" | "available" | "healthy" | "synced"] => Sense::Good(Weight::Whole),
-        ["accepted" | "applied" | "programmed" | "reconciled" | "valid"]
+        [
+            "accepted" | "applied" | "programmed" | "reconciled" | "success" | "succeeded"
+            | "successful" | "valid",
+        ]
         | [
             "reconcile" | "reconciliation",
             "success" | "succeeded" | "successful",
         ]
-        | ["succeeded" | "success" | "successful"]
         | ["up", "to", "date"] => Sense::Good(Weight::Spec),
         ["progressing"] => Sense::Progressing,
-        ["paused" | "suspended"] | ["reconcile" | "reconciliation", "paused" | "suspended"] => {
-            Sense::Paused
-        }
+        ["hibernated" | "hibernating" | "paused" | "stopped" | "suspended"]
+        | ["reconcile" | "reconciliation", "paused" | "suspended"] => Sense::Paused,
         ["failed" | "stalled" | "terminal"] => Sense::Failed,
         ["degraded" | "unhealthy" | "failure" | "error" | "errored"]
         | ["error", "occurred"]
@@ -314,6 +324,7 @@ mod tests {
             ("NoConflicts", Sense::Neutral),
             ("NoErrors", Sense::Good(Part)),
             ("Attached", Sense::Good(Part)),
+            ("Finished", Sense::Good(Part)),
             ("DeletionAllowed", Sense::Neutral),
             ("UpdateAvailable", Sense::Neutral),
             ("Upgradeable", Sense::Neutral),
@@ -338,6 +349,7 @@ mod tests {
             ("InvalidSpec", Sense::Bad(Part)),
             ("BadConfiguration", Sense::Bad(Part)),
             ("Unreachable", Sense::Bad(Part)),
+            ("Canceled", Sense::Bad(Part)),
             ("ACK.Recoverable", Sense::Bad(Part)),
             ("Recoverable", Sense::Neutral),
             ("example.org/NoMatchingNode", Sense::Bad(Part)),
@@ -361,6 +373,8 @@ mod tests {
             ("ScalingUp", Sense::Work(Part)),
             ("VolumeResizing", Sense::Work(Part)),
             ("Paused", Sense::Paused),
+            ("Stopped", Sense::Paused),
+            ("Hibernating", Sense::Paused),
             ("ReconciliationPaused", Sense::Paused),
         ] {
             assert_eq!(sense(name), expected, "{name}");

@@ -339,7 +339,11 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("kueue", ["kueue.x-k8s.io"]),
     project!(
         "kyma",
-        ["operator.kyma-project.io", "serverless.kyma-project.io"]
+        [
+            "gateway.kyma-project.io",
+            "operator.kyma-project.io",
+            "serverless.kyma-project.io"
+        ]
     ),
     project!("kyverno", ["kyverno.io", "policies.kyverno.io"]),
     project!("leaderworkerset", ["leaderworkerset.x-k8s.io"]),
@@ -379,6 +383,7 @@ pub(super) static PROJECTS: &[Project] = &[
     project!("numaplane", ["numaplane.numaproj.io"]),
     project!("nutanix-databases", ["ndb.nutanix.com"]),
     project!("nvidia", ["apps.nvidia.com", "mellanox.com", "nvidia.com"]),
+    project!("onepassword", ["onepassword.com"]),
     project!(
         "open-cluster-management",
         [
@@ -511,6 +516,7 @@ pub(super) static PROJECTS: &[Project] = &[
         "terraform-operator",
         ["tf.galleybytes.com", "tf.isaaguilar.com"]
     ),
+    project!("threescale", ["apps.3scale.net"]),
     project!("tidb", ["pingcap.com"]),
     project!("tinkerbell", ["tinkerbell.org"]),
     project!("trident", ["trident.netapp.io"]),

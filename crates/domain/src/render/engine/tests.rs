@@ -3,8 +3,8 @@
 use rstest::rstest;
 
 use super::*;
+use crate::config::MemoryTree;
 use crate::render::samples;
-use crate::repo::MemoryTree;
 
 const FILE: &str = "manifests/web/v1.0.0/web.yaml.j2";
 

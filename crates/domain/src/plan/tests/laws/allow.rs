@@ -7,13 +7,13 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::world::world;
+use crate::config::controller::Allow;
+use crate::config::format::{AllowList, ClusterScoped};
 use crate::gate;
 use crate::object::ObjectId;
 use crate::overlay::OverlayId;
 use crate::plan::tests::scene::Scene;
 use crate::plan::{Action, Op, Plan, Step};
-use crate::repo::controller::Allow;
-use crate::repo::format::{AllowList, ClusterScoped};
 
 /// Returns a patch of a policy; some look like a gate.
 fn patch(number: u8) -> serde_json::Value {

@@ -170,9 +170,9 @@ impl World {
                 let kind = kind.replace(['#', '@'], "1");
                 let (kind, _) = kind.split_once('.').unwrap_or((&kind, ""));
                 let rule = scene.desired.sequence.stages.last_mut().unwrap();
-                rule.select.push(crate::repo::Selector {
+                rule.select.push(crate::config::Selector {
                     kind: kind.to_owned(),
-                    ..crate::repo::Selector::default()
+                    ..crate::config::Selector::default()
                 });
                 rule.applied_only = *does == 3;
             }
@@ -218,8 +218,8 @@ impl World {
         }
         scene.policy(|policy| {
             policy.wait = self.wait;
-            policy.prune.max = crate::repo::PruneMax::Percent(100);
-            policy.versions.rollback = self.back.then(|| crate::repo::format::Rollback {
+            policy.prune.max = crate::config::PruneMax::Percent(100);
+            policy.versions.rollback = self.back.then(|| crate::config::format::Rollback {
                 from: "v3.0.0".to_owned(),
                 to: "v2.0.0".to_owned(),
             });

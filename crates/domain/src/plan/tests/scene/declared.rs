@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use super::{Scene, id, parse};
 use crate::check::{Check, Looked};
+use crate::config::format::{Gate, Overlay};
+use crate::config::{CopyRule, GateRule, MoveRule, OverlayRule, ScaleRule, Selector, StageRule};
 use crate::gate::{self, Closed, Operation};
 use crate::object::{GroupKind, Origin, managers};
 use crate::order::StageName;
 use crate::overlay::{Journaled, OnFailure, OverlayId, OverlayKind, State, project};
 use crate::plan::NonSecret;
 use crate::plan::tests::server;
-use crate::repo::format::{Gate, Overlay};
-use crate::repo::{CopyRule, GateRule, MoveRule, OverlayRule, ScaleRule, Selector, StageRule};
 
 impl Scene {
     /// Declares a temporary change, in the syntax of the bundle.
@@ -172,7 +172,7 @@ impl Scene {
 
     /// Declares a check, in the syntax of the bundle.
     pub(in crate::plan::tests) fn check(mut self, text: &str) -> Self {
-        let check: crate::repo::format::Check = parse(text);
+        let check: crate::config::format::Check = parse(text);
         let check = Check::read(&check, &[], Origin::new("bundle.yaml", 1)).unwrap();
         self.desired.sequence.checks.push(check);
         self

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::{MANAGER, Scene, digest_key};
-use crate::definition::is_definition;
+use crate::crd::is_definition;
 use crate::diff::ownership;
 use crate::inventory::{Entry, EntryState, Inventory, ReleaseName, Store};
 use crate::object::{Manifest, ObjectId, labels};

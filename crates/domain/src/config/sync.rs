@@ -1,0 +1,157 @@
+//! Resolution of `sync` in an environment file.
+
+use jiff::SignedDuration;
+
+use super::format::{Approval, Drift, Sync};
+use super::policy::Protect;
+use super::resolved::ResolvedEnvironment;
+use super::window::Windows;
+use crate::finding::{Finding, Kind};
+use crate::object::yaml::Node;
+
+/// Default interval between reconciles.
+const INTERVAL: SignedDuration = SignedDuration::from_mins(5);
+
+/// Sync settings of an environment for the controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyncPolicy {
+    /// Interval between reconciles without a trigger.
+    pub interval: SignedDuration,
+    /// Reaction to drift.
+    pub drift: Drift,
+    /// Whether the controller executes only approved plans.
+    pub needs_approval: bool,
+    /// Change windows.
+    pub windows: Windows,
+}
+
+impl Default for SyncPolicy {
+    fn default() -> Self {
+        Self {
+            interval: INTERVAL,
+            drift: Drift::Correct,
+            needs_approval: false,
+            windows: Windows::default(),
+        }
+    }
+}
+
+impl SyncPolicy {
+    /// Returns the policy with additional demands for approval and windows.
+    #[must_use]
+    pub fn stricter(&self, needs_approval: bool, windows: &Windows) -> Self {
+        Self {
+            interval: self.interval,
+            drift: self.drift,
+            needs_approval: self.needs_approval || needs_approval,
+            windows: self.windows.clone().and(windows),
+        }
+    }
+}
+
+/// Minimum policy for the environments of a grant.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Minimum {
+    /// Shortest allowed interval. `None` if environments choose freely.
+    pub interval: Option<SignedDuration>,
+    /// Whether plans need approval.
+    pub needs_approval: bool,
+    /// Change windows.
+    pub windows: Windows,
+    /// Kinds whose deletion or recreation always needs consent.
+    pub protect: Vec<Protect>,
+}
+
+impl ResolvedEnvironment {
+    /// Makes the policy at least as strict as the minimum of its grant.
+    pub fn demand(&mut self, minimum: &Minimum) {
+        let Minimum {
+            interval,
+            needs_approval,
+            windows,
+            protect,
+        } = minimum;
+        self.sync = self.sync.stricter(*needs_approval, windows);
+        if let Some(shortest) = interval {
+            self.sync.interval = self.sync.interval.max(*shortest);
+        }
+        for one in protect {
+            if !self.protect.contains(one) {
+                self.protect.push(one.clone());
+            }
+        }
+    }
+}
+
+/// Resolves the `sync` settings of an environment file.
+pub(super) fn resolve(
+    said: Option<Sync>,
+    environment: &Node,
+    findings: &mut Vec<Finding>,
+) -> SyncPolicy {
+    let mut policy = SyncPolicy::default();
+    let (Some(said), Some(node)) = (said, environment.get("sync")) else {
+        return policy;
+    };
+    if let Some(interval) = said.interval {
+        policy.interval = interval.0;
+    }
+    if let Some(drift) = said.drift {
+        policy.drift = drift;
+    }
+    policy.needs_approval = said.approval == Some(Approval::Digest);
+    let windows = said.windows.unwrap_or_default();
+    let nodes = node.get("windows").map_or(&[][..], Node::items);
+    for (window, node) in windows.iter().zip(nodes) {
+        if let Err(message) = policy.windows.add(window) {
+            findings.push(
+                Finding::error(
+                    Kind::Repository,
+                    "invalid-value",
+                    format!("`sync.windows`: {message}"),
+                )
+                .at(node.origin()),
+            );
+        }
+    }
+    policy
+}
+
+#[cfg(test)]
+mod tests {
+    use semver::Version;
+
+    use super::*;
+    use crate::config::MemoryTree;
+
+    #[test]
+    fn a_branch_syncs_no_more_often_than_the_minimum_of_its_grant() {
+        let header = "apiVersion: pleach.dev/v1alpha1\nkind";
+        let seconds = SignedDuration::from_secs;
+        for (said, minimum, expected) in [
+            ("sync: {interval: 1s}", Some(60), seconds(60)),
+            ("sync: {interval: 1s}", None, seconds(1)),
+            ("sync: {interval: 10m}", Some(60), seconds(600)),
+            ("", Some(60), INTERVAL),
+        ] {
+            let files = [
+                (
+                    "pleach.yaml".to_owned(),
+                    format!("{header}: Repository\nid: fleet\n"),
+                ),
+                (
+                    "environments/dev.yaml".to_owned(),
+                    format!("{header}: Environment\n{said}\n"),
+                ),
+            ];
+            let tree = MemoryTree::new(files);
+            let version = Version::new(0, 1, 0);
+            let mut environment = crate::config::resolve(&tree, "dev", &version).unwrap();
+            environment.demand(&Minimum {
+                interval: minimum.map(seconds),
+                ..Minimum::default()
+            });
+            assert_eq!(environment.sync.interval, expected, "{said} {minimum:?}");
+        }
+    }
+}

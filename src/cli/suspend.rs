@@ -1,0 +1,279 @@
+//! `pleach suspend`, `pleach resume` and `pleach sync`: user requests for releases.
+
+use jiff::{SignedDuration, Timestamp};
+use pleach_domain::inventory::{Orders, ReleaseSummary, Suspension, SyncRequest};
+
+use super::error::{CliError, Kind};
+use super::lease::person;
+use super::session::failed;
+use super::status::{StatePlace, cluster_of, environment, nowhere};
+use super::{Context, Exit, Target, Ui};
+use crate::engine::sync::is_cluster;
+use crate::engine::sync::state;
+use crate::io::cluster::Cluster;
+
+/// Hold the loop: it leaves releases alone
+///
+/// Writes who asked for it, why, and until when beside the record in the
+/// cluster. Needs no repository and no commit. What is suspended is not synced
+/// and its drift is not corrected, until the time is over or `pleach resume`
+/// ends it; `pleach status` shows it. An apply from the desk still goes ahead,
+/// with a warning.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach suspend production/web --for 2h --reason \"the database moves\"
+  pleach suspend production                      every release, until it is resumed")]
+pub(crate) struct SuspendArgs {
+    /// Environment, or one release of it
+    #[arg(value_name = "ENV[/RELEASE]")]
+    target: Target,
+
+    /// For how long, such as 30m or 2h [default: until it is resumed]
+    #[arg(long = "for", value_name = "TIME")]
+    duration: Option<SignedDuration>,
+
+    /// Why, for those who find it suspended
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+
+    #[command(flatten)]
+    place: StatePlace,
+}
+
+/// End what `pleach suspend` began
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach resume production/web
+  pleach resume production")]
+pub(crate) struct ResumeArgs {
+    /// Environment, or one release of it
+    #[arg(value_name = "ENV[/RELEASE]")]
+    target: Target,
+
+    #[command(flatten)]
+    place: StatePlace,
+}
+
+/// Ask the loop to sync now
+///
+/// Writes a request beside the record in the cluster, with who asked and when.
+/// The loop that follows the release syncs the commit that it knows, asks git for
+/// a newer commit, which is followed like any other, and takes the request away.
+/// Where no loop runs, `pleach apply` does the same from here.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  pleach sync production/web
+  pleach sync production --override-window
+  pleach sync production --withdraw             take back what no controller has taken")]
+pub(crate) struct SyncArgs {
+    /// Environment, or one release of it
+    #[arg(value_name = "ENV[/RELEASE]")]
+    target: Target,
+
+    /// Also outside of the times at which the environment file allows a sync; this is recorded
+    #[arg(long)]
+    override_window: bool,
+
+    /// Take back a request that no controller has taken
+    #[arg(long, conflicts_with = "override_window")]
+    withdraw: bool,
+
+    #[command(flatten)]
+    place: StatePlace,
+}
+
+pub(crate) async fn suspend(
+    ui: &mut Ui,
+    ctx: &Context,
+    args: SuspendArgs,
+) -> Result<Exit, CliError> {
+    let now = Timestamp::now();
+    let until = match args.duration {
+        Some(duration) if !duration.is_positive() => {
+            return Err(CliError::usage("--for needs a time that is not over yet"));
+        }
+        Some(duration) => Some(
+            now.checked_add(duration)
+                .map_err(|_| CliError::usage("--for is longer than time goes on"))?,
+        ),
+        None => None,
+    };
+    let suspension = Suspension {
+        until,
+        reason: args.reason.unwrap_or_default(),
+        by: person(),
+        at: Some(now),
+    };
+    let words = suspension.words();
+    let change = |orders: &mut Orders| orders.suspend = Some(suspension.clone());
+    let say = |ui: &mut Ui, release: &ReleaseSummary| {
+        ui.print(format!("{}: {words}", release.target()));
+    };
+    each(ui, ctx, &args.target, &args.place, change, say).await
+}
+
+pub(crate) async fn resume(ui: &mut Ui, ctx: &Context, args: ResumeArgs) -> Result<Exit, CliError> {
+    let change = |orders: &mut Orders| orders.suspend = None;
+    let say = |ui: &mut Ui, release: &ReleaseSummary| {
+        let was = release.orders.suspended(Timestamp::now());
+        let was = was.map_or_else(
+            || "was not suspended".to_owned(),
+            |was| format!("resumed; it was {}", was.words()),
+        );
+        ui.print(format!("{}: {was}", release.target()));
+    };
+    each(ui, ctx, &args.target, &args.place, change, say).await
+}
+
+pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<Exit, CliError> {
+    if args.withdraw {
+        return withdraw(ui, ctx, &args).await;
+    }
+    let request = SyncRequest {
+        at: Timestamp::now(),
+        by: person(),
+        override_window: args.override_window,
+    };
+    let change = |orders: &mut Orders| orders.sync = Some(request.clone());
+    let say = |ui: &mut Ui, release: &ReleaseSummary| {
+        let target = release.target();
+        ui.print(format!("{target}: a sync is requested"));
+        if let Some(suspension) = release.orders.suspended(Timestamp::now()) {
+            ui.notice(format!(
+                "warning: {target} is {}: the request waits for its end",
+                suspension.words()
+            ));
+        }
+    };
+    let exit = each(ui, ctx, &args.target, &args.place, change, say).await?;
+    ui.notice(format!(
+        "note: a loop that follows these releases carries it out; where none runs, `pleach apply {}` applies from here",
+        args.target
+    ));
+    Ok(exit)
+}
+
+/// Withdraws requests that no controller has accepted yet.
+async fn withdraw(ui: &mut Ui, ctx: &Context, args: &SyncArgs) -> Result<Exit, CliError> {
+    let change = |orders: &mut Orders| orders.sync = None;
+    let say = |ui: &mut Ui, release: &ReleaseSummary| {
+        let target = release.target();
+        ui.print(match &release.orders.sync {
+            Some(sync) => format!("{target}: the request of {} is withdrawn", sync.by),
+            None => format!("{target}: no sync was requested"),
+        });
+    };
+    each(ui, ctx, &args.target, &args.place, change, say).await
+}
+
+/// Changes the requests of each release of a target and prints the result.
+async fn each(
+    ui: &mut Ui,
+    ctx: &Context,
+    target: &Target,
+    place: &StatePlace,
+    change: impl Fn(&mut Orders),
+    say: impl Fn(&mut Ui, &ReleaseSummary),
+) -> Result<Exit, CliError> {
+    let environment = environment(ui, ctx, target)?;
+    // The repository id selects the releases, even if the environment file is invalid.
+    let repository = match &environment {
+        Some(environment) => Some(environment.repository.clone()),
+        None => ctx.repository_id()?,
+    };
+    let cluster = cluster_of(ctx, environment.as_ref()).await?;
+    if let Some(environment) = &environment
+        && let Some(named) = &environment.cluster.id
+        && is_cluster(&cluster, &environment.store, named).await == Some(false)
+    {
+        return Err(CliError::new(
+            Kind::Policy,
+            format!(
+                "{} is another cluster than {named}, which the environment names",
+                cluster.server()
+            ),
+        )
+        .hint("choose the right --context, or correct cluster.id in the environment file"));
+    }
+    let search = place.search(environment.as_ref());
+    let found = state::releases(&cluster, &search)
+        .await
+        .map_err(|error| nowhere(error, &search))?;
+    let mut releases = found.releases;
+    releases.retain(|release| {
+        let is_wanted = |wanted: &String| *wanted == release.name.release;
+        release.name.environment == target.environment
+            && target.release.as_ref().is_none_or(is_wanted)
+    });
+    if releases.is_empty() {
+        return Err(none(target, &cluster));
+    }
+    if let Some(repository) = &repository {
+        releases = only_ours(ui, releases, repository)?;
+    }
+    let mut exit = Exit::DONE;
+    for release in releases {
+        let cluster = cluster
+            .clone()
+            .with_user_agent(&super::session::agent(Some(&release.name)));
+        let written = state::order(&cluster, &release.name, &release.store, &change).await;
+        let error = match written {
+            Ok(Some(_)) => {
+                say(ui, &release);
+                continue;
+            }
+            Ok(None) => none(target, &cluster),
+            Err(error) => failed("write the orders of", &release.name, error),
+        };
+        ui.error(&error);
+        exit = exit.and(error.exit());
+    }
+    Ok(exit)
+}
+
+/// Returns only the releases of this repository, because another one can have an environment of the
+/// same name. Reports the skipped releases.
+fn only_ours(
+    ui: &mut Ui,
+    releases: Vec<ReleaseSummary>,
+    repository: &str,
+) -> Result<Vec<ReleaseSummary>, CliError> {
+    let is_other = |release: &ReleaseSummary| {
+        let record = release.record.as_ref().ok()?;
+        let is_other = !record.repository.is_empty() && record.repository != repository;
+        is_other.then(|| {
+            let target = release.target();
+            format!(
+                "{target} belongs to repository {}, and this is {repository}",
+                record.repository
+            )
+        })
+    };
+    let mut others = Vec::new();
+    let mut ours = Vec::new();
+    for release in releases {
+        match is_other(&release) {
+            Some(words) => others.push(words),
+            None => ours.push(release),
+        }
+    }
+    if ours.is_empty() {
+        return Err(CliError::new(Kind::Policy, others.join("; "))
+            .hint("say it in that repository, or where no repository is at hand"));
+    }
+    for other in others {
+        ui.notice(format!("note: {other}; it is left alone"));
+    }
+    Ok(ours)
+}
+
+fn none(target: &Target, cluster: &Cluster) -> CliError {
+    CliError::new(
+        Kind::Failed,
+        format!("nothing of {target} is installed in {}", cluster.server()),
+    )
+    .hint("`pleach status` names what is")
+}
