@@ -16,9 +16,9 @@ use crate::engine::sync::state::{self, Records, Search};
 use crate::engine::sync::{Early, SyncError, observe_early};
 use crate::io::cluster::{Cluster, ClusterError};
 
-/// Maximum number of releases that are read during the rendering. It limits the concurrent requests
-/// and the memory. Further releases are read when they are planned.
-const RELEASES: usize = 4;
+/// Number of releases that are read during the rendering. Further releases are read when they are
+/// planned, and do not repeat requests that were forbidden to the first.
+const RELEASES: usize = 1;
 
 /// Early answers of the cluster, each for one use.
 #[derive(Debug, Default)]
