@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pleach_domain::config::{KeepingTree, Record, RecordingTree, ResolvedEnvironment};
@@ -132,30 +131,42 @@ pub enum BoundedRenderError {
     Passing(String),
 }
 
+/// Folder of a repository, and an environment of it.
+type Payer = (PathBuf, String);
+
 /// Budget of memory for answers from which retained environments were read. Clones share it.
 #[derive(Debug, Clone)]
 struct AnswerMemory {
-    /// In bytes.
+    /// In bytes, for each repository: no repository takes the memory of another.
     limit: u64,
-    used: Arc<AtomicU64>,
+    /// Charged bytes per environment.
+    used: Arc<Mutex<BTreeMap<Payer, u64>>>,
 }
 
 /// Memory charged for one answer, released on drop.
 #[derive(Debug)]
 pub struct Charge {
+    payer: Payer,
     bytes: u64,
-    used: Arc<AtomicU64>,
+    used: Arc<Mutex<BTreeMap<Payer, u64>>>,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bytes) = used.get_mut(&self.payer) {
+            *bytes = bytes.saturating_sub(self.bytes);
+            if *bytes == 0 {
+                used.remove(&self.payer);
+            }
+        }
     }
 }
 
 /// Output of the child process, not validated yet.
 pub struct Answer {
     bytes: Vec<u8>,
+    payer: Payer,
     memory: AnswerMemory,
 }
 
@@ -178,19 +189,29 @@ impl Answer {
     }
 
     /// Charges the answer to the memory budget before it is parsed. Returns `None` if retained
-    /// answers already use up the budget. `replaced` is the charge of the current state of the
-    /// environment. It does not count, because the answer replaces that state.
-    pub fn charge(&self, replaced: Option<&Charge>) -> Option<Charge> {
+    /// answers of other environments of the repository use up the budget. Those of the same
+    /// environment do not count: the answer replaces them, at the latest when its releases
+    /// are deployed.
+    pub fn charge(&self) -> Option<Charge> {
         let AnswerMemory { limit, used } = &self.memory;
         let bytes = self.bytes.len() as u64;
-        let before = used.fetch_add(bytes, Ordering::Relaxed);
-        let charge = Charge {
+        let mut charged = used.lock().unwrap_or_else(PoisonError::into_inner);
+        let (folder, environment) = &self.payer;
+        let others: u64 = charged
+            .iter()
+            .filter(|((other, name), _)| other == folder && name != environment)
+            .map(|(_, bytes)| bytes)
+            .sum();
+        if others.saturating_add(bytes) > *limit {
+            return None;
+        }
+        *charged.entry(self.payer.clone()).or_default() += bytes;
+        drop(charged);
+        Some(Charge {
+            payer: self.payer.clone(),
             bytes,
             used: Arc::clone(used),
-        };
-        let replaced = replaced.map_or(0, |replaced| replaced.bytes);
-        let others = before.saturating_sub(replaced);
-        (others.saturating_add(bytes) <= *limit).then_some(charge)
+        })
     }
 }
 
@@ -211,12 +232,13 @@ pub struct RenderSlots {
 
 impl RenderSlots {
     /// Renders with the pleach binary at `program`. Retained answers get the memory limit of one
-    /// process.
-    pub fn by(program: PathBuf) -> Self {
-        Self::within(program, bounds::memory_of_one())
+    /// process, in equal parts for each of the repositories.
+    pub fn by(program: PathBuf, repositories: usize) -> Self {
+        let repositories = (repositories as u64).max(1);
+        Self::within(program, bounds::memory_of_one() / repositories)
     }
 
-    /// Like [`Self::by`], with a limit in bytes for retained answers.
+    /// Like [`Self::by`], with a limit in bytes for retained answers of each repository.
     pub(super) fn within(program: PathBuf, limit: u64) -> Self {
         Self {
             program,
@@ -244,6 +266,7 @@ impl RenderSlots {
         commit: &str,
         environment: &str,
     ) -> Result<Answer, BoundedRenderError> {
+        let payer = (place.folder().to_owned(), environment.to_owned());
         let order = Order {
             place,
             commit: commit.to_owned(),
@@ -263,6 +286,7 @@ impl RenderSlots {
             }
             Ok(ended) if ended.status.success() => Ok(Answer {
                 bytes: ended.out.unwrap_or_default(),
+                payer,
                 memory: self.memory.clone(),
             }),
             Ok(ended) if ended.was_ended() && !ended.was_killed() => {

@@ -207,7 +207,7 @@ impl Controller {
             sights: Sights::new(self.listener.clone()),
             histories: Arc::new(Semaphore::new(1)),
             reading: Reading {
-                slots: RenderSlots::by(self.setup.program),
+                slots: RenderSlots::by(self.setup.program, self.setup.repositories.len()),
                 stop: stop.clone(),
             },
             fetching,

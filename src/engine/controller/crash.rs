@@ -65,6 +65,15 @@ struct Content {
     crashes: u32,
     /// Whether the commit is in progress: a restart then counts as a crash.
     is_open: bool,
+    /// Process id of the controller.
+    process: u32,
+}
+
+/// Returns whether another process with this id is running: another controller that shares the
+/// folder.
+fn is_of_another(process: u32) -> bool {
+    let running = PathBuf::from(format!("/proc/{process}"));
+    process != std::process::id() && files::exists(&running).unwrap_or(false)
 }
 
 impl Crashed {
@@ -91,10 +100,10 @@ impl Attempt {
             cluster,
         } = key;
         let cluster = cluster.as_deref().unwrap_or_default();
-        // A restarted container has the same process id. Other controllers that share the folder
-        // have other ids.
-        let process = std::process::id();
-        let named = format!("{process}\n{url}\n{environment}\n{cluster}");
+        // A restarted container has the name of its pod, and often another process id.
+        let host = rustix::system::uname();
+        let host = host.nodename().to_string_lossy();
+        let named = format!("{host}\n{url}\n{environment}\n{cluster}");
         let digest = Digest::of(named.as_bytes()).to_string();
         let name = digest.trim_start_matches("sha256:");
         let name = name.get(..16).unwrap_or(name);
@@ -102,13 +111,14 @@ impl Attempt {
         let read = files::read_own(&file, FILE).ok().flatten();
         let read = read.and_then(|bytes| serde_json::from_slice::<Content>(&bytes).ok());
         let crashed = read
-            .filter(|content| content.version == VERSION)
+            .filter(|content| content.version == VERSION && !is_of_another(content.process))
             .map(|content| {
                 // A restart during the backoff is not a crash.
                 let crashes = content.crashes.saturating_add(u32::from(content.is_open));
                 let content = Content {
                     crashes,
                     is_open: false,
+                    process: std::process::id(),
                     ..content
                 };
                 write(&file, &content);
@@ -155,6 +165,7 @@ impl Attempt {
             commit: commit.to_owned(),
             crashes: crashed.map_or(0, |crashed| crashed.crashes),
             is_open: true,
+            process: std::process::id(),
         };
         // Write under the lock, so that the end of this attempt cannot overtake the write.
         write(&self.0.file, &content);
@@ -281,8 +292,21 @@ mod tests {
             commit: "c".to_owned(),
             crashes: 1,
             is_open: true,
+            process: std::process::id(),
         };
         write(&attempt.0.file, &content);
         assert_eq!(start(folder.path()).hold("c"), None);
+        // So do those of a running controller, here process 1, and not those of one that ended.
+        for (process, waits) in [(1, false), (u32::MAX, true)] {
+            let content = Content {
+                version: VERSION,
+                commit: "c".to_owned(),
+                crashes: 1,
+                is_open: true,
+                process,
+            };
+            write(&attempt.0.file, &content);
+            assert_eq!(start(folder.path()).hold("c").is_some(), waits, "{process}");
+        }
     }
 }

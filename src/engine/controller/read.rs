@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::sync::Arc;
 
 use pleach_domain::config::{FileTree, KeepingTree, Record, RecordingTree, ResolvedRelease};
 use pleach_domain::render::answer::AnswerError;
@@ -12,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::crash::Attempt;
 use super::inputs::Inputs;
-use crate::engine::bounded_render::{Answer, BoundedRenderError, Charge, RenderSlots};
+use crate::engine::bounded_render::{Answer, BoundedRenderError, RenderSlots};
 use crate::engine::load::{Loaded, each_loaded, is_unknown, loaded, resolve, resolve_partly};
 use crate::engine::words;
 use crate::io::git::Revision;
@@ -59,15 +58,6 @@ pub(super) enum Read {
     Not(Hold),
 }
 
-/// State of an environment before a load.
-#[derive(Debug)]
-pub(super) struct Known {
-    /// Inputs of the last load.
-    pub(super) inputs: Option<Inputs>,
-    /// Memory charge of the loaded state, which the new one replaces.
-    pub(super) charge: Option<Arc<Charge>>,
-}
-
 /// Loader of environments. Blocking work runs on threads.
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
@@ -85,13 +75,14 @@ pub(super) struct Which {
 }
 
 impl Reading {
-    /// Loads an environment at a commit. Skips the load if the inputs are those of `known`. Starts
-    /// the attempt before rendering.
-    pub(super) async fn load(&self, which: Which, known: Known, attempt: &Attempt) -> Read {
-        let Known {
-            inputs: known,
-            charge: replaced,
-        } = known;
+    /// Loads an environment at a commit. Skips the load if the inputs are those of `known`, the
+    /// inputs of the last load. Starts the attempt before rendering.
+    pub(super) async fn load(
+        &self,
+        which: Which,
+        known: Option<Inputs>,
+        attempt: &Attempt,
+    ) -> Read {
         let at = which.clone();
         let checking = spawn_blocking(move || -> Result<bool, Hold> {
             let tree = at.place.tree(&at.commit);
@@ -123,7 +114,7 @@ impl Reading {
                 Ok(tree) => tree,
                 Err(error) => return Read::Not(Hold::new("InvalidRepository", words(&error))),
             };
-            let Some(charge) = answer.charge(replaced.as_deref()) else {
+            let Some(charge) = answer.charge() else {
                 return Read::Not(crowded(&at.commit));
             };
             let recording = RecordingTree::new(&tree);
@@ -149,7 +140,7 @@ impl Reading {
         };
         match self.render_here(which) {
             Ok(answer) => {
-                let charge = answer.charge(None);
+                let charge = answer.charge();
                 let charge = charge.ok_or_else(|| crowded(&which.commit).message)?;
                 Ok(match load_from(&tree, which, &answer) {
                     Ok((_, read)) => read.map(|loaded| loaded.charged(charge)),
@@ -165,7 +156,7 @@ impl Reading {
     pub(super) fn other(&self, which: &Which) -> Option<Loaded> {
         let tree = which.place.tree(&which.commit).ok()?;
         let answer = self.render_here(which).ok()?;
-        let charge = answer.charge(None)?;
+        let charge = answer.charge()?;
         let kept = KeepingTree::new(&tree);
         let environment = resolve(&kept, &which.name).ok()?;
         let (_, rendered) = answer.read(&environment).ok()?;

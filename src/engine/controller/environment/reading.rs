@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use super::{AGAIN, Environment, LIMIT};
 use crate::engine::controller::assignment::{Assigned, Assignment};
 use crate::engine::controller::held::{Former, complete, hold_of};
-use crate::engine::controller::read::{Hold, Known, Read, Which};
+use crate::engine::controller::read::{Hold, Read, Which};
 use crate::engine::controller::{ControllerEvent, SourcePolicy};
 use crate::engine::load::Loaded;
 
@@ -239,11 +239,7 @@ pub(super) fn wrong_cluster(meant: &ClusterId, named: &ClusterId) -> Hold {
 impl Environment {
     /// Loads the environment at a commit within the time limit. Returns `None` at shutdown.
     async fn read_in_time(&self, which: Which) -> Option<Read> {
-        let replaced = self.loaded.as_ref();
-        let known = Known {
-            inputs: self.inputs.clone(),
-            charge: replaced.and_then(|loaded| loaded.charge.clone()),
-        };
+        let known = self.inputs.clone();
         let reading = self.shared.reading.load(which, known, &self.attempt);
         let reading = timeout(LIMIT, reading);
         let read = self.shared.stop.run_until_cancelled(reading).await?;

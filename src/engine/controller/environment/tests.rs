@@ -39,7 +39,7 @@ fn shared() -> Shared {
         sights: Sights::new(listener),
         histories: Arc::new(tokio::sync::Semaphore::new(1)),
         reading: Reading {
-            slots: RenderSlots::by("/bin/true".into()),
+            slots: RenderSlots::by("/bin/true".into(), 1),
             stop: CancellationToken::new(),
         },
         fetching: Fetching {
@@ -154,7 +154,7 @@ async fn a_report_about_releases_without_a_task_is_renewed_at_the_heartbeat() {
 fn tried_by(assigned: &Assigned, script: &str) -> (TemporaryFolder, Environment) {
     let (folder, program) = program(script);
     let mut environment = environment(assigned);
-    environment.shared.reading.slots = RenderSlots::by(program);
+    environment.shared.reading.slots = RenderSlots::by(program, 1);
     (folder, environment)
 }
 

@@ -81,12 +81,8 @@ async fn read(which: &Which, answer: &str, known: Option<Inputs>) -> (Read, usiz
     let content = files::FileContent::new(answer.to_owned());
     files::write_new(&beside("program.answer"), &content).unwrap();
     let reading = Reading {
-        slots: RenderSlots::by(program),
+        slots: RenderSlots::by(program, 1),
         stop: CancellationToken::new(),
-    };
-    let known = Known {
-        inputs: known,
-        charge: None,
     };
     let read = reading
         .load(which.clone(), known, &attempt(folder.path()))
@@ -155,32 +151,35 @@ async fn an_answer_without_memory_holds_its_own_environment_until_there_is_some(
         stop: CancellationToken::new(),
     };
     let attempt = attempt(folder.path());
-    let load = async |charge: Option<Arc<Charge>>| {
-        let known = Known {
-            inputs: None,
-            charge,
-        };
-        reading.load(which.clone(), known, &attempt).await
-    };
+    let load = async || reading.load(which.clone(), None, &attempt).await;
+    let render = reading
+        .slots
+        .render(which.place.clone(), &which.commit, "other");
+    let other = render.await.unwrap().charge().unwrap();
     let loaded = |read: Read| {
         let Read::From(_, Ok(loaded)) = read else {
             panic!("{read:?}");
         };
         loaded
     };
-    let first = loaded(load(None).await);
-    let held = load(None).await;
+    let held = load().await;
     let Read::Not(hold) = held else {
         panic!("{held:?}");
     };
     assert_eq!(hold.reason, "MemoryExhausted");
+    drop(other);
+    let first = loaded(load().await);
     // The next commit of the same environment replaces the first.
-    let next = loaded(load(first.charge.clone()).await);
+    let next = loaded(load().await);
     drop(first);
-    // A waiting release retains a part of the environment.
+    // A waiting release retains a part of the environment, which others count.
     let part = next.alone("web");
     drop(next);
-    assert!(matches!(load(None).await, Read::Not(_)));
+    let render = reading
+        .slots
+        .render(which.place.clone(), &which.commit, "other");
+    let answer = render.await.unwrap();
+    assert!(answer.charge().is_none());
     drop(part);
-    drop(loaded(load(None).await));
+    assert!(answer.charge().is_some());
 }

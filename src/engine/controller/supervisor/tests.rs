@@ -42,7 +42,7 @@ fn shared() -> (Shared, mpsc::Receiver<ControllerEvent>) {
         sights: Sights::new(listener.clone()),
         histories: Arc::new(tokio::sync::Semaphore::new(1)),
         reading: Reading {
-            slots: RenderSlots::by(PathBuf::from("/bin/true")),
+            slots: RenderSlots::by(PathBuf::from("/bin/true"), 1),
             stop: CancellationToken::new(),
         },
         fetching: Fetching {
