@@ -10,7 +10,7 @@
 //! manifests, with `identity`, `patch`, `reserved` and `secret`) → [`order::sort`].
 //!
 //! ```
-//! # use pleach_domain::{kinds::KindTable, render, repo::{FileTree, ResolvedEnvironment}};
+//! # use pleach_domain::{kinds::KindTable, render, config::{FileTree, ResolvedEnvironment}};
 //! fn names(tree: &dyn FileTree, environment: &ResolvedEnvironment) -> Vec<String> {
 //!     let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
 //!     render::render_environment(tree, environment, &kinds)

@@ -23,7 +23,7 @@ enum Seen {
 /// Sorts items by their dependencies. `needs[i]` holds the indexes that item `i` depends on.
 ///
 /// ```
-/// use pleach_domain::dependencies::toposort;
+/// use pleach_domain::dependencies::arrange;
 /// let arranged = arrange(&[vec![2], vec![], vec![]]);
 /// assert_eq!(arranged.order, [2, 0, 1]);
 /// assert!(arranged.circles.is_empty());
