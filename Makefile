@@ -39,11 +39,13 @@ unit: ## Run all tests that need no control plane
 	cargo test --workspace --all-features --lib --bins --test it
 	cargo test --workspace --all-features --doc
 
-# Tests on the control plane wait for it most of the time: more run than there are cores.
+# Tests on the control plane wait for it most of the time: more run than there are cores. A test
+# with `_within_` in its name measures time and runs alone.
 test: tools-test controlplane ## Check and test everything
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory unit
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --all-features --test control_plane
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --all-features --test control_plane -- --skip _within_
+	RUST_TEST_THREADS=1 cargo test --all-features --test control_plane -- _within_
 
 # What is played: make chaos CHAOS="--seed 17"
 CHAOS ?=

@@ -169,7 +169,7 @@ fn a_commit_that_a_record_names_makes_no_release_older() {
 }
 
 #[test]
-fn a_push_webhook_is_acted_upon_at_once_and_garbage_never() {
+fn a_push_webhook_is_acted_upon_within_5_seconds_and_garbage_never() {
     let fleet = fleet("loop-hooks", "{interval: 1h}");
     let running = fleet.runs();
     fleet.until_value("first");

@@ -24,6 +24,8 @@ const CALM: u8 = 3;
 /// Number of pushes with hostile neighbors. At least one must be in time, because the machine can
 /// be busy.
 const BESIDE: u8 = 6;
+/// A push in this time is never late: the hostile cluster answers six times as late.
+const IN_TIME: Duration = Duration::from_secs(10);
 
 /// Manifests with more than a million dependencies for the planner: each registration needs each
 /// workload of its Service.
@@ -125,7 +127,7 @@ impl Drop for Ending<'_> {
 }
 
 #[test]
-fn hostile_neighbors_cost_only_their_own_releases() {
+fn honest_environments_are_reconciled_within_their_time_beside_hostile_ones() {
     let proxy = FaultProxy::start(shared().kubeconfig()).unwrap();
     let uid = "-o=jsonpath={.metadata.uid}";
     let id = kubectl::admin(&["get", "namespace", "kube-system", uid]);
@@ -164,6 +166,7 @@ fn hostile_neighbors_cost_only_their_own_releases() {
     let running = hosted.runs();
     let calm = (0..CALM).map(|number| pushed(&hosted, &running, &format!("calm-{number}")));
     let calm = calm.max().unwrap();
+    let limit = IN_TIME.max(2 * calm);
 
     let over = AtomicBool::new(false);
     let (beside, slowest) = std::thread::scope(|scope| {
@@ -201,7 +204,7 @@ fn hostile_neighbors_cost_only_their_own_releases() {
         for number in 1..=BESIDE {
             fork_pushes(number);
             beside.push(pushed(&hosted, &running, &format!("beside-{number}")));
-            if beside.last() <= Some(&(2 * calm)) {
+            if beside.last() <= Some(&limit) {
                 break;
             }
         }
@@ -210,7 +213,7 @@ fn hostile_neighbors_cost_only_their_own_releases() {
     });
     println!("calm: {calm:?}, beside hostile neighbors: {beside:?}, slowest probe: {slowest:?}");
     let quickest = beside.iter().min().unwrap();
-    assert!(*quickest <= 2 * calm, "{calm:?}: {beside:?}");
+    assert!(*quickest <= limit, "{calm:?}: {beside:?}");
     // Time-out of a kubelet probe.
     assert!(slowest < Duration::from_secs(10), "{slowest:?}");
     // The neighbors' changes were not applied.

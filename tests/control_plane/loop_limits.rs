@@ -8,7 +8,7 @@ use crate::samples::{BUNDLE, config_map};
 const WITHOUT_END: &str = "{% set n = namespace(x='ab') %}{% for i in range(64) %}{% set n.x = n.x ~ n.x %}{% endfor %}{{ n.x }}";
 
 #[test]
-fn a_commit_that_cannot_be_rendered_within_bounds_is_held_and_ends_nothing() {
+fn a_commit_that_exceeds_the_limits_of_rendering_is_held_and_ends_nothing() {
     let fleet = fleet("loop-bomb", "{interval: 1s}");
     let repo = fleet.repo.path().to_str().unwrap().to_owned();
     // Another environment of the same controller.

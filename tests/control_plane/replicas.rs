@@ -79,7 +79,7 @@ fn sorted(fleet: &Fleet, environment: &str, one: Loop, two: Loop) -> (Loop, Loop
 }
 
 #[test]
-fn environments_are_shared_and_a_replica_that_ends_is_followed_at_once() {
+fn environments_are_shared_and_a_replica_that_ends_is_followed_within_6_seconds() {
     let mut fleet = fleet("replica-drain", "{interval: 1h}");
     // Environments that git does not have also have a leader, and only one replica reports them.
     let others: Vec<String> = (0..20).map(|number| format!("none-{number}")).collect();
