@@ -10,18 +10,15 @@ use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use jiff::{SignedDuration, Timestamp};
 use pleach_domain::config::{self, MemoryTree, PrunePolicy, ResolvedEnvironment, VersionPolicy};
-use pleach_domain::diff::masking::Masker;
-use pleach_domain::diff::text::View;
-use pleach_domain::diff::{fields::Scope, ownership};
+use pleach_domain::diff::{fields::Scope, masking::Masker, ownership, text::View};
 use pleach_domain::inventory::{Attempt, Entry, EntryState, Installed, Store};
 use pleach_domain::kinds::{Catalog, Definitions, KindTable};
-use pleach_domain::object::{Digest, DigestKey, ObjectId, annotations, yaml};
+use pleach_domain::object::{DesiredDigest, Digest, DigestKey, ObjectId, annotations, yaml};
 use pleach_domain::observe::{
-    ClusterId, DesiredDigest, Discovery, Freshness, Listing, ListingKey, Live, Observed,
-    Prediction, Resource, ServedGroup, ServedVersion,
+    ClusterId, Discovery, Freshness, Listing, ListingKey, Live, Observed, Prediction, Resource,
+    ServedGroup, ServedVersion,
 };
-use pleach_domain::plan::view::Drawing;
-use pleach_domain::plan::{self, Desired, Policy};
+use pleach_domain::plan::{self, Desired, Policy, view::Drawing};
 use pleach_domain::render;
 use pleach_testkit::bench::workload::{Content, File, TEMPLATE_VALUES, Workload};
 use serde_json::{Value, json};

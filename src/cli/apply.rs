@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use pleach_domain::inventory::{ReleaseName, ReleaseSummary};
+use pleach_domain::inventory::ReleaseSummary;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::plan::{Action, Plan};
 
 use super::error::{CliError, Kind};

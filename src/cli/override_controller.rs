@@ -5,7 +5,8 @@
 
 use jiff::Timestamp;
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{Following, ReleaseName, ReleaseSummary, Store, Suspension};
+use pleach_domain::inventory::{Following, ReleaseSummary, Store, Suspension};
+use pleach_domain::object::ReleaseName;
 
 use super::error::CliError;
 use super::lease::{LockArgs, person};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::plan::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedRelease};
 
 use super::error::{CliError, Kind};
@@ -138,7 +138,7 @@ pub(super) fn ensure_current(
 mod tests {
     use pleach_domain::object::Digest;
     use pleach_domain::observe::ClusterId;
-    use pleach_domain::plan::Direction;
+    use pleach_domain::order::Direction;
 
     use super::*;
 

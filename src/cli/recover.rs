@@ -1,7 +1,8 @@
 //! `pleach recover`.
 
 use clap::ValueEnum;
-use pleach_domain::inventory::{ReleaseName, Store};
+use pleach_domain::inventory::Store;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::plan::Desired;
 use serde_json::Value;
 
@@ -9,10 +10,14 @@ use super::error::{CliError, Kind};
 use super::lease::LockArgs;
 use super::session::{self, Options, Predecessors, Session};
 use super::{Context, Exit, Target, Ui, format};
-use crate::engine::lease::Holder;
-use crate::engine::recover::{Examined, examine};
-use crate::engine::sync::state::{self, Search};
-use crate::engine::sync::{cluster_id, is_cluster};
+use crate::engine::{
+    lease::Holder,
+    recover::{Examined, examine},
+    sync::{
+        cluster_id, is_cluster,
+        state::{self, Search},
+    },
+};
 
 /// Rebuild the lost record of releases
 ///

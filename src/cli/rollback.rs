@@ -2,20 +2,28 @@
 
 mod choice;
 
-use pleach_domain::config::restore::{Restoration, Wish, is_follower, pinned, restore, unified};
-use pleach_domain::config::{self, FileChanges, FileTree, Outline, PatchedTree};
+use pleach_domain::config::{
+    self, FileChanges, FileTree, Outline, PatchedTree,
+    restore::{Restoration, Wish, is_follower, pinned, restore, unified},
+};
 use pleach_domain::finding::Finding;
-use pleach_domain::inventory::{Installed, ReleaseName};
-use pleach_domain::plan::{Direction, version_left};
+use pleach_domain::inventory::Installed;
+use pleach_domain::object::ReleaseName;
+use pleach_domain::order::Direction;
+use pleach_domain::plan::version_left;
 
 use super::error::{CliError, Kind};
 use super::load::{Loaded, pleach_version, read_all, refused};
 use super::status::cluster_of;
 use super::{Context, Exit, Target, Ui};
-use crate::engine::sync::is_cluster;
-use crate::engine::sync::state::{self, Search};
-use crate::io::cluster::Cluster;
-use crate::io::git::{Branch, Revision, Source};
+use crate::engine::sync::{
+    is_cluster,
+    state::{self, Search},
+};
+use crate::io::{
+    cluster::Cluster,
+    git::{Branch, Revision, Source},
+};
 use choice::{Chosen, choose};
 
 /// Take a release back in git

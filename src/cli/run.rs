@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use pleach_domain::config::controller::Disk;
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -20,18 +20,19 @@ use super::error::{CliError, Kind};
 use super::lease::person;
 use super::session::agent;
 use super::{Context, Exit, Target, Ui};
-use crate::engine::controller::statuses::Statuses;
-use crate::engine::controller::{Controller, Listener, Repository, Setup, Sharing};
-use crate::engine::lease::Peers;
-use crate::engine::sync::Claim;
-use crate::io::cluster::Connection;
-use crate::io::files;
-use crate::io::forge::Forge;
-use crate::io::sandbox;
-use crate::server::hooks::{self, Hook};
-use crate::server::metrics::Metrics;
-use crate::server::notifications::{self, Notifier};
-use crate::server::{self, ServerError, probes};
+use crate::engine::{
+    controller::{Controller, Listener, Repository, Setup, Sharing, statuses::Statuses},
+    lease::Peers,
+    sync::Claim,
+};
+use crate::io::{cluster::Connection, files, forge::Forge, sandbox};
+use crate::server::{
+    self, ServerError,
+    hooks::{self, Hook},
+    metrics::Metrics,
+    notifications::{self, Notifier},
+    probes,
+};
 
 /// How long to wait for another holder of a release lease. Longer than the expiry of the lease.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::future::try_join;
 use pleach_domain::config::{ResolvedEnvironment, ResolvedRelease};
 use pleach_domain::finding::Finding;
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::Policy;
 use pleach_domain::render::Rendered;

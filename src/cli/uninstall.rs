@@ -2,7 +2,8 @@
 
 use jiff::SignedDuration;
 use pleach_domain::config::format::Timeout;
-use pleach_domain::inventory::{ReleaseName, ReleaseSummary, Store};
+use pleach_domain::inventory::{ReleaseSummary, Store};
+use pleach_domain::object::ReleaseName;
 use pleach_domain::plan::{Action, Plan};
 
 use super::apply::{ApplyOutput, Outcome, show};
@@ -12,11 +13,15 @@ use super::override_controller::{LocalArgs, follower};
 use super::session::{Gone, Heirs, Options, Planned, Predecessors, Session, not_installed};
 use super::status::StatePlace;
 use super::{Context, Exit, Target, Ui};
-use crate::engine::lease::Holder;
-use crate::engine::load::beside;
-use crate::engine::sync::clear_lease;
-use crate::engine::sync::state::{self, Records, Search};
-use crate::engine::words;
+use crate::engine::{
+    lease::Holder,
+    load::beside,
+    sync::{
+        clear_lease,
+        state::{self, Records, Search},
+    },
+    words,
+};
 use crate::io::cluster::Cluster;
 
 /// Maximum number of rounds. After that, a user must find out why objects are recreated.

@@ -10,9 +10,8 @@ use pleach_domain::config::{
 use pleach_domain::dependencies::Dependency;
 use pleach_domain::finding::{Finding, Kind, excerpt};
 use pleach_domain::ignore::scale_target;
-use pleach_domain::inventory::ReleaseName;
 use pleach_domain::kinds::KindTable;
-use pleach_domain::object::{Manifest, ObjectId};
+use pleach_domain::object::{Manifest, ObjectId, ReleaseName};
 use pleach_domain::render::{self, Rendered};
 use semver::Version;
 

@@ -7,13 +7,12 @@ mod successors;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pleach_domain::config::controller::Allow;
-use pleach_domain::config::{ResolvedEnvironment, ResolvedRelease};
+use pleach_domain::config::{ResolvedEnvironment, ResolvedRelease, controller::Allow};
 use pleach_domain::dependencies::{Dependency, Needed, Wanted, arrange};
 use pleach_domain::finding::{self, Finding};
 use pleach_domain::ignore::Ignored;
-use pleach_domain::inventory::{ReleaseName, Source};
-use pleach_domain::object::{Manifest, ObjectId};
+use pleach_domain::inventory::Source;
+use pleach_domain::object::{Manifest, ObjectId, ReleaseName};
 use pleach_domain::observe::{ClusterId, Discovery, Observed, Surroundings};
 use pleach_domain::plan::{self, Brought, Desired, Digests, Heir, Plan, Policy, Terms};
 use pleach_domain::render::Rendered;
@@ -24,8 +23,7 @@ use super::sync::{
     Early, Neighbor, Observation, SyncError, look_around, look_at_checked, look_at_dependencies,
     observe, observe_record, observe_some, place_of, recognize, review_access,
 };
-use crate::io::cluster::Cluster;
-use crate::io::git::Revision;
+use crate::io::{cluster::Cluster, git::Revision};
 
 pub use end::{Candidate, Gone, Subject, candidates, formers, gone, readable};
 pub use successors::Heirs;

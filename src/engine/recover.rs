@@ -7,15 +7,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
-use pleach_domain::inventory::{Found, Installed, Rebuilt, ReleaseName, Store, rebuild};
-use pleach_domain::object::{GroupKind, Manifest, ObjectId, labels};
+use pleach_domain::inventory::{Found, Installed, Rebuilt, Store, rebuild};
+use pleach_domain::object::{GroupKind, Manifest, ObjectId, ReleaseName, labels};
 use pleach_domain::observe::{Discovery, LiveMeta};
 use pleach_domain::plan::Desired;
 
-use crate::engine::lease::Holder;
-use crate::engine::stop::{Cause, Stop};
-use crate::engine::sync::state::{Salvaged, State};
-use crate::engine::sync::{Claim, SyncError, cluster_id, in_turn};
+use crate::engine::{
+    lease::Holder,
+    stop::{Cause, Stop},
+    sync::{
+        Claim, SyncError, cluster_id, in_turn,
+        state::{Salvaged, State},
+    },
+};
 use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath, Selector};
 
 /// Number of concurrent requests.

@@ -2,9 +2,9 @@
 
 use pleach_domain::config::FileTree;
 use pleach_domain::finding::{Finding, Severity};
-use pleach_domain::inventory::ReleaseName;
 use pleach_domain::kinds::{Catalog, Definitions, KindTable};
 use pleach_domain::lint;
+use pleach_domain::object::ReleaseName;
 
 use super::load::{Loaded, with_excerpts};
 

@@ -38,8 +38,8 @@ use jiff::Timestamp;
 use pleach_domain::inventory::{
     Attempt, Condition, Following, Installed, Inventory, Orders, RECONCILING, Store,
 };
-use pleach_domain::object::{DigestKey, ObjectId, labels};
-use pleach_domain::observe::{DesiredDigest, Grants, Observed};
+use pleach_domain::object::{DesiredDigest, DigestKey, ObjectId, labels};
+use pleach_domain::observe::{Grants, Observed};
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Desired, Plan};
 use tokio::sync::{OnceCell, Semaphore};

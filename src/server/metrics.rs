@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::plan::Action;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;

@@ -14,12 +14,14 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_otlp::{ExporterBuildError, Protocol, SpanExporter, WithExportConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::plan::StepId;
 
 use super::DRAIN;
-use crate::engine::controller::{ControllerEvent, ReconcileOutcome};
-use crate::engine::sync::events::{EventKind, Outcome, SyncEvent, Verb};
+use crate::engine::{
+    controller::{ControllerEvent, ReconcileOutcome},
+    sync::events::{EventKind, Outcome, SyncEvent, Verb},
+};
 
 /// Variables with the endpoint. Without one of them, traces are disabled.
 const ENDPOINTS: [&str; 2] = [

@@ -4,9 +4,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pleach_domain::inventory::{
-    Entry, EntryState, Inventory, ReleaseName, Scope, StateKey, Store, write_shards,
+    Entry, EntryState, Inventory, Scope, StateKey, Store, write_shards,
 };
-use pleach_domain::object::ObjectId;
+use pleach_domain::object::{ObjectId, ReleaseName};
 use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, Run};

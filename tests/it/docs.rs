@@ -11,8 +11,7 @@ use pleach_domain::config::{self, MemoryTree};
 use pleach_domain::doctor::Code;
 use pleach_domain::kinds::KindTable;
 use pleach_domain::lint::{CODES, meaning};
-use pleach_domain::object::annotations;
-use pleach_domain::object::yaml;
+use pleach_domain::object::{annotations, yaml};
 use pleach_domain::order::StageName;
 use pleach_domain::render::{self, FILTERS};
 use semver::Version;
@@ -317,9 +316,11 @@ fn every_metric_is_described() {
 
 /// Returns the metrics after an event of every kind.
 fn every_metric() -> String {
-    use pleach::engine::controller::{ControllerEvent, Previewed, ReconcileOutcome};
-    use pleach::server::metrics::Metrics;
-    use pleach_domain::inventory::ReleaseName;
+    use pleach::{
+        engine::controller::{ControllerEvent, Previewed, ReconcileOutcome},
+        server::metrics::Metrics,
+    };
+    use pleach_domain::object::ReleaseName;
     use pleach_domain::plan::Action;
     let metrics = Metrics::default();
     let text = |text: &str| text.to_owned();

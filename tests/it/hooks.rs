@@ -10,17 +10,20 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http_body_util::BodyExt as _;
-use pleach::engine::controller::{
-    Controller, ControllerEvent, Listener, Previewed, ReconcileOutcome, Setup,
+use pleach::{
+    engine::{
+        controller::{Controller, ControllerEvent, Listener, Previewed, ReconcileOutcome, Setup},
+        lease::Peers,
+        sync::Claim,
+    },
+    server::{
+        hooks::{self, Hook},
+        metrics::Metrics,
+        probes,
+    },
 };
-use pleach::engine::lease::Peers;
-use pleach::engine::sync::Claim;
-use pleach::server::hooks::{self, Hook};
-use pleach::server::metrics::Metrics;
-use pleach::server::probes;
-use pleach_domain::config::controller::Disk;
-use pleach_domain::config::format::ForgeKind;
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::config::{controller::Disk, format::ForgeKind};
+use pleach_domain::object::ReleaseName;
 use pleach_domain::plan::Action;
 use rstest::rstest;
 use sha2::Sha256;

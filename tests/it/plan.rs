@@ -10,10 +10,10 @@ use pleach_domain::config::{MemoryTree, ResolvedEnvironment, ResolvedRelease, re
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{Attempt, Entry, EntryState, Installed};
 use pleach_domain::kinds::KindTable;
-use pleach_domain::object::{Digest, GroupKind, Manifest, ObjectId, ServiceRef};
+use pleach_domain::object::{DesiredDigest, Digest, GroupKind, Manifest, ObjectId, ServiceRef};
 use pleach_domain::observe::{
-    ClusterId, DesiredDigest, Discovery, Freshness, Listing, ListingKey, Live, LiveMeta, Observed,
-    Prediction, Registration, Resource, ServedGroup, ServedVersion,
+    ClusterId, Discovery, Freshness, Listing, ListingKey, Live, LiveMeta, Observed, Prediction,
+    Registration, Resource, ServedGroup, ServedVersion,
 };
 use pleach_domain::order::registered_services;
 use pleach_domain::plan::{Desired, Need, Op, Plan, Policy, Step, Terms, Until, plan};

@@ -5,9 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{
-    Installed, RECORD_FORMAT, ReleaseName, Scope, StateKey, Store, config_map_data,
-};
+use pleach_domain::inventory::{Installed, RECORD_FORMAT, Scope, StateKey, Store, config_map_data};
+use pleach_domain::object::ReleaseName;
 use serde_json::Value;
 
 fn fixture(name: &str) -> PathBuf {

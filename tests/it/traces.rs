@@ -7,12 +7,17 @@ use std::time::{Duration, Instant};
 use axum::extract::State;
 use axum::routing::post;
 use axum::{Json, Router};
-use pleach::engine::controller::{ControllerEvent, ReconcileOutcome};
-use pleach::engine::sync::events::{EventKind, Outcome, SyncEvent, Verb, WaitState};
-use pleach::engine::sync::report::SyncResult;
-use pleach::server::traces::Traces;
-use pleach_domain::inventory::ReleaseName;
-use pleach_domain::object::ObjectId;
+use pleach::{
+    engine::{
+        controller::{ControllerEvent, ReconcileOutcome},
+        sync::{
+            events::{EventKind, Outcome, SyncEvent, Verb, WaitState},
+            report::SyncResult,
+        },
+    },
+    server::traces::Traces,
+};
+use pleach_domain::object::{ObjectId, ReleaseName};
 use pleach_domain::plan::StepId;
 use pleach_testkit::repository::TestRepo;
 use serde_json::{Value, json};

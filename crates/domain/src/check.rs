@@ -10,10 +10,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cel::{CompileError, Expression, Subject, Template, Unevaluable};
-use crate::config::format::{self, BlockUninstall};
-use crate::config::{SecretRule, Selector};
+use crate::config::{
+    SecretRule,
+    format::{self, BlockUninstall},
+};
 use crate::diff::masking::Masker;
-use crate::object::{DigestKey, GroupKind, ObjectId, Origin, Secrecy};
+use crate::object::{DigestKey, GroupKind, ObjectId, Origin, Secrecy, Selector};
 
 /// Names that the expressions of a check can use.
 const NAMES: &[&str] = &["item"];

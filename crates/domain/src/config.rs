@@ -31,14 +31,11 @@ pub(crate) use environment::release_name;
 pub use outline::{outline, repository_id};
 pub use patched_tree::{FileChanges, PatchedTree};
 pub use policy::{
-    Consent, ConsentAction, Propagation, Protect, PruneMax, PrunePolicy, RuntimeObject, Selector,
+    Consent, ConsentAction, Propagation, Protect, PruneMax, PrunePolicy, RuntimeObject, SecretRule,
 };
 pub use recording::{Record, RecordingTree};
 pub use resolve::{BrokenRelease, PartialEnvironment, resolve, resolve_partly};
-pub use resolved::{
-    ClusterRef, Outline, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease, SecretRule,
-};
-pub use selector::{Matcher, well_known_group};
+pub use resolved::{ClusterRef, Outline, Patch, PatchChange, ResolvedEnvironment, ResolvedRelease};
 pub use sequence::{
     CopyRule, Count, GateRule, MigrationRule, MoveRule, OverlayRule, RolloutRule, ScaleRule,
     Sequence, StageRule,

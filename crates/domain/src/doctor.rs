@@ -7,8 +7,8 @@
 
 mod absence;
 mod dead;
+mod deletions;
 mod effect;
-mod evidence;
 mod gate;
 mod limits;
 mod membership;
@@ -30,14 +30,14 @@ use crate::finding::Severity;
 use crate::inventory::{Inventory, ReleaseSummary};
 use crate::object::{ObjectId, ServiceRef};
 use crate::observe::{Backend, Discovery, MissingGrant};
+use crate::plan::Evidence;
 
 pub use absence::{Workload, missing_controllers, waits_for_controller};
-pub use evidence::{Evidence, Proof, Refusal};
+pub use deletions::Refusal;
 pub use gate::{Gate, Holding};
 pub use namespace::{Leaving, Remaining};
 pub use registration::{Definition, Registered, Role, Rule, Webhook};
 pub use standing::Standing;
-pub(crate) use stuck::address;
 pub use subject::{Deployer, Owner, Subject, Write};
 
 /// Observed state of a cluster, the input of the diagnosis.

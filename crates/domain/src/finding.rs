@@ -4,6 +4,7 @@
 //! errors.
 
 pub mod excerpt;
+pub mod overridable;
 
 use std::cmp::Reverse;
 use std::fmt;

@@ -31,8 +31,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::inventory::ReleaseName;
-use crate::object::{GroupKind, ObjectId, annotations, labels};
+use crate::object::{GroupKind, ObjectId, ReleaseName, annotations, labels};
 use crate::order::Interception;
 
 pub use crate::config::format::Operation;

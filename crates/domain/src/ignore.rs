@@ -18,8 +18,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::diff::ownership::FieldSet;
-use crate::object::{Manifest, ObjectId};
-use crate::observe::DesiredDigest;
+use crate::object::{DesiredDigest, Manifest, ObjectId};
 
 /// Ignored fields of all objects of a release.
 #[derive(Debug, Clone, Default, PartialEq)]

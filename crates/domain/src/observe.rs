@@ -39,7 +39,7 @@ use crate::crd::Instances;
 use crate::dependencies::Hindrance;
 use crate::foreign_tools::KnownOwner;
 use crate::inventory::{Entry, FieldKey, Installed, Inventory, Journal, Memory, OwnedBefore};
-use crate::object::{Digest, DigestKey, FieldPath, GroupKind, Manifest, ObjectId, ServiceRef};
+use crate::object::{DigestKey, FieldPath, GroupKind, ObjectId, ServiceRef};
 
 /// Cluster id: the uid of the namespace `kube-system`. If state is stored in ConfigMaps, it is the
 /// uid of their namespace.
@@ -433,26 +433,5 @@ impl Observed {
             .get(id)
             .map(Live::meta)
             .or_else(|| self.meta.get(id))
-    }
-}
-
-/// Digest in the annotation of an object: keyed for secret objects, plain otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum DesiredDigest {
-    /// The computed digest.
-    Known(Digest),
-    /// A secret object, before the key exists.
-    Unkeyed,
-}
-
-impl DesiredDigest {
-    /// Computes the digest of a manifest. Keyed if the manifest is secret.
-    pub fn of(manifest: &Manifest, key: Option<&DigestKey>) -> Self {
-        match (manifest.is_secret(), key) {
-            (false, _) => Self::Known(manifest.digest()),
-            (true, Some(key)) => Self::Known(Digest::keyed(key, manifest.json())),
-            (true, None) => Self::Unkeyed,
-        }
     }
 }

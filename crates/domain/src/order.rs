@@ -1,5 +1,6 @@
 //! Order of operations: stages, kinds and dependencies between objects.
 
+mod direction;
 mod kinds;
 mod selector;
 mod stage;
@@ -8,6 +9,7 @@ pub use crate::object::{
     Definition, Facts, Interception, Parameters, ReadinessDemand, SwitchedOn, configuration,
     interceptions, pod_template, pointed_at, registered_api, registered_services,
 };
+pub use direction::Direction;
 pub use kinds::{
     DeletionClass, defined_kinds, deletion_class, is_builtin_group, kind_rank, sort, stage_of,
 };

@@ -24,8 +24,9 @@ use serde_json::{Map, Value};
 
 use crate::diff::ownership;
 use crate::gate::{Gate, is_policy};
-use crate::object::{Digest, FieldPath, ObjectId, PathSegment, canonical_json, managers};
-use crate::plan::NonSecret;
+use crate::object::{
+    Digest, FieldPath, NonSecret, ObjectId, PathSegment, canonical_json, managers,
+};
 
 pub use content::{OverlayContent, OverlayKind};
 pub use owners::{Held, give_back, held};

@@ -56,6 +56,7 @@ mod draft;
 mod drop_unneeded_waits;
 mod edges;
 mod effects;
+mod evidence;
 mod file;
 mod gate;
 mod handover;
@@ -80,19 +81,18 @@ mod version;
 pub mod view;
 mod workload_context;
 
-pub(crate) use consent::OVERRIDABLE;
 pub use deletion::{Deletion, Grant, Propagation};
+pub use evidence::{Evidence, Proof};
 pub use file::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedObject, ReviewedRelease};
 pub use leftover::{leaving_service, made_by_others, returned};
 pub use model::{
-    Action, Body, Brought, Cause, Change, Course, Desired, Digests, Direction, Edge, EdgeReason,
-    Need, NonSecret, Op, Outgoing, Overlay, Own, Plan, Policy, Precondition, Stage, Step, StepId,
-    Taken, Terms, Until, is_protected_kind, is_refusal,
+    Action, Body, Brought, Cause, Change, Course, Desired, Digests, Edge, EdgeReason, Need, Op,
+    Outgoing, Overlay, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken, Terms, Until,
+    is_protected_kind, is_refusal,
 };
 pub use ownership::{is_foreign, owners_of, takes_over};
 pub(crate) use prune::REGISTRATIONS;
 pub use removal::{Consented, Heir, Removal};
-pub use run_once_jobs::runs_once;
 pub use version::version_left;
 
 pub use crate::overlay::OverlayId;
@@ -100,6 +100,7 @@ pub use crate::overlay::OverlayId;
 use crate::finding::Finding;
 use crate::observe::Observed;
 use draft::{Ctx, Draft};
+use crate::order::Direction;
 
 /// Version of the plan's serialized form.
 pub const FORMAT: u32 = 1;

@@ -56,13 +56,14 @@ use rayon::prelude::*;
 use serde_json::Value;
 
 use crate::config::{FileTree, ResolvedEnvironment, ResolvedRelease};
-use crate::diff::fields::{Scope, compare};
-use crate::diff::ownership::FieldSet;
+use crate::diff::{
+    fields::{Scope, compare},
+    ownership::FieldSet,
+};
 use crate::finding::{self, Finding, Kind};
 use crate::ignore::{self, FieldPattern};
-use crate::inventory::ReleaseName;
 use crate::kinds::KindTable;
-use crate::object::{Manifest, ObjectId, Origin};
+use crate::object::{Manifest, ObjectId, Origin, ReleaseName};
 use crate::order;
 use crate::values::SecretValues;
 use normalize::{Outcome, Work};

@@ -2,19 +2,25 @@
 
 use std::collections::BTreeSet;
 
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::plan::Plan;
 use serde_json::Value;
 
 use super::{ApplyOutput, Reviewed};
-use crate::cli::error::{CliError, Kind};
-use crate::cli::format::report::Report;
-use crate::cli::session::{self, Planned};
-use crate::cli::{Context, Exit, Ui, format};
-use crate::engine::stop::Cause;
-use crate::engine::sync::events::Events;
-use crate::engine::sync::report::{FailureKind, SyncResult};
-use crate::engine::sync::{self, Claim, Run, SyncError};
+use crate::cli::{
+    Context, Exit, Ui,
+    error::{CliError, Kind},
+    format::{self, report::Report},
+    session::{self, Planned},
+};
+use crate::engine::{
+    stop::Cause,
+    sync::{
+        self, Claim, Run, SyncError,
+        events::Events,
+        report::{FailureKind, SyncResult},
+    },
+};
 use crate::io::cluster::Cluster;
 
 /// Result of the command, release by release.

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::plan::{Op, Plan, Step, StepId};
 
 use super::findings::plain;
 use crate::cli::Ui;
-use crate::engine::lease::Holder;
-use crate::engine::sync::events::{EventKind, Outcome, SyncEvent, Verb, WaitState};
+use crate::engine::{
+    lease::Holder,
+    sync::events::{EventKind, Outcome, SyncEvent, Verb, WaitState},
+};
 
 /// Minimum duration of a wait to be logged.
 const SHORT: Duration = Duration::from_secs(5);

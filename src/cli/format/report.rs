@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::overlay::OverlayKind;
 use pleach_domain::plan::{Action, Plan};
 use serde_json::{Value, json};
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::findings::plain;
 use super::style;
 use crate::cli::CliError;
-use crate::engine::stop::Cause;
-use crate::engine::sync::events::Outcome;
-use crate::engine::sync::interrupted_summary::Remainder;
-use crate::engine::sync::report::SyncResult;
+use crate::engine::{
+    stop::Cause,
+    sync::{events::Outcome, interrupted_summary::Remainder, report::SyncResult},
+};
 
 /// Maximum number of objects that are listed.
 const LINES: usize = 10;
@@ -229,8 +229,7 @@ fn count(result: &SyncResult, which: impl Fn(&Outcome) -> bool) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::error::Kind;
-    use crate::cli::format::samples;
+    use crate::cli::{error::Kind, format::samples};
 
     #[test]
     fn what_was_not_begun_is_reported_with_the_reason() {

@@ -1,9 +1,7 @@
 //! Sample plans for tests of the formats.
 
 use jiff::SignedDuration;
-use pleach_domain::inventory::ReleaseName;
-use pleach_domain::object::{Digest, ObjectId};
-use pleach_domain::observe::DesiredDigest;
+use pleach_domain::object::{DesiredDigest, Digest, ObjectId, ReleaseName};
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Action, Body, Change, Op, Plan, Step, StepId};
 

@@ -151,8 +151,7 @@ fn key(path: &str) -> String {
 mod tests {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
-    use pleach_domain::inventory::ReleaseName;
-    use pleach_domain::object::{ApiVersion, Manifest, Origin};
+    use pleach_domain::object::{ApiVersion, Manifest, Origin, ReleaseName};
     use pleach_domain::values::Source;
 
     use super::*;

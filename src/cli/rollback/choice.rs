@@ -1,9 +1,9 @@
 //! Target of a rollback.
 
 use jiff::Timestamp;
-use pleach_domain::config::FileTree;
-use pleach_domain::config::restore::is_same;
-use pleach_domain::inventory::{Installed, ReleaseName, is_commit};
+use pleach_domain::config::{FileTree, restore::is_same};
+use pleach_domain::inventory::{Installed, is_commit};
+use pleach_domain::object::ReleaseName;
 
 use crate::cli::error::{CliError, Kind};
 use crate::io::git::{GitTree, Source};

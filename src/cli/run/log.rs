@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 use tokio::time::Instant;
 
-use crate::engine::controller::statuses::Statuses;
-use crate::engine::controller::{ControllerEvent as Event, Heard, Previewed, ReconcileOutcome};
-use crate::engine::sync::events::{EventKind, Outcome, SyncEvent, WaitState};
-use crate::server::metrics::Metrics;
-use crate::server::notifications::Notifier;
+use crate::engine::{
+    controller::{
+        ControllerEvent as Event, Heard, Previewed, ReconcileOutcome, statuses::Statuses,
+    },
+    sync::events::{EventKind, Outcome, SyncEvent, WaitState},
+};
 #[cfg(feature = "otlp")]
 use crate::server::traces::Traces;
+use crate::server::{metrics::Metrics, notifications::Notifier};
 
 /// Receivers of controller events besides the log.
 pub(super) struct Listeners<'a> {

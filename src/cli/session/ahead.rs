@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 
 use futures::future::join_all;
 use pleach_domain::config::{ResolvedEnvironment, ResolvedRelease};
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 
 use super::{agent, connect_for, declared};
-use crate::cli::error::CliError;
-use crate::cli::{Context, Target};
-use crate::engine::sync::state::{self, Records, Search};
-use crate::engine::sync::{Early, SyncError, observe_early};
+use crate::cli::{Context, Target, error::CliError};
+use crate::engine::sync::{
+    Early, SyncError, observe_early,
+    state::{self, Records, Search},
+};
 use crate::io::cluster::{Cluster, ClusterError};
 
 /// Number of releases that are read during the rendering. Further releases are read when they are

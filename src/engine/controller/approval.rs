@@ -7,18 +7,15 @@
 //! counts if our comment on the merged head listed these effects before the merge. The forge
 //! decides who is allowed to merge.
 
-use pleach_domain::inventory::{Attempt, ConditionKind, Orders, ReleaseName, Source, Store};
-use pleach_domain::object::annotations;
+use pleach_domain::inventory::{Attempt, ConditionKind, Orders, Source, Store};
+use pleach_domain::object::{ReleaseName, annotations};
 use pleach_domain::plan::Plan;
 use pleach_domain::preview::comment::stated;
 
 use super::outcome::ReconcileReport;
 use super::run::Target;
 use super::{ACTIONS, NAMED, ReconcileOutcome};
-use crate::engine::planning::Planned;
-use crate::engine::preview_process::MARKER;
-use crate::engine::sync::attempt;
-use crate::engine::words;
+use crate::engine::{planning::Planned, preview_process::MARKER, sync::attempt, words};
 use crate::io::forge::{Comment, Forge, ForgeError, PullRequest};
 
 /// Reason of the condition of a release that waits for approval.

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use pleach_domain::inventory::{Orders, ReleaseName, ReleaseSummary, Store, SyncRequest};
-use pleach_domain::object::Digest;
+use pleach_domain::inventory::{Orders, ReleaseSummary, Store, SyncRequest};
+use pleach_domain::object::{Digest, ReleaseName};
 
 use super::drift::Members;
 use super::{Shared, SourcePolicy};
-use crate::engine::planning::agent;
-use crate::engine::sync::state::{self, Search};
-use crate::engine::words;
+use crate::engine::{
+    planning::agent,
+    sync::state::{self, Search},
+    words,
+};
 use crate::io::cluster::{Cluster, ClusterError};
 
 /// Stream of all releases first, then of changed ones.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pleach_domain::config::controller::StateChange;
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::plan::Action;
 use tokio::sync::mpsc;
 

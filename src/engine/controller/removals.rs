@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{ConditionKind, Installed, Orders, ReleaseName, ReleaseSummary};
+use pleach_domain::inventory::{ConditionKind, Installed, Orders, ReleaseSummary};
+use pleach_domain::object::ReleaseName;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -18,11 +19,12 @@ use super::read::Which;
 use super::requests::Requests;
 use super::run::{Done, LIMIT, Target, are_same_terms, carry_out, codes, in_time, line};
 use super::{ControllerEvent, ReconcileOutcome, Shared, approval, backoff};
-use crate::engine::planning::{Candidate, Gone, Planned, candidates, gone, readable};
-use crate::engine::sync::state::{self, Search};
-use crate::engine::words;
-use crate::io::cluster::Class;
-use crate::io::git::mirror::Reader;
+use crate::engine::{
+    planning::{Candidate, Gone, Planned, candidates, gone, readable},
+    sync::state::{self, Search},
+    words,
+};
+use crate::io::{cluster::Class, git::mirror::Reader};
 
 /// Present state of an environment.
 #[derive(Debug, Clone)]

@@ -8,7 +8,8 @@ use std::time::Duration;
 use pleach_domain::config::ResolvedRelease;
 use pleach_domain::diff::text;
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{Condition, Inventory, ReleaseName, Source, Store};
+use pleach_domain::inventory::{Condition, Inventory, Source, Store};
+use pleach_domain::object::ReleaseName;
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::Plan;
 use pleach_domain::render::Rendered;
@@ -19,12 +20,16 @@ pub(super) use self::same::are_same_terms;
 use super::drift::Members;
 use super::read::Hold;
 use super::{ACTIONS, ControllerEvent, ReconcileOutcome, Shared, SourcePolicy};
-use crate::engine::load::Loaded;
-use crate::engine::planning::{Options, Planned, Planner, Predecessors};
-use crate::engine::stop::{Cause, Stop};
-use crate::engine::sync::report::{FailureKind, SyncResult};
-use crate::engine::sync::{self, Run, SyncError};
-use crate::engine::words;
+use crate::engine::{
+    load::Loaded,
+    planning::{Options, Planned, Planner, Predecessors},
+    stop::{Cause, Stop},
+    sync::{
+        self, Run, SyncError,
+        report::{FailureKind, SyncResult},
+    },
+    words,
+};
 use crate::io::cluster::{Cluster, Keys};
 
 /// Time limit for observing and planning a release.

@@ -4,15 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pleach_domain::config::controller::{Allow, Branches, Disk, Minimum, Reserved};
-use pleach_domain::inventory::{ReleaseName, Source};
+use pleach_domain::inventory::Source;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::observe::ClusterId;
 
 use super::pull_requests::Previews;
 use super::replicas::Sharing;
 use crate::engine::sync::Claim as LeaseClaim;
-use crate::io::cluster::Connection;
-use crate::io::forge::Forge;
-use crate::io::git::remote::Remote;
+use crate::io::{cluster::Connection, forge::Forge, git::remote::Remote};
 
 /// Setup of the controller.
 #[derive(Debug, Clone)]

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pleach_domain::config::controller::StateChange;
-use pleach_domain::config::format::NotificationCause;
-use pleach_domain::inventory::{Condition, ReleaseName};
-use pleach_domain::object::Digest;
+use pleach_domain::config::{controller::StateChange, format::NotificationCause};
+use pleach_domain::inventory::Condition;
+use pleach_domain::object::{Digest, ReleaseName};
 use tokio::time::Instant;
 
 use super::ReconcileOutcome;

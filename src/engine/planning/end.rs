@@ -3,23 +3,24 @@
 use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
-use pleach_domain::config::format::remembered;
 use pleach_domain::config::{
     self, FileTree, ResolvedRelease, Sequence, SyncPolicy, VersionPolicy, Windows,
+    format::remembered,
 };
 use pleach_domain::dependencies::{Dependency, Hindrance, arrange};
 use pleach_domain::finding::Finding;
 use pleach_domain::ignore::Ignored;
-use pleach_domain::inventory::{Installed, ReleaseName, ReleaseSummary, Store};
+use pleach_domain::inventory::{Installed, ReleaseSummary, Store};
+use pleach_domain::object::ReleaseName;
 use pleach_domain::plan::{Brought, Consented, Desired, Digests, Policy, Removal, Terms};
 use pleach_domain::readiness::Rules;
 use pleach_domain::render::Rendered;
 
 use super::making::{Making, settle_namespaces};
 use super::{Heirs, Planned, Planner, Predecessors};
-use crate::engine::load::{Loaded, is_unknown, pleach_version};
-use crate::engine::sync::{
-    SyncError, look_at_dependants, observe, recognize, review_access, review_end,
+use crate::engine::{
+    load::{Loaded, is_unknown, pleach_version},
+    sync::{SyncError, look_at_dependants, observe, recognize, review_access, review_end},
 };
 use crate::io::cluster::Cluster;
 

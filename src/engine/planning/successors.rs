@@ -2,7 +2,7 @@
 
 use pleach_domain::config::{self, FileTree, Outline, ResolvedRelease};
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::plan::{Consented, Heir, Removal};
 use pleach_domain::render::Rendered;
 

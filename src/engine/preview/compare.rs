@@ -9,19 +9,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use pleach_domain::config::{ClusterRef, FileTree, ResolvedEnvironment, ResolvedRelease};
 use pleach_domain::diff::masking::Masker;
 use pleach_domain::finding::{Finding, summary};
-use pleach_domain::inventory::ReleaseName;
 use pleach_domain::kinds::{Catalog, Definitions, KindTable};
-use pleach_domain::object::DigestKey;
+use pleach_domain::object::{DigestKey, ReleaseName};
 use pleach_domain::observe::{Base, Observed};
 use pleach_domain::plan::{self, Consented, Desired, Digests, Plan, Policy};
 use pleach_domain::preview::{Touched, run_time_objects, wants_the_same};
 use pleach_domain::render::{self, Rendered};
 
 use super::few::{self, Aside};
-use crate::engine::load::{self, Loaded, is_unknown};
-use crate::engine::mask;
-use crate::engine::planning::{Heirs, Options, Predecessors, desired_among, policy};
-use crate::engine::refusals;
+use crate::engine::{
+    load::{self, Loaded, is_unknown},
+    mask,
+    planning::{Heirs, Options, Predecessors, desired_among, policy},
+    refusals,
+};
 use crate::io::git::Revision;
 
 /// Planning options of a preview, the same as for an apply.

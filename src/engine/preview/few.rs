@@ -12,8 +12,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pleach_domain::config::{FileTree, ResolvedEnvironment, ResolvedRelease, TreeKind};
-use pleach_domain::inventory::ReleaseName;
 use pleach_domain::kinds::KindTable;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::preview::{
     AUTOSCALER, NAMESPACE, Touched, has_course_of_its_own, may_be_scaled, stays_apart,
 };

@@ -2,21 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use pleach_domain::config::ClusterRef;
-use pleach_domain::config::controller::Allow;
+use pleach_domain::config::{ClusterRef, controller::Allow};
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::ReleaseName;
-use pleach_domain::object::Manifest;
+use pleach_domain::object::{Manifest, ReleaseName};
 use pleach_domain::observe::ClusterId;
 use pleach_domain::plan::view::Drawing;
 use pleach_domain::preview::{ClusterPreview, EnvironmentPreview, ReleasePreview};
 
 use super::{RenderedHead, VIEW};
-use crate::engine::load::Loaded;
-use crate::engine::planning::{self, Candidate, Gone, Options, Planner, Predecessors, Subject};
-use crate::engine::sync::SyncError;
-use crate::engine::sync::state::{self, Search};
-use crate::engine::words;
+use crate::engine::{
+    load::Loaded,
+    planning::{self, Candidate, Gone, Options, Planner, Predecessors, Subject},
+    sync::{
+        SyncError,
+        state::{self, Search},
+    },
+    words,
+};
 use crate::io::cluster::{Class, Cluster, ClusterError};
 
 /// Planning options as in `diff` and `plan`. Permissions are not checked here, because they depend

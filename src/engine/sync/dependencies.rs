@@ -2,8 +2,8 @@
 
 use futures::stream::{self, StreamExt as _};
 use pleach_domain::dependencies::{Dependency, Hindrance, Needed, NeededObject, Wanted};
-use pleach_domain::inventory::{Installed, ReleaseName, Store};
-use pleach_domain::object::ObjectId;
+use pleach_domain::inventory::{Installed, Store};
+use pleach_domain::object::{ObjectId, ReleaseName};
 use pleach_domain::observe::{Discovery, Observed};
 use pleach_domain::plan::{Desired, Plan};
 use serde_json::Value;

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use pleach_domain::finding::Finding;
-use pleach_domain::inventory::ReleaseName;
-use pleach_domain::object::ObjectId;
+use pleach_domain::object::{ObjectId, ReleaseName};
 use pleach_domain::plan::StepId;
 use serde::Serialize;
 use tokio::sync::mpsc::{Sender, UnboundedSender};

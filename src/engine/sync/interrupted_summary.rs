@@ -125,15 +125,17 @@ impl<'a> Remainder<'a> {
 #[cfg(test)]
 mod tests {
     use jiff::SignedDuration;
-    use pleach_domain::inventory::ReleaseName;
+    use pleach_domain::object::{NonSecret, ReleaseName};
     use pleach_domain::order::StageName;
     use pleach_domain::overlay::OverlayId;
-    use pleach_domain::plan::{NonSecret, StepId, Until};
+    use pleach_domain::plan::{StepId, Until};
     use serde_json::json;
 
     use super::*;
-    use crate::engine::stop::Cause;
-    use crate::engine::sync::report::{Failure, FailureKind};
+    use crate::engine::{
+        stop::Cause,
+        sync::report::{Failure, FailureKind},
+    };
 
     /// Builds a plan with one patch per object, two for the last, and a final wait.
     fn plan(objects: &[&str]) -> Plan {

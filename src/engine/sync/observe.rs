@@ -25,13 +25,15 @@ use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
 use pleach_domain::diff::renames;
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{EntryState, ReleaseName, Store};
-use pleach_domain::object::{Gvk, Manifest, ObjectId, ServiceRef, annotations, labels};
+use pleach_domain::inventory::{EntryState, Store};
+use pleach_domain::object::{
+    Gvk, Manifest, ObjectId, ReleaseName, ServiceRef, annotations, labels,
+};
 use pleach_domain::observe::{
     Backend, Known, Listing, Live, LiveMeta, Observed, Reading, Served, triage,
 };
 use pleach_domain::order::registered_services;
-use pleach_domain::plan::{Desired, Policy, runs_once};
+use pleach_domain::plan::{Desired, Policy};
 
 use super::absent::ensure_discovered;
 use super::error::SyncError;
@@ -251,7 +253,7 @@ fn readings(desired: &Desired, policy: &Policy, observed: &Observed) -> Vec<Read
         verify: policy.verify,
     });
     for (reading, manifest) in readings.iter_mut().zip(&desired.manifests) {
-        if runs_once(manifest) {
+        if manifest.runs_once() {
             // A run-once job counts by whether it ran, not by its content.
             *reading = if desired.has_run(manifest.id(), &observed.journal) {
                 Reading::Nothing

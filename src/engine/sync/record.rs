@@ -9,8 +9,8 @@ use pleach_domain::diff::ownership::status_came_last;
 use pleach_domain::inventory::{
     Attempt, AttemptResult, Entry, EntryState, Installed, Inventory, Memory, Override,
 };
-use pleach_domain::object::{Manifest, ObjectId, ServiceRef, SortedLookup};
-use pleach_domain::observe::{DesiredDigest, Live, Observed};
+use pleach_domain::object::{DesiredDigest, Manifest, ObjectId, ServiceRef, SortedLookup};
+use pleach_domain::observe::{Live, Observed};
 use pleach_domain::order::{StageName, defined_kinds, registered_services, stage_of};
 use pleach_domain::plan::{
     Action, Body, Change, Desired, Op, Plan, Precondition, Taken, made_by_others,

@@ -24,11 +24,11 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use jiff::Timestamp;
 use pleach_domain::inventory::{
-    Attempt, Condition, Following, Installed, Inventory, Journal, Orders, ReleaseName, Scope,
-    StateKey, Store, degraded, followed, telling,
+    Attempt, Condition, Following, Installed, Inventory, Journal, Orders, Scope, StateKey, Store,
+    degraded, followed, telling,
 };
 use pleach_domain::object::{
-    Digest, DigestKey, GroupKind, Gvk, ObjectId, annotations, canonical_json, managers,
+    Digest, DigestKey, GroupKind, Gvk, ObjectId, ReleaseName, annotations, canonical_json, managers,
 };
 use pleach_domain::observe::{ClusterId, Discovery, Served};
 use serde_json::Value;

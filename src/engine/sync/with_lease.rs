@@ -3,14 +3,16 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use pleach_domain::inventory::{ReleaseName, Store};
-use pleach_domain::object::ObjectId;
+use pleach_domain::inventory::Store;
+use pleach_domain::object::{ObjectId, ReleaseName};
 
 use super::error::SyncError;
 use super::state::State;
 use super::unanswered::explained;
-use crate::engine::lease::{Holder, Lease, LeaseError, Patience, Peers, Terms};
-use crate::engine::stop::{Cause, Stop};
+use crate::engine::{
+    lease::{Holder, Lease, LeaseError, Patience, Peers, Terms},
+    stop::{Cause, Stop},
+};
 use crate::io::cluster::Cluster;
 
 /// Lease identity of runs, and their patience.

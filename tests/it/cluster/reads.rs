@@ -1,9 +1,10 @@
 //! Reads of single objects and paged lists.
 
-use pleach::engine::sync::state::{Search, namesakes, release};
-use pleach::io::cluster::{Class, ClusterError, ResourcePath, Selector};
-use pleach_domain::inventory::ReleaseName;
-use pleach_domain::object::ObjectId;
+use pleach::{
+    engine::sync::state::{Search, namesakes, release},
+    io::cluster::{Class, ClusterError, ResourcePath, Selector},
+};
+use pleach_domain::object::{ObjectId, ReleaseName};
 use pleach_domain::observe::Listing;
 use serde_json::{Value, json};
 

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::planned::{LastPlan, PlannedWrite, Verb};
-use crate::inventory::{ReleaseName, STATE_NAMESPACE, Store};
-use crate::object::{GroupKind, ObjectId};
+use crate::inventory::{STATE_NAMESPACE, Store};
+use crate::object::{GroupKind, ObjectId, ReleaseName};
 
 /// The fields of an audit event that the comparison needs.
 #[derive(Debug, Deserialize)]

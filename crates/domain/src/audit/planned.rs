@@ -13,8 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::gate::binding;
-use crate::inventory::ReleaseName;
-use crate::object::{Digest, ObjectId, labels};
+use crate::object::{Digest, ObjectId, ReleaseName, labels};
 use crate::overlay::OverlayKind;
 use crate::plan::{Op, Plan, Precondition, REGISTRATIONS, Step, leaving_service};
 

@@ -1,32 +1,10 @@
 //! Policies of environments and bundles that the planner uses.
 
-use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which objects something is about. Every field given must hold.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Selector {
-    /// Kind; `*` for any.
-    pub kind: String,
-    /// API group; any when left out, the core group when empty.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group: Option<String>,
-    /// Name, exact or with `*` and `?`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Namespace, exact or with `*` and `?`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub namespace: Option<String>,
-    /// Labels that must be there with these values.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
-    /// Name of a Service that it points at: of registrations, and of definitions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub service: Option<String>,
-}
+use crate::object::{Origin, SecretField, Selector};
 
 /// An object that workloads make and no manifest has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -195,4 +173,15 @@ pub enum ConsentAction {
     Override,
     /// Uninstalling a release.
     Uninstall,
+}
+
+/// Secret fields of some objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretRule {
+    /// Selected objects.
+    pub target: Selector,
+    /// Secret fields of these objects.
+    pub fields: Vec<SecretField>,
+    /// Location of the rule.
+    pub origin: Origin,
 }

@@ -6,15 +6,15 @@ use jiff::SignedDuration;
 use serde_json::Value;
 
 use super::format::BlockUninstall;
-use super::policy::{Consent, Protect, PrunePolicy, RuntimeObject, Selector};
+use super::policy::{Consent, Protect, PrunePolicy, RuntimeObject, SecretRule};
 use super::sequence::Sequence;
-use super::sync::SyncPolicy;
+use super::sync::{Minimum, SyncPolicy};
 use super::versions::VersionPolicy;
 use crate::dependencies::Dependency;
 use crate::finding::{Finding, Kind};
 use crate::ignore::IgnoreRule;
-use crate::inventory::{ReleaseName, Store};
-use crate::object::{Origin, SecretField};
+use crate::inventory::Store;
+use crate::object::{Origin, ReleaseName, Selector};
 use crate::values::Values;
 
 /// An environment file merged with the files that it extends, and its releases.
@@ -178,15 +178,25 @@ pub struct ResolvedRelease {
     pub sequence: Sequence,
 }
 
-/// Secret fields of some objects.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SecretRule {
-    /// Selected objects.
-    pub target: Selector,
-    /// Secret fields of these objects.
-    pub fields: Vec<SecretField>,
-    /// Location of the rule.
-    pub origin: Origin,
+impl ResolvedEnvironment {
+    /// Makes the policy at least as strict as the minimum of its grant.
+    pub fn demand(&mut self, minimum: &Minimum) {
+        let Minimum {
+            interval,
+            needs_approval,
+            windows,
+            protect,
+        } = minimum;
+        self.sync = self.sync.stricter(*needs_approval, windows);
+        if let Some(shortest) = interval {
+            self.sync.interval = self.sync.interval.max(*shortest);
+        }
+        for one in protect {
+            if !self.protect.contains(one) {
+                self.protect.push(one.clone());
+            }
+        }
+    }
 }
 
 /// A change to a rendered object, so that upstream files can stay verbatim.

@@ -7,13 +7,10 @@ use std::fmt;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
-use super::policy::Selector;
-use super::selector::Pattern;
 use crate::check::Check;
 use crate::gate::{Closed, Operation};
-use crate::object::{GroupKind, ObjectId, Origin};
+use crate::object::{GroupKind, NonSecret, ObjectId, Origin, Pattern, Selector};
 use crate::order::StageName;
-use crate::plan::NonSecret;
 use crate::readiness::Rules;
 
 /// Temporary changes, declared stages and checks, in the order of the bundle.

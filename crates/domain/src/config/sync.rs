@@ -4,7 +4,6 @@ use jiff::SignedDuration;
 
 use super::format::{Approval, Drift, Sync};
 use super::policy::Protect;
-use super::resolved::ResolvedEnvironment;
 use super::window::Windows;
 use crate::finding::{Finding, Kind};
 use crate::object::yaml::Node;
@@ -60,27 +59,6 @@ pub struct Minimum {
     pub windows: Windows,
     /// Kinds whose deletion or recreation always needs consent.
     pub protect: Vec<Protect>,
-}
-
-impl ResolvedEnvironment {
-    /// Makes the policy at least as strict as the minimum of its grant.
-    pub fn demand(&mut self, minimum: &Minimum) {
-        let Minimum {
-            interval,
-            needs_approval,
-            windows,
-            protect,
-        } = minimum;
-        self.sync = self.sync.stricter(*needs_approval, windows);
-        if let Some(shortest) = interval {
-            self.sync.interval = self.sync.interval.max(*shortest);
-        }
-        for one in protect {
-            if !self.protect.contains(one) {
-                self.protect.push(one.clone());
-            }
-        }
-    }
 }
 
 /// Resolves the `sync` settings of an environment file.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use semver::{Version, VersionReq};
 
 use super::format::Rollback;
-use crate::plan::Direction;
+use crate::order::Direction;
 
 /// Rules of a bundle and its environment for version changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

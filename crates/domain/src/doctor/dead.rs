@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use super::effect::effects;
 use super::registration::{Registered, Role};
-use super::{Code, Diagnosis, Evidence, Observations, Owner};
+use super::{Code, Diagnosis, Observations, Owner};
 use crate::finding::Severity;
 use crate::inventory::{EntryState, Inventory};
 use crate::object::{ApiVersion, ObjectId, ServiceRef};
 use crate::observe::Lack;
+use crate::plan::Evidence;
 
 /// Adds registrations without a backend, and APIs that are unavailable despite a backend.
 pub(super) fn registrations(observations: &Observations, found: &mut Vec<Diagnosis>) {
@@ -155,7 +156,7 @@ fn evidence(registered: &Registered, missing: &BTreeSet<&ServiceRef>) -> Option<
     let subject = &registered.subject;
     (may_go && subject.references.is_empty() && subject.deleting_since.is_none()).then(|| {
         let services = missing.iter().copied().cloned().collect();
-        Evidence::of_services(subject, services)
+        super::deletions::of_services(subject, services)
     })
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::effect::{operations, resources};
 use super::registration::Rule;
-use super::{Code, Diagnosis, Evidence, Observations, Subject};
+use super::{Code, Diagnosis, Observations, Subject};
 use crate::finding::Severity;
 use crate::gate::{BINDING, GROUP, POLICY, lifted_by};
 use crate::object::{ObjectId, annotations};
@@ -159,7 +159,7 @@ fn abandoned(observations: &Observations, gate: &Gate) -> Option<Diagnosis> {
         "nothing will lift it: remove it".to_owned()
     });
     if gate.policy.references.is_empty() && gate.policy.deleting_since.is_none() {
-        diagnosis.evidence = Some(Evidence::of_gate(gate));
+        diagnosis.evidence = Some(super::deletions::of_gate(gate));
         diagnosis.command = Some(lifted_by(id));
     }
     Some(diagnosis)

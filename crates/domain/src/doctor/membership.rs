@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::stuck::address;
 use super::{Code, Diagnosis, KnownRelease, Observations, Subject};
 use crate::finding::Severity;
 use crate::inventory::{ReleaseSummary, Store};
@@ -101,9 +100,9 @@ fn orphan(object: &Subject, release: Option<&KnownRelease>) -> Diagnosis {
     // For protected kinds, no deletion command is suggested, because it would delete more than the
     // object.
     diagnosis.command = Some(if is_protected_kind(&object.id.group_kind()) {
-        format!("kubectl describe {}", address(&object.id))
+        format!("kubectl describe {}", object.id.kubectl_arguments())
     } else {
-        format!("kubectl delete {}", address(&object.id))
+        format!("kubectl delete {}", object.id.kubectl_arguments())
     });
     diagnosis
 }

@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::gate::abandoned_by;
-use super::stuck::address;
 use super::{Code, Diagnosis, Holding, Observations};
 use crate::diff::locate::find;
 use crate::finding::Severity;
-use crate::inventory::{Journal, JournalError, ReleaseName};
-use crate::object::ObjectId;
+use crate::inventory::{Journal, JournalError};
+use crate::object::{ObjectId, ReleaseName};
 use crate::overlay::{Journaled, OverlayId, State, fields};
 
 /// Maximum number of fields that are listed per object.
@@ -119,12 +118,12 @@ fn by_hand(diagnosis: &mut Diagnosis, standing: &Standing, one: &Journaled) {
     diagnosis.hint = Some(format!(
         "if git still has the release, `pleach recover {}` and an apply take it back; otherwise do so by hand, and then `kubectl delete {}`",
         target(&standing.owner),
-        address(&standing.record)
+        standing.record.kubectl_arguments()
     ));
     let original = one.original.0.to_string().replace('\'', r"'\''");
     diagnosis.command = Some(format!(
         "kubectl patch {} --type=merge -p '{original}'",
-        address(&one.object)
+        one.object.kubectl_arguments()
     ));
 }
 

@@ -255,19 +255,11 @@ pub(super) fn objects(observations: &Observations, found: &mut Vec<Diagnosis>) {
             "the controller that takes away {} has to do so; bring it back if it is gone",
             names.join(", ")
         ));
-        diagnosis.command = Some(format!("kubectl get {} -o yaml", address(&object.id)));
+        diagnosis.command = Some(format!(
+            "kubectl get {} -o yaml",
+            object.id.kubectl_arguments()
+        ));
         absence.tell(&mut diagnosis);
         found.push(diagnosis);
     }
-}
-
-/// Formats an object as arguments of kubectl.
-pub(crate) fn address(id: &ObjectId) -> String {
-    let kind = id.group_kind().to_string().to_lowercase();
-    let option = id
-        .namespace
-        .as_ref()
-        .map(|namespace| format!(" -n {namespace}"))
-        .unwrap_or_default();
-    format!("{kind} {}{option}", id.name)
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::pattern::{FieldPattern, Reach};
-use crate::config::{Selector, did_you_mean};
+use crate::config::did_you_mean;
 use crate::finding::{Finding, Kind};
-use crate::object::{Manifest, ObjectId, Origin, annotations, labels};
+use crate::object::{Manifest, ObjectId, Origin, Selector, annotations, labels};
 
 /// A rule that leaves fields of some objects to other managers.
 #[derive(Debug, Clone, PartialEq)]

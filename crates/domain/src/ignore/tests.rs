@@ -2,9 +2,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::Selector;
 use crate::finding::Finding;
-use crate::object::{ApiVersion, Origin};
+use crate::object::{ApiVersion, Origin, Selector};
 
 fn deployment() -> Value {
     json!({

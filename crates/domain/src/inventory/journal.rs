@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Attempt, ReleaseName};
-use crate::object::{Digest, ObjectId, ServiceRef};
+use super::Attempt;
+use crate::object::{Digest, ObjectId, ReleaseName, ServiceRef};
 use crate::overlay::{Journaled, OverlayId};
 
 /// Version of the journal's format.

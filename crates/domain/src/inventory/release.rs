@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::seal::content_of;
 use super::{Correction, Inventory, Memory, Scope, Seal, SealError, StateKey, Store};
-use crate::object::{Digest, labels, managers};
+use crate::object::{labels, Digest, ReleaseName};
 
 /// Version of the status format. Format 1 had neither `removed` nor `memory`,
 /// format 2 no `oldestWriter`, format 3 no `memory.readiness`, format 4 no
@@ -32,40 +31,6 @@ pub const RECONCILING: &str = "Reconciling";
 
 /// Number of results in the history.
 const HISTORY: usize = 10;
-
-/// Name of a release within its environment. The text `<environment>.<release>` is the name of all
-/// its state objects.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ReleaseName {
-    /// Environment, a DNS label.
-    pub environment: String,
-    /// Release, a DNS label.
-    pub release: String,
-}
-
-impl ReleaseName {
-    /// Returns the only field manager of the release's objects.
-    pub fn field_manager(&self) -> String {
-        format!("{}{self}", managers::RELEASE)
-    }
-
-    /// Returns the value of label `pleach.dev/release`. This is the name, or its digest if the name
-    /// exceeds 63 characters.
-    pub fn label(&self) -> String {
-        let name = self.to_string();
-        if name.len() <= 63 {
-            name
-        } else {
-            Digest::of(name.as_bytes()).short()
-        }
-    }
-}
-
-impl fmt::Display for ReleaseName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.environment, self.release)
-    }
-}
 
 /// Recorded state of a release.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

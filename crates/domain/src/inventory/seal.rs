@@ -11,8 +11,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{ReleaseName, Store};
-use crate::object::{Digest, DigestKey, ObjectId, canonical_json};
+use super::Store;
+use crate::object::{Digest, DigestKey, ObjectId, ReleaseName, canonical_json};
 
 /// Key of the seal within a record.
 const SEAL: &str = "seal";

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ReleaseName, apply_set_id};
-use crate::object::ObjectId;
+use super::apply_set_id;
+use crate::object::{ObjectId, ReleaseName};
 
 /// Namespace of pleach's own state if records are Release objects.
 pub const STATE_NAMESPACE: &str = "pleach-system";

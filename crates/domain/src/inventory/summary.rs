@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::conditions::{ConditionKind, Following, followed, is_told};
 use super::release::status_of;
-use super::{Installed, Journal, Orders, ReleaseName, Store};
-use crate::object::ObjectId;
+use super::{Installed, Journal, Orders, Store};
+use crate::object::{ObjectId, ReleaseName};
 
 /// Content of the object with a record. Available even if the record is unreadable.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,8 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::ReleaseName;
-use crate::object::{Digest, annotations};
+use crate::object::{Digest, ReleaseName, annotations};
 
 /// User requests. A Release has them in its spec, a ConfigMap as JSON text under `orders`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

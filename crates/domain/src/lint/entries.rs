@@ -2,10 +2,9 @@
 
 use super::Scene;
 use crate::config::{Consent, ConsentAction, ResolvedRelease, did_you_mean, release_name};
-use crate::finding::{Finding, Kind};
+use crate::finding::{Finding, Kind, overridable::OVERRIDABLE};
 use crate::foreign_tools;
 use crate::object::{Origin, managers};
-use crate::plan::OVERRIDABLE;
 
 pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     for (index, consent) in scene.environment.consent.iter().enumerate() {

@@ -3,7 +3,6 @@
 
 use super::{Object, Scene};
 use crate::finding::{Finding, Kind};
-use crate::plan::runs_once;
 
 pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     for object in scene.objects.iter().filter(|object| is_suspended(object)) {
@@ -15,5 +14,5 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
 }
 
 fn is_suspended(object: &Object<'_>) -> bool {
-    runs_once(object.manifest) && object.manifest.value()["spec"]["suspend"] == true
+    object.manifest.runs_once() && object.manifest.value()["spec"]["suspend"] == true
 }

@@ -229,6 +229,19 @@ impl fmt::Debug for ObjectId {
     }
 }
 
+impl ObjectId {
+    /// Formats the object as arguments of kubectl.
+    pub fn kubectl_arguments(&self) -> String {
+        let kind = self.group_kind().to_string().to_lowercase();
+        let option = self
+            .namespace
+            .as_ref()
+            .map(|namespace| format!(" -n {namespace}"))
+            .unwrap_or_default();
+        format!("{kind} {}{option}", self.name)
+    }
+}
+
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.kind)?;

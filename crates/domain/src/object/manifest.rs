@@ -141,6 +141,13 @@ struct ManifestParts {
 }
 
 impl Manifest {
+    /// Returns whether this is a Job that runs once.
+    pub fn runs_once(&self) -> bool {
+        self.id().is("batch", "Job")
+            && self.has_text(annotations::RUN)
+            && self.value()["metadata"]["annotations"][annotations::RUN] == "once"
+    }
+
     /// Serializes an object. `secret` marks content that must not be shown, or digested without a
     /// key. Objects of kind Secret are always marked.
     pub fn new(

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{DesiredDigest, LiveMeta, TextMap};
+use super::{LiveMeta, TextMap};
 use crate::ignore::Ignored;
 use crate::inventory::{Entry, EntryState, Inventory};
-use crate::object::{Manifest, ObjectId, SortedLookup, annotations};
+use crate::object::{DesiredDigest, Manifest, ObjectId, SortedLookup, annotations};
 
 /// Reads needed for a desired object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

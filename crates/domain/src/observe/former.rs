@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::inventory::{Entry, EntryState, Inventory, ReleaseName};
-use crate::object::ObjectId;
+use crate::inventory::{Entry, EntryState, Inventory};
+use crate::object::{ObjectId, ReleaseName};
 
 /// State of a release that hands over its objects and that git no longer contains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

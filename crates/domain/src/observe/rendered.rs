@@ -20,11 +20,11 @@ use crate::diff::ownership::everything_in;
 use crate::inventory::{Attempt, Entry, EntryState, Installed, Outcome, Run};
 use crate::kinds::{KindTable, Scope};
 use crate::object::{
-    ApiVersion, Digest, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations, labels,
+    ApiVersion, DesiredDigest, Digest, GroupKind, Gvk, Manifest, ObjectId, ServiceRef, annotations,
+    labels,
 };
-use crate::observe::DesiredDigest;
 use crate::order::pointed_at;
-use crate::plan::{Desired, runs_once};
+use crate::plan::Desired;
 
 /// Starting point of a preview: an environment at some revision.
 #[derive(Debug, Clone, Copy)]
@@ -328,7 +328,7 @@ fn remember(
     }
     let after = match wanted.get(id) {
         // A run-once Job can also run again because another object changed.
-        Some(wanted) if wanted.json() == manifest.json() && !runs_once(manifest) => return,
+        Some(wanted) if wanted.json() == manifest.json() && !manifest.runs_once() => return,
         Some(wanted) => {
             let after = live(wanted, &manager, head.digests.get(id));
             Some(Live::new(after, &manager).hiding(&wanted.secrecy()))
@@ -420,7 +420,7 @@ fn live(manifest: &Manifest, manager: &str, digest: Option<&DesiredDigest>) -> V
         "fieldsType": "FieldsV1",
         "fieldsV1": fields,
     }]);
-    if runs_once(manifest) {
+    if manifest.runs_once() {
         value["status"] = json!({"conditions": [{"type": "Complete", "status": "True"}]});
     }
     value

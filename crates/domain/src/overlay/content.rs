@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Journaled;
 use crate::gate::Gate;
-use crate::plan::NonSecret;
+use crate::object::NonSecret;
 
 /// Kinds of temporary changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

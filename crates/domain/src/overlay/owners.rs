@@ -4,8 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::diff::ownership::{FieldSet, entries, is_main_resource};
-use crate::object::{FieldPath, managers};
-use crate::plan::NonSecret;
+use crate::object::{FieldPath, NonSecret, managers};
 
 /// Fields that one `managedFields` entry owned. Paths only, no values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -102,9 +102,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::object::ObjectId;
+    use crate::object::{NonSecret, ObjectId};
     use crate::overlay::{OnFailure, State, merge, project};
-    use crate::plan::NonSecret;
 
     fn journaled(patch: &Value, before: &Value) -> Journaled {
         Journaled {

@@ -19,11 +19,11 @@ pub(super) use aggregated::gathered;
 pub(super) use temporary_bindings::StandIn;
 
 use super::draft::{Ctx, Draft, Narrowing};
-use super::model::{Action, Body, Cause, Change, EdgeReason, Need, NonSecret, Op};
+use super::model::{Action, Body, Cause, Change, EdgeReason, Need, Op};
 use super::overlays::lift;
 use super::shrink::after_everything;
 use crate::finding::{Finding, Kind};
-use crate::object::ObjectId;
+use crate::object::{NonSecret, ObjectId};
 use crate::order::StageName;
 
 const RBAC: &str = "rbac.authorization.k8s.io";

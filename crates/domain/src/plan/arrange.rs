@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use super::draft::{Ctx, Draft};
-use super::model::{Action, Change, Direction, Edge, Op, Plan, Stage, Step, StepId};
+use super::model::{Action, Change, Edge, Op, Plan, Stage, Step, StepId};
 use crate::finding::{Finding, Kind};
 use crate::object::ObjectId;
-use crate::order::{StageName, kind_rank};
+use crate::order::{Direction, StageName, kind_rank};
 
 /// Converts the draft into the plan.
 pub(super) fn run(ctx: &Ctx<'_>, draft: Draft, direction: Direction) -> Plan {

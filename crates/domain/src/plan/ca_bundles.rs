@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use super::access::{is_of_git, may_pods_be_exchanged};
 use super::draft::{Ctx, Draft, Narrowing};
-use super::model::{Body, NonSecret, Op};
-use crate::object::{ObjectId, from_base64};
+use super::model::{Body, Op};
+use crate::object::{NonSecret, ObjectId, from_base64};
 use crate::order::StageName;
 
 /// PEM markers around a certificate.

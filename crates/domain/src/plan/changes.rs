@@ -21,8 +21,8 @@ use super::model::{Action, Cause, EdgeReason, Need};
 use super::ownership::{self, Claim};
 use crate::crd::is_definition;
 use crate::inventory::EntryState;
-use crate::object::{Manifest, ObjectId};
-use crate::observe::{DesiredDigest, LiveMeta, Prediction, Served, Unverified};
+use crate::object::{DesiredDigest, Manifest, ObjectId};
+use crate::observe::{LiveMeta, Prediction, Served, Unverified};
 use definition::Guarded;
 use emit::{create, unchanged};
 
@@ -62,7 +62,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     if let Some(Prediction::Unverified(Unverified::ApiStale)) = ctx.observed.predicted.get(id) {
         return block(ctx, draft, manifest, refusal::api_stale(manifest));
     }
-    if super::run_once_jobs::runs_once(manifest) {
+    if manifest.runs_once() {
         return super::run_once_jobs::decide(ctx, draft, manifest);
     }
     let in_ending_namespace = id

@@ -1,7 +1,7 @@
 //! Checks that the bundle declares. They run in preflight, and again before
 //! each declared stage.
 
-use super::consent::{OVERRIDABLE, bound_to};
+use super::consent::bound_to;
 use super::draft::{Ctx, Draft};
 use super::model::{Desired, EdgeReason, Need, StepId, Until};
 use super::overlays::{Progress, descendants};
@@ -9,7 +9,7 @@ use super::protection::installed_version;
 use super::stages::at_barrier;
 use crate::check::{Check, Looked};
 use crate::config::{ConsentAction, StageRule};
-use crate::finding::{Finding, Kind};
+use crate::finding::{Finding, Kind, overridable::OVERRIDABLE};
 use crate::inventory::{Installed, Override};
 use crate::order::StageName;
 

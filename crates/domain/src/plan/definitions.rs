@@ -10,9 +10,7 @@ use serde_json::Value;
 use super::ca_bundles::{self, TRUSTED};
 use super::draft::{Ctx, Draft, Narrowing, Rewrite};
 use super::edges::first_step_of;
-use super::model::{
-    Action, Body, Desired, Direction, EdgeReason, Need, NonSecret, Op, Own, Policy, StepId, Until,
-};
+use super::model::{Action, Body, Desired, EdgeReason, Need, Op, Own, Policy, StepId, Until};
 use super::overlays::before_later;
 use super::ownership;
 use super::shrink::after_everything;
@@ -23,9 +21,9 @@ use crate::crd::{
 };
 use crate::diff::ownership::{FieldSet, applied_by};
 use crate::finding::{Finding, Kind};
-use crate::object::{Gvk, Manifest, ObjectId, ServiceRef};
+use crate::object::{Gvk, Manifest, NonSecret, ObjectId, ServiceRef};
 use crate::observe::Live;
-use crate::order::{StageName, pointed_at};
+use crate::order::{Direction, StageName, pointed_at};
 
 /// Reason for taking ownership of conversion fields.
 pub(super) const ENDS: &str =

@@ -11,13 +11,13 @@ use super::overlays::holds;
 use super::removal::Consented as Ended;
 use crate::config::Propagation as Consented;
 use crate::diff::ownership::apply_entry;
-use crate::doctor::{Evidence, Proof};
 use crate::gate;
-use crate::inventory::{Entry, EntryState, ReleaseName};
-use crate::object::{FieldPath, GroupKind, ObjectId, ServiceRef, annotations, labels};
+use crate::inventory::{Entry, EntryState};
+use crate::object::{FieldPath, GroupKind, ObjectId, ReleaseName, ServiceRef, annotations, labels};
 use crate::observe::{Former, LiveMeta, Registration, asks_url};
 use crate::order::registered_services;
 use crate::overlay::{Journaled, OverlayId, State, is_as_made};
+use crate::plan::{Evidence, Proof};
 
 /// A planned deletion, with the evidence that allows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::changes::until;
 use super::draft::{Changed, Ctx, Draft};
-use super::model::{Action, Direction, EdgeReason, Need, StepId, Until};
+use super::model::{Action, EdgeReason, Need, StepId, Until};
 use crate::object::ObjectId;
 use crate::observe::Served;
-use crate::order::StageName;
+use crate::order::{Direction, StageName};
 use dependencies::dependencies;
 pub(super) use dependencies::{answering, intercepted, registered};
 pub(super) use endpoints::{selected_anew, wait_for};

@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::model::{Body, Op, Plan, Step};
-use crate::object::{Digest, ObjectId, canonical_json};
-use crate::observe::DesiredDigest;
+use crate::object::{DesiredDigest, Digest, ObjectId, canonical_json};
 
 impl Plan {
     /// Computes the digest to which an approval is bound. It covers object,
@@ -94,12 +93,11 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::inventory::{Entry, EntryState, ReleaseName};
-    use crate::object::labels;
+    use crate::inventory::{Entry, EntryState};
+    use crate::object::{NonSecret, ReleaseName, labels};
     use crate::observe::LiveMeta;
     use crate::order::StageName;
-    use crate::plan::deletion::Member;
-    use crate::plan::{Deletion, NonSecret, Propagation, StepId};
+    use crate::plan::{Deletion, Propagation, StepId, deletion::Member};
 
     /// Builds a step on the object with this name.
     fn step(name: &str, stage: StageName, op: Op) -> Step {

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::model::{Action, Direction, Plan, Precondition};
+use super::model::{Action, Plan, Precondition};
 use crate::finding::{Finding, Kind};
-use crate::inventory::ReleaseName;
-use crate::object::{Digest, ObjectId};
-use crate::observe::{ClusterId, DesiredDigest};
+use crate::object::{DesiredDigest, Digest, ObjectId, ReleaseName};
+use crate::observe::ClusterId;
+use crate::order::Direction;
 
 /// Version of the file format. Older versions are read, newer ones refused.
 pub const PLAN_FILE_FORMAT: u32 = 1;

@@ -27,13 +27,11 @@ use super::Grant;
 use super::changes::ready;
 use super::draft::{Ctx, Draft};
 use super::leftover::needs_of;
-use super::model::{
-    Action, Desired, EdgeReason, Need, NonSecret, Op, Precondition, Step, StepId, Until,
-};
+use super::model::{Action, Desired, EdgeReason, Need, Op, Precondition, Step, StepId, Until};
 use super::overlays::{Begin, End, Progress, Wanted};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{EntryState, Installed};
-use crate::object::{Manifest, ObjectId, ServiceRef, annotations};
+use crate::object::{Manifest, NonSecret, ObjectId, ServiceRef, annotations};
 use crate::observe::{Former, Live, LiveMeta, Observed};
 use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayId};

@@ -7,7 +7,7 @@ mod op;
 
 pub use brought::Brought;
 pub use desired::{Desired, Digests, Policy, Terms};
-pub use op::{Body, NonSecret, Op, Own};
+pub use op::{Body, Op, Own};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,10 +18,9 @@ use serde::{Deserialize, Serialize};
 use super::FORMAT;
 use crate::config::Count;
 use crate::finding::{Finding, Kind};
-use crate::inventory::{Override, ReleaseName};
-use crate::object::{Digest, FieldPath, GroupKind, Gvk, ObjectId, ServiceRef};
-use crate::observe::DesiredDigest;
-use crate::order::StageName;
+use crate::inventory::Override;
+use crate::object::{DesiredDigest, Digest, FieldPath, GroupKind, Gvk, ObjectId, ReleaseName, ServiceRef};
+use crate::order::{Direction, StageName};
 use crate::overlay::{OnFailure, OverlayContent, OverlayId, OverlayKind};
 
 /// An ordered set of steps, and the resulting change of every object.
@@ -142,16 +141,6 @@ pub struct Outgoing {
     /// Objects that stay in the cluster. Afterwards they are members of no
     /// release, or of the release that took them over.
     pub released: Vec<ObjectId>,
-}
-
-/// Which way a version change goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    /// To a newer version, or the same.
-    Forward,
-    /// To an older version.
-    Reverse,
 }
 
 /// Action of a plan on an object.

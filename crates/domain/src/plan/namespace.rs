@@ -6,10 +6,10 @@ use serde_json::json;
 
 use super::changes::ending_reason;
 use super::draft::{Ctx, Draft};
-use super::model::{Action, Body, EdgeReason, Need, NonSecret, Op, Precondition};
+use super::model::{Action, Body, EdgeReason, Need, Op, Precondition};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{STATE_NAMESPACE, Store};
-use crate::object::{ObjectId, labels};
+use crate::object::{NonSecret, ObjectId, labels};
 use crate::observe::{Prediction, Unverified};
 use crate::order::StageName;
 

@@ -16,12 +16,12 @@ use super::draft::{Ctx, Draft};
 use super::gate;
 use super::handover;
 use super::model::{
-    Action, Course, Desired, EdgeReason, Need, NonSecret, Op, Overlay, Precondition, StepId, Until,
+    Action, Course, Desired, EdgeReason, Need, Op, Overlay, Precondition, StepId, Until,
 };
 use super::verify::reached;
 use crate::finding::{Finding, Kind};
 use crate::inventory::Installed;
-use crate::object::ObjectId;
+use crate::object::{NonSecret, ObjectId};
 use crate::order::StageName;
 use crate::overlay::{Journaled, OnFailure, OverlayContent, OverlayId, project};
 use between::Place;

@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::draft::{Ctx, Draft};
-use super::model::Direction;
 use super::version;
 use crate::dependencies;
 use crate::finding::{Finding, Kind, Severity};
-use crate::inventory::ReleaseName;
-use crate::object::ObjectId;
+use crate::object::{ObjectId, ReleaseName};
+use crate::order::Direction;
 
 /// Checks cluster, repository and version. Returns the direction of the change.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {

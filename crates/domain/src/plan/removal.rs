@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 
 use super::draft::{Ctx, Draft, Pruned};
 use super::leftover;
-use super::model::{Action, EdgeReason, Need, NonSecret, Op, Outgoing, Precondition, StepId};
+use super::model::{Action, EdgeReason, Need, Op, Outgoing, Precondition, StepId};
 use super::prune::{
     self, Judge, Verdict, check_backends, is_gone, is_running, keep_occupied, lost_services,
     service_ref, unseen_registrations,
 };
 use crate::config::{Consent, ConsentAction};
 use crate::finding::{Finding, Kind};
-use crate::inventory::{Entry, EntryState, ReleaseName};
-use crate::object::{ObjectId, ServiceRef, annotations, labels};
+use crate::inventory::{Entry, EntryState};
+use crate::object::{NonSecret, ObjectId, ReleaseName, ServiceRef, annotations, labels};
 use crate::observe::LiveMeta;
 use crate::order::StageName;
 

@@ -14,17 +14,10 @@ use super::ownership::{self, Claim};
 use super::{Deletion, Desired};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{Journal, Outcome};
-use crate::object::{Digest, Manifest, ObjectId, annotations, canonical_json};
-use crate::observe::{DesiredDigest, Live, LiveMeta, Prediction};
+use crate::object::{DesiredDigest, Digest, Manifest, ObjectId, annotations, canonical_json};
+use crate::observe::{Live, LiveMeta, Prediction};
 use crate::order::StageName;
 use crate::readiness::{Readiness, assess};
-
-/// Returns whether a manifest is a run-once Job.
-pub fn runs_once(manifest: &Manifest) -> bool {
-    manifest.id().is("batch", "Job")
-        && manifest.has_text(annotations::RUN)
-        && manifest.value()["metadata"]["annotations"][annotations::RUN] == "once"
-}
 
 impl Desired {
     /// Computes the run key of a Job: a digest of its content, and of the
@@ -37,7 +30,7 @@ impl Desired {
         let mut manifests = self.manifests.iter();
         let manifest = manifests
             .find(|one| one.id() == id)
-            .filter(|one| runs_once(one))?;
+            .filter(|one| one.runs_once())?;
         let known = |id: &ObjectId| match self.digests.get(id) {
             Some(DesiredDigest::Known(digest)) => Some(Some(digest.to_string())),
             Some(DesiredDigest::Unkeyed) => None,

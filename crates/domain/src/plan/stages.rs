@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::checks;
 use super::draft::{Ctx, Draft};
-use super::model::{Direction, EdgeReason, Need, Op, Step, StepId, Until};
+use super::model::{EdgeReason, Need, Op, Step, StepId, Until};
 use super::verify::reached;
-use crate::config::{Matcher, RolloutRule, Selector, StageRule};
+use crate::config::{RolloutRule, StageRule};
 use crate::finding::{Finding, Kind};
-use crate::object::ObjectId;
-use crate::order::{StageName, is_builtin_group};
+use crate::object::{Matcher, ObjectId, Selector};
+use crate::order::{Direction, StageName, is_builtin_group};
 
 impl Ctx<'_> {
     /// Returns the rule of a declared stage.

@@ -18,12 +18,12 @@ use super::edges::{
     first_step_of, intercepted, is_interrupted, is_let_through, labels_until_now, selects,
 };
 use super::handover::texts;
-use super::model::{Action, Direction, EdgeReason, Need, Op, Precondition, StepId, Until};
+use super::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until};
 use super::overlays::{ancestors, descendants};
 use super::verify::reached;
 use crate::object::{ObjectId, ServiceRef};
 use crate::observe::Registration;
-use crate::order::{Facts, Interception, StageName};
+use crate::order::{Direction, Facts, Interception, StageName};
 
 /// Moves these registrations from the pruned objects to earlier deletion steps.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::draft::{Ctx, Draft};
-use super::model::Direction;
 use crate::config::{can_upgrade, semantic};
 use crate::finding::{Finding, Kind};
 use crate::inventory::{AttemptResult, Installed};
+use crate::order::Direction;
 
 /// Kinds that define or register APIs, on which other clients rely.
 const APIS: [(&str, &str); 4] = [

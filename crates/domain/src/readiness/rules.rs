@@ -7,8 +7,7 @@ use super::stale::without_stale;
 use super::{Assessment, assess, conditions, has_rules, kind_of, terminating};
 use crate::cel::{CompileError, Expression, Subject, Unevaluable};
 use crate::config::format::ReadinessRule;
-use crate::config::well_known_group;
-use crate::object::GroupKind;
+use crate::object::{GroupKind, well_known_group};
 use crate::order::is_builtin_group;
 
 /// Names available in rules: the object and its top-level fields.

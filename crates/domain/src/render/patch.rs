@@ -7,10 +7,10 @@ use json_patch::PatchOperation as Operation;
 use serde_json::Value;
 
 use super::strategic;
-use crate::config::{Matcher, Patch, PatchChange};
+use crate::config::{Patch, PatchChange};
 use crate::finding::{Finding, Kind};
 use crate::kinds::Schema;
-use crate::object::ObjectId;
+use crate::object::{Matcher, ObjectId};
 
 /// Maximum memory of an object while operations run, in bytes. Moved values count, too. Repeated
 /// copies of an object into itself would double it each time.
@@ -188,8 +188,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::Selector;
-    use crate::object::Origin;
+    use crate::object::{Origin, Selector};
 
     fn selector(kind: &str, group: Option<&str>, name: Option<&str>) -> Selector {
         Selector {

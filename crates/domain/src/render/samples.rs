@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::config::{
     ClusterRef, PrunePolicy, ResolvedEnvironment, ResolvedRelease, SyncPolicy, VersionPolicy,
 };
-use crate::inventory::{ReleaseName, Store};
-use crate::object::Origin;
+use crate::inventory::Store;
+use crate::object::{Origin, ReleaseName};
 use crate::values::Values;
 
 /// Returns environment `test` for Kubernetes 1.36.

@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::patch::labels;
 use super::source::Place;
-use crate::config::{FileTree, Matcher, ResolvedRelease, SecretRule, TreeError};
+use crate::config::{FileTree, ResolvedRelease, SecretRule, TreeError};
 use crate::finding::{Finding, Kind};
-use crate::object::{ObjectId, SecretField};
+use crate::object::{Matcher, ObjectId, SecretField};
 use crate::values::SecretValues;
 
 /// Name of the schema file for a release's values, beside its manifests.

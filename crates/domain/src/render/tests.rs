@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::{MemoryTree, Patch, PatchChange, RecordingTree, Selector, StageRule};
+use crate::config::{MemoryTree, Patch, PatchChange, RecordingTree, StageRule};
 use crate::inventory::Store;
-use crate::object::labels;
+use crate::object::{Selector, labels};
 use crate::order::StageName;
 
 fn table() -> KindTable {

@@ -5,12 +5,15 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 use pleach_domain::age::age;
-use pleach_domain::inventory::{ReleaseName, ReleaseSummary, Store};
+use pleach_domain::inventory::{ReleaseSummary, Store};
+use pleach_domain::object::ReleaseName;
 use pleach_domain::status::{Drift, LiveStatus, MemberStatus};
 use serde_json::{Value, json};
 
-use crate::cli::format::style::{ADDED, ERROR, WARNING};
-use crate::cli::format::table::one_line;
+use crate::cli::format::{
+    style::{ADDED, ERROR, WARNING},
+    table::one_line,
+};
 
 /// Live state of the releases that are shown.
 #[derive(Debug, Clone)]

@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pleach_domain::ignore::Ignored;
 use pleach_domain::inventory::{EntryState, Inventory};
-use pleach_domain::object::ObjectId;
-use pleach_domain::observe::{DesiredDigest, LiveMeta, is_unchanged};
+use pleach_domain::object::{DesiredDigest, ObjectId};
+use pleach_domain::observe::{LiveMeta, is_unchanged};
 use pleach_domain::order::ReadinessDemand;
-use pleach_domain::plan::runs_once;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -37,7 +36,7 @@ impl Left {
             .iter()
             .enumerate()
             // A run-once job counts as done, whatever happens to it later.
-            .filter(|(_, manifest)| !runs_once(manifest))
+            .filter(|(_, manifest)| !manifest.runs_once())
             .map(|(position, manifest)| (manifest.id().clone(), position))
             .collect();
         Self {

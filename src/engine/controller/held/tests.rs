@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use pleach_domain::config::MemoryTree;
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 
 use super::*;
-use crate::engine::load::read_each;
-use crate::engine::planning::candidates;
+use crate::engine::{load::read_each, planning::candidates};
 use crate::io::git::Revision;
 
 const HEADER: &str = "apiVersion: pleach.dev/v1alpha1\nkind";

@@ -1,15 +1,18 @@
 //! Reports about releases that left git: conditions on their records, and notifications.
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, ReleaseName, Store};
+use pleach_domain::inventory::{Condition, Store};
+use pleach_domain::object::ReleaseName;
 
 use super::Ends;
-use crate::engine::controller::outcome::ReconcileReport;
-use crate::engine::controller::run::Target;
-use crate::engine::controller::state_changes::Told;
-use crate::engine::controller::{ControllerEvent, ReconcileOutcome};
-use crate::engine::sync::state;
-use crate::engine::words;
+use crate::engine::{
+    controller::{
+        ControllerEvent, ReconcileOutcome, outcome::ReconcileReport, run::Target,
+        state_changes::Told,
+    },
+    sync::state,
+    words,
+};
 
 /// Last report about a release that left git.
 pub(super) struct Leaving {

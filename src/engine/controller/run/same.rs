@@ -5,16 +5,15 @@
 use std::collections::BTreeSet;
 
 use pleach_domain::config::{
-    ClusterRef, Consent, ResolvedEnvironment, ResolvedRelease, Selector, SyncPolicy,
+    ClusterRef, Consent, ResolvedEnvironment, ResolvedRelease, SyncPolicy,
 };
 use pleach_domain::dependencies::Needed;
 use pleach_domain::ignore::FieldPattern;
-use pleach_domain::object::{Digest, Manifest, ObjectId, SecretField};
+use pleach_domain::object::{Digest, Manifest, ObjectId, SecretField, Selector};
 use pleach_domain::plan::Heir;
 use pleach_domain::render::Rendered;
 
-use crate::engine::load::Loaded;
-use crate::engine::planning::heirs_within;
+use crate::engine::{load::Loaded, planning::heirs_within};
 
 /// Returns whether a release has the same desired state and the same terms in two environments,
 /// given its index in each.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 
 use super::*;
 

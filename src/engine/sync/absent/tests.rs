@@ -1,12 +1,12 @@
 //! Tests with an in-memory server that has CRDs.
 
-use pleach_domain::inventory::{ReleaseName, Store};
+use pleach_domain::inventory::Store;
+use pleach_domain::object::ReleaseName;
 use rstest::rstest;
 use serde_json::json;
 
 use super::*;
-use crate::engine::sync::serving::serving;
-use crate::engine::sync::state::State;
+use crate::engine::sync::{serving::serving, state::State};
 
 /// Creates a server with this CRD, if any, that answers 404 otherwise.
 fn cluster(definition: Option<&Value>) -> Cluster {

@@ -7,16 +7,18 @@ use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use pleach_domain::config::MigrationRule;
 use pleach_domain::crd::{self, is_definition};
 use pleach_domain::diff::ownership;
-use pleach_domain::object::{Manifest, ObjectId};
+use pleach_domain::object::{DesiredDigest, Manifest, ObjectId};
 use pleach_domain::observe::{
-    ApiRefusal, DesiredDigest, Discovery, Live, Observed, Prediction, Reading, Served, Unverified,
+    ApiRefusal, Discovery, Live, Observed, Prediction, Reading, Served, Unverified,
 };
 use pleach_domain::plan::{Desired, Policy, takes_over};
 use serde_json::Value;
 
 use super::{CONCURRENCY, Reader, ends_observation, missing_namespaces, quota};
-use crate::engine::sync::body::{self, Require};
-use crate::engine::sync::error::SyncError;
+use crate::engine::sync::{
+    body::{self, Require},
+    error::SyncError,
+};
 use crate::io::cluster::{ApiError, ApplyOptions, Class, ClusterError, ResourcePath};
 
 /// Result of the queries about one object.

@@ -9,17 +9,13 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
 use pleach_domain::inventory::{Entry, EntryState, Installed, Inventory, Journal};
-use pleach_domain::object::{Manifest, ObjectId, annotations, labels};
-use pleach_domain::observe::{
-    DesiredDigest, Known, Listing, ListingKey, LiveMeta, Observed, Reading, triage,
-};
-use pleach_domain::plan::{Desired, Policy, runs_once};
+use pleach_domain::object::{DesiredDigest, Manifest, ObjectId, annotations, labels};
+use pleach_domain::observe::{Known, Listing, ListingKey, LiveMeta, Observed, Reading, triage};
+use pleach_domain::plan::{Desired, Policy};
 
 use super::members::note_listing;
 use super::{CONCURRENCY, Observation, Reader, Silence, autoscalers, identity, namespaces};
-use crate::engine::sync::error::SyncError;
-use crate::engine::sync::paths::Paths;
-use crate::engine::sync::state::State;
+use crate::engine::sync::{error::SyncError, paths::Paths, state::State};
 use crate::io::cluster::{Cluster, ResourcePath};
 
 /// Observes some objects of a release. Returns `None` if the record does not confirm the rest, so
@@ -212,7 +208,7 @@ fn readings(
         verify: policy.verify,
     });
     for (reading, manifest) in readings.iter_mut().zip(&desired.manifests) {
-        let has_run = runs_once(manifest) && desired.has_run(manifest.id(), &observed.journal);
+        let has_run = manifest.runs_once() && desired.has_run(manifest.id(), &observed.journal);
         if has_run || !some.contains(manifest.id()) {
             *reading = Reading::Nothing;
         }

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use pleach_domain::config::Selector;
 use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::object::ObjectId;
+use pleach_domain::object::{ObjectId, Selector};
 use pleach_domain::observe::{Live, Observed};
 use pleach_domain::plan::Desired;
 

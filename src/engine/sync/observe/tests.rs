@@ -2,7 +2,8 @@
 
 use pleach_domain::config::Sequence;
 use pleach_domain::ignore::Ignored;
-use pleach_domain::inventory::{Entry, ReleaseName};
+use pleach_domain::inventory::Entry;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::observe::{ClusterId, Discovery};
 use pleach_domain::plan::{Digests, Terms};
 use serde_json::json;

@@ -7,17 +7,19 @@ use bytes::Bytes;
 use pleach_domain::diff::{locate, ownership};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::inventory::{EntryState, FieldKey, OwnedFields};
-use pleach_domain::object::{FieldPath, Gvk, ObjectId, annotations, managers};
-use pleach_domain::observe::{DesiredDigest, FieldConflict};
+use pleach_domain::object::{DesiredDigest, FieldPath, Gvk, ObjectId, annotations, managers};
+use pleach_domain::observe::FieldConflict;
 use pleach_domain::plan::{Body, Edge, EdgeReason, Need, Op, Precondition, Step, Until};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{Operator, failure, required_uid, required_version};
-use crate::engine::sync::body::{self, Require};
-use crate::engine::sync::events::EventKind;
-use crate::engine::sync::report::{Failure, FailureKind};
-use crate::engine::sync::wait::Since;
+use crate::engine::sync::{
+    body::{self, Require},
+    events::EventKind,
+    report::{Failure, FailureKind},
+    wait::Since,
+};
 use crate::io::cluster::{ApiError, Applied, ApplyOptions, Class, ClusterError, ResourcePath};
 
 /// Interval between reads of discovery.

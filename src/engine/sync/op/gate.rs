@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::Timestamp;
 use pleach_domain::gate::{Gate, binding, is_of};
-use pleach_domain::object::{ObjectId, canonical_json, managers};
+use pleach_domain::object::{NonSecret, ObjectId, canonical_json, managers};
 use pleach_domain::overlay::{Journaled, OnFailure, OverlayId, OverlayKind, State};
-use pleach_domain::plan::{Deletion, NonSecret, Step};
+use pleach_domain::plan::{Deletion, Step};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

@@ -6,20 +6,22 @@ use jiff::Timestamp;
 use pleach_domain::diff::{locate, ownership};
 use pleach_domain::finding::{Finding, Kind};
 use pleach_domain::gate::lifted_by;
-use pleach_domain::object::{FieldPath, ObjectId, annotations, managers};
-use pleach_domain::observe::{DesiredDigest, FieldConflict};
+use pleach_domain::object::{DesiredDigest, FieldPath, NonSecret, ObjectId, annotations, managers};
+use pleach_domain::observe::FieldConflict;
 use pleach_domain::overlay::{
     Journaled, OnFailure, OverlayContent, OverlayId, OverlayKind, State, fields, give_back, held,
     project, take_back,
 };
-use pleach_domain::plan::{Body, NonSecret, Op, Overlay, Precondition, Step};
+use pleach_domain::plan::{Body, Op, Overlay, Precondition, Step};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{Operator, failure, required_uid};
-use crate::engine::sync::error::SyncError;
-use crate::engine::sync::events::EventKind;
-use crate::engine::sync::report::{Failure, FailureKind, Standing, SyncResult};
+use crate::engine::sync::{
+    error::SyncError,
+    events::EventKind,
+    report::{Failure, FailureKind, Standing, SyncResult},
+};
 use crate::io::cluster::{Class, Cluster, ClusterError, Failed, Patch, PatchOptions, ResourcePath};
 
 /// Number of write races after which a patch fails.

@@ -1,7 +1,7 @@
 //! JSON patches that test the resourceVersion.
 
-use pleach_domain::object::{ObjectId, managers};
-use pleach_domain::plan::{NonSecret, Step};
+use pleach_domain::object::{NonSecret, ObjectId, managers};
+use pleach_domain::plan::Step;
 use serde_json::Value;
 use tokio::time::Instant;
 

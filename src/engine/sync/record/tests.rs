@@ -1,6 +1,7 @@
 //! Conditions for writing the record, and the outcome of a sync in words.
 
-use pleach_domain::inventory::{ReleaseName, RememberedStage};
+use pleach_domain::inventory::RememberedStage;
+use pleach_domain::object::{ApiVersion, Digest, Origin, ReleaseName};
 use pleach_domain::observe::{ClusterId, Discovery, Live};
 use pleach_domain::order::StageName;
 use pleach_domain::plan::{Digests, Step, StepId, Terms};
@@ -9,7 +10,6 @@ use rstest::rstest;
 use super::super::report::{Failure, FailureKind};
 use super::*;
 use crate::engine::stop::Cause;
-use pleach_domain::object::{ApiVersion, Digest, Origin};
 
 /// Builds a plan with these actions on ConfigMaps, with one step per change.
 fn plan(actions: &[Action]) -> Plan {

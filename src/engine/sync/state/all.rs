@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, Stream, StreamExt as _};
 use pleach_domain::doctor::KnownRelease;
-use pleach_domain::inventory::{Inventory, ReleaseName, ReleaseSummary, Store};
-use pleach_domain::object::labels;
+use pleach_domain::inventory::{Inventory, ReleaseSummary, Store};
+use pleach_domain::object::{ReleaseName, labels};
 use serde_json::Value;
 
 use super::config_maps;

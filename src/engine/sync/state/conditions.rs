@@ -1,10 +1,8 @@
 //! Conditions that the controller writes beside the record of a release.
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{
-    Condition, Installed, ReleaseName, Store, config_map_data, telling,
-};
-use pleach_domain::object::managers;
+use pleach_domain::inventory::{Condition, Installed, Store, config_map_data, telling};
+use pleach_domain::object::{ReleaseName, managers};
 use serde_json::json;
 
 use super::is_contended;

@@ -1,13 +1,12 @@
 //! Key of the state of a release: its location, and the verification of state.
 
-use pleach_domain::inventory::{Installed, ReleaseName, Scope, SealError, StateKey, Store};
-use pleach_domain::object::DigestKey;
+use pleach_domain::inventory::{Installed, Scope, SealError, StateKey, Store};
+use pleach_domain::object::{DigestKey, ReleaseName};
 use pleach_domain::observe::ClusterId;
 use serde_json::Value;
 
 use super::{KEY_SECRET, State};
-use crate::engine::sync::error::SyncError;
-use crate::engine::sync::observe::cluster_id;
+use crate::engine::sync::{error::SyncError, observe::cluster_id};
 use crate::io::cluster::{Cluster, KeyHome, Keys, make_key, read_key};
 
 impl State {

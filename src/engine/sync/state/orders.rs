@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use pleach_domain::finding::Kind;
-use pleach_domain::inventory::{Orders, ReleaseName, Store};
-use pleach_domain::object::managers;
+use pleach_domain::inventory::{Orders, Store};
+use pleach_domain::object::{ReleaseName, managers};
 
 use super::parent::path;
 use super::{State, is_contended};

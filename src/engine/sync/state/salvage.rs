@@ -2,9 +2,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach_domain::inventory::{
-    Installed, Inventory, Journal, ReleaseName, Scope, Store, read_shards,
-};
+use pleach_domain::inventory::{Installed, Inventory, Journal, Scope, Store, read_shards};
+use pleach_domain::object::ReleaseName;
 use pleach_domain::observe::{ClusterId, Discovery};
 
 use super::{State, config_maps};

@@ -5,15 +5,13 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pleach_domain::inventory::{
-    Installed, Inventory, Journal, ReleaseName, ReleaseSummary, ShardRef, Store, read_shards,
-    write_shards,
+    Installed, Inventory, Journal, ReleaseSummary, ShardRef, Store, read_shards, write_shards,
 };
-use pleach_domain::object::{ObjectId, labels};
+use pleach_domain::object::{ObjectId, ReleaseName, labels};
 use serde_json::{Value, json};
 
 use super::{State, config_maps};
-use crate::engine::sync::error::SyncError;
-use crate::engine::sync::observe::cluster_id;
+use crate::engine::sync::{error::SyncError, observe::cluster_id};
 use crate::io::cluster::{Cluster, DeleteOptions, Propagation, Selector};
 
 impl State {

@@ -1,13 +1,15 @@
 //! Progress reports and failures of a wait.
 
-use pleach_domain::inventory::ReleaseName;
+use pleach_domain::object::ReleaseName;
 use pleach_domain::plan::Step;
 use tokio::time::Instant;
 
 use super::hint::WayOut;
 use super::{REMINDER, Waiter};
-use crate::engine::sync::events::{EventKind, Events, WaitState};
-use crate::engine::sync::report::{Failure, FailureKind};
+use crate::engine::sync::{
+    events::{EventKind, Events, WaitState},
+    report::{Failure, FailureKind},
+};
 
 /// Reporter of a wait: sends every change of its state, and reminders in between.
 pub(super) struct Progress<'a> {

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use crate::config::format::{AllowList, ClusterScoped, NamedObjects};
-use crate::config::selector::{Pattern, well_known_group};
 use crate::finding::{Finding, Kind};
 use crate::gate::Gate;
 use crate::inventory::Store;
-use crate::object::ObjectId;
+use crate::object::{ObjectId, Pattern, well_known_group};
 use crate::overlay::OverlayId;
 use crate::plan::{Action, Op, Plan, Step};
 

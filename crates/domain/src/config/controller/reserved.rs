@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::finding::{Finding, Kind};
-use crate::inventory::ReleaseName;
-use crate::object::ObjectId;
+use crate::object::{ObjectId, ReleaseName};
 use crate::plan::{Action, Op, Plan};
 
 /// Configuration objects of the controller in its own cluster.

@@ -7,8 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::{AnyMap, Range, Timeout};
-use crate::config::policy::{RuntimeObject, Selector};
-use crate::plan::Direction;
+use crate::config::policy::RuntimeObject;
+use crate::object::Selector;
+use crate::order::Direction;
 
 /// What a bundle is, or what is special about a version of it.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]

@@ -5,13 +5,10 @@ use std::collections::BTreeMap;
 use super::partly::Findings;
 use super::rules;
 use crate::cel::Expression;
-use crate::config::environment::release_name;
-use crate::config::suggest::did_you_mean;
-use crate::config::{format, well_known_group};
+use crate::config::{environment::release_name, format, suggest::did_you_mean};
 use crate::dependencies::{Dependency, Needed, NeededObject, arrange};
 use crate::finding::{Finding, Kind};
-use crate::object::yaml::Node;
-use crate::object::{GroupKind, Origin};
+use crate::object::{GroupKind, Origin, well_known_group, yaml::Node};
 use crate::readiness::NAMES;
 
 /// Refuses dependencies on missing releases, and cycles.

@@ -5,9 +5,7 @@ use super::{Source, check_label};
 use crate::check::Check;
 use crate::config::format;
 use crate::finding::{Finding, Kind};
-use crate::inventory::ReleaseName;
-use crate::object::Origin;
-use crate::object::yaml::Node;
+use crate::object::{Origin, ReleaseName, yaml::Node};
 
 /// Resolves the release that hands over its objects, and checks its name.
 pub(super) fn origin(

@@ -7,7 +7,7 @@ use semver::Version;
 use super::{check_label, repository};
 use crate::config::{FileTree, ResolvedEnvironment, environment};
 use crate::finding::Finding;
-use crate::inventory::ReleaseName;
+use crate::object::ReleaseName;
 
 /// An environment with the releases that could be resolved.
 #[derive(Debug, Clone)]

@@ -6,9 +6,9 @@ use super::sequence::check_name;
 use super::{Selector, Source};
 use crate::cel::CompileError;
 use crate::check::Check;
-use crate::config::{SecretRule, well_known_group};
+use crate::config::SecretRule;
 use crate::finding::{Finding, Kind};
-use crate::object::yaml::Node;
+use crate::object::{well_known_group, yaml::Node};
 use crate::readiness::Rules;
 
 /// Resolves the checks that must pass before a change. Refuses messages that contain the bundle's

@@ -1,10 +1,9 @@
 //! Resolution of secret fields in objects other than Secrets.
 
 use super::super::bundle::Source;
-use crate::config::{SecretRule, Selector};
+use crate::config::SecretRule;
 use crate::finding::{Finding, Kind};
-use crate::object::SecretField;
-use crate::object::yaml::Node;
+use crate::object::{SecretField, Selector, yaml::Node};
 
 /// Resolves the `secretFields` of a bundle. Each rule lists its fields as paths.
 pub(super) fn secret_fields(source: &Source, findings: &mut Vec<Finding>) -> Vec<SecretRule> {

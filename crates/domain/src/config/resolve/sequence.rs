@@ -10,17 +10,17 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{Source, check_service, rules};
-use crate::config::format::{Migration, Overlay};
-use crate::config::sequence::{MigrationRule, OverlayRule, Sequence, StageRule};
-use crate::config::suggest::did_you_mean;
-use crate::config::{SecretRule, Selector};
+use crate::config::{
+    SecretRule,
+    format::{Migration, Overlay},
+    sequence::{MigrationRule, OverlayRule, Sequence, StageRule},
+    suggest::did_you_mean,
+};
 use crate::finding::{Finding, Kind};
 use crate::gate;
 use crate::inventory::STATE_NAMESPACE;
-use crate::object::yaml::Node;
-use crate::object::{SecretField, annotations, labels};
+use crate::object::{NonSecret, SecretField, Selector, annotations, labels, yaml::Node};
 use crate::order::StageName;
-use crate::plan::NonSecret;
 use declared::Declared;
 
 /// API group of pleach's own state objects.

@@ -10,13 +10,16 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{List, RBAC, cover, gathered};
-use crate::finding::{Finding, Kind};
+use crate::finding::{Finding, Kind, overridable::CANNOT_GRANT};
 use crate::inventory::{Installed, Override};
 use crate::object::ObjectId;
-use crate::plan::consent::{CANNOT_GRANT, bound_to};
-use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::{Desired, Direction};
-use crate::plan::protection::installed_version;
+use crate::order::Direction;
+use crate::plan::{
+    consent::bound_to,
+    draft::{Ctx, Draft},
+    model::Desired,
+    protection::installed_version,
+};
 
 impl Desired {
     /// Returns the roles that workloads of the release create, if a change is

@@ -5,11 +5,13 @@
 use serde_json::{Value, json};
 
 use super::List;
-use crate::object::{Digest, ObjectId, canonical_json};
+use crate::object::{Digest, NonSecret, ObjectId, canonical_json};
 use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayContent, OverlayId};
-use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::{Action, Course, EdgeReason, Need, NonSecret, Op, Overlay, StepId};
+use crate::plan::{
+    draft::{Ctx, Draft},
+    model::{Action, Course, EdgeReason, Need, Op, Overlay, StepId},
+};
 
 /// Name of the overlay in plans, in the journal and in the status.
 const NAME: &str = "former-role";

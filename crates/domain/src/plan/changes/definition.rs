@@ -6,13 +6,15 @@ use crate::crd::{
     Instances, ends_conversion, has_version, is_definition, kept, rewritten_before, storage,
     stored, unconverted, versions,
 };
-use crate::finding::{Finding, Kind};
+use crate::finding::{Finding, Kind, overridable::FIELD_IN_USE};
 use crate::object::{FieldPath, Manifest, PathSegment};
-use crate::plan::consent::{FIELD_IN_USE, bound_to};
-use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::Action;
-use crate::plan::ownership;
-use crate::plan::protection::installed_version;
+use crate::plan::{
+    consent::bound_to,
+    draft::{Ctx, Draft},
+    model::Action,
+    ownership,
+    protection::installed_version,
+};
 use serde_json::Value;
 
 /// Decision about a CRD change.

@@ -3,12 +3,12 @@
 use jiff::SignedDuration;
 
 use crate::finding::Finding;
-use crate::object::{FieldPath, Manifest, ObjectId};
-use crate::observe::{DesiredDigest, FieldConflict, LiveMeta};
+use crate::object::{DesiredDigest, FieldPath, Manifest, ObjectId};
+use crate::observe::{FieldConflict, LiveMeta};
 use crate::order::{ReadinessDemand, StageName};
-use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::{
-    Action, Body, Change, EdgeReason, Need, Op, Own, Precondition, StepId, Until,
+use crate::plan::{
+    draft::{Ctx, Draft},
+    model::{Action, Body, Change, EdgeReason, Need, Op, Own, Precondition, StepId, Until},
 };
 
 /// Records the change of a desired object.

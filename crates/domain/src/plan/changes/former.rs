@@ -9,10 +9,12 @@
 use super::Ctx;
 use crate::gate::is_policy;
 use crate::inventory::EntryState;
-use crate::object::{Manifest, ObjectId, ServiceRef};
-use crate::observe::{ApiRefusal, DesiredDigest, Prediction, Unverified};
-use crate::plan::edges::{answering, registered};
-use crate::plan::stale_registrations;
+use crate::object::{DesiredDigest, Manifest, ObjectId, ServiceRef};
+use crate::observe::{ApiRefusal, Prediction, Unverified};
+use crate::plan::{
+    edges::{answering, registered},
+    stale_registrations,
+};
 
 /// Prefix of the server's message about fields that a CRD lacks.
 const UNKNOWN_FIELD: &str = "failed to create typed patch object";

@@ -3,21 +3,23 @@
 use super::drift;
 use super::emit::{Manner, apply_after, block, change, unchanged};
 use super::{displaced, former, recreate, refusal};
-use crate::diff::normalize::normalized;
-use crate::diff::ownership::{
-    FieldSet, applied_by, fingerprint_with, holders, owned_by, same_entry, stranded, survivors,
+use crate::diff::{
+    normalize::normalized,
+    ownership::{
+        FieldSet, applied_by, fingerprint_with, holders, owned_by, same_entry, stranded, survivors,
+    },
 };
 use crate::finding::{Finding, Kind};
 use crate::ignore::{self, FieldPattern, wants_replicas};
 use crate::inventory::OwnedBefore;
-use crate::object::{FieldPath, Manifest, managers};
-use crate::observe::{
-    ApiRefusal, DesiredDigest, FieldConflict, Live, LiveMeta, Prediction, is_unchanged,
+use crate::object::{DesiredDigest, FieldPath, Manifest, managers};
+use crate::observe::{ApiRefusal, FieldConflict, Live, LiveMeta, Prediction, is_unchanged};
+use crate::plan::{
+    definitions::ENDS,
+    draft::{Ctx, Draft},
+    model::{Action, Cause, Own, Taken},
+    ownership,
 };
-use crate::plan::definitions::ENDS;
-use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::{Action, Cause, Own, Taken};
-use crate::plan::ownership;
 
 /// Leaves the object unchanged, applies it, or blocks it with a finding.
 pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta) {

@@ -2,15 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::config::well_known_group;
-use crate::doctor::address;
 use crate::finding::{Finding, Kind};
 use crate::ignore::FieldPattern;
 use crate::inventory::EntryState;
-use crate::object::{FieldPath, Gvk, Manifest};
+use crate::object::{FieldPath, Gvk, Manifest, well_known_group};
 use crate::observe::{ApiRefusal, Escalation, FieldConflict, LiveMeta, MissingRule, Served};
-use crate::plan::draft::Ctx;
-use crate::plan::ownership;
+use crate::plan::{draft::Ctx, ownership};
 
 /// Returns whether a CRD of the release serves the manifest's kind at its
 /// version.
@@ -171,7 +168,7 @@ pub(super) fn refused_beside(
         managers.join(", "),
         found.message
     );
-    let object = address(manifest.id());
+    let object = manifest.id().kubectl_arguments();
     Finding::error(Kind::Conflict, &found.code, message).hint(format!(
         "take theirs out by hand, `kubectl edit {object}`; \
          who wrote what is in `kubectl get {object} -o yaml --show-managed-fields`"

@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 use super::emit::as_seen;
 use super::goes_along;
 use crate::inventory::Entry;
-use crate::object::{ApiVersion, Manifest, ObjectId, SortedLookup};
-use crate::observe::{DesiredDigest, LiveMeta, Served, is_unchanged};
+use crate::object::{ApiVersion, DesiredDigest, Manifest, ObjectId, SortedLookup};
+use crate::observe::{LiveMeta, Served, is_unchanged};
 use crate::order::StageName;
-use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::{Action, Change};
-use crate::plan::ownership::{Claim, claim_of};
+use crate::plan::{
+    draft::{Ctx, Draft},
+    model::{Action, Change},
+    ownership::{Claim, claim_of},
+};
 
 /// Records the objects that [`super::decide`] would leave unchanged because of
 /// their metadata, and returns the others. `manifests` are sorted by id and

@@ -5,9 +5,8 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
-use crate::object::managers;
+use crate::object::{NonSecret, managers};
 use crate::overlay::OnFailure;
-use crate::plan::NonSecret;
 
 /// A binding that was created, or was intended (without `uid`), and a live one.
 #[rstest]

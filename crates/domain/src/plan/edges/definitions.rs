@@ -9,9 +9,11 @@ use super::needs::{Dependencies, Joint, Needs};
 use super::reverse::{is_served, is_workload};
 use crate::crd::is_definition;
 use crate::object::ObjectId;
-use crate::order::StageName;
-use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::{Direction, EdgeReason, StepId};
+use crate::order::{Direction, StageName};
+use crate::plan::{
+    draft::{Ctx, Draft},
+    model::{EdgeReason, StepId},
+};
 
 /// Makes workloads need CRDs. Exceptions are CRDs that need the workload
 /// themselves, and CRDs in a later stage. In a downgrade the present CRDs serve

@@ -6,16 +6,16 @@ use std::sync::OnceLock;
 
 use jiff::SignedDuration;
 
-use crate::config::format::BlockUninstall;
 use crate::config::{
     Consent, Protect, PrunePolicy, RuntimeObject, Sequence, SyncPolicy, VersionPolicy,
+    format::BlockUninstall,
 };
 use crate::dependencies::Dependency;
 use crate::finding::Finding;
 use crate::ignore::{FieldPattern, Ignored};
-use crate::inventory::{Attempt, Installed, Memory, ReleaseName, RememberedStage, Source, Store};
-use crate::object::{Digest, DigestKey, Manifest, ObjectId};
-use crate::observe::{ClusterId, DesiredDigest};
+use crate::inventory::{Attempt, Installed, Memory, RememberedStage, Source, Store};
+use crate::object::{DesiredDigest, Digest, DigestKey, Manifest, ObjectId, ReleaseName};
+use crate::observe::ClusterId;
 use crate::plan::Heir;
 
 use super::Brought;

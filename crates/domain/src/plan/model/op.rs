@@ -1,14 +1,14 @@
 //! Operations of steps.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::config::Count;
 use crate::diff::ownership::FieldSet;
 use crate::gate::Gate;
 use crate::ignore::FieldPattern;
-use crate::object::{Digest, FieldPath, ObjectId, canonical_json};
-use crate::observe::{DesiredDigest, FieldConflict};
+use crate::object::{canonical_json, DesiredDigest, Digest, FieldPath, NonSecret, ObjectId};
+use crate::observe::FieldConflict;
 use crate::plan::{Deletion, Propagation};
 
 /// Operation of a step.
@@ -222,8 +222,3 @@ impl Body {
         }
     }
 }
-
-/// A value without secrets, which may be stored and printed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct NonSecret(pub Value);

@@ -15,12 +15,14 @@ use super::wanted::{Begin, End, Role, Wanted};
 use super::{hand_over, lift};
 use crate::config::{Count, RolloutRule, StageRule};
 use crate::finding::{Finding, Kind};
-use crate::object::ObjectId;
+use crate::object::{NonSecret, ObjectId};
 use crate::observe::{Live, Prediction};
 use crate::overlay::{OnFailure, OverlayId};
-use crate::plan::draft::{Ctx, Draft};
-use crate::plan::model::{Action, EdgeReason, Need, NonSecret, Op, StepId, Until};
-use crate::plan::verify::reached;
+use crate::plan::{
+    draft::{Ctx, Draft},
+    model::{Action, EdgeReason, Need, Op, StepId, Until},
+    verify::reached,
+};
 
 /// Time for which pods must stay ready: a status about to change looks correct
 /// for a moment.

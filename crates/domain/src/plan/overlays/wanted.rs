@@ -4,16 +4,18 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::rollout;
-use crate::config::{OverlayRule, ScaleRule, Selector, StageRule};
+use crate::config::{OverlayRule, ScaleRule, StageRule};
 use crate::finding::{Finding, Kind};
-use crate::object::{Manifest, ObjectId};
+use crate::object::{Manifest, NonSecret, ObjectId, Selector};
 use crate::observe::Live;
 use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayId, fields};
-use crate::plan::changes::ready;
-use crate::plan::draft::{Ctx, Draft};
-use crate::plan::handover::pods;
-use crate::plan::model::{Desired, Need, NonSecret, StepId, Until};
+use crate::plan::{
+    changes::ready,
+    draft::{Ctx, Draft},
+    handover::pods,
+    model::{Desired, Need, StepId, Until},
+};
 use crate::state_objects;
 
 /// End of a temporary change.

@@ -8,15 +8,16 @@ use std::collections::BTreeSet;
 use super::service_ref;
 use super::verdict::consent;
 use crate::crd::{converter, is_definition};
-use crate::finding::{Finding, Kind};
+use crate::finding::{Finding, Kind, overridable::BACKEND_GOES};
 use crate::inventory::{EntryState, Override};
 use crate::object::{Manifest, ObjectId, ServiceRef, annotations};
 use crate::observe::Observed;
-use crate::plan::consent::BACKEND_GOES;
-use crate::plan::draft::{Ctx, Draft, Pruned};
-use crate::plan::model::Desired;
-use crate::plan::protection::{installed_version, protected};
-use crate::plan::removal::{Consented, Handed, Heir, heir};
+use crate::plan::{
+    draft::{Ctx, Draft, Pruned},
+    model::Desired,
+    protection::{installed_version, protected},
+    removal::{Consented, Handed, Heir, heir},
+};
 
 impl Desired {
     /// Returns undesired CRDs that must be read, because a deleted Service may

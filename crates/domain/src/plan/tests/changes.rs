@@ -6,11 +6,13 @@ use serde_json::json;
 use super::WIDGETS;
 use super::scene::{MANAGER, Scene};
 use crate::finding::Kind;
-use crate::object::{FieldPath, labels};
-use crate::observe::{ApiRefusal, DesiredDigest, Prediction, Unverified};
-use crate::plan::changes::{decide, run, untouched};
-use crate::plan::draft::Draft;
-use crate::plan::{Action, Cause, Change, EdgeReason, Need, Op, Plan, Precondition, Until};
+use crate::object::{DesiredDigest, FieldPath, labels};
+use crate::observe::{ApiRefusal, Prediction, Unverified};
+use crate::plan::{
+    Action, Cause, Change, EdgeReason, Need, Op, Plan, Precondition, Until,
+    changes::{decide, run, untouched},
+    draft::Draft,
+};
 
 const CONFIG: &str = "ConfigMap/web/c: {data: {k: v}}";
 const EDITED: &str = "ConfigMap/web/c: {data: {k: edited}}";

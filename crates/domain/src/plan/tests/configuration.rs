@@ -6,8 +6,7 @@ use rstest::rstest;
 use serde_json::Value;
 
 use super::scene::Scene;
-use crate::object::{Digest, DigestKey};
-use crate::observe::DesiredDigest;
+use crate::object::{DesiredDigest, Digest, DigestKey};
 use crate::plan::Desired;
 
 /// Reads the ConfigMap `app`, optionally the Secret `extra`, and a ConfigMap of

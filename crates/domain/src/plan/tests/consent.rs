@@ -6,7 +6,7 @@ use super::definitions::{from_to, seen, things};
 use super::scene::Scene;
 use super::{backends, operators, prune, recreate};
 use crate::check::Looked;
-use crate::plan::OVERRIDABLE;
+use crate::finding::overridable::OVERRIDABLE;
 
 const CHECK: &str =
     "{name: volumes, forEach: {group: example.org, kind: Volume}, require: \"item.status.ok\"}";

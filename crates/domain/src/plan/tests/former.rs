@@ -4,7 +4,8 @@ use rstest::rstest;
 
 use super::edges;
 use super::scene::Scene;
-use crate::observe::{ApiRefusal, DesiredDigest, Prediction};
+use crate::object::DesiredDigest;
+use crate::observe::{ApiRefusal, Prediction};
 use crate::plan::{Action, Change, Plan};
 
 const KEY: &str = "Widget.example.org/web/w";

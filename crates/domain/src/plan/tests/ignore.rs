@@ -4,8 +4,7 @@ use serde_json::json;
 
 use super::scene::Scene;
 use crate::ignore::Ignored;
-use crate::object::ObjectId;
-use crate::observe::DesiredDigest;
+use crate::object::{DesiredDigest, ObjectId};
 use crate::plan::{Action, Body, Cause, Desired, Op, Own, Plan};
 
 const KEY: &str = "Deployment.apps/web/a";

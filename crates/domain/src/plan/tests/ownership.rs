@@ -6,8 +6,8 @@ use serde_json::json;
 use super::changes;
 use super::scene::Scene;
 use crate::foreign_tools::{Owner, OwnerKind, OwnerState};
-use crate::inventory::{EntryState, ReleaseName};
-use crate::object::labels;
+use crate::inventory::EntryState;
+use crate::object::{ReleaseName, labels};
 use crate::plan::{Action, Cause, Op, Plan, Precondition, takes_over};
 
 const KEY: &str = "ConfigMap/web/c";

@@ -6,14 +6,14 @@ use semver::VersionReq;
 use super::WIDGETS;
 use super::removal::by_command;
 use super::scene::Scene;
-use crate::config::KnownVersion;
-use crate::config::format::Rollback;
+use crate::config::{KnownVersion, format::Rollback};
 use crate::dependencies::{Hindrance, NOT_READY, STILL_NEEDED};
 use crate::finding::{Finding, Kind};
-use crate::inventory::{Installed, ReleaseName, Store};
-use crate::object::{GroupKind, Origin};
+use crate::inventory::{Installed, Store};
+use crate::object::{GroupKind, Origin, ReleaseName};
 use crate::observe::{ClusterId, Escalation, MissingGrant, Observed};
-use crate::plan::{Action, Consented, Direction, Plan, Removal};
+use crate::order::Direction;
+use crate::plan::{Action, Consented, Plan, Removal};
 
 fn rollback(from: &str, to: &str) -> Rollback {
     Rollback {

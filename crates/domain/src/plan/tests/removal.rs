@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::scene::Scene;
 use super::{changes, edges, lines, position};
-use crate::inventory::{EntryState, ReleaseName, Store};
-use crate::object::{ObjectId, annotations, labels};
+use crate::inventory::{EntryState, Store};
+use crate::object::{ObjectId, ReleaseName, annotations, labels};
 use crate::observe::{Content, Contents, Listing};
 use crate::plan::{Action, Consented, Grant, Heir, Op, Plan, Removal, ReviewedRelease, Terms};
 

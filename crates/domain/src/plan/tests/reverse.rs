@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::scene::Scene;
 use super::{NOTED_WIDGETS, edges, lines};
-use crate::config::Selector;
 use crate::config::format::Rollback;
+use crate::object::Selector;
 use crate::observe::{ApiRefusal, Prediction, Unverified};
 use crate::order::StageName;
 use crate::plan::{Action, Plan, StepId};

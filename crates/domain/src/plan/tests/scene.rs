@@ -17,18 +17,13 @@ use super::server;
 use crate::config::{Consent, Protect, PrunePolicy, RuntimeObject, VersionPolicy};
 use crate::foreign_tools::{KnownOwner, Owner, OwnerState};
 use crate::ignore::Ignored;
-use crate::inventory::{
-    Attempt, AttemptResult, Entry, EntryState, FieldKey, OwnedFields, ReleaseName, Store,
-};
+use crate::inventory::{Attempt, AttemptResult, Entry, EntryState, FieldKey, OwnedFields, Store};
 use crate::object::{
-    ApiVersion, Digest, DigestKey, GroupKind, Manifest, ObjectId, Origin, ServiceRef, annotations,
-    labels, yaml,
+    ApiVersion, DesiredDigest, Digest, DigestKey, GroupKind, Manifest, ObjectId, Origin,
+    ReleaseName, ServiceRef, annotations, labels, yaml,
 };
-use crate::observe::{
-    Backend, ClusterId, DesiredDigest, Discovery, Listing, LiveMeta, Observed, Prediction,
-};
-use crate::plan::draft::Ctx;
-use crate::plan::{Desired, Digests, Plan, Policy, Removal, Terms, plan, remove};
+use crate::observe::{Backend, ClusterId, Discovery, Listing, LiveMeta, Observed, Prediction};
+use crate::plan::{Desired, Digests, Plan, Policy, Removal, Terms, draft::Ctx, plan, remove};
 
 pub(super) const MANAGER: &str = "pleach/e.r";
 

@@ -5,10 +5,10 @@ use serde_json::json;
 
 use super::lines;
 use super::scene::Scene;
-use crate::object::FieldPath;
+use crate::object::{FieldPath, NonSecret};
 use crate::observe::Prediction;
 use crate::overlay::{Journaled, OnFailure, OverlayId, OverlayKind, State};
-use crate::plan::{Course, NonSecret, Op, Plan};
+use crate::plan::{Course, Op, Plan};
 
 const BINDING: &str = "RoleBinding.rbac.authorization.k8s.io/web/api";
 const DEPLOYMENT: &str = "Deployment.apps/web/api: {spec: {template: {}}}";

@@ -5,10 +5,10 @@ use rstest::rstest;
 
 use super::*;
 use crate::gate::{Closed, Operation};
-use crate::inventory::ReleaseName;
+use crate::object::{NonSecret, ReleaseName};
 use crate::order::StageName;
 use crate::overlay::{OnFailure, OverlayContent, OverlayId};
-use crate::plan::{Change, Course, NonSecret, Overlay, Step, StepId};
+use crate::plan::{Change, Course, Overlay, Step, StepId};
 
 fn hint(finding: &Finding) -> String {
     format!(" ({})", finding.hint.as_deref().unwrap_or_default())

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{check_name, check_service, invalid, unknown_stage};
-use crate::config::Selector;
-use crate::config::bundle::Source;
-use crate::config::format::{Scale, Stage, StageReady};
-use crate::config::sequence::{Count, RolloutRule, ScaleRule, StageRule};
-use crate::config::suggest::did_you_mean;
+use crate::config::{
+    bundle::Source,
+    format::{Scale, Stage, StageReady},
+    sequence::{Count, RolloutRule, ScaleRule, StageRule},
+    suggest::did_you_mean,
+};
 use crate::finding::{Finding, Kind};
-use crate::object::yaml::Node;
+use crate::object::{Selector, yaml::Node};
 use crate::order::StageName;
 
 /// Workloads with a number of replicas.

@@ -1,11 +1,12 @@
 //! Resolution of moves between namespaces.
 
 use super::{check_service, invalid};
-use crate::config::Selector;
-use crate::config::format::Move;
-use crate::config::sequence::{CopyRule, MoveRule};
+use crate::config::{
+    format::Move,
+    sequence::{CopyRule, MoveRule},
+};
 use crate::finding::Finding;
-use crate::object::yaml::Node;
+use crate::object::{Selector, yaml::Node};
 
 /// Resolves the moves of a bundle.
 pub(super) fn moves(moves: &[Move], nodes: &[Node], findings: &mut Vec<Finding>) -> Vec<MoveRule> {

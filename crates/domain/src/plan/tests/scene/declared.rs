@@ -8,13 +8,14 @@ use serde_json::Value;
 
 use super::{Scene, id, parse};
 use crate::check::{Check, Looked};
-use crate::config::format::{Gate, Overlay};
-use crate::config::{CopyRule, GateRule, MoveRule, OverlayRule, ScaleRule, Selector, StageRule};
+use crate::config::{
+    CopyRule, GateRule, MoveRule, OverlayRule, ScaleRule, StageRule,
+    format::{Gate, Overlay},
+};
 use crate::gate::{self, Closed, Operation};
-use crate::object::{GroupKind, Origin, managers};
+use crate::object::{GroupKind, NonSecret, Origin, Selector, managers};
 use crate::order::StageName;
 use crate::overlay::{Journaled, OnFailure, OverlayId, OverlayKind, State, project};
-use crate::plan::NonSecret;
 use crate::plan::tests::server;
 
 impl Scene {

@@ -7,11 +7,11 @@ use serde_json::json;
 use super::{MANAGER, Scene, digest_key};
 use crate::crd::is_definition;
 use crate::diff::ownership;
-use crate::inventory::{Entry, EntryState, Inventory, ReleaseName, Store};
-use crate::object::{Manifest, ObjectId, labels};
+use crate::inventory::{Entry, EntryState, Inventory, Store};
+use crate::object::{DesiredDigest, Manifest, ObjectId, ReleaseName, labels};
 use crate::observe::{
-    DesiredDigest, Former, Freshness, Listing, ListingKey, Live, LiveMeta, Prediction,
-    Registration, Resource, ServedGroup, ServedVersion, Unverified, is_unchanged,
+    Former, Freshness, Listing, ListingKey, Live, LiveMeta, Prediction, Registration, Resource,
+    ServedGroup, ServedVersion, Unverified, is_unchanged,
 };
 use crate::order::pointed_at;
 use crate::plan::tests::server;

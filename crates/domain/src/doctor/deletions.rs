@@ -1,27 +1,8 @@
-//! Evidence that allows `--fix` to delete a registration or a gate.
+//! Deletions that `--fix` executes, with their evidence.
 
 use super::{Diagnosis, Gate, Owner, Subject};
 use crate::object::{ObjectId, ServiceRef};
-use crate::plan::Deletion;
-
-/// An object that is allowed to be deleted, as observed. Only the diagnosis creates it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Evidence {
-    uid: String,
-    resource_version: String,
-    proof: Proof,
-    /// Objects to delete first, with the same proof.
-    first: Vec<(ObjectId, Self)>,
-}
-
-/// Reason why the object is allowed to be deleted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Proof {
-    /// None of the Services that it refers to exists. Contains these Services.
-    DeadServices(Vec<ServiceRef>),
-    /// A gate of an upgrade that is no longer executed. Contains the release.
-    AbandonedGate(String),
-}
+use crate::plan::{Deletion, Evidence, Proof};
 
 /// Reason why `--fix` does not delete an object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -42,46 +23,28 @@ pub enum Refusal {
     },
 }
 
-impl Evidence {
-    pub(super) fn of_services(registered: &Subject, services: Vec<ServiceRef>) -> Self {
-        Self::new(registered, Proof::DeadServices(services))
-    }
+/// Creates the evidence for a registration, or another object that refers to Services.
+pub(super) fn of_services(registered: &Subject, services: Vec<ServiceRef>) -> Evidence {
+    evidence(registered, Proof::DeadServices(services), Vec::new())
+}
 
-    /// Creates the evidence for a gate. Its bindings are deleted before the policy.
-    pub(super) fn of_gate(gate: &Gate) -> Self {
-        let proof = Proof::AbandonedGate(gate.owner.clone());
-        let first = gate.bindings.iter();
-        Self {
-            first: first
-                .map(|binding| (binding.id.clone(), Self::new(binding, proof.clone())))
-                .collect(),
-            ..Self::new(&gate.policy, proof.clone())
-        }
-    }
+/// Creates the evidence for a gate. Its bindings are deleted before the policy.
+pub(super) fn of_gate(gate: &Gate) -> Evidence {
+    let proof = Proof::AbandonedGate(gate.owner.clone());
+    let first = gate.bindings.iter().map(|binding| {
+        let evidence = evidence(binding, proof.clone(), Vec::new());
+        (binding.id.clone(), evidence)
+    });
+    evidence(&gate.policy, proof.clone(), first.collect())
+}
 
-    fn new(subject: &Subject, proof: Proof) -> Self {
-        Self {
-            uid: subject.uid.clone(),
-            resource_version: subject.resource_version.clone(),
-            proof,
-            first: Vec::new(),
-        }
-    }
-
-    /// Returns the UID that was observed.
-    pub fn uid(&self) -> &str {
-        &self.uid
-    }
-
-    /// Returns the resource version that was observed.
-    pub fn resource_version(&self) -> &str {
-        &self.resource_version
-    }
-
-    /// Returns the reason why the object is allowed to be deleted.
-    pub fn proof(&self) -> &Proof {
-        &self.proof
-    }
+fn evidence(subject: &Subject, proof: Proof, first: Vec<(ObjectId, Evidence)>) -> Evidence {
+    Evidence::new(
+        subject.uid.clone(),
+        subject.resource_version.clone(),
+        proof,
+        first,
+    )
 }
 
 impl Diagnosis {
@@ -112,7 +75,7 @@ impl Diagnosis {
     pub fn deletions_before(&self) -> Vec<(ObjectId, Deletion)> {
         let evidence = self.evidence.iter();
         evidence
-            .flat_map(|evidence| &evidence.first)
+            .flat_map(Evidence::first)
             .map(|(id, evidence)| (id.clone(), Deletion::of_diagnosis(evidence)))
             .collect()
     }

@@ -1,0 +1,9 @@
+//! Values without secrets.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A value without secrets, which may be stored and printed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NonSecret(pub Value);
