@@ -9,17 +9,19 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use jiff::{SignedDuration, Timestamp};
-use pleach_domain::config::{self, MemoryTree, PrunePolicy, ResolvedEnvironment, VersionPolicy};
-use pleach_domain::diff::{fields::Scope, masking::Masker, ownership, text::View};
-use pleach_domain::inventory::{Attempt, Entry, EntryState, Installed, Store};
-use pleach_domain::kinds::{Catalog, Definitions, KindTable};
-use pleach_domain::object::{DesiredDigest, Digest, DigestKey, ObjectId, annotations, yaml};
-use pleach_domain::observe::{
-    ClusterId, Discovery, Freshness, Listing, ListingKey, Live, Observed, Prediction, Resource,
-    ServedGroup, ServedVersion,
-};
-use pleach_domain::plan::{self, Desired, Policy, view::Drawing};
-use pleach_domain::render;
+use pleach_config::ResolvedEnvironment;
+use pleach_fields::diff::{fields::Scope, masking::Masker, ownership};
+use pleach_formats::{policy::PrunePolicy, versions::VersionPolicy};
+use pleach_model::discovery::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
+use pleach_model::kinds::{Catalog, Definitions, KindTable};
+use pleach_model::object::{DesiredDigest, Digest, DigestKey, ObjectId, annotations, yaml};
+use pleach_model::tree::MemoryTree;
+use pleach_planner::observe::{ClusterId, Listing, ListingKey, Observed, Prediction};
+use pleach_planner::plan::{self, Desired, Policy};
+use pleach_planner::text_diff::View;
+use pleach_planner::view::Drawing;
+use pleach_state::inventory::{Attempt, Entry, EntryState, Installed, Store};
+use pleach_state::live::Live;
 use pleach_testkit::bench::workload::{Content, File, TEMPLATE_VALUES, Workload};
 use serde_json::{Value, json};
 
@@ -54,7 +56,7 @@ fn tree(files: Vec<File>) -> MemoryTree {
 }
 
 fn resolve(tree: &MemoryTree) -> ResolvedEnvironment {
-    config::resolve(tree, "bench", &semver::Version::new(0, 1, 0)).unwrap()
+    pleach_config::resolve(tree, "bench", &semver::Version::new(0, 1, 0)).unwrap()
 }
 
 fn parse(c: &mut Criterion) {
@@ -91,7 +93,7 @@ fn render(c: &mut Criterion) {
             let tree = tree(files);
             group.bench_with_input(BenchmarkId::new(name, objects), &tree, |b, tree| {
                 b.iter(|| {
-                    let rendered = render::render_environment(tree, &resolve(tree), &table);
+                    let rendered = pleach_render::render_environment(tree, &resolve(tree), &table);
                     assert_eq!(
                         rendered[0].manifests.len(),
                         objects,
@@ -144,7 +146,7 @@ impl Scene {
         let tree = tree(files);
         let environment = resolve(&tree);
         let release = environment.releases[0].clone();
-        let manifests = render::render_environment(&tree, &environment, &table)
+        let manifests = pleach_render::render_environment(&tree, &environment, &table)
             .remove(0)
             .manifests;
         let digests: BTreeMap<ObjectId, DesiredDigest> = manifests
@@ -188,10 +190,10 @@ impl Scene {
                 manifests,
                 runtime_objects: Vec::new(),
                 digests: digests.into(),
-                ignored: pleach_domain::ignore::Ignored::default(),
+                ignored: pleach_fields::ignore::Ignored::default(),
                 findings: Vec::new(),
                 terms: plan::Terms::default(),
-                sequence: config::Sequence::default(),
+                sequence: pleach_formats::sequence::Sequence::default(),
             },
             policy: Policy {
                 cluster: None,

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use pleach_domain::config::edit::{self, Written};
-use pleach_domain::config::{self, FileChanges, FileTree, PatchedTree, TreeKind, semantic};
-use pleach_domain::finding::Finding;
-use pleach_domain::object::yaml;
+use pleach_config::edit::{self, Written};
+use pleach_config::{FileChanges, PatchedTree};
+use pleach_formats::versions::semantic;
+use pleach_model::finding::Finding;
+use pleach_model::object::yaml;
+use pleach_model::tree::{FileTree, TreeKind};
 use serde_json::{Map, Value, json};
 
 use super::error::{CliError, Kind};
@@ -14,8 +16,10 @@ use super::init::quoted;
 use super::init::wrap::{Origin, Wrapped, wrap};
 use super::load::{self, pleach_version};
 use super::{Context, Exit, Target, Ui};
-use crate::io::files::{self, FileContent, FileError, WorkingTree};
-use crate::io::git::Revision;
+use crate::io::{
+    files::{self, FileContent, FileError, WorkingTree},
+    git::Revision,
+};
 
 /// Default namespace, same as kubectl.
 const NAMESPACE: &str = "default";
@@ -154,7 +158,7 @@ fn entry(
     is_new: bool,
 ) -> Result<Entry, CliError> {
     let (name, environment) = (&wrapped.name, &args.env);
-    let known = config::environments(tree);
+    let known = pleach_config::environments(tree);
     if !known.contains(environment) {
         let hint = match known.as_slice() {
             [] => "it has none".to_owned(),
@@ -163,7 +167,7 @@ fn entry(
         let message = format!("the repository has no environment {environment}");
         return Err(CliError::new(Kind::Repository, message).hint(hint));
     }
-    let outline = config::outline(tree, environment, &pleach_version())
+    let outline = pleach_config::outline(tree, environment, &pleach_version())
         .map_err(|findings| load::refused(&target(args, None), findings))?;
     if outline.releases.contains_key(name) {
         if is_new {

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use pleach_domain::inventory::ReleaseSummary;
-use pleach_domain::object::ReleaseName;
-use pleach_domain::plan::{Action, Plan};
+use pleach_model::object::ReleaseName;
+use pleach_planner::plan::{Action, Plan};
+use pleach_state::inventory::ReleaseSummary;
 
 use super::error::{CliError, Kind};
 use super::lease::LockArgs;
@@ -490,7 +490,7 @@ mod tests {
         json!({
             "version": "v1.0.0",
             "revision": "0123abc",
-            "digest": pleach_domain::object::Digest::of(b"all"),
+            "digest": pleach_model::object::Digest::of(b"all"),
             "at": "2026-09-01T10:00:00Z",
         })
     }

@@ -2,11 +2,10 @@
 
 use clap::ValueEnum;
 
-use pleach_domain::diff::fields::Scope;
-use pleach_domain::diff::masking::Masker;
-use pleach_domain::diff::text::View;
-use pleach_domain::plan::Plan;
-use pleach_domain::plan::view::{Drawing, ReleaseDiff};
+use pleach_fields::diff::{fields::Scope, masking::Masker};
+use pleach_planner::plan::Plan;
+use pleach_planner::text_diff::View;
+use pleach_planner::view::{Drawing, ReleaseDiff};
 
 use super::error::CliError;
 use super::session::{Options, Predecessors, Session};

@@ -1,9 +1,9 @@
 //! `pleach doctor`.
 
 use clap::ValueEnum;
-use pleach_domain::doctor::{Code, Diagnosis, Refusal, diagnose};
-use pleach_domain::finding::Severity;
-use pleach_domain::object::ObjectId;
+use pleach_model::finding::Severity;
+use pleach_model::object::ObjectId;
+use pleach_report::doctor::{Code, Diagnosis, Refusal, diagnose};
 
 use super::error::{CliError, Kind};
 use super::session::connect;

@@ -6,12 +6,10 @@
 use std::error::Error;
 use std::fmt;
 
-use pleach_domain::finding::{self, Finding};
+use pleach_model::finding::{self, Finding};
 
 use super::Exit;
-use crate::io::files::FileError;
-use crate::io::forge::ForgeError;
-use crate::io::git::GitError;
+use crate::io::{files::FileError, forge::ForgeError, git::GitError};
 
 /// Kind of failure, which decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Object lookup for `--explain`.
 
-use pleach_domain::object::ObjectId;
+use pleach_model::object::ObjectId;
 
 /// kubectl's short names of built-in kinds.
 const SHORT_NAMES: &[(&str, &str)] = &[

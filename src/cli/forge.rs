@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use pleach_domain::config::controller::{ForgeAddress, check_api};
-use pleach_domain::config::format::ForgeKind;
+use pleach_formats::file::ForgeKind;
+use pleach_reconciler::config::{ForgeAddress, check_api};
 
 use self::pipeline::Pipeline;
 use super::error::CliError;

@@ -21,7 +21,7 @@ pub(crate) mod values;
 
 use std::fmt::Write as _;
 
-use pleach_domain::sanitize::steers;
+use pleach_model::sanitize::steers;
 use serde_json::Value;
 
 /// Formats a JSON document without a trailing newline. Control characters for terminals are

@@ -1,7 +1,7 @@
 //! `pleach history`.
 
 use clap::ValueEnum;
-use pleach_domain::object::ReleaseName;
+use pleach_model::object::ReleaseName;
 
 use super::error::{CliError, Kind};
 use super::status::{StatePlace, cluster_of, environment, nowhere};

@@ -4,16 +4,18 @@ pub(super) mod wrap;
 
 use std::path::{Path, PathBuf};
 
-use pleach_domain::config::MemoryTree;
-use pleach_domain::finding::Finding;
-use pleach_domain::object::yaml;
+use pleach_model::finding::Finding;
+use pleach_model::object::yaml;
+use pleach_model::tree::MemoryTree;
 use serde_json::Value;
 
 use super::error::{CliError, Kind};
 use super::target::is_dns_label;
 use super::{Context, Exit, Target, Ui, load};
-use crate::io::files::{self, FileContent, FileError, Files};
-use crate::io::git::Revision;
+use crate::io::{
+    files::{self, FileContent, FileError, Files},
+    git::Revision,
+};
 
 /// Name of the new environment.
 const ENVIRONMENT: &str = "dev";

@@ -1,10 +1,10 @@
 //! `pleach lint`.
 
 use clap::ValueEnum;
-use pleach_domain::config::{self, FileTree};
-use pleach_domain::finding::{self, Finding, Severity};
-use pleach_domain::kinds::KindTable;
-use pleach_domain::lint::{self, Linted};
+use pleach_model::finding::{self, Finding, Severity};
+use pleach_model::kinds::KindTable;
+use pleach_model::tree::FileTree;
+use pleach_render::lint::{self, Linted};
 use serde_json::json;
 
 use super::error::CliError;
@@ -60,7 +60,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &LintArgs) -> Result<Exi
         .map(|target| target.environment.clone())
         .collect();
     if names.is_empty() {
-        names = config::environments(tree);
+        names = pleach_config::environments(tree);
     }
     let found = findings_of(tree, &names);
     match args.output {
@@ -113,7 +113,7 @@ fn findings_of(tree: &dyn FileTree, names: &[String]) -> Vec<Finding> {
         );
     }
     for name in names {
-        match config::resolve(tree, name, &pleach_version()) {
+        match pleach_config::resolve(tree, name, &pleach_version()) {
             Err(findings) => found.extend(findings),
             Ok(environment) => {
                 let kubernetes = environment.cluster.kubernetes.as_deref();

@@ -4,22 +4,28 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use pleach_domain::config::{self, FileTree, ResolvedEnvironment};
-use pleach_domain::finding::Finding;
-use pleach_domain::kinds::KindTable;
+use pleach_config::ResolvedEnvironment;
+use pleach_model::finding::Finding;
+use pleach_model::kinds::KindTable;
+use pleach_model::tree::FileTree;
 use tokio_util::sync::CancellationToken;
 
 use super::Target;
 use super::error::{CliError, Kind};
 use super::format::findings;
 pub use crate::engine::load::Loaded;
-use crate::engine::load::{self, with_excerpts};
 pub(super) use crate::engine::load::{pleach_version, read_all};
-use crate::engine::preview::{End, Incomparable};
-use crate::engine::refusals;
-use crate::engine::stop::{Cause, Stop};
-use crate::io::files::{self, WorkingTree};
-use crate::io::git::{GitError, Revision, Source};
+use crate::engine::stop::Cause;
+use crate::engine::{
+    load::{self, with_excerpts},
+    preview::{End, Incomparable},
+    refusals,
+    stop::Stop,
+};
+use crate::io::{
+    files::{self, WorkingTree},
+    git::{GitError, Revision, Source},
+};
 
 /// File that marks the root of a repository.
 const REPOSITORY_FILE: &str = "pleach.yaml";
@@ -178,7 +184,7 @@ impl Context {
             return Ok(None);
         }
         let Opened { tree, .. } = self.open()?;
-        config::resolve(&*tree, name, &pleach_version())
+        pleach_config::resolve(&*tree, name, &pleach_version())
             .map(Some)
             .map_err(|findings| {
                 let target = Target {
@@ -195,7 +201,7 @@ impl Context {
             return Ok(BTreeSet::new());
         }
         let Opened { tree, .. } = self.open()?;
-        Ok(config::environments(&*tree).into_iter().collect())
+        Ok(pleach_config::environments(&*tree).into_iter().collect())
     }
 
     /// Returns the id of the repository, even if an environment is unreadable. `None` outside of a
@@ -205,7 +211,7 @@ impl Context {
             return Ok(None);
         }
         let Opened { tree, .. } = self.open()?;
-        config::repository_id(&*tree, &pleach_version()).map(Some).map_err(|findings| {
+        pleach_config::repository_id(&*tree, &pleach_version()).map(Some).map_err(|findings| {
             CliError::from_findings(
                 "the id of the repository cannot be read, so releases of other repositories cannot be left out".to_owned(),
                 findings,

@@ -1,6 +1,6 @@
 //! Masking of secret values in the output.
 
-use pleach_domain::object::DigestKey;
+use pleach_model::object::DigestKey;
 
 use super::error::{CliError, Kind};
 use crate::engine::mask;

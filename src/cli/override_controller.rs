@@ -4,9 +4,9 @@
 //! requests it explicitly. Then the controller is suspended first, until a user resumes it.
 
 use jiff::Timestamp;
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{Following, ReleaseSummary, Store, Suspension};
-use pleach_domain::object::ReleaseName;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::ReleaseName;
+use pleach_state::inventory::{Following, ReleaseSummary, Store, Suspension};
 
 use super::error::CliError;
 use super::lease::{LockArgs, person};
@@ -75,7 +75,7 @@ impl LocalArgs {
             by: person(),
             at: Some(Timestamp::now()),
         };
-        let give = |orders: &mut pleach_domain::inventory::Orders| {
+        let give = |orders: &mut pleach_state::inventory::Orders| {
             orders.suspend = Some(suspension.clone());
         };
         let held = state::order(cluster, name, store, give).await;
@@ -219,7 +219,7 @@ mod tests {
         let judged = |renewed| {
             let finding = judge(&release("prod"), &following("env/prod", renewed), now);
             (
-                pleach_domain::plan::is_refusal(&finding),
+                pleach_planner::plan::is_refusal(&finding),
                 finding.to_string(),
             )
         };
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn the_refusal_names_the_branch_and_the_way_out() {
         let finding = refusal(&release("prod"), "env/prod of fleet");
-        assert!(pleach_domain::plan::is_refusal(&finding));
+        assert!(pleach_planner::plan::is_refusal(&finding));
         let text = finding.to_string();
         assert!(
             text.contains("a loop keeps prod/web equal to env/prod of fleet"),

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use pleach_domain::object::ObjectId;
-use pleach_domain::plan::Plan;
+use pleach_model::object::ObjectId;
+use pleach_planner::plan::Plan;
 
 use super::error::CliError;
 use super::session::{Options, Predecessors, Session};

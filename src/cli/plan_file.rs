@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use pleach_domain::object::ReleaseName;
-use pleach_domain::plan::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedRelease};
+use pleach_model::object::ReleaseName;
+use pleach_planner::plan::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedRelease};
 
 use super::error::{CliError, Kind};
 use super::session::{Planned, Session};
@@ -136,9 +136,9 @@ pub(super) fn ensure_current(
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::object::Digest;
-    use pleach_domain::observe::ClusterId;
-    use pleach_domain::order::Direction;
+    use pleach_model::object::Digest;
+    use pleach_model::order::Direction;
+    use pleach_planner::observe::ClusterId;
 
     use super::*;
 

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use pleach_domain::config::controller::Allow;
-use pleach_domain::finding::{Finding, Kind as FindingKind};
-use pleach_domain::object::DigestKey;
-use pleach_domain::observe::ClusterId;
-use pleach_domain::preview::comment::{Comment, comment};
-use pleach_domain::preview::words::compared;
-use pleach_domain::preview::{EnvironmentPreview, Preview, ReleasePreview};
+use pleach_model::finding::{Finding, Kind as FindingKind};
+use pleach_model::object::DigestKey;
+use pleach_planner::allow::Allow;
+use pleach_planner::observe::ClusterId;
+use pleach_report::preview::{
+    EnvironmentPreview, Preview, ReleasePreview,
+    comment::{Comment, comment},
+    words::compared,
+};
 use tokio::time::{Instant, timeout_at};
 
 use super::error::{CliError, Kind};
@@ -19,16 +21,20 @@ use super::format::preview::{page, text};
 use super::runtime::block_on;
 use super::session::{finish, keys};
 use super::{Context, Exit, Loaded, Target, Ui, format, mask};
-use crate::engine::load::beside;
-use crate::engine::planning::{self, agent};
-use crate::engine::preview::{
-    Asked, Change, End, Looked, Meant, Question, RenderedHead, Scope, add, add_cluster, unanswered,
-    unreachable,
+use crate::engine::{
+    load::beside,
+    planning::{self, agent},
+    preview::{
+        Asked, Change, End, Looked, Meant, Question, RenderedHead, Scope, add, add_cluster,
+        unanswered, unreachable,
+    },
+    preview_process::{FORMAT, Report, Verdict, Way, marker},
 };
-use crate::engine::preview_process::{FORMAT, Report, Verdict, Way, marker};
-use crate::io::bounds::{bound, defer};
-use crate::io::cluster::{Cluster, Connection};
-use crate::io::sandbox::{Work, confine};
+use crate::io::{
+    bounds::{bound, defer},
+    cluster::{Cluster, Connection},
+    sandbox::{Work, confine},
+};
 
 /// CPU time for an unreviewed change.
 const TIME: Duration = Duration::from_mins(2);

@@ -1,17 +1,20 @@
 //! `pleach promote`.
 
-use pleach_domain::config::promote::{Promotion, Source as From, promote};
-use pleach_domain::config::restore::unified;
-use pleach_domain::config::{FileTree, PatchedTree};
-use pleach_domain::object::Digest;
+use pleach_config::PatchedTree;
+use pleach_config::promote::{Promotion, Source as From, promote};
+use pleach_config::restore::unified;
+use pleach_model::object::Digest;
+use pleach_model::tree::FileTree;
 
 use super::error::CliError;
 use super::forge::ForgeArgs;
 use super::load::{read_all, refused};
 use super::rollback::ensure_clean;
 use super::{Context, Exit, Target, Ui};
-use crate::io::forge::{Forge, Opened, Proposal};
-use crate::io::git::{Branch, Revision, Upstream};
+use crate::io::{
+    forge::{Forge, Opened, Proposal},
+    git::{Branch, Revision, Upstream},
+};
 
 /// Take the versions of one environment over into others
 ///

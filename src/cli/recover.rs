@@ -1,9 +1,9 @@
 //! `pleach recover`.
 
 use clap::ValueEnum;
-use pleach_domain::inventory::Store;
-use pleach_domain::object::ReleaseName;
-use pleach_domain::plan::Desired;
+use pleach_model::object::ReleaseName;
+use pleach_planner::plan::Desired;
+use pleach_state::inventory::Store;
 use serde_json::Value;
 
 use super::error::{CliError, Kind};

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use pleach_domain::diff::masking::Masker;
-use pleach_domain::diff::normalize::in_reading_order;
-use pleach_domain::object::Manifest;
+use pleach_fields::diff::{masking::Masker, normalize::in_reading_order};
+use pleach_model::object::Manifest;
 use rayon::prelude::*;
 use serde_json::Value;
 

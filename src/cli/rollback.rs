@@ -2,15 +2,16 @@
 
 mod choice;
 
-use pleach_domain::config::{
-    self, FileChanges, FileTree, Outline, PatchedTree,
+use pleach_config::{
+    self, FileChanges, Outline, PatchedTree,
     restore::{Restoration, Wish, is_follower, pinned, restore, unified},
 };
-use pleach_domain::finding::Finding;
-use pleach_domain::inventory::Installed;
-use pleach_domain::object::ReleaseName;
-use pleach_domain::order::Direction;
-use pleach_domain::plan::version_left;
+use pleach_model::finding::Finding;
+use pleach_model::object::ReleaseName;
+use pleach_model::order::Direction;
+use pleach_model::tree::FileTree;
+use pleach_planner::plan::version_left;
+use pleach_state::inventory::Installed;
 
 use super::error::{CliError, Kind};
 use super::load::{Loaded, pleach_version, read_all, refused};
@@ -90,7 +91,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RollbackArgs) -> Resul
     let branch = source.branch()?;
     let now = source.tree(&branch.head)?;
     let target = &args.target;
-    let outline = config::outline(&now, &target.environment, &pleach_version())
+    let outline = pleach_config::outline(&now, &target.environment, &pleach_version())
         .map_err(|findings| refused(target, findings))?;
     let cluster = cluster_of(ctx, Some(&outline.environment)).await?;
     ensure_meant(&cluster, &outline).await?;
@@ -248,7 +249,7 @@ fn restored(now: &dyn FileTree, target: &Target, backs: &[Back]) -> Result<Resto
     };
     let first = put_back(&|_| None)?;
     let tree = PatchedTree::new(now, &first.files);
-    let Ok(resolved) = config::resolve(&tree, environment, &pleach_version()) else {
+    let Ok(resolved) = pleach_config::resolve(&tree, environment, &pleach_version()) else {
         return Ok(first);
     };
     put_back(&|release| {

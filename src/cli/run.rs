@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use pleach_domain::config::controller::Disk;
-use pleach_domain::object::ReleaseName;
+use pleach_model::object::ReleaseName;
+use pleach_reconciler::config::Disk;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::try_join;
-use pleach_domain::config::{ResolvedEnvironment, ResolvedRelease};
-use pleach_domain::finding::Finding;
-use pleach_domain::object::ReleaseName;
-use pleach_domain::observe::ClusterId;
-use pleach_domain::plan::Policy;
-use pleach_domain::render::Rendered;
+use pleach_config::{ResolvedEnvironment, ResolvedRelease};
+use pleach_model::finding::Finding;
+use pleach_model::object::ReleaseName;
+use pleach_planner::observe::ClusterId;
+use pleach_planner::plan::Policy;
+use pleach_render::Rendered;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 

@@ -3,9 +3,9 @@
 use clap::ValueEnum;
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use pleach_domain::config::ResolvedEnvironment;
-use pleach_domain::finding::{Finding, Kind as FindingKind};
-use pleach_domain::inventory::{ReleaseSummary, STATE_NAMESPACE, Store};
+use pleach_config::ResolvedEnvironment;
+use pleach_model::finding::{Finding, Kind as FindingKind};
+use pleach_state::inventory::{ReleaseSummary, STATE_NAMESPACE, Store};
 
 mod audit;
 
@@ -17,9 +17,13 @@ use super::error::{CliError, Kind};
 use super::format::status::{Live, Wanted};
 use super::session::connect;
 use super::{Context, Exit, Target, Ui, format};
-use crate::engine::sync::state::{self, Search};
-use crate::engine::sync::{is_cluster, live};
-use crate::engine::words;
+use crate::engine::{
+    sync::{
+        is_cluster, live,
+        state::{self, Search},
+    },
+    words,
+};
 use crate::io::cluster::{Class, Cluster, ClusterError};
 
 /// Show what is installed, and whether it is ready

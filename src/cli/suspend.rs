@@ -1,15 +1,14 @@
 //! `pleach suspend`, `pleach resume` and `pleach sync`: user requests for releases.
 
 use jiff::{SignedDuration, Timestamp};
-use pleach_domain::inventory::{Orders, ReleaseSummary, Suspension, SyncRequest};
+use pleach_state::inventory::{Orders, ReleaseSummary, Suspension, SyncRequest};
 
 use super::error::{CliError, Kind};
 use super::lease::person;
 use super::session::failed;
 use super::status::{StatePlace, cluster_of, environment, nowhere};
 use super::{Context, Exit, Target, Ui};
-use crate::engine::sync::is_cluster;
-use crate::engine::sync::state;
+use crate::engine::sync::{is_cluster, state};
 use crate::io::cluster::Cluster;
 
 /// Hold the loop: it leaves releases alone

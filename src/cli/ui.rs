@@ -14,7 +14,7 @@ use anstream::AutoStream;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio_util::sync::CancellationToken;
 
-use pleach_domain::finding::{Finding, Severity};
+use pleach_model::finding::{Finding, Severity};
 
 use super::error::{CliError, Kind};
 use super::format::findings;

@@ -1,10 +1,10 @@
 //! `pleach uninstall`.
 
 use jiff::SignedDuration;
-use pleach_domain::config::format::Timeout;
-use pleach_domain::inventory::{ReleaseSummary, Store};
-use pleach_domain::object::ReleaseName;
-use pleach_domain::plan::{Action, Plan};
+use pleach_formats::file::Timeout;
+use pleach_model::object::ReleaseName;
+use pleach_planner::plan::{Action, Plan};
+use pleach_state::inventory::{ReleaseSummary, Store};
 
 use super::apply::{ApplyOutput, Outcome, show};
 use super::error::{CliError, Kind};

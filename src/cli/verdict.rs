@@ -1,7 +1,7 @@
 //! Verdict about a plan: exit code, messages and whether it is allowed to be executed.
 
-use pleach_domain::finding::{self, Finding};
-use pleach_domain::plan::{Action, Plan, is_refusal};
+use pleach_model::finding::{self, Finding};
+use pleach_planner::plan::{Action, Plan, is_refusal};
 
 use super::Exit;
 use super::error::{CliError, Kind};
@@ -100,7 +100,7 @@ fn is_unanswered(error: &Finding) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::finding::Kind;
+    use pleach_model::finding::Kind;
 
     use super::*;
     use crate::cli::format::samples;

@@ -13,12 +13,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pleach_domain::config::{KeepingTree, Record, RecordingTree, ResolvedEnvironment};
-use pleach_domain::kinds::KindTable;
-use pleach_domain::observe::{Base, Observed};
-use pleach_domain::plan::{Desired, Policy, plan};
-use pleach_domain::render::Rendered;
-use pleach_domain::render::answer::{self, AnswerError};
+use pleach_config::{KeepingTree, Record, RecordingTree, ResolvedEnvironment};
+use pleach_model::kinds::KindTable;
+use pleach_planner::observe::{Base, Observed};
+use pleach_planner::plan::{Desired, Policy, plan};
+use pleach_render::Rendered;
+use pleach_render::answer::{self, AnswerError};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -26,10 +26,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::load::{Loaded, each_loaded, render_all, resolve_partly};
 use super::planning::{Options, Predecessors, desired, policy};
 use super::worker;
-use crate::io::bounds;
-use crate::io::git::mirror::Place;
-use crate::io::git::{GitError, Revision};
-use crate::io::sandbox::{self, SandboxError, Work};
+use crate::io::{
+    bounds,
+    git::{GitError, Revision, mirror::Place},
+    sandbox::{self, SandboxError, Work},
+};
 
 /// Number of concurrent render processes, so that a slow environment delays few others.
 const PLACES: usize = 2;
@@ -305,11 +306,10 @@ mod tests {
 
     use std::cell::RefCell;
 
-    use pleach_domain::config::MemoryTree;
+    use pleach_model::tree::MemoryTree;
 
     use super::*;
-    use crate::engine::load::read_each;
-    use crate::engine::worker::tests::program;
+    use crate::engine::{load::read_each, worker::tests::program};
 
     /// Builds an environment with one release per bundle: its name and a file of manifests.
     fn environment(bundles: &[(&str, &str)]) -> Loaded {

@@ -48,8 +48,8 @@ mod waiting;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pleach_domain::config::controller::Disk;
-use pleach_domain::plan::Action;
+use pleach_planner::plan::Action;
+use pleach_reconciler::config::Disk;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
@@ -73,8 +73,7 @@ use self::supervisor::Supervisor;
 use super::bounded_render::RenderSlots;
 use super::fetching::Fetcher;
 use super::sync::Claim as LeaseClaim;
-use crate::io::files;
-use crate::io::git::budget::Budget;
+use crate::io::{files, git::budget::Budget};
 
 /// Largest number of objects that a message names.
 const NAMED: usize = 5;

@@ -1,7 +1,7 @@
 //! Reads a whole cluster for the doctor, and deletes the objects that the user selected.
 //!
 //! A failed read is recorded as a gap and never as an absence. Only discovery must succeed. The
-//! decisions are in [`pleach_domain::doctor`].
+//! decisions are in [`pleach_report::doctor`].
 
 pub(super) mod controllers;
 mod gates;
@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
-use pleach_domain::doctor::{Definition, Gap, Gate, Leaving, Observations, Registered};
-use pleach_domain::inventory::Store;
-use pleach_domain::object::{ObjectId, ServiceRef};
-use pleach_domain::observe::Backend;
-use pleach_domain::plan::Deletion;
+use pleach_model::object::{ObjectId, ServiceRef};
+use pleach_planner::observe::Backend;
+use pleach_planner::plan::Deletion;
+use pleach_report::doctor::{Definition, Gap, Gate, Leaving, Observations, Registered};
+use pleach_state::inventory::Store;
 use serde_json::Value;
 
 use crate::engine::sync::state::{self, Inventories, Search};

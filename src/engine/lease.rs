@@ -16,13 +16,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pleach_domain::object::{ObjectId, canonical_json, managers};
+use pleach_model::object::{ObjectId, canonical_json, managers};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::stop::{Cause, Stop};
+use super::stop::Stop;
+use crate::engine::stop::Cause;
 use crate::io::cluster::{
     ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Patch, PatchOptions, Propagation,
     ResourcePath, Retry,

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_domain::config::{
-    self, BrokenRelease, FileTree, KeepingTree, PartialEnvironment, ResolvedEnvironment,
-    ResolvedRelease,
+use pleach_config::dependencies::Dependency;
+use pleach_config::{
+    self, BrokenRelease, KeepingTree, PartialEnvironment, ResolvedEnvironment, ResolvedRelease,
 };
-use pleach_domain::dependencies::Dependency;
-use pleach_domain::finding::{Finding, Kind, excerpt};
-use pleach_domain::ignore::scale_target;
-use pleach_domain::kinds::KindTable;
-use pleach_domain::object::{Manifest, ObjectId, ReleaseName};
-use pleach_domain::render::{self, Rendered};
+use pleach_fields::ignore::scale_target;
+use pleach_model::finding::{Finding, Kind, excerpt};
+use pleach_model::kinds::KindTable;
+use pleach_model::object::{Manifest, ObjectId, ReleaseName};
+use pleach_model::tree::FileTree;
+use pleach_render::Rendered;
 use semver::Version;
 
 use super::bounded_render::Charge;
@@ -275,7 +275,7 @@ pub fn resolve_partly(
     tree: &dyn FileTree,
     environment: &str,
 ) -> Result<PartialEnvironment, Vec<Finding>> {
-    config::resolve_partly(tree, environment, &pleach_version())
+    pleach_config::resolve_partly(tree, environment, &pleach_version())
         .map_err(|findings| with_excerpts(tree, findings))
 }
 
@@ -296,7 +296,7 @@ pub(super) fn read_each(
 /// Renders all releases of an environment, in its order.
 pub fn render_all(tree: &dyn FileTree, environment: &ResolvedEnvironment) -> Vec<Rendered> {
     let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
-    render::render_environment(tree, environment, &kinds)
+    pleach_render::render_environment(tree, environment, &kinds)
 }
 
 /// Combines an environment with its rendered releases, in its order. Stalls releases with errors.
@@ -367,7 +367,7 @@ pub fn resolve(
     tree: &dyn FileTree,
     environment: &str,
 ) -> Result<ResolvedEnvironment, Vec<Finding>> {
-    config::resolve(tree, environment, &pleach_version())
+    pleach_config::resolve(tree, environment, &pleach_version())
         .map_err(|findings| with_excerpts(tree, findings))
 }
 
@@ -414,7 +414,7 @@ fn is_given_up(
         let mut releases = environment.releases.iter();
         return releases.all(|known| known.name != *release);
     }
-    let outline = config::outline(tree, &release.environment, &pleach_version());
+    let outline = pleach_config::outline(tree, &release.environment, &pleach_version());
     outline.is_ok_and(|outline| !outline.releases.contains_key(&release.release))
 }
 
@@ -462,7 +462,7 @@ pub fn is_unknown(findings: &[Finding]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::config::MemoryTree;
+    use pleach_model::tree::MemoryTree;
 
     use super::*;
     use crate::engine::planning::desired;

@@ -1,8 +1,8 @@
 //! Masking of secret values in the output of a run.
 
-use pleach_domain::diff::masking::Masker;
-use pleach_domain::object::DigestKey;
-use pleach_domain::render::Rendered;
+use pleach_fields::diff::masking::Masker;
+use pleach_model::object::DigestKey;
+use pleach_render::Rendered;
 
 /// The operating system provided no random bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

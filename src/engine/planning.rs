@@ -7,15 +7,17 @@ mod successors;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pleach_domain::config::{ResolvedEnvironment, ResolvedRelease, controller::Allow};
-use pleach_domain::dependencies::{Dependency, Needed, Wanted, arrange};
-use pleach_domain::finding::{self, Finding};
-use pleach_domain::ignore::Ignored;
-use pleach_domain::inventory::Source;
-use pleach_domain::object::{Manifest, ObjectId, ReleaseName};
-use pleach_domain::observe::{ClusterId, Discovery, Observed, Surroundings};
-use pleach_domain::plan::{self, Brought, Desired, Digests, Heir, Plan, Policy, Terms};
-use pleach_domain::render::Rendered;
+use pleach_config::dependencies::{Dependency, Needed, Wanted, arrange};
+use pleach_config::{ResolvedEnvironment, ResolvedRelease};
+use pleach_fields::ignore::Ignored;
+use pleach_model::discovery::Discovery;
+use pleach_model::finding::{self, Finding};
+use pleach_model::object::{Manifest, ObjectId, ReleaseName};
+use pleach_planner::allow::Allow;
+use pleach_planner::observe::{ClusterId, Observed, Surroundings};
+use pleach_planner::plan::{self, Brought, Desired, Digests, Heir, Plan, Policy, Terms};
+use pleach_render::Rendered;
+use pleach_state::inventory::Source;
 use tokio::join;
 
 use super::load::Loaded;

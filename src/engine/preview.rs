@@ -7,15 +7,17 @@ mod live;
 
 use std::collections::BTreeSet;
 
-use pleach_domain::config::{self, ClusterRef, Record, RecordingTree, ResolvedEnvironment};
-use pleach_domain::diff::masking::Masker;
-use pleach_domain::diff::text::View;
-use pleach_domain::diff::{fields, labels};
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::object::DigestKey;
-use pleach_domain::plan::view::Drawing;
-use pleach_domain::preview::words::{REMOVED, all_refused, all_removed, all_unknown};
-use pleach_domain::preview::{EnvironmentPreview, Preview, ReleasePreview, Touched};
+use pleach_config::{ClusterRef, Record, RecordingTree, ResolvedEnvironment};
+use pleach_fields::diff::{fields, masking::Masker};
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::DigestKey;
+use pleach_planner::text_diff::View;
+use pleach_planner::view::Drawing;
+use pleach_report::labels;
+use pleach_report::preview::{
+    EnvironmentPreview, Preview, ReleasePreview, Touched,
+    words::{REMOVED, all_refused, all_removed, all_unknown},
+};
 
 use super::load::{self, Loaded};
 pub use compare::{Comparison, End, Incomparable, Kinds, Known, Revisions, Scope, revisions};
@@ -94,8 +96,8 @@ impl Change {
 
     /// Returns the names of all environments of either revision.
     pub fn environments(&self) -> BTreeSet<String> {
-        let mut names = config::environments(&*self.head.tree);
-        names.extend(config::environments(&*self.base.tree));
+        let mut names = pleach_config::environments(&*self.head.tree);
+        names.extend(pleach_config::environments(&*self.base.tree));
         names.into_iter().collect()
     }
 
@@ -106,7 +108,7 @@ impl Change {
         let scope = question.scope;
         let mut preview = EnvironmentPreview::new(scope.environment);
         let has = |end: &End| {
-            let names = config::environments(&*end.tree);
+            let names = pleach_config::environments(&*end.tree);
             names.iter().any(|name| name == scope.environment)
         };
         if has(&self.base) && !has(&self.head) {

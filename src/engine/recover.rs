@@ -7,14 +7,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
-use pleach_domain::inventory::{Found, Installed, Rebuilt, Store, rebuild};
-use pleach_domain::object::{GroupKind, Manifest, ObjectId, ReleaseName, labels};
-use pleach_domain::observe::{Discovery, LiveMeta};
-use pleach_domain::plan::Desired;
+use pleach_model::discovery::Discovery;
+use pleach_model::object::{GroupKind, Manifest, ObjectId, ReleaseName, labels};
+use pleach_planner::plan::Desired;
+use pleach_state::inventory::{Found, Installed, Rebuilt, Store, rebuild};
+use pleach_state::live::LiveMeta;
 
+use crate::engine::stop::Cause;
 use crate::engine::{
     lease::Holder,
-    stop::{Cause, Stop},
+    stop::Stop,
     sync::{
         Claim, SyncError, cluster_id, in_turn,
         state::{Salvaged, State},

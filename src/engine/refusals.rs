@@ -1,10 +1,10 @@
 //! Static checks of manifests for errors that the API server would return.
 
-use pleach_domain::config::FileTree;
-use pleach_domain::finding::{Finding, Severity};
-use pleach_domain::kinds::{Catalog, Definitions, KindTable};
-use pleach_domain::lint;
-use pleach_domain::object::ReleaseName;
+use pleach_model::finding::{Finding, Severity};
+use pleach_model::kinds::{Catalog, Definitions, KindTable};
+use pleach_model::object::ReleaseName;
+use pleach_model::tree::FileTree;
+use pleach_render::lint;
 
 use super::load::{Loaded, with_excerpts};
 

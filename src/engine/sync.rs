@@ -35,13 +35,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{
+use pleach_model::object::{DesiredDigest, DigestKey, ObjectId, labels};
+use pleach_model::order::StageName;
+use pleach_planner::observe::{Grants, Observed};
+use pleach_planner::plan::{Desired, Plan};
+use pleach_state::inventory::{
     Attempt, Condition, Following, Installed, Inventory, Orders, RECONCILING, Store,
 };
-use pleach_domain::object::{DesiredDigest, DigestKey, ObjectId, labels};
-use pleach_domain::observe::{Grants, Observed};
-use pleach_domain::order::StageName;
-use pleach_domain::plan::{Desired, Plan};
 use tokio::sync::{OnceCell, Semaphore};
 
 pub use checks::look_at_checked;

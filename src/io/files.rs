@@ -12,7 +12,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use pleach_domain::config::{FileTree as _, TreeEntry, TreeError, TreeKind};
+use pleach_model::tree::{FileTree as _, TreeEntry, TreeError, TreeKind};
 use tempfile::{Builder, NamedTempFile, TempDir};
 
 pub use temporary::{TemporaryFolder, remove_abandoned, temporary, temporary_folder};

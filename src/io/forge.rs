@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pleach_domain::config::controller::ForgeAddress;
-use pleach_domain::config::format::ForgeKind;
-use pleach_domain::sanitize::one_line;
+use pleach_formats::file::ForgeKind;
+use pleach_model::sanitize::one_line;
+use pleach_reconciler::config::ForgeAddress;
 
 use self::dialect::Dialect;
 use self::request::{Answer, Call, Sender};

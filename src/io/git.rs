@@ -20,7 +20,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use git2::{ErrorCode, Repository, StatusOptions, StatusShow};
-use pleach_domain::config::TreeError;
+use pleach_model::tree::TreeError;
 
 use super::files::{self, FileError, WorkingTree};
 

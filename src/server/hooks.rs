@@ -9,7 +9,7 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
-use pleach_domain::config::format::ForgeKind;
+use pleach_formats::file::ForgeKind;
 use tokio::sync::Semaphore;
 
 use super::bounds::bounded;

@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pleach_domain::object::ReleaseName;
-use pleach_domain::plan::Action;
+use pleach_model::object::ReleaseName;
+use pleach_planner::plan::Action;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use pleach_domain::config::controller::{Notification, StateChange};
+use pleach_reconciler::config::{Notification, StateChange};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

@@ -2,7 +2,7 @@
 
 use axum::http::HeaderMap;
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use pleach_domain::config::format::ForgeKind;
+use pleach_formats::file::ForgeKind;
 use sha2::Sha256;
 
 /// Verifies the signature of a webhook. Nothing of the body is parsed before.
@@ -10,7 +10,7 @@ use sha2::Sha256;
 /// ```
 /// use axum::http::HeaderMap;
 /// use pleach::server::signature::is_signed;
-/// use pleach_domain::config::format::ForgeKind;
+/// use pleach_formats::file::ForgeKind;
 ///
 /// let mut headers = HeaderMap::new();
 /// headers.insert("x-gitlab-token", "secret".parse().unwrap());

@@ -14,8 +14,8 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_otlp::{ExporterBuildError, Protocol, SpanExporter, WithExportConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
-use pleach_domain::object::ReleaseName;
-use pleach_domain::plan::StepId;
+use pleach_model::object::ReleaseName;
+use pleach_planner::plan::StepId;
 
 use super::DRAIN;
 use crate::engine::{

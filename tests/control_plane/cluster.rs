@@ -13,11 +13,13 @@ mod registrations;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pleach::io::cluster::{
-    Applied, ApplyOptions, Class, Cluster, ClusterError, Connection, ResourcePath, Retry,
+use pleach::io::{
+    cluster::{
+        Applied, ApplyOptions, Class, Cluster, ClusterError, Connection, ResourcePath, Retry,
+    },
+    throwaway::ControlPlane,
 };
-use pleach::io::throwaway::ControlPlane;
-use pleach_domain::object::{Gvk, ObjectId};
+use pleach_model::object::{Gvk, ObjectId};
 use serde_json::{Value, json};
 
 const MANAGER: &str = "pleach/test.adapter";

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use pleach_domain::diff::normalize::normalized;
+use pleach_fields::diff::normalize::normalized;
 use pleach_testkit::faults::Moment;
 use rstest::rstest;
 use serde_json::Value;

@@ -439,8 +439,8 @@ fn what_a_webhook_converts_waits_for_it() {
 
 #[test]
 fn a_conversion_trusts_the_certificates_of_both_versions_until_the_end() {
-    const OLD: &str = include_str!("../../crates/domain/src/plan/tests/certificates/short.pem");
-    const NEW: &str = include_str!("../../crates/domain/src/plan/tests/certificates/long.pem");
+    const OLD: &str = include_str!("../../crates/planner/src/plan/tests/certificates/short.pem");
+    const NEW: &str = include_str!("../../crates/planner/src/plan/tests/certificates/long.pem");
     let g = group("trusted");
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: app}\nspec: {selector: {app: app}, ports: [{port: 443}]}\n";
     let release = |pem: &str, image: &str| {

@@ -1,6 +1,6 @@
 //! Releases that depend on other releases and on arbitrary objects.
 
-use pleach_domain::inventory::RECORD_FORMAT;
+use pleach_state::inventory::RECORD_FORMAT;
 use pleach_testkit::audit::Events;
 use serde_json::json;
 

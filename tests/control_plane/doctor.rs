@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use assert_cmd::Command;
 use pleach::io::throwaway::{ControlPlane, Network, Options};
-use pleach_domain::inventory::Store;
-use pleach_domain::object::ReleaseName;
+use pleach_model::object::ReleaseName;
+use pleach_state::inventory::Store;
 use pleach_testkit::control_plane::binaries;
 use pleach_testkit::kubectl::Kubectl;
 use pleach_testkit::repository::TestRepo;

@@ -9,8 +9,10 @@ mod objects;
 
 use std::collections::BTreeMap;
 
-use pleach_domain::diff::normalize::normalized;
-use pleach_domain::diff::ownership::{FieldSet, entries, fingerprint};
+use pleach_fields::diff::{
+    normalize::normalized,
+    ownership::{FieldSet, entries, fingerprint},
+};
 use pleach_testkit::audit::Events;
 use serde_json::Value;
 

@@ -3,10 +3,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach_domain::inventory::{
-    Entry, EntryState, Inventory, Scope, StateKey, Store, write_shards,
-};
-use pleach_domain::object::{ObjectId, ReleaseName};
+use pleach_model::object::{ObjectId, ReleaseName};
+use pleach_state::inventory::{Entry, EntryState, Inventory, Scope, StateKey, Store, write_shards};
 use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, Run};

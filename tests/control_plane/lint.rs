@@ -1,9 +1,8 @@
 //! Lint refuses exactly the manifests that the API server refuses.
-
-use pleach_domain::config::{self, MemoryTree};
-use pleach_domain::finding::Finding;
-use pleach_domain::kinds::KindTable;
-use pleach_domain::lint;
+use pleach_model::finding::Finding;
+use pleach_model::kinds::KindTable;
+use pleach_model::tree::MemoryTree;
+use pleach_render::lint;
 use rstest::rstest;
 use semver::Version;
 
@@ -58,7 +57,7 @@ fn errors(manifest: &str) -> Vec<String> {
         ]
         .map(|(path, text)| (path, text.to_owned())),
     );
-    let environment = config::resolve(&tree, "a", &Version::new(0, 1, 0)).unwrap();
+    let environment = pleach_config::resolve(&tree, "a", &Version::new(0, 1, 0)).unwrap();
     let (table, _) = KindTable::nearest(None);
     lint::environment(&tree, &environment, &table)
         .findings

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach_domain::inventory::{ShardRef, read_shards};
+use pleach_state::inventory::{ShardRef, read_shards};
 use pleach_testkit::audit::Events;
 
 use crate::fleet::{Fleet, object_writes};

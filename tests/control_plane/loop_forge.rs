@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::symlink;
 
-use pleach_domain::config::format::ForgeKind;
+use pleach_formats::file::ForgeKind;
 use pleach_testkit::forge::{FakeForge, TOKEN};
 use pleach_testkit::git_server::GitServer;
 

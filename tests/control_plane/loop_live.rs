@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use pleach_domain::config::format::ForgeKind;
+use pleach_formats::file::ForgeKind;
 use pleach_testkit::forge::{FakeForge, Pull, TOKEN};
 use pleach_testkit::git_server::GitServer;
 use tempfile::TempDir;

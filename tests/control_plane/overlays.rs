@@ -1,7 +1,7 @@
 //! Temporary changes during an upgrade on a real server: field ownership, and leftovers of a failed
 //! upgrade.
 
-use pleach_domain::inventory::Store;
+use pleach_state::inventory::Store;
 use serde_json::{Value, json};
 
 use crate::fleet::{Fleet, owners};

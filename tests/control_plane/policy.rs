@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use pleach_domain::inventory::Store;
-use pleach_domain::object::{ReleaseName, labels};
+use pleach_model::object::{ReleaseName, labels};
+use pleach_state::inventory::Store;
 use pleach_testkit::faults::{Answer, Fault, FaultProxy, Rule};
 use rstest::rstest;
 use serde_json::json;

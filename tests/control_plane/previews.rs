@@ -105,7 +105,7 @@ fn the_head_is_shown_against_the_cluster_beside_the_base_and_nothing_is_written(
         .says("update ConfigMap/live/b  (the cluster drifted");
     let comment = preview(&fleet, &["-o", "markdown"]).ended_with(0).stdout;
     let effects = live["effects"].as_str().unwrap();
-    let said = pleach_domain::preview::comment::stated(&comment).unwrap();
+    let said = pleach_report::preview::comment::stated(&comment).unwrap();
     assert_eq!(said.effects["live.web"].to_string(), effects);
     assert_eq!(comment.matches("ConfigMap/live/a").count(), 1, "{comment}");
     let page = preview(&fleet, &["-o", "html"]).ended_with(0);

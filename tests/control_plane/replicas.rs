@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use pleach_domain::config::format::ForgeKind;
+use pleach_formats::file::ForgeKind;
 use pleach_testkit::chaos::replicas::{Terms, play};
 use pleach_testkit::forge::{FakeForge, TOKEN};
 use pleach_testkit::git_server::GitServer;

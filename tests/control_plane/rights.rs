@@ -220,7 +220,7 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
     let parent = fleet
         .get(&["-n", "solo", "configmap", "solo.shop"])
         .unwrap();
-    let set = pleach_domain::inventory::apply_set_id("solo.shop", "solo", "ConfigMap", "");
+    let set = pleach_state::inventory::apply_set_id("solo.shop", "solo", "ConfigMap", "");
     assert_eq!(
         parent["metadata"]["labels"]["applyset.kubernetes.io/id"],
         set.as_str()

@@ -1,6 +1,6 @@
 //! The checked-in kind tables match the API server.
 
-use pleach_domain::kinds::KindTable;
+use pleach_model::kinds::KindTable;
 use pleach_testkit::schemas::served_kinds;
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Records of a newer pleach: unknown fields are preserved if the format allows it, otherwise the
 //! record is not written.
 
-use pleach_domain::inventory::{RECORD_FORMAT, Store};
+use pleach_state::inventory::{RECORD_FORMAT, Store};
 use serde_json::{Value, json};
 
 use crate::fleet::Fleet;

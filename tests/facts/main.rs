@@ -37,7 +37,7 @@ use http_body_util::BodyExt as _;
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use plane::shared;
-use pleach_domain::diff::ownership::{FieldSet, apply_entry, entries};
+use pleach_fields::diff::ownership::{FieldSet, apply_entry, entries};
 use serde_json::{Value, json};
 
 /// Field manager under test.

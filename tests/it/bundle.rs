@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
-use pleach_domain::object::yaml;
+use pleach_model::object::yaml;
 use pleach_testkit::repository::TestRepo;
 use serde_json::Value;
 
@@ -308,7 +308,7 @@ fn branches_of_the_example_write_what_they_may_as_an_account() {
     let objects = rendered_with(str::to_owned);
     let map = of_kind(&objects, "ConfigMap")[0];
     let text = map["data"]["controller.yaml"].as_str().unwrap();
-    let read = pleach_domain::config::controller::read("controller.yaml", text.as_bytes().to_vec());
+    let read = pleach_reconciler::config::read("controller.yaml", text.as_bytes().to_vec());
     let read = read.unwrap();
     let grants = &read.repositories[0].environments;
     assert_eq!(grants.len(), 2);
@@ -423,7 +423,7 @@ fn its_pods_have_no_rights_on_their_node() {
         said["metrics"]["listen"],
         format!("0.0.0.0:{}", port("metrics"))
     );
-    let read = pleach_domain::config::controller::read("controller.yaml", text.as_bytes().to_vec());
+    let read = pleach_reconciler::config::read("controller.yaml", text.as_bytes().to_vec());
     assert_eq!(read.unwrap().repositories.len(), 1);
     // The folder has the current version.
     let folder = format!("manifests/pleach/v{}", env!("CARGO_PKG_VERSION"));

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use pleach::io::git::{Branch, GitError, Source};
-use pleach_domain::config::FileChanges;
+use pleach_config::FileChanges;
 use pleach_testkit::repository::TestRepo;
 
 /// Returns a git repository with a pleach repository in the folder `fleet`.

@@ -7,13 +7,13 @@ use std::process::Command;
 
 use clap::CommandFactory as _;
 use pleach::cli::Cli;
-use pleach_domain::config::{self, MemoryTree};
-use pleach_domain::doctor::Code;
-use pleach_domain::kinds::KindTable;
-use pleach_domain::lint::{CODES, meaning};
-use pleach_domain::object::{annotations, yaml};
-use pleach_domain::order::StageName;
-use pleach_domain::render::{self, FILTERS};
+use pleach_model::kinds::KindTable;
+use pleach_model::object::{annotations, yaml};
+use pleach_model::order::StageName;
+use pleach_model::tree::MemoryTree;
+use pleach_render::FILTERS;
+use pleach_render::lint::{CODES, meaning};
+use pleach_report::doctor::Code;
 use semver::Version;
 
 fn root() -> &'static Path {
@@ -111,16 +111,21 @@ fn every_finding_of_lint_is_documented() {
 fn every_code_in_the_source_is_listed() {
     let mut used = BTreeSet::new();
     let mut text = String::new();
-    for part in ["config", "render", "values", "lint", "kinds", "ignore"] {
-        for file in files_below(&root().join("crates/domain/src").join(part), "rs") {
+    for folder in [
+        "config/src",
+        "formats/src",
+        "render/src",
+        "model/src/kinds",
+        "fields/src/ignore",
+    ] {
+        for file in files_below(&root().join("crates").join(folder), "rs") {
             text.push_str(&fs::read_to_string(file).unwrap());
         }
     }
     for file in [
         "src/cli/load.rs",
-        "crates/domain/src/kinds.rs",
-        "crates/domain/src/render.rs",
-        "crates/domain/src/state_objects.rs",
+        "crates/model/src/kinds.rs",
+        "crates/state/src/state_objects.rs",
     ] {
         text.push_str(&fs::read_to_string(root().join(file)).unwrap());
     }
@@ -170,7 +175,7 @@ fn schema(kind: &str) -> jsonschema::Validator {
 
 #[test]
 fn the_schemas_of_our_files_are_current() {
-    for (kind, schema) in config::format::schemas() {
+    for (kind, schema) in pleach_formats::file::schemas() {
         let file = root().join(format!("docs/schemas/{kind}.json"));
         let checked_in = fs::read_to_string(file).unwrap();
         assert_eq!(
@@ -252,11 +257,11 @@ spec:
             .to_owned(),
         ),
     ]);
-    let environment = config::resolve(&tree, "production", &Version::new(0, 1, 0)).unwrap();
+    let environment = pleach_config::resolve(&tree, "production", &Version::new(0, 1, 0)).unwrap();
     assert_eq!(environment.findings, []);
     let (kinds, note) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
     assert_eq!(note, None);
-    let rendered = render::render_environment(&tree, &environment, &kinds).remove(0);
+    let rendered = pleach_render::render_environment(&tree, &environment, &kinds).remove(0);
     assert_eq!(rendered.findings, []);
     let settings = rendered.manifests[0].value();
     assert_eq!(settings["data"], serde_json::json!({"theme": "dark"}));
@@ -266,7 +271,7 @@ spec:
 fn the_example_of_the_loop_is_a_configuration() {
     let text = example(&page("reference/controller-configuration.md"), "Example");
     let controller =
-        config::controller::read("controller-configuration.md", text.into_bytes()).unwrap();
+        pleach_reconciler::config::read("controller-configuration.md", text.into_bytes()).unwrap();
     assert_eq!(controller.repositories[0].environments.len(), 2);
 }
 
@@ -320,8 +325,8 @@ fn every_metric() -> String {
         engine::controller::{ControllerEvent, Previewed, ReconcileOutcome},
         server::metrics::Metrics,
     };
-    use pleach_domain::object::ReleaseName;
-    use pleach_domain::plan::Action;
+    use pleach_model::object::ReleaseName;
+    use pleach_planner::plan::Action;
     let metrics = Metrics::default();
     let text = |text: &str| text.to_owned();
     let took = std::time::Duration::from_secs(1);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use pleach::io::git::Source;
-use pleach_domain::config::{FileTree as _, TreeKind};
+use pleach_model::tree::{FileTree as _, TreeKind};
 use rstest::rstest;
 use tempfile::TempDir;
 

@@ -12,12 +12,16 @@ use axum::routing::post;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use jiff::{SignedDuration, Timestamp};
-use pleach::io::forge::{Forge, State as CommitState, Status, Token};
-use pleach::io::git::app::GithubApp;
-use pleach::io::git::mirror::Mirror;
-use pleach::io::git::remote::{Auth, Remote};
-use pleach_domain::config::controller::ForgeAddress;
-use pleach_domain::config::format::ForgeKind;
+use pleach::io::{
+    forge::{Forge, State as CommitState, Status, Token},
+    git::{
+        app::GithubApp,
+        mirror::Mirror,
+        remote::{Auth, Remote},
+    },
+};
+use pleach_formats::file::ForgeKind;
+use pleach_reconciler::config::ForgeAddress;
 use pleach_testkit::forge::{FakeForge, PROJECT};
 use pleach_testkit::git_server::GitServer;
 use pleach_testkit::repository::TestRepo;

@@ -22,9 +22,10 @@ use pleach::{
         probes,
     },
 };
-use pleach_domain::config::{controller::Disk, format::ForgeKind};
-use pleach_domain::object::ReleaseName;
-use pleach_domain::plan::Action;
+use pleach_formats::file::ForgeKind;
+use pleach_model::object::ReleaseName;
+use pleach_planner::plan::Action;
+use pleach_reconciler::config::Disk;
 use rstest::rstest;
 use sha2::Sha256;
 use tempfile::TempDir;

@@ -8,12 +8,16 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach::engine::fetching::Fetcher;
-use pleach::io::git::budget::Budget;
-use pleach::io::git::former::Former;
-use pleach::io::git::mirror::{Fetched, Limits, Mirror};
-use pleach::io::git::remote::{Auth, Remote};
-use pleach_domain::config::FileTree as _;
+use pleach::{
+    engine::fetching::Fetcher,
+    io::git::{
+        budget::Budget,
+        former::Former,
+        mirror::{Fetched, Limits, Mirror},
+        remote::{Auth, Remote},
+    },
+};
+use pleach_model::tree::FileTree as _;
 use pleach_testkit::git_server::GitServer;
 use pleach_testkit::repository::{TestRepo, noise};
 use tokio::sync::Semaphore;

@@ -6,18 +6,18 @@ use std::fs;
 use std::path::Path;
 
 use jiff::Timestamp;
-use pleach_domain::config::{MemoryTree, ResolvedEnvironment, ResolvedRelease, resolve};
-use pleach_domain::ignore::Ignored;
-use pleach_domain::inventory::{Attempt, Entry, EntryState, Installed};
-use pleach_domain::kinds::KindTable;
-use pleach_domain::object::{DesiredDigest, Digest, GroupKind, Manifest, ObjectId, ServiceRef};
-use pleach_domain::observe::{
-    ClusterId, Discovery, Freshness, Listing, ListingKey, Live, LiveMeta, Observed, Prediction,
-    Registration, Resource, ServedGroup, ServedVersion,
-};
-use pleach_domain::order::registered_services;
-use pleach_domain::plan::{Desired, Need, Op, Plan, Policy, Step, Terms, Until, plan};
-use pleach_domain::render::{Rendered, render};
+use pleach_config::{ResolvedEnvironment, ResolvedRelease, resolve};
+use pleach_fields::ignore::Ignored;
+use pleach_model::discovery::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
+use pleach_model::kinds::KindTable;
+use pleach_model::object::{DesiredDigest, Digest, GroupKind, Manifest, ObjectId, ServiceRef};
+use pleach_model::order::registered_services;
+use pleach_model::tree::MemoryTree;
+use pleach_planner::observe::{ClusterId, Listing, ListingKey, Observed, Prediction, Registration};
+use pleach_planner::plan::{Desired, Need, Op, Plan, Policy, Step, Terms, Until, plan};
+use pleach_render::{Rendered, render};
+use pleach_state::inventory::{Attempt, Entry, EntryState, Installed};
+use pleach_state::live::{Live, LiveMeta};
 use semver::Version;
 use serde_json::{Value, json};
 
@@ -81,7 +81,7 @@ impl Release {
         let digest = |manifest: &Manifest| DesiredDigest::Known(manifest.digest());
         Desired {
             name: release.name.clone(),
-            store: pleach_domain::inventory::Store::Release,
+            store: pleach_state::inventory::Store::Release,
             repository: environment.repository.clone(),
             bundle: release.bundle.clone(),
             version: release.version.clone().unwrap(),
@@ -98,7 +98,7 @@ impl Release {
             ignored: Ignored::default(),
             findings: Vec::new(),
             terms: Terms::default(),
-            sequence: pleach_domain::config::Sequence::default(),
+            sequence: pleach_formats::sequence::Sequence::default(),
         }
     }
 

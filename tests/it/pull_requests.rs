@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use pleach_domain::config::format::ForgeKind;
+use pleach_formats::file::ForgeKind;
 use pleach_testkit::forge::{ACCOUNT, FakeForge, Pull, TOKEN};
 use pleach_testkit::git_server::GitServer;
 use pleach_testkit::repository::{TestRepo, noise};

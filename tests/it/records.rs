@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Installed, RECORD_FORMAT, Scope, StateKey, Store, config_map_data};
-use pleach_domain::object::ReleaseName;
+use pleach_model::object::ReleaseName;
+use pleach_state::inventory::{Installed, RECORD_FORMAT, Scope, StateKey, Store, config_map_data};
 use serde_json::Value;
 
 fn fixture(name: &str) -> PathBuf {

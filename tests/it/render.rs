@@ -11,11 +11,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pleach_domain::config::{MemoryTree, ResolvedEnvironment, resolve};
-use pleach_domain::finding::{Finding, Severity};
-use pleach_domain::kinds::KindTable;
-use pleach_domain::object::yaml;
-use pleach_domain::render::{Rendered, render, render_environment};
+use pleach_config::{ResolvedEnvironment, resolve};
+use pleach_model::finding::{Finding, Severity};
+use pleach_model::kinds::KindTable;
+use pleach_model::object::yaml;
+use pleach_model::tree::MemoryTree;
+use pleach_render::{Rendered, render, render_environment};
 use semver::Version;
 
 /// Returns the files of a case without its expected results.

@@ -4,9 +4,11 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pleach::io::git::mirror::{Fetched, Mirror};
-use pleach::io::git::remote::{Auth, Remote};
-use pleach_domain::config::FileTree as _;
+use pleach::io::git::{
+    mirror::{Fetched, Mirror},
+    remote::{Auth, Remote},
+};
+use pleach_model::tree::FileTree as _;
 use pleach_testkit::repository::TestRepo;
 use pleach_testkit::ssh_server::{SshServer, make_key};
 use tempfile::TempDir;

@@ -17,8 +17,8 @@ use pleach::{
     },
     server::traces::Traces,
 };
-use pleach_domain::object::{ObjectId, ReleaseName};
-use pleach_domain::plan::StepId;
+use pleach_model::object::{ObjectId, ReleaseName};
+use pleach_planner::plan::StepId;
 use pleach_testkit::repository::TestRepo;
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use pleach_domain::object::yaml::{Node, parse_documents, parse_nodes};
+use pleach_model::object::yaml::{Node, parse_documents, parse_nodes};
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use pleach::io::throwaway::{ControlPlane, Network, Options};
-use pleach_domain::render::render;
+use pleach_render::render;
 use pleach_testkit::audit::{AuditLog, Events};
 use pleach_testkit::control_plane::binaries;
 use pleach_testkit::kubectl::Kubectl;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pleach_domain::lint;
+use pleach_render::lint;
 
 use crate::{files, load, read, repository};
 

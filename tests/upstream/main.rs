@@ -18,8 +18,9 @@ mod upgrade;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pleach_domain::config::{MemoryTree, ResolvedEnvironment, resolve};
-use pleach_domain::kinds::KindTable;
+use pleach_config::{ResolvedEnvironment, resolve};
+use pleach_model::kinds::KindTable;
+use pleach_model::tree::MemoryTree;
 use semver::Version;
 
 /// Variable with the folder of the manifests.

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 
 use jiff::SignedDuration;
-use pleach_domain::config::{PrunePolicy, Sequence, VersionPolicy};
-use pleach_domain::ignore::Ignored;
-use pleach_domain::kinds::KindTable;
-use pleach_domain::object::DigestKey;
-use pleach_domain::observe::{Base, Observed};
-use pleach_domain::order::StageName;
-use pleach_domain::plan::{Body, Desired, Digests, Op, Plan, Policy, Terms, plan};
-use pleach_domain::render::render;
+use pleach_fields::ignore::Ignored;
+use pleach_formats::{policy::PrunePolicy, sequence::Sequence, versions::VersionPolicy};
+use pleach_model::kinds::KindTable;
+use pleach_model::object::DigestKey;
+use pleach_model::order::StageName;
+use pleach_planner::observe::{Base, Observed};
+use pleach_planner::plan::{Body, Desired, Digests, Op, Plan, Policy, Terms, plan};
+use pleach_render::render;
 use semver::VersionReq;
 use serde_json::Value;
 

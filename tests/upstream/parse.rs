@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use pleach_domain::object::Origin;
-use pleach_domain::render::parsed_objects;
+use pleach_model::object::Origin;
+use pleach_render::parsed_objects;
 use pleach_testkit::control_plane::binaries;
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Rendered templates equal the output of upstream's own tools.
 
-use pleach_domain::render::render;
+use pleach_render::render;
 
 use crate::{files, load, read, repository};
 

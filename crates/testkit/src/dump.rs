@@ -14,8 +14,8 @@ use base64::engine::general_purpose::STANDARD;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::{Request, header};
 use kube::Client;
-use pleach_domain::inventory::{Installed, read_shards};
-use pleach_domain::object::{Digest, annotations, labels};
+use pleach_model::object::{Digest, annotations, labels};
+use pleach_state::inventory::{Installed, read_shards};
 use serde_json::{Value, json};
 
 use crate::generated::id;
@@ -266,7 +266,7 @@ fn record(
     for (member, entry) in read_shards(&shards)?.entries {
         dump.insert(format!("{id}: {member}"), json!(entry.state));
     }
-    let version = |attempt: Option<&pleach_domain::inventory::Attempt>| {
+    let version = |attempt: Option<&pleach_state::inventory::Attempt>| {
         attempt.map(|attempt| attempt.version.clone())
     };
     dump.insert(

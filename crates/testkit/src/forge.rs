@@ -14,7 +14,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::Response;
-use pleach_domain::config::format::ForgeKind;
+use pleach_formats::file::ForgeKind;
 use serde_json::{Value, json};
 
 use crate::loopback::{Loopback, response};
@@ -127,7 +127,7 @@ struct Inner {
 /// Running fake forge. Dropping it ends it.
 ///
 /// ```
-/// use pleach_domain::config::format::ForgeKind;
+/// use pleach_formats::file::ForgeKind;
 /// use pleach_testkit::forge::{FakeForge, Pull};
 ///
 /// # fn main() -> anyhow::Result<()> {

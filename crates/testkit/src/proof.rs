@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use pleach_domain::inventory::{Installed, Inventory, read_shards};
+use pleach_state::inventory::{Installed, Inventory, read_shards};
 use serde_json::Value;
 
 use crate::kubectl::Kubectl;

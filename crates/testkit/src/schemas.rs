@@ -9,8 +9,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::discovery::v2::APIGroupDiscoveryList;
 use kube::{Client, Config};
 use pleach::io::throwaway::{ControlPlane, Network, Options, kubernetes_version};
-use pleach_domain::kinds::KindTable;
-use pleach_domain::observe::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
+use pleach_model::discovery::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
+use pleach_model::kinds::KindTable;
 use serde_json::Value;
 
 use crate::control_plane::binaries;

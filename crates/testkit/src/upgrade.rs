@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context as _, ensure};
 use http::Method;
 use jiff::Timestamp;
-use pleach_domain::inventory::EntryState;
+use pleach_state::inventory::EntryState;
 use serde_json::Value;
 
 use crate::audit::{Event, Events};

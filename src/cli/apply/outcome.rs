@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use pleach_domain::object::ReleaseName;
-use pleach_domain::plan::Plan;
+use pleach_model::object::ReleaseName;
+use pleach_planner::plan::Plan;
 use serde_json::Value;
 
 use super::{ApplyOutput, Reviewed};
@@ -13,13 +13,11 @@ use crate::cli::{
     format::{self, report::Report},
     session::{self, Planned},
 };
-use crate::engine::{
-    stop::Cause,
-    sync::{
-        self, Claim, Run, SyncError,
-        events::Events,
-        report::{FailureKind, SyncResult},
-    },
+use crate::engine::stop::Cause;
+use crate::engine::sync::{
+    self, Claim, Run, SyncError,
+    events::Events,
+    report::{FailureKind, SyncResult},
 };
 use crate::io::cluster::Cluster;
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pleach_domain::config::format::ForgeKind;
+use pleach_formats::file::ForgeKind;
 use serde::Deserialize;
 
 use crate::io::files;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use pleach_domain::audit::{Difference, LastPlan, Report};
+use pleach_report::audit::{Difference, LastPlan, Report};
 use serde_json::{Value, json};
 
 use super::findings::plain;

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-pub(crate) use pleach_domain::diff::labels::summary;
-use pleach_domain::diff::labels::{meanwhile, name, note, remarks, versions};
-pub(crate) use pleach_domain::diff::markdown::{escaped, markdown};
-use pleach_domain::diff::text::{ObjectDiff, Tag};
-use pleach_domain::plan::Action;
-use pleach_domain::plan::view::ReleaseDiff;
+use pleach_planner::plan::Action;
+use pleach_planner::text_diff::{ObjectDiff, Tag};
+use pleach_planner::view::ReleaseDiff;
+pub(crate) use pleach_report::labels::summary;
+use pleach_report::labels::{meanwhile, name, note, remarks, versions};
+pub(crate) use pleach_report::markdown::{escaped, markdown};
 
 use super::findings::plain;
 use super::style;
@@ -103,11 +103,10 @@ fn style_of(action: Action) -> anstyle::Style {
 mod tests {
     use std::collections::BTreeMap;
 
-    use pleach_domain::diff::fields::FieldChange;
-    use pleach_domain::diff::renames::{Former, Moved};
-    use pleach_domain::diff::text::{Note, hunks};
-    use pleach_domain::object::{FieldPath, ObjectId};
-    use pleach_domain::plan::Cause;
+    use pleach_fields::diff::{Cause, fields::FieldChange};
+    use pleach_model::object::{FieldPath, ObjectId};
+    use pleach_planner::renames::{Former, Moved};
+    use pleach_planner::text_diff::{Note, hunks};
 
     use super::*;
 

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use pleach_domain::doctor::Diagnosis;
-use pleach_domain::finding::Severity;
+use pleach_model::finding::Severity;
+use pleach_report::doctor::Diagnosis;
 use serde_json::{Value, json};
 
 use super::findings::plain;
@@ -106,7 +106,7 @@ pub(crate) fn json(cluster: &str, diagnoses: &[Diagnosis]) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::doctor::{Gap, Leaving, Observations, diagnose};
+    use pleach_report::doctor::{Gap, Leaving, Observations, diagnose};
 
     use super::*;
 

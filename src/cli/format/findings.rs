@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 
-pub(crate) use pleach_domain::finding::summary;
-use pleach_domain::finding::{Finding, Severity};
-pub(crate) use pleach_domain::sanitize::plain;
+pub(crate) use pleach_model::finding::summary;
+use pleach_model::finding::{Finding, Severity};
+pub(crate) use pleach_model::sanitize::plain;
 
 use super::style::{ERROR, HINT, NOTE, PLACE, WARNING};
 
@@ -120,8 +120,8 @@ fn indented(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::finding::Kind;
-    use pleach_domain::object::Origin;
+    use pleach_model::finding::Kind;
+    use pleach_model::object::Origin;
 
     use super::*;
 

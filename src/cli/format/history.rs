@@ -1,6 +1,6 @@
 //! Recorded results as text and JSON.
 
-use pleach_domain::inventory::{AttemptResult, Installed, ReleaseSummary};
+use pleach_state::inventory::{AttemptResult, Installed, ReleaseSummary};
 use serde_json::{Value, json};
 
 use super::status::short;

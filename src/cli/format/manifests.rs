@@ -5,8 +5,8 @@
 
 use std::fmt::Write as _;
 
-use pleach_domain::diff::normalize::in_reading_order;
-use pleach_domain::object::{Manifest, ObjectId, yaml};
+use pleach_fields::diff::normalize::in_reading_order;
+use pleach_model::object::{Manifest, ObjectId, yaml};
 use serde_json::{Value, json};
 
 use super::findings::plain;
@@ -64,7 +64,7 @@ fn part(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::object::{ApiVersion, Origin};
+    use pleach_model::object::{ApiVersion, Origin};
     use rstest::rstest;
 
     use super::*;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use pleach_domain::crd::is_definition;
-use pleach_domain::object::ObjectId;
-use pleach_domain::order::StageName;
-use pleach_domain::plan::{Action, Body, Change, Edge, EdgeReason, Need, Op, Plan, Step, Until};
+use pleach_model::object::ObjectId;
+use pleach_model::order::StageName;
+use pleach_planner::crd::is_definition;
+use pleach_planner::plan::{Action, Body, Change, Edge, EdgeReason, Need, Op, Plan, Step, Until};
 
 use super::findings::plain;
 use super::style;
@@ -286,7 +286,7 @@ fn why(reason: &EdgeReason) -> &'static str {
 /// Formats the last line of each diff, plan and report.
 pub(crate) fn summary(plan: &Plan) -> String {
     let mut summary =
-        pleach_domain::diff::text::summary(plan.changes.iter().map(|change| change.action));
+        pleach_planner::text_diff::summary(plan.changes.iter().map(|change| change.action));
     let unverified = plan
         .changes
         .iter()
@@ -302,8 +302,8 @@ pub(crate) fn summary(plan: &Plan) -> String {
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
-    use pleach_domain::order::StageName;
-    use pleach_domain::plan::Until;
+    use pleach_model::order::StageName;
+    use pleach_planner::plan::Until;
 
     use super::*;
     use crate::cli::format::samples;

@@ -1,15 +1,18 @@
 //! Previews of git changes as text and HTML page. Comments on pull requests are in
-//! `pleach_domain::preview::comment`, because the controller writes them too.
+//! `pleach_report::preview::comment`, because the controller writes them too.
 
 mod page;
 
 use std::fmt::Write as _;
 
-use pleach_domain::finding::Severity;
-use pleach_domain::preview::words::{
-    about, as_shown, binding, in_cluster, other_than, refused, subjects, unknown, without_effect,
+use pleach_model::finding::Severity;
+use pleach_report::preview::{
+    Preview, ReleasePreview,
+    words::{
+        about, as_shown, binding, in_cluster, other_than, refused, subjects, unknown,
+        without_effect,
+    },
 };
-use pleach_domain::preview::{Preview, ReleasePreview};
 
 use super::findings::plain;
 use super::{diff, findings, style};

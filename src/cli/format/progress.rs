@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use pleach_domain::object::ReleaseName;
-use pleach_domain::plan::{Op, Plan, Step, StepId};
+use pleach_model::object::ReleaseName;
+use pleach_planner::plan::{Op, Plan, Step, StepId};
 
 use super::findings::plain;
 use crate::cli::Ui;

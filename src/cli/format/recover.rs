@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use pleach_domain::object::ObjectId;
+use pleach_model::object::ObjectId;
 use serde_json::{Value, json};
 
 use super::findings::plain;

@@ -2,18 +2,16 @@
 
 use std::fmt::Write as _;
 
-use pleach_domain::object::ReleaseName;
-use pleach_domain::overlay::OverlayKind;
-use pleach_domain::plan::{Action, Plan};
+use pleach_model::object::ReleaseName;
+use pleach_planner::plan::{Action, Plan};
+use pleach_state::overlay::OverlayKind;
 use serde_json::{Value, json};
 
 use super::findings::plain;
 use super::style;
 use crate::cli::CliError;
-use crate::engine::{
-    stop::Cause,
-    sync::{events::Outcome, interrupted_summary::Remainder, report::SyncResult},
-};
+use crate::engine::stop::Cause;
+use crate::engine::sync::{events::Outcome, interrupted_summary::Remainder, report::SyncResult};
 
 /// Maximum number of objects that are listed.
 const LINES: usize = 10;
@@ -60,7 +58,7 @@ impl Report<'_> {
         let actions = self.plan.changes.iter().map(|change| change.action);
         match self.result {
             Ok(result) if result.is_success() => {
-                pleach_domain::diff::text::summary_of_done(actions)
+                pleach_planner::text_diff::summary_of_done(actions)
             }
             _ => format!("planned: {}", super::plan::summary(self.plan)),
         }

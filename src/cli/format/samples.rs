@@ -1,9 +1,9 @@
 //! Sample plans for tests of the formats.
 
 use jiff::SignedDuration;
-use pleach_domain::object::{DesiredDigest, Digest, ObjectId, ReleaseName};
-use pleach_domain::order::StageName;
-use pleach_domain::plan::{Action, Body, Change, Op, Plan, Step, StepId};
+use pleach_model::object::{DesiredDigest, Digest, ObjectId, ReleaseName};
+use pleach_model::order::StageName;
+use pleach_planner::plan::{Action, Body, Change, Op, Plan, Step, StepId};
 
 /// Returns a plan with these actions on ConfigMaps, with one step per change.
 pub(crate) fn plan(changes: &[(&str, Action)]) -> Plan {

@@ -4,8 +4,8 @@
 //! from the full schema.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use pleach_domain::finding::{Finding, Severity};
-use pleach_domain::lint::meaning;
+use pleach_model::finding::{Finding, Severity};
+use pleach_render::lint::meaning;
 use serde::Serialize;
 
 /// Characters to escape in the path of a URI.

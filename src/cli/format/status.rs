@@ -1,10 +1,10 @@
 //! Releases as text and JSON.
 
 use jiff::Timestamp;
-use pleach_domain::age::age;
-use pleach_domain::gate::lifted_by;
-use pleach_domain::inventory::{Attempt, Installed, ReleaseSummary, Suspension};
-use pleach_domain::overlay::{Journaled, OverlayId};
+use pleach_formats::gate::lifted_by;
+use pleach_model::age::age;
+use pleach_state::inventory::{Attempt, Installed, ReleaseSummary, Suspension};
+use pleach_state::overlay::{Journaled, OverlayId};
 use serde_json::{Value, json};
 
 use super::style::{ERROR, WARNING};
@@ -106,7 +106,7 @@ pub(crate) fn text(
 /// Returns whether a release is ready, from its record and its live objects.
 fn is_ready(release: &ReleaseSummary, live: Option<&Live>) -> Option<bool> {
     let live = live.and_then(|live| live.of(release));
-    match live.map(pleach_domain::status::LiveStatus::is_ready) {
+    match live.map(pleach_report::status::LiveStatus::is_ready) {
         Some(Some(false)) => Some(false),
         Some(None) if release.ready == Some(true) => None,
         Some(_) | None => release.ready,

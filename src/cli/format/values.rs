@@ -5,10 +5,11 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use pleach_domain::diff::masking::Masker;
-use pleach_domain::object::DigestKey;
-use pleach_domain::render::Rendered;
-use pleach_domain::values::{SecretValues, ValueRow, unpacked};
+use pleach_config::values::ValueRow;
+use pleach_fields::diff::masking::Masker;
+use pleach_model::object::DigestKey;
+use pleach_model::secret_values::{SecretValues, unpacked};
+use pleach_render::Rendered;
 use serde_json::{Value, json};
 
 use super::escaped;
@@ -151,8 +152,8 @@ fn key(path: &str) -> String {
 mod tests {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
-    use pleach_domain::object::{ApiVersion, Manifest, Origin, ReleaseName};
-    use pleach_domain::values::Source;
+    use pleach_config::values::Source;
+    use pleach_model::object::{ApiVersion, Manifest, Origin, ReleaseName};
 
     use super::*;
 

@@ -3,12 +3,15 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use pleach_domain::config::{FileTree as _, TreeError, TreeKind, semantic};
+use pleach_formats::versions::semantic;
+use pleach_model::tree::{FileTree as _, TreeError, TreeKind};
 
 use super::{Files, fill, label};
-use crate::cli::error::{CliError, Kind};
-use crate::cli::target::is_dns_label;
-use crate::cli::ui::Ui;
+use crate::cli::{
+    error::{CliError, Kind},
+    target::is_dns_label,
+    ui::Ui,
+};
 use crate::io::files::{self, FileContent, WorkingTree};
 
 /// Name of the standard input.

@@ -1,9 +1,10 @@
 //! Target of a rollback.
 
 use jiff::Timestamp;
-use pleach_domain::config::{FileTree, restore::is_same};
-use pleach_domain::inventory::{Installed, is_commit};
-use pleach_domain::object::ReleaseName;
+use pleach_config::restore::is_same;
+use pleach_model::object::ReleaseName;
+use pleach_model::tree::FileTree;
+use pleach_state::inventory::{Installed, is_commit};
 
 use crate::cli::error::{CliError, Kind};
 use crate::io::git::{GitTree, Source};
@@ -151,8 +152,8 @@ fn versions(record: &Installed) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::inventory::{Attempt, AttemptResult};
-    use pleach_domain::object::Digest;
+    use pleach_model::object::Digest;
+    use pleach_state::inventory::{Attempt, AttemptResult};
     use rstest::rstest;
 
     use super::*;

@@ -6,24 +6,30 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_domain::config::controller::{
-    self as config, ConnectionGrant, EnvironmentGrant, Reserved,
+use pleach_model::object::ObjectId;
+use pleach_planner::observe::ClusterId;
+use pleach_reconciler::{
+    config,
+    config::{ConnectionGrant, EnvironmentGrant, Reserved},
 };
-use pleach_domain::object::ObjectId;
-use pleach_domain::observe::ClusterId;
 
 use super::{Plan, RunArgs, own_release, program};
-use crate::cli::Context;
-use crate::cli::error::CliError;
-use crate::cli::session::{agent, keys};
+use crate::cli::{
+    Context,
+    error::CliError,
+    session::{agent, keys},
+};
 use crate::engine::controller::{Live, Previews, Repository, SourcePolicy};
-use crate::io::cluster::{Connection, Keys, KubeconfigSecret, OwnCluster};
-use crate::io::files;
-use crate::io::forge::{Forge, Token};
-use crate::io::git::app::GithubApp;
-use crate::io::git::remote::{Auth, Remote};
-use crate::server::hooks::Hook;
-use crate::server::notifications;
+use crate::io::{
+    cluster::{Connection, Keys, KubeconfigSecret, OwnCluster},
+    files,
+    forge::{Forge, Token},
+    git::{
+        app::GithubApp,
+        remote::{Auth, Remote},
+    },
+};
+use crate::server::{hooks::Hook, notifications};
 
 /// Maximum wait for the end of a rate limit.
 const FORGE_PATIENCE: Duration = Duration::from_mins(1);

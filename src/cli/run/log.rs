@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pleach_domain::object::ReleaseName;
+use pleach_model::object::ReleaseName;
 use tokio::time::Instant;
 
 use crate::engine::{
@@ -333,7 +333,7 @@ mod tests {
     use std::io::Write;
     use std::sync::{Arc, Mutex};
 
-    use pleach_domain::plan::StepId;
+    use pleach_planner::plan::StepId;
 
     use super::*;
     use crate::engine::sync::report::SyncResult;

@@ -3,20 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_domain::config;
-use pleach_domain::config::controller::{
-    self, Branches, Minimum, Reserved, check_url, is_unprotected,
-};
-use pleach_domain::observe::ClusterId;
+use pleach_formats::sync::Minimum;
+use pleach_planner::observe::ClusterId;
+use pleach_reconciler::config::{self, Branches, Reserved, check_url, is_unprotected};
 
 use super::{Plan, RunArgs};
-use crate::cli::Context;
-use crate::cli::error::{CliError, Kind};
-use crate::cli::session::{agent, keys};
+use crate::cli::{
+    Context,
+    error::{CliError, Kind},
+    session::{agent, keys},
+};
 use crate::engine::controller::{Repository, SourcePolicy};
-use crate::io::cluster::Connection;
-use crate::io::git::mirror::{Fetched, Mirror};
-use crate::io::git::remote::{Auth, Remote};
+use crate::io::{
+    cluster::Connection,
+    git::{
+        mirror::{Fetched, Mirror},
+        remote::{Auth, Remote},
+    },
+};
 use crate::server::hooks::Hook;
 
 /// Pattern of branches with one environment each.
@@ -37,7 +41,7 @@ pub(super) async fn from_arguments(
         Some(named) => named.to_string_lossy().into_owned(),
         None => ctx.source()?.folder().to_string_lossy().into_owned(),
     };
-    check_url(&url, controller::Transport::of(&url), false)
+    check_url(&url, config::Transport::of(&url), false)
         .map_err(|message| CliError::usage(format!("--repo: {message}")))?;
     if is_unprotected(&url) {
         return Err(CliError::usage(
@@ -47,7 +51,7 @@ pub(super) async fn from_arguments(
             "use https, or a file that --config names: with `verify`, or with `insecure: true`",
         ));
     }
-    if controller::Transport::of(&url) == Some(controller::Transport::Ssh) {
+    if config::Transport::of(&url) == Some(config::Transport::Ssh) {
         return Err(CliError::usage(
             "a repository over ssh needs a key and the keys of hosts, which a file says that --config names",
         )
@@ -95,7 +99,7 @@ pub(super) async fn from_arguments(
         listen: None,
         metrics: None,
         drift_watch: true,
-        disk: controller::Disk::default(),
+        disk: config::Disk::default(),
         told: Vec::new(),
     })
 }
@@ -157,7 +161,7 @@ async fn branches(
             format!("the repository has no branch {branch}"),
         )
     })?;
-    let all = config::environments(&fetched.reader.tree(commit)?);
+    let all = pleach_config::environments(&fetched.reader.tree(commit)?);
     if all.is_empty() {
         return Err(CliError::new(
             Kind::Repository,

@@ -3,18 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use pleach_domain::config::{
-    self, ClusterRef, FileTree, PrunePolicy, ResolvedEnvironment, SyncPolicy,
-};
-use pleach_domain::finding::Finding;
-use pleach_domain::inventory::{ReleaseSummary, Store};
+use pleach_config::{ClusterRef, ResolvedEnvironment};
+use pleach_formats::{policy::PrunePolicy, sync::SyncPolicy};
+use pleach_model::finding::Finding;
+use pleach_model::tree::FileTree;
+use pleach_state::inventory::{ReleaseSummary, Store};
 
 use super::{Options, Session, connect, finish};
-use crate::cli::error::{CliError, Kind};
-use crate::cli::load::{Opened, pleach_version};
-use crate::cli::{Context, Loaded, Target, Ui};
-use crate::engine::load::is_unknown;
-use crate::engine::sync::state::{self, Search};
+use crate::cli::{
+    Context, Loaded, Target, Ui,
+    error::{CliError, Kind},
+    load::{Opened, pleach_version},
+};
+use crate::engine::{
+    load::is_unknown,
+    sync::state::{self, Search},
+};
 use crate::io::cluster::Retry;
 
 /// Time-out of a cluster request that only improves an error hint.
@@ -32,7 +36,7 @@ impl Session {
         let Opened { tree, revision } = ctx.open()?;
         let name = &target.environment;
         let mut is_without_file = false;
-        let environment = match config::outline(&*tree, name, &pleach_version()) {
+        let environment = match pleach_config::outline(&*tree, name, &pleach_version()) {
             Ok(outline) => {
                 let is_wanted = target
                     .release
@@ -75,7 +79,7 @@ fn without_file(
     name: &str,
     findings: Vec<Finding>,
 ) -> Result<ResolvedEnvironment, CliError> {
-    let repository = config::repository_id(tree, &pleach_version())
+    let repository = pleach_config::repository_id(tree, &pleach_version())
         .map_err(|findings| CliError::from_findings("the repository is invalid", findings))?;
     if !is_unknown(&findings) {
         return Err(CliError::from_findings(
@@ -89,7 +93,7 @@ fn without_file(
     Ok(ResolvedEnvironment {
         repository,
         name: name.to_owned(),
-        origin: pleach_domain::object::Origin::new(format!("environments/{name}.yaml"), 0),
+        origin: pleach_model::object::Origin::new(format!("environments/{name}.yaml"), 0),
         cluster: ClusterRef::default(),
         store: Store::Release,
         sync: SyncPolicy::default(),
@@ -109,7 +113,7 @@ pub(super) async fn suspended(ctx: &Context, target: &Target, error: CliError) -
     }
     let Ok(Ok(repository)) = ctx
         .open()
-        .map(|Opened { tree, .. }| config::repository_id(&*tree, &pleach_version()))
+        .map(|Opened { tree, .. }| pleach_config::repository_id(&*tree, &pleach_version()))
     else {
         return error;
     };

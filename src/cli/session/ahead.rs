@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use futures::future::join_all;
-use pleach_domain::config::{ResolvedEnvironment, ResolvedRelease};
-use pleach_domain::object::ReleaseName;
+use pleach_config::{ResolvedEnvironment, ResolvedRelease};
+use pleach_model::object::ReleaseName;
 
 use super::{agent, connect_for, declared};
 use crate::cli::{Context, Target, error::CliError};
@@ -99,9 +99,10 @@ async fn ask(
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::config::{ClusterRef, PrunePolicy, SyncPolicy};
-    use pleach_domain::inventory::Store;
-    use pleach_domain::object::Origin;
+    use pleach_config::ClusterRef;
+    use pleach_formats::{policy::PrunePolicy, sync::SyncPolicy};
+    use pleach_model::object::Origin;
+    use pleach_state::inventory::Store;
 
     use super::*;
 

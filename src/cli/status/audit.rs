@@ -2,16 +2,20 @@
 
 use std::path::Path;
 
-use pleach_domain::audit::{LastPlan, Reader};
-use pleach_domain::inventory::{ReleaseSummary, Store};
+use pleach_report::audit::{LastPlan, Reader};
+use pleach_state::inventory::{ReleaseSummary, Store};
 
 use super::StatusOutput;
-use crate::cli::error::{CliError, Kind};
-use crate::cli::format::audit::{self, Compared};
-use crate::cli::{Exit, Ui, format};
+use crate::cli::{
+    Exit, Ui,
+    error::{CliError, Kind},
+    format::{
+        self,
+        audit::{self, Compared},
+    },
+};
 use crate::engine::sync::state::last_plan;
-use crate::io::cluster::Cluster;
-use crate::io::files;
+use crate::io::{cluster::Cluster, files};
 
 pub(super) async fn run(
     ui: &mut Ui,

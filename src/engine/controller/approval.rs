@@ -7,10 +7,10 @@
 //! counts if our comment on the merged head listed these effects before the merge. The forge
 //! decides who is allowed to merge.
 
-use pleach_domain::inventory::{Attempt, ConditionKind, Orders, Source, Store};
-use pleach_domain::object::{ReleaseName, annotations};
-use pleach_domain::plan::Plan;
-use pleach_domain::preview::comment::stated;
+use pleach_model::object::{ReleaseName, annotations};
+use pleach_planner::plan::Plan;
+use pleach_report::preview::comment::stated;
+use pleach_state::inventory::{Attempt, ConditionKind, Orders, Source, Store};
 
 use super::outcome::ReconcileReport;
 use super::run::Target;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pleach_domain::config::controller::ClaimKey;
+use pleach_reconciler::config::ClaimKey;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use pleach_domain::inventory::{Orders, ReleaseSummary, Store, SyncRequest};
-use pleach_domain::object::{Digest, ReleaseName};
+use pleach_model::object::{Digest, ReleaseName};
+use pleach_state::inventory::{Orders, ReleaseSummary, Store, SyncRequest};
 
 use super::drift::Members;
 use super::{Shared, SourcePolicy};

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pleach_domain::config::controller::ClaimKey;
-use pleach_domain::object::Digest;
+use pleach_model::object::Digest;
+use pleach_reconciler::config::ClaimKey;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 

@@ -1,7 +1,7 @@
 //! Watches of members: one metadata watch per kind and connection, shared by all releases.
 //!
 //! Only members of releases are stored: their subscribers and their last applied state. An event
-//! for an object in that state (by [`is_unchanged`](pleach_domain::observe::is_unchanged)) triggers
+//! for an object in that state (by [`is_unchanged`](pleach_planner::observe::is_unchanged)) triggers
 //! nothing.
 //!
 //! A watch only makes the controller reconcile earlier. A broken watch restarts with a list, which
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::{LocalBoxStream, SelectAll};
-use pleach_domain::object::{Digest, GroupKind, ObjectId, labels};
+use pleach_model::object::{Digest, GroupKind, ObjectId, labels};
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;

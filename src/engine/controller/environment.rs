@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_domain::config::controller::ClaimKey;
-use pleach_domain::inventory::ReleaseSummary;
-use pleach_domain::observe::ClusterId;
+use pleach_planner::observe::ClusterId;
+use pleach_reconciler::config::ClaimKey;
+use pleach_state::inventory::ReleaseSummary;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
@@ -33,8 +33,7 @@ use super::requests::Requests;
 use super::run::Target;
 use super::state_changes::Told;
 use super::{ControllerEvent, Shared, SourcePolicy};
-use crate::engine::load::Loaded;
-use crate::engine::words;
+use crate::engine::{load::Loaded, words};
 
 /// Time limit for loading an environment.
 pub(super) const LIMIT: Duration = Duration::from_mins(10);

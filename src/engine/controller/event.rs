@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pleach_domain::config::controller::StateChange;
-use pleach_domain::object::ReleaseName;
-use pleach_domain::plan::Action;
+use pleach_model::object::ReleaseName;
+use pleach_planner::plan::Action;
+use pleach_reconciler::config::StateChange;
 use tokio::sync::mpsc;
 
 use super::pull_requests::Previewed;

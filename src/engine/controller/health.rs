@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::inventory::{Condition, ConditionKind};
-use pleach_domain::object::ObjectId;
-use pleach_domain::readiness::{Assessment, GiveUp, Readiness, Rules};
+use pleach_formats::readiness::{Assessment, GiveUp, Readiness, Rules};
+use pleach_model::object::ObjectId;
+use pleach_state::inventory::{Condition, ConditionKind};
 use tokio::time::Instant;
 
 use super::NAMED;

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pleach_domain::config::ResolvedRelease;
-use pleach_domain::object::{GroupKind, Manifest, ObjectId};
-use pleach_domain::render::Rendered;
+use pleach_config::ResolvedRelease;
+use pleach_model::object::{GroupKind, Manifest, ObjectId};
+use pleach_render::Rendered;
 
 use super::read::{Hold, of_commit};
 use crate::engine::load::{HeldRelease, Loaded};
@@ -134,7 +134,7 @@ impl<'a> Taken<'a> {
 
 /// Returns the kind that a CRD defines.
 fn defined_by(manifest: &Manifest) -> Option<GroupKind> {
-    if !pleach_domain::crd::is_definition(manifest.id()) {
+    if !pleach_planner::crd::is_definition(manifest.id()) {
         return None;
     }
     let value = manifest.value();

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pleach_domain::config::controller::{Claim, ClaimKey, Claimant};
-use pleach_domain::inventory::Source;
+use pleach_reconciler::config::{Claim, ClaimKey, Claimant};
+use pleach_state::inventory::Source;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

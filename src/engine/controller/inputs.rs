@@ -1,7 +1,8 @@
 //! Inputs of an environment: a commit that changes none of them does not reload it.
 
-use pleach_domain::config::{FileTree, Record, TreeError, TreeKind};
-use pleach_domain::object::Digest;
+use pleach_config::Record;
+use pleach_model::object::Digest;
+use pleach_model::tree::{FileTree, TreeError, TreeKind};
 use serde::Serialize;
 
 use crate::io::git::GitTree;
@@ -112,7 +113,7 @@ fn all<T>(answers: impl Iterator<Item = Result<T, TreeError>>) -> Option<Vec<Opt
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use pleach_domain::config::{MemoryTree, TreeEntry};
+    use pleach_model::tree::{MemoryTree, TreeEntry};
 
     use super::*;
 

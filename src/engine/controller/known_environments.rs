@@ -3,15 +3,19 @@
 
 use std::collections::BTreeSet;
 
-use pleach_domain::config::controller::Branches;
-use pleach_domain::inventory::{ReleaseSummary, Source};
-use pleach_domain::observe::ClusterId;
+use pleach_planner::observe::ClusterId;
+use pleach_reconciler::config::Branches;
+use pleach_state::inventory::{ReleaseSummary, Source};
 
 use super::{Repository, SourcePolicy};
-use crate::engine::planning::agent;
-use crate::engine::sync::is_cluster;
-use crate::engine::sync::state::{self, Search};
-use crate::engine::words;
+use crate::engine::{
+    planning::agent,
+    sync::{
+        is_cluster,
+        state::{self, Search},
+    },
+    words,
+};
 use crate::io::cluster::Cluster;
 
 /// An environment that was synced from a branch before.

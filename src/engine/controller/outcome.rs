@@ -5,23 +5,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pleach_domain::config::format::Drift;
-use pleach_domain::config::{SyncPolicy, Windows};
-use pleach_domain::dependencies;
-use pleach_domain::finding::Finding;
-use pleach_domain::inventory::{
+use pleach_config::dependencies;
+use pleach_fields::diff::Cause;
+use pleach_formats::file::Drift;
+use pleach_formats::{sync::SyncPolicy, window::Windows};
+use pleach_model::finding::Finding;
+use pleach_planner::plan::{Action, Plan, Taken};
+use pleach_state::inventory::{
     Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Memory, Orders, Suspension,
     SyncRequest, WINDOW_CLOSED,
 };
-use pleach_domain::plan::{Action, Cause, Plan, Taken};
 
 use super::drift::Left;
 use super::run::{Target, code, codes, line};
 use super::waiting::Awaited;
 use super::{NAMED, ReconcileOutcome};
-use crate::engine::planning::Planned;
-use crate::engine::sync::{SyncError, novelty};
-use crate::engine::words;
+use crate::engine::{
+    planning::Planned,
+    sync::{SyncError, novelty},
+    words,
+};
 use crate::io::cluster::Class;
 
 /// Message for the time outside of the windows.
@@ -331,8 +334,9 @@ pub(super) fn drift(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::config::format::Window;
-    use pleach_domain::observe::{ClusterId, Discovery, Observed};
+    use pleach_formats::file::Window;
+    use pleach_model::discovery::Discovery;
+    use pleach_planner::observe::{ClusterId, Observed};
 
     use super::*;
 

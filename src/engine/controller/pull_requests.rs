@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_domain::config::controller::Disk;
+use pleach_reconciler::config::Disk;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -25,8 +25,7 @@ use self::work::slots::Slots;
 use self::work::{Outcome, Work};
 use super::replicas::Standing;
 use super::{ControllerEvent, Repository, Shared, backoff};
-use crate::engine::preview_process::Verdict;
-use crate::engine::words;
+use crate::engine::{preview_process::Verdict, words};
 use crate::io::forge::{Forge, PullRequest};
 
 /// Interval between lists without a trigger.

@@ -3,19 +3,21 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 
-use pleach_domain::config::{FileTree, KeepingTree, Record, RecordingTree, ResolvedRelease};
-use pleach_domain::render::answer::AnswerError;
+use pleach_config::{KeepingTree, Record, RecordingTree, ResolvedRelease};
+use pleach_model::tree::FileTree;
+use pleach_render::answer::AnswerError;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use super::crash::Attempt;
 use super::inputs::Inputs;
-use crate::engine::bounded_render::{Answer, BoundedRenderError, RenderSlots};
-use crate::engine::load::{Loaded, each_loaded, is_unknown, loaded, resolve, resolve_partly};
-use crate::engine::words;
-use crate::io::git::Revision;
-use crate::io::git::mirror::Place;
+use crate::engine::{
+    bounded_render::{Answer, BoundedRenderError, RenderSlots},
+    load::{Loaded, each_loaded, is_unknown, loaded, resolve, resolve_partly},
+    words,
+};
+use crate::io::git::{Revision, mirror::Place};
 
 /// Longest message of a condition, in bytes.
 const LONGEST_MESSAGE: usize = 1024;

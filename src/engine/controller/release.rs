@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_domain::inventory::{Condition, HEARTBEAT};
-use pleach_domain::object::ObjectId;
+use pleach_model::object::ObjectId;
+use pleach_state::inventory::{Condition, HEARTBEAT};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 

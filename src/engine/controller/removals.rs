@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{ConditionKind, Installed, Orders, ReleaseSummary};
-use pleach_domain::object::ReleaseName;
+use pleach_model::object::ReleaseName;
+use pleach_state::inventory::{ConditionKind, Installed, Orders, ReleaseSummary};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;

@@ -16,8 +16,8 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use pleach_domain::config::controller::ClaimKey;
-use pleach_domain::object::ObjectId;
+use pleach_model::object::ObjectId;
+use pleach_reconciler::config::ClaimKey;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -25,9 +25,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::view::{View, leader};
 use super::{ControllerEvent, Repository, Shared, Trigger, Wakes, backoff};
-use crate::engine::lease::{Lease, Patience, Peers, Terms, leases};
-use crate::engine::stop::{Cause, Stop};
-use crate::engine::words;
+use crate::engine::stop::Cause;
+use crate::engine::{
+    lease::{Lease, Patience, Peers, Terms, leases},
+    stop::Stop,
+    words,
+};
 use crate::io::cluster::{
     Cluster, Connection, DeleteOptions, Depth, Propagation, ResourcePath, Retry, Selector,
 };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pleach_domain::inventory::SyncRequest;
+use pleach_state::inventory::SyncRequest;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 

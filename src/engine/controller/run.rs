@@ -5,14 +5,14 @@ mod same;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_domain::config::ResolvedRelease;
-use pleach_domain::diff::text;
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{Condition, Inventory, Source, Store};
-use pleach_domain::object::ReleaseName;
-use pleach_domain::observe::ClusterId;
-use pleach_domain::plan::Plan;
-use pleach_domain::render::Rendered;
+use pleach_config::ResolvedRelease;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::ReleaseName;
+use pleach_planner::observe::ClusterId;
+use pleach_planner::plan::Plan;
+use pleach_planner::text_diff;
+use pleach_render::Rendered;
+use pleach_state::inventory::{Condition, Inventory, Source, Store};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -278,7 +278,7 @@ pub(super) async fn carry_out(
         shared.listener.tell(ControllerEvent::Applying {
             release: plan.release.clone(),
             revision: desired.revision.clone(),
-            changes: text::summary(plan.changes.iter().map(|change| change.action)),
+            changes: text_diff::summary(plan.changes.iter().map(|change| change.action)),
         });
     }
     let running = sync::carry_out(&run, &mut desired, observation, &plan);
@@ -379,7 +379,7 @@ fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> Verdict {
             .or(blocked)
             .unwrap_or_else(|| Verdict::new(ReconcileOutcome::Failed, ""))
     };
-    let done = || text::summary_of_done(plan.changes.iter().map(|change| change.action));
+    let done = || text_diff::summary_of_done(plan.changes.iter().map(|change| change.action));
     match result.ending {
         "deployed" => Verdict::new(ReconcileOutcome::Deployed, &done()),
         "unchanged" => Verdict::new(ReconcileOutcome::Unchanged, ""),
@@ -396,7 +396,7 @@ fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::object::ObjectId;
+    use pleach_model::object::ObjectId;
 
     use super::*;
     use crate::engine::controller::outcome::unplanned;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_domain::object::ReleaseName;
+use pleach_model::object::ReleaseName;
 use tokio::sync::watch;
 use tokio::time::timeout;
 

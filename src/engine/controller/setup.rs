@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pleach_domain::config::controller::{Allow, Branches, Disk, Minimum, Reserved};
-use pleach_domain::inventory::Source;
-use pleach_domain::object::ReleaseName;
-use pleach_domain::observe::ClusterId;
+use pleach_formats::sync::Minimum;
+use pleach_model::object::ReleaseName;
+use pleach_planner::allow::Allow;
+use pleach_planner::observe::ClusterId;
+use pleach_reconciler::config::{Branches, Disk, Reserved};
+use pleach_state::inventory::Source;
 
 use super::pull_requests::Previews;
 use super::replicas::Sharing;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_domain::config::controller::Branches;
+use pleach_reconciler::config::Branches;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
@@ -11,8 +11,10 @@ use super::backoff::{self, Paces, Triggered};
 use super::known_environments::{Recall, Recalled};
 use super::{ControllerEvent, Fetching, Repository, Shared};
 use crate::engine::words;
-use crate::io::git::GitError;
-use crate::io::git::mirror::{Fetched, Limits, Mirror};
+use crate::io::git::{
+    GitError,
+    mirror::{Fetched, Limits, Mirror},
+};
 
 /// Longest interval between fetches.
 const LONGEST: Duration = Duration::from_mins(1);

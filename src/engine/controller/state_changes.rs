@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pleach_domain::config::{controller::StateChange, format::NotificationCause};
-use pleach_domain::inventory::Condition;
-use pleach_domain::object::{Digest, ReleaseName};
+use pleach_formats::file::NotificationCause;
+use pleach_model::object::{Digest, ReleaseName};
+use pleach_reconciler::config::StateChange;
+use pleach_state::inventory::Condition;
 use tokio::time::Instant;
 
 use super::ReconcileOutcome;

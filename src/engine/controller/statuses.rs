@@ -11,7 +11,7 @@ mod report;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_domain::config::controller::ClaimKey;
+use pleach_reconciler::config::ClaimKey;
 use tokio::sync::watch;
 
 use super::{Claimed, ControllerEvent, ReconcileOutcome};

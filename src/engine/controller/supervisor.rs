@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_domain::config::controller::{Claim, ClaimKey, Claimant, Heads, claims, rivals};
+use pleach_reconciler::config::{Claim, ClaimKey, Claimant, Heads, claims, rivals};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
-use pleach_domain::dependencies::{Needed, NeededObject};
-use pleach_domain::object::ObjectId;
-use pleach_domain::observe::Observed;
-use pleach_domain::plan::Desired;
+use pleach_config::dependencies::{Needed, NeededObject};
+use pleach_model::object::ObjectId;
+use pleach_planner::observe::Observed;
+use pleach_planner::plan::Desired;
 
 use crate::engine::sync::{is_ready, place_of};
 use crate::io::cluster::{Cluster, Depth, Followed, ResourcePath, Selector};

@@ -1,6 +1,6 @@
 //! Workloads of a cluster, read only if an object waits for a controller.
 
-use pleach_domain::doctor::{Observations, Workload, waits_for_controller};
+use pleach_report::doctor::{Observations, Workload, waits_for_controller};
 use serde_json::Value;
 
 use super::Take as _;

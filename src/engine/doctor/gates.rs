@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use pleach_domain::doctor::{Gate, Holding, Observations};
-use pleach_domain::inventory::STATE_NAMESPACE;
+use pleach_report::doctor::{Gate, Holding, Observations};
+use pleach_state::inventory::STATE_NAMESPACE;
 use serde_json::Value;
 use tokio::time::Instant;
 

@@ -1,8 +1,8 @@
 //! Temporary changes in the journals of releases, and whether a run still holds the Leases of those
 //! releases.
 
-use pleach_domain::doctor::{Gap, Observations, Standing};
-use pleach_domain::object::labels;
+use pleach_model::object::labels;
+use pleach_report::doctor::{Gap, Observations, Standing};
 use serde_json::Value;
 
 use super::Take as _;

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use pleach_domain::doctor::Observations;
-use pleach_domain::inventory::{STATE_NAMESPACE, Store};
-use pleach_domain::object::GroupKind;
-use pleach_domain::observe::MissingGrant;
+use pleach_model::object::GroupKind;
+use pleach_planner::observe::MissingGrant;
+use pleach_report::doctor::Observations;
+use pleach_state::inventory::{STATE_NAMESPACE, Store};
 
 use super::{CONCURRENCY, Take as _};
 use crate::engine::sync::state::{KEY_SECRET, Search};

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::doctor::{Gap, Observations, Subject};
-use pleach_domain::object::{GroupKind, ObjectId, labels};
+use pleach_model::object::{GroupKind, ObjectId, labels};
+use pleach_report::doctor::{Gap, Observations, Subject};
 use serde::Deserialize;
 use serde_json::Value;
 

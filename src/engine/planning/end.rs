@@ -3,18 +3,20 @@
 use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
-use pleach_domain::config::{
-    self, FileTree, ResolvedRelease, Sequence, SyncPolicy, VersionPolicy, Windows,
-    format::remembered,
+use pleach_config::ResolvedRelease;
+use pleach_config::dependencies::{Dependency, Hindrance, arrange};
+use pleach_fields::ignore::Ignored;
+use pleach_formats::readiness::Rules;
+use pleach_formats::{
+    file::remembered, sequence::Sequence, sync::SyncPolicy, versions::VersionPolicy,
+    window::Windows,
 };
-use pleach_domain::dependencies::{Dependency, Hindrance, arrange};
-use pleach_domain::finding::Finding;
-use pleach_domain::ignore::Ignored;
-use pleach_domain::inventory::{Installed, ReleaseSummary, Store};
-use pleach_domain::object::ReleaseName;
-use pleach_domain::plan::{Brought, Consented, Desired, Digests, Policy, Removal, Terms};
-use pleach_domain::readiness::Rules;
-use pleach_domain::render::Rendered;
+use pleach_model::finding::Finding;
+use pleach_model::object::ReleaseName;
+use pleach_model::tree::FileTree;
+use pleach_planner::plan::{Brought, Consented, Desired, Digests, Policy, Removal, Terms};
+use pleach_render::Rendered;
+use pleach_state::inventory::{Installed, ReleaseSummary, Store};
 
 use super::making::{Making, settle_namespaces};
 use super::{Heirs, Planned, Planner, Predecessors};
@@ -289,7 +291,7 @@ pub fn gone(
         }
         let heirs = Heirs::of(&name, tree, loaded, read);
         let consented = Consented::in_git(&environment.consent, &name.release);
-        let has_file = is_here || config::environments(tree).contains(&name.environment);
+        let has_file = is_here || pleach_config::environments(tree).contains(&name.environment);
         let (removal, findings) = heirs.removal(consented.filter(|_| is_here), has_file);
         gone.push(Gone {
             name,
@@ -327,7 +329,7 @@ fn in_order(gone: Vec<Gone>) -> Vec<Gone> {
 /// Returns whether git no longer contains a release of another environment. Returns false if the
 /// environment cannot be read.
 fn is_gone_elsewhere(tree: &dyn FileTree, name: &ReleaseName) -> bool {
-    match config::outline(tree, &name.environment, &pleach_version()) {
+    match pleach_config::outline(tree, &name.environment, &pleach_version()) {
         Ok(outline) => !outline.releases.contains_key(&name.release),
         Err(findings) => is_unknown(&findings),
     }

@@ -3,10 +3,10 @@
 use std::panic::resume_unwind;
 use std::time::Duration;
 
-use pleach_domain::check::Looked;
-use pleach_domain::dependencies::Hindrance;
-use pleach_domain::observe::{Grants, Observed, Surroundings};
-use pleach_domain::plan::{self, Desired, Plan, Policy, Removal};
+use pleach_config::dependencies::Hindrance;
+use pleach_formats::check::Looked;
+use pleach_planner::observe::{Grants, Observed, Surroundings};
+use pleach_planner::plan::{self, Desired, Plan, Policy, Removal};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;

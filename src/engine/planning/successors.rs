@@ -1,10 +1,11 @@
 //! Successors: releases that take over the objects of another one (`movedFrom`).
 
-use pleach_domain::config::{self, FileTree, Outline, ResolvedRelease};
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::object::ReleaseName;
-use pleach_domain::plan::{Consented, Heir, Removal};
-use pleach_domain::render::Rendered;
+use pleach_config::{Outline, ResolvedRelease};
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::ReleaseName;
+use pleach_model::tree::FileTree;
+use pleach_planner::plan::{Consented, Heir, Removal};
+use pleach_render::Rendered;
 
 use crate::engine::load::{Loaded, pleach_version};
 
@@ -27,7 +28,7 @@ impl Heirs {
     ) -> Self {
         let mut heirs = Self::default();
         let is_heir = |release: &ResolvedRelease| release.moved_from.as_ref() == Some(former);
-        for name in config::environments(tree) {
+        for name in pleach_config::environments(tree) {
             let is_loaded = name == loaded.environment.name
                 && loaded.rendered.len() == loaded.environment.releases.len()
                 && !loaded.rendered.is_empty();
@@ -44,7 +45,8 @@ impl Heirs {
             let releases = if is_loaded {
                 &loaded.rendered
             } else {
-                let Ok(Outline { releases, .. }) = config::outline(tree, &name, &pleach_version())
+                let Ok(Outline { releases, .. }) =
+                    pleach_config::outline(tree, &name, &pleach_version())
                 else {
                     heirs.unread.push(unread(&name, former));
                     continue;

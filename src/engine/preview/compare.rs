@@ -6,15 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pleach_domain::config::{ClusterRef, FileTree, ResolvedEnvironment, ResolvedRelease};
-use pleach_domain::diff::masking::Masker;
-use pleach_domain::finding::{Finding, summary};
-use pleach_domain::kinds::{Catalog, Definitions, KindTable};
-use pleach_domain::object::{DigestKey, ReleaseName};
-use pleach_domain::observe::{Base, Observed};
-use pleach_domain::plan::{self, Consented, Desired, Digests, Plan, Policy};
-use pleach_domain::preview::{Touched, run_time_objects, wants_the_same};
-use pleach_domain::render::{self, Rendered};
+use pleach_config::{ClusterRef, ResolvedEnvironment, ResolvedRelease};
+use pleach_fields::diff::masking::Masker;
+use pleach_model::finding::{Finding, summary};
+use pleach_model::kinds::{Catalog, Definitions, KindTable};
+use pleach_model::object::{DigestKey, ReleaseName};
+use pleach_model::tree::FileTree;
+use pleach_planner::observe::{Base, Observed};
+use pleach_planner::plan::{self, Consented, Desired, Digests, Plan, Policy};
+use pleach_render::Rendered;
+use pleach_report::preview::{Touched, run_time_objects, wants_the_same};
 
 use super::few::{self, Aside};
 use crate::engine::{
@@ -286,7 +287,7 @@ pub(super) fn render_all(
     environment: ResolvedEnvironment,
 ) -> Loaded {
     let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
-    let all = render::render_environment(tree, &environment, &kinds);
+    let all = pleach_render::render_environment(tree, &environment, &kinds);
     load::loaded(tree, revision, environment, all)
 }
 
@@ -358,10 +359,10 @@ fn render_touched(
         .iter()
         .zip(known)
         .map(|(release, known)| {
-            known.unwrap_or_else(|| render::render(tree, &environment, release, &kinds))
+            known.unwrap_or_else(|| pleach_render::render(tree, &environment, release, &kinds))
         })
         .collect();
-    render::refuse_shared(all.iter_mut());
+    pleach_render::refuse_shared(all.iter_mut());
     load::loaded(tree, revision, environment, all)
 }
 

@@ -11,14 +11,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pleach_domain::config::{FileTree, ResolvedEnvironment, ResolvedRelease, TreeKind};
-use pleach_domain::kinds::KindTable;
-use pleach_domain::object::ReleaseName;
-use pleach_domain::preview::{
+use pleach_config::{ResolvedEnvironment, ResolvedRelease};
+use pleach_model::kinds::KindTable;
+use pleach_model::object::ReleaseName;
+use pleach_model::secret_values::SecretValues;
+use pleach_model::tree::{FileTree, TreeKind};
+use pleach_render::Rendered;
+use pleach_report::preview::{
     AUTOSCALER, NAMESPACE, Touched, has_course_of_its_own, may_be_scaled, stays_apart,
 };
-use pleach_domain::render::{self, Rendered};
-use pleach_domain::values::SecretValues;
 
 use super::compare::{End, render_all};
 use crate::engine::load::Loaded;
@@ -152,7 +153,7 @@ impl Aside {
                 let maker = release.create_namespace.then(set);
                 aside.namespaces.entry(namespace.clone()).or_insert(maker);
             }
-            let secrets = render::secret_values(tree, release).ok()?;
+            let secrets = pleach_render::secret_values(tree, release).ok()?;
             aside.secrets.extend(&secrets);
         }
         Some(aside)

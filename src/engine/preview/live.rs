@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use pleach_domain::config::{ClusterRef, controller::Allow};
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::object::{Manifest, ReleaseName};
-use pleach_domain::observe::ClusterId;
-use pleach_domain::plan::view::Drawing;
-use pleach_domain::preview::{ClusterPreview, EnvironmentPreview, ReleasePreview};
+use pleach_config::ClusterRef;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{Manifest, ReleaseName};
+use pleach_planner::allow::Allow;
+use pleach_planner::observe::ClusterId;
+use pleach_planner::view::Drawing;
+use pleach_report::preview::{ClusterPreview, EnvironmentPreview, ReleasePreview};
 
 use super::{RenderedHead, VIEW};
 use crate::engine::{

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use pleach_domain::config::MemoryTree;
-use pleach_domain::object::DigestKey;
+use pleach_model::object::DigestKey;
+use pleach_model::tree::MemoryTree;
 use rstest::rstest;
 use serde_json::Value;
 

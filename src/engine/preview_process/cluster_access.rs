@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use pleach_domain::config::format::AllowList;
+use pleach_formats::file::AllowList;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::planning::agent;

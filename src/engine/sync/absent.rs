@@ -5,12 +5,12 @@
 
 use std::collections::BTreeSet;
 
-use pleach_domain::doctor::Definition;
-use pleach_domain::object::{GroupKind, Gvk, Manifest};
-use pleach_domain::observe::{Discovery, Served};
-use pleach_domain::order::{defined_kinds, is_builtin_group};
-use pleach_domain::plan::Desired;
-use pleach_domain::readiness::assess;
+use pleach_formats::readiness::assess;
+use pleach_model::discovery::{Discovery, Served};
+use pleach_model::object::{GroupKind, Gvk, Manifest};
+use pleach_model::order::{defined_kinds, is_builtin_group};
+use pleach_planner::plan::Desired;
+use pleach_report::doctor::Definition;
 use serde_json::Value;
 
 use super::error::SyncError;

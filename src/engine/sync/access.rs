@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::gate::binding;
-use pleach_domain::inventory::Store;
-use pleach_domain::object::{GroupKind, ObjectId, canonical_json};
-use pleach_domain::observe::{Escalation, Grants, MissingGrant, Observed};
-use pleach_domain::order::StageName;
-use pleach_domain::overlay::OverlayKind;
-use pleach_domain::plan::{Body, Desired, Op, Plan, Precondition, Step, Until};
+use pleach_formats::gate::binding;
+use pleach_model::object::{GroupKind, ObjectId, canonical_json};
+use pleach_model::order::StageName;
+use pleach_planner::observe::{Escalation, Grants, MissingGrant, Observed};
+use pleach_planner::plan::{Body, Desired, Op, Plan, Precondition, Step, Until};
+use pleach_state::inventory::Store;
+use pleach_state::overlay::OverlayKind;
 
 use super::paths::Paths;
 use crate::io::cluster::{Access, ApplyOptions, Class, Cluster, ClusterError};

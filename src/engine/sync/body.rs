@@ -1,7 +1,7 @@
 //! Request bodies of manifests.
 
 use bytes::Bytes;
-use pleach_domain::object::{DesiredDigest, annotations, canonical_json};
+use pleach_model::object::{DesiredDigest, annotations, canonical_json};
 use serde_json::{Value, json};
 
 /// Preconditions to send with a manifest.

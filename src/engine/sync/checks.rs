@@ -1,10 +1,10 @@
 //! Checks of a bundle on live objects.
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::check::{Check, Looked, Objection};
-use pleach_domain::object::{Manifest, ObjectId, Secrecy};
-use pleach_domain::observe::Observed;
-use pleach_domain::plan::{Desired, Plan};
+use pleach_formats::check::{Check, Looked, Objection};
+use pleach_model::object::{Manifest, ObjectId, Secrecy};
+use pleach_planner::observe::Observed;
+use pleach_planner::plan::{Desired, Plan};
 use serde_json::{Map, Value, json};
 
 use super::CONCURRENCY;

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::object::{ApiVersion, GroupKind};
-use pleach_domain::observe::{Content, Contents, Discovery, Freshness, Observed};
-use pleach_domain::plan::{Op, Plan};
+use pleach_model::discovery::{Discovery, Freshness};
+use pleach_model::object::{ApiVersion, GroupKind};
+use pleach_planner::observe::{Content, Contents, Observed};
+use pleach_planner::plan::{Op, Plan};
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Pods of a `DaemonSet`, by the template revision that they run.
 
-use pleach_domain::object::ObjectId;
+use pleach_model::object::ObjectId;
 use serde_json::Value;
 
 use crate::io::cluster::{Cluster, ClusterError, ResourcePath, Selector};

@@ -1,11 +1,12 @@
 //! Readiness of the dependencies of a release, and the dependents of a release to uninstall.
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::dependencies::{Dependency, Hindrance, Needed, NeededObject, Wanted};
-use pleach_domain::inventory::{Installed, Store};
-use pleach_domain::object::{ObjectId, ReleaseName};
-use pleach_domain::observe::{Discovery, Observed};
-use pleach_domain::plan::{Desired, Plan};
+use pleach_config::dependencies::{Dependency, Hindrance, Needed, NeededObject, Wanted};
+use pleach_model::discovery::Discovery;
+use pleach_model::object::{ObjectId, ReleaseName};
+use pleach_planner::observe::Observed;
+use pleach_planner::plan::{Desired, Plan};
+use pleach_state::inventory::{Installed, Store};
 use serde_json::Value;
 
 use super::CONCURRENCY;

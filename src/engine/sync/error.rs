@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use pleach_domain::finding::Kind;
-use pleach_domain::inventory::{Journal, JournalError, RecordError, SealError, ShardError, Store};
-use pleach_domain::object::{GroupKind, ObjectId, ServiceRef};
+use pleach_model::finding::Kind;
+use pleach_model::object::{GroupKind, ObjectId, ServiceRef};
+use pleach_state::inventory::{Journal, JournalError, RecordError, SealError, ShardError, Store};
 
 use super::unanswered::way_out;
 use crate::engine::lease::{Holder, Terms};

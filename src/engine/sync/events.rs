@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use pleach_domain::finding::Finding;
-use pleach_domain::object::{ObjectId, ReleaseName};
-use pleach_domain::plan::StepId;
+use pleach_model::finding::Finding;
+use pleach_model::object::{ObjectId, ReleaseName};
+use pleach_planner::plan::StepId;
 use serde::Serialize;
 use tokio::sync::mpsc::{Sender, UnboundedSender};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use pleach_domain::object::ObjectId;
-use pleach_domain::plan::{Action, Op, Plan, Step};
+use pleach_model::object::ObjectId;
+use pleach_planner::plan::{Action, Op, Plan, Step};
 
 use super::events::Outcome;
 use super::report::SyncResult;
@@ -125,17 +125,15 @@ impl<'a> Remainder<'a> {
 #[cfg(test)]
 mod tests {
     use jiff::SignedDuration;
-    use pleach_domain::object::{NonSecret, ReleaseName};
-    use pleach_domain::order::StageName;
-    use pleach_domain::overlay::OverlayId;
-    use pleach_domain::plan::{StepId, Until};
+    use pleach_model::object::{NonSecret, ReleaseName};
+    use pleach_model::order::StageName;
+    use pleach_planner::plan::{StepId, Until};
+    use pleach_state::overlay::OverlayId;
     use serde_json::json;
 
     use super::*;
-    use crate::engine::{
-        stop::Cause,
-        sync::report::{Failure, FailureKind},
-    };
+    use crate::engine::stop::Cause;
+    use crate::engine::sync::report::{Failure, FailureKind};
 
     /// Builds a plan with one patch per object, two for the last, and a final wait.
     fn plan(objects: &[&str]) -> Plan {

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pleach_domain::inventory::{Attempt, Journal, Scope, StateKey, Store};
-use pleach_domain::object::{Digest, ObjectId, ReleaseName, canonical_json, labels, managers};
+use pleach_model::object::{Digest, ObjectId, ReleaseName, canonical_json, labels, managers};
+use pleach_state::inventory::{Attempt, Journal, Scope, StateKey, Store};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::config::RuntimeObject;
-use pleach_domain::inventory::{Entry, EntryState, Inventory, Memory, ReleaseSummary};
-use pleach_domain::object::{ApiVersion, GroupKind, Gvk, ObjectId, labels};
-use pleach_domain::observe::Discovery;
-use pleach_domain::readiness::Rules;
-use pleach_domain::status::{LiveStatus, Member, MemberStatus, is_covered};
+use pleach_formats::policy::RuntimeObject;
+use pleach_formats::readiness::Rules;
+use pleach_model::discovery::Discovery;
+use pleach_model::object::{ApiVersion, GroupKind, Gvk, ObjectId, labels};
+use pleach_report::status::{LiveStatus, Member, MemberStatus, is_covered};
+use pleach_state::inventory::{Entry, EntryState, Inventory, Memory, ReleaseSummary};
 use serde_json::{Value, json};
 
 use super::observe::ends_observation;
@@ -360,7 +360,7 @@ fn is_by_name(path: &ResourcePath) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::inventory::apply_set_id;
+    use pleach_state::inventory::apply_set_id;
 
     use super::*;
 

@@ -1,7 +1,8 @@
 //! Distinction of new content from corrections of drift.
 
-use pleach_domain::inventory::{AttemptResult, Installed};
-use pleach_domain::plan::{Action, Cause, Change, Desired, Op, Plan, Step};
+use pleach_fields::diff::Cause;
+use pleach_planner::plan::{Action, Change, Desired, Op, Plan, Step};
+use pleach_state::inventory::{AttemptResult, Installed};
 
 /// Returns whether a plan applies new content, or deletes objects that git removed. A drift
 /// correction or its retry is not new.
@@ -38,8 +39,8 @@ pub fn is_undisturbed(record: &Installed) -> bool {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use pleach_domain::inventory::Attempt;
-    use pleach_domain::object::Digest;
+    use pleach_model::object::Digest;
+    use pleach_state::inventory::Attempt;
     use rstest::rstest;
 
     use super::*;

@@ -23,17 +23,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
-use pleach_domain::diff::renames;
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{EntryState, Store};
-use pleach_domain::object::{
-    Gvk, Manifest, ObjectId, ReleaseName, ServiceRef, annotations, labels,
-};
-use pleach_domain::observe::{
-    Backend, Known, Listing, Live, LiveMeta, Observed, Reading, Served, triage,
-};
-use pleach_domain::order::registered_services;
-use pleach_domain::plan::{Desired, Policy};
+use pleach_model::discovery::Served;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{Gvk, Manifest, ObjectId, ReleaseName, ServiceRef, annotations, labels};
+use pleach_model::order::registered_services;
+use pleach_planner::observe::{Backend, Known, Listing, Observed, Reading, triage};
+use pleach_planner::plan::{Desired, Policy};
+use pleach_planner::renames;
+use pleach_state::inventory::{EntryState, Store};
+use pleach_state::live::{Live, LiveMeta};
 
 use super::absent::ensure_discovered;
 use super::error::SyncError;

@@ -20,10 +20,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use pleach_domain::finding::Kind;
-use pleach_domain::inventory::Inventory;
-use pleach_domain::object::{DigestKey, Manifest, ObjectId};
-use pleach_domain::plan::{Desired, Op, Plan, Precondition, Step, StepId, Until};
+use pleach_model::finding::Kind;
+use pleach_model::object::{DigestKey, Manifest, ObjectId};
+use pleach_planner::plan::{Desired, Op, Plan, Precondition, Step, StepId, Until};
+use pleach_state::inventory::Inventory;
 use serde_json::Value;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
@@ -264,7 +264,7 @@ impl Operator<'_> {
             && entry.generation == metadata["generation"].as_i64()
             && entry.fingerprint.is_some()
             && entry.fingerprint
-                == pleach_domain::diff::ownership::fingerprint(metadata, &self.manager)
+                == pleach_fields::diff::ownership::fingerprint(metadata, &self.manager)
             && self.last_main_writer_is_us(metadata);
         if untouched {
             entry.resource_version = metadata["resourceVersion"].as_str().map(str::to_owned);
@@ -289,7 +289,7 @@ impl Operator<'_> {
             && entry.uid.as_deref() == Some(&since.uid)
             && entry.fingerprint.is_some()
             && entry.fingerprint
-                == pleach_domain::diff::ownership::fingerprint(metadata, &self.manager)
+                == pleach_fields::diff::ownership::fingerprint(metadata, &self.manager)
         {
             entry.generation = since.generation;
             entry.resource_version = Some(since.resource_version.clone());
@@ -301,7 +301,7 @@ impl Operator<'_> {
     /// Returns whether only we own fields of the object itself, so that every write since ours was
     /// to its status.
     fn last_main_writer_is_us(&self, metadata: &Value) -> bool {
-        let managers = pleach_domain::diff::ownership::managers(metadata);
+        let managers = pleach_fields::diff::ownership::managers(metadata);
         managers.iter().all(|manager| *manager == self.manager)
     }
 }

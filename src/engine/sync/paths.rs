@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use pleach_domain::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId};
-use pleach_domain::observe::{Discovery, Resource};
-use pleach_domain::order::registered_api;
+use pleach_model::discovery::{Discovery, Resource};
+use pleach_model::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId};
+use pleach_model::order::registered_api;
 use serde_json::Value;
 
 use crate::io::cluster::ResourcePath;

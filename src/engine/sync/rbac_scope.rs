@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use pleach_domain::object::GroupKind;
-use pleach_domain::observe::{Listing, Observed};
+use pleach_model::object::GroupKind;
+use pleach_planner::observe::{Listing, Observed};
 
 use crate::io::cluster::ResourcePath;
 

@@ -4,17 +4,18 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
-use pleach_domain::audit::LastPlan;
-use pleach_domain::diff::ownership::status_came_last;
-use pleach_domain::inventory::{
-    Attempt, AttemptResult, Entry, EntryState, Installed, Inventory, Memory, Override,
-};
-use pleach_domain::object::{DesiredDigest, Manifest, ObjectId, ServiceRef, SortedLookup};
-use pleach_domain::observe::{Live, Observed};
-use pleach_domain::order::{StageName, defined_kinds, registered_services, stage_of};
-use pleach_domain::plan::{
+use pleach_fields::diff::ownership::status_came_last;
+use pleach_model::object::{DesiredDigest, Manifest, ObjectId, ServiceRef, SortedLookup};
+use pleach_model::order::{StageName, defined_kinds, registered_services, stage_of};
+use pleach_planner::observe::Observed;
+use pleach_planner::plan::{
     Action, Body, Change, Desired, Op, Plan, Precondition, Taken, made_by_others,
 };
+use pleach_report::audit::LastPlan;
+use pleach_state::inventory::{
+    Attempt, AttemptResult, Entry, EntryState, Installed, Inventory, Memory, Override,
+};
+use pleach_state::live::Live;
 use serde_json::Value;
 
 use super::CONCURRENCY;

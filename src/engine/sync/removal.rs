@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use pleach_domain::check::{Check, Looked};
-use pleach_domain::config::format::BlockUninstall;
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{AttemptResult, EntryState, Installed, Inventory};
-use pleach_domain::object::{ObjectId, Origin, Secrecy};
-use pleach_domain::observe::Observed;
-use pleach_domain::plan::{Desired, Outgoing, Plan};
+use pleach_formats::check::{Check, Looked};
+use pleach_formats::file::BlockUninstall;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{ObjectId, Origin, Secrecy};
+use pleach_planner::observe::Observed;
+use pleach_planner::plan::{Desired, Outgoing, Plan};
+use pleach_state::inventory::{AttemptResult, EntryState, Installed, Inventory};
 
 use super::checks;
 use super::error::SyncError;

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_domain::inventory::Inventory;
-use pleach_domain::object::ObjectId;
-use pleach_domain::overlay::{OverlayId, OverlayKind};
-use pleach_domain::plan::{Plan, StepId};
+use pleach_model::object::ObjectId;
+use pleach_planner::plan::{Plan, StepId};
+use pleach_state::inventory::Inventory;
+use pleach_state::overlay::{OverlayId, OverlayKind};
 use serde::Serialize;
 
 use super::error::SyncError;

@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{Entry, EntryState, Inventory};
-use pleach_domain::object::{Manifest, ObjectId, ServiceRef};
-use pleach_domain::observe::{Observed, Registration};
-use pleach_domain::plan::{Desired, Grant, Op, Plan, leaving_service};
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{Manifest, ObjectId, ServiceRef};
+use pleach_planner::observe::{Observed, Registration};
+use pleach_planner::plan::{Desired, Grant, Op, Plan, leaving_service};
+use pleach_state::inventory::{Entry, EntryState, Inventory};
 
 use super::events::{EventKind, Events};
 use super::watch_cache::describe;

@@ -12,7 +12,7 @@ use std::future::Future;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use pleach_domain::plan::{Need, Plan, Step, StepId};
+use pleach_planner::plan::{Need, Plan, Step, StepId};
 
 use self::places::Places;
 use super::events::{EventKind, Events, Outcome};

@@ -23,14 +23,15 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pleach_domain::inventory::{
+use pleach_model::discovery::{Discovery, Served};
+use pleach_model::object::{
+    Digest, DigestKey, GroupKind, Gvk, ObjectId, ReleaseName, annotations, canonical_json, managers,
+};
+use pleach_planner::observe::ClusterId;
+use pleach_state::inventory::{
     Attempt, Condition, Following, Installed, Inventory, Journal, Orders, Scope, StateKey, Store,
     degraded, followed, telling,
 };
-use pleach_domain::object::{
-    Digest, DigestKey, GroupKind, Gvk, ObjectId, ReleaseName, annotations, canonical_json, managers,
-};
-use pleach_domain::observe::{ClusterId, Discovery, Served};
 use serde_json::Value;
 
 use super::absent::has_definition;
@@ -51,7 +52,7 @@ pub use plans::last_plan;
 pub use salvage::Salvaged;
 pub(super) use shards::members;
 
-pub(in crate::engine) use pleach_domain::state_objects::KEY_SECRET;
+pub(in crate::engine) use pleach_state::state_objects::KEY_SECRET;
 
 /// The record of one release, with its writer.
 #[derive(Debug)]

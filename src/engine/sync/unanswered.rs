@@ -1,7 +1,7 @@
 //! Unavailable webhooks for objects that pleach itself writes. They block every apply, even the one
 //! that would repair them.
 
-use pleach_domain::object::{ObjectId, ServiceRef, labels};
+use pleach_model::object::{ObjectId, ServiceRef, labels};
 use serde_json::Value;
 
 use super::error::SyncError;

@@ -9,8 +9,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::StreamExt as _;
-use pleach_domain::object::ObjectId;
-use pleach_domain::plan::{Plan, Until};
+use pleach_model::object::ObjectId;
+use pleach_planner::plan::{Plan, Until};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -248,7 +248,7 @@ fn id_of(path: &ResourcePath, value: &Value) -> ObjectId {
 
 #[cfg(test)]
 mod tests {
-    use pleach_domain::object::GroupKind;
+    use pleach_model::object::GroupKind;
     use rstest::rstest;
 
     use super::*;

@@ -3,15 +3,16 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use pleach_domain::inventory::Store;
-use pleach_domain::object::{ObjectId, ReleaseName};
+use pleach_model::object::{ObjectId, ReleaseName};
+use pleach_state::inventory::Store;
 
 use super::error::SyncError;
 use super::state::State;
 use super::unanswered::explained;
+use crate::engine::stop::Cause;
 use crate::engine::{
     lease::{Holder, Lease, LeaseError, Patience, Peers, Terms},
-    stop::{Cause, Stop},
+    stop::Stop,
 };
 use crate::io::cluster::Cluster;
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::object::{Manifest, ObjectId};
-use pleach_domain::observe::{Budget, Node, Observed, Surroundings};
-use pleach_domain::plan::{Desired, Plan};
+use pleach_model::object::{Manifest, ObjectId};
+use pleach_planner::observe::{Budget, Node, Observed, Surroundings};
+use pleach_planner::plan::{Desired, Plan};
 use serde_json::Value;
 
 use super::CONCURRENCY;

@@ -9,8 +9,8 @@ mod meaning;
 #[cfg(test)]
 mod tests;
 
-use pleach_domain::object::FieldPath;
-use pleach_domain::observe::FieldConflict;
+use pleach_model::object::FieldPath;
+use pleach_planner::observe::FieldConflict;
 
 use super::status::Status;
 

@@ -7,8 +7,8 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::core::discovery::v2::{
     ACCEPT_AGGREGATED_DISCOVERY_V2, APIGroupDiscoveryList, APIVersionDiscovery,
 };
-use pleach_domain::object::ApiVersion;
-use pleach_domain::observe::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
+use pleach_model::discovery::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
+use pleach_model::object::ApiVersion;
 use serde::Deserialize;
 
 use super::classify::Verb;

@@ -6,9 +6,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pleach_domain::finding;
-use pleach_domain::object::{GroupKind, ObjectId};
-use pleach_domain::observe::MissingRule;
+use pleach_model::finding;
+use pleach_model::object::{GroupKind, ObjectId};
+use pleach_planner::observe::MissingRule;
 
 use super::Class;
 

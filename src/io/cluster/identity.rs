@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::Method;
-use pleach_domain::observe::ClusterId;
+use pleach_planner::observe::ClusterId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use pleach_domain::object::{DigestKey, ObjectId, canonical_json, managers};
+use pleach_model::object::{DigestKey, ObjectId, canonical_json, managers};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kube::config::{Kubeconfig, KubeconfigError};
-use pleach_domain::object::{Digest, ObjectId};
+use pleach_model::object::{Digest, ObjectId};
 use tokio::sync::OnceCell;
 
 use super::connect::Connection;

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use pleach_domain::object::from_base64;
+use pleach_model::object::from_base64;
 use serde_json::Value;
 
 /// Replacement of a value.

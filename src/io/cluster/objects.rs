@@ -5,7 +5,7 @@ mod log;
 mod page;
 mod write;
 
-use pleach_domain::object::ObjectId;
+use pleach_model::object::ObjectId;
 use serde_json::Value;
 
 pub(super) use list::with_type;

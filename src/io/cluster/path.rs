@@ -4,8 +4,8 @@
 //! would turn the DELETE of an object into a DELETE of its whole collection.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use pleach_domain::object::{ApiVersion, GroupKind, Gvk, ObjectId};
-use pleach_domain::observe::{Discovery, Resource, Served};
+use pleach_model::discovery::{Discovery, Resource, Served};
+use pleach_model::object::{ApiVersion, GroupKind, Gvk, ObjectId};
 
 use super::ClusterError;
 

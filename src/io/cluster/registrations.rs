@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pleach_domain::object::{GroupKind, ServiceRef};
-use pleach_domain::observe::{Backend, Registration};
+use pleach_model::object::{GroupKind, ServiceRef};
+use pleach_planner::observe::{Backend, Registration};
 use serde_json::Value;
 use tokio::time::Instant;
 

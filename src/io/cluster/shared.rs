@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
-use pleach_domain::object::{ObjectId, labels};
-use pleach_domain::observe::Discovery;
+use pleach_model::discovery::Discovery;
+use pleach_model::object::{ObjectId, labels};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 

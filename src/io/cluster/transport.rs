@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT, WARNING};
 use http::{HeaderMap, Method, Request, Response};
 use kube::client::Body;
-use pleach_domain::object::ObjectId;
+use pleach_model::object::ObjectId;
 use serde::de::{DeserializeOwned, DeserializeSeed};
 use serde_json::Value;
 use tokio::sync::{Semaphore, SemaphorePermit};

@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use pleach_domain::config::{FileTree, TreeEntry, TreeError, TreeKind};
+use pleach_model::tree::{FileTree, TreeEntry, TreeError, TreeKind};
 
 use super::{MAX_FILE_BYTES, check_content, check_size, is_inside, join, missing, unreadable};
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use git2::Repository;
-use pleach_domain::config::controller::Disk;
+use pleach_reconciler::config::Disk;
 
 use super::budget::{Budget, SHORT, Store};
 use super::fetch::{Carrier, Download, Failure, Fetch, FetchError, Peer};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use git2::Repository;
-use pleach_domain::config::controller::Transport;
+use pleach_reconciler::config::Transport;
 use serde::{Deserialize, Serialize};
 
 use super::budget::{Budget, SHORT, Store};

@@ -12,7 +12,7 @@ use git2::opts::{set_server_connect_timeout_in_milliseconds, set_server_timeout_
 use git2::{
     AutotagOption, Cred, CredentialType, FetchOptions, RemoteCallbacks, RemoteRedirect, Repository,
 };
-use pleach_domain::config::controller::Transport;
+use pleach_reconciler::config::Transport;
 use serde::{Deserialize, Serialize};
 
 use super::app::{self, GithubApp};

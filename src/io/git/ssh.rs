@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use git2::transport::{Service, SmartSubtransport, SmartSubtransportStream, Transport};
-use pleach_domain::config::controller::SshAddress;
+use pleach_reconciler::config::SshAddress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::GitError;

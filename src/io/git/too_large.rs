@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pleach_domain::object::Digest;
+use pleach_model::object::Digest;
 use serde::{Deserialize, Serialize};
 
 use crate::io::files::{self, FileContent};

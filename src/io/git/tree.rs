@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use git2::{ErrorCode, ObjectType, Oid, Repository};
-use pleach_domain::config::{FileTree, TreeEntry, TreeError, TreeKind};
+use pleach_model::tree::{FileTree, TreeEntry, TreeError, TreeKind};
 
 use super::GitError;
 use crate::io::files::{check_content, check_size, is_inside, join, missing, unreadable};

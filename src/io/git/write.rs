@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use git2::RepositoryState;
-use pleach_domain::config::FileChanges;
+use pleach_config::FileChanges;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
 
-use pleach_domain::object::ReleaseName;
+use pleach_model::object::ReleaseName;
 
 use super::labels::{EnvironmentLabels, ReleaseLabels};
 use super::{Metrics, now};

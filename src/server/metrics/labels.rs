@@ -1,6 +1,6 @@
 //! Labels of the metrics.
 
-use pleach_domain::object::ReleaseName;
+use pleach_model::object::ReleaseName;
 use prometheus_client::encoding::EncodeLabelSet;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]

@@ -1,7 +1,7 @@
 //! Failures in the words of the server.
 
 use pleach::io::cluster::{ApplyOptions, Class, Failed, Selector};
-use pleach_domain::observe::{Prediction, Unverified};
+use pleach_planner::observe::{Prediction, Unverified};
 use serde_json::json;
 
 use super::*;

@@ -5,8 +5,9 @@ use pleach::io::cluster::{
     Access, ApplyOptions, Class, DeleteOptions, Deleted, Depth, Failed, Followed, Patch,
     PatchOptions, Propagation, Selector,
 };
-use pleach_domain::object::{GroupKind, Gvk};
-use pleach_domain::observe::{LiveMeta, Served};
+use pleach_model::discovery::Served;
+use pleach_model::object::{GroupKind, Gvk};
+use pleach_state::live::LiveMeta;
 use serde_json::{Value, json};
 
 use super::*;

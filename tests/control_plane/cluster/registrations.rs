@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use pleach::io::cluster::{Class, DeleteOptions, Patch, PatchOptions, Propagation, Selector};
-use pleach::io::throwaway::{Network, Options};
-use pleach_domain::object::{Gvk, ServiceRef};
-use pleach_domain::observe::{Backend, Prediction, Served, Unverified};
+use pleach::io::{
+    cluster::{Class, DeleteOptions, Patch, PatchOptions, Propagation, Selector},
+    throwaway::{Network, Options},
+};
+use pleach_model::discovery::Served;
+use pleach_model::object::{Gvk, ServiceRef};
+use pleach_planner::observe::{Backend, Prediction, Unverified};
 use pleach_testkit::control_plane::binaries;
 use serde_json::json;
 

@@ -10,7 +10,7 @@ use crate::samples::deployment;
 /// Returns a release whose CRD has a conversion webhook with an injected CA bundle. In git, the CRD
 /// has these versions and no webhook.
 fn injected(environment: &'static str, versions: &[&str]) -> Fleet {
-    const PEM: &str = include_str!("../../../crates/domain/src/plan/tests/certificates/long.pem");
+    const PEM: &str = include_str!("../../../crates/planner/src/plan/tests/certificates/long.pem");
     let g = group(environment);
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: app}\nspec: {selector: {app: app}, ports: [{port: 443}]}\n";
     let conversion = format!(
@@ -44,7 +44,7 @@ fn injected(environment: &'static str, versions: &[&str]) -> Fleet {
 /// With a CA bundle without a certificate, the server does not establish the CRD.
 #[test]
 fn a_broken_conversion_is_repaired_by_the_next_commit() {
-    const PEM: &str = include_str!("../../../crates/domain/src/plan/tests/certificates/long.pem");
+    const PEM: &str = include_str!("../../../crates/planner/src/plan/tests/certificates/long.pem");
     let g = group("repaired");
     let version = |bundle: &str| {
         let conversion = format!(

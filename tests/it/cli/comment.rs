@@ -1,6 +1,6 @@
 //! Previews that a pipeline publishes on the forge.
 
-use pleach_domain::config::format::ForgeKind;
+use pleach_formats::file::ForgeKind;
 use pleach_testkit::forge::{ACCOUNT, FakeForge, PROJECT, Pull, TOKEN};
 use serde_json::Value;
 

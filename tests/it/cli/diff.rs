@@ -6,9 +6,10 @@ use std::process::Command;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use insta::assert_snapshot;
-use pleach_domain::object::NonSecret;
-use pleach_domain::overlay::OverlayContent;
-use pleach_domain::plan::{Course, view::Temporary};
+use pleach_model::object::NonSecret;
+use pleach_planner::plan::Course;
+use pleach_planner::view::Temporary;
+use pleach_state::overlay::OverlayContent;
 use rstest::rstest;
 use serde_json::{Value, json};
 

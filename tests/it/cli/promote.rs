@@ -1,6 +1,6 @@
 //! Promotion of versions to another environment: a commit.
 
-use pleach_domain::config::format::ForgeKind;
+use pleach_formats::file::ForgeKind;
 use pleach_testkit::forge::{FakeForge, PROJECT, TOKEN};
 
 use super::diff::{commit, git};

@@ -4,7 +4,7 @@ use std::process::Command;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use insta::assert_snapshot;
-use pleach_domain::object::yaml;
+use pleach_model::object::yaml;
 use rstest::rstest;
 use serde_json::Value;
 

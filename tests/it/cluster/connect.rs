@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pleach::io::cluster::{Class, Cluster, ClusterError, Connection, KubeconfigSecret, OwnCluster};
-use pleach_domain::finding::Kind;
+use pleach_model::finding::Kind;
 use rstest::rstest;
 use serde_json::json;
 use tempfile::TempDir;

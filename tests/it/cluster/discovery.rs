@@ -1,8 +1,8 @@
 //! Served kinds, and registered APIs without an answer.
 
 use pleach::io::cluster::{Class, ResourcePath};
-use pleach_domain::object::{GroupKind, Gvk};
-use pleach_domain::observe::{Discovery, Served};
+use pleach_model::discovery::{Discovery, Served};
+use pleach_model::object::{GroupKind, Gvk};
 use serde_json::{Value, json};
 
 use super::scripted::{Answer, Scripted, Seen};

@@ -4,8 +4,8 @@ use pleach::{
     engine::sync::state::{Search, namesakes, release},
     io::cluster::{Class, ClusterError, ResourcePath, Selector},
 };
-use pleach_domain::object::{ObjectId, ReleaseName};
-use pleach_domain::observe::Listing;
+use pleach_model::object::{ObjectId, ReleaseName};
+use pleach_planner::observe::Listing;
 use serde_json::{Value, json};
 
 use super::scripted::{Answer, Scripted, Seen, config_maps, deployments};
@@ -29,7 +29,7 @@ fn page(items: &[Value], token: &str, left: Option<u64>) -> Answer {
     )
 }
 
-fn names(items: &[(ObjectId, pleach_domain::observe::LiveMeta)]) -> Vec<String> {
+fn names(items: &[(ObjectId, pleach_state::live::LiveMeta)]) -> Vec<String> {
     items.iter().map(|(id, _)| id.to_string()).collect()
 }
 

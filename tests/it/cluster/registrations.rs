@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use pleach_domain::object::ServiceRef;
-use pleach_domain::observe::{Backend, Listing};
+use pleach_model::object::ServiceRef;
+use pleach_planner::observe::{Backend, Listing};
 use serde_json::json;
 
 use super::scripted::{Answer, Scripted, Seen};

@@ -8,10 +8,14 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use http::{Request, Response};
 use kube::client::Body;
-use pleach::engine::lease::{Lease, LeaseError, Patience, Peers, Terms};
-use pleach::engine::stop::{Cause, Stop};
-use pleach::io::cluster::{Class, Cluster, Connection, Depth, Retry, Selector};
-use pleach_domain::object::ObjectId;
+use pleach::{
+    engine::{
+        lease::{Lease, LeaseError, Patience, Peers, Terms},
+        stop::{Cause, Stop},
+    },
+    io::cluster::{Class, Cluster, Connection, Depth, Retry, Selector},
+};
+use pleach_model::object::ObjectId;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;

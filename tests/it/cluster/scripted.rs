@@ -11,7 +11,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use pleach::io::cluster::{Cluster, Connection, ResourcePath, Retry};
-use pleach_domain::object::ObjectId;
+use pleach_model::object::ObjectId;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;

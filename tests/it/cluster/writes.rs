@@ -4,8 +4,8 @@ use pleach::io::cluster::{
     Applied, ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Deleted, Failed, Patch,
     PatchOptions, Propagation, ResourcePath,
 };
-use pleach_domain::finding::Kind;
-use pleach_domain::object::ObjectId;
+use pleach_model::finding::Kind;
+use pleach_model::object::ObjectId;
 use rstest::rstest;
 use serde_json::{Value, json};
 

@@ -10,7 +10,7 @@ use http::Request;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use pleach::io::throwaway::{ControlPlane, Network, Options};
-use pleach_domain::object::yaml;
+use pleach_model::object::yaml;
 use serde_json::{Value, json};
 
 use super::measure::{self, Server, Usage};

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use pleach_domain::config::format;
+use pleach_formats::file;
 use pleach_testkit::schemas::{FORMER, published_kinds, served_kinds};
 
 #[tokio::main]
@@ -20,14 +20,14 @@ async fn main() -> anyhow::Result<()> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = root.join("docs/schemas");
     std::fs::create_dir_all(&folder)?;
-    for (kind, schema) in format::schemas() {
+    for (kind, schema) in file::schemas() {
         let text = format!("{schema:#}\n");
         write(&folder.join(format!("{kind}.json")), text.as_bytes())?;
     }
     if std::env::args().nth(1).as_deref() == Some("formats") {
         return Ok(());
     }
-    let folder = root.join("crates/domain/src/kinds/tables");
+    let folder = root.join("crates/model/src/kinds/tables");
     let mut tables = vec![served_kinds().await?];
     for (version, checksum) in FORMER {
         tables.push(published_kinds(version, checksum)?);

@@ -1,6 +1,6 @@
 //! Answers of GitHub, and of Gitea, which are almost the same.
 
-use pleach_domain::config::format::ForgeKind;
+use pleach_formats::file::ForgeKind;
 use serde_json::{Value, json};
 
 use super::{

@@ -1,15 +1,18 @@
 //! Preview as a self-contained HTML page without scripts.
 
 use minijinja::{Environment, Value, context};
-use pleach_domain::diff::labels::{meanwhile, remarks, title, versions};
-use pleach_domain::diff::text::ObjectDiff;
-use pleach_domain::finding::Finding;
-use pleach_domain::preview::words::{
-    about, as_shown, binding, compared, in_cluster, other_than, refused, subjects, unknown,
-    without_effect,
+use pleach_model::finding::Finding;
+use pleach_model::sanitize::clipped;
+use pleach_planner::text_diff::ObjectDiff;
+use pleach_report::labels::{meanwhile, remarks, title, versions};
+use pleach_report::preview::{
+    Preview, ReleasePreview,
+    words::{
+        about, as_shown, binding, compared, in_cluster, other_than, refused, subjects, unknown,
+        without_effect,
+    },
+    worst_risk,
 };
-use pleach_domain::preview::{Preview, ReleasePreview, worst_risk};
-use pleach_domain::sanitize::clipped;
 
 use crate::cli::format::findings::plain;
 

@@ -1,12 +1,11 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use pleach_domain::order::StageName;
-use pleach_domain::plan::Action;
+use pleach_model::order::StageName;
+use pleach_planner::plan::Action;
 
 use super::*;
-use crate::cli::format::samples;
-use crate::cli::ui::Verbosity;
+use crate::cli::{format::samples, ui::Verbosity};
 use crate::engine::sync::report::{Failure, FailureKind};
 
 #[derive(Clone, Default)]

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
-use pleach_domain::age::age;
-use pleach_domain::inventory::{ReleaseSummary, Store};
-use pleach_domain::object::ReleaseName;
-use pleach_domain::status::{Drift, LiveStatus, MemberStatus};
+use pleach_model::age::age;
+use pleach_model::object::ReleaseName;
+use pleach_report::status::{Drift, LiveStatus, MemberStatus};
+use pleach_state::inventory::{ReleaseSummary, Store};
 use serde_json::{Value, json};
 
 use crate::cli::format::{

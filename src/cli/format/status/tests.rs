@@ -1,4 +1,4 @@
-use pleach_domain::status::{Drift, LiveStatus, MemberStatus};
+use pleach_report::status::{Drift, LiveStatus, MemberStatus};
 
 use super::*;
 

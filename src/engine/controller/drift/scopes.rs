@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use pleach_domain::object::{GroupKind, ObjectId};
+use pleach_model::object::{GroupKind, ObjectId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

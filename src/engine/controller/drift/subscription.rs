@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pleach_domain::ignore::Ignored;
-use pleach_domain::inventory::{EntryState, Inventory};
-use pleach_domain::object::{DesiredDigest, ObjectId};
-use pleach_domain::observe::{LiveMeta, is_unchanged};
-use pleach_domain::order::ReadinessDemand;
+use pleach_fields::ignore::Ignored;
+use pleach_model::object::{DesiredDigest, ObjectId};
+use pleach_model::order::ReadinessDemand;
+use pleach_planner::observe::is_unchanged;
+use pleach_state::inventory::{EntryState, Inventory};
+use pleach_state::live::LiveMeta;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;

@@ -9,18 +9,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_domain::inventory::Source;
-use pleach_domain::observe::ClusterId;
+use pleach_planner::observe::ClusterId;
+use pleach_state::inventory::Source;
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
 
 use super::Environment;
-use crate::engine::controller::assignment::Assigned;
-use crate::engine::controller::held::{Former, complete};
-use crate::engine::controller::history_lookup::{Question, Recalled};
-use crate::engine::sync::is_cluster;
-use crate::engine::sync::state::{self, Search};
-use crate::engine::words;
+use crate::engine::{
+    controller::{
+        assignment::Assigned,
+        held::{Former, complete},
+        history_lookup::{Question, Recalled},
+    },
+    sync::{
+        is_cluster,
+        state::{self, Search},
+    },
+    words,
+};
 
 impl Environment {
     /// Starts a lookup of the previous state if a commit is stalled and none is loaded, once per

@@ -3,15 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_domain::observe::ClusterId;
+use pleach_planner::observe::ClusterId;
 use tokio::time::{Instant, timeout};
 
 use super::{AGAIN, Environment, LIMIT};
-use crate::engine::controller::assignment::{Assigned, Assignment};
-use crate::engine::controller::held::{Former, complete, hold_of};
-use crate::engine::controller::read::{Hold, Read, Which};
-use crate::engine::controller::{ControllerEvent, SourcePolicy};
-use crate::engine::load::Loaded;
+use crate::engine::{
+    controller::{
+        ControllerEvent, SourcePolicy,
+        assignment::{Assigned, Assignment},
+        held::{Former, complete, hold_of},
+        read::{Hold, Read, Which},
+    },
+    load::Loaded,
+};
 
 impl Environment {
     /// Loads the environment if its commit changed. Returns false to ask for a retry for a reason

@@ -4,19 +4,20 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{
-    Condition, ConditionKind, HEARTBEAT, ReleaseSummary, Source, Store,
-};
+use pleach_state::inventory::{Condition, ConditionKind, HEARTBEAT, ReleaseSummary, Source, Store};
 use tokio::time::Instant;
 
 use super::Environment;
-use crate::engine::controller::assignment::Assigned;
-use crate::engine::controller::read::Hold;
-use crate::engine::controller::state_changes::{Item, Told};
-use crate::engine::controller::{ControllerEvent, Listener, SourcePolicy};
-use crate::engine::sync::is_cluster;
-use crate::engine::sync::state;
-use crate::engine::words;
+use crate::engine::{
+    controller::{
+        ControllerEvent, Listener, SourcePolicy,
+        assignment::Assigned,
+        read::Hold,
+        state_changes::{Item, Told},
+    },
+    sync::{is_cluster, state},
+    words,
+};
 use crate::io::cluster::{Class, Cluster};
 
 fn condition(kind: ConditionKind, reason: &str, message: &str) -> Condition {

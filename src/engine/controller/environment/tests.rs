@@ -2,26 +2,31 @@
 
 use std::process::Command;
 
-use pleach_domain::config::controller::{Branches, Minimum, Reserved};
-use pleach_domain::inventory::HEARTBEAT;
+use pleach_formats::sync::Minimum;
+use pleach_reconciler::config::{Branches, Reserved};
+use pleach_state::inventory::HEARTBEAT;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::engine::bounded_render::RenderSlots;
-use crate::engine::controller::Fetching;
-use crate::engine::controller::concurrency::Sights;
-use crate::engine::controller::drift::Watches;
-use crate::engine::controller::read::Reading;
-use crate::engine::controller::{Listener, self_update};
-use crate::engine::fetching::Fetcher;
-use crate::engine::lease::Peers;
-use crate::engine::sync::Claim;
-use crate::engine::worker::tests::program;
-use crate::io::cluster::Connection;
-use crate::io::files::{self, TemporaryFolder};
-use crate::io::git::budget::Budget;
-use crate::io::git::mirror::{Fetched, Mirror};
-use crate::io::git::remote::{Auth, Remote};
+use crate::engine::{
+    bounded_render::RenderSlots,
+    controller::{
+        Fetching, Listener, concurrency::Sights, drift::Watches, read::Reading, self_update,
+    },
+    fetching::Fetcher,
+    lease::Peers,
+    sync::Claim,
+    worker::tests::program,
+};
+use crate::io::{
+    cluster::Connection,
+    files::{self, TemporaryFolder},
+    git::{
+        budget::Budget,
+        mirror::{Fetched, Mirror},
+        remote::{Auth, Remote},
+    },
+};
 
 fn shared() -> Shared {
     let (listener, _) = Listener::new();

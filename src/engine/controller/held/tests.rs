@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use pleach_domain::config::MemoryTree;
-use pleach_domain::object::ReleaseName;
+use pleach_model::object::ReleaseName;
+use pleach_model::tree::MemoryTree;
 
 use super::*;
 use crate::engine::{load::read_each, planning::candidates};
@@ -187,7 +187,7 @@ fn a_held_release_did_not_leave_git() {
             environment: "dev".to_owned(),
             release: release.to_owned(),
         };
-        let record = pleach_domain::inventory::Installed {
+        let record = pleach_state::inventory::Installed {
             repository: "held-tests".to_owned(),
             ..Default::default()
         };

@@ -4,11 +4,13 @@
 //! allowed to see the clusters. A commit of a fork needs the consent of a member that names the
 //! commit, so later pushes are not covered.
 
-use pleach_domain::object::Digest;
+use pleach_model::object::Digest;
 
 use super::Live;
-use crate::io::forge::PullRequest;
-use crate::io::forge::consent::{self, DIGITS, is_named};
+use crate::io::forge::{
+    PullRequest,
+    consent::{self, DIGITS, is_named},
+};
 
 /// Subject of a preview: a commit of a pull request.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,20 +5,26 @@ pub(in crate::engine::controller) mod slots;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use pleach_domain::config::controller::Disk;
-use pleach_domain::sanitize::one_line;
+use pleach_model::sanitize::one_line;
+use pleach_reconciler::config::Disk;
 use tokio::sync::{Mutex, Semaphore};
 
 use self::slots::{Author, Slots};
 use super::subject::{Depth, Subject};
 use super::{Previewed, Previews};
-use crate::engine::controller::{Repository, SourcePolicy};
-use crate::engine::fetching::Fetcher;
-use crate::engine::preview_process::{self, CONTEXT, Report, Request, Way, marker};
-use crate::engine::words;
-use crate::io::forge::{ForgeError, State, Status, Told};
-use crate::io::git::change::{Change, ChangeError, ChangeMirror, FetchedChange};
-use crate::io::git::fetch::Carrier;
+use crate::engine::{
+    controller::{Repository, SourcePolicy},
+    fetching::Fetcher,
+    preview_process::{self, CONTEXT, Report, Request, Way, marker},
+    words,
+};
+use crate::io::{
+    forge::{ForgeError, State, Status, Told},
+    git::{
+        change::{Change, ChangeError, ChangeMirror, FetchedChange},
+        fetch::Carrier,
+    },
+};
 
 /// Longest comment in bytes, without its last lines.
 const LONGEST: usize = 64_500;

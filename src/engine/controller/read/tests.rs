@@ -1,13 +1,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pleach_domain::config::controller::ClaimKey;
-use pleach_domain::render::answer::write;
+use pleach_reconciler::config::ClaimKey;
+use pleach_render::answer::write;
 use serde_json::json;
 
 use super::*;
-use crate::engine::load::render_all;
-use crate::engine::worker::tests::program;
+use crate::engine::{load::render_all, worker::tests::program};
 use crate::io::files;
 
 const HEADER: &str = "apiVersion: pleach.dev/v1alpha1\nkind";

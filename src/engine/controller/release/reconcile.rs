@@ -4,28 +4,32 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pleach_domain::config::format::Drift;
-use pleach_domain::inventory::{Condition, Orders};
-use pleach_domain::object::ObjectId;
+use pleach_formats::file::Drift;
+use pleach_model::object::ObjectId;
+use pleach_state::inventory::{Condition, Orders};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Release, VERIFY};
-use crate::engine::controller::approval::Asked;
-use crate::engine::controller::concurrency::is_silence;
-use crate::engine::controller::drift::Left;
-use crate::engine::controller::history_lookup::Recall;
-use crate::engine::controller::outcome::{
-    Kept, OTHERWISE, ReconcileReport, blocked, drift, is_closed, is_left, is_new,
-    is_of_another_commit, is_reached, policy, refused, reported, suspended, unplanned, was_there,
-    window_closed,
+use crate::engine::{
+    controller::{
+        ControllerEvent, ReconcileOutcome,
+        approval::{self, Asked},
+        concurrency::is_silence,
+        drift::Left,
+        history_lookup::Recall,
+        outcome::{
+            Kept, OTHERWISE, ReconcileReport, blocked, drift, is_closed, is_left, is_new,
+            is_of_another_commit, is_reached, policy, refused, reported, suspended, unplanned,
+            was_there, window_closed,
+        },
+        run::{Done, Target, carry_out, code, in_time},
+    },
+    load::Loaded,
+    planning::{Planned, Planner},
+    sync::{SyncError, affirm, expected_objects, introduce},
+    words,
 };
-use crate::engine::controller::run::{Done, Target, carry_out, code, in_time};
-use crate::engine::controller::{ControllerEvent, ReconcileOutcome, approval};
-use crate::engine::load::Loaded;
-use crate::engine::planning::{Planned, Planner};
-use crate::engine::sync::{SyncError, affirm, expected_objects, introduce};
-use crate::engine::words;
 use crate::io::cluster::ResourcePath;
 
 /// Codes of findings that mean the record belongs to another user or cluster.

@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, HEARTBEAT, Orders};
-use pleach_domain::object::ObjectId;
+use pleach_model::object::ObjectId;
+use pleach_state::inventory::{Condition, HEARTBEAT, Orders};
 use tokio::time::Instant;
 
 use super::{ReconcileReport, Release, Target};
-use crate::engine::controller::state_changes::Item;
-use crate::engine::controller::{ControllerEvent, ReconcileOutcome};
-use crate::engine::sync::{is_cluster, state};
-use crate::engine::words;
+use crate::engine::{
+    controller::{ControllerEvent, ReconcileOutcome, state_changes::Item},
+    sync::{is_cluster, state},
+    words,
+};
 
 impl Release {
     /// Writes these conditions to the record, unless they are already there.

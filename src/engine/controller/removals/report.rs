@@ -1,8 +1,8 @@
 //! Reports about releases that left git: conditions on their records, and notifications.
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, Store};
-use pleach_domain::object::ReleaseName;
+use pleach_model::object::ReleaseName;
+use pleach_state::inventory::{Condition, Store};
 
 use super::Ends;
 use crate::engine::{

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pleach_domain::object::Digest;
+use pleach_model::object::Digest;
 use serde_json::Value;
 use tokio::time::Instant;
 

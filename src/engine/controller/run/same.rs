@@ -4,14 +4,13 @@
 
 use std::collections::BTreeSet;
 
-use pleach_domain::config::{
-    ClusterRef, Consent, ResolvedEnvironment, ResolvedRelease, SyncPolicy,
-};
-use pleach_domain::dependencies::Needed;
-use pleach_domain::ignore::FieldPattern;
-use pleach_domain::object::{Digest, Manifest, ObjectId, SecretField, Selector};
-use pleach_domain::plan::Heir;
-use pleach_domain::render::Rendered;
+use pleach_config::dependencies::Needed;
+use pleach_config::{ClusterRef, ResolvedEnvironment, ResolvedRelease};
+use pleach_fields::ignore::FieldPattern;
+use pleach_formats::{policy::Consent, sync::SyncPolicy};
+use pleach_model::object::{Digest, Manifest, ObjectId, SecretField, Selector};
+use pleach_planner::plan::Heir;
+use pleach_render::Rendered;
 
 use crate::engine::{load::Loaded, planning::heirs_within};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pleach_domain::object::ReleaseName;
+use pleach_model::object::ReleaseName;
 
 use super::*;
 

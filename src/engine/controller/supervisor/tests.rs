@@ -6,23 +6,27 @@ use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::engine::bounded_render::RenderSlots;
-use crate::engine::controller::Fetching;
-use crate::engine::controller::concurrency::Sights;
-use crate::engine::controller::drift::Watches;
-use crate::engine::controller::known_environments::Recalled;
-use crate::engine::controller::read::Reading;
-use crate::engine::controller::self_update::Last;
-use crate::engine::controller::{Listener, SourcePolicy, source};
-use crate::engine::fetching::Fetcher;
-use crate::engine::lease::Peers;
-use crate::engine::sync::Claim as LeaseClaim;
-use crate::io::cluster::Connection;
-use crate::io::git::budget::Budget;
-use crate::io::git::mirror::Mirror;
-use crate::io::git::remote::{Auth, Remote};
-use pleach_domain::config::controller::{Branches, Minimum, Reserved};
-use pleach_domain::inventory::Source;
+use crate::engine::{
+    bounded_render::RenderSlots,
+    controller::{
+        Fetching, Listener, SourcePolicy, concurrency::Sights, drift::Watches,
+        known_environments::Recalled, read::Reading, self_update::Last, source,
+    },
+    fetching::Fetcher,
+    lease::Peers,
+    sync::Claim as LeaseClaim,
+};
+use crate::io::{
+    cluster::Connection,
+    git::{
+        budget::Budget,
+        mirror::Mirror,
+        remote::{Auth, Remote},
+    },
+};
+use pleach_formats::sync::Minimum;
+use pleach_reconciler::config::{Branches, Reserved};
+use pleach_state::inventory::Source;
 
 /// Creates the shared resources, and the receiver of events.
 fn shared() -> (Shared, mpsc::Receiver<ControllerEvent>) {

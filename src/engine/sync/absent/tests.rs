@@ -1,7 +1,7 @@
 //! Tests with an in-memory server that has CRDs.
 
-use pleach_domain::inventory::Store;
-use pleach_domain::object::ReleaseName;
+use pleach_model::object::ReleaseName;
+use pleach_state::inventory::Store;
 use rstest::rstest;
 use serde_json::json;
 
@@ -64,7 +64,7 @@ async fn a_record_that_cannot_be_read_is_not_first_use(
         environment: "dev".to_owned(),
         release: "web".to_owned(),
     };
-    let id = pleach_domain::observe::ClusterId("c".to_owned());
+    let id = pleach_planner::observe::ClusterId("c".to_owned());
     let of = (&name, &Store::Release);
     let read = State::read(&cluster, of, &id, &Discovery::default()).await;
     assert_eq!(read.is_ok(), is_first);

@@ -1,6 +1,6 @@
 //! Tests with an in-memory server that serves, or does not serve, one kind of a group.
 
-use pleach_domain::observe::{Resource, ServedGroup, ServedVersion};
+use pleach_model::discovery::{Resource, ServedGroup, ServedVersion};
 use rstest::rstest;
 use serde_json::json;
 

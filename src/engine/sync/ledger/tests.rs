@@ -8,7 +8,7 @@ use http::{Method, Request, Response};
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
 use kube::client::Body;
-use pleach_domain::object::ServiceRef;
+use pleach_model::object::ServiceRef;
 use rstest::rstest;
 use tokio::time::timeout;
 

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use pleach_domain::diff::ownership;
-use pleach_domain::foreign_tools::{KnownOwner, Owner, OwnerKind, OwnerState};
-use pleach_domain::object::{Manifest, ObjectId, managers};
-use pleach_domain::observe::{Live, Observed, Prediction};
-use pleach_domain::plan::{Desired, Policy, is_foreign, owners_of, takes_over};
+use pleach_fields::diff::ownership;
+use pleach_model::foreign_tools::{KnownOwner, Owner, OwnerKind, OwnerState};
+use pleach_model::object::{Manifest, ObjectId, managers};
+use pleach_planner::observe::{Observed, Prediction};
+use pleach_planner::plan::{Desired, Policy, is_foreign, owners_of, takes_over};
+use pleach_state::live::Live;
 use serde_json::Value;
 
 use super::{CONCURRENCY, Reader, ends_observation};

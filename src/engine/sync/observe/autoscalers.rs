@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::ignore::{FieldPattern, Ignored, scale_target, wants_replicas};
-use pleach_domain::inventory::Inventory;
-use pleach_domain::object::{GroupKind, Manifest, ObjectId};
-use pleach_domain::observe::Discovery;
-use pleach_domain::plan::Desired;
+use pleach_fields::ignore::{FieldPattern, Ignored, scale_target, wants_replicas};
+use pleach_model::discovery::Discovery;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{GroupKind, Manifest, ObjectId};
+use pleach_planner::plan::Desired;
+use pleach_state::inventory::Inventory;
 
 use super::{CONCURRENCY, ends_observation};
 use crate::engine::sync::error::SyncError;

@@ -1,8 +1,8 @@
 //! User objects that are copied by pattern from the previous namespace of a product.
 
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::observe::Observed;
-use pleach_domain::plan::Desired;
+use pleach_model::finding::{Finding, Kind};
+use pleach_planner::observe::Observed;
+use pleach_planner::plan::{Desired, is_copied};
 
 use super::{Reader, ends_observation};
 use crate::engine::sync::error::SyncError;
@@ -26,7 +26,7 @@ impl Reader<'_> {
             match listed.await {
                 Ok(list) => {
                     let found = list.items.into_iter();
-                    let found = found.filter(|(id, live)| rule.takes(id, live));
+                    let found = found.filter(|(id, live)| is_copied(&rule, id, live));
                     observed.copies.extend(found.map(|(id, _)| id));
                 }
                 Err(error) if ends_observation(&error) => return Err(error.into()),

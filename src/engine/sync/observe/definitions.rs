@@ -2,11 +2,11 @@
 //! conversion webhooks.
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::crd::{Instances, Survey, is_definition, with_conversion};
-use pleach_domain::object::{Manifest, ObjectId, ServiceRef};
-use pleach_domain::observe::{Observed, Prediction};
-use pleach_domain::order::pointed_at;
-use pleach_domain::plan::Desired;
+use pleach_model::object::{Manifest, ObjectId, ServiceRef};
+use pleach_model::order::pointed_at;
+use pleach_planner::crd::{Instances, Survey, is_definition, with_conversion};
+use pleach_planner::observe::{Observed, Prediction};
+use pleach_planner::plan::Desired;
 use serde_json::Value;
 
 use super::{Reader, ends_observation};

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use pleach_domain::config::MigrationRule;
-use pleach_domain::crd::{self, is_definition};
-use pleach_domain::diff::ownership;
-use pleach_domain::object::{DesiredDigest, Manifest, ObjectId};
-use pleach_domain::observe::{
-    ApiRefusal, Discovery, Live, Observed, Prediction, Reading, Served, Unverified,
-};
-use pleach_domain::plan::{Desired, Policy, takes_over};
+use pleach_fields::diff::ownership;
+use pleach_formats::sequence::MigrationRule;
+use pleach_model::discovery::{Discovery, Served};
+use pleach_model::object::{DesiredDigest, Manifest, ObjectId};
+use pleach_planner::crd::{self, is_definition};
+use pleach_planner::observe::{ApiRefusal, Observed, Prediction, Reading, Unverified};
+use pleach_planner::plan::{Desired, Policy, takes_over};
+use pleach_state::live::Live;
 use serde_json::Value;
 
 use super::{CONCURRENCY, Reader, ends_observation, missing_namespaces, quota};

@@ -1,12 +1,14 @@
 //! The previous release, whose objects are handed over (`movedFrom`).
 
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{ReleaseSummary, Store};
-use pleach_domain::observe::{Former, Observed};
-use pleach_domain::plan::Desired;
+use pleach_model::finding::{Finding, Kind};
+use pleach_planner::observe::{Former, Observed};
+use pleach_planner::plan::Desired;
+use pleach_state::inventory::{ReleaseSummary, Store};
 
-use crate::engine::sync::error::SyncError;
-use crate::engine::sync::state::{Search, is_genuine, members, release};
+use crate::engine::sync::{
+    error::SyncError,
+    state::{Search, is_genuine, members, release},
+};
 use crate::io::cluster::Cluster;
 
 /// Finds the record of the previous release, which contains the label of its objects. Reports a

@@ -4,9 +4,10 @@
 //! is the uid of the namespace of the record. A single Role is enough to read that, and it is the
 //! same for all clients, whatever their other permissions.
 
-use pleach_domain::inventory::Store;
-use pleach_domain::object::ObjectId;
-use pleach_domain::observe::{ClusterId, LiveMeta, Observed};
+use pleach_model::object::ObjectId;
+use pleach_planner::observe::{ClusterId, Observed};
+use pleach_state::inventory::Store;
+use pleach_state::live::LiveMeta;
 
 use crate::engine::sync::error::SyncError;
 use crate::io::cluster::{Class, Cluster, ClusterError, ResourcePath};

@@ -4,16 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::inventory::{Entry, EntryState, Installed};
-use pleach_domain::object::{GroupKind, Manifest, ObjectId};
-use pleach_domain::observe::{Listing, ListingKey, LiveMeta, Observed};
-use pleach_domain::plan::Desired;
+use pleach_model::object::{GroupKind, Manifest, ObjectId};
+use pleach_planner::observe::{Listing, ListingKey, Observed};
+use pleach_planner::plan::Desired;
+use pleach_state::inventory::{Entry, EntryState, Installed};
+use pleach_state::live::LiveMeta;
 
 use super::{CONCURRENCY, Reader, failed_listing, namespaces};
-use crate::engine::sync::absent::confirmed_absent;
-use crate::engine::sync::error::SyncError;
-use crate::engine::sync::rbac_scope::Reach;
-use crate::engine::sync::state::Named;
+use crate::engine::sync::{
+    absent::confirmed_absent, error::SyncError, rbac_scope::Reach, state::Named,
+};
 use crate::io::cluster::{Class, ClusterError, MetaList, ResourcePath, Selector};
 
 /// A kind, with the namespaces of its objects.
@@ -372,9 +372,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use jiff::Timestamp;
-    use pleach_domain::observe::{
-        ClusterId, Discovery, Freshness, Resource, ServedGroup, ServedVersion,
-    };
+    use pleach_model::discovery::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
+    use pleach_planner::observe::ClusterId;
     use rstest::rstest;
     use serde_json::json;
 

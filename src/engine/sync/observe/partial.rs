@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
-use pleach_domain::inventory::{Entry, EntryState, Installed, Inventory, Journal};
-use pleach_domain::object::{DesiredDigest, Manifest, ObjectId, annotations, labels};
-use pleach_domain::observe::{Known, Listing, ListingKey, LiveMeta, Observed, Reading, triage};
-use pleach_domain::plan::{Desired, Policy};
+use pleach_model::object::{DesiredDigest, Manifest, ObjectId, annotations, labels};
+use pleach_planner::observe::{Known, Listing, ListingKey, Observed, Reading, triage};
+use pleach_planner::plan::{Desired, Policy};
+use pleach_state::inventory::{Entry, EntryState, Installed, Inventory, Journal};
+use pleach_state::live::LiveMeta;
 
 use super::members::note_listing;
 use super::{CONCURRENCY, Observation, Reader, Silence, autoscalers, identity, namespaces};

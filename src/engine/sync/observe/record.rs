@@ -1,13 +1,13 @@
 //! Observation of the record only, for a release that is refused in any case.
 
 use jiff::Timestamp;
-use pleach_domain::object::Gvk;
-use pleach_domain::observe::{Observed, Served};
-use pleach_domain::plan::Desired;
+use pleach_model::discovery::Served;
+use pleach_model::object::Gvk;
+use pleach_planner::observe::Observed;
+use pleach_planner::plan::Desired;
 
 use super::{Observation, identity};
-use crate::engine::sync::error::SyncError;
-use crate::engine::sync::state::State;
+use crate::engine::sync::{error::SyncError, state::State};
 use crate::io::cluster::Cluster;
 
 /// Reads the cluster id and the record of the release. Fills in `desired.digests`.

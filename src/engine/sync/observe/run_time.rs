@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt as _};
-use pleach_domain::config::RuntimeObject;
-use pleach_domain::inventory::{Entry, EntryState};
-use pleach_domain::object::{Manifest, ObjectId};
-use pleach_domain::observe::{Discovery, LiveMeta, Observed};
-use pleach_domain::plan::Desired;
+use pleach_formats::policy::RuntimeObject;
+use pleach_model::discovery::Discovery;
+use pleach_model::object::{Manifest, ObjectId};
+use pleach_planner::observe::Observed;
+use pleach_planner::plan::Desired;
+use pleach_state::inventory::{Entry, EntryState};
+use pleach_state::live::LiveMeta;
 
 use super::{CONCURRENCY, Reader, ends_observation};
 use crate::engine::sync::error::SyncError;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::object::{ObjectId, Selector};
-use pleach_domain::observe::{Live, Observed};
-use pleach_domain::plan::Desired;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{ObjectId, Selector};
+use pleach_planner::observe::Observed;
+use pleach_planner::plan::Desired;
+use pleach_state::live::Live;
 
 use super::{Reader, ends_observation};
 use crate::engine::sync::error::SyncError;

@@ -1,11 +1,12 @@
 //! Early end of an observation, and its number of concurrent requests.
 
-use pleach_domain::config::Sequence;
-use pleach_domain::ignore::Ignored;
-use pleach_domain::inventory::Entry;
-use pleach_domain::object::ReleaseName;
-use pleach_domain::observe::{ClusterId, Discovery};
-use pleach_domain::plan::{Digests, Terms};
+use pleach_fields::ignore::Ignored;
+use pleach_formats::sequence::Sequence;
+use pleach_model::discovery::Discovery;
+use pleach_model::object::ReleaseName;
+use pleach_planner::observe::ClusterId;
+use pleach_planner::plan::{Digests, Terms};
+use pleach_state::inventory::Entry;
 use serde_json::json;
 
 use super::*;

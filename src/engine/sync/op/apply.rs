@@ -4,12 +4,12 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pleach_domain::diff::{locate, ownership};
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{EntryState, FieldKey, OwnedFields};
-use pleach_domain::object::{DesiredDigest, FieldPath, Gvk, ObjectId, annotations, managers};
-use pleach_domain::observe::FieldConflict;
-use pleach_domain::plan::{Body, Edge, EdgeReason, Need, Op, Precondition, Step, Until};
+use pleach_fields::diff::{locate, ownership};
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{DesiredDigest, FieldPath, Gvk, ObjectId, annotations, managers};
+use pleach_planner::observe::FieldConflict;
+use pleach_planner::plan::{Body, Edge, EdgeReason, Need, Op, Precondition, Step, Until};
+use pleach_state::inventory::{EntryState, FieldKey, OwnedFields};
 use serde_json::Value;
 use tokio::time::Instant;
 

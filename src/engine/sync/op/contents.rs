@@ -6,13 +6,15 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use pleach_domain::object::ObjectId;
-use pleach_domain::observe::{Content, Contents};
-use pleach_domain::plan::Op;
+use pleach_model::object::ObjectId;
+use pleach_planner::observe::{Content, Contents};
+use pleach_planner::plan::Op;
 
 use super::{Operator, failure};
-use crate::engine::sync::contents::look_into;
-use crate::engine::sync::report::{Failure, FailureKind};
+use crate::engine::sync::{
+    contents::look_into,
+    report::{Failure, FailureKind},
+};
 
 impl Operator<'_> {
     /// Fails if a namespace contains foreign objects, or if that is unknown.

@@ -3,18 +3,20 @@
 use std::sync::PoisonError;
 
 use bytes::Bytes;
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{Entry, EntryState};
-use pleach_domain::object::{ObjectId, annotations, canonical_json, labels, managers};
-use pleach_domain::observe::LiveMeta;
-use pleach_domain::plan::Step;
-use pleach_domain::state_objects::holds_state;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{ObjectId, annotations, canonical_json, labels, managers};
+use pleach_planner::plan::Step;
+use pleach_state::inventory::{Entry, EntryState};
+use pleach_state::live::LiveMeta;
+use pleach_state::state_objects::holds_state;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::{Operator, failure};
-use crate::engine::sync::events::EventKind;
-use crate::engine::sync::report::{Failure, FailureKind};
+use crate::engine::sync::{
+    events::EventKind,
+    report::{Failure, FailureKind},
+};
 use crate::io::cluster::{ApplyOptions, Class};
 
 impl Operator<'_> {

@@ -1,12 +1,14 @@
 //! Deletions, limited to the incarnations that the planner granted.
 
-use pleach_domain::object::ObjectId;
-use pleach_domain::plan::{Deletion, Grant, Step};
+use pleach_model::object::ObjectId;
+use pleach_planner::plan::{Deletion, Grant, Step};
 use tokio::time::Instant;
 
 use super::{Operator, failure, overlay::unrecorded};
-use crate::engine::sync::absent::confirmed_absent;
-use crate::engine::sync::report::{Failure, FailureKind};
+use crate::engine::sync::{
+    absent::confirmed_absent,
+    report::{Failure, FailureKind},
+};
 use crate::io::cluster::{
     Class, Cluster, ClusterError, DeleteOptions, Deleted, Failed, ResourcePath,
 };

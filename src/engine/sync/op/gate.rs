@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pleach_domain::gate::{Gate, binding, is_of};
-use pleach_domain::object::{NonSecret, ObjectId, canonical_json, managers};
-use pleach_domain::overlay::{Journaled, OnFailure, OverlayId, OverlayKind, State};
-use pleach_domain::plan::{Deletion, Step};
+use pleach_formats::gate::{Gate, binding, is_of};
+use pleach_model::object::{NonSecret, ObjectId, canonical_json, managers};
+use pleach_planner::plan::{Deletion, Step};
+use pleach_state::overlay::{Journaled, OnFailure, OverlayId, OverlayKind, State};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

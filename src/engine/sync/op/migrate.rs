@@ -7,16 +7,18 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
-use pleach_domain::diff::ownership::moved_to;
-use pleach_domain::object::{ApiVersion, ObjectId, managers};
-use pleach_domain::plan::Step;
+use pleach_fields::diff::ownership::moved_to;
+use pleach_model::object::{ApiVersion, ObjectId, managers};
+use pleach_planner::plan::Step;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::own::is_stale;
 use super::{Operator, failure, required_uid};
-use crate::engine::sync::events::{EventKind, WaitState};
-use crate::engine::sync::report::{Failure, FailureKind};
+use crate::engine::sync::{
+    events::{EventKind, WaitState},
+    report::{Failure, FailureKind},
+};
 use crate::io::cluster::{
     Class, Cluster, ClusterError, Patch, PatchOptions, ResourcePath, Selector,
 };
@@ -253,7 +255,7 @@ struct Rewriting {
 
 impl Rewriting {
     fn new(definition: &Value, from: &[String], to: &str) -> Result<Self, Failure> {
-        let stored = pleach_domain::crd::storage(definition);
+        let stored = pleach_planner::crd::storage(definition);
         if stored != Some(to) {
             return Err(Failure::new(
                 FailureKind::Conflict,

@@ -1,9 +1,9 @@
 //! Run-once jobs: journaling before and after, and logs of failed pods.
 
-use pleach_domain::inventory::{Outcome, Run};
-use pleach_domain::object::{ObjectId, from_base64};
-use pleach_domain::plan::{Body, Step};
-use pleach_domain::readiness::{Readiness, assess};
+use pleach_formats::readiness::{Readiness, assess};
+use pleach_model::object::{ObjectId, from_base64};
+use pleach_planner::plan::{Body, Step};
+use pleach_state::inventory::{Outcome, Run};
 use serde_json::Value;
 use tokio::time::Instant;
 

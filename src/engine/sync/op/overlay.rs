@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use pleach_domain::diff::{locate, ownership};
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::gate::lifted_by;
-use pleach_domain::object::{DesiredDigest, FieldPath, NonSecret, ObjectId, annotations, managers};
-use pleach_domain::observe::FieldConflict;
-use pleach_domain::overlay::{
+use pleach_fields::diff::{locate, ownership};
+use pleach_formats::gate::lifted_by;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{DesiredDigest, FieldPath, NonSecret, ObjectId, annotations, managers};
+use pleach_planner::observe::FieldConflict;
+use pleach_planner::plan::{Body, Op, Overlay, Precondition, Step};
+use pleach_state::overlay::{
     Journaled, OnFailure, OverlayContent, OverlayId, OverlayKind, State, fields, give_back, held,
     project, take_back,
 };
-use pleach_domain::plan::{Body, Op, Overlay, Precondition, Step};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -269,7 +269,7 @@ impl Operator<'_> {
         let mut is_overlaid = false;
         for (id, journaled) in journal.overlays_of(&step.object) {
             if step.overlay.as_ref() != Some(id) {
-                pleach_domain::overlay::merge(value, &journaled.set.0);
+                pleach_state::overlay::merge(value, &journaled.set.0);
                 is_overlaid = true;
             }
         }

@@ -1,8 +1,8 @@
 //! Changes of field ownership by a JSON patch of the current object.
 
-use pleach_domain::diff::ownership::{Transfer, Transferred};
-use pleach_domain::object::{Digest, canonical_json, managers};
-use pleach_domain::plan::{Own, Step};
+use pleach_fields::diff::ownership::{Transfer, Transferred};
+use pleach_model::object::{Digest, canonical_json, managers};
+use pleach_planner::plan::{Own, Step};
 use serde_json::Value;
 use tokio::time::Instant;
 

@@ -1,7 +1,7 @@
 //! JSON patches that test the resourceVersion.
 
-use pleach_domain::object::{NonSecret, ObjectId, managers};
-use pleach_domain::plan::Step;
+use pleach_model::object::{NonSecret, ObjectId, managers};
+use pleach_planner::plan::Step;
 use serde_json::Value;
 use tokio::time::Instant;
 

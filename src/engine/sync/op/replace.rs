@@ -5,15 +5,17 @@
 
 use std::time::Duration;
 
-use pleach_domain::config::Count;
-use pleach_domain::object::ObjectId;
-use pleach_domain::plan::{Deletion, Step};
+use pleach_formats::sequence::Count;
+use pleach_model::object::ObjectId;
+use pleach_planner::plan::{Deletion, Step};
 use tokio::time::Instant;
 
 use super::{Operator, failure};
-use crate::engine::sync::daemon::Daemon;
-use crate::engine::sync::report::{Failure, FailureKind};
-use crate::engine::sync::wait::Since;
+use crate::engine::sync::{
+    daemon::Daemon,
+    report::{Failure, FailureKind},
+    wait::Since,
+};
 use crate::io::cluster::{Class, DeleteOptions, ResourcePath};
 
 /// Interval between reads while the controller has not observed the latest spec.

@@ -4,16 +4,18 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::object::{ObjectId, ServiceRef};
-use pleach_domain::observe::Registration;
-use pleach_domain::plan::{Action, Deletion, Grant, Op, Step, Until, leaving_service, returned};
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{ObjectId, ServiceRef};
+use pleach_planner::observe::Registration;
+use pleach_planner::plan::{Action, Deletion, Grant, Op, Step, Until, leaving_service, returned};
 use tokio::time::Instant;
 
 use super::delete::delete_as_seen;
 use super::{Operator, failure};
-use crate::engine::sync::events::EventKind;
-use crate::engine::sync::report::{Failure, FailureKind};
+use crate::engine::sync::{
+    events::EventKind,
+    report::{Failure, FailureKind},
+};
 use crate::io::cluster::{Class, Cluster};
 
 impl Operator<'_> {

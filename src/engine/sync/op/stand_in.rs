@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pleach_domain::object::{NonSecret, canonical_json, managers};
-use pleach_domain::overlay::{Journaled, OverlayId, OverlayKind, State, is_as_made};
-use pleach_domain::plan::{Deletion, Overlay, Step};
+use pleach_model::object::{NonSecret, canonical_json, managers};
+use pleach_planner::plan::{Deletion, Overlay, Step};
+use pleach_state::overlay::{Journaled, OverlayId, OverlayKind, State, is_as_made};
 use serde_json::Value;
 use tokio::time::Instant;
 

@@ -1,8 +1,8 @@
 //! Orphaned fields, which an apply does not remove because the previous CRD had another list type.
 
-use pleach_domain::diff::ownership;
-use pleach_domain::object::managers;
-use pleach_domain::plan::{EdgeReason, Precondition, Step};
+use pleach_fields::diff::ownership;
+use pleach_model::object::managers;
+use pleach_planner::plan::{EdgeReason, Precondition, Step};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

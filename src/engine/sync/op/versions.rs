@@ -5,9 +5,9 @@
 //! Without conversion between the versions of a kind, a field that exists only in the newer one
 //! fails every apply. It works again once the entries name that version.
 
-use pleach_domain::diff::ownership::{all_at_with, owned_by};
-use pleach_domain::object::managers;
-use pleach_domain::plan::Step;
+use pleach_fields::diff::ownership::{all_at_with, owned_by};
+use pleach_model::object::managers;
+use pleach_planner::plan::Step;
 use serde_json::json;
 
 use super::migrate::is_passing;

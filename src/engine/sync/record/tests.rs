@@ -1,10 +1,12 @@
 //! Conditions for writing the record, and the outcome of a sync in words.
 
-use pleach_domain::inventory::RememberedStage;
-use pleach_domain::object::{ApiVersion, Digest, Origin, ReleaseName};
-use pleach_domain::observe::{ClusterId, Discovery, Live};
-use pleach_domain::order::StageName;
-use pleach_domain::plan::{Digests, Step, StepId, Terms};
+use pleach_model::discovery::Discovery;
+use pleach_model::object::{ApiVersion, Digest, Origin, ReleaseName};
+use pleach_model::order::StageName;
+use pleach_planner::observe::ClusterId;
+use pleach_planner::plan::{Digests, Step, StepId, Terms};
+use pleach_state::inventory::RememberedStage;
+use pleach_state::live::Live;
 use rstest::rstest;
 
 use super::super::report::{Failure, FailureKind};
@@ -93,7 +95,7 @@ fn observed(installed: Option<Installed>) -> Observed {
 fn desired() -> Desired {
     Desired {
         name: name(),
-        store: pleach_domain::inventory::Store::Release,
+        store: pleach_state::inventory::Store::Release,
         repository: "fleet".to_owned(),
         bundle: "web".to_owned(),
         version: "v1.0.0".to_owned(),
@@ -103,10 +105,10 @@ fn desired() -> Desired {
         manifests: Vec::new(),
         runtime_objects: Vec::new(),
         digests: Digests::default(),
-        ignored: pleach_domain::ignore::Ignored::default(),
+        ignored: pleach_fields::ignore::Ignored::default(),
         findings: Vec::new(),
         terms: Terms::default(),
-        sequence: pleach_domain::config::Sequence::default(),
+        sequence: pleach_formats::sequence::Sequence::default(),
     }
 }
 

@@ -4,15 +4,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use jiff::SignedDuration;
-use pleach_domain::object::{ObjectId, ReleaseName};
-use pleach_domain::order::StageName;
-use pleach_domain::plan::{Edge, EdgeReason, Op, Until};
+use pleach_model::object::{ObjectId, ReleaseName};
+use pleach_model::order::StageName;
+use pleach_planner::plan::{Edge, EdgeReason, Op, Until};
 use proptest::prelude::*;
 
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::engine::{stop::Cause, sync::report::FailureKind};
+use crate::engine::stop::Cause;
+use crate::engine::sync::report::FailureKind;
 
 fn release() -> ReleaseName {
     ReleaseName {

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, Stream, StreamExt as _};
-use pleach_domain::doctor::KnownRelease;
-use pleach_domain::inventory::{Inventory, ReleaseSummary, Store};
-use pleach_domain::object::{ReleaseName, labels};
+use pleach_model::object::{ReleaseName, labels};
+use pleach_report::doctor::KnownRelease;
+use pleach_state::inventory::{Inventory, ReleaseSummary, Store};
 use serde_json::Value;
 
 use super::config_maps;

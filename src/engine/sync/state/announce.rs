@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pleach_domain::inventory::Store;
-use pleach_domain::object::{Digest, ReleaseName, canonical_json, managers};
+use pleach_model::object::{Digest, ReleaseName, canonical_json, managers};
+use pleach_state::inventory::Store;
 use serde_json::json;
 
 use super::parent::path;

@@ -1,8 +1,8 @@
 //! Conditions that the controller writes beside the record of a release.
 
 use jiff::Timestamp;
-use pleach_domain::inventory::{Condition, Installed, Store, config_map_data, telling};
-use pleach_domain::object::{ReleaseName, managers};
+use pleach_model::object::{ReleaseName, managers};
+use pleach_state::inventory::{Condition, Installed, Store, config_map_data, telling};
 use serde_json::json;
 
 use super::is_contended;

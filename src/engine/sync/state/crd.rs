@@ -1,6 +1,6 @@
 //! The CRD of `releases.pleach.dev`.
 
-use pleach_domain::object::yaml;
+use pleach_model::object::yaml;
 use serde_json::Value;
 
 /// Name of the CRD.

@@ -1,7 +1,7 @@
 //! Removal of a record that has no members left.
 
-use pleach_domain::audit::LastPlan;
-use pleach_domain::inventory::{Installed, Inventory, Journal, Store};
+use pleach_report::audit::LastPlan;
+use pleach_state::inventory::{Installed, Inventory, Journal, Store};
 
 use super::parent::path;
 use super::{State, fence, is_contended};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use pleach_domain::inventory::{Journal, ReleaseSummary};
-use pleach_domain::object::labels;
+use pleach_model::object::labels;
+use pleach_state::inventory::{Journal, ReleaseSummary};
 
 use super::config_maps;
 use crate::io::cluster::{Cluster, Selector};

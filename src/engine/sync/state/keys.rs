@@ -1,8 +1,8 @@
 //! Key of the state of a release: its location, and the verification of state.
 
-use pleach_domain::inventory::{Installed, Scope, SealError, StateKey, Store};
-use pleach_domain::object::{DigestKey, ReleaseName};
-use pleach_domain::observe::ClusterId;
+use pleach_model::object::{DigestKey, ReleaseName};
+use pleach_planner::observe::ClusterId;
+use pleach_state::inventory::{Installed, Scope, SealError, StateKey, Store};
 use serde_json::Value;
 
 use super::{KEY_SECRET, State};

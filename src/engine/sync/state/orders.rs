@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use pleach_domain::finding::Kind;
-use pleach_domain::inventory::{Orders, Store};
-use pleach_domain::object::{ReleaseName, managers};
+use pleach_model::finding::Kind;
+use pleach_model::object::{ReleaseName, managers};
+use pleach_state::inventory::{Orders, Store};
 
 use super::parent::path;
 use super::{State, is_contended};

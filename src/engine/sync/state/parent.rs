@@ -6,16 +6,15 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::inventory::{
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{ObjectId, canonical_json, labels, managers};
+use pleach_state::inventory::{
     Installed, Inventory, RecordError, Store, carry_over, config_map_data, parent_object,
 };
-use pleach_domain::object::{ObjectId, canonical_json, labels, managers};
 use serde_json::{Value, json};
 
 use super::{State, config_maps, is_contended};
-use crate::engine::sync::error::SyncError;
-use crate::engine::sync::observe::cluster_id;
+use crate::engine::sync::{error::SyncError, observe::cluster_id};
 use crate::io::cluster::{
     ApplyOptions, Class, ClusterError, Keys, Patch, PatchOptions, ResourcePath, Selector,
 };

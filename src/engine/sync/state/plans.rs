@@ -1,8 +1,8 @@
 //! Writes of the last plan, stored for comparison with an audit log.
 
-use pleach_domain::audit::{LastPlan, LastPlanError};
-use pleach_domain::inventory::Store;
-use pleach_domain::object::{ObjectId, ReleaseName};
+use pleach_model::object::{ObjectId, ReleaseName};
+use pleach_report::audit::{LastPlan, LastPlanError};
+use pleach_state::inventory::Store;
 
 use super::{State, config_maps};
 use crate::engine::sync::error::SyncError;

@@ -2,9 +2,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach_domain::inventory::{Installed, Inventory, Journal, Scope, Store, read_shards};
-use pleach_domain::object::ReleaseName;
-use pleach_domain::observe::{ClusterId, Discovery};
+use pleach_model::discovery::Discovery;
+use pleach_model::object::ReleaseName;
+use pleach_planner::observe::ClusterId;
+use pleach_state::inventory::{Installed, Inventory, Journal, Scope, Store, read_shards};
 
 use super::{State, config_maps};
 use crate::engine::sync::error::SyncError;
@@ -59,7 +60,7 @@ impl State {
             Err(SyncError::Inventory { source, what, .. })
                 if !matches!(
                     source,
-                    Some(pleach_domain::inventory::ShardError::Newer { .. })
+                    Some(pleach_state::inventory::ShardError::Newer { .. })
                 ) && discovery
                     .preferred(&store.parent(name).group_kind())
                     .is_some() =>

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use pleach_domain::inventory::{STATE_NAMESPACE, Store};
-use pleach_domain::object::{ObjectId, managers};
+use pleach_model::object::{ObjectId, managers};
+use pleach_state::inventory::{STATE_NAMESPACE, Store};
 use serde_json::json;
 
 use super::parent::releases;

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach_domain::inventory::{
+use pleach_model::object::{ObjectId, ReleaseName, labels};
+use pleach_state::inventory::{
     Installed, Inventory, Journal, ReleaseSummary, ShardRef, Store, read_shards, write_shards,
 };
-use pleach_domain::object::{ObjectId, ReleaseName, labels};
 use serde_json::{Value, json};
 
 use super::{State, config_maps};

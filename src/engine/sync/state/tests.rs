@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach_domain::inventory::{
+use pleach_model::discovery::{Freshness, Resource, ServedGroup, ServedVersion};
+use pleach_state::inventory::{
     Entry, ShardRef, config_map_data, parent_object, write_shards as to_shards,
 };
-use pleach_domain::observe::{Freshness, Resource, ServedGroup, ServedVersion};
 use rstest::rstest;
 use serde_json::json;
 

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pleach_domain::doctor::{Subject, Workload, missing_controllers, waits_for_controller};
+use pleach_report::doctor::{Subject, Workload, missing_controllers, waits_for_controller};
 use tokio::time::Instant;
 
 use crate::engine::doctor::controllers::workloads;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pleach_domain::readiness::GiveUp;
+use pleach_formats::readiness::GiveUp;
 use tokio::time::Instant;
 
 /// Time that a failure must last.

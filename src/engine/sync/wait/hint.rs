@@ -1,6 +1,6 @@
 //! Hints for users about objects that did not become ready.
 
-use pleach_domain::object::ReleaseName;
+use pleach_model::object::ReleaseName;
 use tokio::time::Instant;
 
 /// Fraction of the wait at its end. An object that changed in it is still progressing.

@@ -1,7 +1,7 @@
 //! Progress reports and failures of a wait.
 
-use pleach_domain::object::ReleaseName;
-use pleach_domain::plan::Step;
+use pleach_model::object::ReleaseName;
+use pleach_planner::plan::Step;
 use tokio::time::Instant;
 
 use super::hint::WayOut;

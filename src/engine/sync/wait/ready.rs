@@ -3,18 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pleach_domain::object::ObjectId;
-use pleach_domain::plan::Step;
-use pleach_domain::readiness::{Assessment, Readiness};
+use pleach_formats::readiness::{Assessment, Readiness};
+use pleach_model::object::ObjectId;
+use pleach_planner::plan::Step;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::grace::Grace;
 use super::symptoms::Symptoms;
 use super::{LONGEST, Progress, REMINDER, Since, Waiter, duration};
-use crate::engine::sync::op;
-use crate::engine::sync::report::{Failure, FailureKind};
-use crate::engine::sync::watch_cache::{Seen, describe};
+use crate::engine::sync::{
+    op,
+    report::{Failure, FailureKind},
+    watch_cache::{Seen, describe},
+};
 use crate::io::cluster::{Class, ResourcePath};
 
 /// Time for a watch to show our write, after which the object is read by name.

@@ -1,16 +1,15 @@
 //! Waits for registrations that pods create.
 
 use futures::future::BoxFuture;
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::object::{GroupKind, ObjectId, ServiceRef};
-use pleach_domain::order::registered_services;
-use pleach_domain::plan::Step;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{GroupKind, ObjectId, ServiceRef};
+use pleach_model::order::registered_services;
+use pleach_planner::plan::Step;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{Look, Progress, Waiter};
-use crate::engine::sync::events::EventKind;
-use crate::engine::sync::report::Failure;
+use crate::engine::sync::{events::EventKind, report::Failure};
 use crate::io::cluster::{ClusterError, Selector};
 
 impl Waiter<'_> {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pleach_domain::config::Count;
-use pleach_domain::object::ObjectId;
+use pleach_formats::sequence::Count;
+use pleach_model::object::ObjectId;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 

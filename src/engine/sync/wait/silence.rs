@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use pleach_domain::crd::declares_status;
-use pleach_domain::finding::{Finding, Kind};
-use pleach_domain::object::ObjectId;
-use pleach_domain::plan::{Op, Step};
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::ObjectId;
+use pleach_planner::crd::declares_status;
+use pleach_planner::plan::{Op, Step};
 use serde_json::Value;
 use tokio::sync::Mutex;
 

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use pleach_domain::object::ObjectId;
-use pleach_domain::readiness::symptoms::{self, PodState};
+use pleach_formats::readiness::symptoms::{self, PodState};
+use pleach_model::object::ObjectId;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;

@@ -1,6 +1,6 @@
 //! Owners of conflicting fields, from the causes of a 409.
 
-use pleach_domain::observe::FieldConflict;
+use pleach_planner::observe::FieldConflict;
 
 use crate::io::cluster::status::Status;
 

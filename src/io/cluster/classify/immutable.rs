@@ -1,6 +1,6 @@
 //! Immutable fields, from the causes of a 422.
 
-use pleach_domain::object::{FieldPath, PathSegment};
+use pleach_model::object::{FieldPath, PathSegment};
 
 use crate::io::cluster::status::Status;
 

@@ -1,7 +1,7 @@
 //! Consequences of each kind of failure: retry, prediction, listing, exit code and hint.
 
-use pleach_domain::finding;
-use pleach_domain::observe::{ApiRefusal, Listing, Prediction, Unverified};
+use pleach_model::finding;
+use pleach_planner::observe::{ApiRefusal, Listing, Prediction, Unverified};
 
 use super::{Class, Failed, Verb};
 use crate::io::cluster::ApiError;

@@ -3,16 +3,13 @@
 mod answers;
 mod conflicts;
 
-use pleach_domain::finding::Kind;
-use pleach_domain::observe::{FieldConflict, Listing, Prediction, Unverified};
+use pleach_model::finding::Kind;
+use pleach_planner::observe::{FieldConflict, Listing, Prediction, Unverified};
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{Class, Failed, Question, Verb};
-use crate::io::cluster::ApiError;
-use crate::io::cluster::mask::Mask;
-use crate::io::cluster::status::Status;
-use crate::io::cluster::transport::classify;
+use crate::io::cluster::{ApiError, mask::Mask, status::Status, transport::classify};
 
 const WEBHOOK_DOWN: &str = "Internal error occurred: failed calling webhook \"widgets-create-validator.example.org\": failed to call webhook: Post \"https://widget-api.kube-system.svc:443/widgets-validate-create?timeout=10s\": service \"widget-api\" not found";
 const WEBHOOK_NO_ENDPOINTS: &str = "Internal error occurred: failed calling webhook \"w.x.io\": failed to call webhook: Post \"https://widget-api.kube-system.svc:443/v?timeout=10s\": no endpoints available for service \"widget-api\"";

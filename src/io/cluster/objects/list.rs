@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use pleach_domain::object::ObjectId;
-use pleach_domain::observe::LiveMeta;
+use pleach_model::object::ObjectId;
+use pleach_state::live::LiveMeta;
 use rayon::prelude::*;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -15,10 +15,12 @@ use serde_json::{Map, Value, json};
 
 use super::brief;
 use super::page::{Page, Reading};
-use crate::io::cluster::classify::Verb;
-use crate::io::cluster::path::with_query;
-use crate::io::cluster::transport::{About, Call, JSON};
-use crate::io::cluster::{ApiError, Class, Cluster, ClusterError, Depth, ResourcePath};
+use crate::io::cluster::{
+    ApiError, Class, Cluster, ClusterError, Depth, ResourcePath,
+    classify::Verb,
+    path::with_query,
+    transport::{About, Call, JSON},
+};
 
 /// Objects per page; same as kubectl.
 const PAGE: u32 = 500;

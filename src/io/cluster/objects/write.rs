@@ -4,16 +4,18 @@ use std::fmt;
 
 use bytes::Bytes;
 use http::Method;
-use pleach_domain::object::ObjectId;
+use pleach_model::object::ObjectId;
 
 use serde_json::{Value, json};
 
 use super::brief;
-use crate::io::cluster::classify::Verb;
-use crate::io::cluster::path::with_query;
-use crate::io::cluster::status::Status;
-use crate::io::cluster::transport::{About, Call, JSON, Reply};
-use crate::io::cluster::{ApiError, Class, Cluster, ClusterError, ResourcePath};
+use crate::io::cluster::{
+    ApiError, Class, Cluster, ClusterError, ResourcePath,
+    classify::Verb,
+    path::with_query,
+    status::Status,
+    transport::{About, Call, JSON, Reply},
+};
 
 /// Media type of an apply. JSON is valid YAML, and avoids plain scalars such as `n` that YAML reads
 /// as a boolean.
@@ -132,7 +134,7 @@ pub struct DeleteOptions<'a> {
     pub dry_run: bool,
 }
 
-pub use pleach_domain::plan::Propagation;
+pub use pleach_planner::plan::Propagation;
 
 /// Result of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq)]

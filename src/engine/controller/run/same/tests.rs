@@ -1,6 +1,6 @@
 //! Each field that affects a run, changed separately.
 
-use pleach_domain::config::MemoryTree;
+use pleach_model::tree::MemoryTree;
 
 use super::*;
 use crate::engine::load::read_each;

@@ -1,0 +1,56 @@
+//! Contents of an environment file that do not need its bundles, which can be gone.
+
+use semver::Version;
+
+use super::Outline;
+use super::environment::{self, release_name};
+use super::resolve::endings::moved_from;
+use super::resolve::repository;
+use pleach_model::finding::Finding;
+use pleach_model::object::yaml::Node;
+use pleach_model::tree::FileTree;
+
+/// Reads an environment file and the files that it extends, but not the bundles of its releases.
+/// Fails with every error found.
+pub fn outline(
+    tree: &dyn FileTree,
+    environment: &str,
+    pleach_version: &Version,
+) -> Result<Outline, Vec<Finding>> {
+    let mut findings = Vec::new();
+    let repository = repository(tree, pleach_version, &mut findings);
+    let merged = environment::read(tree, environment, &mut findings);
+    match (repository, merged) {
+        (Some(repository), Some(mut merged)) if !findings.iter().any(Finding::is_error) => {
+            let releases = merged.environment.releases.take().unwrap_or_default();
+            let nodes = merged.node.get("releases").map_or(&[][..], Node::items);
+            let releases = releases
+                .iter()
+                .zip(nodes)
+                .filter_map(|(release, node)| {
+                    Some((release_name(node)?.to_owned(), moved_from(release)))
+                })
+                .collect();
+            let consent = merged.environment.consent.take().unwrap_or_default();
+            let store = merged.store(&mut findings);
+            let mut environment = merged.into_resolved(environment, store, consent, Vec::new());
+            environment.repository = repository;
+            environment.findings = findings;
+            Ok(Outline {
+                environment,
+                releases,
+            })
+        }
+        _ => Err(findings),
+    }
+}
+
+/// Reads the id of the repository, which is all that is needed after an environment was removed.
+/// Fails with every error found.
+pub fn repository_id(
+    tree: &dyn FileTree,
+    pleach_version: &Version,
+) -> Result<String, Vec<Finding>> {
+    let mut findings = Vec::new();
+    repository(tree, pleach_version, &mut findings).ok_or(findings)
+}

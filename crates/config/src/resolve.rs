@@ -1,0 +1,583 @@
+//! Resolution of files into a [`ResolvedEnvironment`].
+
+mod depends_on;
+pub(super) mod endings;
+mod partly;
+mod patches;
+mod rules;
+mod secrets;
+mod sequence;
+mod store;
+mod version_from;
+
+use std::collections::BTreeMap;
+
+use jiff::SignedDuration;
+use semver::{Prerelease, Version};
+
+use super::bundle::{self, Source};
+use super::decode::decode;
+use super::environment::{Merged, release_name};
+use super::read_file::read_own;
+use super::{ClusterRef, ResolvedEnvironment, ResolvedRelease};
+use crate::values::{Layer, Values};
+pub use partly::{BrokenRelease, PartialEnvironment, resolve_partly};
+use partly::{Findings, read};
+use patches::patches;
+use pleach_fields::ignore::{FieldPattern, IgnoreRule};
+use pleach_formats::policy::{Consent, ConsentAction, Propagation, RuntimeObject};
+use pleach_formats::sync;
+use pleach_formats::versions::VersionPolicy;
+use pleach_formats::{file, sync::SyncPolicy};
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{Origin, ReleaseName, Selector, yaml::Node};
+use pleach_model::suggest::did_you_mean;
+use pleach_model::tree::FileTree;
+use pleach_state::inventory::Store;
+
+/// Default for how long a pod can report that it cannot start before its wait fails.
+const FAIL_FAST: SignedDuration = SignedDuration::from_mins(2);
+/// Default deadline of each wait.
+const TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
+
+/// Maximum length of a field manager. The API server allows 128 characters. The rest is reserved
+/// for suffixes.
+const LONGEST_MANAGER: usize = 100;
+
+/// Kinds that point at a Service.
+const REGISTRATIONS: [&str; 4] = [
+    "APIService",
+    "CustomResourceDefinition",
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+];
+
+/// Refuses `service` in a selector for kinds that do not point at a Service.
+fn check_service(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
+    let points = target.kind == "*" || REGISTRATIONS.contains(&target.kind.as_str());
+    if target.service.is_some() && !points {
+        let message = format!("no {} points at a Service", target.kind);
+        findings.push(
+            Finding::error(Kind::Repository, "invalid-value", message)
+                .at(node.origin())
+                .hint("name it with `name`"),
+        );
+    }
+}
+
+/// Reads an environment with everything that it refers to.
+///
+/// Fails with every error found, sorted by file and line, never with an empty list. The list also
+/// contains notes and warnings. Values that a schema refuses are reported when their release is
+/// rendered, together with its other errors.
+pub fn resolve(
+    tree: &dyn FileTree,
+    environment: &str,
+    pleach_version: &Version,
+) -> Result<ResolvedEnvironment, Vec<Finding>> {
+    let (resolved, findings) = read(tree, environment, pleach_version);
+    let findings = findings.all();
+    match resolved {
+        Some(mut resolved) if !findings.iter().any(Finding::is_error) => {
+            resolved.findings = findings;
+            Ok(resolved)
+        }
+        _ => Err(findings),
+    }
+}
+
+/// Reads the repository's id from `pleach.yaml`.
+pub(super) fn repository(
+    tree: &dyn FileTree,
+    pleach_version: &Version,
+    findings: &mut Vec<Finding>,
+) -> Option<String> {
+    let before = findings.len();
+    let Some(node) = read_own(tree, "pleach.yaml", "Repository", findings) else {
+        if let Some(finding) = findings.get_mut(before)
+            && finding.code == "missing-file"
+        {
+            "this is no repository of pleach: pleach.yaml is missing"
+                .clone_into(&mut finding.message);
+            finding.hint = Some("`pleach init` writes one".to_owned());
+        }
+        return None;
+    };
+    let repository: file::Repository = decode(&node, findings)?;
+    let place = |key: &str| Origin::new("pleach.yaml", node.entry(key).map_or(0, |e| e.line));
+    if repository.id.is_empty() || repository.id.contains(char::is_whitespace) {
+        findings.push(
+            Finding::error(
+                Kind::Repository,
+                "invalid-value",
+                "`id` is a name without blanks",
+            )
+            .at(place("id")),
+        );
+    }
+    if let Some(file::Range(range)) = &repository.requires {
+        // A pre-release of 0.2.0 counts as 0.2.0.
+        let release = Version {
+            pre: Prerelease::EMPTY,
+            ..pleach_version.clone()
+        };
+        if !range.matches(&release) {
+            findings.push(
+                Finding::error(
+                    Kind::Repository,
+                    "requires",
+                    format!("this repository requires pleach {range}, this is {pleach_version}"),
+                )
+                .at(place("requires"))
+                .hint("install a version of pleach within that range"),
+            );
+        }
+    }
+    Some(repository.id)
+}
+
+/// Checks a release name. Environment and release form the field manager.
+fn check_release_name(name: &ReleaseName, place: &Origin, findings: &mut Vec<Finding>) {
+    check_label("release", &name.release, Some(place), findings);
+    let manager = name.field_manager();
+    if manager.len() > LONGEST_MANAGER {
+        let message = format!(
+            "`{manager}` is longer than {LONGEST_MANAGER} characters: it is the field manager of the release"
+        );
+        findings.push(
+            Finding::error(Kind::Repository, "invalid-name", message)
+                .at(place.clone())
+                .hint("shorten the name of the environment or of the release"),
+        );
+    }
+}
+
+/// Checks the name of an environment or release, which must be a DNS label.
+fn check_label(what: &str, name: &str, place: Option<&Origin>, findings: &mut Vec<Finding>) {
+    let valid = (1..=63).contains(&name.len())
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-');
+    if !valid {
+        let article = if what.starts_with(['a', 'e', 'i', 'o', 'u']) {
+            "an"
+        } else {
+            "a"
+        };
+        let mut finding = Finding::error(
+            Kind::Repository,
+            "invalid-name",
+            format!("`{name}` cannot be the name of {article} {what}"),
+        )
+        .hint("a DNS label: lower-case letters, digits and -, at most 63 characters");
+        finding.place = place.cloned();
+        findings.push(finding);
+    }
+}
+
+impl Merged {
+    /// Resolves all releases. Omits those with errors.
+    fn resolve(
+        mut self,
+        tree: &dyn FileTree,
+        name: &str,
+        findings: &mut Findings,
+    ) -> ResolvedEnvironment {
+        let mut releases = self.environment.releases.take().unwrap_or_default();
+        let store = self.store(&mut findings.shared);
+        let sync = self.environment.sync.take();
+        let sync = sync::resolve(sync, &self.node, &mut findings.shared);
+        let nodes = self.node.get("releases").map_or(&[][..], Node::items);
+        version_from::follow(&mut releases, nodes, findings);
+        depends_on::check(&releases, nodes, findings);
+        let mut resolved = Vec::new();
+        let mut places: BTreeMap<String, (Origin, bool)> = BTreeMap::new();
+        for (release, node) in releases.into_iter().zip(nodes) {
+            let place = node.origin();
+            let Some(release_name) = release_name(node) else {
+                findings.shared.push(
+                    Finding::error(
+                        Kind::Repository,
+                        "missing-field",
+                        "a release needs `bundle`",
+                    )
+                    .at(place),
+                );
+                continue;
+            };
+            if let Some((first, _)) = places.get(release_name) {
+                findings.shared.push(
+                    Finding::error(
+                        Kind::Repository,
+                        "duplicate-release",
+                        format!("a second release `{release_name}`; the first is at {first}"),
+                    )
+                    .at(place)
+                    .hint("give one of them another `name`"),
+                );
+                continue;
+            }
+            let versioned = release.version.is_some();
+            places.insert(release_name.to_owned(), (place, versioned));
+            if let Some(former) = endings::moved_from(&release) {
+                findings.moves.insert(release_name.to_owned(), former);
+            }
+            let own = findings.of(Some(release_name));
+            resolved.extend(self.release(tree, name, &store, &release, node, own));
+        }
+        let consent = self.environment.consent.take().unwrap_or_default();
+        self.check_consent(&consent, &places, findings);
+        ResolvedEnvironment {
+            sync,
+            ..self.into_resolved(name, store, consent, resolved)
+        }
+    }
+
+    /// Returns the storage location of records.
+    pub(super) fn store(&mut self, findings: &mut Vec<Finding>) -> Store {
+        store::resolve(self.environment.state.take(), &self.node, findings)
+    }
+
+    /// Builds the resolved environment from the file and its resolved releases.
+    pub(super) fn into_resolved(
+        mut self,
+        name: &str,
+        store: Store,
+        consent: Vec<Consent>,
+        releases: Vec<ResolvedRelease>,
+    ) -> ResolvedEnvironment {
+        let cluster = self.environment.cluster.take();
+        ResolvedEnvironment {
+            repository: String::new(),
+            name: name.to_owned(),
+            origin: self.node.origin(),
+            cluster: cluster.map_or_else(ClusterRef::default, |cluster| ClusterRef {
+                context: cluster.context,
+                id: cluster.id,
+                kubernetes: cluster.kubernetes.map(String::from),
+            }),
+            store,
+            sync: SyncPolicy::default(),
+            prune: self.environment.prune.take().unwrap_or_default(),
+            protect: self.environment.protect.take().unwrap_or_default(),
+            consent,
+            releases,
+            findings: Vec::new(),
+        }
+    }
+
+    fn release(
+        &self,
+        tree: &dyn FileTree,
+        environment: &str,
+        store: &Store,
+        release: &file::Release,
+        node: &Node,
+        findings: &mut Vec<Finding>,
+    ) -> Option<ResolvedRelease> {
+        let place = |key: &str| {
+            node.entry(key).map_or_else(
+                || node.origin(),
+                |entry| Origin::new(&*entry.value.file, entry.line),
+            )
+        };
+        let name = ReleaseName {
+            environment: environment.to_owned(),
+            release: release_name(node)?.to_owned(),
+        };
+        check_release_name(&name, &place("name"), findings);
+        if let Some(namespace) = &release.namespace {
+            check_label("namespace", namespace, Some(&place("namespace")), findings);
+        }
+        let Some(bundle) = &release.bundle else {
+            findings.push(
+                Finding::error(
+                    Kind::Repository,
+                    "missing-field",
+                    format!("release `{}` needs `bundle`", name.release),
+                )
+                .at(node.origin()),
+            );
+            return None;
+        };
+        let found = bundle::find(tree, bundle, &place("bundle"), findings)?;
+        let pin = if release.version_from.is_some() {
+            // The reason why it is unknown was reported already.
+            release.version.as_ref()?;
+            "versionFrom"
+        } else {
+            "version"
+        };
+        let source = found.version(tree, release.version.as_deref(), &place(pin), findings)?;
+        let mut patches = patches(
+            source.body.patches.as_deref().unwrap_or_default(),
+            &source.node,
+            findings,
+        );
+        patches.extend(self::patches(
+            release.patches.as_deref().unwrap_or_default(),
+            node,
+            findings,
+        ));
+        let runtime_objects = runtime_objects(&source, findings);
+        let secret_fields = secrets::secret_fields(&source, findings);
+        let sequence = sequence::sequence(&source, &secret_fields, findings);
+        let block_uninstall = endings::block_uninstall(&source, findings);
+        let moved_from = endings::origin(release, &name, &place("movedFrom"), findings);
+        let mut layers = source.layers();
+        let declared = Values::merge(&layers).merged;
+        layers.extend(self.layers(&name.release));
+        let values = Values::merge(&layers);
+        let schema = source.schema.as_ref();
+        let refused = schema.map_or_else(Vec::new, |schema| schema.check(&values, &node.origin()));
+        Some(ResolvedRelease {
+            store: store.clone(),
+            origin: node.origin(),
+            bundle: bundle.clone(),
+            version: release.version.clone(),
+            version_from: release.version_from.clone(),
+            bundle_folder: found.folder.clone(),
+            folder: source.folder,
+            files: source.files,
+            namespace: release.namespace.clone(),
+            create_namespace: release.create_namespace.unwrap_or(true),
+            restart_on_config_change: release.restart_on_config_change.unwrap_or(false),
+            values,
+            declared,
+            refused,
+            patches,
+            secret_fields,
+            ignore: ignore_rules(
+                release.ignore.as_deref().unwrap_or_default(),
+                node,
+                findings,
+            ),
+            adopt: release.adopt.clone().unwrap_or_default(),
+            timeout: release.timeout.map_or(TIMEOUT, |timeout| timeout.0),
+            fail_fast: release.fail_fast.map_or(Some(FAIL_FAST), |limit| limit.0),
+            runtime_objects,
+            depends_on: depends_on::resolve(release, node, findings),
+            moved_from,
+            block_uninstall,
+            versions: VersionPolicy {
+                upgrades_from: source.body.upgrades_from.map(|range| range.0),
+                kubernetes: source.body.kubernetes.map(|range| range.0),
+                direction: source.body.direction,
+                known: found.known(tree),
+                rollback: release.rollback.clone(),
+            },
+            sequence,
+            name,
+        })
+    }
+
+    /// Checks that each consent names its subject: object or count, and versions.
+    fn check_consent(
+        &self,
+        consent: &[Consent],
+        releases: &BTreeMap<String, (Origin, bool)>,
+        findings: &mut Findings,
+    ) {
+        let nodes = self.node.get("consent").map_or(&[][..], Node::items);
+        let ends = |release: &str| {
+            consent.iter().any(|consent| {
+                consent.action == ConsentAction::Uninstall && consent.release == release
+            })
+        };
+        for (consent, node) in consent.iter().zip(nodes) {
+            let known = releases.get_key_value(&consent.release);
+            let findings = findings.of(known.map(|(name, _)| name.as_str()));
+            let mut missing = Vec::new();
+            match consent.action {
+                ConsentAction::Delete => {
+                    missing.extend(consent.kind.is_none().then_some("kind"));
+                    missing.extend(consent.name.is_none().then_some("name"));
+                }
+                ConsentAction::Prune => missing.extend(consent.count.is_none().then_some("count")),
+                ConsentAction::Recreate => {
+                    missing.extend(consent.kind.is_none().then_some("kind"));
+                    missing.extend(consent.name.is_none().then_some("name"));
+                    findings.extend(check_propagation(consent, node));
+                }
+                ConsentAction::Override => {
+                    missing.extend(consent.check.is_none().then_some("check"));
+                    missing.extend(consent.reason.is_none().then_some("reason"));
+                }
+                // A consent to uninstall is bound to the release alone, and ends with it.
+                ConsentAction::Uninstall => {}
+            }
+            let ends = ends(&consent.release);
+            match releases.get(&consent.release) {
+                // The revision of a bundle without versions is not known in advance.
+                Some((_, false)) => {}
+                // A removal has no target version. A release that git no longer contains waits for
+                // such a consent.
+                Some((_, true)) | None if ends => {}
+                Some((_, true)) => {
+                    // A check can also block the first version.
+                    let is_check = consent.action == ConsentAction::Override;
+                    missing.extend((consent.from.is_none() && !is_check).then_some("from"));
+                    // A consent with `from` but without `to` is for the removal of the release, as
+                    // the hint of `uninstall` shows.
+                    let is_of_end = consent.from.is_some()
+                        && matches!(
+                            consent.action,
+                            ConsentAction::Delete | ConsentAction::Override
+                        );
+                    missing.extend((consent.to.is_none() && !is_of_end).then_some("to"));
+                }
+                None => {
+                    let names: Vec<&String> = releases.keys().collect();
+                    let mut finding = Finding::warning(
+                        Kind::Repository,
+                        "unused-consent",
+                        format!(
+                            "consent for release `{}`, which the environment does not have",
+                            consent.release
+                        ),
+                    )
+                    .at(node.origin());
+                    finding.hint = did_you_mean(&consent.release, &names);
+                    findings.push(finding);
+                }
+            }
+            for field in missing {
+                findings.push(
+                    Finding::error(
+                        Kind::Repository,
+                        "missing-field",
+                        format!("`{field}` is required: a consent is bound to what it is for"),
+                    )
+                    .at(node.origin()),
+                );
+            }
+        }
+    }
+}
+
+impl Source {
+    /// Returns the lowest layers of values.
+    pub(super) fn layers(&self) -> Vec<Layer> {
+        let names = ["bundle", "version"];
+        self.values
+            .iter()
+            .zip(names)
+            .filter_map(|(values, name)| {
+                Some(Layer {
+                    name: name.to_owned(),
+                    node: values.clone()?,
+                })
+            })
+            .collect()
+    }
+}
+
+/// Checks the propagation of a consent. It is required for a `StatefulSet`, which stores data. No
+/// other kind adopts orphaned pods.
+fn check_propagation(consent: &Consent, node: &Node) -> Option<Finding> {
+    let is_stateful = consent.kind.as_deref() == Some("StatefulSet");
+    let message = match consent.propagation {
+        None if is_stateful => {
+            "a consent to recreate a StatefulSet says what becomes of its pods: `propagation: Orphan` keeps them"
+        }
+        Some(Propagation::Orphan) if !is_stateful => {
+            "`propagation: Orphan` is only for StatefulSets: nothing else adopts what is left behind"
+        }
+        _ => return None,
+    };
+    Some(Finding::error(Kind::Repository, "invalid-value", message).at(node.origin()))
+}
+
+/// Resolves the ignore rules: fields that are left to other managers.
+fn ignore_rules(
+    rules: &[file::Ignore],
+    node: &Node,
+    findings: &mut Vec<Finding>,
+) -> Vec<IgnoreRule> {
+    let nodes = node.get("ignore").map_or(&[][..], Node::items);
+    let mut resolved = Vec::new();
+    for (rule, node) in rules.iter().zip(nodes) {
+        let mut fields = Vec::new();
+        if rule.fields.is_empty() {
+            findings.push(
+                Finding::error(
+                    Kind::Repository,
+                    "missing-field",
+                    "an ignore rule needs `fields`",
+                )
+                .at(node.origin()),
+            );
+        }
+        let places = node.get("fields").map_or(&[][..], Node::items);
+        for (text, place) in rule.fields.iter().zip(places) {
+            let invalid = |message: String| {
+                Finding::error(Kind::Repository, "invalid-value", message).at(place.origin())
+            };
+            match text.parse::<FieldPattern>() {
+                Ok(field) => match field.reserved() {
+                    Some(why) => {
+                        findings.push(invalid(format!("`{text}` cannot be ignored: {why}")));
+                    }
+                    None => fields.push(field),
+                },
+                Err(error) => findings.push(invalid(error.to_string())),
+            }
+        }
+        resolved.push(IgnoreRule {
+            target: Selector {
+                kind: rule.kind.clone(),
+                group: rule.group.clone(),
+                name: rule.name.clone(),
+                namespace: rule.namespace.clone(),
+                labels: rule.labels.clone().unwrap_or_default(),
+                service: None,
+            },
+            fields,
+            origin: node.origin(),
+        });
+    }
+    resolved
+}
+
+/// Resolves the runtime objects. Each must be found by name or Service, and its group must be
+/// known.
+fn runtime_objects(source: &Source, findings: &mut Vec<Finding>) -> Vec<RuntimeObject> {
+    let objects = source.body.runtime_objects.clone().unwrap_or_default();
+    let nodes = source
+        .node
+        .get("runtimeObjects")
+        .map_or(&[][..], Node::items);
+    for (object, node) in objects.iter().zip(nodes) {
+        let mut error = |message: String, hint: &str| {
+            findings.push(
+                Finding::error(Kind::Repository, "invalid-value", message)
+                    .at(node.origin())
+                    .hint(hint),
+            );
+        };
+        if object.name.is_some() == object.service.is_some() {
+            error(
+                format!("run-time {} needs either `name` or `service`", object.kind),
+                "`service` is the Service that it points at",
+            );
+        }
+        if object.service.is_some() && !REGISTRATIONS.contains(&object.kind.as_str()) {
+            error(
+                format!("no {} points at a Service", object.kind),
+                "name it with `name`",
+            );
+        }
+        if object.group_kind().is_none() {
+            error(
+                format!("the group of {} is not known", object.kind),
+                "say it with `group`",
+            );
+        }
+    }
+    objects
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! Resolution of patches in bundles and releases.
+
+use serde_json::Value;
+
+use super::check_service;
+use crate::{Patch, PatchChange};
+use pleach_formats::file::{self, JsonOperation};
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::yaml::{Node, parse_documents};
+
+/// Resolves patches with their locations. Each contains exactly one kind of change.
+pub(super) fn patches(
+    patches: &[file::Patch],
+    node: &Node,
+    findings: &mut Vec<Finding>,
+) -> Vec<Patch> {
+    let nodes = node.get("patches").map_or(&[][..], Node::items);
+    let mut resolved = Vec::new();
+    for (patch, node) in patches.iter().zip(nodes) {
+        check_service(&patch.target, node, findings);
+        match change(patch, node) {
+            Ok(change) => resolved.push(Patch {
+                target: patch.target.clone(),
+                change,
+                origin: node.origin(),
+            }),
+            Err(finding) => findings.push(*finding),
+        }
+    }
+    resolved
+}
+
+fn change(patch: &file::Patch, node: &Node) -> Result<PatchChange, Box<Finding>> {
+    match (&patch.json, &patch.merge, &patch.patch) {
+        (Some(operations), None, None) => Ok(json(operations)),
+        (None, Some(merge), None) if merge.is_object() => Ok(PatchChange::Merge(merge.clone())),
+        (None, Some(_), None) => {
+            let message = "`merge` is a map: what it holds is merged into the object";
+            let finding = Finding::error(Kind::Repository, "wrong-type", message);
+            Err(Box::new(finding.at(node.origin())))
+        }
+        (None, None, Some(text)) => {
+            let place = node.get("patch").unwrap_or(node);
+            written(text, place)
+        }
+        _ => {
+            let message = "a patch has exactly one of `json`, `merge` and `patch`";
+            Err(invalid(node, message))
+        }
+    }
+}
+
+fn json(operations: &[JsonOperation]) -> PatchChange {
+    let operations = operations.iter().map(|operation| operation.0.clone());
+    PatchChange::Json(json_patch::Patch(operations.collect()))
+}
+
+fn invalid(node: &Node, message: impl Into<String>) -> Box<Finding> {
+    let finding = Finding::error(Kind::Repository, "invalid-value", message);
+    Box::new(finding.at(node.origin()))
+}
+
+/// Parses a patch in kustomize's syntax: a text with a list of operations, or with a strategic
+/// merge patch.
+fn written(text: &str, node: &Node) -> Result<PatchChange, Box<Finding>> {
+    let documents = parse_documents(text).map_err(|errors| {
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        invalid(node, format!("`patch` is no YAML: {}", errors.join("; ")))
+    })?;
+    let mut documents = documents.into_iter().map(|document| document.value);
+    match (documents.next(), documents.next()) {
+        (Some(Value::Array(operations)), None) => operations
+            .into_iter()
+            .enumerate()
+            .map(|(index, operation)| {
+                let why = |why: String| {
+                    invalid(node, format!("operation {index} of `patch` is none: {why}"))
+                };
+                if !operation.is_object() {
+                    return Err(why("it is no map".to_owned()));
+                }
+                serde_json::from_value(operation).map_err(|error| why(error.to_string()))
+            })
+            .collect::<Result<Vec<JsonOperation>, _>>()
+            .map(|operations| json(&operations)),
+        (Some(mut change @ Value::Object(_)), None) => {
+            check_directives(&change, node)?;
+            leave_identity(&mut change);
+            Ok(PatchChange::Strategic(change))
+        }
+        (_, None) => Err(invalid(
+            node,
+            "`patch` holds neither a list of operations nor a map",
+        )),
+        (_, Some(_)) => Err(invalid(node, "`patch` holds more than one document")
+            .hint("write a patch for each of them")
+            .into()),
+    }
+}
+
+/// Removes the identity from a patch: `target` selects the object, so these fields must not change
+/// it.
+fn leave_identity(change: &mut Value) {
+    if let Value::Object(fields) = change {
+        fields.shift_remove("apiVersion");
+        fields.shift_remove("kind");
+        if let Some(Value::Object(metadata)) = fields.get_mut("metadata") {
+            metadata.shift_remove("name");
+            metadata.shift_remove("namespace");
+        }
+    }
+}
+
+/// Refuses unknown merge directives. Keys that start with `$` are directives, not fields.
+fn check_directives(change: &Value, node: &Node) -> Result<(), Box<Finding>> {
+    match change {
+        Value::Object(fields) => {
+            for (key, below) in fields {
+                let is_known = match key.split('/').next().unwrap_or_default() {
+                    "$patch" => matches!(below.as_str(), Some("replace" | "merge" | "delete")),
+                    "$retainKeys" => below.is_array(),
+                    "$deleteFromPrimitiveList" | "$setElementOrder" => {
+                        let field = key.split_once('/').map(|(_, field)| field);
+                        below.is_array() && field.is_some_and(|field| !field.is_empty())
+                    }
+                    directive => !directive.starts_with('$'),
+                };
+                if !is_known {
+                    let message = format!("`{key}` of `patch` does not say how to merge");
+                    return Err(invalid(node, message));
+                }
+                check_directives(below, node)?;
+            }
+            Ok(())
+        }
+        Value::Array(items) => items.iter().try_for_each(|one| check_directives(one, node)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,345 @@
+//! Resolution of a bundle's overlays, gates, migrations, moves and stages.
+
+mod gates;
+mod moves;
+
+mod declared;
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{Source, check_service, rules};
+use declared::Declared;
+use pleach_formats::gate;
+use pleach_formats::{
+    file::{Migration, Overlay},
+    policy::SecretRule,
+    sequence::{MigrationRule, OverlayRule, Sequence, StageRule},
+};
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{NonSecret, SecretField, Selector, annotations, labels, yaml::Node};
+use pleach_model::order::StageName;
+use pleach_model::suggest::did_you_mean;
+use pleach_state::inventory::STATE_NAMESPACE;
+
+/// API group of pleach's own state objects.
+const OWN_GROUP: &str = "pleach.dev";
+
+/// Resolves the sequence of a bundle. Overlays of its secret fields are refused, because the
+/// journal would contain the original values.
+pub(super) fn sequence(
+    source: &Source,
+    secret: &[SecretRule],
+    findings: &mut Vec<Finding>,
+) -> Sequence {
+    let nodes = |key: &str| source.node.get(key).map_or(&[][..], Node::items);
+    let stages = source.body.stages.as_deref().unwrap_or_default();
+    let overlays = source.body.overlays.as_deref().unwrap_or_default();
+    let declared = Declared::read(source, stages, nodes("stages"), findings);
+    let stages = declared.placed(findings);
+    let mut names = BTreeSet::new();
+    let overlays: Vec<OverlayRule> = overlays
+        .iter()
+        .zip(nodes("overlays"))
+        .filter_map(|(overlay, node)| {
+            let before = findings.len();
+            if !names.insert(&overlay.name) {
+                let message = format!("a second overlay `{}`", overlay.name);
+                findings.push(invalid(node, message).hint("give one of them another name"));
+            }
+            let rule = overlay_rule(overlay, node, &stages, findings);
+            check_secrets(&rule, node, secret, findings);
+            (findings.len() == before).then_some(rule)
+        })
+        .collect();
+    let migrations = source.body.migrate.as_deref().unwrap_or_default();
+    let migrations = migrations
+        .iter()
+        .zip(nodes("migrate"))
+        .map(|(migration, node)| migration_rule(migration, node, findings))
+        .collect();
+    let declared = source.body.gates.as_deref().unwrap_or_default();
+    let gates = gates::gates(declared, nodes("gates"), &stages, findings);
+    let declared = source.body.moves.as_deref().unwrap_or_default();
+    let moves = moves::moves(declared, nodes("moves"), findings);
+    Sequence {
+        overlays,
+        stages,
+        gates,
+        moves,
+        migrations: without_doubles(migrations, findings),
+        checks: rules::checks(source, secret, findings),
+        readiness: rules::readiness(source, findings),
+    }
+}
+
+fn migration_rule(
+    migration: &Migration,
+    node: &Node,
+    findings: &mut Vec<Finding>,
+) -> MigrationRule {
+    let Migration { crd, from, to } = migration;
+    if !crd.contains('.') {
+        findings.push(
+            invalid(
+                node,
+                format!("`crd: {crd}` is not the name of a definition"),
+            )
+            .hint("the plural and the group, such as gears.example.org"),
+        );
+    }
+    if from == to {
+        findings.push(invalid(node, format!("`from` and `to` are both {to}")));
+    }
+    MigrationRule {
+        crd: crd.clone(),
+        from: from.clone(),
+        to: to.clone(),
+        origin: node.origin(),
+    }
+}
+
+/// Refuses conflicting migrations. All objects of a CRD are stored in one version, so all its
+/// migrations must have the same target.
+fn without_doubles(rules: Vec<MigrationRule>, findings: &mut Vec<Finding>) -> Vec<MigrationRule> {
+    let mut kept: Vec<MigrationRule> = Vec::new();
+    for rule in rules {
+        let error = |message: String| {
+            Finding::error(Kind::Repository, "invalid-value", message).at(rule.origin.clone())
+        };
+        let mut others = kept.iter().filter(|other| other.crd == rule.crd);
+        if let Some(other) = others.clone().find(|other| other.to != rule.to) {
+            findings.push(error(format!(
+                "{} is migrated to {} and to {}",
+                rule.crd, other.to, rule.to
+            )));
+        } else if others.any(|other| other.from == rule.from) {
+            findings.push(error(format!(
+                "a second migration of {} from {}",
+                rule.crd, rule.from
+            )));
+        } else {
+            kept.push(rule);
+        }
+    }
+    kept
+}
+
+fn invalid(node: &Node, message: impl Into<String>) -> Finding {
+    Finding::error(Kind::Repository, "invalid-value", message).at(node.origin())
+}
+
+fn overlay_rule(
+    overlay: &Overlay,
+    node: &Node,
+    stages: &[StageRule],
+    findings: &mut Vec<Finding>,
+) -> OverlayRule {
+    check_name("an overlay", &overlay.name, node, findings);
+    check_target(&overlay.target, node, findings);
+    if overlay
+        .target
+        .group_kind()
+        .is_some_and(|kind| kind.is("", "Secret"))
+    {
+        findings.push(
+            invalid(node, "a Secret cannot be changed for a while")
+                .hint("what was there before is written down, and a Secret must not be"),
+        );
+    }
+    check_patch(&overlay.patch, node, findings);
+    let names = (overlay.from.as_deref(), overlay.until.as_deref());
+    let why = "nothing is deleted while objects are not as they will stay";
+    let (from, until) = lasts(names, stages, node, why, findings);
+    OverlayRule {
+        name: overlay.name.clone(),
+        target: overlay.target.clone(),
+        patch: NonSecret(overlay.patch.clone()),
+        from,
+        until,
+        origin: node.origin(),
+    }
+}
+
+pub(super) fn check_name(what: &str, name: &str, node: &Node, findings: &mut Vec<Finding>) {
+    let valid = (1..=63).contains(&name.len())
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    if !valid {
+        findings.push(
+            Finding::error(
+                Kind::Repository,
+                "invalid-name",
+                format!("`{name}` cannot be the name of {what}"),
+            )
+            .at(node.origin())
+            .hint("lower-case letters, digits and -, at most 63 characters"),
+        );
+    }
+}
+
+fn check_target(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
+    if target.kind == "*" || target.group_kind().is_none() {
+        let message = format!("the group of {} is not known", target.kind);
+        findings.push(invalid(node, message).hint("name one kind, with `group`"));
+    }
+    if target
+        .group_kind()
+        .is_some_and(|kind| kind.group == OWN_GROUP)
+    {
+        let message = format!(
+            "{} holds records of pleach, which are not changed",
+            target.kind
+        );
+        findings.push(invalid(node, message));
+    }
+    if target
+        .group_kind()
+        .is_some_and(|kind| gate::is_admission(&kind))
+    {
+        let message = format!(
+            "{} decides what others may write, and is not changed for a while",
+            target.kind
+        );
+        findings.push(
+            invalid(node, message)
+                .hint("change its manifest; `gates` refuse writes while a change lasts"),
+        );
+    }
+    if target.namespace.as_deref() == Some(STATE_NAMESPACE) {
+        let message =
+            format!("namespace {STATE_NAMESPACE} holds state of pleach, which is not changed");
+        findings.push(invalid(node, message));
+    }
+    check_service(target, node, findings);
+}
+
+/// Checks an overlay's patch. It can change spec, labels and annotations, but not identity and
+/// owners of the object.
+fn check_patch(patch: &Value, node: &Node, findings: &mut Vec<Finding>) {
+    let Some(map) = patch.as_object().filter(|map| !map.is_empty()) else {
+        findings.push(invalid(node, "`patch` is a map with at least one field"));
+        return;
+    };
+    for key in map.keys() {
+        if matches!(key.as_str(), "apiVersion" | "kind" | "status") {
+            findings.push(invalid(node, format!("`patch.{key}` cannot be changed")));
+        }
+    }
+    let metadata = map.get("metadata");
+    if metadata.is_some_and(|metadata| !metadata.is_object()) {
+        findings.push(invalid(node, "`patch.metadata` is a map"));
+    }
+    for (key, below) in metadata.and_then(Value::as_object).into_iter().flatten() {
+        if !below.is_object() {
+            findings.push(invalid(node, format!("`patch.metadata.{key}` is a map")));
+        }
+        if !matches!(key.as_str(), "labels" | "annotations") {
+            findings.push(invalid(
+                node,
+                format!("`patch.metadata.{key}` cannot be changed"),
+            ));
+        }
+        for name in below.as_object().into_iter().flat_map(|map| map.keys()) {
+            let ours = name.starts_with("pleach.dev/") || name == labels::PART_OF;
+            if ours || name == annotations::LAST_APPLIED {
+                findings.push(invalid(
+                    node,
+                    format!("`{name}` is not changed for a while"),
+                ));
+            }
+        }
+    }
+}
+
+fn check_secrets(
+    rule: &OverlayRule,
+    node: &Node,
+    secret: &[SecretRule],
+    findings: &mut Vec<Finding>,
+) {
+    let same_kind = |other: &Selector| {
+        other.kind == "*"
+            || other.kind == rule.target.kind
+                && other.group.as_ref().is_none_or(|group| {
+                    rule.target
+                        .group_kind()
+                        .is_some_and(|kind| kind.group == *group)
+                })
+    };
+    let fields: Vec<&SecretField> = secret
+        .iter()
+        .filter(|one| same_kind(&one.target))
+        .flat_map(|one| &one.fields)
+        .collect();
+    for field in fields.iter().filter(|field| field.meets(&rule.patch.0)) {
+        let message = format!("the patch changes {field}, which is secret");
+        findings.push(
+            invalid(node, message)
+                .hint("what was there before is written down, and a secret must not be"),
+        );
+    }
+}
+
+/// Resolves the stages in which a temporary change starts and ends. `why` explains in errors why it
+/// cannot last longer.
+fn lasts(
+    (from, until): (Option<&str>, Option<&str>),
+    stages: &[StageRule],
+    node: &Node,
+    why: &str,
+    findings: &mut Vec<Finding>,
+) -> (StageName, StageName) {
+    let mut stage = |name: Option<&str>, default: StageName| match name {
+        None => default,
+        Some(name) => find(name, stages, node, findings).unwrap_or(default),
+    };
+    let from = stage(from, StageName::Gates);
+    let until = stage(until, StageName::Ungate);
+    if from > until {
+        let message = format!("`from: {from}` comes after `until: {until}`");
+        findings.push(invalid(node, message));
+    }
+    if until > StageName::Ungate {
+        let message = format!("`until: {until}`: it ends with `ungate` at the latest");
+        findings.push(invalid(node, message).hint(why));
+    }
+    (from, until)
+}
+
+/// Finds a stage by name: a standard one, or one that the bundle declares.
+fn find(
+    name: &str,
+    declared: &[StageRule],
+    node: &Node,
+    findings: &mut Vec<Finding>,
+) -> Option<StageName> {
+    let own = declared.iter().map(|rule| &rule.stage);
+    let found = StageName::standard(name).or_else(|| {
+        let mut own = own.clone();
+        own.find(|stage| stage.as_str() == name).cloned()
+    });
+    if found.is_none() {
+        let known: Vec<&str> = StageName::STANDARD
+            .iter()
+            .chain(own)
+            .map(StageName::as_str)
+            .collect();
+        findings.push(unknown_stage(name, &known, node));
+    }
+    found
+}
+
+fn unknown_stage(name: &str, known: &[&str], node: &Node) -> Finding {
+    let finding = Finding::error(
+        Kind::Repository,
+        "unknown-stage",
+        format!("there is no stage `{name}`"),
+    )
+    .at(node.origin());
+    finding.hint(
+        did_you_mean(name, known).unwrap_or_else(|| format!("there are {}", known.join(", "))),
+    )
+}

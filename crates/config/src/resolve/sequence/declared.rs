@@ -1,0 +1,388 @@
+//! Resolution of declared stages, and their positions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{check_name, check_service, invalid, unknown_stage};
+use crate::bundle::Source;
+use pleach_formats::{
+    file::{Scale, Stage, StageReady},
+    sequence::{Count, RolloutRule, ScaleRule, StageRule},
+};
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{Selector, yaml::Node};
+use pleach_model::order::StageName;
+use pleach_model::suggest::did_you_mean;
+
+/// Workloads with a number of replicas.
+const SCALED: [&str; 2] = ["Deployment", "StatefulSet"];
+
+/// Workloads whose pods can be restarted.
+const RESTARTED: [&str; 3] = ["Deployment", "StatefulSet", "DaemonSet"];
+
+/// Declared stages without positions.
+pub(super) struct Declared<'a> {
+    source: &'a Source,
+    all: Vec<(&'a Stage, &'a Node)>,
+}
+
+impl<'a> Declared<'a> {
+    /// Reads and checks each stage by itself.
+    pub(super) fn read(
+        source: &'a Source,
+        stages: &'a [Stage],
+        nodes: &'a [Node],
+        findings: &mut Vec<Finding>,
+    ) -> Self {
+        check_verified_once(stages, nodes, findings);
+        let mut names: BTreeSet<&str> = BTreeSet::new();
+        let mut all = Vec::new();
+        for (stage, node) in stages.iter().zip(nodes) {
+            let before = findings.len();
+            check_name("a stage", &stage.name, node, findings);
+            if StageName::standard(&stage.name).is_some() || !names.insert(&stage.name) {
+                let message = format!("there is a stage `{}` already", stage.name);
+                findings.push(invalid(node, message).hint("give it another name"));
+            }
+            check_contents(stage, node, findings);
+            check_steps(stage, node, findings);
+            check_rollout(stage, node, findings);
+            check_verify(source, stage, node, findings);
+            if findings.len() == before {
+                all.push((stage, node));
+            }
+        }
+        Self { source, all }
+    }
+
+    /// Assigns each stage a position after a standard stage. It is the last standard stage in
+    /// `after`, or the one before the first in `before`. The default is after the workloads.
+    pub(super) fn placed(self, findings: &mut Vec<Finding>) -> Vec<StageRule> {
+        let names: Vec<&str> = self
+            .all
+            .iter()
+            .map(|(stage, _)| stage.name.as_str())
+            .collect();
+        let known: Vec<&str> = StageName::STANDARD
+            .iter()
+            .map(StageName::as_str)
+            .chain(names.iter().copied())
+            .collect();
+        let mut broken = false;
+        for (stage, node) in &self.all {
+            for name in links(stage) {
+                if !known.contains(&name) {
+                    findings.push(unknown_stage(name, &known, node));
+                    broken = true;
+                }
+            }
+        }
+        if broken {
+            return Vec::new();
+        }
+        let Some(slots) = self.slots() else {
+            let (_, node) = self.all[0];
+            findings.push(invalid(
+                node,
+                format!("these stages wait for each other: {}", names.join(", ")),
+            ));
+            return Vec::new();
+        };
+        let mut placed: Vec<(usize, usize)> =
+            (0..self.all.len()).map(|one| (slots[one].0, one)).collect();
+        placed.sort_by_key(|(slot, one)| (*slot, slots[*one].1, *one));
+        placed
+            .into_iter()
+            .enumerate()
+            .map(|(order, (slot, one))| {
+                let (stage, node) = self.all[one];
+                if slot >= position(&StageName::Verify) {
+                    findings.push(
+                        invalid(node, format!("stage `{}` comes after `verify`", stage.name))
+                            .hint("by then everything is ready, and nothing is changed any more"),
+                    );
+                }
+                let after = &StageName::STANDARD[slot];
+                let name = StageName::declared(&stage.name, after, order);
+                rule(self.source, stage, node, name)
+            })
+            .collect()
+    }
+
+    /// Computes the position of every stage: the index of the preceding standard stage, and the
+    /// number of declared stages in between. `None` if there is a cycle.
+    fn slots(&self) -> Option<Vec<(usize, usize)>> {
+        let index: BTreeMap<&str, usize> = self
+            .all
+            .iter()
+            .enumerate()
+            .map(|(one, (stage, _))| (stage.name.as_str(), one))
+            .collect();
+        let mut slots: Vec<(usize, usize)> = self
+            .all
+            .iter()
+            .map(|(stage, _)| {
+                // A stage that names only declared stages takes its position from them.
+                let own = |names: &Option<Vec<String>>| {
+                    let names = names.iter().flatten();
+                    names
+                        .filter_map(|name| index.get(name.as_str()))
+                        .map(|other| first_slot(self.all[*other].0))
+                        .min()
+                };
+                let says = links(stage).any(|name| StageName::standard(name).is_some());
+                let slot = match (says, own(&stage.after), own(&stage.before)) {
+                    (true, ..) | (false, None, None) => first_slot(stage),
+                    (false, Some(_), _) => 0,
+                    (false, None, Some(before)) => before,
+                };
+                (slot, 0)
+            })
+            .collect();
+        // Each round moves stages after their predecessors. Without a cycle, this ends after at
+        // most as many rounds as there are stages.
+        for _ in 0..=self.all.len() {
+            let mut moved = false;
+            for one in 0..self.all.len() {
+                let (stage, _) = self.all[one];
+                let mut pairs: Vec<(usize, usize)> = Vec::new();
+                for name in stage.after.iter().flatten() {
+                    pairs.extend(index.get(name.as_str()).map(|&other| (other, one)));
+                }
+                for name in stage.before.iter().flatten() {
+                    pairs.extend(index.get(name.as_str()).map(|&other| (one, other)));
+                }
+                for (first, second) in pairs {
+                    let (slot, depth) = slots[first];
+                    let wanted = (slots[second].0.max(slot), slots[second].1.max(depth + 1));
+                    if wanted != slots[second] {
+                        slots[second] = wanted;
+                        moved = true;
+                    }
+                }
+            }
+            if !moved {
+                let fits = |(one, (stage, _)): (usize, &(&Stage, &Node))| {
+                    let before = stage.before.iter().flatten();
+                    before
+                        .filter_map(|name| StageName::standard(name))
+                        .all(|stage| slots[one].0 < position(&stage))
+                };
+                return self.all.iter().enumerate().all(fits).then_some(slots);
+            }
+        }
+        None
+    }
+}
+
+fn links(stage: &Stage) -> impl Iterator<Item = &str> {
+    let after = stage.after.iter().flatten();
+    after
+        .chain(stage.before.iter().flatten())
+        .map(String::as_str)
+}
+
+/// Returns the position of a stage from the standard stages that it names.
+fn first_slot(stage: &Stage) -> usize {
+    let positions = |names: &Option<Vec<String>>| {
+        let names = names.iter().flatten();
+        let found = names.filter_map(|name| StageName::standard(name));
+        found.map(|stage| position(&stage)).collect::<Vec<_>>()
+    };
+    let after = positions(&stage.after).into_iter().max();
+    let before = positions(&stage.before).into_iter().min();
+    match (after, before) {
+        (Some(after), _) => after,
+        (None, Some(before)) => before.saturating_sub(1),
+        (None, None) => position(&StageName::Workloads),
+    }
+}
+
+fn position(stage: &StageName) -> usize {
+    let mut standard = StageName::STANDARD.iter();
+    standard.position(|one| one == stage).unwrap_or_default()
+}
+
+/// Checks that a stage selects the objects that its settings refer to.
+fn check_contents(stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
+    for target in stage.select.iter().flatten() {
+        check_service(target, node, findings);
+    }
+    // A stage without `select` is valid, because objects can name it in an annotation.
+    let says_nothing = stage.ready.is_some()
+        && stage.select.iter().flatten().next().is_none()
+        && (stage.scale.is_some() || stage.restart.is_some());
+    if says_nothing {
+        let message = format!("stage `{}`: `ready` is about what it applies", stage.name);
+        findings.push(invalid(node, message).hint("say what it applies with `select`"));
+    }
+}
+
+fn check_rollout(stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
+    let Some(rollout) = &stage.rollout else {
+        return;
+    };
+    let mut refuse = |message: &str, hint: &str| {
+        let message = format!("stage `{}`: {message}", stage.name);
+        findings.push(invalid(node, message).hint(hint));
+    };
+    let is_daemon_set = |target: &Selector| ["DaemonSet", "*"].contains(&target.kind.as_str());
+    // Without `select`, objects name the stage in an annotation.
+    if stage
+        .select
+        .as_ref()
+        .is_some_and(|targets| !targets.iter().any(is_daemon_set))
+    {
+        let hint = "name it with `select`: `{kind: DaemonSet, name: …}`";
+        refuse("`rollout` is about a DaemonSet", hint);
+    }
+    if rollout.first.is_none() && rollout.then.is_none() {
+        refuse("`rollout` says nothing", "say `first`, or `then`, or both");
+    }
+    if rollout.first.is_none() && rollout.abort_on_restart.is_some() {
+        let hint = "say with `first` how many of them are watched";
+        refuse("`abortOnRestart` is about the first pods", hint);
+    }
+    for (field, value) in [("first", &rollout.first), ("then", &rollout.then)] {
+        if value.as_ref().is_some_and(|value| count(value).is_none()) {
+            refuse(
+                &format!("`rollout.{field}` is a number from 1, or a percentage"),
+                "for instance `1` or `10%`",
+            );
+        }
+    }
+}
+
+/// Parses a number of pods, at least 1, or a percentage from 1 to 100.
+fn count(value: &Value) -> Option<Count> {
+    match value {
+        Value::Number(number) => {
+            let pods = u32::try_from(number.as_u64()?).ok()?;
+            (pods > 0).then_some(Count::Pods(pods))
+        }
+        Value::String(text) => {
+            let percent = text.strip_suffix('%')?.parse().ok()?;
+            (1..=100)
+                .contains(&percent)
+                .then_some(Count::Percent(percent))
+        }
+        _ => None,
+    }
+}
+
+fn check_verify(source: &Source, stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
+    for verify in stage.verify.iter().flatten() {
+        match (&verify.job, &verify.check) {
+            (Some(_), None) => {}
+            (None, Some(check)) => check_known(source, check, node, findings),
+            _ => findings.push(invalid(
+                node,
+                "`verify` names one `job` or one `check` each",
+            )),
+        }
+        let Some(job) = &verify.job else { continue };
+        let file = verified_file(source, job);
+        if !source.files.contains(&file) {
+            let known: Vec<&str> = source.files.iter().map(String::as_str).collect();
+            let message = format!("stage `{}`: there is no manifest {file}", stage.name);
+            findings.push(
+                Finding::error(Kind::Repository, "missing-file", message)
+                    .at(node.origin())
+                    .hint(did_you_mean(&file, &known).unwrap_or_else(|| {
+                        "`job` is a path within the folder of the version".to_owned()
+                    })),
+            );
+        }
+    }
+}
+
+fn check_known(source: &Source, name: &str, node: &Node, findings: &mut Vec<Finding>) {
+    let checks = source.body.checks.iter().flatten();
+    let known: Vec<&str> = checks.map(|check| check.name.as_str()).collect();
+    if !known.contains(&name) {
+        let finding = invalid(node, format!("there is no check `{name}`"));
+        findings.push(finding.hint(
+            did_you_mean(name, &known).unwrap_or_else(|| "declare it with `checks`".to_owned()),
+        ));
+    }
+}
+
+/// Refuses a Job that verifies several stages.
+fn check_verified_once(stages: &[Stage], nodes: &[Node], findings: &mut Vec<Finding>) {
+    let mut known: BTreeMap<&str, &str> = BTreeMap::new();
+    for (stage, node) in stages.iter().zip(nodes) {
+        let jobs = stage.verify.iter().flatten();
+        for job in jobs.filter_map(|verify| verify.job.as_deref()) {
+            if let Some(other) = known.insert(job, &stage.name) {
+                let message = format!("{job} verifies stage `{other}` already");
+                findings.push(invalid(node, message).hint("give each stage a Job of its own"));
+            }
+        }
+    }
+}
+
+fn verified_file(source: &Source, job: &str) -> String {
+    format!("{}/{job}", source.folder)
+}
+
+fn check_steps(stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
+    let mut check = |target: &Selector, kinds: &[&str], what: &str| {
+        check_service(target, node, findings);
+        let known = kinds.contains(&target.kind.as_str());
+        if !known || target.group_kind().is_some_and(|kind| kind.group != "apps") {
+            let message = format!("a {} cannot be {what}", target.kind);
+            findings.push(invalid(node, message).hint(format!("name a {}", kinds.join(", a "))));
+        }
+    };
+    for target in stage.restart.iter().flatten() {
+        check(target, &RESTARTED, "restarted");
+    }
+    for scale in stage.scale.iter().flatten() {
+        check(&selector(scale), &SCALED, "scaled");
+    }
+}
+
+fn selector(scale: &Scale) -> Selector {
+    Selector {
+        kind: scale.kind.clone(),
+        group: scale.group.clone(),
+        name: scale.name.clone(),
+        namespace: scale.namespace.clone(),
+        labels: scale.labels.clone().unwrap_or_default(),
+        service: None,
+    }
+}
+
+fn rule(source: &Source, stage: &Stage, node: &Node, name: StageName) -> StageRule {
+    let verify = || stage.verify.iter().flatten();
+    StageRule {
+        stage: name,
+        select: stage.select.clone().unwrap_or_default(),
+        applied_only: stage.ready == Some(StageReady::Applied),
+        rollout: stage.rollout.as_ref().map(|rollout| RolloutRule {
+            first: rollout.first.as_ref().and_then(count),
+            then: rollout.then.as_ref().and_then(count),
+            abort_on_restart: rollout
+                .abort_on_restart
+                .unwrap_or_else(|| rollout.first.is_some()),
+        }),
+        verify: verify()
+            .filter_map(|verify| verify.job.as_deref())
+            .map(|job| verified_file(source, job))
+            .collect(),
+        checks: verify().filter_map(|verify| verify.check.clone()).collect(),
+        scale: stage
+            .scale
+            .iter()
+            .flatten()
+            .map(|scale| ScaleRule {
+                target: selector(scale),
+                replicas: scale.replicas,
+            })
+            .collect(),
+        restart: stage.restart.clone().unwrap_or_default(),
+        timeout: stage.timeout.map(|timeout| timeout.0),
+        origin: node.origin(),
+    }
+}

@@ -1,0 +1,100 @@
+//! Tests for handovers and removals of releases.
+
+use rstest::rstest;
+
+use super::*;
+use crate::{outline, repository_id};
+
+#[test]
+fn a_release_says_where_its_objects_come_from_and_what_forbids_its_end() {
+    let environment = resolved(&[
+        (
+            PROD,
+            "releases: [{bundle: app, movedFrom: {environment: dev, release: old}}]",
+        ),
+        (
+            "manifests/app/bundle.yaml",
+            "blockUninstall: [{forEach: {group: g, kind: V}, message: still in use}]",
+        ),
+    ]);
+    let release = &environment.releases[0];
+    let from = release.moved_from.as_ref().unwrap();
+    assert_eq!(from.to_string(), "dev.old");
+    assert_eq!(release.block_uninstall[0].message, "still in use");
+}
+
+#[rstest]
+#[case(
+    "releases: [{bundle: app, movedFrom: {environment: prod, release: app}}]",
+    "environments/prod.yaml:3: `movedFrom` names the release itself"
+)]
+#[case(
+    "releases: [{bundle: app, movedFrom: {environment: prod, release: A}}]",
+    "environments/prod.yaml:3: `A` cannot be the name of a release (a DNS label: lower-case letters, digits and -, at most 63 characters)"
+)]
+fn origins_are_checked(#[case] text: &str, #[case] expected: &str) {
+    assert_eq!(errors(&[(PROD, text)]), [expected]);
+}
+
+#[rstest]
+#[case(
+    "{forEach: {kind: \"*\"}, message: m}",
+    "`forEach` names one kind (write kind and group)"
+)]
+#[case(
+    "{forEach: {kind: V}, message: m}",
+    "the group of V is not known (say it with `group`)"
+)]
+fn what_forbids_an_end_is_of_a_known_kind(#[case] rule: &str, #[case] expected: &str) {
+    let bundle = format!("blockUninstall: [{rule}]");
+    let found = errors(&[
+        (PROD, "releases: [{bundle: app}]"),
+        ("manifests/app/bundle.yaml", &bundle),
+    ]);
+    assert_eq!(found, [format!("manifests/app/bundle.yaml:3: {expected}")]);
+}
+
+#[test]
+fn the_consents_to_an_end_name_no_version_that_is_gone_to() {
+    let environment = resolved(&[(
+        PROD,
+        "consent: [{action: uninstall, release: old}, {action: delete, kind: Namespace, name: web, release: old, from: v1},\n  {action: uninstall, release: web}, {action: delete, kind: Namespace, name: web, release: web, from: v1}]\nreleases: [{bundle: web, version: v1.0.0}]",
+    )]);
+    assert_eq!(environment.findings, []);
+}
+
+#[test]
+fn the_lines_that_an_uninstall_asks_for_are_valid_while_the_release_is_there() {
+    let environment = resolved(&[(
+        PROD,
+        "consent: [{action: delete, kind: Namespace, name: web, release: web, from: v1.0.0},\n  {action: override, check: backend-goes, kind: Service, name: web, release: web, from: v1.0.0, reason: nobody}]\nreleases: [{bundle: web, version: v1.0.0}]",
+    )]);
+    assert_eq!(environment.findings, []);
+}
+
+#[test]
+fn an_environment_is_outlined_without_its_bundles() {
+    let tree = tree(&[(
+        PROD,
+        "cluster: {id: c}\nprotect: [{kind: V}]\nreleases: [{bundle: gone}, {name: new, bundle: gone, movedFrom: {environment: prod, release: old}}]",
+    )]);
+    let outline = outline(&tree, "prod", &version()).unwrap();
+    assert_eq!(outline.environment.repository, "fleet");
+    assert_eq!(outline.environment.cluster.id.as_deref(), Some("c"));
+    assert_eq!(outline.environment.protect.len(), 1);
+    let releases: Vec<&String> = outline.releases.keys().collect();
+    assert_eq!(releases, ["gone", "new"]);
+    let from = outline.releases["new"].as_ref().unwrap();
+    assert_eq!(from.to_string(), "prod.old");
+    assert!(resolve(&tree, "prod", &version()).is_err());
+}
+
+#[test]
+fn what_is_no_environment_has_no_outline() {
+    let tree = tree(&[(PROD, "releases: 1")]);
+    let findings = outline(&tree, "prod", &version()).unwrap_err();
+    assert!(findings.iter().any(Finding::is_error));
+    let findings = outline(&tree, "none", &version()).unwrap_err();
+    assert_eq!(findings[0].code, "unknown-environment");
+    assert_eq!(repository_id(&tree, &version()).unwrap(), "fleet");
+}

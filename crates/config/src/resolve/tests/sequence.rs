@@ -1,0 +1,409 @@
+//! Tests for temporary changes and declared stages of a bundle.
+
+use rstest::rstest;
+
+use super::*;
+use pleach_formats::sequence::Sequence;
+
+const RELEASE: &str = "releases: [{bundle: app, namespace: web}]";
+
+fn sequence(bundle: &str) -> Sequence {
+    let mut environment = resolved(&[(PROD, RELEASE), ("manifests/app/bundle.yaml", bundle)]);
+    environment.releases.remove(0).sequence
+}
+
+fn refused(bundle: &str) -> Vec<String> {
+    errors(&[(PROD, RELEASE), ("manifests/app/bundle.yaml", bundle)])
+}
+
+#[test]
+fn overlays_begin_with_gates_and_end_with_ungate_unless_said_otherwise() {
+    let sequence = sequence(
+        "overlays:\n- {name: a, target: {kind: Deployment, name: b}, patch: {spec: {paused: true}}}\n- {name: c, target: {kind: Gear, group: g.org, name: d}, patch: {spec: {x: null}}, from: preflight, until: own}\nstages: [{name: own, restart: [{kind: DaemonSet, name: e}], before: [workloads]}]\n",
+    );
+    let stages: Vec<(String, String)> = sequence
+        .overlays
+        .iter()
+        .map(|rule| (rule.from.to_string(), rule.until.to_string()))
+        .collect();
+    let pair = |from: &str, until: &str| (from.to_owned(), until.to_owned());
+    assert_eq!(stages, [pair("gates", "ungate"), pair("preflight", "own")]);
+    assert_eq!(sequence.targets().count(), 3);
+}
+
+#[test]
+fn declared_stages_stand_where_they_say() {
+    let sequence = sequence(
+        "stages:\n- {name: last, restart: [{kind: Deployment}], after: [registrations]}\n- {name: third, restart: [{kind: Deployment}], after: [second]}\n- {name: plain, scale: [{kind: Deployment, name: a, replicas: 0}], timeout: 1m}\n- {name: second, restart: [{kind: Deployment}], after: [first], before: [workloads]}\n- {name: first, restart: [{kind: Deployment}], after: [config]}\n",
+    );
+    let mut all = pleach_model::order::StageName::STANDARD.to_vec();
+    all.extend(sequence.stages.iter().map(|rule| rule.stage.clone()));
+    all.sort();
+    let names: Vec<String> = all.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        names[4..12],
+        [
+            "config",
+            "first",
+            "services",
+            "second",
+            "third",
+            "workloads",
+            "plain",
+            "registrations"
+        ]
+    );
+    assert_eq!(names[12], "last");
+}
+
+#[rstest]
+#[case(
+    "{name: a, target: {kind: Secret, name: b}, patch: {data: {c: d}}}",
+    "a Secret cannot be changed for a while"
+)]
+#[case(
+    "{name: a, target: {kind: Gear, name: b}, patch: {spec: {c: d}}}",
+    "the group of Gear is not known"
+)]
+#[case(
+    "{name: a, target: {kind: \"*\", group: g}, patch: {spec: {c: d}}}",
+    "the group of * is not known"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {}}",
+    "`patch` is a map with at least one field"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {status: {}}}",
+    "`patch.status` cannot be changed"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {metadata: {name: c}}}",
+    "`patch.metadata.name` cannot be changed"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {metadata: {labels: {pleach.dev/x: c}}}}",
+    "`pleach.dev/x` is not changed for a while"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {spec: {}}, from: verfy}",
+    "there is no stage `verfy` (did you mean `verify`?)"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {spec: {}}, from: verify, until: gates}",
+    "`from: verify` comes after `until: gates`"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {spec: {}}, until: prune}",
+    "`until: prune`: it ends with `ungate` at the latest"
+)]
+#[case(
+    "{name: A, target: {kind: Pod, name: b}, patch: {spec: {}}}",
+    "`A` cannot be the name of an overlay"
+)]
+#[case(
+    "{name: a, target: {kind: ConfigMap, name: b}, patch: {data: {hidden: c}}}",
+    "the patch changes data.hidden, which is secret"
+)]
+#[case(
+    "{name: a, target: {kind: ConfigMap, name: b}, patch: {data: null}}",
+    "the patch changes data.hidden, which is secret"
+)]
+#[case(
+    "{name: a, target: {group: pleach.dev, kind: Release}, patch: {spec: {suspend: {}}}}",
+    "Release holds records of pleach"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {metadata: x}}",
+    "`patch.metadata` is a map"
+)]
+#[case(
+    "{name: a, target: {kind: Pod, name: b}, patch: {metadata: {annotations: null}}}",
+    "`patch.metadata.annotations` is a map"
+)]
+fn overlays_are_checked(#[case] overlay: &str, #[case] expected: &str) {
+    let secret = "secretFields: [{kind: ConfigMap, fields: [data.hidden]}]";
+    let found = refused(&format!("{secret}\noverlays: [{overlay}]\n"));
+    let start = format!("manifests/app/bundle.yaml:4: {expected}");
+    assert!(found.iter().any(|one| one.starts_with(&start)), "{found:?}");
+}
+
+#[test]
+fn gates_close_everything_of_their_groups_unless_said_otherwise() {
+    let sequence = sequence(
+        "gates:\n- {name: a, groups: [x.org]}\n- {name: b, groups: [x.org, y.org], resources: [gears], operations: [CREATE], from: own, until: verify, exempt: [{serviceAccount: ns/name}], maxDuration: 5m}\nstages: [{name: own, restart: [{kind: DaemonSet, name: e}], before: [workloads]}]\n",
+    );
+    let [a, b] = sequence.gates.as_slice() else {
+        panic!("{sequence:?}");
+    };
+    assert_eq!(a.closed.to_string(), "*.x.org");
+    assert_eq!(a.operations.len(), 2);
+    assert_eq!((a.from.as_str(), a.until.as_str()), ("gates", "ungate"));
+    assert_eq!(a.max_age, SignedDuration::from_hours(1));
+    assert_eq!(b.closed.to_string(), "gears.x.org, gears.y.org");
+    assert_eq!(b.exempt, ["system:serviceaccount:ns:name"]);
+    assert_eq!((b.from.as_str(), b.until.as_str()), ("own", "verify"));
+    assert_eq!(b.max_age, SignedDuration::from_mins(5));
+}
+
+#[rstest]
+#[case("{name: a, groups: []}", "`groups` names nothing that is closed")]
+#[case(
+    "{name: a, groups: [\"*\"]}",
+    "`*` would close what is not the bundle's"
+)]
+#[case(
+    "{name: a, groups: [x.org], resources: [gears/status]}",
+    "`gears/status` is not the plural of a kind"
+)]
+#[case(
+    "{name: a, groups: [x.org], resources: []}",
+    "`resources` names nothing that is closed"
+)]
+#[case(
+    "{name: a, groups: [x.org], operations: []}",
+    "`operations` names nothing that is closed"
+)]
+#[case(
+    "{name: a, groups: [x.org], exempt: [{serviceAccount: velero}]}",
+    "`velero` is no service account"
+)]
+#[case("{name: a, groups: [x.org], from: api}", "there is no stage `api`")]
+#[case(
+    "{name: a, groups: [x.org], from: verify, until: gates}",
+    "`from: verify` comes after `until: gates`"
+)]
+#[case(
+    "{name: a, groups: [x.org], until: prune}",
+    "`until: prune`: it ends with `ungate` at the latest"
+)]
+#[case("{name: A, groups: [x.org]}", "`A` cannot be the name of a gate")]
+#[case(
+    "{name: -a, groups: [x.org]}",
+    "a gate's name begins and ends with no -"
+)]
+#[case(
+    "{name: b, groups: [x.org]}, {name: b, groups: [x.org]}",
+    "a second gate `b`"
+)]
+fn gates_are_checked(#[case] gates: &str, #[case] expected: &str) {
+    let found = refused(&format!("gates: [{gates}]\n"));
+    assert!(found.iter().any(|one| one.contains(expected)), "{found:?}");
+}
+
+#[test]
+fn moves_name_two_namespaces_and_what_comes_along() {
+    let sequence = sequence(
+        "moves: [{from: old, to: new, copy: [{kind: ConfigMap, name: settings}]}, {from: a, to: b}]\n",
+    );
+    let [first, second] = sequence.moves.as_slice() else {
+        panic!("{sequence:?}");
+    };
+    assert_eq!((first.from.as_str(), first.to.as_str()), ("old", "new"));
+    assert_eq!(first.copy[0].name, "settings");
+    assert!(first.copy[0].is_one());
+    assert!(second.copy.is_empty());
+    for (copy, is_one) in [
+        ("name: \"user-*\"", false),
+        ("name: user-?", false),
+        ("name: user, labels: {a: b}", false),
+        ("name: user", true),
+    ] {
+        let text = format!("moves: [{{from: a, to: b, copy: [{{kind: Secret, {copy}}}]}}]\n");
+        let copied = &self::sequence(&text).moves[0].copy[0];
+        assert_eq!(copied.is_one(), is_one, "{copy}");
+    }
+}
+
+#[rstest]
+#[case("{from: a, to: a}", "`from` and `to` are the same namespace")]
+#[case("{from: a/b, to: c}", "`from: a/b` is no namespace")]
+#[case(
+    "{from: a, to: b, copy: [{kind: Gear, name: c}]}",
+    "the group of Gear is not known"
+)]
+#[case(
+    "{from: a, to: b, copy: [{kind: Secret, name: c, namespace: a}]}",
+    "what is copied lies in the namespace `from`"
+)]
+#[case(
+    "{from: a, to: b, copy: [{kind: ConfigMap}]}",
+    "a ConfigMap is copied by its name"
+)]
+#[case(
+    "{from: a, to: b, copy: [{kind: ConfigMap, name: c, service: d}]}",
+    "no ConfigMap points at a Service"
+)]
+fn moves_are_checked(#[case] moves: &str, #[case] expected: &str) {
+    let found = refused(&format!("moves: [{moves}]\n"));
+    assert!(found.iter().any(|one| one.contains(expected)), "{found:?}");
+}
+
+#[test]
+fn only_what_points_at_a_service_is_selected_by_it() {
+    let hooks = "{kind: ValidatingWebhookConfiguration, service: api}";
+    let text = format!(
+        "stages: [{{name: hooks, select: [{hooks}]}}]\npatches: [{{target: {hooks}, merge: {{}}}}]\n"
+    );
+    let selected = &sequence(&text).stages[0].select[0];
+    assert_eq!(selected.service.as_deref(), Some("api"));
+    for text in [
+        "stages: [{name: a, select: [{kind: Deployment, service: api}]}]\n",
+        "stages: [{name: a, restart: [{kind: Deployment, service: api}]}]\n",
+        "overlays: [{name: a, target: {kind: Deployment, service: api}, patch: {spec: {paused: true}}}]\n",
+        "patches: [{target: {kind: Deployment, service: api}, merge: {}}]\n",
+    ] {
+        let found = refused(text);
+        let expected = "no Deployment points at a Service (name it with `name`)";
+        assert!(found.iter().any(|one| one.contains(expected)), "{found:?}");
+    }
+}
+
+#[rstest]
+#[case(
+    "[{name: a, select: [{kind: Deployment}], rollout: {first: 1}}]",
+    "stage `a`: `rollout` is about a DaemonSet"
+)]
+#[case(
+    "[{name: a, select: [{kind: DaemonSet}], rollout: {}}]",
+    "stage `a`: `rollout` says nothing"
+)]
+#[case(
+    "[{name: a, select: [{kind: DaemonSet}], rollout: {first: 0}}]",
+    "stage `a`: `rollout.first` is a number from 1, or a percentage"
+)]
+#[case(
+    "[{name: a, select: [{kind: DaemonSet}], rollout: {first: 1, then: 101%}}]",
+    "stage `a`: `rollout.then` is a number from 1, or a percentage"
+)]
+#[case(
+    "[{name: a, select: [{kind: DaemonSet}], rollout: {then: 2, abortOnRestart: true}}]",
+    "stage `a`: `abortOnRestart` is about the first pods"
+)]
+#[case(
+    "[{name: a, restart: [{kind: Deployment}], ready: applied}]",
+    "stage `a`: `ready` is about what it applies"
+)]
+#[case(
+    "[{name: a, verify: [{job: none.yaml}]}]",
+    "stage `a`: there is no manifest manifests/app/none.yaml"
+)]
+#[case("[{name: a, verify: [{check: b}]}]", "there is no check `b`")]
+#[case(
+    "[{name: a, verify: [{job: none.yaml, check: b}]}]",
+    "`verify` names one `job` or one `check` each"
+)]
+#[case(
+    "[{name: gates, restart: [{kind: Deployment}]}]",
+    "there is a stage `gates` already"
+)]
+#[case("[{name: a, restart: [{kind: Pod}]}]", "a Pod cannot be restarted")]
+#[case(
+    "[{name: a, scale: [{kind: DaemonSet, replicas: 0}]}]",
+    "a DaemonSet cannot be scaled"
+)]
+#[case(
+    "[{name: a, restart: [{kind: Deployment}], after: [b]}]",
+    "there is no stage `b`"
+)]
+#[case(
+    "[{name: a, restart: [{kind: Deployment}], after: [verify]}]",
+    "stage `a` comes after `verify`"
+)]
+#[case(
+    "[{name: a, restart: [{kind: Deployment}], after: [b]}, {name: b, restart: [{kind: Deployment}], after: [a]}]",
+    "these stages wait for each other: a, b"
+)]
+#[case(
+    "[{name: a, restart: [{kind: Deployment}], after: [workloads], before: [config]}]",
+    "these stages wait for each other: a"
+)]
+fn stages_are_checked(#[case] stages: &str, #[case] expected: &str) {
+    let found = refused(&format!("stages: {stages}\n"));
+    let start = format!("manifests/app/bundle.yaml:3: {expected}");
+    assert!(found.iter().any(|one| one.starts_with(&start)), "{found:?}");
+}
+
+#[test]
+fn a_stage_says_what_is_applied_in_it_and_how_it_is_verified() {
+    let stages = "stages:\n- {name: agents, select: [{kind: DaemonSet, name: agent}], rollout: {first: 2, then: 10%}, ready: applied, verify: [{job: jobs/test.yaml}]}\n- {name: plain}\n";
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: test}\n";
+    let mut environment = resolved(&[
+        (PROD, RELEASE),
+        ("manifests/app/bundle.yaml", stages),
+        ("manifests/app/jobs/test.yaml", job),
+    ]);
+    let sequence = environment.releases.remove(0).sequence;
+    let [agents, plain] = sequence.stages.as_slice() else {
+        panic!("{sequence:?}");
+    };
+    let rollout = pleach_formats::sequence::RolloutRule {
+        first: Some(pleach_formats::sequence::Count::Pods(2)),
+        then: Some(pleach_formats::sequence::Count::Percent(10)),
+        abort_on_restart: true,
+    };
+    assert_eq!(agents.rollout, Some(rollout));
+    assert_eq!((agents.select.len(), agents.applied_only), (1, true));
+    assert_eq!(agents.verify, ["manifests/app/jobs/test.yaml"]);
+    assert!(plain.select.is_empty() && !plain.applied_only);
+    let known = |name: &str| sequence.stage(name).map(|stage| stage.to_string());
+    assert_eq!(known("agents").as_deref(), Some("agents"));
+    assert_eq!(known("config").as_deref(), Some("config"));
+    assert_eq!((known("prune"), known("gates")), (None, None));
+    let file = "manifests/app/jobs/test.yaml";
+    assert_eq!(sequence.verified_with(file), Some(agents));
+    assert_eq!(sequence.verified_with("manifests/app/other.yaml"), None);
+}
+
+#[test]
+fn a_job_verifies_one_stage() {
+    let job = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: test}\n";
+    let stages =
+        "stages: [{name: a, verify: [{job: test.yaml}]}, {name: b, verify: [{job: test.yaml}]}]\n";
+    let found = errors(&[
+        (PROD, RELEASE),
+        ("manifests/app/bundle.yaml", stages),
+        ("manifests/app/test.yaml", job),
+    ]);
+    assert_eq!(
+        found,
+        [
+            "manifests/app/bundle.yaml:3: test.yaml verifies stage `a` already (give each stage a Job of its own)"
+        ]
+    );
+}
+
+#[test]
+fn stored_objects_are_migrated_to_one_version() {
+    let sequence = sequence(
+        "migrate:\n- {crd: gears.example.org, from: v1alpha1, to: v1}\n- {crd: gears.example.org, from: v1beta1, to: v1}\n",
+    );
+    let rules: Vec<(&str, &str, usize)> = sequence
+        .migrations
+        .iter()
+        .map(|rule| (rule.from.as_str(), rule.to.as_str(), rule.origin.line))
+        .collect();
+    assert_eq!(rules, [("v1alpha1", "v1", 4), ("v1beta1", "v1", 5)]);
+}
+
+#[rstest]
+#[case(
+    "{crd: gears, from: v1, to: v2}",
+    "`crd: gears` is not the name of a definition (the plural and the group, such as gears.example.org)"
+)]
+#[case(
+    "{crd: gears.example.org, from: v1, to: v1}",
+    "`from` and `to` are both v1"
+)]
+#[case(
+    "{crd: a.b, from: v1, to: v3}, {crd: a.b, from: v2, to: v4}",
+    "a.b is migrated to v3 and to v4"
+)]
+#[case(
+    "{crd: a.b, from: v1, to: v3}, {crd: a.b, from: v1, to: v3}",
+    "a second migration of a.b from v1"
+)]
+fn migrations_are_checked(#[case] rules: &str, #[case] expected: &str) {
+    let found = refused(&format!("migrate: [{rules}]"));
+    assert_eq!(found, [format!("manifests/app/bundle.yaml:3: {expected}")]);
+}

@@ -1,0 +1,47 @@
+//! File formats as strict structs, as documented in `FORMATS`.
+//!
+//! The structs accept the whole format, including features that are not built yet.
+//! [`pleach_config::resolve`] refuses these with a message. Values are only checked to be maps here: they
+//! are merged from the tree with positions.
+
+mod bundle;
+mod controller;
+mod environment;
+mod scalar;
+mod schema;
+
+pub use bundle::{
+    BlockUninstall, Bundle, Check, Exempt, Gate, JsonOperation, Migration, Move, Operation,
+    Overlay, Patch, ReadinessRule, Rollout, Scale, SecretFields, Stage, StageReady, Verify,
+};
+pub use controller::{
+    Allow, AllowList, Auth, ClusterGrant, ClusterScoped, Controller, Disk, EnvironmentGrant,
+    Everything, Forge, ForgeKind, GithubApp, KubeconfigSecret, Metrics, Minimum, NamedObjects,
+    Notification, NotificationCause, NotificationWebhook, SignedCommits, WatchedRepository,
+};
+pub use environment::{
+    Approval, Cluster, Dependency, DependencyObject, Drift, Environment, Ignore, MovedFrom,
+    Release, Rollback, State, StateKind, Sync, Window,
+};
+pub use scalar::{AnyMap, FailFast, KubernetesVersion, Range, Timeout, remembered};
+pub use schema::schemas;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// `apiVersion` of all our files.
+pub const API_VERSION: &str = "pleach.dev/v1alpha1";
+
+/// `pleach.yaml`.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Repository {
+    /// The format: `pleach.dev/v1alpha1`.
+    pub api_version: String,
+    /// `Repository`.
+    pub kind: String,
+    /// Recorded in every Release.
+    pub id: String,
+    /// The versions of pleach it is for.
+    pub requires: Option<Range>,
+}

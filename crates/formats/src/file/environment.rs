@@ -1,0 +1,248 @@
+//! Format of `environments/NAME.yaml`. All fields are optional, because the extended file can
+//! contain them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use super::{AnyMap, FailFast, KubernetesVersion, Patch, Timeout};
+use crate::policy::{Consent, Protect, PrunePolicy};
+
+/// An environment file.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Environment {
+    /// The format: `pleach.dev/v1alpha1`.
+    pub api_version: String,
+    /// `Environment`.
+    pub kind: String,
+    /// Name of the file that this one is merged over.
+    pub extends: Option<String>,
+    /// The cluster that is meant.
+    pub cluster: Option<Cluster>,
+    /// Values of all releases.
+    pub values: Option<AnyMap>,
+    /// What is installed.
+    pub releases: Option<Vec<Release>>,
+    /// When and how the loop syncs.
+    pub sync: Option<Sync>,
+    /// Whether and how much is pruned.
+    pub prune: Option<PrunePolicy>,
+    /// Kinds protected beside the built-in ones.
+    pub protect: Option<Vec<Protect>>,
+    /// Destructive steps allowed.
+    pub consent: Option<Vec<Consent>>,
+    /// Where state is kept.
+    pub state: Option<State>,
+}
+
+/// The cluster that is meant.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Cluster {
+    /// Context of the kubeconfig, at the desk.
+    pub context: Option<String>,
+    /// uid of the namespace kube-system.
+    pub id: Option<String>,
+    /// Version it is linted against.
+    pub kubernetes: Option<KubernetesVersion>,
+}
+
+/// A bundle version installed under a name.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Release {
+    /// The bundle's name when left out.
+    pub name: Option<String>,
+    /// Folder below `manifests/`.
+    pub bundle: Option<String>,
+    /// Folder below the bundle's.
+    pub version: Option<String>,
+    /// The release whose version it follows.
+    pub version_from: Option<String>,
+    /// Default namespace.
+    pub namespace: Option<String>,
+    /// Whether that namespace may be created.
+    pub create_namespace: Option<bool>,
+    /// Values of this release.
+    pub values: Option<AnyMap>,
+    /// Changes to rendered objects.
+    pub patches: Option<Vec<Patch>>,
+    /// Fields that are left to others.
+    pub ignore: Option<Vec<Ignore>>,
+    /// Managers whose objects may be taken over.
+    pub adopt: Option<Vec<String>>,
+    /// What must be ready before.
+    pub depends_on: Option<Vec<Dependency>>,
+    /// The release whose objects are taken over.
+    pub moved_from: Option<MovedFrom>,
+    /// Going down is meant, this once.
+    pub rollback: Option<Rollback>,
+    /// Deadline of each wait.
+    pub timeout: Option<Timeout>,
+    /// How long a pod may report that its image cannot be pulled, or that its container cannot
+    /// be configured, before the wait for it fails; or `never`.
+    pub fail_fast: Option<FailFast>,
+    /// Whether pods are replaced when a `ConfigMap` or Secret of the release that
+    /// they read changes; without it they are not.
+    pub restart_on_config_change: Option<bool>,
+}
+
+/// Fields of objects that are left to others.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Ignore {
+    /// Kind.
+    pub kind: String,
+    /// API group.
+    pub group: Option<String>,
+    /// Name.
+    pub name: Option<String>,
+    /// Namespace.
+    pub namespace: Option<String>,
+    /// Labels.
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Paths such as `spec.replicas`.
+    pub fields: Vec<String>,
+}
+
+/// What must be ready before a release starts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Dependency {
+    /// Another release.
+    Release(String),
+    /// An object of anybody.
+    Object(DependencyObject),
+}
+
+/// An object that must be ready.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DependencyObject {
+    /// Kind.
+    pub kind: String,
+    /// API group.
+    pub group: Option<String>,
+    /// Name.
+    pub name: String,
+    /// Namespace.
+    pub namespace: Option<String>,
+    /// CEL expression.
+    pub ready: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Dependency {
+    // Not derived as `untagged`: errors would not name the wrong field.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextOrMap;
+
+        impl<'de> Visitor<'de> for TextOrMap {
+            type Value = Dependency;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a release, or a map with kind and name")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Dependency, E> {
+                Ok(Dependency::Release(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Dependency, A::Error> {
+                DependencyObject::deserialize(MapAccessDeserializer::new(map))
+                    .map(Dependency::Object)
+            }
+        }
+
+        deserializer.deserialize_any(TextOrMap)
+    }
+}
+
+/// The release whose objects are taken over.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MovedFrom {
+    /// Its environment.
+    pub environment: String,
+    /// Its name.
+    pub release: String,
+}
+
+/// A way down that is meant.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rollback {
+    /// Version that is left.
+    pub from: String,
+    /// Version that is gone to.
+    pub to: String,
+}
+
+/// When and how the loop syncs.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Sync {
+    /// How often.
+    pub interval: Option<Timeout>,
+    /// What is done about drift.
+    pub drift: Option<Drift>,
+    /// Whether plans wait for approval.
+    pub approval: Option<Approval>,
+    /// When it may happen.
+    pub windows: Option<Vec<Window>>,
+}
+
+/// What is done about drift.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Drift {
+    /// Taken back.
+    Correct,
+    /// Only said.
+    Report,
+}
+
+/// Whether plans wait for approval.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Approval {
+    /// They do not.
+    None,
+    /// Only a plan with the approved effects is carried out.
+    Digest,
+}
+
+/// A time in which syncing is allowed, or is not.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Window {
+    /// Such as `Mon-Fri 08:00-16:00`.
+    pub allow: Option<String>,
+    /// Likewise.
+    pub deny: Option<String>,
+    /// Such as `Europe/Berlin`.
+    pub time_zone: Option<String>,
+}
+
+/// Where state is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct State {
+    /// The kind of object that holds it.
+    pub kind: StateKind,
+    /// Namespace it lies in, where the kind has one.
+    pub namespace: Option<String>,
+}
+
+/// The kind of object that holds state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum StateKind {
+    /// A custom resource of pleach.
+    Release,
+    /// Where the definition may not be installed.
+    ConfigMap,
+}

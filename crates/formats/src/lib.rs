@@ -1,0 +1,16 @@
+//! Files of a repository, and the rules in them.
+//!
+//! [`file`] has the structs of the files. Selectors, [`sequence`]s, [`versions`] and [`window`]s
+//! are parts of them. [`readiness`] decides whether an object is ready, [`check`] whether a
+//! condition of a bundle holds, and [`gate`] describes what an upgrade closes.
+
+pub mod check;
+pub mod consent;
+pub mod file;
+pub mod gate;
+pub mod policy;
+pub mod readiness;
+pub mod sequence;
+pub mod sync;
+pub mod versions;
+pub mod window;

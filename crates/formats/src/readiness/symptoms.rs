@@ -1,0 +1,238 @@
+//! Causes for an unready workload that its own status does not show: the state
+//! of its pods, and events.
+
+use serde_json::Value;
+
+use super::conditions::one_line;
+use super::pods;
+use pleach_model::object::ObjectId;
+
+/// State of one pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodState {
+    /// Creation time as written by the server.
+    created: String,
+    name: String,
+    uid: String,
+    /// Start failure, if the status shows one.
+    trouble: Option<String>,
+    /// Reason for which a container cannot start before git changes.
+    stuck: Option<&'static str>,
+    /// True if the pod has not started yet.
+    pending: bool,
+    /// True if the pod is being deleted.
+    leaving: bool,
+}
+
+impl PodState {
+    /// Extracts the state of a pod.
+    pub fn of(pod: &Value) -> Self {
+        let metadata = &pod["metadata"];
+        let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
+        let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+        let trouble = match phase {
+            "Failed" => Some(pods::pod(pod).message),
+            _ => pods::failure_hint(pod),
+        };
+        Self {
+            created: text("creationTimestamp"),
+            name: text("name"),
+            uid: text("uid"),
+            trouble,
+            stuck: pods::stuck(pod),
+            pending: phase.is_empty() || phase == "Pending",
+            leaving: metadata["deletionTimestamp"].is_string(),
+        }
+    }
+}
+
+/// Returns the label selector of a workload's pods; `None` for objects without
+/// pods.
+pub fn pod_selector(id: &ObjectId, workload: &Value) -> Option<String> {
+    let selector = &workload["spec"]["selector"];
+    let labels = match (id.group.as_str(), id.kind.as_str()) {
+        ("apps", "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet") | ("batch", "Job") => {
+            selector["matchLabels"].as_object()?
+        }
+        ("", "ReplicationController") => selector.as_object()?,
+        _ => return None,
+    };
+    let labels: Vec<String> = labels
+        .iter()
+        .filter_map(|(key, value)| Some(format!("{key}={}", value.as_str()?)))
+        .collect();
+    (!labels.is_empty()).then(|| labels.join(","))
+}
+
+/// Returns the problem of a workload's pods as one line. It names the newest
+/// affected pod, which belongs to the awaited version.
+pub fn of_pods(pods: &[PodState]) -> Option<String> {
+    let mut troubled: Vec<&PodState> = pods
+        .iter()
+        .filter(|pod| pod.trouble.is_some() && !pod.leaving)
+        .collect();
+    troubled.sort_by(|a, b| (&b.created, &a.name).cmp(&(&a.created, &b.name)));
+    let first = troubled.first()?;
+    let trouble = first.trouble.as_deref().unwrap_or_default();
+    let more = match troubled.len() - 1 {
+        0 => String::new(),
+        1 => " (and 1 more pod)".to_owned(),
+        more => format!(" (and {more} more pods)"),
+    };
+    Some(format!("pod {}: {trouble}{more}", first.name))
+}
+
+/// Returns the reason for which a pod cannot start before git changes: an image
+/// that cannot be pulled, or a missing reference.
+pub fn stuck(pods: &[PodState]) -> Option<&'static str> {
+    let mut pods = pods.iter().filter(|pod| !pod.leaving);
+    pods.find_map(|pod| pod.stuck)
+}
+
+/// Returns the UID of the newest pod that has not started. Its events show the
+/// cause.
+pub fn pending(pods: &[PodState]) -> Option<&str> {
+    let waiting = pods.iter().filter(|pod| pod.pending && !pod.leaving);
+    let youngest = waiting.max_by(|a, b| (&a.created, &b.name).cmp(&(&b.created, &a.name)))?;
+    Some(&youngest.uid)
+}
+
+/// Returns the latest event as one line.
+pub fn newest(events: &[Value]) -> Option<String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let when = |event: &Value| {
+        let times = ["lastTimestamp", "eventTime", "firstTimestamp"];
+        let series = text(&event["series"]["lastObservedTime"]);
+        let said = times.into_iter().map(|key| text(&event[key]));
+        said.chain([series]).max().unwrap_or_default()
+    };
+    let event = events.iter().max_by_key(|event| when(event))?;
+    let object = &event["involvedObject"];
+    let (kind, name) = (text(&object["kind"]), text(&object["name"]));
+    let (reason, message) = (text(&event["reason"]), text(&event["message"]));
+    Some(one_line(&format!(
+        "{} {name}: {reason}: {message}",
+        kind.to_lowercase()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, created: &str, status: &Value) -> PodState {
+        PodState::of(&json!({
+            "metadata": {"name": name, "uid": format!("uid of {name}"), "creationTimestamp": created},
+            "status": status,
+        }))
+    }
+
+    fn waiting(reason: &str, message: &str) -> Value {
+        json!({"phase": "Pending", "containerStatuses": [
+            {"name": "app", "state": {"waiting": {"reason": reason, "message": message}}}]})
+    }
+
+    #[rstest]
+    #[case("Deployment.apps/a/b", json!({"spec": {"selector": {"matchLabels": {"app": "a", "b": "c"}}}}), Some("app=a,b=c"))]
+    #[case("Job.batch/a/b", json!({"spec": {"selector": {"matchLabels": {"x": "y"}}}}), Some("x=y"))]
+    #[case("ReplicationController/a/b", json!({"spec": {"selector": {"x": "y"}}}), Some("x=y"))]
+    #[case("Deployment.apps/a/b", json!({"spec": {"selector": {"matchLabels": {}}}}), None)]
+    #[case("Deployment.apps/a/b", json!({"spec": {}}), None)]
+    #[case("Service/a/b", json!({"spec": {"selector": {"x": "y"}}}), None)]
+    fn which_pods_are_of_a_workload(
+        #[case] id: &str,
+        #[case] workload: Value,
+        #[case] expected: Option<&str>,
+    ) {
+        let id: ObjectId = id.parse().unwrap();
+        assert_eq!(pod_selector(&id, &workload).as_deref(), expected);
+    }
+
+    #[test]
+    fn the_youngest_pod_in_trouble_speaks_for_all() {
+        let pods = [
+            pod(
+                "old",
+                "2026-01-01T00:00:00Z",
+                &waiting("CrashLoopBackOff", ""),
+            ),
+            pod(
+                "new",
+                "2026-01-01T00:01:00Z",
+                &waiting("ImagePullBackOff", "not found"),
+            ),
+            pod("fine", "2026-01-01T00:02:00Z", &json!({"phase": "Running"})),
+        ];
+        assert_eq!(
+            of_pods(&pods).as_deref(),
+            Some("pod new: container app: ImagePullBackOff: not found (and 1 more pod)")
+        );
+        assert_eq!(of_pods(&pods[2..]), None);
+        assert_eq!(of_pods(&[]), None);
+    }
+
+    #[test]
+    fn pods_that_leave_or_start_are_no_trouble() {
+        let mut leaving = pod("a", "1", &waiting("ErrImagePull", "x"));
+        leaving.leaving = true;
+        let starting = pod("b", "1", &waiting("ContainerCreating", ""));
+        let youngest = pod("c", "2", &json!({"phase": "Pending"}));
+        let pods = [leaving, starting, youngest];
+        assert_eq!(of_pods(&pods), None);
+        assert_eq!(pending(&pods), Some("uid of c"));
+        assert_eq!(pending(&[]), None);
+    }
+
+    #[rstest]
+    #[case("ErrImagePull", true)]
+    #[case("ImagePullBackOff", true)]
+    #[case("InvalidImageName", true)]
+    #[case("CreateContainerConfigError", true)]
+    #[case("CrashLoopBackOff", false)]
+    #[case("ContainerCreating", false)]
+    fn only_a_change_in_git_cures(#[case] reason: &str, #[case] expected: bool) {
+        let mut pods = vec![
+            pod("fine", "1", &json!({"phase": "Running"})),
+            pod("new", "2", &waiting(reason, "")),
+        ];
+        assert_eq!(stuck(&pods).is_some(), expected, "{reason}");
+        pods[1].leaving = true;
+        assert_eq!(stuck(&pods), None);
+    }
+
+    #[test]
+    fn pods_of_jobs_that_failed_say_how() {
+        let failed = pod(
+            "job-1",
+            "1",
+            &json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}),
+        );
+        assert_eq!(
+            of_pods(&[failed]).as_deref(),
+            Some("pod job-1: phase Failed (Evicted): low on memory")
+        );
+    }
+
+    #[test]
+    fn the_last_complaint_counts() {
+        let event = |time: Value, reason: &str| {
+            json!({"lastTimestamp": time, "reason": reason, "message": "a\n b",
+                "involvedObject": {"kind": "StatefulSet", "name": "db"}})
+        };
+        let mut micro = event(json!(null), "FailedMount");
+        micro["eventTime"] = json!("2026-01-01T00:00:02.000000Z");
+        let events = [event(json!("2026-01-01T00:00:01Z"), "FailedCreate"), micro];
+        assert_eq!(
+            newest(&events).as_deref(),
+            Some("statefulset db: FailedMount: a b")
+        );
+        assert_eq!(
+            newest(&events[..1]).as_deref(),
+            Some("statefulset db: FailedCreate: a b")
+        );
+        assert_eq!(newest(&[]), None);
+    }
+}

@@ -1,0 +1,92 @@
+//! Resolution of `sync` in an environment file.
+
+use jiff::SignedDuration;
+
+use crate::file::{Approval, Drift, Sync};
+use crate::policy::Protect;
+use crate::window::Windows;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::yaml::Node;
+
+/// Default interval between reconciles.
+const INTERVAL: SignedDuration = SignedDuration::from_mins(5);
+
+/// Sync settings of an environment for the controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyncPolicy {
+    /// Interval between reconciles without a trigger.
+    pub interval: SignedDuration,
+    /// Reaction to drift.
+    pub drift: Drift,
+    /// Whether the controller executes only approved plans.
+    pub needs_approval: bool,
+    /// Change windows.
+    pub windows: Windows,
+}
+
+impl Default for SyncPolicy {
+    fn default() -> Self {
+        Self {
+            interval: INTERVAL,
+            drift: Drift::Correct,
+            needs_approval: false,
+            windows: Windows::default(),
+        }
+    }
+}
+
+impl SyncPolicy {
+    /// Returns the policy with additional demands for approval and windows.
+    #[must_use]
+    pub fn stricter(&self, needs_approval: bool, windows: &Windows) -> Self {
+        Self {
+            interval: self.interval,
+            drift: self.drift,
+            needs_approval: self.needs_approval || needs_approval,
+            windows: self.windows.clone().and(windows),
+        }
+    }
+}
+
+/// Minimum policy for the environments of a grant.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Minimum {
+    /// Shortest allowed interval. `None` if environments choose freely.
+    pub interval: Option<SignedDuration>,
+    /// Whether plans need approval.
+    pub needs_approval: bool,
+    /// Change windows.
+    pub windows: Windows,
+    /// Kinds whose deletion or recreation always needs consent.
+    pub protect: Vec<Protect>,
+}
+
+/// Resolves the `sync` settings of an environment file.
+pub fn resolve(said: Option<Sync>, environment: &Node, findings: &mut Vec<Finding>) -> SyncPolicy {
+    let mut policy = SyncPolicy::default();
+    let (Some(said), Some(node)) = (said, environment.get("sync")) else {
+        return policy;
+    };
+    if let Some(interval) = said.interval {
+        policy.interval = interval.0;
+    }
+    if let Some(drift) = said.drift {
+        policy.drift = drift;
+    }
+    policy.needs_approval = said.approval == Some(Approval::Digest);
+    let windows = said.windows.unwrap_or_default();
+    let nodes = node.get("windows").map_or(&[][..], Node::items);
+    for (window, node) in windows.iter().zip(nodes) {
+        if let Err(message) = policy.windows.add(window) {
+            findings.push(
+                Finding::error(
+                    Kind::Repository,
+                    "invalid-value",
+                    format!("`sync.windows`: {message}"),
+                )
+                .at(node.origin()),
+            );
+        }
+    }
+    policy
+}

@@ -1,0 +1,136 @@
+//! Files of a repository at one revision, from any source.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+/// Maximum number of files and folders below one folder. git stores repeated content once, so a few
+/// kilobytes can contain any number of files.
+pub const MOST_ENTRIES: usize = 10_000;
+/// Maximum total size of the files below one folder, in bytes.
+pub const MOST_BYTES: usize = 256 * 1024 * 1024;
+
+/// Maximum depth of folders.
+pub const DEEPEST: usize = 100;
+
+/// Returns whether a folder exceeds the maximum depth. git has no limit.
+pub fn is_too_deep(folder: &str) -> bool {
+    folder.split('/').count() > DEEPEST
+}
+
+/// An entry of a folder.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TreeEntry {
+    /// Name within the folder.
+    pub name: String,
+    /// Kind of the entry.
+    pub kind: TreeKind,
+}
+
+/// Kind of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TreeKind {
+    /// A file with content.
+    File,
+    /// A folder.
+    Folder,
+    /// A symbolic link: never followed.
+    Link,
+    /// A git submodule: never entered.
+    Submodule,
+}
+
+/// Error from reading a file or folder.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum TreeError {
+    /// The path does not exist.
+    #[error("{path} does not exist")]
+    Missing {
+        /// Path within the repository.
+        path: String,
+    },
+    /// The path exists, but is unreadable.
+    #[error("failed to read {path}: {reason}")]
+    Unreadable {
+        /// Path within the repository.
+        path: String,
+        /// Reason.
+        reason: String,
+    },
+}
+
+/// Files of a repository at one revision. Paths use `/`, have no leading `/` and no `.` or `..`.
+/// The root folder is the empty path.
+///
+/// Implementations must be immutable while in use, so that their readers are pure functions. They
+/// must never follow links.
+pub trait FileTree {
+    /// Returns the entries of a folder, sorted by name.
+    fn list(&self, folder: &str) -> Result<Vec<TreeEntry>, TreeError>;
+    /// Returns the content of a file.
+    fn read(&self, file: &str) -> Result<Bytes, TreeError>;
+    /// Returns the kind of an entry. `None` if it does not exist or the folder cannot be listed.
+    /// Requests only this entry, so a recorded result does not depend on its siblings.
+    fn kind(&self, folder: &str, name: &str) -> Option<TreeKind> {
+        let entries = self.list(folder).ok()?;
+        let found = entries.into_iter().find(|entry| entry.name == name)?;
+        Some(found.kind)
+    }
+}
+
+/// A tree of files in memory.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryTree {
+    files: BTreeMap<String, Bytes>,
+}
+
+impl MemoryTree {
+    /// Creates a tree from paths and contents.
+    pub fn new<P: Into<String>, C: Into<Bytes>>(files: impl IntoIterator<Item = (P, C)>) -> Self {
+        Self {
+            files: files
+                .into_iter()
+                .map(|(path, content)| (path.into(), content.into()))
+                .collect(),
+        }
+    }
+}
+
+impl FileTree for MemoryTree {
+    fn list(&self, folder: &str) -> Result<Vec<TreeEntry>, TreeError> {
+        let prefix = if folder.is_empty() {
+            String::new()
+        } else {
+            format!("{folder}/")
+        };
+        let mut entries = BTreeMap::new();
+        for path in self
+            .files
+            .keys()
+            .filter_map(|path| path.strip_prefix(&prefix))
+        {
+            match path.split_once('/') {
+                Some((name, _)) => entries.insert(name.to_owned(), TreeKind::Folder),
+                None => entries.insert(path.to_owned(), TreeKind::File),
+            };
+        }
+        if entries.is_empty() && !folder.is_empty() {
+            return Err(TreeError::Missing {
+                path: folder.to_owned(),
+            });
+        }
+        Ok(entries
+            .into_iter()
+            .map(|(name, kind)| TreeEntry { name, kind })
+            .collect())
+    }
+
+    fn read(&self, file: &str) -> Result<Bytes, TreeError> {
+        self.files
+            .get(file)
+            .cloned()
+            .ok_or_else(|| TreeError::Missing {
+                path: file.to_owned(),
+            })
+    }
+}

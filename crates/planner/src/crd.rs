@@ -1,0 +1,110 @@
+//! Changes of CRDs: staged rollout of a changed CRD, and conflicts with existing custom resources.
+//!
+//! A definition is a `CustomResourceDefinition` as JSON.
+
+mod instance_check;
+mod schema;
+mod staged_rollout;
+
+use serde_json::Value;
+
+pub use instance_check::{Instances, Misfit, Named, Sighting, Survey};
+pub(crate) use staged_rollout::covers;
+pub use staged_rollout::{
+    before_backend, converting, ends_conversion, is_conversion_broken, keeping, kept,
+    left_of_conversion, rewritten, rewritten_before, unconverted, unserved, without,
+};
+
+use pleach_model::object::{GroupKind, ObjectId, ServiceRef};
+use pleach_model::order::pointed_at;
+
+/// Returns whether an object is a CRD.
+pub fn is_definition(id: &ObjectId) -> bool {
+    id.is("apiextensions.k8s.io", "CustomResourceDefinition")
+}
+
+fn all(definition: &Value) -> &[Value] {
+    let versions = definition["spec"]["versions"].as_array();
+    versions.map_or(&[], Vec::as_slice)
+}
+
+/// Returns the names of all versions, in file order.
+pub fn versions(definition: &Value) -> impl Iterator<Item = &str> {
+    all(definition)
+        .iter()
+        .filter_map(|version| version["name"].as_str())
+}
+
+fn version<'a>(definition: &'a Value, name: &str) -> Option<&'a Value> {
+    let mut versions = all(definition).iter();
+    versions.find(|version| version["name"] == name)
+}
+
+/// Returns whether a version exists, served or not.
+pub fn has_version(definition: &Value, name: &str) -> bool {
+    version(definition, name).is_some()
+}
+
+/// Returns the served versions, in file order.
+pub fn served(definition: &Value) -> impl Iterator<Item = &str> {
+    let served = all(definition)
+        .iter()
+        .filter(|version| version["served"] == true);
+    served.filter_map(|version| version["name"].as_str())
+}
+
+/// Returns whether a version has a status subresource.
+pub fn declares_status(definition: &Value, name: &str) -> bool {
+    version(definition, name).is_some_and(|version| version["subresources"]["status"].is_object())
+}
+
+fn is_served(definition: &Value, name: &str) -> bool {
+    version(definition, name).is_some_and(|version| version["served"] == true)
+}
+
+/// Returns the storage version.
+pub fn storage(definition: &Value) -> Option<&str> {
+    let mut versions = all(definition).iter();
+    versions.find(|version| version["storage"] == true)?["name"].as_str()
+}
+
+/// Returns the versions in which objects can be stored. For a CRD without status, such as a
+/// rendered one, this is the storage version.
+pub fn stored(definition: &Value) -> Vec<&str> {
+    match definition["status"]["storedVersions"].as_array() {
+        Some(stored) => stored.iter().filter_map(Value::as_str).collect(),
+        None => storage(definition).into_iter().collect(),
+    }
+}
+
+/// Returns the desired CRD with the conversion of the dry-run answer if git sets none. An unset
+/// conversion is not the same as conversion `None`: another manager can own it.
+pub fn with_conversion(mut wanted: Value, predicted: &Value) -> Value {
+    let conversion = &predicted["spec"]["conversion"];
+    if let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut)
+        && spec.get("conversion").is_none_or(Value::is_null)
+        && !conversion.is_null()
+    {
+        spec.insert("conversion".to_owned(), conversion.clone());
+    }
+    wanted
+}
+
+/// Returns whether a webhook converts objects between versions.
+pub(crate) fn converts(definition: &Value) -> bool {
+    definition["spec"]["conversion"]["strategy"] == "Webhook"
+}
+
+/// Returns the Service of the conversion webhook. `None` if all objects are served and stored in
+/// one version, because no conversion happens then.
+pub fn converter(definition: &Value) -> Option<ServiceRef> {
+    let mut names = stored(definition);
+    names.extend(storage(definition));
+    names.extend(served(definition));
+    let several = names.iter().any(|name| *name != names[0]);
+    if !several || !converts(definition) {
+        return None;
+    }
+    let kind = GroupKind::new("apiextensions.k8s.io", "CustomResourceDefinition");
+    pointed_at(&kind, definition).into_iter().next()
+}

@@ -1,0 +1,515 @@
+//! Intermediate states of a CRD on the way to the desired one.
+
+use serde_json::{Value, json};
+
+use super::{all, converts, has_version, is_served, storage, stored, version};
+use crate::observe::Backend;
+use pleach_fields::diff::ownership::{FieldSet, held_by_others, holders};
+use pleach_formats::sequence::MigrationRule;
+use pleach_model::object::{PathSegment, from_base64};
+
+/// First line of every certificate in a PEM bundle.
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
+
+fn of<'r>(
+    definition: &Value,
+    rules: &'r [MigrationRule],
+) -> impl Iterator<Item = &'r MigrationRule> {
+    let name = definition["metadata"]["name"].as_str().unwrap_or_default();
+    let name = name.to_owned();
+    rules.iter().filter(move |rule| rule.crd == name)
+}
+
+/// Returns the migrations whose old version is retained although git dropped it. Objects are read
+/// and written in it until they are rewritten.
+pub fn kept<'r>(
+    wanted: &Value,
+    live: &Value,
+    rules: &'r [MigrationRule],
+) -> Vec<&'r MigrationRule> {
+    of(wanted, rules)
+        .filter(|rule| {
+            has_version(live, &rule.from)
+                && !has_version(wanted, &rule.from)
+                && has_version(wanted, &rule.to)
+        })
+        .collect()
+}
+
+/// Returns the migrations that rewrite objects. Their old version is retained, or objects can be
+/// stored in it.
+pub fn rewritten<'r>(
+    wanted: &Value,
+    live: &Value,
+    rules: &'r [MigrationRule],
+) -> Vec<&'r MigrationRule> {
+    let kept = kept(wanted, live, rules);
+    let stored = stored(live);
+    of(wanted, rules)
+        .filter(|rule| {
+            let is_stored = stored.contains(&rule.from.as_str());
+            (is_stored && has_version(wanted, &rule.to)) || kept.contains(rule)
+        })
+        .collect()
+}
+
+/// Returns whether a live conversion webhook is no longer desired. If git does not set the
+/// conversion, it ends only if all its owners are `ours`.
+pub fn ends_conversion(wanted: &Value, live: &Value, ours: &dyn Fn(&str) -> bool) -> bool {
+    if !converts(live) || converts(wanted) {
+        return false;
+    }
+    !wanted["spec"]["conversion"].is_null() || deciding(live).iter().all(|manager| ours(manager))
+}
+
+/// Returns the field managers that own the conversion strategy.
+fn deciding(live: &Value) -> Vec<String> {
+    let strategy = FieldSet::parse(&json!({"f:spec": {"f:conversion": {"f:strategy": {}}}}));
+    holders(&live["metadata"], &strategy, "")
+}
+
+/// Returns the fields of an ending conversion that other managers than `manager` own, such as an
+/// injected CA bundle. They would remain without the rest, and the server refuses such a CRD.
+/// pleach has to take ownership of them first.
+pub fn left_of_conversion(
+    wanted: &Value,
+    live: &Value,
+    manager: &str,
+    ours: &dyn Fn(&str) -> bool,
+) -> FieldSet {
+    let none = FieldSet::default();
+    let deciding = deciding(live);
+    let ends = converts(live) && !converts(wanted);
+    // While other managers own the strategy, the whole conversion stays.
+    if !ends || deciding.is_empty() || !deciding.iter().all(|who| ours(who)) {
+        return none;
+    }
+    let [spec, conversion] = ["spec", "conversion"].map(|key| PathSegment::Key(key.to_owned()));
+    let held = held_by_others(&live["metadata"], manager);
+    let below = held.child(&spec).and_then(|spec| spec.child(&conversion));
+    let below = below.cloned().unwrap_or_default();
+    none.with(&spec, none.with(&conversion, below))
+}
+
+/// Returns the stored versions other than the desired storage version. Without a conversion
+/// webhook, their objects would be misread.
+pub fn unconverted<'l>(wanted: &Value, live: &'l Value) -> Vec<&'l str> {
+    let mut stored = stored(live);
+    stored.retain(|name| Some(*name) != storage(wanted));
+    stored
+}
+
+/// Returns the migrations that must run while the webhook still converts, because git removes it.
+/// Without it, the server would read objects in these versions as if they were in the storage
+/// version. Only migrations to a version that the server already stores can run this early.
+pub fn rewritten_before<'r>(
+    wanted: &Value,
+    live: &Value,
+    rules: &'r [MigrationRule],
+) -> Vec<&'r MigrationRule> {
+    let unconverted = unconverted(wanted, live);
+    of(wanted, rules)
+        .filter(|rule| unconverted.contains(&rule.from.as_str()))
+        .filter(|rule| storage(live) == Some(&rule.to) && storage(wanted) == Some(&rule.to))
+        .collect()
+}
+
+/// Returns the desired CRD plus the retained versions as they are in the cluster, and the webhook
+/// that converts them.
+///
+/// If the CRD was never established and its CA bundle is invalid, no objects exist, and the webhook
+/// is not retained. Any other broken conversion is retained, because stored objects would be
+/// misread without it.
+pub fn keeping(mut wanted: Value, live: &Value, kept: &[&MigrationRule]) -> Value {
+    let never_worked = is_unestablished(live) && has_invalid_bundle(live);
+    if !kept.is_empty() && !never_worked {
+        wanted = converting(wanted, live);
+    }
+    let kept: Vec<Value> = kept
+        .iter()
+        .filter_map(|rule| version(live, &rule.from))
+        .map(|version| {
+            let mut version = version.clone();
+            version["storage"] = json!(false);
+            version
+        })
+        .collect();
+    if let Some(versions) = list(&mut wanted) {
+        versions.extend(kept);
+    }
+    wanted
+}
+
+/// Returns the desired CRD with the live conversion webhook, if git has none.
+pub fn converting(mut wanted: Value, live: &Value) -> Value {
+    if converts(live)
+        && !converts(&wanted)
+        && let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut)
+    {
+        spec.insert("conversion".to_owned(), live["spec"]["conversion"].clone());
+    }
+    wanted
+}
+
+/// Returns the list of versions. Indexing a mutable `Value` would insert missing keys.
+fn list(definition: &mut Value) -> Option<&mut Vec<Value>> {
+    definition.pointer_mut("/spec/versions")?.as_array_mut()
+}
+
+/// Removes the retained versions and the retained webhook from a dry-run answer. The result is the
+/// final state. `wanted` is the CRD in git.
+pub fn without(mut definition: Value, wanted: &Value, kept: &[&MigrationRule]) -> Value {
+    if converts(&definition) && !converts(wanted) {
+        definition["spec"]["conversion"] = match &wanted["spec"]["conversion"] {
+            Value::Null => json!({"strategy": "None"}),
+            conversion => conversion.clone(),
+        };
+    }
+    if let Some(versions) = list(&mut definition) {
+        versions.retain(|version| !kept.iter().any(|rule| version["name"] == *rule.from));
+    }
+    definition
+}
+
+/// Returns the CRD with the retained versions not served. No client can write in them while objects
+/// are rewritten.
+pub fn unserved(mut definition: Value, kept: &[&MigrationRule]) -> Value {
+    for version in list(&mut definition).into_iter().flatten() {
+        if kept.iter().any(|rule| version["name"] == *rule.from) {
+            version["served"] = json!(false);
+        }
+    }
+    definition
+}
+
+/// Returns the part of a CRD change that does not need the conversion webhook: all but a new
+/// conversion, a new storage version, and newly served versions. `None` if the change includes none
+/// of these, or git wants no webhook.
+pub fn before_backend(wanted: &Value, live: &Value) -> Option<Value> {
+    if !converts(wanted) {
+        return None;
+    }
+    let flips = storage(wanted) != storage(live);
+    let opens = all(wanted).iter().any(|version| {
+        let name = version["name"].as_str().unwrap_or_default();
+        version["served"] == true && !is_served(live, name)
+    });
+    let same_conversion = covers(&live["spec"]["conversion"], &wanted["spec"]["conversion"]);
+    if same_conversion && !flips && !opens {
+        return None;
+    }
+    let mut first = wanted.clone();
+    first["spec"]["conversion"] = match &live["spec"]["conversion"] {
+        Value::Null => json!({"strategy": "None"}),
+        conversion => conversion.clone(),
+    };
+    let stored = storage(live).filter(|name| has_version(wanted, name));
+    for version in list(&mut first).into_iter().flatten() {
+        let name = version["name"].as_str().unwrap_or_default().to_owned();
+        if let Some(stored) = stored {
+            version["storage"] = json!(name == stored);
+        }
+        if version["served"] == true && !is_served(live, &name) {
+            version["served"] = json!(false);
+        }
+    }
+    Some(first)
+}
+
+/// Returns whether the conversion of a live CRD cannot work: the CRD is not established, its CA
+/// bundle contains no certificate, or its Service has no backend. A backend of `None` was not read
+/// and counts as working.
+pub fn is_conversion_broken(live: &Value, backend: Option<&Backend>) -> bool {
+    if !converts(live) {
+        return false;
+    }
+    is_unestablished(live)
+        || has_invalid_bundle(live)
+        || backend.is_some_and(|backend| backend.lack(false).is_some())
+}
+
+/// Returns whether the server reports that a CRD is not established. An established CRD stays so
+/// until it is deleted.
+fn is_unestablished(live: &Value) -> bool {
+    let mut conditions = live["status"]["conditions"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    conditions.any(|one| one["type"] == "Established" && one["status"] == "False")
+}
+
+/// Returns whether the CA bundle of a conversion contains no certificate.
+fn has_invalid_bundle(live: &Value) -> bool {
+    let bundle = live["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"].as_str();
+    bundle.is_some_and(|bundle| {
+        let text = from_base64(bundle).and_then(|bytes| String::from_utf8(bytes).ok());
+        text.is_none_or(|text| !text.contains(CERTIFICATE))
+    })
+}
+
+/// Returns whether all desired fields have their values. The server sets defaults for other fields.
+pub(crate) fn covers(live: &Value, wanted: &Value) -> bool {
+    match (live, wanted) {
+        (Value::Object(live), Value::Object(wanted)) => wanted
+            .iter()
+            .all(|(key, wanted)| live.get(key).is_some_and(|live| covers(live, wanted))),
+        (Value::Array(live), Value::Array(wanted)) => {
+            let mut pairs = live.iter().zip(wanted);
+            live.len() == wanted.len() && pairs.all(|(live, wanted)| covers(live, wanted))
+        }
+        _ => live == wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use rstest::rstest;
+
+    use super::*;
+    use pleach_model::object::Origin;
+
+    fn definition(versions: &[&str], storage: &str) -> Value {
+        let versions: Vec<Value> = versions
+            .iter()
+            .map(|text| {
+                let name = text.trim_end_matches('!');
+                json!({"name": name, "served": name == *text, "storage": name == storage})
+            })
+            .collect();
+        json!({"metadata": {"name": "things.example.org"}, "spec": {"versions": versions}})
+    }
+
+    fn rule(from: &str, to: &str) -> MigrationRule {
+        MigrationRule {
+            crd: "things.example.org".to_owned(),
+            from: from.to_owned(),
+            to: to.to_owned(),
+            origin: Origin::new("bundle.yaml", 1),
+        }
+    }
+
+    /// Formats the versions: `*v1` is stored, `v1!` is not served.
+    fn shown(definition: &Value) -> Vec<String> {
+        all(definition)
+            .iter()
+            .map(|version| {
+                let mark = |is: bool, text: &'static str| if is { text } else { "" };
+                format!(
+                    "{}{}{}",
+                    mark(version["storage"] == true, "*"),
+                    version["name"].as_str().unwrap(),
+                    mark(version["served"] != true, "!")
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn another_object_stays_as_it_is() {
+        let object = json!({"metadata": {"name": "a"}, "spec": {"replicas": 1}});
+        assert_eq!(keeping(object.clone(), &object, &[]), object);
+        assert_eq!(unserved(without(object.clone(), &object, &[]), &[]), object);
+        assert_eq!(before_backend(&object, &object), None);
+    }
+
+    #[test]
+    fn a_version_stays_until_its_objects_are_rewritten() {
+        let (wanted, live) = (
+            definition(&["v1"], "v1"),
+            definition(&["v1beta1"], "v1beta1"),
+        );
+        let rules = [
+            rule("v1beta1", "v1"),
+            rule("v0", "v1"),
+            rule("v1beta1", "v3"),
+        ];
+        let kept = kept(&wanted, &live, &rules);
+        assert_eq!(kept, [&rules[0]]);
+        let first = keeping(wanted.clone(), &live, &kept);
+        assert_eq!(shown(&first), ["*v1", "v1beta1"]);
+        assert_eq!(shown(&unserved(first.clone(), &kept)), ["*v1", "v1beta1!"]);
+        assert_eq!(without(first, &wanted, &kept), wanted);
+    }
+
+    #[rstest]
+    #[case::it_is_stored(&["v1", "v1beta1"], &["v1beta1", "v1"], 1)]
+    #[case::it_is_not(&["v1", "v1beta1"], &["v1"], 0)]
+    #[case::it_goes(&["v1"], &["v1"], 1)]
+    fn objects_are_rewritten_while_a_version_may_be_stored_or_goes(
+        #[case] wanted: &[&str],
+        #[case] stored: &[&str],
+        #[case] expected: usize,
+    ) {
+        let mut live = definition(&["v1beta1", "v1"], "v1");
+        live["status"]["storedVersions"] = json!(stored);
+        let rules = [rule("v1beta1", "v1")];
+        assert_eq!(
+            rewritten(&definition(wanted, "v1"), &live, &rules).len(),
+            expected
+        );
+    }
+
+    fn webhook(mut definition: Value, name: &str) -> Value {
+        definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook":
+            {"clientConfig": {"service": {"namespace": "web", "name": name}}}});
+        definition
+    }
+
+    #[rstest]
+    #[case::certificates("injector", json!({"f:webhook": {"f:clientConfig": {"f:caBundle": {}}}}), true)]
+    #[case::who_converts("injector", json!({"f:strategy": {}}), false)]
+    #[case::of_ours("ours", json!({"f:webhook": {"f:clientConfig": {"f:caBundle": {}}}}), false)]
+    fn what_others_hold_of_a_conversion_that_goes(
+        #[case] manager: &str,
+        #[case] fields: Value,
+        #[case] is_left: bool,
+    ) {
+        let mut live = webhook(definition(&["v1"], "v1"), "a");
+        let entry = |manager: &str, fields: &Value| json!({"manager": manager, "operation": "Update", "fieldsV1": {"f:spec": {"f:conversion": fields}}});
+        live["metadata"]["managedFields"] = json!([
+            entry("ours", &json!({"f:strategy": {}})),
+            entry(manager, &fields)
+        ]);
+        let left = |wanted: &Value, live: &Value| {
+            left_of_conversion(wanted, live, "ours", &|manager| manager == "ours").to_json()
+        };
+        let expected = if is_left {
+            json!({"f:spec": {"f:conversion": fields}})
+        } else {
+            json!({})
+        };
+        assert_eq!(left(&definition(&["v1"], "v1"), &live), expected);
+        // No conversion ends.
+        assert_eq!(left(&live, &live), json!({}));
+        assert_eq!(left(&live, &definition(&["v1"], "v1")), json!({}));
+    }
+
+    #[test]
+    fn a_conversion_that_cannot_work_is_told_from_one_that_can() {
+        let backend = |exists: bool, ready_endpoints: usize| Backend {
+            exists,
+            ready_endpoints,
+            ..Backend::default()
+        };
+        let established = |status: &str| json!([{"type": "Established", "status": status}]);
+        let pem = STANDARD.encode("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n");
+        let (works, none) = (Some(backend(true, 1)), json!(null));
+        let cases = [
+            (
+                "it works",
+                works.clone(),
+                established("True"),
+                json!(pem),
+                false,
+            ),
+            ("nothing is known", None, none.clone(), none.clone(), false),
+            (
+                "not established",
+                works.clone(),
+                established("False"),
+                json!(pem),
+                true,
+            ),
+            (
+                "no certificate",
+                works.clone(),
+                established("True"),
+                json!("Cg=="),
+                true,
+            ),
+            (
+                "no base64",
+                works.clone(),
+                established("True"),
+                json!("!"),
+                true,
+            ),
+            (
+                "no bundle",
+                works.clone(),
+                established("True"),
+                none.clone(),
+                false,
+            ),
+            (
+                "no Service",
+                Some(backend(false, 0)),
+                none.clone(),
+                none.clone(),
+                true,
+            ),
+            (
+                "no endpoints",
+                Some(backend(true, 0)),
+                none.clone(),
+                none,
+                true,
+            ),
+        ];
+        for (name, backend, conditions, bundle, expected) in cases {
+            let mut live = webhook(definition(&["v1"], "v1"), "a");
+            live["status"]["conditions"] = conditions;
+            live["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"] = bundle;
+            let is_broken = is_conversion_broken(&live, backend.as_ref());
+            assert_eq!(is_broken, expected, "{name}");
+            live["spec"]["conversion"] = json!({"strategy": "None"});
+            assert!(!is_conversion_broken(&live, backend.as_ref()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_conversion_that_never_worked_is_not_kept_with_a_version() {
+        let pem = STANDARD.encode("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n");
+        let wanted = definition(&["v2"], "v2");
+        let rules = [rule("v1", "v2")];
+        for (name, established, bundle, is_kept) in [
+            ("it works", "True", pem.as_str(), true),
+            ("its bundle broke", "True", "Cg==", true),
+            ("not established yet", "False", pem.as_str(), true),
+            ("it never worked", "False", "Cg==", false),
+        ] {
+            let mut live = webhook(definition(&["v2", "v1"], "v2"), "a");
+            live["status"]["conditions"] = json!([{"type": "Established", "status": established}]);
+            live["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"] = json!(bundle);
+            let kept = kept(&wanted, &live, &rules);
+            let first = keeping(wanted.clone(), &live, &kept);
+            assert_eq!(shown(&first), ["*v2", "v1"], "{name}");
+            assert_eq!(converts(&first), is_kept, "{name}");
+        }
+    }
+
+    #[rstest]
+    #[case::no_webhook(definition(&["v1", "v2"], "v2"), definition(&["v1"], "v1"), None)]
+    #[case::a_new_webhook(webhook(definition(&["v1"], "v1"), "a"), definition(&["v1"], "v1"), Some(&["*v1"][..]))]
+    #[case::another_one(webhook(definition(&["v1"], "v1"), "a"), webhook(definition(&["v1"], "v1"), "b"), Some(&["*v1"][..]))]
+    #[case::the_same_one(webhook(definition(&["v1"], "v1"), "a"), webhook(definition(&["v1"], "v1"), "a"), None)]
+    #[case::a_new_version(webhook(definition(&["v1", "v2"], "v1"), "a"), webhook(definition(&["v1"], "v1"), "a"), Some(&["*v1", "v2!"][..]))]
+    #[case::one_that_was_not_served(webhook(definition(&["v1", "v2"], "v1"), "a"), webhook(definition(&["v1", "v2!"], "v1"), "a"), Some(&["*v1", "v2!"][..]))]
+    #[case::another_one_is_stored(webhook(definition(&["v1", "v2"], "v2"), "a"), webhook(definition(&["v1", "v2"], "v1"), "a"), Some(&["*v1", "v2"][..]))]
+    #[case::a_version_that_is_not_served(webhook(definition(&["v1", "v2!"], "v1"), "a"), webhook(definition(&["v1"], "v1"), "a"), None)]
+    fn what_needs_the_webhook_comes_later(
+        #[case] wanted: Value,
+        #[case] live: Value,
+        #[case] expected: Option<&[&str]>,
+    ) {
+        let first = before_backend(&wanted, &live);
+        assert_eq!(
+            first.as_ref().map(shown).as_deref(),
+            expected
+                .map(|texts| texts
+                    .iter()
+                    .map(|text| (*text).to_owned())
+                    .collect::<Vec<_>>())
+                .as_deref()
+        );
+        if let Some(first) = first {
+            let conversion = match &live["spec"]["conversion"] {
+                Value::Null => json!({"strategy": "None"}),
+                other => other.clone(),
+            };
+            assert_eq!(first["spec"]["conversion"], conversion);
+        }
+    }
+}

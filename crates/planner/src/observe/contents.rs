@@ -1,0 +1,183 @@
+//! Contents of a namespace that pleach would delete.
+//!
+//! A namespace that contains foreign objects is never deleted. The same holds if its contents are
+//! not known completely (I1).
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use pleach_model::object::ObjectId;
+use pleach_state::inventory::{EntryState, Inventory};
+
+/// Result of listing a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Contents {
+    /// All objects. Every kind could be listed.
+    Known(Vec<Content>),
+    /// The reason why a kind could not be listed. Objects of that kind can exist.
+    Unknown(String),
+}
+
+/// An object in a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Content {
+    /// The object.
+    pub id: ObjectId,
+    /// Its uid.
+    pub uid: String,
+    /// uids of its owner references.
+    pub owners: Vec<String>,
+}
+
+/// Kinds that the cluster creates for other objects and deletes with them.
+const BY_THE_CLUSTER: [(&str, &str); 4] = [
+    ("", "Event"),
+    ("events.k8s.io", "Event"),
+    ("", "Endpoints"),
+    ("discovery.k8s.io", "EndpointSlice"),
+];
+
+impl Content {
+    /// Returns whether the cluster creates the object in every namespace, or for other objects.
+    fn is_by_the_cluster(&self) -> bool {
+        let Self { id, .. } = self;
+        BY_THE_CLUSTER
+            .iter()
+            .any(|(group, kind)| id.is(group, kind))
+            || (id.is("", "ConfigMap") && id.name == "kube-root-ca.crt")
+            || (id.is("", "ServiceAccount") && id.name == "default")
+    }
+
+    /// Returns whether the object has owners, all of which are in `owners`.
+    fn is_owned_by(&self, owners: &BTreeSet<&str>) -> bool {
+        let mut known = self.owners.iter().map(|uid| owners.contains(uid.as_str()));
+        !self.owners.is_empty() && known.all(|is_known| is_known)
+    }
+
+    /// Returns whether a workload of the release created the object.
+    pub fn is_of_run_time(&self, inventory: &Inventory) -> bool {
+        inventory.entries.get(&self.id).is_some_and(|entry| {
+            entry.state == EntryState::Observed && entry.uid.as_deref() == Some(&*self.uid)
+        })
+    }
+}
+
+fn uids<'a>(contents: impl Iterator<Item = &'a Content>) -> BTreeSet<&'a str> {
+    contents.map(|one| one.uid.as_str()).collect()
+}
+
+impl Contents {
+    /// Returns the objects that prevent deletion of the namespace, sorted. `goes` selects objects
+    /// that are deleted before the namespace or with it. Objects owned only by selected objects
+    /// count as selected, recursively.
+    ///
+    /// Fails with the reason if the contents are unknown.
+    pub fn others(&self, goes: &dyn Fn(&Content) -> bool) -> Result<Vec<&ObjectId>, &str> {
+        let contents = match self {
+            Self::Known(contents) => contents,
+            Self::Unknown(why) => return Err(why),
+        };
+        let mut going: BTreeSet<&str> = uids(contents.iter().filter(|one| goes(one)));
+        loop {
+            let owned = contents.iter().filter(|one| one.is_owned_by(&going));
+            let more = uids(owned.filter(|one| !going.contains(one.uid.as_str())));
+            if more.is_empty() {
+                break;
+            }
+            going.extend(more);
+        }
+        let counts = |one: &&Content| !one.is_by_the_cluster() && !going.contains(one.uid.as_str());
+        let counted: Vec<&Content> = contents.iter().filter(counts).collect();
+        // Report only the owners, unless objects own each other in a cycle.
+        let owners = uids(counted.iter().copied());
+        let owned = |one: &&&Content| !one.is_owned_by(&owners);
+        let mut others: Vec<&ObjectId> = counted.iter().filter(owned).map(|one| &one.id).collect();
+        if others.is_empty() {
+            others = counted.iter().map(|one| &one.id).collect();
+        }
+        others.sort();
+        Ok(others)
+    }
+}
+
+/// Formats the first objects and the number of further ones.
+pub(crate) fn named(objects: &[&ObjectId]) -> String {
+    const NAMED: usize = 3;
+    let mut names: Vec<String> = objects
+        .iter()
+        .take(NAMED)
+        .map(ToString::to_string)
+        .collect();
+    if objects.len() > NAMED {
+        names.push(format!("and {} more", objects.len() - NAMED));
+    }
+    names.join(", ")
+}
+
+impl Contents {
+    /// Explains why the namespace cannot be deleted. `None` if it can.
+    pub fn objection(&self, goes: &dyn Fn(&Content) -> bool) -> Option<String> {
+        match self.others(goes) {
+            Err(why) => Some(format!("what lies in it cannot be told: {why}")),
+            Ok(others) if others.is_empty() => None,
+            Ok(others) => Some(format!("it holds objects of others: {}", named(&others))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn content(id: &str, owner: &str) -> Content {
+        Content {
+            id: id.parse().unwrap(),
+            uid: id.to_owned(),
+            owners: (!owner.is_empty())
+                .then(|| owner.to_owned())
+                .into_iter()
+                .collect(),
+        }
+    }
+
+    #[rstest]
+    #[case::nothing(&[], None)]
+    #[case::what_every_namespace_has(&[("ConfigMap/a/kube-root-ca.crt", ""), ("ServiceAccount/a/default", "")], None)]
+    #[case::beside_objects(&[("Event/a/e", ""), ("Event.events.k8s.io/a/e", ""), ("Endpoints/a/s", ""), ("EndpointSlice.discovery.k8s.io/a/s-1", "")], None)]
+    #[case::what_goes(&[("ConfigMap/a/goes", ""), ("Pod/a/p", "ConfigMap/a/goes")], None)]
+    #[case::of_others(&[("Secret/a/s", "")], Some("it holds objects of others: Secret/a/s"))]
+    #[case::another_service_account(&[("ServiceAccount/a/x", "")], Some("it holds objects of others: ServiceAccount/a/x"))]
+    #[case::an_owner_counts_for_what_it_owns(&[("Pod/a/p", "ConfigMap/a/c"), ("ConfigMap/a/c", "")],
+        Some("it holds objects of others: ConfigMap/a/c"))]
+    #[case::of_what_every_namespace_has(&[("ServiceAccount/a/default", ""), ("Secret/a/s", "ServiceAccount/a/default")],
+        Some("it holds objects of others: Secret/a/s"))]
+    #[case::in_a_circle(&[("Secret/a/1", "Secret/a/2"), ("Secret/a/2", "Secret/a/1")],
+        Some("it holds objects of others: Secret/a/1, Secret/a/2"))]
+    #[case::goes_with_its_owners_owner(&[("Pod/a/p", "ReplicaSet.apps/a/r"), ("ReplicaSet.apps/a/r", "Deployment.apps/a/goes"), ("Deployment.apps/a/goes", "")], None)]
+    #[case::owned_from_elsewhere(&[("Pod/a/p", "gone")], Some("it holds objects of others: Pod/a/p"))]
+    #[case::many(&[("Secret/a/1", ""), ("Secret/a/2", ""), ("Secret/a/3", ""), ("Secret/a/4", "")],
+        Some("it holds objects of others: Secret/a/1, Secret/a/2, Secret/a/3, and 1 more"))]
+    fn what_keeps_a_namespace(#[case] objects: &[(&str, &str)], #[case] expected: Option<&str>) {
+        let contents = Contents::Known(
+            objects
+                .iter()
+                .map(|(id, owner)| content(id, owner))
+                .collect(),
+        );
+        let goes = |one: &Content| one.id.name == "goes";
+        assert_eq!(contents.objection(&goes).as_deref(), expected);
+    }
+
+    #[test]
+    fn what_cannot_be_listed_keeps_it() {
+        let contents = Contents::Unknown("foos cannot be listed".to_owned());
+        assert_eq!(
+            contents.objection(&|_| true).as_deref(),
+            Some("what lies in it cannot be told: foos cannot be listed")
+        );
+    }
+}

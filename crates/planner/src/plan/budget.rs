@@ -1,0 +1,120 @@
+//! Size limits of a plan: one release must not exhaust the shared resources.
+//!
+//! The planner counts the edges it creates and the work of following them.
+//! Beyond the budget it stops, and the plan is refused as a whole with
+//! `plan-too-large`. The counts depend only on the input, so a release is
+//! refused everywhere or nowhere.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::model::Desired;
+use pleach_model::finding::{Finding, Kind};
+
+/// Maximum number of objects in a release.
+const OBJECTS: usize = 100_000;
+/// Maximum number of edges between the steps of a plan.
+const EDGES: usize = 1_000_000;
+/// Maximum number of followed edges and compared objects in a plan; a few
+/// seconds.
+const WORK: usize = 50_000_000;
+
+/// Code of the refusal.
+const CODE: &str = "plan-too-large";
+
+/// Remaining budget of a plan. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct Budget(Rc<Left>);
+
+#[derive(Debug)]
+struct Left {
+    pairs: Cell<usize>,
+    edges: Cell<usize>,
+    work: Cell<usize>,
+    beyond: Cell<Option<Beyond>>,
+}
+
+/// Exhausted part of the budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beyond {
+    Edges,
+    Work,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(Rc::new(Left {
+            pairs: Cell::new(EDGES),
+            edges: Cell::new(EDGES),
+            work: Cell::new(WORK),
+            beyond: Cell::new(None),
+        }))
+    }
+}
+
+impl Budget {
+    /// Counts a pair of dependent objects. Returns false beyond the budget.
+    pub(super) fn pair(&self) -> bool {
+        self.take(&self.0.pairs, 1, Beyond::Edges)
+    }
+
+    /// Counts an edge between two steps. Returns false beyond the budget.
+    pub(super) fn edge(&self) -> bool {
+        self.take(&self.0.edges, 1, Beyond::Edges)
+    }
+
+    /// Counts followed edges or compared objects. Returns false beyond the
+    /// budget.
+    pub(super) fn work(&self, steps: usize) -> bool {
+        self.take(&self.0.work, steps, Beyond::Work)
+    }
+
+    /// Returns the number of followed edges and compared objects so far.
+    #[cfg(test)]
+    pub(super) fn spent(&self) -> usize {
+        WORK - self.0.work.get()
+    }
+
+    fn take(&self, left: &Cell<usize>, wanted: usize, beyond: Beyond) -> bool {
+        if self.0.beyond.get().is_some() {
+            return false;
+        }
+        let Some(rest) = left.get().checked_sub(wanted) else {
+            self.0.beyond.set(Some(beyond));
+            return false;
+        };
+        left.set(rest);
+        true
+    }
+
+    /// Returns the refusal; `None` within the budget.
+    pub(super) fn refusal(&self) -> Option<Finding> {
+        let message = match self.0.beyond.get()? {
+            Beyond::Edges => format!(
+                "its objects need each other in more than {EDGES} ways, and no larger plan is made"
+            ),
+            Beyond::Work => {
+                "it takes too long to find out how its objects need each other, and no plan is made"
+                    .to_owned()
+            }
+        };
+        Some(refusal(message))
+    }
+}
+
+fn refusal(message: String) -> Finding {
+    Finding::error(Kind::Policy, CODE, message)
+        .hint("divide the bundle into several, and let releases of them depend on each other")
+}
+
+impl Desired {
+    /// Refuses a release with too many objects, before its objects are read.
+    pub fn refuse_size(&self) -> Option<Finding> {
+        let objects = self.manifests.len();
+        (objects > OBJECTS).then(|| {
+            refusal(format!(
+                "it has {objects} objects, and at most {OBJECTS} are planned at once"
+            ))
+        })
+    }
+}

@@ -1,0 +1,96 @@
+//! Workloads of a release that hands its objects over (`movedFrom`) and that
+//! run in another namespace than their successors.
+
+use super::{has_pods, is_behind};
+use crate::observe::Former;
+use crate::plan::{
+    Deletion,
+    draft::{Ctx, Draft, Pruned},
+    model::Action,
+    protection::protected,
+    prune,
+};
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{ObjectId, ServiceRef, annotations};
+use pleach_model::order::StageName;
+use pleach_state::inventory::Entry;
+use pleach_state::live::{Live, LiveMeta};
+
+/// Decides the workloads of the release that hands its objects over. A workload
+/// with a successor in another namespace is deleted like a member, and so are
+/// registrations of its pods.
+pub(in crate::plan) fn succeed(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let Some(former) = &ctx.observed.former else {
+        return;
+    };
+    let mut held = None;
+    for (id, entry) in former.applied() {
+        let live = ctx.observed.targets.get(id).map(Live::meta);
+        let (Some(live), Some(new)) = (live, successor(ctx, id)) else {
+            continue;
+        };
+        let Some(deletion) = Deletion::of_former(entry, live, former) else {
+            continue;
+        };
+        let held = held.get_or_insert_with(|| prune::hold(ctx, draft));
+        let stays = held.clone().or_else(|| stays(ctx, (id, entry), live));
+        if let Some(why) = stays {
+            let message = format!("stays because {why}, and runs beside {new}");
+            draft.change(id, Action::Skip, StageName::Prune, &*message, Vec::new());
+            let finding = Finding::warning(Kind::Policy, "runs-beside", message);
+            draft.findings.push(finding.on(id.clone()));
+            continue;
+        }
+        draft.pruned.push(Pruned {
+            id: id.clone(),
+            deletion,
+            dead: false,
+        });
+    }
+    let services = former.applied();
+    let services = services.filter_map(|(id, _)| prune::service_ref(id));
+    let deserted: Vec<ServiceRef> = services
+        .filter(|service| !ctx.is_desired(&service.id()) && is_deserted(ctx, draft, service))
+        .collect();
+    draft.deserted.extend(deserted);
+}
+
+/// Returns whether all workloads that may be behind a Service of the other
+/// release are deleted.
+fn is_deserted(ctx: &Ctx<'_>, draft: &Draft, service: &ServiceRef) -> bool {
+    let former = ctx.observed.former.iter().flat_map(Former::applied);
+    let workloads = former.map(|(id, _)| id).filter(|id| has_pods(id));
+    let mut behind = workloads
+        .filter(|id| is_behind(ctx, service, id) != Some(false))
+        .peekable();
+    let goes = |id: &ObjectId| draft.pruned.iter().any(|pruned| pruned.id == *id);
+    behind.peek().is_some() && behind.all(goes)
+}
+
+/// Returns the successor, in another namespace, of a workload of the other
+/// release.
+fn successor<'a>(ctx: &Ctx<'a>, old: &ObjectId) -> Option<&'a ObjectId> {
+    if !has_pods(old) || ctx.is_desired(old) {
+        return None;
+    }
+    let mut named = ctx.named(&old.kind, &old.name).iter().copied();
+    named.find(|new| new.group == old.group)
+}
+
+/// Returns the reason why a workload of the other release stays.
+fn stays(ctx: &Ctx<'_>, (id, entry): (&ObjectId, &Entry), live: &LiveMeta) -> Option<String> {
+    let disabled = live.annotations.get(annotations::PRUNE);
+    if disabled.is_some_and(|value| value == "disabled") {
+        return Some("of its annotation pleach.dev/prune".to_owned());
+    }
+    let what = protected(ctx, id, Some(entry))?;
+    Some(format!("{what} are protected"))
+}
+
+/// Returns whether a Service belongs to the release that hands its objects
+/// over, and not to this one.
+pub(super) fn is_of_former(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
+    let id = service.id();
+    let former = ctx.observed.former.as_ref();
+    former.is_some_and(|former| former.inventory.entries.contains_key(&id)) && !ctx.is_desired(&id)
+}

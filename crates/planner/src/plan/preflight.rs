@@ -1,0 +1,163 @@
+//! Preconditions of all writes. All findings are reported at once.
+
+use std::collections::BTreeSet;
+
+use super::draft::{Ctx, Draft};
+use super::version;
+use pleach_config::dependencies;
+use pleach_model::finding::{Finding, Kind, Severity};
+use pleach_model::object::{ObjectId, ReleaseName};
+use pleach_model::order::Direction;
+
+/// Checks cluster, repository and version. Returns the direction of the change.
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
+    check_cluster(ctx, draft);
+    check_repository(ctx, draft);
+    check_record(ctx, draft);
+    check_tooling(ctx, draft);
+    check_grants(ctx, draft);
+    check_hindrances(ctx, draft, dependencies::NOT_READY);
+    version::check(ctx, draft)
+}
+
+/// Runs the same checks for an uninstall, without a version check.
+pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
+    check_cluster(ctx, draft);
+    check_repository(ctx, draft);
+    check_record(ctx, draft);
+    check_tooling(ctx, draft);
+    check_grants(ctx, draft);
+    check_hindrances(ctx, draft, dependencies::STILL_NEEDED);
+}
+
+fn check_cluster(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let Some(named) = &ctx.policy.cluster else {
+        return;
+    };
+    if *named != ctx.observed.cluster {
+        draft.findings.push(
+            Finding::error(
+                Kind::Policy,
+                "wrong-cluster",
+                format!(
+                    "environment {} is for the cluster with id {named}, but the server is cluster {}",
+                    ctx.desired.name.environment, ctx.observed.cluster
+                ),
+            )
+            .hint("choose the right --context, or correct cluster.id in the environment file"),
+        );
+    }
+}
+
+fn check_repository(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let Some(installed) = &ctx.observed.installed else {
+        return;
+    };
+    if !installed.repository.is_empty() && installed.repository != ctx.desired.repository {
+        draft.findings.push(
+            Finding::error(
+                Kind::Policy,
+                "other-repository",
+                format!(
+                    "release {} in this cluster belongs to the repository `{}`, not to `{}`",
+                    ctx.desired.name, installed.repository, ctx.desired.repository
+                ),
+            )
+            .hint("use another name for the environment or the release, or the repository that owns it"),
+        );
+    }
+}
+
+/// Checks for a lost record. It is written before the first object, and without
+/// it the installed version and the prunable objects are unknown. A blank
+/// record without objects belongs to an interrupted first run, which continues.
+fn check_record(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let observed = ctx.observed;
+    let record = observed.installed.as_ref();
+    if record.is_some_and(|record| !record.is_blank()) || !observed.inventory.entries.is_empty() {
+        return;
+    }
+    // Includes objects that git no longer has, which would be forgotten.
+    let known: BTreeSet<&ObjectId> = observed
+        .meta
+        .keys()
+        .chain(ctx.manifests.keys().copied())
+        .collect();
+    let live = known.into_iter().filter_map(|id| observed.live_meta(id));
+    let objects = match live
+        .filter(|live| live.is_applied_to(&ctx.apply_set))
+        .count()
+    {
+        0 => return,
+        1 => "an object of it is".to_owned(),
+        many => format!("{many} objects of it are"),
+    };
+    let ReleaseName {
+        environment,
+        release,
+    } = &ctx.desired.name;
+    let message = format!(
+        "the record of release {} is {}, and {objects} there",
+        ctx.desired.name,
+        if record.is_some() { "empty" } else { "gone" }
+    );
+    let finding = Finding::error(Kind::Cluster, "record-lost", message);
+    draft.findings.push(finding.hint(format!(
+        "`pleach recover {environment}/{release}` rebuilds it, and deletes nothing"
+    )));
+}
+
+/// Checks the tooling annotation of the ApplySet. The named tool prunes the
+/// set, so another name means that another tool took ownership.
+fn check_tooling(ctx: &Ctx<'_>, draft: &mut Draft) {
+    let Some(installed) = &ctx.observed.installed else {
+        return;
+    };
+    let tooling = &installed.tooling;
+    if !tooling.is_empty() && !tooling.starts_with("pleach/") {
+        draft.findings.push(
+            Finding::error(
+                Kind::Policy,
+                "other-tooling",
+                format!("the ApplySet of release {} was handed over to {tooling}", ctx.desired.name),
+            )
+            .hint(format!(
+                "to give it back to pleach: kubectl annotate --overwrite {} applyset.kubernetes.io/tooling=pleach/0",
+                ctx.desired.store.address(&ctx.desired.name)
+            )),
+        );
+    }
+}
+
+fn check_grants(ctx: &Ctx<'_>, draft: &mut Draft) {
+    if let Some(why) = &ctx.observed.access.unasked {
+        let message = format!("whether pleach has all rights that it needs is not known: {why}");
+        let finding = Finding::note(Kind::Cluster, "rights-not-known", message);
+        draft.findings.push(finding);
+    }
+    for rule in ctx.observed.access.rules() {
+        draft
+            .findings
+            .push(Finding::error(Kind::Cluster, "missing-right", rule.explain()).hint(rule.hint()));
+    }
+    for one in &ctx.observed.access.escalations {
+        draft
+            .findings
+            .push(Finding::error(Kind::Cluster, "missing-right", one.explain()).hint(one.hint()));
+    }
+}
+
+/// Reports releases and objects that must come first. If the same command
+/// applies them first, the finding is only a note.
+fn check_hindrances(ctx: &Ctx<'_>, draft: &mut Draft, code: &str) {
+    for one in &ctx.observed.hindrances {
+        let severity = if one.comes_first {
+            Severity::Note
+        } else {
+            Severity::Error
+        };
+        let mut finding = Finding::new(severity, Kind::Policy, code, one.message.clone());
+        finding.place.clone_from(&one.place);
+        draft.findings.push(finding);
+    }
+}

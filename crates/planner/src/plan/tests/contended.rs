@@ -1,0 +1,153 @@
+//! Fields that another manager keeps writing.
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::scene::Scene;
+use crate::plan::{Action, Op, Plan};
+use pleach_fields::diff::Cause;
+
+const KEY: &str = "ConfigMap/web/c";
+const GIT: &str = "ConfigMap/web/c: {data: {k: v, l: w}}";
+const EDITED: &str = "ConfigMap/web/c: {data: {k: theirs}}";
+
+/// Builds a field that was restored this often and was written again.
+fn fought(times: i64) -> Scene {
+    (0..times).fold(
+        Scene::new().installed(GIT).git(GIT).edited("other", EDITED),
+        |scene, second| scene.corrected(KEY, ".data.k", "other", second),
+    )
+}
+
+fn later(seconds: i64) -> impl FnOnce(&mut crate::observe::Observed) {
+    move |observed| observed.at = Timestamp::from_second(seconds).unwrap()
+}
+
+fn codes(plan: &Plan) -> Vec<&str> {
+    plan.findings
+        .iter()
+        .map(|finding| finding.code.as_str())
+        .collect()
+}
+
+#[test]
+fn a_field_is_taken_back_three_times_and_then_left_until_it_has_calmed_down() {
+    let plan = fought(2).cluster(later(10)).plan();
+    assert_eq!(plan.count(Action::Update), 1);
+    let change = &plan.changes[0];
+    assert_eq!(
+        (
+            change.corrects[0].field.to_string(),
+            change.corrects[0].manager.as_str()
+        ),
+        (".data.k".to_owned(), "other")
+    );
+    let plan = fought(3).cluster(later(10)).plan();
+    assert_eq!(
+        (plan.count(Action::Skip), codes(&plan)),
+        (1, vec!["contended"])
+    );
+    assert!(!plan.has_steps());
+    assert_eq!(
+        plan.findings[0].message,
+        "contended: .data.k with other; it was taken back three times within ten minutes and is left alone until that calms down"
+    );
+    let plan = fought(3).cluster(later(601)).plan();
+    assert_eq!(plan.count(Action::Update), 1);
+}
+
+#[test]
+fn other_fields_of_the_object_are_taken_back_all_the_same() {
+    let plan = fought(3)
+        .edited("somebody", "ConfigMap/web/c: {data: {l: x}}")
+        .cluster(later(10))
+        .plan();
+    assert_eq!(codes(&plan), ["contended"]);
+    let Op::Apply { leave, .. } = &plan.steps[0].op else {
+        panic!("{:?}", plan.steps[0])
+    };
+    assert_eq!(
+        leave.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [".data.k"]
+    );
+    let corrects: Vec<String> = plan.changes[0]
+        .corrects
+        .iter()
+        .map(|taken| taken.field.to_string())
+        .collect();
+    assert_eq!(corrects, [".data.l"]);
+}
+
+#[test]
+fn what_git_says_anew_is_written_whoever_holds_it() {
+    let plan = fought(3)
+        .git("ConfigMap/web/c: {data: {k: later, l: w}}")
+        .adopt("other")
+        .cluster(later(10))
+        .plan();
+    assert_eq!(plan.count(Action::Update), 1, "{:?}", plan.findings);
+    assert!(codes(&plan).is_empty());
+}
+
+#[test]
+fn another_writer_is_another_matter() {
+    let plan = Scene::new()
+        .installed(GIT)
+        .git(GIT)
+        .edited("somebody", EDITED)
+        .corrected(KEY, ".data.k", "other", 0)
+        .corrected(KEY, ".data.k", "other", 1)
+        .corrected(KEY, ".data.k", "other", 2)
+        .plan();
+    assert_eq!(plan.count(Action::Update), 1);
+}
+
+/// Builds a field that another manager took and restored to our value.
+fn taken_and_written_back(times: i64) -> Scene {
+    fought(times)
+        .edited("other", "ConfigMap/web/c: {data: {k: v}}")
+        .cluster(later(10))
+}
+
+#[test]
+fn what_was_taken_and_written_back_as_it_was_is_ours_alone_again() {
+    let plan = taken_and_written_back(2).plan();
+    let change = &plan.changes[0];
+    assert_eq!(change.cause, Some(Cause::Ownership));
+    let taken: Vec<String> = change
+        .corrects
+        .iter()
+        .map(|taken| format!("{} from {}", taken.field, taken.manager))
+        .collect();
+    assert_eq!(taken, [".data.k from other"]);
+    let Op::Own(own) = &plan.steps[0].op else {
+        panic!("{:?}", plan.steps[0])
+    };
+    assert_eq!(own.take_back.to_json(), json!({"f:data": {"f:k": {}}}));
+    assert!(own.from.is_empty(), "what else they hold stays theirs");
+    assert_eq!(
+        plan.steps[0].reason,
+        "what others took from us is ours alone again"
+    );
+    assert!(matches!(plan.steps[1].op, Op::Apply { .. }));
+
+    // A manager that repeats this is left alone too.
+    let plan = taken_and_written_back(3).plan();
+    assert_eq!(
+        (plan.count(Action::Skip), codes(&plan)),
+        (1, vec!["contended"])
+    );
+    assert!(!plan.has_steps());
+}
+
+#[test]
+fn what_git_says_anew_and_others_hold_already_stays_theirs_too() {
+    let plan = Scene::new()
+        .installed(GIT)
+        .git("ConfigMap/web/c: {data: {k: v, l: w, more: x}}")
+        .edited("other", "ConfigMap/web/c: {data: {more: x}}")
+        .plan();
+    assert_eq!(plan.changes[0].cause, Some(Cause::Git));
+    let owns = plan.steps.iter().any(|step| matches!(step.op, Op::Own(_)));
+    assert!(!owns, "{:?}", plan.steps);
+}

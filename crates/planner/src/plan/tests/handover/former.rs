@@ -1,0 +1,190 @@
+//! Workloads of a release that hands its objects over.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::{HOOK, HOOK_ID, NEW, OLD, Scene, comes_before, find, lines, set, step_of};
+use crate::plan::{Grant, Op, Plan, Propagation, Step};
+use pleach_state::overlay::OnFailure;
+
+/// Builds a release that takes over objects, some of which run in another
+/// namespace.
+fn succeeding() -> Scene {
+    Scene::new().former(OLD).git(NEW)
+}
+
+fn deleted<'a>(plan: &'a Plan, id: &str) -> Option<&'a Step> {
+    let mut steps = plan.steps.iter();
+    steps.find(|step| matches!(step.op, Op::Delete(_)) && step.object.to_string() == id)
+}
+
+#[test]
+fn what_hands_over_runs_nowhere_else_when_its_successor_starts() {
+    let plan = succeeding().plan();
+    assert!(plan.findings.iter().all(|one| !one.is_error()));
+    for id in [
+        "Deployment.apps/old/api",
+        "Deployment.apps/old/controller",
+        "DaemonSet.apps/old/agent",
+    ] {
+        let emptied = set(&plan, id);
+        let new = step_of(&plan, &id.replace("/old/", "/web/"));
+        let gone = deleted(&plan, id).unwrap();
+        assert!(comes_before(&plan, emptied, new), "{id}");
+        assert!(comes_before(&plan, new, gone), "{id}");
+        let mut overlays = plan.overlays.iter();
+        let overlay = overlays.find(|one| one.object == emptied.object).unwrap();
+        let ready = new.object.clone();
+        assert_eq!(overlay.on_failure, OnFailure::UndoUnless { ready });
+        let Op::Delete(deletion) = &gone.op else {
+            panic!()
+        };
+        assert_eq!(deletion.uid(), format!("uid of {id}"));
+        assert!(
+            matches!(deletion.because(), Grant::Former { release } if release.release == "old")
+        );
+        assert_eq!(deletion.propagation(), Propagation::Foreground);
+    }
+    // The other objects are not this release's to delete.
+    for id in ["Service/old/api", "ServiceAccount/old/s"] {
+        assert!(deleted(&plan, id).is_none(), "{id}");
+    }
+}
+
+#[test]
+fn what_the_pods_of_the_former_release_registered_goes_before_their_successors_come() {
+    let plan = succeeding().live(HOOK).plan();
+    assert!(plan.findings.iter().all(|one| !one.is_error()));
+    let unregister = deleted(&plan, HOOK_ID).unwrap();
+    assert_eq!(
+        unregister.reason,
+        "points at Service old/api of release e.old, whose pods go"
+    );
+    let close = find(&plan, "gate", |step| matches!(step.op, Op::Close { .. }));
+    let Op::Close { gate } = &close.op else {
+        panic!()
+    };
+    assert_eq!(gate.explain(), "CREATE and UPDATE of *.x.org");
+    // Accounts of pods that still run stay exempt.
+    for place in ["old", "web"] {
+        let account = format!("system:serviceaccount:{place}:s");
+        assert!(gate.exempt.contains(&account), "{:?}", gate.exempt);
+    }
+    let emptied = set(&plan, "Deployment.apps/old/api");
+    let again = find(&plan, "second look", |step| {
+        step.op == Op::Wait && step.object.to_string() == HOOK_ID
+    });
+    let new = step_of(&plan, "Deployment.apps/web/api");
+    let order = [close, unregister, emptied, again, new];
+    for pair in order.windows(2) {
+        assert!(comes_before(&plan, pair[0], pair[1]), "{:#?}", lines(&plan));
+    }
+}
+
+/// Builds another Deployment of the previous release, which has no successor.
+fn beside(app: &str) -> Scene {
+    let other = format!(
+        "Deployment.apps/old/other: {{spec: {{replicas: 1, selector: {{matchLabels: {{app: {app}, n: two}}}}, template: {{metadata: {{labels: {{app: {app}, n: two}}}}}}}}}}"
+    );
+    Scene::new()
+        .former(&format!("{OLD}\n{other}"))
+        .git(NEW)
+        .live(HOOK)
+}
+
+#[rstest]
+#[case::another_workload_beside_it(beside("other"), true)]
+#[case::another_workload_behind_the_service(beside("api"), false)]
+#[case::it_is_shipped(Scene::new().former(&format!("{OLD}\n{HOOK}")).git(NEW), false)]
+#[case::nothing_is_pruned(succeeding().live(HOOK).policy(|policy| policy.prune.enabled = false), false)]
+#[case::the_workload_stays(succeeding().live(HOOK).meta("Deployment.apps/old/api", |meta| {
+    meta.annotations.insert("pleach.dev/prune".to_owned(), "disabled".to_owned());
+}), false)]
+#[case::git_still_has_it(succeeding().live(HOOK).cluster(|observed| observed.former = None), false)]
+#[case::it_points_elsewhere_too(succeeding().live(&HOOK.replace("rules:", "x: y}, {clientConfig: {service: {namespace: others, name: api}}, rules:")), false)]
+#[case::another_object_owns_it(succeeding().live(HOOK).with_live(HOOK_ID, |live| {
+    live["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u"}]);
+}), false)]
+fn a_registration_of_the_former_release_goes_only_with_all_that_answer(
+    #[case] scene: Scene,
+    #[case] goes: bool,
+) {
+    let plan = scene.plan();
+    assert!(
+        plan.findings.iter().all(|one| !one.is_error()),
+        "{:?}",
+        plan.findings
+    );
+    assert_eq!(
+        deleted(&plan, HOOK_ID).is_some(),
+        goes,
+        "{:#?}",
+        lines(&plan)
+    );
+}
+
+#[test]
+fn what_users_keep_beside_the_former_release_comes_along() {
+    let plan = succeeding().moves("old", "web", &["settings"]).plan();
+    let copy = find(&plan, "copy", |step| matches!(step.op, Op::Copy { .. }));
+    assert_eq!(copy.object.to_string(), "ConfigMap/web/settings");
+    let api = step_of(&plan, "Deployment.apps/web/api");
+    assert!(comes_before(&plan, copy, api));
+}
+
+#[rstest]
+#[case::nothing_is_pruned(succeeding().policy(|policy| policy.prune.enabled = false), true)]
+#[case::nothing_is_waited_for(succeeding().policy(|policy| policy.wait = false), true)]
+#[case::protected(succeeding().protect("{group: apps, kind: Deployment}"), true)]
+#[case::annotated(succeeding().meta("Deployment.apps/old/controller", |meta| {
+    meta.annotations.insert("pleach.dev/prune".to_owned(), "disabled".to_owned());
+}), true)]
+#[case::another_incarnation(succeeding().meta("Deployment.apps/old/controller", |meta| meta.uid = "v".to_owned()), false)]
+#[case::of_somebody_else_by_now(succeeding().meta("Deployment.apps/old/controller", |meta| {
+    meta.labels.insert(pleach_model::object::labels::PART_OF.to_owned(), "applyset-other".to_owned());
+}), false)]
+#[case::gone_already(succeeding().gone("Deployment.apps/old/controller"), false)]
+#[case::git_still_has_it(succeeding().cluster(|observed| observed.former = None), false)]
+#[case::nothing_comes(succeeding().wants(|desired| {
+    desired.manifests.retain(|manifest| manifest.id().name != "controller");
+}), false)]
+fn what_is_not_deleted_is_not_emptied_either(#[case] scene: Scene, #[case] said: bool) {
+    let plan = scene.plan();
+    let id = "Deployment.apps/old/controller";
+    assert!(deleted(&plan, id).is_none());
+    let touched = |step: &&Step| step.object.to_string() == id && !matches!(step.op, Op::Wait);
+    assert!(!plan.steps.iter().any(|step| touched(&step)));
+    let mut findings = plan.findings.iter();
+    let finding = findings.find(|one| {
+        one.code == "runs-beside" && one.object.as_ref().is_some_and(|it| it.to_string() == id)
+    });
+    assert_eq!(finding.is_some(), said, "{:?}", plan.findings);
+    assert!(plan.findings.iter().all(|one| !one.is_error()));
+}
+
+#[test]
+fn what_answers_for_others_goes_on_until_they_are_told_of_its_successor() {
+    let hook = |namespace: &str| {
+        format!(
+            "{HOOK_ID}: {{webhooks: [{{name: a, clientConfig: {{service: {{namespace: {namespace}, name: api}}}}}}]}}"
+        )
+    };
+    let plan = Scene::new()
+        .former(&format!("{OLD}\n{}", hook("old")))
+        .git(&format!("{NEW}\n{}", hook("web")))
+        .plan();
+    assert!(plan.findings.iter().all(|one| !one.is_error()));
+    let api = "Deployment.apps/old/api";
+    let is_set = |id: &str| {
+        let mut steps = plan.steps.iter();
+        steps.any(|step| matches!(step.op, Op::Set { .. }) && step.object.to_string() == id)
+    };
+    assert!(!is_set(api));
+    assert!(is_set("Deployment.apps/old/controller"));
+    let retargeted = step_of(&plan, HOOK_ID);
+    assert!(comes_before(
+        &plan,
+        retargeted,
+        deleted(&plan, api).unwrap()
+    ));
+}

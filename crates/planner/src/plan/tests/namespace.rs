@@ -1,0 +1,183 @@
+//! The release namespace, if no manifest contains it.
+
+use rstest::rstest;
+
+use super::scene::Scene;
+use super::{changes, edges, lines};
+use crate::plan::{Body, EdgeReason, Need, Op};
+use pleach_model::object::labels;
+
+const GIT: &str = "ConfigMap/web/c: {}";
+
+#[test]
+fn it_is_created_before_what_lies_in_it() {
+    let plan = Scene::new().gone("Namespace/web").git(GIT).plan();
+    assert_eq!(
+        changes(&plan),
+        [
+            "create ConfigMap/web/c: it does not exist yet",
+            "create Namespace/web: objects of the release lie in it and no manifest has it",
+        ]
+    );
+    let [namespace, config] = &plan.steps[..2] else {
+        panic!()
+    };
+    let Op::Apply {
+        body: Body::Inline(body),
+        ..
+    } = &namespace.op
+    else {
+        panic!()
+    };
+    assert!(body.0["metadata"]["labels"][labels::PART_OF].is_string());
+    let edge = &config.needs[0];
+    assert_eq!(
+        (edge.from, edge.state, &edge.why),
+        (namespace.id, Need::Applied, &EdgeReason::Namespace)
+    );
+}
+
+#[test]
+fn an_existing_one_is_left_untouched_and_is_no_member() {
+    let plan = Scene::new().git(GIT).plan();
+    assert_eq!(
+        changes(&plan),
+        ["create ConfigMap/web/c: it does not exist yet"]
+    );
+}
+
+#[test]
+fn one_that_we_created_stays_a_member() {
+    let plan = Scene::new()
+        .installed("Namespace/web: {}")
+        .installed(GIT)
+        .git(GIT)
+        .plan();
+    assert_eq!(
+        changes(&plan),
+        [
+            "unchanged ConfigMap/web/c: as wanted",
+            "unchanged Namespace/web: as wanted"
+        ]
+    );
+    assert!(!plan.has_steps());
+}
+
+#[test]
+fn it_is_not_created_against_the_will_of_the_environment() {
+    let plan = Scene::new()
+        .gone("Namespace/web")
+        .git(GIT)
+        .wants(|desired| desired.create_namespace = false)
+        .plan();
+    assert_eq!(plan.findings[0].code, "namespace-missing");
+    assert!(plan.findings[0].is_error());
+}
+
+#[test]
+fn one_that_is_being_deleted_is_waited_for() {
+    let plan = Scene::new()
+        .git(GIT)
+        .meta("Namespace/web", |meta| meta.deleting = true)
+        .plan();
+    let verbs: Vec<&str> = plan.steps.iter().map(|step| step.op.verb()).collect();
+    assert_eq!(verbs[..3], ["wait", "apply", "apply"]);
+    assert_eq!(plan.steps[1].needs[0].state, Need::Absent);
+}
+
+#[test]
+fn without_objects_in_it_there_is_none() {
+    let plan = Scene::new()
+        .gone("Namespace/web")
+        .git("Namespace/other: {}")
+        .plan();
+    assert_eq!(
+        changes(&plan),
+        ["create Namespace/other: it does not exist yet"]
+    );
+}
+
+#[test]
+fn one_that_nobody_makes_is_refused_before_anything_is_written() {
+    let git = "ConfigMap/web/c: {}\nConfigMap/elsewhere/a: {}\nConfigMap/elsewhere/b: {}";
+    let plan = Scene::new().git(git).plan();
+    let errors = plan.findings.iter().filter(|finding| finding.is_error());
+    let told: Vec<(&str, &str)> = errors
+        .map(|finding| (finding.code.as_str(), finding.message.as_str()))
+        .collect();
+    assert_eq!(
+        told,
+        [(
+            "namespace-missing",
+            "namespace elsewhere does not exist, and nothing of the release makes it"
+        )]
+    );
+    assert!(plan.findings.iter().any(crate::plan::is_refusal));
+}
+
+#[rstest]
+#[case::a_manifest("Namespace/elsewhere: {}\nConfigMap/elsewhere/a: {}", false)]
+#[case::an_earlier_release("ConfigMap/elsewhere/a: {}", true)]
+#[case::that_of_the_records("ConfigMap/pleach-system/a: {}", false)]
+fn one_that_comes_is_waited_for(#[case] git: &str, #[case] is_brought: bool) {
+    let scene = Scene::new().git(git).wants(|desired| {
+        let namespace = is_brought.then_some("elsewhere");
+        desired.terms.brought.add(&[], namespace);
+    });
+    let plan = scene.plan();
+    let codes: Vec<&str> = plan
+        .findings
+        .iter()
+        .map(|finding| finding.code.as_str())
+        .collect();
+    assert_eq!(codes, [""; 0]);
+}
+
+const API: &str = "Service/web/api: {spec: {selector: {app: api}}}\nDeployment.apps/web/api: {spec: {template: {metadata: {labels: {app: api}}}}}\n\
+    APIService.apiregistration.k8s.io/v1.sub.x.org: {spec: {group: sub.x.org, version: v1, service: {namespace: web, name: api}}}";
+
+/// The deletion of the namespace waits for an API whose server is in it.
+#[rstest]
+#[case::of_the_bundle("Namespace/web: {}\n", "web", true)]
+#[case::made_for_the_release("", "web", true)]
+#[case::of_others("", "other", false)]
+fn an_api_that_is_served_in_it_goes_first_and_comes_again(
+    #[case] namespace: &str,
+    #[case] ending: &str,
+    #[case] expected: bool,
+) {
+    let git = format!(
+        "{namespace}{}",
+        API.replace("namespace: web", &format!("namespace: {ending}"))
+    );
+    let namespace = format!("Namespace/{ending}");
+    let mut scene = Scene::new();
+    if ending != "web" {
+        scene = scene.live("Namespace/other: {}");
+    }
+    let plan = scene
+        .installed(&git)
+        .git(&git)
+        .meta(&namespace, |meta| meta.deleting = true)
+        .plan();
+    assert!(
+        !plan
+            .findings
+            .iter()
+            .any(pleach_model::finding::Finding::is_error)
+    );
+    let lines = lines(&plan);
+    let api = "APIService.apiregistration.k8s.io/v1.sub.x.org";
+    let at = |text: &str| lines.iter().position(|line| line.starts_with(text));
+    let deleted = at(&format!("definitions: delete {api}"));
+    assert_eq!(deleted.is_some(), expected, "{lines:#?}");
+    if expected {
+        assert!(deleted < at("definitions: wait Namespace/web until gone"));
+        assert!(
+            at("workloads: apply Deployment.apps/web/api")
+                < at(&format!("registrations: apply {api}"))
+        );
+        let edge = format!("{api} -> Namespace/web (wait): Absent Leftover");
+        assert!(edges(&plan).contains(&edge), "{:#?}", edges(&plan));
+    }
+}

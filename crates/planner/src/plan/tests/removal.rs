@@ -1,0 +1,548 @@
+//! Uninstalls, and objects that move to another release.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::scene::Scene;
+use super::{changes, edges, lines, position};
+use crate::observe::{Content, Contents, Listing};
+use crate::plan::{Action, Consented, Grant, Heir, Op, Plan, Removal, ReviewedRelease, Terms};
+use pleach_model::object::{ObjectId, ReleaseName, annotations, labels};
+use pleach_state::inventory::{EntryState, Store};
+
+pub(super) fn by_command() -> Removal {
+    Removal {
+        consented: Some(Consented::by_command()),
+        ..Removal::default()
+    }
+}
+
+fn name(release: &str) -> ReleaseName {
+    ReleaseName {
+        environment: "e".to_owned(),
+        release: release.to_owned(),
+    }
+}
+
+fn set(release: &str) -> String {
+    Store::Release.apply_set(&name(release))
+}
+
+pub(super) fn heir(wants: &[&str]) -> Removal {
+    Removal {
+        consented: Some(Consented::by_command()),
+        heirs: vec![Heir {
+            name: name("new"),
+            apply_set: set("new"),
+            wants: wants.iter().map(|id| id.parse().unwrap()).collect(),
+        }],
+        ..Removal::default()
+    }
+}
+
+fn deleted(plan: &Plan) -> Vec<String> {
+    plan.steps
+        .iter()
+        .filter(|step| matches!(step.op, Op::Delete(_)))
+        .map(|step| step.object.to_string())
+        .collect()
+}
+
+fn released(plan: &Plan) -> Vec<String> {
+    let outgoing = plan.removal.as_ref().unwrap();
+    outgoing.released.iter().map(ObjectId::to_string).collect()
+}
+
+const EVERYTHING: &str = "\
+ConfigMap/web/c: {}
+Service/web/s: {}
+ServiceAccount/web/a: {}
+Deployment.apps/web/d: {spec: {template: {}}}
+Widget.example.org/web/w: {}
+ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: web, name: s}}}]}
+CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {}
+PersistentVolumeClaim/web/p: {}
+Namespace/made: {}";
+
+#[test]
+fn everything_goes_in_reverse_and_what_is_protected_is_let_go_of() {
+    let scene = Scene::new().installed(EVERYTHING).backend("web/s", true, 1);
+    let plan = scene.end(&by_command());
+    assert!(ReviewedRelease::of(&plan, "abc").removal);
+    assert_eq!(
+        lines(&plan),
+        [
+            "prune: delete Widget.example.org/web/w until gone",
+            "prune: delete ValidatingWebhookConfiguration.admissionregistration.k8s.io/h until gone",
+            "prune: delete Deployment.apps/web/d until gone",
+            "prune: delete Service/web/s until gone",
+            "prune: delete ConfigMap/web/c until gone",
+            "prune: delete ServiceAccount/web/a until gone",
+            "shrink: wait Release.pleach.dev/e.r",
+            "shrink: patch Namespace/made",
+            "shrink: patch CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org",
+            "shrink: patch PersistentVolumeClaim/web/p",
+        ]
+    );
+    assert_eq!(
+        released(&plan),
+        [
+            "Namespace/made",
+            "PersistentVolumeClaim/web/p",
+            "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org",
+        ]
+    );
+    let edges = edges(&plan);
+    for edge in [
+        "Widget.example.org/web/w -> ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: Absent Reverse",
+        "ConfigMap/web/c -> ServiceAccount/web/a: Absent Reverse",
+    ] {
+        assert!(edges.contains(&edge.to_owned()), "{edges:#?}");
+    }
+    let Op::Delete(deletion) = &plan.steps[0].op else {
+        panic!()
+    };
+    assert_eq!(deletion.because(), &Grant::Uninstall);
+    assert_eq!(deletion.uid(), "uid of Widget.example.org/web/w");
+    assert!(plan.removal.as_ref().unwrap().ends);
+    // There is no cap, because the consent covers all objects.
+    assert!(plan.findings.iter().all(|finding| !finding.is_error()));
+}
+
+#[rstest]
+#[case::deleted("Delete", true)]
+#[case::retained("Retain", false)]
+fn claims_that_go_with_their_set_are_named(#[case] policy: &str, #[case] is_told: bool) {
+    let key = "StatefulSet.apps/web/db";
+    let set = format!(
+        "{key}: {{spec: {{volumeClaimTemplates: [{{metadata: {{name: data}}}}], persistentVolumeClaimRetentionPolicy: {{whenDeleted: {policy}}}}}}}"
+    );
+    let scene = Scene::new().installed(&set);
+    let uninstalled = scene.end(&by_command());
+    let pruned = scene.git("ConfigMap/web/c: {}").plan();
+    for plan in [uninstalled, pruned] {
+        assert_eq!(deleted(&plan), [key]);
+        let mut changes = plan.changes.iter();
+        let change = changes.find(|change| change.action == Action::Delete);
+        let reason = &change.unwrap().reason;
+        let told = reason.contains("; its claims are deleted with it, unless ");
+        assert_eq!(told, is_told, "{reason}");
+    }
+}
+
+#[test]
+fn what_is_let_go_of_loses_our_marks_and_only_as_long_as_they_are_ours() {
+    let plan = Scene::new()
+        .installed("PersistentVolumeClaim/web/p: {metadata: {labels: {app.kubernetes.io/managed-by: pleach, app: web}}}")
+        .end(&by_command());
+    let Op::Patch { patch, .. } = &plan.steps[0].op else {
+        panic!()
+    };
+    let operations = patch.0.as_array().unwrap();
+    let paths = |op: &str| -> Vec<&str> {
+        operations
+            .iter()
+            .filter(|one| one["op"] == op)
+            .map(|one| one["path"].as_str().unwrap())
+            .collect()
+    };
+    let marks = [
+        "/metadata/labels/applyset.kubernetes.io~1part-of",
+        "/metadata/labels/app.kubernetes.io~1managed-by",
+        "/metadata/annotations/pleach.dev~1desired",
+    ];
+    assert_eq!(paths("remove"), marks);
+    assert_eq!(paths("test")[0], "/metadata/uid");
+    assert_eq!(paths("test")[1..], marks);
+    assert_eq!(paths("add"), ["/metadata/annotations/pleach.dev~1released"]);
+    assert_eq!(operations.last().unwrap()["value"], "e.r");
+}
+
+#[rstest]
+#[case::without_versions(
+    "{action: delete, kind: PersistentVolumeClaim, name: p, release: r}",
+    true
+)]
+#[case::from_what_is_installed(
+    "{action: delete, kind: PersistentVolumeClaim, name: p, release: r, from: v1.0.0}",
+    true
+)]
+#[case::from_another_version(
+    "{action: delete, kind: PersistentVolumeClaim, name: p, release: r, from: v0.9.0}",
+    false
+)]
+#[case::for_an_upgrade(
+    "{action: delete, kind: PersistentVolumeClaim, name: p, release: r, from: v1.0.0, to: v2.0.0}",
+    false
+)]
+fn a_protected_object_goes_with_its_own_consent(#[case] consent: &str, #[case] goes: bool) {
+    let scene = Scene::new().installed("PersistentVolumeClaim/web/p: {}");
+    let plan = scene.consent(consent).end(&by_command());
+    assert_eq!(deleted(&plan).len(), usize::from(goes));
+    assert_eq!(released(&plan).len(), usize::from(!goes));
+    let hint = plan
+        .findings
+        .iter()
+        .find_map(|finding| finding.hint.as_ref());
+    assert_eq!(hint.is_none(), goes);
+    if let Some(hint) = hint {
+        assert!(
+            hint.ends_with("name: p, release: r, from: v1.0.0}"),
+            "{hint}"
+        );
+    }
+}
+
+/// The consenting commit is recorded as the version of the release.
+#[test]
+fn what_has_no_versions_goes_with_the_line_that_is_said() {
+    let at = |revision: &str| {
+        let scene = Scene::new().installed("PersistentVolumeClaim/web/p: {}");
+        scene.version(revision).cluster(|observed| {
+            let record = observed.installed.as_mut().unwrap();
+            record.installed.as_mut().unwrap().revision = revision.to_owned();
+        })
+    };
+    let plan = at("abc").end(&by_command());
+    let mut findings = plan.findings.iter();
+    let hint = findings.find_map(|finding| finding.hint.as_deref());
+    let hint = hint.unwrap();
+    let line = &hint[hint.rfind("{action: ").unwrap()..];
+    assert!(line.ends_with("name: p, release: r}"), "{line}");
+    let plan = at("def").consent(line).end(&by_command());
+    assert_eq!(deleted(&plan).len(), 1);
+}
+
+#[rstest]
+#[case::annotated(Scene::new().installed("ConfigMap/web/c: {}").meta("ConfigMap/web/c", |meta| drop(meta.annotations.insert("pleach.dev/prune".into(), "disabled".into()))),
+    "skip ConfigMap/web/c: stays because of its annotation pleach.dev/prune", true)]
+#[case::adopted_namespace(Scene::new().installed("Namespace/m: {}").entry("Namespace/m", |entry| entry.adopted = true)
+    .consent("{action: delete, kind: Namespace, name: m, release: r}"),
+    "skip Namespace/m: stays because a namespace that was there before is never deleted", true)]
+#[case::load_balancer(Scene::new().installed("Service/web/s: {spec: {type: LoadBalancer}}"),
+    "skip Service/web/s: stays because load balancers are protected", true)]
+#[case::protected_by_the_environment(Scene::new().installed("ConfigMap/web/c: {}").protect("{kind: ConfigMap}"),
+    "skip ConfigMap/web/c: stays because objects of kind ConfigMap are protected", true)]
+#[case::of_another_set(Scene::new().installed("ConfigMap/web/c: {}").meta("ConfigMap/web/c", |meta| drop(meta.labels.insert(labels::PART_OF.into(), "other".into()))),
+    "skip ConfigMap/web/c: stays because it is part of another ApplySet now", true)]
+#[case::of_others(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Kept),
+    "skip ConfigMap/web/c: stays because others hold fields of it", true)]
+#[case::gone(Scene::new().installed("ConfigMap/web/c: {}").gone("ConfigMap/web/c"), "unchanged ConfigMap/web/c: gone already", false)]
+#[case::another(Scene::new().installed("ConfigMap/web/c: {}").meta("ConfigMap/web/c", |meta| meta.uid = "later".into()),
+    "unchanged ConfigMap/web/c: what has its name now is another object", true)]
+#[case::never_confirmed(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Intended),
+    "skip ConfigMap/web/c: its creation was never confirmed, so whatever exists is left alone", false)]
+#[case::never_confirmed_nor_seen(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Intended)
+    .gone("ConfigMap/web/c").incomplete("ConfigMap"),
+    "skip ConfigMap/web/c: its creation was never confirmed, so whatever exists is left alone", false)]
+#[case::never_made(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Intended)
+    .gone("ConfigMap/web/c"), "unchanged ConfigMap/web/c: it is not there", false)]
+#[case::not_seen(Scene::new().installed("ConfigMap/web/c: {}").incomplete("ConfigMap"),
+    "skip ConfigMap/web/c: stays because its kind could not be listed completely", false)]
+#[case::not_served(Scene::new().installed("Widget.example.org/web/w: {}").gone("Widget.example.org/web/w").unserved("Widget.example.org"),
+    "skip Widget.example.org/web/w: stays because its kind could not be listed completely", false)]
+#[case::registrations_not_seen(Scene::new().installed("ConfigMap/web/c: {}").incomplete("APIService.apiregistration.k8s.io"),
+    "skip ConfigMap/web/c: stays because objects of kind APIService.apiregistration.k8s.io could not be listed", false)]
+#[case::pruning_is_off(Scene::new().installed("ConfigMap/web/c: {}").policy(|policy| policy.prune.enabled = false),
+    "skip ConfigMap/web/c: stays because pruning is disabled in the environment file", false)]
+fn it_stays(#[case] scene: Scene, #[case] change: &str, #[case] is_forgotten: bool) {
+    let plan = scene.end(&by_command());
+    assert!(deleted(&plan).is_empty());
+    assert_eq!(changes(&plan), [change]);
+    assert_eq!(released(&plan).len(), usize::from(is_forgotten));
+}
+
+#[test]
+fn what_is_confirmed_gone_with_its_definition_is_no_obstacle() {
+    let plan = Scene::new()
+        .installed("Widget.example.org/web/w: {}")
+        .gone("Widget.example.org/web/w")
+        .unserved("Widget.example.org")
+        .listing("Widget.example.org", Listing::Complete)
+        .end(&by_command());
+    assert_eq!(
+        changes(&plan),
+        ["unchanged Widget.example.org/web/w: gone already"]
+    );
+}
+
+const OTHERS: &str = "Secret/made/s";
+
+#[rstest]
+#[case::not_looked_into(None, true, "")]
+#[case::empty(Some(Contents::Known(Vec::new())), true, "")]
+#[case::of_others(Some(Contents::Known(vec![content(OTHERS, &[])])), false, "it holds objects of others: Secret/made/s")]
+#[case::of_the_release(Some(Contents::Known(vec![content("ConfigMap/made/c", &[])])), true, "")]
+#[case::owned_by_what_goes(Some(Contents::Known(vec![content("ConfigMap/made/x", &["uid of ConfigMap/made/c"])])), true, "")]
+#[case::not_seen(Some(Contents::Unknown("secrets cannot be listed".to_owned())), false,
+    "what lies in it cannot be told: secrets cannot be listed")]
+fn a_namespace_with_objects_of_others_stays_whatever_was_consented(
+    #[case] contents: Option<Contents>,
+    #[case] goes: bool,
+    #[case] why: &str,
+) {
+    let scene = Scene::new()
+        .installed("Namespace/made: {}\nConfigMap/made/c: {}")
+        .cluster(|observed| {
+            if let Some(contents) = contents {
+                observed.contents.insert("made".to_owned(), contents);
+            }
+        });
+    let for_the_end = scene
+        .clone()
+        .consent("{action: delete, kind: Namespace, name: made, release: r}");
+    let end = for_the_end.end(&by_command());
+    let upgrade = scene
+        .consent(
+            "{action: delete, kind: Namespace, name: made, release: r, from: v1.0.0, to: v2.0.0}",
+        )
+        .plan();
+    for (plan, prefix) in [(end, ""), (upgrade, "no longer in git; ")] {
+        assert_eq!(
+            deleted(&plan).contains(&"Namespace/made".to_owned()),
+            goes,
+            "{:?}",
+            changes(&plan)
+        );
+        if !goes {
+            let expected = format!("skip Namespace/made: {prefix}stays because {why}");
+            assert!(changes(&plan).contains(&expected), "{:?}", changes(&plan));
+        }
+        // All other objects are still deleted.
+        assert!(deleted(&plan).contains(&"ConfigMap/made/c".to_owned()));
+    }
+}
+
+fn content(id: &str, owners: &[&str]) -> Content {
+    Content {
+        id: id.parse().unwrap(),
+        uid: format!("uid of {id}"),
+        owners: owners.iter().map(|&owner| owner.to_owned()).collect(),
+    }
+}
+
+#[rstest]
+#[case::in_its_file(
+    true,
+    "to take it away, add to `consent` in environments/e.yaml: {action: uninstall, release: r}"
+)]
+#[case::its_file_is_gone(
+    false,
+    "to take it away, run `pleach uninstall e/r`: its environment has no file any more to consent in"
+)]
+fn without_consent_everything_stays_and_what_is_needed_is_said(
+    #[case] has_file: bool,
+    #[case] hint: &str,
+) {
+    let plan = Scene::new()
+        .installed("ConfigMap/web/c: {}\nConfigMap/web/gone: {}\nNamespace/made: {}")
+        .gone("ConfigMap/web/gone")
+        .end(&Removal {
+            has_file,
+            ..Removal::default()
+        });
+    assert!(plan.steps.is_empty());
+    assert_eq!(
+        changes(&plan),
+        [
+            "skip ConfigMap/web/c: no longer in git; stays until the end of its release is consented to",
+            "unchanged ConfigMap/web/gone: no longer in git, and gone already",
+            "skip Namespace/made: no longer in git; stays until the end of its release is consented to",
+        ]
+    );
+    let [finding] = plan.findings.as_slice() else {
+        panic!("{:?}", plan.findings)
+    };
+    assert_eq!(finding.code, "removal-waits");
+    assert!(!finding.is_error());
+    assert_eq!(finding.hint.as_deref(), Some(hint));
+    assert!(!plan.removal.unwrap().ends);
+}
+
+const LEFT: &str = "APIService.apiregistration.k8s.io/v1.example.org: {spec: {service: {namespace: web, name: api}}}";
+const LEFT_KEY: &str = "APIService.apiregistration.k8s.io/v1.example.org";
+
+#[rstest]
+#[case::alive(Some((true, 1)), "prune")]
+#[case::dead(Some((true, 0)), "gates")]
+#[case::not_looked_up(None, "prune")]
+fn registrations_that_the_workloads_made_go_with_the_service(
+    #[case] backend: Option<(bool, usize)>,
+    #[case] stage: &str,
+) {
+    let mut scene = Scene::new()
+        .installed("Service/web/api: {}\nWidget.example.org/web/w: {}")
+        .live(LEFT);
+    if let Some((exists, endpoints)) = backend {
+        scene = scene.backend("web/api", exists, endpoints);
+    }
+    let plan = scene.end(&by_command());
+    let step = &plan.steps[position(&plan, LEFT_KEY)];
+    assert_eq!(step.stage.as_str(), stage);
+    let edge = if stage == "gates" {
+        format!("{LEFT_KEY} -> Widget.example.org/web/w: Absent Leftover")
+    } else {
+        format!("{LEFT_KEY} -> Service/web/api: Absent Reverse")
+    };
+    assert!(edges(&plan).contains(&edge), "{:#?}", edges(&plan));
+}
+
+#[test]
+fn registrations_of_services_that_are_gone_already_are_found_by_what_the_bundle_declares() {
+    let plan = Scene::new()
+        .version("v1.0.0")
+        .declares("{kind: APIService, service: api}")
+        .live(LEFT)
+        .backend("web/api", false, 0)
+        .end(&by_command());
+    assert_eq!(deleted(&plan), [LEFT_KEY]);
+}
+
+#[test]
+fn what_an_heir_wants_changes_hands_and_all_else_goes() {
+    let taken = set("new");
+    let scene = Scene::new()
+        .installed("ConfigMap/web/taken: {}\nConfigMap/web/wanted: {}\nConfigMap/web/neither: {}\nSecret/web/gone: {}")
+        .gone("Secret/web/gone")
+        .run_time("Secret/web/made: {}", None)
+        .with_live("ConfigMap/web/taken", |live| {
+            live["metadata"]["labels"] = json!({labels::PART_OF: taken});
+        });
+    let removal = heir(&[
+        "ConfigMap/web/taken",
+        "ConfigMap/web/wanted",
+        "Secret/web/gone",
+    ]);
+    let plan = scene.end(&removal);
+    assert_eq!(deleted(&plan), ["ConfigMap/web/neither"]);
+    assert_eq!(
+        changes(&plan),
+        [
+            "delete ConfigMap/web/neither: its release is taken away",
+            "unchanged ConfigMap/web/taken: it was handed over to release e.new",
+            "skip ConfigMap/web/wanted: it is handed over to release e.new",
+            "unchanged Secret/web/gone: gone already",
+            "skip Secret/web/made: stays because what made it stays",
+        ]
+    );
+    assert_eq!(released(&plan), ["ConfigMap/web/taken", "Secret/web/made"]);
+    // Without consent to the uninstall, taken objects leave the record too.
+    let plan = scene.end(&Removal {
+        consented: None,
+        ..removal
+    });
+    assert!(plan.steps.is_empty());
+    assert_eq!(released(&plan), ["ConfigMap/web/taken"]);
+    assert!(plan.removal.unwrap().ends);
+}
+
+/// Builds an object of release `e.old`, as seen by release `e.r`.
+fn handed_over() -> Scene {
+    Scene::new()
+        .live("ConfigMap/web/c: {managers: [pleach/e.old]}")
+        .with_live("ConfigMap/web/c", |live| {
+            live["metadata"]["labels"] = json!({labels::PART_OF: set("old")});
+            live["metadata"]["managedFields"][0]["operation"] = json!("Apply");
+        })
+        .git("ConfigMap/web/c: {}")
+}
+
+#[rstest]
+#[case::named(Some("old"), Action::Adopt)]
+#[case::another(Some("older"), Action::Blocked)]
+#[case::nobody(None, Action::Blocked)]
+fn objects_of_the_release_that_is_moved_from_are_taken_over(
+    #[case] moved_from: Option<&str>,
+    #[case] action: Action,
+) {
+    let plan = handed_over()
+        .wants(|desired| {
+            desired.terms = Terms {
+                moved_from: moved_from.map(name),
+                former_set: moved_from.map(set),
+                ..Terms::default()
+            };
+        })
+        .plan();
+    assert_eq!(plan.changes[0].action, action, "{:?}", changes(&plan));
+    if action == Action::Adopt {
+        assert_eq!(
+            lines(&plan)[..2],
+            [
+                "config: patch ConfigMap/web/c",
+                "config: apply ConfigMap/web/c"
+            ]
+        );
+    }
+}
+
+#[rstest]
+#[case::the_same("e.r", Action::Adopt)]
+#[case::another("e.other", Action::Blocked)]
+fn what_an_end_left_in_place_comes_back_to_a_release_of_the_same_name(
+    #[case] released: &str,
+    #[case] action: Action,
+) {
+    // A retained namespace has no field of ours, and a controller wrote it.
+    let plan = Scene::new()
+        .live("Namespace/kept: {managers: [kube-controller-manager]}")
+        .with_live("Namespace/kept", |live| {
+            live["metadata"]["annotations"] = json!({annotations::RELEASED: released});
+        })
+        .git("Namespace/kept: {}")
+        .plan();
+    assert_eq!(plan.changes[0].action, action, "{:?}", changes(&plan));
+}
+
+#[test]
+fn a_release_goes_in_the_reverse_of_its_stages() {
+    let plan = super::prune::staged().end(&by_command());
+    assert_eq!(
+        deleted(&plan),
+        [
+            "Deployment.apps/web/api",
+            "Deployment.apps/web/controller",
+            "DaemonSet.apps/web/agent",
+            "Deployment.apps/web/first",
+            "Service/web/s",
+            "ConfigMap/web/late",
+            "ConfigMap/web/early",
+        ]
+    );
+    let edge = "Deployment.apps/web/api -> Deployment.apps/web/controller: Absent Reverse";
+    assert!(edges(&plan).contains(&edge.to_owned()));
+}
+
+#[test]
+fn a_definition_goes_while_the_service_of_the_release_converts_its_objects() {
+    let consent = "{action: delete, kind: CustomResourceDefinition, name: widgets.example.org, release: r, from: v1.0.0}";
+    let plan = super::prune::converted("api")
+        .consent(consent)
+        .end(&by_command());
+    assert_eq!(deleted(&plan), super::prune::CONVERTED);
+}
+
+#[test]
+fn a_release_that_stays_leaves_alone_what_another_one_takes_over() {
+    let worker = "ConfigMap/web/worker: {}\nConfigMap/web/left: {}";
+    let scene = || {
+        let git = "ConfigMap/web/kept: {}";
+        Scene::new()
+            .installed(&format!("{git}\n{worker}"))
+            .git(git)
+            .wants(|desired| desired.terms.heirs = heir(&["ConfigMap/web/worker"]).heirs)
+    };
+    let plan = scene().plan();
+    assert_eq!(deleted(&plan), ["ConfigMap/web/left"]);
+    assert!(changes(&plan).contains(
+        &"skip ConfigMap/web/worker: no longer in git; stays because it is to be handed over to release e.new".to_owned()
+    ));
+    let taken = scene().with_live("ConfigMap/web/worker", |live| {
+        live["metadata"]["labels"] = json!({labels::PART_OF: set("new")});
+    });
+    let plan = taken.plan();
+    assert_eq!(deleted(&plan), ["ConfigMap/web/left"]);
+    assert!(changes(&plan).contains(
+        &"unchanged ConfigMap/web/worker: it was handed over to release e.new".to_owned()
+    ));
+}

@@ -1,0 +1,576 @@
+//! Configuration of the controller: the file that `pleach run --config` reads. It lists the
+//! repositories to follow, their clusters, and limits. A branch that the controller serves can
+//! neither set nor widen any of it.
+
+mod claims;
+mod credentials;
+mod disk;
+mod forge;
+mod notifications;
+mod reserved;
+mod ssh;
+
+use core::net::SocketAddr;
+use std::collections::BTreeMap;
+
+use self::credentials::credentials;
+use pleach_config::decode::decode;
+use pleach_config::read_file::read_own;
+use pleach_formats::file::{self, Approval, ForgeKind};
+use pleach_formats::window::Windows;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{Origin, yaml::Node};
+use pleach_model::tree::MemoryTree;
+
+pub use claims::{Branches, Claim, ClaimKey, Claimant, Heads, claims, overlapping, rivals};
+pub use disk::Disk;
+pub use forge::{ForgeAddress, check_api};
+pub use notifications::{Notification, StateChange};
+use pleach_formats::sync::Minimum;
+use pleach_planner::allow::Allow;
+pub use reserved::Reserved;
+pub use ssh::SshAddress;
+
+/// Default key of a Secret's data that contains its kubeconfig.
+const KUBECONFIG_KEY: &str = "kubeconfig";
+
+/// Configuration of the controller.
+#[derive(Debug, Clone)]
+pub struct Controller {
+    /// Listen address for webhooks. `None` disables them.
+    pub listen: Option<SocketAddr>,
+    /// Listen address for metrics and probes. `None` disables them.
+    pub metrics: Option<SocketAddr>,
+    /// Whether to watch objects for drift.
+    pub drift_watch: bool,
+    /// Disk limits for clones.
+    pub disk: Disk,
+    /// Repositories to follow.
+    pub repositories: Vec<WatchedRepository>,
+    /// Notifications about releases.
+    pub notifications: Vec<Notification>,
+}
+
+/// A repository that the controller follows.
+#[derive(Debug, Clone)]
+pub struct WatchedRepository {
+    /// Name in messages and metrics.
+    pub name: String,
+    /// URL of the repository.
+    pub url: String,
+    /// Credentials for the repository.
+    pub auth: Auth,
+    /// File with the keys of trusted commit signatures. `None` if commits need no signature.
+    pub keys: Option<String>,
+    /// Kind of forge whose webhooks are accepted, and the file with their signing secret.
+    pub webhook: Option<(ForgeKind, String)>,
+    /// Forge API access. `None` disables it.
+    pub forge: Option<ForgeGrant>,
+    /// Environments to sync from the repository.
+    pub environments: Vec<EnvironmentGrant>,
+}
+
+/// Access to a forge API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForgeGrant {
+    /// API address and project name.
+    pub address: ForgeAddress,
+    /// File with the token. `None` to use the GitHub App that fetches the repository.
+    pub token: Option<String>,
+    /// Whether commit statuses and comments quote errors of clusters.
+    pub details: bool,
+    /// Whether pull requests get previews.
+    pub previews: bool,
+    /// Settings of previews that also compare with the cluster. `None` disables them.
+    pub live: Option<LivePreviews>,
+}
+
+/// Settings of previews that compare with the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LivePreviews {
+    /// Label with which a maintainer allows the comparison for a commit of a fork. `None`: no fork
+    /// is compared.
+    pub fork_label: Option<String>,
+}
+
+/// Credentials for a repository, as paths of the files that contain them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Auth {
+    /// No credentials.
+    Anonymous,
+    /// HTTP basic authentication.
+    Basic {
+        /// File with the user name.
+        username: String,
+        /// File with the password.
+        password: String,
+    },
+    /// A bearer token.
+    Bearer {
+        /// File with the token.
+        token: String,
+    },
+    /// SSH key.
+    Ssh {
+        /// File with the private key.
+        key: String,
+        /// Known hosts file.
+        known_hosts: String,
+    },
+    /// GitHub App, which requests installation tokens.
+    GithubApp {
+        /// Id of the app.
+        app: String,
+        /// Id of the installation.
+        installation: String,
+        /// File with the private key of the app.
+        key: String,
+        /// Root of the GitHub API.
+        api: String,
+    },
+}
+
+/// Permission to sync environments from a repository: to which cluster, and as which user.
+#[derive(Debug, Clone)]
+pub struct EnvironmentGrant {
+    /// Branches that contain the environments.
+    pub branches: Branches,
+    /// Id of the intended cluster.
+    pub cluster_id: String,
+    /// Connection to the cluster.
+    pub connection: ConnectionGrant,
+    /// User to impersonate.
+    pub user: Option<String>,
+    /// Objects that the environments are allowed to write. `None` for no limits.
+    pub allow: Option<Allow>,
+    /// Minimum policy for the environments.
+    pub minimum: Minimum,
+}
+
+/// Connection to a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConnectionGrant {
+    /// The cluster that the controller runs in.
+    InCluster,
+    /// Path of a kubeconfig file.
+    Kubeconfig(String),
+    /// A kubeconfig in a Secret of the cluster that the controller runs in.
+    Secret {
+        /// Namespace of the Secret.
+        namespace: String,
+        /// Name of the Secret.
+        name: String,
+        /// Key of the Secret's data.
+        key: String,
+    },
+}
+
+/// Transport of a repository, determined by its URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// A local folder.
+    Local,
+    /// https.
+    Https,
+    /// http, without encryption.
+    Http,
+    /// ssh.
+    Ssh,
+}
+
+impl Transport {
+    /// Determines the transport of a URL or path. `None` if it is not supported.
+    ///
+    /// ```
+    /// use pleach_reconciler::config::Transport;
+    /// assert_eq!(Transport::of("https://git.example.org/fleet.git"), Some(Transport::Https));
+    /// assert_eq!(Transport::of("git@git.example.org:fleet.git"), Some(Transport::Ssh));
+    /// assert_eq!(Transport::of("/srv/fleet"), Some(Transport::Local));
+    /// assert_eq!(Transport::of("ftp://git.example.org/fleet"), None);
+    /// ```
+    pub fn of(url: &str) -> Option<Self> {
+        match url.split_once("://") {
+            Some(("https", _)) => Some(Self::Https),
+            Some(("http", _)) => Some(Self::Http),
+            Some(("ssh", _)) => Some(Self::Ssh),
+            Some(("file", _)) => Some(Self::Local),
+            Some(_) => None,
+            // `user@host:path` is an SSH address. A folder with such a name needs the prefix `./`.
+            None if url
+                .split_once(':')
+                .is_some_and(|(host, _)| !host.contains('/') && host.contains('@')) =>
+            {
+                Some(Self::Ssh)
+            }
+            None => Some(Self::Local),
+        }
+    }
+}
+
+/// Reads the configuration. Fails with all errors. Locations are in `file`.
+pub fn read(file: &str, content: Vec<u8>) -> Result<Controller, Vec<Finding>> {
+    let tree = MemoryTree::new([(file, content)]);
+    let mut findings = Vec::new();
+    let node = read_own(&tree, file, "Controller", &mut findings);
+    let controller = node.and_then(|node| {
+        let said: Option<file::Controller> = decode(&node, &mut findings);
+        Some(resolve(said?, &node, &mut findings))
+    });
+    for finding in &mut findings {
+        if finding.message.ends_with("`allow` is required") {
+            finding.hint = Some(
+                "say which namespaces and kinds its branches may write; `allow: all` sets no limit beside the permissions of the account"
+                    .to_owned(),
+            );
+        }
+        // YAML reads a bare key `on` as true. Show the key as the user wrote it.
+        if finding.message.starts_with("`notifications[") {
+            finding.message = finding.message.replacen("].true", "].on", 1);
+        }
+    }
+    findings.sort_by(|a, b| (&a.place, a).cmp(&(&b.place, b)));
+    match controller {
+        Some(controller) if findings.is_empty() => Ok(controller),
+        _ => Err(findings),
+    }
+}
+
+fn resolve(said: file::Controller, node: &Node, findings: &mut Vec<Finding>) -> Controller {
+    let mut address = |node: &Node, text: &str| {
+        let address = text.parse().ok();
+        if address.is_none() {
+            let message = format!("`listen`: `{text}` is not an address such as `0.0.0.0:8080`");
+            findings.push(error("invalid-value", message).at(place(node, "listen")));
+        }
+        address
+    };
+    let listen = said.listen.and_then(|text| address(node, &text));
+    let metrics = said
+        .metrics
+        .and_then(|metrics| address(node.get("metrics").unwrap_or(node), &metrics.listen));
+    let disk = disk::resolve(said.disk, node, findings);
+    let nodes = node.get("repositories").map_or(&[][..], Node::items);
+    if nodes.is_empty() {
+        let message = "`repositories`: there is nothing to follow";
+        findings.push(error("missing-field", message).at(place(node, "repositories")));
+    }
+    let mut names: BTreeMap<String, Origin> = BTreeMap::new();
+    let mut repositories = Vec::new();
+    for (said, node) in said.repositories.into_iter().zip(nodes) {
+        if let Some(first) = names.insert(said.name.clone(), place(node, "name")) {
+            let message = format!(
+                "a second repository `{}`; the first is at {first}",
+                said.name
+            );
+            findings.push(error("duplicate-repository", message).at(place(node, "name")));
+        }
+        repositories.push(repository(said, node, findings));
+    }
+    let nodes = node.get("notifications").map_or(&[][..], Node::items);
+    let told = said.notifications.unwrap_or_default();
+    let notifications = notifications::resolve(told, nodes, findings);
+    Controller {
+        listen,
+        metrics,
+        drift_watch: said.drift_watch.unwrap_or(true),
+        disk,
+        repositories,
+        notifications,
+    }
+}
+
+fn repository(
+    said: file::WatchedRepository,
+    node: &Node,
+    findings: &mut Vec<Finding>,
+) -> WatchedRepository {
+    if said.name.is_empty() || !said.name.bytes().all(is_name) {
+        let message = "`name`: lower-case letters, digits and `-`";
+        findings.push(error("invalid-name", message).at(place(node, "name")));
+    }
+    let transport = Transport::of(&said.url);
+    if let Err(message) = check_url(&said.url, transport, said.auth.is_some()) {
+        findings.push(error("invalid-value", format!("`url`: {message}")).at(place(node, "url")));
+    } else if is_unprotected(&said.url) && said.verify.is_none() && said.insecure != Some(true) {
+        let message = "`url`: http lets anybody on the network path change the commits; use https, name the keys of signatures (`verify`), or accept it with `insecure: true`";
+        findings.push(error("unprotected-url", message).at(place(node, "url")));
+    }
+    let auth = match said.auth {
+        None => Some(Auth::Anonymous),
+        Some(auth) => credentials(auth, (&said.url, said.forge.as_ref()), node, findings),
+    };
+    let is_key = matches!(auth, Some(Auth::Ssh { .. }));
+    if auth.is_some() && is_key != (transport == Some(Transport::Ssh)) {
+        let message = if is_key {
+            "`auth`: a key for ssh, and the URL is not one of ssh"
+        } else {
+            "`auth`: a repository over ssh needs `sshKeyFile` and `knownHostsFile`"
+        };
+        let place = node
+            .get("auth")
+            .map_or_else(|| place(node, "url"), Node::origin);
+        findings.push(error("invalid-value", message).at(place));
+    }
+    let forge_grant = said
+        .forge
+        .as_ref()
+        .and_then(|forge| forge_grant(forge, (&said.url, auth.as_ref()), node, findings));
+    let webhook = said
+        .forge
+        .and_then(|forge| Some((forge.kind, forge.webhook_secret_file?)));
+    let nodes = node.get("environments").map_or(&[][..], Node::items);
+    if nodes.is_empty() {
+        let message = "`environments`: nothing is synced from it";
+        findings.push(error("missing-field", message).at(place(node, "environments")));
+    }
+    let environments = said.environments.into_iter().zip(nodes);
+    let environments = environments
+        .filter_map(|(said, node)| grant(said, node, findings))
+        .collect();
+    WatchedRepository {
+        name: said.name,
+        url: said.url,
+        auth: auth.unwrap_or(Auth::Anonymous),
+        keys: said.verify.map(|verify| verify.keys_file),
+        webhook,
+        forge: forge_grant,
+        environments,
+    }
+}
+
+/// Resolves the forge access. `None` without a token or a GitHub App.
+fn forge_grant(
+    said: &file::Forge,
+    (url, auth): (&str, Option<&Auth>),
+    repository: &Node,
+    findings: &mut Vec<Finding>,
+) -> Option<ForgeGrant> {
+    let node = repository.get("forge").unwrap_or(repository);
+    let is_app = matches!(auth, Some(Auth::GithubApp { .. }));
+    if said.token_file.is_none() && !is_app {
+        let app = repository
+            .get("auth")
+            .and_then(|auth| auth.get("githubApp"));
+        if app.is_some() {
+            // The errors of the app are reported separately.
+            return None;
+        }
+        let or_app = match said.kind {
+            ForgeKind::Github => ", or `githubApp` in `auth`",
+            ForgeKind::Gitlab | ForgeKind::Gitea => "",
+        };
+        for (key, is_said) in [
+            ("url", said.url.is_some()),
+            ("details", said.details == Some(true)),
+            ("previews", said.previews == Some(true)),
+            ("live", said.live == Some(true)),
+        ] {
+            if is_said {
+                let message = format!(
+                    "`{key}`: nothing can be asked of the forge without `tokenFile`{or_app}"
+                );
+                findings.push(error("missing-field", message).at(place(node, key)));
+            }
+        }
+        return None;
+    }
+    let is_live = said.live == Some(true);
+    let label = said.fork_label.as_deref();
+    for (key, is_wrong, needed) in [
+        (
+            "live",
+            is_live && said.previews != Some(true),
+            "previews: true",
+        ),
+        ("forkLabel", label.is_some() && !is_live, "live: true"),
+    ] {
+        if is_wrong {
+            let message = format!("`{key}`: it says something only with `{needed}`");
+            findings.push(error("missing-field", message).at(place(node, key)));
+        }
+    }
+    if label.is_some_and(|label| label.trim().is_empty() || label.trim() != label) {
+        let message = "`forkLabel`: the name of a label, without blanks around it";
+        findings.push(error("invalid-value", message).at(place(node, "forkLabel")));
+    }
+    let key = if said.url.is_some() { "url" } else { "kind" };
+    match ForgeAddress::of(said.kind, url, said.url.as_deref()) {
+        Ok(address) => Some(ForgeGrant {
+            address,
+            token: said.token_file.clone(),
+            details: said.details == Some(true),
+            previews: said.previews == Some(true),
+            live: is_live.then(|| LivePreviews {
+                fork_label: said.fork_label.clone(),
+            }),
+        }),
+        Err(message) => {
+            findings
+                .push(error("invalid-value", format!("`forge`: {message}")).at(place(node, key)));
+            None
+        }
+    }
+}
+
+/// Checks a URL. The error does not quote the URL, which can contain a password.
+pub fn check_url(url: &str, transport: Option<Transport>, has_auth: bool) -> Result<(), String> {
+    let Some(transport) = transport else {
+        return Err("expected https, http, ssh or the path of a folder".to_owned());
+    };
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or_default();
+    let is_web = matches!(transport, Transport::Https | Transport::Http);
+    if is_web && authority.contains('@') {
+        return Err("credentials belong into files that `auth` names, not into the URL".to_owned());
+    }
+    if transport == Transport::Ssh {
+        SshAddress::parse(url)?;
+    }
+    if has_auth && transport == Transport::Local {
+        return Err("a folder of this machine takes no credentials".to_owned());
+    }
+    if has_auth && transport == Transport::Http && !forge::is_loopback(authority) {
+        return Err("credentials are sent over https only".to_owned());
+    }
+    Ok(())
+}
+
+/// Returns whether an attacker on the network path can change the content of a URL.
+pub fn is_unprotected(url: &str) -> bool {
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or_default();
+    Transport::of(url) == Some(Transport::Http) && !forge::is_loopback(authority)
+}
+
+fn grant(
+    said: file::EnvironmentGrant,
+    node: &Node,
+    findings: &mut Vec<Finding>,
+) -> Option<EnvironmentGrant> {
+    let branches = match (said.matches, said.name, said.branch) {
+        (Some(pattern), None, None) => {
+            let branches = Branches::pattern(&pattern);
+            if branches.is_none() {
+                let message = format!(
+                    "`match`: `{pattern}` has to hold one `*`, which stands for the name of the environment"
+                );
+                findings.push(error("invalid-value", message).at(place(node, "match")));
+            }
+            branches
+        }
+        (None, Some(environment), Some(branch)) => Some(Branches::One {
+            environment,
+            branch,
+        }),
+        _ => {
+            let message = "either `match`, or `name` and `branch`";
+            findings.push(error("missing-field", message).at(node.origin()));
+            None
+        }
+    };
+    let cluster = node.get("cluster").unwrap_or(node);
+    if said.cluster.id.is_empty() {
+        let message = "`id`: the uid of the cluster's namespace kube-system";
+        findings.push(error("invalid-value", message).at(place(cluster, "id")));
+    }
+    let in_cluster = said.cluster.in_cluster == Some(true);
+    let (file, secret) = (said.cluster.kubeconfig_file, said.cluster.kubeconfig_secret);
+    let connection = match (in_cluster, file, secret) {
+        (true, None, None) => Some(ConnectionGrant::InCluster),
+        (false, Some(file), None) => Some(ConnectionGrant::Kubeconfig(file)),
+        (false, None, Some(secret)) => kubeconfig_of(secret, cluster, findings),
+        _ => {
+            let message =
+                "`cluster`: one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret`";
+            findings.push(error("missing-field", message).at(cluster.origin()));
+            None
+        }
+    };
+    let user = said.service_account.map(|account| {
+        let parts: Vec<&str> = account.split('/').collect();
+        let is_one = parts.len() == 2 && parts.iter().all(|part| part.bytes().all(is_subdomain));
+        if !is_one {
+            let message = format!("`serviceAccount`: `{account}` is not `NAMESPACE/NAME`");
+            findings.push(error("invalid-value", message).at(place(node, "serviceAccount")));
+        }
+        format!("system:serviceaccount:{}", parts.join(":"))
+    });
+    Some(EnvironmentGrant {
+        branches: branches?,
+        cluster_id: said.cluster.id,
+        connection: connection?,
+        user,
+        allow: match said.allow {
+            file::Allow::All(_) => None,
+            file::Allow::Only(list) => Some(Allow::new(&list)),
+        },
+        minimum: minimum(said.minimum.unwrap_or_default(), node, findings),
+    })
+}
+
+fn minimum(said: file::Minimum, grant: &Node, findings: &mut Vec<Finding>) -> Minimum {
+    let file::Minimum {
+        interval,
+        approval,
+        windows,
+        protect,
+    } = said;
+    let mut minimum = Minimum {
+        interval: interval.map(|interval| interval.0),
+        needs_approval: approval == Some(Approval::Digest),
+        windows: Windows::default(),
+        protect: protect.unwrap_or_default(),
+    };
+    let node = grant.get("minimum").and_then(|node| node.get("windows"));
+    let nodes = node.map_or(&[][..], Node::items);
+    for (window, node) in windows.iter().flatten().zip(nodes) {
+        if let Err(message) = minimum.windows.add(window) {
+            let message = format!("`minimum.windows`: {message}");
+            findings.push(error("invalid-value", message).at(node.origin()));
+        }
+    }
+    minimum
+}
+
+fn kubeconfig_of(
+    said: file::KubeconfigSecret,
+    cluster: &Node,
+    findings: &mut Vec<Finding>,
+) -> Option<ConnectionGrant> {
+    let node = cluster.get("kubeconfigSecret").unwrap_or(cluster);
+    let mut is_sound = true;
+    for (key, value) in [("namespace", &said.namespace), ("name", &said.name)] {
+        if value.is_empty() || !value.bytes().all(is_subdomain) {
+            let message = format!("`{key}`: `{value}` is no name of an object");
+            findings.push(error("invalid-value", message).at(place(node, key)));
+            is_sound = false;
+        }
+    }
+    is_sound.then_some(ConnectionGrant::Secret {
+        namespace: said.namespace,
+        name: said.name,
+        key: said.key.unwrap_or_else(|| KUBECONFIG_KEY.to_owned()),
+    })
+}
+
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
+}
+
+fn is_subdomain(byte: u8) -> bool {
+    is_name(byte) || byte == b'.'
+}
+
+fn error(code: &str, message: impl Into<String>) -> Finding {
+    Finding::error(Kind::Repository, code, message)
+}
+
+fn place(node: &Node, key: &str) -> Origin {
+    node.entry(key).map_or_else(
+        || node.origin(),
+        |entry| Origin::new(&*entry.value.file, entry.line),
+    )
+}
+
+#[cfg(test)]
+mod tests;

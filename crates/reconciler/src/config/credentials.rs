@@ -1,0 +1,96 @@
+//! Credentials for a repository: exactly one of the supported kinds.
+
+use super::{Auth, ForgeAddress, error, place};
+use pleach_formats::file::{self, ForgeKind};
+use pleach_model::finding::Finding;
+use pleach_model::object::yaml::Node;
+
+/// Resolves the credentials for the repository at a URL. Reports incomplete or mixed ones.
+pub(super) fn credentials(
+    said: file::Auth,
+    at: (&str, Option<&file::Forge>),
+    repository: &Node,
+    findings: &mut Vec<Finding>,
+) -> Option<Auth> {
+    let node = repository.get("auth").unwrap_or(repository);
+    let file::Auth {
+        username_file,
+        password_file,
+        token_file,
+        ssh_key_file,
+        known_hosts_file,
+        github_app: app,
+    } = said;
+    let basic = username_file.zip(password_file);
+    let ssh = ssh_key_file.zip(known_hosts_file);
+    let kinds = [
+        &["usernameFile", "passwordFile"][..],
+        &["tokenFile"],
+        &["sshKeyFile", "knownHostsFile"],
+        &["githubApp"],
+    ];
+    let named = kinds.iter().filter(|keys| {
+        keys.iter()
+            .any(|key| node.get(key).is_some_and(|value| !value.is_null()))
+    });
+    let is_one = named.count() == 1;
+    match (basic, token_file, ssh, app) {
+        (Some((username, password)), None, None, None) if is_one => {
+            Some(Auth::Basic { username, password })
+        }
+        (None, Some(token), None, None) if is_one => Some(Auth::Bearer { token }),
+        (None, None, Some((key, known_hosts)), None) if is_one => {
+            Some(Auth::Ssh { key, known_hosts })
+        }
+        (None, None, None, Some(app)) if is_one => github_app(app, at, node, findings),
+        _ => {
+            let message = "`auth`: one of `usernameFile` and `passwordFile`, `tokenFile`, `sshKeyFile` and `knownHostsFile`, `githubApp`";
+            findings.push(error("invalid-value", message).at(node.origin()));
+            None
+        }
+    }
+}
+
+fn github_app(
+    said: file::GithubApp,
+    (url, forge): (&str, Option<&file::Forge>),
+    auth: &Node,
+    findings: &mut Vec<Finding>,
+) -> Option<Auth> {
+    let node = auth.get("githubApp").unwrap_or(auth);
+    let mut wrong = |key: &str, message: &str| {
+        findings.push(error("invalid-value", message).at(place(node, key)));
+    };
+    let is_id = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric());
+    // The app is identified by a number or by its client id.
+    let is_app = said.app_id.split('.').all(is_id);
+    if !is_app {
+        wrong("appId", "`appId`: the number of the app, or its client id");
+    }
+    let is_installation = said.installation_id.bytes().all(|b| b.is_ascii_digit())
+        && !said.installation_id.is_empty();
+    if !is_installation {
+        wrong(
+            "installationId",
+            "`installationId`: the number of the installation",
+        );
+    }
+    if forge.is_some_and(|forge| forge.kind != ForgeKind::Github) {
+        wrong("", "`githubApp`: the forge is not GitHub");
+        return None;
+    }
+    let api = forge.and_then(|forge| forge.url.as_deref());
+    let address = match ForgeAddress::of(ForgeKind::Github, url, api) {
+        Ok(address) => address,
+        Err(message) => {
+            wrong("", &format!("`githubApp`: {message}"));
+            return None;
+        }
+    };
+    (is_app && is_installation).then_some(Auth::GithubApp {
+        app: said.app_id,
+        installation: said.installation_id,
+        key: said.private_key_file,
+        api: address.api,
+    })
+}

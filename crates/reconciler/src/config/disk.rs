@@ -1,0 +1,111 @@
+//! Disk limits for clones.
+
+use super::{error, place};
+use pleach_formats::file;
+use pleach_model::finding::Finding;
+use pleach_model::object::yaml::Node;
+
+/// Minimum value of a limit, in bytes.
+const LEAST: u64 = 1 << 20;
+
+/// Disk limits for clones, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disk {
+    /// Limit for all clones together.
+    pub budget: u64,
+    /// Maximum download for a commit of a fork.
+    pub fork_head: u64,
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self {
+            budget: 3 << 30,
+            fork_head: 100 << 20,
+        }
+    }
+}
+
+pub(super) fn resolve(said: Option<file::Disk>, node: &Node, findings: &mut Vec<Finding>) -> Disk {
+    let usual = Disk::default();
+    let file::Disk { budget, fork_head } = said.unwrap_or_default();
+    let node = node.get("disk").unwrap_or(node);
+    let mut read = |key: &str, said: Option<String>, usual: u64| {
+        let Some(said) = said else {
+            return usual;
+        };
+        let bytes = bytes(&said).filter(|bytes| *bytes >= LEAST);
+        if bytes.is_none() {
+            let message =
+                format!("`{key}`: `{said}` is not an amount such as `3Gi`, of at least `1Mi`");
+            findings.push(error("invalid-value", message).at(place(node, key)));
+        }
+        bytes.unwrap_or(usual)
+    };
+    Disk {
+        budget: read("budget", budget, usual.budget),
+        fork_head: read("forkHead", fork_head, usual.fork_head),
+    }
+}
+
+/// Parses a number of bytes with a unit.
+fn bytes(text: &str) -> Option<u64> {
+    let units = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40)];
+    let (digits, shift) = units
+        .iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)))?;
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::read;
+
+    fn disk(said: &str) -> Result<Disk, Vec<String>> {
+        let text = format!(
+            "apiVersion: pleach.dev/v1alpha1\nkind: Controller\n{said}repositories:\n  - name: fleet\n    url: /srv/fleet\n    environments: [{{match: env/*, cluster: {{inCluster: true, id: c}}, allow: all}}]\n"
+        );
+        read("loop.yaml", text.into_bytes())
+            .map(|controller| controller.disk)
+            .map_err(|findings| findings.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn limits_have_defaults_and_wrong_ones_are_refused() {
+        assert_eq!(disk(""), Ok(Disk::default()));
+        let expected = Disk {
+            fork_head: 5 << 20,
+            ..Disk::default()
+        };
+        assert_eq!(disk("disk: {forkHead: 5Mi}\n"), Ok(expected));
+        let errors = disk("disk: {budget: 3G, forkHead: 512Ki}\n").unwrap_err();
+        let amount = "is not an amount such as `3Gi`, of at least `1Mi`";
+        for (error, said) in errors.iter().zip(["`budget`: `3G`", "`forkHead`: `512Ki`"]) {
+            assert!(error.contains(&format!("{said} {amount}")), "{errors:?}");
+        }
+        assert_eq!(errors.len(), 2, "{errors:?}");
+    }
+
+    #[test]
+    fn amounts_have_a_unit() {
+        for (text, expected) in [
+            ("3Gi", Some(3 << 30)),
+            ("100Mi", Some(100 << 20)),
+            ("2048Ki", Some(2 << 20)),
+            ("1Ti", Some(1 << 40)),
+            ("100", None),
+            ("1.5Gi", None),
+            ("+1Gi", None),
+            ("Gi", None),
+            ("1GB", None),
+            ("99999999999999999999Gi", None),
+            ("99999999999999Gi", None),
+        ] {
+            assert_eq!(bytes(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,578 @@
+use jiff::SignedDuration;
+
+use super::*;
+use pleach_formats::file::NotificationCause;
+use pleach_model::object::ObjectId;
+
+const START: &str = "apiVersion: pleach.dev/v1alpha1\nkind: Controller\n";
+
+fn check(body: &str) -> Result<Controller, Vec<String>> {
+    read("loop.yaml", format!("{START}{body}").into_bytes()).map_err(|findings| {
+        findings
+            .iter()
+            .map(|finding| format!("{finding}{}", hint(finding)))
+            .collect()
+    })
+}
+
+fn hint(finding: &Finding) -> String {
+    finding
+        .hint
+        .as_ref()
+        .map(|hint| format!(" ({hint})"))
+        .unwrap_or_default()
+}
+
+/// Returns a configuration with one repository. `lines` and `environment` are added to it.
+fn repository(url: &str, lines: &str, environment: &str) -> String {
+    let allow = if environment.contains("        allow:") {
+        ""
+    } else {
+        "        allow: all\n"
+    };
+    format!(
+        "repositories:\n  - name: fleet\n    url: {url}\n{lines}    environments:\n      - match: env/*\n        cluster: {{inCluster: true, id: c1}}\n{allow}{environment}"
+    )
+}
+
+#[test]
+fn what_is_said_is_read() {
+    let controller = check(&format!(
+        "listen: 0.0.0.0:8080\nmetrics: {{listen: \"127.0.0.1:9090\"}}\n{}",
+        repository(
+            "https://git.example.org/fleet.git",
+            "    auth: {usernameFile: /s/user, passwordFile: /s/password}\n    forge: {kind: gitlab, webhookSecretFile: /s/hook}\n",
+            "        serviceAccount: pleach-system/deployer\n        allow: {namespaces: [team-a-*], clusterScoped: [Namespace]}\n      - {name: production, branch: main, cluster: {id: c2, kubeconfigFile: /s/kubeconfig}, allow: all}\n",
+        )
+    ))
+    .unwrap();
+    assert_eq!(controller.listen.unwrap().port(), 8080);
+    assert_eq!(controller.metrics.unwrap().to_string(), "127.0.0.1:9090");
+    let fleet = &controller.repositories[0];
+    assert_eq!(
+        fleet.webhook,
+        Some((ForgeKind::Gitlab, "/s/hook".to_owned()))
+    );
+    assert_eq!(
+        fleet.auth,
+        Auth::Basic {
+            username: "/s/user".to_owned(),
+            password: "/s/password".to_owned()
+        }
+    );
+    let [pattern, one] = &fleet.environments[..] else {
+        panic!("two grants")
+    };
+    assert_eq!(
+        pattern.user.as_deref(),
+        Some("system:serviceaccount:pleach-system:deployer")
+    );
+    assert_eq!(pattern.connection, ConnectionGrant::InCluster);
+    assert_eq!(one.branches.environment("main"), Some("production"));
+    assert_eq!(
+        one.connection,
+        ConnectionGrant::Kubeconfig("/s/kubeconfig".to_owned())
+    );
+}
+
+#[test]
+fn every_mistake_is_told_with_its_line() {
+    let errors = check(&repository(
+        "ftp://git.example.org/fleet",
+        "    forge: {kind: github, webhookSecretfile: /s/hook}\n",
+        "        allow: {namespace: [x]}\n",
+    ))
+    .unwrap_err();
+    assert_eq!(
+        errors,
+        [
+            "loop.yaml:6: `repositories[0].forge`: unknown field `webhookSecretfile` (did you mean `webhookSecretFile`?)",
+            "loop.yaml:10: `repositories[0].environments[0].allow`: unknown field `namespace` (did you mean `namespaces`?)",
+        ]
+    );
+    let errors = check(&repository(
+        "ftp://git.example.org/fleet",
+        "",
+        "      - {name: a, cluster: {id: c1}, allow: all}\n      - {match: main, cluster: {id: \"\", inCluster: true}, serviceAccount: deployer, allow: all}\n",
+    ))
+    .unwrap_err();
+    assert_eq!(
+        errors,
+        [
+            "loop.yaml:5: `url`: expected https, http, ssh or the path of a folder",
+            "loop.yaml:10: `cluster`: one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret`",
+            "loop.yaml:10: either `match`, or `name` and `branch`",
+            "loop.yaml:11: `id`: the uid of the cluster's namespace kube-system",
+            "loop.yaml:11: `match`: `main` has to hold one `*`, which stands for the name of the environment",
+            "loop.yaml:11: `serviceAccount`: `deployer` is not `NAMESPACE/NAME`",
+        ]
+    );
+}
+
+#[test]
+fn the_cluster_has_to_be_named() {
+    let errors = check(
+        "repositories:\n  - name: fleet\n    url: /srv/fleet\n    environments: [{match: env/*, cluster: {inCluster: true}, allow: all}]\n",
+    )
+    .unwrap_err();
+    assert_eq!(
+        errors,
+        ["loop.yaml:6: `repositories[0].environments[0].cluster`: `id` is required"]
+    );
+}
+
+#[test]
+fn credentials_are_files_and_are_not_sent_in_the_clear() {
+    let basic = "    auth: {usernameFile: /s/user, passwordFile: /s/password}\n";
+    let url = |url: &str, lines: &str| check(&repository(url, lines, "")).err();
+    assert_eq!(url("http://127.0.0.1:3000/fleet.git", basic), None);
+    assert_eq!(url("http://localhost:3000/fleet.git", basic), None);
+    let told = |errors: Option<Vec<String>>, text: &str| {
+        let errors = errors.unwrap();
+        assert!(errors[0].contains(text), "{errors:?}");
+        assert!(!errors[0].contains("hunter2"), "{errors:?}");
+    };
+    told(
+        url("http://git.example.org/fleet.git", basic),
+        "credentials are sent over https only",
+    );
+    told(
+        url("https://me:hunter2@git.example.org/fleet.git", ""),
+        "not into the URL",
+    );
+    told(url("/srv/fleet", basic), "takes no credentials");
+    told(
+        url("https://x/y", "    auth: {usernameFile: /s/user}\n"),
+        "one of `usernameFile` and `passwordFile`, `tokenFile`",
+    );
+    told(
+        url(
+            "https://x/y",
+            "    auth: {usernameFile: /s/user, passwordFile: /s/password, tokenFile: /s/token}\n",
+        ),
+        "one of `usernameFile` and `passwordFile`, `tokenFile`",
+    );
+}
+
+#[test]
+fn ssh_needs_a_key_and_the_keys_of_hosts() {
+    let auth = "    auth: {sshKeyFile: /s/key, knownHostsFile: /s/hosts}\n";
+    let read = |url: &str, lines: &str| check(&repository(url, lines, ""));
+    for url in [
+        "ssh://git@git.example.org/fleet.git",
+        "git@git.example.org:fleet.git",
+    ] {
+        let controller = read(url, auth).unwrap();
+        assert_eq!(
+            controller.repositories[0].auth,
+            Auth::Ssh {
+                key: "/s/key".to_owned(),
+                known_hosts: "/s/hosts".to_owned()
+            }
+        );
+    }
+    let told = |url: &str, lines: &str, text: &str| {
+        let errors = read(url, lines).unwrap_err();
+        assert!(errors[0].contains(text), "{errors:?}");
+    };
+    let ssh = "git@git.example.org:fleet.git";
+    told(ssh, "", "loop.yaml:5: `auth`: a repository over ssh needs");
+    told(
+        ssh,
+        "    auth: {tokenFile: /s/token}\n",
+        "loop.yaml:6: `auth`: a repository over ssh needs",
+    );
+    told(
+        ssh,
+        "    auth: {sshKeyFile: /s/key}\n",
+        "`sshKeyFile` and `knownHostsFile`",
+    );
+    told("https://x/y", auth, "the URL is not one of ssh");
+    told("ssh://git.example.org/x", auth, "has to name the user");
+}
+
+#[test]
+fn an_app_of_github_is_one_of_github_and_asks_its_api_safely() {
+    let app =
+        "    auth: {githubApp: {appId: Iv1.a2b3, installationId: '7', privateKeyFile: /s/key}}\n";
+    let auth = |host: &str, lines: &str| {
+        let lines = format!("{app}{lines}");
+        check(&repository(
+            &format!("https://{host}/example/fleet.git"),
+            &lines,
+            "",
+        ))
+        .map(|controller| controller.repositories[0].auth.clone())
+    };
+    let wanted = |api: &str| Auth::GithubApp {
+        app: "Iv1.a2b3".to_owned(),
+        installation: "7".to_owned(),
+        key: "/s/key".to_owned(),
+        api: api.to_owned(),
+    };
+    assert_eq!(
+        auth("github.com", "").unwrap(),
+        wanted("https://api.github.com")
+    );
+    let host = "github.example.org";
+    assert_eq!(
+        auth(host, "").unwrap(),
+        wanted("https://github.example.org/api/v3")
+    );
+    let own = auth(
+        host,
+        "    forge: {kind: github, url: https://api.example.org/}\n",
+    );
+    assert_eq!(own.unwrap(), wanted("https://api.example.org"));
+    for (forge, text) in [
+        ("    forge: {kind: gitea}\n", "the forge is not GitHub"),
+        (
+            "    forge: {kind: github, url: http://github.example.org/api}\n",
+            "`githubApp`: tokens are sent over https only",
+        ),
+    ] {
+        let errors = auth(host, forge).unwrap_err();
+        assert!(errors[0].contains(text), "{errors:?}");
+    }
+    let errors = check(&repository(
+        "https://github.example.org/example/fleet.git",
+        "    auth: {githubApp: {appId: a/b, installationId: x, privateKeyFile: /s/key}}\n",
+        "",
+    ));
+    assert_eq!(
+        errors.unwrap_err(),
+        [
+            "loop.yaml:6: `appId`: the number of the app, or its client id",
+            "loop.yaml:6: `installationId`: the number of the installation",
+        ]
+    );
+}
+
+#[test]
+fn a_forge_is_asked_as_the_app_that_fetches() {
+    let app = |url: &str, forge: &str| {
+        let id = "{appId: '4711', installationId: '7', privateKeyFile: /s/key}";
+        let lines = format!("    auth: {{githubApp: {id}}}\n    forge: {{{forge}}}\n");
+        check(&repository(url, &lines, ""))
+    };
+    let url = "https://github.com/example/fleet.git";
+    let found = app(url, "kind: github, previews: true, live: true").unwrap();
+    let grant = found.repositories[0].forge.clone().unwrap();
+    assert_eq!(
+        grant,
+        ForgeGrant {
+            address: ForgeAddress {
+                kind: ForgeKind::Github,
+                api: "https://api.github.com".to_owned(),
+                project: "example/fleet".to_owned(),
+            },
+            token: None,
+            details: false,
+            previews: true,
+            live: Some(LivePreviews { fork_label: None }),
+        }
+    );
+    // Commit statuses do not need previews. A token file takes precedence.
+    let found = app(url, "kind: github").unwrap();
+    let grant = found.repositories[0].forge.clone().unwrap();
+    assert_eq!((grant.token, grant.previews), (None, false));
+    let found = app(url, "kind: github, tokenFile: /s/token").unwrap();
+    let grant = found.repositories[0].forge.clone().unwrap();
+    assert_eq!(grant.token.as_deref(), Some("/s/token"));
+    // An app of another product is reported once.
+    let errors = app(url, "kind: gitea, previews: true").unwrap_err();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let lines = "    forge: {kind: github, previews: true}\n";
+    let errors = check(&repository(url, lines, "")).unwrap_err();
+    assert_eq!(
+        errors,
+        [
+            "loop.yaml:6: `previews`: nothing can be asked of the forge without `tokenFile`, or `githubApp` in `auth`"
+        ]
+    );
+}
+
+#[test]
+fn http_needs_signatures() {
+    let errors = |url: &str, lines: &str| check(&repository(url, lines, "")).err();
+    let http = "http://git.example.org/fleet.git";
+    for (url, lines) in [
+        (http, "    verify: {keysFile: /s/keys}\n"),
+        (http, "    insecure: true\n"),
+        ("https://git.example.org/fleet.git", ""),
+        ("http://127.0.0.1:3000/fleet.git", ""),
+        ("http://localhost/fleet.git", ""),
+        ("/srv/fleet", ""),
+    ] {
+        assert_eq!(errors(url, lines), None, "{url} {lines}");
+    }
+    for lines in ["", "    insecure: false\n"] {
+        let errors = errors(http, lines).unwrap();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(
+            errors[0].contains("name the keys of signatures (`verify`)"),
+            "{errors:?}"
+        );
+    }
+    // Credentials are never sent unencrypted.
+    let lines = "    insecure: true\n    auth: {tokenFile: /s/token}\n";
+    let errors = errors(http, lines).unwrap();
+    assert!(errors[0].contains("over https only"), "{errors:?}");
+}
+
+#[test]
+fn keys_of_signatures_and_secrets_with_kubeconfigs_are_read() {
+    let environment = "      - allow: all\n        match: x/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b}}\n      - allow: all\n        match: y/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a, name: b, key: value}}\n";
+    let verify = "    verify: {keysFile: /s/keys}\n";
+    let controller = check(&repository("https://x/y", verify, environment)).unwrap();
+    let fleet = &controller.repositories[0];
+    assert_eq!(fleet.keys.as_deref(), Some("/s/keys"));
+    let secret = |key: &str| ConnectionGrant::Secret {
+        namespace: "a".to_owned(),
+        name: "b".to_owned(),
+        key: key.to_owned(),
+    };
+    assert_eq!(fleet.environments[1].connection, secret("kubeconfig"));
+    assert_eq!(fleet.environments[2].connection, secret("value"));
+    let environment = "      - allow: all\n        match: x/*\n        cluster: {id: c, kubeconfigFile: /k, kubeconfigSecret: {namespace: a, name: b}}\n      - allow: all\n        match: y/*\n        cluster: {id: c, kubeconfigSecret: {namespace: a/b, name: c}}\n";
+    let errors = check(&repository("https://x/y", "", environment)).unwrap_err();
+    assert_eq!(
+        errors,
+        [
+            "loop.yaml:12: `cluster`: one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret`",
+            "loop.yaml:15: `namespace`: `a/b` is no name of an object",
+        ]
+    );
+}
+
+#[test]
+fn a_forge_is_found_by_the_repository_and_asked_with_a_token() {
+    let forge = |url: &str, forge: &str| {
+        let lines = format!("    forge: {{{forge}}}\n");
+        check(&repository(url, &lines, ""))
+    };
+    let url = "https://git.example.org/example/fleet.git";
+    let found = forge(url, "kind: gitea, tokenFile: /s/token, previews: true").unwrap();
+    assert_eq!(
+        found.repositories[0].forge,
+        Some(ForgeGrant {
+            address: ForgeAddress {
+                kind: ForgeKind::Gitea,
+                api: "https://git.example.org/api/v1".to_owned(),
+                project: "example/fleet".to_owned(),
+            },
+            token: Some("/s/token".to_owned()),
+            details: false,
+            previews: true,
+            live: None,
+        })
+    );
+    let live =
+        "kind: gitea, tokenFile: /s/token, previews: true, live: true, forkLabel: safe to ask";
+    let found = forge(url, live).unwrap().repositories[0].forge.clone();
+    let fork_label = Some("safe to ask".to_owned());
+    assert_eq!(found.unwrap().live, Some(LivePreviews { fork_label }));
+    let none = forge(url, "kind: gitea, webhookSecretFile: /s/hook").unwrap();
+    assert_eq!(none.repositories[0].forge, None);
+    let told = |result: Result<Controller, Vec<String>>, words: &str| {
+        let errors = result.unwrap_err();
+        assert!(errors[0].contains(words), "{errors:?}");
+    };
+    told(
+        forge(url, "kind: gitea, previews: true"),
+        "loop.yaml:6: `previews`: nothing can be asked of the forge without `tokenFile`",
+    );
+    told(
+        forge(url, "kind: gitea, tokenFile: /s/token, live: true"),
+        "loop.yaml:6: `live`: it says something only with `previews: true`",
+    );
+    told(
+        forge(
+            url,
+            "kind: gitea, tokenFile: /s/token, previews: true, forkLabel: x",
+        ),
+        "loop.yaml:6: `forkLabel`: it says something only with `live: true`",
+    );
+    told(
+        forge(
+            url,
+            "kind: gitea, tokenFile: /s/token, previews: true, live: true, forkLabel: \" \"",
+        ),
+        "loop.yaml:6: `forkLabel`: the name of a label",
+    );
+    told(
+        forge("/srv/fleet", "kind: gitea, tokenFile: /s/token"),
+        "`forge`: a forge is found by the URL",
+    );
+    told(
+        forge(
+            url,
+            "kind: gitea, url: \"http://git.example.org/api/v1\", tokenFile: /s/token",
+        ),
+        "`forge`: tokens are sent over https only",
+    );
+}
+
+#[test]
+fn a_grant_without_allow_is_an_error() {
+    let grant = |allow: &str| {
+        check(&format!(
+            "repositories:\n  - name: fleet\n    url: /srv/fleet\n    environments:\n      - match: env/*\n        cluster: {{inCluster: true, id: c1}}\n{allow}"
+        ))
+    };
+    assert_eq!(
+        grant("").unwrap_err(),
+        [
+            "loop.yaml:7: `repositories[0].environments[0]`: `allow` is required (say which namespaces and kinds its branches may write; `allow: all` sets no limit beside the permissions of the account)"
+        ]
+    );
+    let everything = grant("        allow: all\n").unwrap();
+    assert!(everything.repositories[0].environments[0].allow.is_none());
+    assert!(
+        grant("        allow: {}\n").unwrap().repositories[0].environments[0]
+            .allow
+            .is_some()
+    );
+    let errors = grant("        allow: everything\n").unwrap_err();
+    assert!(
+        errors[0].contains("`all`, or a map with namespaces and clusterScoped"),
+        "{errors:?}"
+    );
+    let errors = grant("        allow: {clusterScoped: [{kind: ClusterRole}]}\n").unwrap_err();
+    assert!(errors[0].contains("`names` is required"), "{errors:?}");
+}
+
+#[test]
+fn a_grant_sets_the_least_strict_policy_of_its_environments() {
+    let read = |minimum: &str| {
+        check(&repository(
+            "/srv/fleet",
+            "",
+            &format!("        minimum: {minimum}\n"),
+        ))
+    };
+    let controller = read("{approval: digest, windows: [{allow: 'Mon-Fri 08:00-16:00'}], protect: [{kind: StatefulSet}]}").unwrap();
+    let minimum = &controller.repositories[0].environments[0].minimum;
+    assert!(minimum.needs_approval);
+    assert_eq!(minimum.protect.len(), 1);
+    assert_eq!(minimum.interval, None);
+    let paced = read("{interval: 1m}").unwrap();
+    let minimum_pace = &paced.repositories[0].environments[0].minimum;
+    assert_eq!(minimum_pace.interval, Some(SignedDuration::from_mins(1)));
+    assert!(
+        !minimum
+            .windows
+            .are_open("2026-01-10T09:00:00Z".parse().unwrap())
+    );
+    let errors = read("{windows: [{allow: soon}]}").unwrap_err();
+    assert!(
+        errors[0].contains("`minimum.windows`: `soon` is not a window"),
+        "{errors:?}"
+    );
+    let none = check(&repository("/srv/fleet", "", "")).unwrap();
+    assert_eq!(
+        none.repositories[0].environments[0].minimum,
+        Minimum::default()
+    );
+}
+
+#[test]
+fn only_what_is_allowed_may_be_written() {
+    let controller = check(&repository(
+        "/srv/fleet",
+        "",
+        "        allow: {namespaces: [team-a-*], clusterScoped: [Namespace, Widget.example.org]}\n",
+    ))
+    .unwrap();
+    let allow = controller.repositories[0].environments[0].allow.clone();
+    let allow = allow.unwrap();
+    let permits = |group: &str, kind: &str, namespace: Option<&str>, name: &str| {
+        allow.permits(&ObjectId::new(group, kind, namespace, name))
+    };
+    assert!(permits("", "ConfigMap", Some("team-a-web"), "x"));
+    assert!(!permits("", "ConfigMap", Some("team-b"), "x"));
+    assert!(permits("example.org", "Widget", None, "x"));
+    assert!(!permits("example.com", "Widget", None, "x"));
+    assert!(!permits(
+        "rbac.authorization.k8s.io",
+        "ClusterRole",
+        None,
+        "x"
+    ));
+    let needed = |namespace| {
+        let secret = ObjectId::new("", "Secret", Some(namespace), "token");
+        allow.refuse_needed(&secret).map(|finding| {
+            (
+                finding.code,
+                finding.message,
+                finding.object == Some(secret),
+            )
+        })
+    };
+    assert_eq!(needed("team-a-web"), None);
+    assert_eq!(
+        needed("kube-system"),
+        Some((
+            "not-allowed".to_owned(),
+            "the loop may not read it for this environment (`dependsOn`)".to_owned(),
+            true
+        ))
+    );
+    // The Namespace object of a forbidden namespace is forbidden, too.
+    assert!(permits("", "Namespace", None, "team-a-web"));
+    assert!(!permits("", "Namespace", None, "kube-system"));
+}
+
+fn told(notifications: &str) -> Result<Controller, Vec<String>> {
+    let rest = repository("/srv/fleet", "", "");
+    check(&format!("notifications: {notifications}\n{rest}"))
+}
+
+#[test]
+fn who_is_told_of_what_is_read() {
+    let said = "[{webhook: {urlFile: url, template: \"{{ release }}: {{ message }}\"}, on: [failed]}, {webhook: {urlFile: other}}]";
+    let controller = told(said).unwrap();
+    let news = |cause| StateChange {
+        cause,
+        environment: "prod".to_owned(),
+        release: "web".to_owned(),
+        version: "v1".to_owned(),
+        revision: "abc".to_owned(),
+        message: "no".to_owned(),
+        at: "now".to_owned(),
+    };
+    let bodies = |cause| -> Vec<Option<String>> {
+        let told = controller.notifications.iter();
+        told.map(|one| one.body(&news(cause)).map(Result::unwrap))
+            .collect()
+    };
+    let failed = bodies(NotificationCause::Failed);
+    assert_eq!(failed[0].as_deref(), Some("web: no"));
+    assert_eq!(
+        failed[1].as_deref(),
+        Some(
+            r#"{"format":1,"cause":"failed","environment":"prod","release":"web","version":"v1","revision":"abc","message":"no","at":"now"}"#
+        )
+    );
+    assert_eq!(bodies(NotificationCause::Deployed)[0], None);
+}
+
+#[test]
+fn a_template_that_cannot_be_written_is_refused_beforehand() {
+    let errors = told("[{webhook: {urlFile: url, template: \"{{ secret }}\"}}]").unwrap_err();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(
+        errors[0].starts_with("loop.yaml:3: `template`: "),
+        "{errors:?}"
+    );
+    let errors = told("[{webhook: {urlFile: \"\"}, on: []}]").unwrap_err();
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    for on in ["on", "\"on\""] {
+        let said = format!("[{{webhook: {{urlFile: url}}, {on}: [failed, drift]}}]");
+        let errors = told(&said).unwrap_err();
+        assert!(
+            errors[0].contains("`notifications[0].on[1]`: `drift` is not one of "),
+            "{errors:?}"
+        );
+    }
+}

@@ -1,0 +1,5 @@
+//! Decisions of the controller.
+//!
+//! [`config`] is the configuration of the controller.
+
+pub mod config;

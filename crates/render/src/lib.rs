@@ -1,0 +1,425 @@
+//! Rendering: from the files of an environment to the objects of its releases.
+//!
+//! Rendering is pure: equal files give equal bytes, independent of clock, machine and cluster.
+//! Plain files are used as they are, and `*.j2` files are [MiniJinja](https://docs.rs/minijinja)
+//! templates. Then namespaces, patches and labels are applied, and objects are sorted. All errors
+//! are reported at once, as findings with file and line, never with a user's value.
+//!
+//! Reading order: `source` (files to objects, with `engine`, `filters`, `formatter` and `source_map`
+//! behind templates) → `scope` (with [`pleach_model::kinds`], the known kinds) → `normalize` (objects
+//! to manifests, with `identity`, `patch`, `reserved` and `secret`) → [`pleach_model::order::sort`].
+//! [`lint`] checks the result.
+//!
+//! ```
+//! # use pleach_config::ResolvedEnvironment;
+//! # use pleach_model::{kinds::KindTable, tree::FileTree};
+//! fn names(tree: &dyn FileTree, environment: &ResolvedEnvironment) -> Vec<String> {
+//!     let (kinds, _) = KindTable::nearest(environment.cluster.kubernetes.as_deref());
+//!     pleach_render::render_environment(tree, environment, &kinds)
+//!         .iter()
+//!         .flat_map(|rendered| &rendered.manifests)
+//!         .map(|manifest| manifest.id().to_string())
+//!         .collect()
+//! }
+//! ```
+
+pub mod answer;
+mod engine;
+mod filters;
+mod formatter;
+#[cfg(test)]
+mod fuzz;
+mod identity;
+pub mod lint;
+mod message;
+mod normalize;
+mod parts;
+mod patch;
+mod reserved;
+#[cfg(test)]
+mod samples;
+mod scope;
+mod secret;
+mod secret_values;
+mod source;
+mod source_map;
+mod strategic;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use self::source::is_template;
+pub use filters::FILTERS;
+pub use message::message;
+pub use source::{Sources, Spot};
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use rayon::prelude::*;
+use serde_json::Value;
+
+use normalize::{Outcome, Work};
+use pleach_config::{ResolvedEnvironment, ResolvedRelease};
+use pleach_fields::diff::{
+    fields::{Scope, compare},
+    ownership::FieldSet,
+};
+use pleach_fields::ignore::{self, FieldPattern};
+use pleach_model::finding::{self, Finding, Kind};
+use pleach_model::kinds::KindTable;
+use pleach_model::object::{Manifest, ObjectId, Origin, ReleaseName};
+use pleach_model::order;
+use pleach_model::secret_values::SecretValues;
+use pleach_model::tree::FileTree;
+use scope::Kinds;
+use source::{Loaded, Loader, Written};
+
+/// Render result of one release.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rendered {
+    /// The release.
+    pub release: ReleaseName,
+    /// Sorted by stage, kind, namespace and name. Incomplete if there are errors.
+    pub manifests: Vec<Manifest>,
+    /// Fields that the release leaves to other managers.
+    pub ignored: BTreeMap<ObjectId, Vec<FieldPattern>>,
+    /// Sorted by file and line.
+    pub findings: Vec<Finding>,
+    /// Files that the result depends on beside those of the environment, sorted. Includes files
+    /// that were requested but do not exist. The finding about objects shared with other releases
+    /// can also depend on further files.
+    pub inputs: Vec<String>,
+    /// Values that must be masked in any output.
+    pub secret_values: SecretValues,
+}
+
+impl Rendered {
+    /// Returns whether there are errors. The manifests must not be used then.
+    pub fn failed(&self) -> bool {
+        self.findings.iter().any(Finding::is_error)
+    }
+}
+
+/// An object as written in a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParsedObject {
+    /// Location in the file.
+    pub origin: Origin,
+    /// Content of the object.
+    pub value: Value,
+}
+
+/// Parses the objects of a release's plain files as kubectl does. Lists are expanded, nothing else
+/// is changed.
+///
+/// Fails with every error found.
+pub fn parsed_objects(
+    tree: &dyn FileTree,
+    release: &ResolvedRelease,
+) -> Result<Vec<ParsedObject>, Vec<Finding>> {
+    let loaded = source::load_plain(tree, release);
+    if loaded.findings.is_empty() {
+        Ok(loaded
+            .files
+            .into_iter()
+            .flatten()
+            .map(|object| ParsedObject {
+                origin: object.place.origin(),
+                value: object.value,
+            })
+            .collect())
+    } else {
+        Err(loaded.findings)
+    }
+}
+
+/// Renders one release of an environment. Reads other releases only if this one uses a kind that
+/// they could define. Their errors are not reported.
+///
+/// Does not detect objects that another release contains, too: use [`render_environment`].
+pub fn render(
+    tree: &dyn FileTree,
+    environment: &ResolvedEnvironment,
+    release: &ResolvedRelease,
+    table: &KindTable,
+) -> Rendered {
+    let mut files = Loader::new(tree, environment);
+    let mut kinds = Kinds::new(table);
+    let mut started = Started::new(&mut files, release, &kinds, false);
+    if !kinds.cover(started.written()) {
+        for other in &environment.releases {
+            if other.name != release.name {
+                let other = files.load(other, |objects| objects);
+                kinds.define(other.files.iter().flatten());
+                started.inputs.extend(other.inputs);
+            }
+        }
+    }
+    kinds.define(started.written());
+    started.finish(&kinds).0
+}
+
+/// Renders every release of an environment, in the order of the environment.
+///
+/// Any release can define custom kinds for all. An object in two releases is an error of the later
+/// one.
+pub fn render_environment(
+    tree: &dyn FileTree,
+    environment: &ResolvedEnvironment,
+    table: &KindTable,
+) -> Vec<Rendered> {
+    all(tree, environment, table, false)
+        .into_iter()
+        .map(|(rendered, _)| rendered)
+        .collect()
+}
+
+/// Renders every release as [`render_environment`] does, and also returns the location of every
+/// field. Keeps all texts in memory, for lint.
+pub fn inspect(
+    tree: &dyn FileTree,
+    environment: &ResolvedEnvironment,
+    table: &KindTable,
+) -> Vec<(Rendered, Sources)> {
+    all(tree, environment, table, true)
+}
+
+fn all(
+    tree: &dyn FileTree,
+    environment: &ResolvedEnvironment,
+    table: &KindTable,
+    with_sources: bool,
+) -> Vec<(Rendered, Sources)> {
+    let mut files = Loader::new(tree, environment);
+    let mut kinds = Kinds::new(table);
+    let mut started: Vec<Started<'_>> = environment
+        .releases
+        .iter()
+        .map(|release| Started::new(&mut files, release, &kinds, with_sources))
+        .collect();
+    let everything: BTreeSet<String> = started
+        .iter()
+        .flat_map(|release| release.inputs.iter().cloned())
+        .collect();
+    for release in &mut started {
+        if !kinds.cover(release.written()) {
+            release.inputs.clone_from(&everything);
+        }
+    }
+    for release in &started {
+        kinds.define(release.written());
+    }
+    let mut rendered: Vec<(Rendered, Sources)> = started
+        .into_iter()
+        .map(|release| release.finish(&kinds))
+        .collect();
+    if rendered.len() > 1 {
+        refuse_shared(rendered.iter_mut().map(|(rendered, _)| rendered));
+    }
+    rendered
+}
+
+/// A release whose files have been read. Objects are serialized as early as possible, because their
+/// trees use several times the memory.
+struct Started<'a> {
+    release: &'a ResolvedRelease,
+    work: Work<'a>,
+    files: Vec<Part>,
+    findings: Vec<Finding>,
+    inputs: BTreeSet<String>,
+}
+
+/// Processing state of a file.
+enum Part {
+    /// Objects that wait until all CRDs of the environment are known.
+    Written(Vec<Written>),
+    Processed(Outcome),
+}
+
+impl<'a> Started<'a> {
+    fn new(
+        files: &mut Loader<'_>,
+        release: &'a ResolvedRelease,
+        kinds: &Kinds<'_>,
+        with_sources: bool,
+    ) -> Self {
+        let secret = secret_values::values(files.tree(), release);
+        let (values, unreadable) = match secret {
+            Ok(values) => (values, None),
+            Err(finding) => (None, Some(*finding)),
+        };
+        let has_schema = values.is_some();
+        let work = Work::new(release, values.unwrap_or_default(), with_sources);
+        let loaded = files.load(release, |objects| {
+            if work.can_start(&objects, kinds) {
+                Part::Processed(work.process(objects, kinds))
+            } else {
+                Part::Written(objects)
+            }
+        });
+        let Loaded {
+            files,
+            mut findings,
+            mut inputs,
+        } = loaded;
+        findings.extend(release.refused.iter().cloned());
+        findings.extend(unreadable);
+        if has_schema {
+            inputs.insert(secret_values::schema_file(release));
+        }
+        Self {
+            release,
+            work,
+            files,
+            findings,
+            inputs,
+        }
+    }
+
+    /// Returns the waiting objects.
+    fn written(&self) -> impl Iterator<Item = &Written> + Clone {
+        self.files
+            .iter()
+            .filter_map(|part| match part {
+                Part::Written(objects) => Some(objects),
+                Part::Processed(_) => None,
+            })
+            .flatten()
+    }
+
+    fn finish(self, kinds: &Kinds<'_>) -> (Rendered, Sources) {
+        let Self {
+            release,
+            work,
+            files,
+            mut findings,
+            inputs,
+        } = self;
+        let outcomes = files
+            .into_par_iter()
+            .map(|part| match part {
+                Part::Written(objects) => work.process(objects, kinds),
+                Part::Processed(outcome) => outcome,
+            })
+            .collect();
+        let product = work.conclude(outcomes, kinds.minor(), &mut findings);
+        let mut manifests = refuse_repeated(product.manifests, &mut findings);
+        order::sort(&mut manifests);
+        let ignored = ignore::resolve(&release.ignore, &manifests, &mut findings);
+        finding::sort(&mut findings);
+        let rendered = Rendered {
+            release: release.name.clone(),
+            manifests,
+            ignored,
+            findings,
+            inputs: inputs.into_iter().collect(),
+            secret_values: product.secret_values,
+        };
+        (rendered, product.sources)
+    }
+}
+
+/// Keeps the first of several objects with the same id. Differing duplicates are errors, equal ones
+/// are notes.
+fn refuse_repeated(manifests: Vec<Manifest>, findings: &mut Vec<Finding>) -> Vec<Manifest> {
+    let mut first: HashMap<&ObjectId, &Manifest> = HashMap::with_capacity(manifests.len());
+    let mut kept = Vec::with_capacity(manifests.len());
+    for manifest in &manifests {
+        match first.entry(manifest.id()) {
+            Entry::Vacant(entry) => {
+                entry.insert(manifest);
+                kept.push(true);
+            }
+            Entry::Occupied(entry) => {
+                findings.push(twice(manifest, entry.get()));
+                kept.push(false);
+            }
+        }
+    }
+    manifests
+        .into_iter()
+        .zip(kept)
+        .filter_map(|(manifest, kept)| kept.then_some(manifest))
+        .collect()
+}
+
+/// Returns the secret values of a release, without rendering it.
+///
+/// Fails if the values schema that declares them cannot be read.
+pub fn secret_values(
+    tree: &dyn FileTree,
+    release: &ResolvedRelease,
+) -> Result<SecretValues, Box<Finding>> {
+    let values = release.values.merged.as_object();
+    if values.is_none_or(serde_json::Map::is_empty) {
+        return Ok(SecretValues::default());
+    }
+    Ok(secret_values::values(tree, release)?.unwrap_or_default())
+}
+
+/// Reports objects that an earlier release contains, too. Only for releases that were not rendered
+/// together.
+pub fn refuse_shared<'a>(rendered: impl Iterator<Item = &'a mut Rendered>) {
+    let mut owners: HashMap<ObjectId, (String, Origin)> = HashMap::new();
+    for release in rendered {
+        let mut shared = BTreeSet::new();
+        for manifest in &release.manifests {
+            match owners.get(manifest.id()) {
+                None => {
+                    let owner = (release.release.release.clone(), manifest.origin().clone());
+                    owners.insert(manifest.id().clone(), owner);
+                }
+                Some((owner, place)) => {
+                    release.findings.push(repeated(
+                        manifest,
+                        &format!("the object is also in release {owner}, at {place}"),
+                    ));
+                    shared.insert(manifest.id().clone());
+                }
+            }
+        }
+        release
+            .manifests
+            .retain(|manifest| !shared.contains(manifest.id()));
+        finding::sort(&mut release.findings);
+    }
+}
+
+/// Maximum number of differing fields that a message names.
+const NAMED: usize = 5;
+
+/// Reports a duplicate object within a release.
+fn twice(manifest: &Manifest, first: &Manifest) -> Finding {
+    let place = first.origin();
+    if manifest.json() == first.json() {
+        let message = format!("the same object is also at {place}; it counts once");
+        return Finding::note(Kind::Repository, "duplicate-object", message)
+            .at(manifest.origin().clone())
+            .on(manifest.id().clone());
+    }
+    let (this, other) = (manifest.value(), first.value());
+    let compared = compare(&other, &this, &FieldSet::default(), Scope::All, None);
+    let paths: BTreeSet<String> = compared
+        .changes
+        .iter()
+        .map(|change| change.path.to_string())
+        .collect();
+    let mut fields: Vec<&str> = paths.iter().map(String::as_str).take(NAMED).collect();
+    if paths.len() > NAMED {
+        fields.push("…");
+    }
+    let message = format!(
+        "the object is also at {place}, with other content: {}",
+        fields.join(", ")
+    );
+    repeated(manifest, &message).hint(
+        "remove one of them; where the file is not to be edited, set these fields with `patches` \
+         of the bundle or the release: a patch changes both, and equal objects count once",
+    )
+}
+
+fn repeated(manifest: &Manifest, message: &str) -> Finding {
+    Finding::error(Kind::Repository, "duplicate-object", message)
+        .at(manifest.origin().clone())
+        .on(manifest.id().clone())
+}

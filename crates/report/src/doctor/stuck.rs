@@ -1,0 +1,265 @@
+//! Deletions that do not finish.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::absence;
+use super::registration::Role;
+use super::{Code, Diagnosis, Leaving, Observations, Subject};
+use pleach_model::age::age;
+use pleach_model::finding::Severity;
+use pleach_model::object::ObjectId;
+
+/// Grace period of a namespace. Without obstacles its deletion takes seconds, of which the
+/// namespace controller alone takes five.
+const NAMESPACE_PATIENCE: SignedDuration = SignedDuration::from_secs(60);
+/// Grace period if the controller of the finalizer is missing. Waiting longer is of no use.
+const CERTAIN_PATIENCE: SignedDuration = SignedDuration::from_secs(10);
+/// Grace period of an object. Its finalizers can require long-running work.
+const OBJECT_PATIENCE: SignedDuration = SignedDuration::from_secs(300);
+
+/// Returns whether the message of a condition names a group-version. A prefix of a longer name does
+/// not match.
+pub(super) fn names_api(message: &str, group_version: &str) -> bool {
+    message
+        .split([' ', ',', ':', ';', '"'])
+        .any(|word| word == group_version)
+}
+
+/// Adds terminating namespaces with a known obstacle or an exceeded grace period.
+pub(super) fn namespaces(observations: &Observations, found: &mut Vec<Diagnosis>) {
+    for namespace in &observations.namespaces {
+        let late = is_late(namespace.since, observations.at, NAMESPACE_PATIENCE);
+        found.extend(match namespace.cause() {
+            Some(("NamespaceDeletionDiscoveryFailure", message)) => {
+                Some(by_discovery(observations, namespace, message))
+            }
+            Some((
+                condition @ ("NamespaceDeletionContentFailure"
+                | "NamespaceDeletionGroupVersionParsingFailure"),
+                message,
+            )) => Some(by_failure(observations, namespace, condition, message)),
+            Some((_, message)) if late => Some(by_content(observations, namespace, message)),
+            None if late => Some(by_nobody(observations, namespace)),
+            _ => None,
+        });
+    }
+}
+
+fn is_late(since: Timestamp, now: Timestamp, patience: SignedDuration) -> bool {
+    now.duration_since(since) >= patience
+}
+
+fn start(
+    observations: &Observations,
+    namespace: &Leaving,
+    severity: Severity,
+    why: &str,
+) -> Diagnosis {
+    let age = age(namespace.since, observations.at);
+    Diagnosis::new(
+        Code::NamespaceStuck,
+        severity,
+        Some(ObjectId::new("", "Namespace", None, &namespace.name)),
+        format!("has been terminating for {age}: {why}"),
+    )
+}
+
+fn by_discovery(observations: &Observations, namespace: &Leaving, message: &str) -> Diagnosis {
+    // Both causes can exist at once. Then neither repair is sufficient on its own.
+    let left = left_in(namespace);
+    let why = match &left {
+        Some(left) => format!("{message}; {left}"),
+        None => message.to_owned(),
+    };
+    let mut diagnosis = start(observations, namespace, Severity::Error, &why);
+    let causes: Vec<(&str, &ObjectId)> = observations
+        .registrations
+        .iter()
+        .filter_map(|registered| match &registered.role {
+            Role::Api { group_version, .. } if names_api(message, group_version) => {
+                Some((group_version.as_str(), &registered.subject.id))
+            }
+            Role::Api { .. } | Role::Webhooks(_) | Role::Conversion { .. } => None,
+        })
+        .collect();
+    diagnosis.related = causes.iter().map(|(_, id)| (*id).clone()).collect();
+    let apis: Vec<&str> = causes.iter().map(|(api, _)| *api).collect();
+    let apis = apis.join(", ");
+    let hint = match (causes.as_slice(), &left) {
+        ([], _) => {
+            "no APIService explains it any more: the namespace controller tries again by itself, within minutes"
+                .to_owned()
+        }
+        (_, None) => format!(
+            "its content is deleted; it goes by itself once {apis} answers, or is no longer registered"
+        ),
+        (_, Some(_)) => format!(
+            "it goes once {apis} answers, or is no longer registered, and what is left in it is gone too"
+        ),
+    };
+    diagnosis.hint = Some(hint);
+    if left.is_some() {
+        let held = held(observations, namespace);
+        let ids = held.iter().map(|object| object.id.clone());
+        diagnosis.related.extend(ids);
+        if let (Some(hint), Some(how)) = (&mut diagnosis.hint, how_it_ends(&held)) {
+            hint.push_str(": ");
+            hint.push_str(&how);
+        }
+        absence::of_controllers(observations, &held).tell(&mut diagnosis);
+    }
+    diagnosis.command = Some(match causes.first() {
+        Some((_, id)) => format!("kubectl get apiservice {} -o yaml", id.name),
+        None => show(namespace),
+    });
+    diagnosis
+}
+
+fn by_failure(
+    observations: &Observations,
+    namespace: &Leaving,
+    condition: &str,
+    message: &str,
+) -> Diagnosis {
+    let why = format!("{condition}: {message}");
+    let mut diagnosis = start(observations, namespace, Severity::Error, &why);
+    diagnosis.hint = Some(
+        "the namespace controller cannot read or delete its content; a webhook or an API that does not answer is the usual cause"
+            .to_owned(),
+    );
+    diagnosis.command = Some(show(namespace));
+    diagnosis
+}
+
+/// Diagnoses a namespace with remaining objects, with or without finalizers.
+fn by_content(observations: &Observations, namespace: &Leaving, message: &str) -> Diagnosis {
+    let why = left_in(namespace).unwrap_or_else(|| message.to_owned());
+    let mut diagnosis = start(observations, namespace, Severity::Warning, &why);
+    let held = held(observations, namespace);
+    diagnosis.related = held.iter().map(|object| object.id.clone()).collect();
+    diagnosis.hint = Some(how_it_ends(&held).unwrap_or_else(|| {
+        "its objects are being deleted, or come back: look at what is left".to_owned()
+    }));
+    absence::of_controllers(observations, &held).tell(&mut diagnosis);
+    diagnosis.command = Some(match namespace.remaining().first() {
+        Some(remaining) if remaining.group.is_empty() => {
+            format!("kubectl get {} -n {}", remaining.plural, namespace.name)
+        }
+        Some(remaining) => format!(
+            "kubectl get {}.{} -n {}",
+            remaining.plural, remaining.group, namespace.name
+        ),
+        None => show(namespace),
+    });
+    diagnosis
+}
+
+/// Returns the messages about remaining objects and finalizers. The finalizers are the cause of the
+/// remaining objects, and both messages contain details.
+fn left_in(namespace: &Leaving) -> Option<String> {
+    let conditions = ["NamespaceFinalizersRemaining", "NamespaceContentRemaining"];
+    let said: Vec<&str> = conditions
+        .into_iter()
+        .filter_map(|condition| namespace.condition(condition))
+        .collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+/// Returns the objects in a namespace that are being deleted.
+fn held<'o>(observations: &'o Observations, namespace: &Leaving) -> Vec<&'o Subject> {
+    let objects = observations.objects.iter();
+    objects
+        .filter(|object| {
+            object.deleting_since.is_some()
+                && object.id.namespace.as_deref() == Some(&namespace.name)
+        })
+        .collect()
+}
+
+/// Names the finalizers whose controllers must act. Returns `None` if there are none.
+fn how_it_ends(held: &[&Subject]) -> Option<String> {
+    let finalizers: BTreeSet<&str> = held
+        .iter()
+        .flat_map(|object| object.finalizers.iter().map(|one| one.name.as_str()))
+        .collect();
+    let finalizers: Vec<&str> = finalizers.into_iter().collect();
+    (!finalizers.is_empty()).then(|| {
+        format!(
+            "the controllers that take away {} have to do so; bring them back if they are gone",
+            finalizers.join(", ")
+        )
+    })
+}
+
+/// Diagnoses a namespace without a condition. No controller works on its deletion.
+fn by_nobody(observations: &Observations, namespace: &Leaving) -> Diagnosis {
+    let why = if namespace.finalizers.is_empty() {
+        "no condition says why".to_owned()
+    } else {
+        format!("waits for {}", namespace.finalizers.join(", "))
+    };
+    let mut diagnosis = start(observations, namespace, Severity::Warning, &why);
+    diagnosis.hint = Some(
+        "no controller has said anything about it: for `kubernetes` that is the kube-controller-manager, for any other finalizer the controller that set it"
+            .to_owned(),
+    );
+    diagnosis.command = Some(show(namespace));
+    diagnosis
+}
+
+fn show(namespace: &Leaving) -> String {
+    format!("kubectl get namespace {} -o yaml", namespace.name)
+}
+
+/// Adds objects whose finalizers are not removed. Objects that are part of a namespace diagnosis
+/// are skipped.
+pub(super) fn objects(observations: &Observations, found: &mut Vec<Diagnosis>) {
+    let told: BTreeSet<ObjectId> = found
+        .iter()
+        .filter(|diagnosis| diagnosis.code == Code::NamespaceStuck)
+        .flat_map(|diagnosis| diagnosis.related.clone())
+        .collect();
+    for object in &observations.objects {
+        let Some(since) = object.deleting_since else {
+            continue;
+        };
+        if object.finalizers.is_empty() || told.contains(&object.id) {
+            continue;
+        }
+        let absence = absence::of_controllers(observations, &[object]);
+        let patience = if absence.is_seen() {
+            CERTAIN_PATIENCE
+        } else {
+            OBJECT_PATIENCE
+        };
+        if !is_late(since, observations.at, patience) {
+            continue;
+        }
+        let finalizers = || object.finalizers.iter();
+        let waits: Vec<String> = finalizers().map(ToString::to_string).collect();
+        let names: Vec<&str> = finalizers().map(|one| one.name.as_str()).collect();
+        let mut diagnosis = Diagnosis::new(
+            Code::ObjectStuck,
+            Severity::Warning,
+            Some(object.id.clone()),
+            format!(
+                "has been terminating for {}: waits for {}",
+                age(since, observations.at),
+                waits.join(", ")
+            ),
+        );
+        diagnosis.owner = Some(object.owner());
+        diagnosis.hint = Some(format!(
+            "the controller that takes away {} has to do so; bring it back if it is gone",
+            names.join(", ")
+        ));
+        diagnosis.command = Some(format!(
+            "kubectl get {} -o yaml",
+            object.id.kubectl_arguments()
+        ));
+        absence.tell(&mut diagnosis);
+        found.push(diagnosis);
+    }
+}

@@ -1,0 +1,13 @@
+//! Reports for users.
+//!
+//! [`labels`] and [`markdown`] show differences, [`preview`] the effect of a change
+//! in git, [`doctor`] the problems of a cluster, [`audit`] the comparison of a plan with an audit
+//! log, and [`status`] the live state of a release.
+
+pub mod audit;
+pub mod doctor;
+pub mod ending;
+pub mod labels;
+pub mod markdown;
+pub mod preview;
+pub mod status;

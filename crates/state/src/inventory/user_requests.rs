@@ -1,0 +1,267 @@
+//! User requests that do not go through git. They are stored beside the record, and every write of
+//! the record preserves them.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use pleach_model::object::{Digest, ReleaseName, annotations};
+
+/// User requests. A Release has them in its spec, a ConfigMap as JSON text under `orders`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Orders {
+    /// The controller does not reconcile the release.
+    pub suspend: Option<Suspension>,
+    /// The controller syncs the release now, before its regular time.
+    pub sync: Option<SyncRequest>,
+    /// Digest of the approved plan effects, from annotation `pleach.dev/approved` of a Release. The
+    /// annotation of a ConfigMap is ignored: see [`Orders::approval_annotation`].
+    #[serde(skip)]
+    pub approved: Option<String>,
+}
+
+/// Suspension of the controller for a release.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Suspension {
+    /// End of the suspension. `None` until a user resumes the release.
+    #[serde(default)]
+    pub until: Option<Timestamp>,
+    /// Reason that the user gave.
+    #[serde(default)]
+    pub reason: String,
+    /// User who requested it.
+    #[serde(default)]
+    pub by: String,
+    /// Start of the suspension.
+    #[serde(default)]
+    pub at: Option<Timestamp>,
+}
+
+/// Request for an immediate sync.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SyncRequest {
+    /// Time of the request. A sync that starts later fulfills it.
+    pub at: Timestamp,
+    /// User who requested it.
+    #[serde(default)]
+    pub by: String,
+    /// Whether the sync is allowed outside of the change windows.
+    #[serde(default)]
+    pub override_window: bool,
+}
+
+/// Age at which an unclaimed request becomes stale.
+const STALE: SignedDuration = SignedDuration::from_hours(1);
+
+impl SyncRequest {
+    /// Returns whether the request is so old that no controller is allowed to take it.
+    pub fn is_stale(&self, now: Timestamp) -> bool {
+        now.duration_since(self.at) >= STALE
+    }
+}
+
+impl Orders {
+    /// Returns the namespace annotation that approves plans of a release whose record is a
+    /// ConfigMap in the namespace. Permission to write ConfigMaps there does not include permission
+    /// to annotate the namespace.
+    pub fn approval_annotation(name: &ReleaseName) -> String {
+        let label = name.to_string();
+        // The name part of an annotation key has at most 63 characters.
+        let label = if label.len() <= 54 {
+            label
+        } else {
+            Digest::of(label.as_bytes()).short()
+        };
+        format!("{}.{label}", annotations::APPROVED)
+    }
+
+    /// Reads the requests from the object with the record. Unreadable requests suspend the release,
+    /// because the user's intent is unknown.
+    pub fn read(parent: &Value) -> Self {
+        let read = match (parent["kind"] == "ConfigMap", &parent["data"]["orders"]) {
+            (true, Value::String(text)) => serde_json::from_str(text),
+            (true, _) => Ok(Self::default()),
+            (false, _) if parent["spec"].is_null() => Ok(Self::default()),
+            (false, _) => serde_json::from_value(parent["spec"].clone()),
+        };
+        let read = read.unwrap_or_else(|error| Self {
+            suspend: Some(Suspension {
+                until: None,
+                reason: format!("what was asked for cannot be read: {error}"),
+                by: String::new(),
+                at: None,
+            }),
+            sync: None,
+            approved: None,
+        });
+        let approved = &parent["metadata"]["annotations"][annotations::APPROVED];
+        let approved = approved.as_str().filter(|_| parent["kind"] != "ConfigMap");
+        Self {
+            approved: approved.map(|digest| digest.trim().to_owned()),
+            ..read
+        }
+    }
+
+    /// Builds the merge patch that writes the requests. Absent requests become null.
+    pub fn patch(&self, parent: &Value) -> Value {
+        let mut change = json!({
+            "metadata": { "resourceVersion": parent["metadata"]["resourceVersion"] },
+        });
+        if parent["kind"] == "ConfigMap" {
+            change["data"] = json!({ "orders": json!(self).to_string() });
+        } else {
+            change["spec"] = json!(self);
+        }
+        change
+    }
+
+    /// Returns the suspension that applies at `now`.
+    pub fn suspended(&self, now: Timestamp) -> Option<&Suspension> {
+        self.suspend
+            .as_ref()
+            .filter(|suspension| suspension.until.is_none_or(|until| now < until))
+    }
+}
+
+impl Suspension {
+    /// Describes user, end and reason in one line.
+    pub fn words(&self) -> String {
+        let by = match self.by.as_str() {
+            "" => String::new(),
+            by => format!(" by {by}"),
+        };
+        let until = match self.until {
+            Some(until) => format!(" until {until:.0}"),
+            None => " until it is resumed".to_owned(),
+        };
+        let reason = match self.reason.as_str() {
+            "" => String::new(),
+            reason => format!(": {reason}"),
+        };
+        format!("suspended{by}{until}{reason}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn orders() -> Orders {
+        Orders {
+            suspend: Some(Suspension {
+                until: Some(at(7200)),
+                reason: "the database moves".to_owned(),
+                by: "ann@desk".to_owned(),
+                at: Some(at(0)),
+            }),
+            sync: Some(SyncRequest {
+                at: at(60),
+                by: "bob@desk".to_owned(),
+                override_window: true,
+            }),
+            approved: None,
+        }
+    }
+
+    #[test]
+    fn an_approval_is_read_from_a_release_only() {
+        let approvals = [("Release", Some("sha256:ab")), ("ConfigMap", None)];
+        for (kind, approved) in approvals {
+            let metadata = json!({"annotations": {"pleach.dev/approved": " sha256:ab\n"}});
+            let orders = Orders::read(&json!({"kind": kind, "metadata": metadata}));
+            assert_eq!(orders.approved.as_deref(), approved);
+            // The approval is stored only as an annotation.
+            assert!(
+                !orders
+                    .patch(&json!({"kind": kind}))
+                    .to_string()
+                    .contains("sha256")
+            );
+        }
+    }
+
+    #[test]
+    fn an_approval_in_a_namespace_names_its_release() {
+        let name = |release: &str| ReleaseName {
+            environment: "prod".to_owned(),
+            release: release.to_owned(),
+        };
+        assert_eq!(
+            Orders::approval_annotation(&name("web")),
+            "pleach.dev/approved.prod.web"
+        );
+        for length in [49, 50, 63] {
+            let annotation = Orders::approval_annotation(&name(&"x".repeat(length)));
+            let (_, name) = annotation.split_once('/').unwrap();
+            assert!(name.len() <= 63, "{annotation}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_not_taken_gets_stale() {
+        let request = orders().sync.unwrap();
+        assert!(!request.is_stale(at(60 + 3599)));
+        assert!(request.is_stale(at(60 + 3600)));
+    }
+
+    #[test]
+    fn orders_round_trip_through_both_kinds_of_record() {
+        for kind in ["Release", "ConfigMap"] {
+            let parent = json!({"kind": kind, "metadata": {"resourceVersion": "7"}});
+            assert_eq!(Orders::read(&parent), Orders::default());
+            for orders in [orders(), Orders::default()] {
+                let mut written = orders.patch(&parent);
+                assert_eq!(written["metadata"]["resourceVersion"], "7");
+                written["kind"] = json!(kind);
+                assert_eq!(Orders::read(&written), orders);
+            }
+        }
+        // A merge patch removes only the fields that it names.
+        let parent = json!({"kind": "Release"});
+        let change = Orders::default().patch(&parent);
+        assert_eq!(change["spec"], json!({"suspend": null, "sync": null}));
+    }
+
+    #[test]
+    fn other_fields_of_the_spec_are_none_of_its_concern() {
+        let parent = json!({"kind": "Release", "spec": {"environment": "e", "release": "r"}});
+        assert_eq!(Orders::read(&parent), Orders::default());
+    }
+
+    #[test]
+    fn a_suspension_ends_by_itself() {
+        let orders = orders();
+        assert!(orders.suspended(at(7199)).is_some());
+        assert!(orders.suspended(at(7200)).is_none());
+        assert_eq!(
+            orders.suspend.unwrap().words(),
+            "suspended by ann@desk until 1970-01-01T02:00:00Z: the database moves"
+        );
+        let endless: Suspension = serde_json::from_value(json!({})).unwrap();
+        assert_eq!(endless.words(), "suspended until it is resumed");
+        let orders = Orders {
+            suspend: Some(endless),
+            ..Orders::default()
+        };
+        assert!(orders.suspended(at(1 << 33)).is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_read_holds_the_loop() {
+        for parent in [
+            json!({"kind": "Release", "spec": {"suspend": {"until": "soon"}}}),
+            json!({"kind": "ConfigMap", "data": {"orders": "{"}}),
+        ] {
+            let orders = Orders::read(&parent);
+            let words = orders.suspended(at(0)).unwrap().words();
+            assert!(words.contains("cannot be read"), "{words}");
+        }
+    }
+}
