@@ -48,7 +48,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 
 pub use error::CliError;
 pub use exit::Exit;
-pub use load::{Context, Loaded};
+pub use load::Context;
 pub use target::Target;
 pub use ui::{Color, Ui, Verbosity};
 

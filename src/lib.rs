@@ -4,6 +4,3 @@
 //! crates below `crates/`. `tests/it/architecture.rs` checks this.
 
 pub mod cli;
-pub mod engine;
-pub mod io;
-pub mod server;

@@ -14,12 +14,11 @@ use serde_json::{Map, Value, json};
 use super::error::{CliError, Kind};
 use super::init::quoted;
 use super::init::wrap::{Origin, Wrapped, wrap};
-use super::load::{self, pleach_version};
+use super::load::{self};
 use super::{Context, Exit, Target, Ui};
-use crate::io::{
-    files::{self, FileContent, FileError, WorkingTree},
-    git::Revision,
-};
+use pleach_engine::load::pleach_version;
+use pleach_files::{FileContent, FileError, WorkingTree};
+use pleach_git::Revision;
 
 /// Default namespace, same as kubectl.
 const NAMESPACE: &str = "default";
@@ -69,7 +68,7 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &AddArgs) -> Result<Exit, Cl
         ));
     }
     let folder = ctx.folder()?;
-    let tree = WorkingTree::new(&files::canonical(&folder)?);
+    let tree = WorkingTree::new(&pleach_files::canonical(&folder)?);
     let origin = Origin {
         from: &args.from,
         name: Some(&args.name),
@@ -91,9 +90,9 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &AddArgs) -> Result<Exit, Cl
         changes.insert(environment.clone(), Some(Bytes::from(text.clone())));
     }
     ui.findings(&check(&PatchedTree::new(&tree, &changes), args)?);
-    files::add_files(&folder, &added).map_err(refused)?;
+    pleach_files::add_files(&folder, &added).map_err(refused)?;
     if let Entry::Added(text) = &entry {
-        files::write_atomic(&folder.join(&environment), &FileContent::new(text.clone()))?;
+        pleach_files::write_atomic(&folder.join(&environment), &FileContent::new(text.clone()))?;
     }
     for path in added.keys() {
         ui.print(path);
@@ -237,7 +236,7 @@ fn target(args: &AddArgs, release: Option<&str>) -> Target {
 /// Renders the release from the new files and returns the findings.
 fn check(tree: &dyn FileTree, args: &AddArgs) -> Result<Vec<Finding>, CliError> {
     let target = target(args, Some(&args.name));
-    let loaded = load::read(tree, Revision::None, &target)?.sound(&target)?;
+    let loaded = load::sound(load::read(tree, Revision::None, &target)?, &target)?;
     Ok(loaded.findings)
 }
 

@@ -14,12 +14,15 @@ use pleach_state::inventory::ReleaseSummary;
 use super::error::{CliError, Kind};
 use super::lease::LockArgs;
 use super::override_controller::{Follower, LocalArgs, follower};
-use super::session::{Gone, Options, Planned, Predecessors, Session, Subject};
+use super::session::Session;
 use super::{Context, Exit, Target, Ui, format, plan_file};
-use crate::engine::sync::state;
-use crate::io::cluster::Class;
+use pleach_cluster::Class;
+use pleach_engine::planning::{Gone, Options, Planned, Predecessors, Subject};
+use pleach_engine::sync::state;
 
 pub(super) use outcome::Outcome;
+use super::verdict::Verdict;
+use super::session;
 
 /// Make the cluster equal to git
 ///
@@ -178,7 +181,7 @@ impl Scope<'_> {
         if self.skip_blocked {
             return Ok(());
         }
-        planned.ensure_whole()
+        session::ensure_whole(planned)
     }
 }
 
@@ -318,7 +321,7 @@ pub(super) fn show<'a>(
 ) {
     let acting = reviewed
         .clone()
-        .filter(|planned| planned.has_changes() || !planned.plan.steps.is_empty());
+        .filter(|planned| Verdict(&planned.plan).has_changes() || !planned.plan.steps.is_empty());
     for planned in acting {
         match output {
             ApplyOutput::Text => ui.print(format::plan::text(&planned.plan)),
@@ -329,7 +332,7 @@ pub(super) fn show<'a>(
         }
     }
     for planned in reviewed {
-        ui.findings(&planned.remarks());
+        ui.findings(&Verdict(&planned.plan).remarks());
     }
 }
 
@@ -345,7 +348,7 @@ async fn consent(
         .iter()
         .map(|one| &one.planned)
         .filter(|planned| planned.would_write())
-        .filter(|planned| args.skip_blocked || planned.ensure_whole().is_ok())
+        .filter(|planned| args.skip_blocked || session::ensure_whole(planned).is_ok())
         .collect();
     let Some(first) = writing.first() else {
         return Ok(());
@@ -445,7 +448,7 @@ async fn replan(
         )
         .hint("run the command again to see what it is now")
     };
-    let allowed = planned.ensure_allowed().and_then(|()| {
+    let allowed = Verdict(&planned.plan).ensure_allowed().and_then(|()| {
         planned
             .plan
             .has_effects_of(&reviewed.planned.plan)

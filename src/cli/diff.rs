@@ -8,10 +8,11 @@ use pleach_planner::text_diff::View;
 use pleach_planner::view::{Drawing, ReleaseDiff};
 
 use super::error::CliError;
-use super::session::{Options, Predecessors, Session};
+use super::session::Session;
 use super::verdict::Verdict;
 use super::{Context, Exit, Target, Ui, format, mask};
-use crate::engine::preview::{self, Kinds, Known, Revisions, Scope as Compared};
+use pleach_engine::planning::{Options, Predecessors};
+use pleach_engine::preview::{self, Kinds, Known, Revisions, Scope as Compared};
 
 /// Show what apply would change
 ///

@@ -9,8 +9,8 @@ use super::error::{CliError, Kind};
 use super::session::connect;
 use super::status::StatePlace;
 use super::{Context, Exit, Ui, format};
-use crate::engine::doctor;
-use crate::io::cluster::{Cluster, Deleted};
+use pleach_cluster::{Cluster, Deleted};
+use pleach_engine::doctor;
 
 /// Show what is wrong with the cluster, and what repairs it
 ///

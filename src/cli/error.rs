@@ -9,7 +9,9 @@ use std::fmt;
 use pleach_model::finding::{self, Finding};
 
 use super::Exit;
-use crate::io::{files::FileError, forge::ForgeError, git::GitError};
+use pleach_files::FileError;
+use pleach_forge::ForgeError;
+use pleach_git::GitError;
 
 /// Kind of failure, which decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

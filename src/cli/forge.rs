@@ -12,8 +12,8 @@ use pleach_reconciler::config::{ForgeAddress, check_api};
 use self::pipeline::Pipeline;
 use super::error::CliError;
 use super::{Context, Ui};
-use crate::engine::preview_process::Report;
-use crate::io::forge::{Forge, Token, Told};
+use pleach_engine::preview_process::Report;
+use pleach_forge::{Forge, Token, Told};
 
 /// Maximum wait for the end of a rate limit.
 const PATIENCE: Duration = Duration::from_mins(2);

@@ -6,7 +6,7 @@ use pleach_model::object::ReleaseName;
 use super::error::{CliError, Kind};
 use super::status::{StatePlace, cluster_of, environment, nowhere};
 use super::{Context, Exit, Target, Ui, format};
-use crate::engine::sync::state;
+use pleach_engine::sync::state;
 
 /// Show the recorded results of a release
 ///

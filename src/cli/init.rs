@@ -12,10 +12,8 @@ use serde_json::Value;
 use super::error::{CliError, Kind};
 use super::target::is_dns_label;
 use super::{Context, Exit, Target, Ui, load};
-use crate::io::{
-    files::{self, FileContent, FileError, Files},
-    git::Revision,
-};
+use pleach_files::{FileContent, FileError, Files};
+use pleach_git::Revision;
 
 /// Name of the new environment.
 const ENVIRONMENT: &str = "dev";
@@ -74,7 +72,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &InitArgs) -> Result<Exi
         None => starter(&id),
     };
     ui.findings(&check(&files)?);
-    files::add_files(folder, &files).map_err(refused)?;
+    pleach_files::add_files(folder, &files).map_err(refused)?;
     for path in files.keys() {
         ui.print(folder.join(path).display());
     }
@@ -142,7 +140,7 @@ fn check(files: &Files) -> Result<Vec<Finding>, CliError> {
         environment: ENVIRONMENT.to_owned(),
         release: None,
     };
-    let loaded = load::read(&tree, Revision::None, &target)?.sound(&target)?;
+    let loaded = load::sound(load::read(&tree, Revision::None, &target)?, &target)?;
     Ok(loaded.findings)
 }
 
@@ -167,8 +165,8 @@ pub(super) fn quoted(path: &str) -> String {
 
 /// Returns an id for the repository: the name of its folder.
 fn repository_id(folder: &Path) -> Result<String, CliError> {
-    let absolute = if files::exists(folder)? {
-        files::canonical(folder)?
+    let absolute = if pleach_files::exists(folder)? {
+        pleach_files::canonical(folder)?
     } else {
         folder.to_owned()
     };

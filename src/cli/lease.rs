@@ -2,8 +2,8 @@
 
 use jiff::SignedDuration;
 
-use crate::engine::lease::Peers;
-use crate::engine::sync::Claim;
+use pleach_engine::lease::Peers;
+use pleach_engine::sync::Claim;
 
 /// Options of commands that write to a release.
 #[derive(Debug, clap::Args)]

@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::error::CliError;
 use super::format::{self, findings, sarif};
-use super::load::pleach_version;
 use super::{Context, Exit, Target, Ui};
+use pleach_engine::load::pleach_version;
 
 /// Find mistakes in the files, without a cluster
 ///

@@ -1,5 +1,7 @@
 //! Shared start of all commands: opens the repository at a revision and renders an environment.
 
+pub use pleach_engine::load::Loaded;
+pub(super) use pleach_engine::load::{pleach_version, read_all};
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -13,19 +15,15 @@ use tokio_util::sync::CancellationToken;
 use super::Target;
 use super::error::{CliError, Kind};
 use super::format::findings;
-pub use crate::engine::load::Loaded;
-pub(super) use crate::engine::load::{pleach_version, read_all};
-use crate::engine::stop::Cause;
-use crate::engine::{
+use pleach_engine::stop::Cause;
+use pleach_engine::{
     load::{self, with_excerpts},
     preview::{End, Incomparable},
     refusals,
     stop::Stop,
 };
-use crate::io::{
-    files::{self, WorkingTree},
-    git::{GitError, Revision, Source},
-};
+use pleach_files::WorkingTree;
+use pleach_git::{GitError, Revision, Source};
 
 /// File that marks the root of a repository.
 const REPOSITORY_FILE: &str = "pleach.yaml";
@@ -118,7 +116,7 @@ impl Context {
     /// Loads a target. Fails with all findings if one of them is an error, so the result is
     /// complete.
     pub fn load(&self, target: &Target) -> Result<Loaded, CliError> {
-        self.read(target)?.sound(target)
+        sound(self.read(target)?, target)
     }
 
     /// Loads a target as far as possible. The findings can contain errors, and manifests can be
@@ -129,7 +127,7 @@ impl Context {
             return read(&*tree, revision, target);
         }
         // Render in parallel, because git compares all files with the commit.
-        let folder = files::canonical(&self.folder()?).map_err(GitError::from)?;
+        let folder = pleach_files::canonical(&self.folder()?).map_err(GitError::from)?;
         let tree = WorkingTree::new(&folder);
         let (loaded, revision) = rayon::join(
             || read(&tree, Revision::None, target),
@@ -163,7 +161,7 @@ impl Context {
 
     /// Returns the files of the revision, or of the working tree.
     fn tree(&self) -> Result<Box<dyn FileTree>, CliError> {
-        let folder = files::canonical(&self.folder()?).map_err(GitError::from)?;
+        let folder = pleach_files::canonical(&self.folder()?).map_err(GitError::from)?;
         let tree: Box<dyn FileTree> = match &self.settings.revision {
             Some(revision) => Box::new(Source::open(&folder)?.tree(revision)?),
             None => Box::new(WorkingTree::new(&folder)),
@@ -229,7 +227,7 @@ impl Context {
         if let Some(folder) = self.find_folder()? {
             return Ok(folder);
         }
-        let here = files::canonical(Path::new("."))?;
+        let here = pleach_files::canonical(Path::new("."))?;
         Err(CliError::new(
             Kind::Repository,
             format!(
@@ -244,9 +242,9 @@ impl Context {
         if let Some(folder) = &self.settings.repo {
             return Ok(Some(folder.clone()));
         }
-        let here = files::canonical(Path::new("."))?;
+        let here = pleach_files::canonical(Path::new("."))?;
         for folder in here.ancestors() {
-            if files::exists(&folder.join(REPOSITORY_FILE))? {
+            if pleach_files::exists(&folder.join(REPOSITORY_FILE))? {
                 return Ok(Some(folder.to_owned()));
             }
         }
@@ -254,14 +252,12 @@ impl Context {
     }
 }
 
-impl Loaded {
-    /// Fails if there are errors.
-    pub(super) fn sound(self, target: &Target) -> Result<Self, CliError> {
-        if self.is_sound() {
-            Ok(self)
-        } else {
-            Err(refused(target, self.findings))
-        }
+/// Fails if there are errors.
+pub(super) fn sound(loaded: Loaded, target: &Target) -> Result<Loaded, CliError> {
+    if loaded.is_sound() {
+        Ok(loaded)
+    } else {
+        Err(refused(target, loaded.findings))
     }
 }
 

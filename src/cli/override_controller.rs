@@ -10,9 +10,10 @@ use pleach_state::inventory::{Following, ReleaseSummary, Store, Suspension};
 
 use super::error::CliError;
 use super::lease::{LockArgs, person};
-use super::session::{Planned, Session, failed};
-use crate::engine::sync::{Claim, state};
-use crate::io::cluster::{Class, Cluster};
+use super::session::{Session, failed};
+use pleach_cluster::{Class, Cluster};
+use pleach_engine::planning::Planned;
+use pleach_engine::sync::{Claim, state};
 
 /// Options of commands that change what a loop may follow.
 #[derive(Debug, clap::Args)]

@@ -8,8 +8,10 @@ use pleach_model::object::ObjectId;
 use pleach_planner::plan::Plan;
 
 use super::error::CliError;
-use super::session::{Options, Predecessors, Session};
+use super::session::Session;
 use super::{Context, Exit, Target, Ui, explain, format, plan_file};
+use pleach_engine::planning::{Options, Predecessors};
+use super::verdict::Verdict;
 
 /// Show the stages and steps that apply would carry out
 ///
@@ -125,12 +127,12 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         plan_file::write(path, &file)?;
     }
     for planned in &plans {
-        ui.findings(&planned.remarks());
-        exit = exit.and(planned.blocks());
-        if args.exit_code && planned.has_changes() {
+        ui.findings(&Verdict(&planned.plan).remarks());
+        exit = exit.and(Verdict(&planned.plan).blocks());
+        if args.exit_code && Verdict(&planned.plan).has_changes() {
             exit = exit.and(Exit::CHANGES);
         }
-        if let Err(error) = planned.ensure_allowed() {
+        if let Err(error) = Verdict(&planned.plan).ensure_allowed() {
             ui.error(&error);
             exit = exit.and(error.exit());
         }

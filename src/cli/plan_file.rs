@@ -6,9 +6,10 @@ use pleach_model::object::ReleaseName;
 use pleach_planner::plan::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedRelease};
 
 use super::error::{CliError, Kind};
-use super::session::{Planned, Session};
+use super::session::Session;
 use super::target::Target;
-use crate::io::files::{self, FileContent};
+use pleach_engine::planning::Planned;
+use pleach_files::FileContent;
 
 /// File that is not a plan.
 #[derive(Debug, thiserror::Error)]
@@ -43,12 +44,12 @@ pub(super) fn of<'p>(
 pub(super) fn write(path: &Path, file: &PlanFile) -> Result<(), CliError> {
     let mut text = super::format::json(&serde_json::json!(file));
     text.push('\n');
-    Ok(files::write_atomic(path, &FileContent::new(text))?)
+    Ok(pleach_files::write_atomic(path, &FileContent::new(text))?)
 }
 
 /// Reads a plan file.
 pub(super) fn read(path: &Path) -> Result<PlanFile, CliError> {
-    let bytes = files::read(path)?;
+    let bytes = pleach_files::read(path)?;
     PlanFile::read(&bytes).map_err(|source| {
         let kind = match source {
             PlanFileError::Parse(_) => Kind::Usage,

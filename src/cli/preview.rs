@@ -20,8 +20,10 @@ use super::forge::TellingArgs;
 use super::format::preview::{page, text};
 use super::runtime::block_on;
 use super::session::{finish, keys};
-use super::{Context, Exit, Loaded, Target, Ui, format, mask};
-use crate::engine::{
+use super::{Context, Exit, Target, Ui, format, mask};
+use pleach_cluster::{Cluster, Connection};
+use pleach_engine::load::Loaded;
+use pleach_engine::{
     load::beside,
     planning::{self, agent},
     preview::{
@@ -30,9 +32,8 @@ use crate::engine::{
     },
     preview_process::{FORMAT, Report, Verdict, Way, marker},
 };
-use crate::io::{
+use pleach_files::{
     bounds::{bound, defer},
-    cluster::{Cluster, Connection},
     sandbox::{Work, confine},
 };
 

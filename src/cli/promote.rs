@@ -8,13 +8,12 @@ use pleach_model::tree::FileTree;
 
 use super::error::CliError;
 use super::forge::ForgeArgs;
-use super::load::{read_all, refused};
+use super::load::refused;
 use super::rollback::ensure_clean;
 use super::{Context, Exit, Target, Ui};
-use crate::io::{
-    forge::{Forge, Opened, Proposal},
-    git::{Branch, Revision, Upstream},
-};
+use pleach_engine::load::read_all;
+use pleach_forge::{Forge, Opened, Proposal};
+use pleach_git::{Branch, Revision, Upstream};
 
 /// Take the versions of one environment over into others
 ///
@@ -263,7 +262,7 @@ fn check(now: &dyn FileTree, done: &Promotion, environment: &str) -> Result<(), 
     };
     let loaded = read_all(&tree, Revision::None, environment)
         .map_err(|findings| refused(&target, findings))?;
-    loaded.sound(&target).map(drop).map_err(|error| {
+    super::load::sound(loaded, &target).map(drop).map_err(|error| {
         error.hint("nothing was committed: the versions do not fit this environment")
     })
 }

@@ -8,9 +8,10 @@ use serde_json::Value;
 
 use super::error::{CliError, Kind};
 use super::lease::LockArgs;
-use super::session::{self, Options, Predecessors, Session};
+use super::session::{self, Session};
 use super::{Context, Exit, Target, Ui, format};
-use crate::engine::{
+use pleach_engine::planning::{Options, Predecessors};
+use pleach_engine::{
     lease::Holder,
     recover::{Examined, examine},
     sync::{

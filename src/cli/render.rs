@@ -11,8 +11,9 @@ use serde_json::Value;
 use super::error::{CliError, Kind};
 use super::format::manifests::{document, file_name, list};
 use super::format::values::{self, Secrets};
-use super::{Context, Exit, Loaded, Target, Ui, format, mask};
-use crate::io::files::{self, FileContent, FileError, Files};
+use super::{Context, Exit, Target, Ui, format, mask};
+use pleach_engine::load::Loaded;
+use pleach_files::{FileContent, FileError, Files};
 
 /// File with the list of files from an earlier run in a folder.
 const MARKER: &str = ".pleach-render";
@@ -84,7 +85,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &RenderArgs) -> Result<E
     if args.show_values {
         let loaded = context.read(&args.target)?;
         show_values(ui, args, &loaded);
-        let loaded = loaded.sound(&args.target)?;
+        let loaded = super::load::sound(loaded, &args.target)?;
         ui.findings(&loaded.findings);
         return Ok(Exit::DONE);
     }
@@ -203,7 +204,7 @@ fn write_files(
         marker.push('\n');
     }
     files.insert(MARKER.to_owned(), FileContent::new(marker));
-    files::write_folder(folder, &files, &ours).map_err(|error| match error {
+    pleach_files::write_folder(folder, &files, &ours).map_err(|error| match error {
         FileError::Exists { .. } => CliError::new(Kind::Failed, error).hint(format!(
             "{} holds files that pleach render did not write; name another folder",
             folder.display()
@@ -222,14 +223,14 @@ fn write_files(
 /// marker file cannot point elsewhere.
 fn files_of_earlier_run(folder: &Path) -> Result<Vec<String>, CliError> {
     let marker = folder.join(MARKER);
-    if !files::exists(&marker)? {
+    if !pleach_files::exists(&marker)? {
         return Ok(Vec::new());
     }
-    let text = String::from_utf8(files::read(&marker)?)
+    let text = String::from_utf8(pleach_files::read(&marker)?)
         .map_err(|error| CliError::new(Kind::Failed, error))?;
     let mut ours: Vec<String> = text
         .lines()
-        .filter(|line| !line.starts_with('#') && files::is_inside(line))
+        .filter(|line| !line.starts_with('#') && pleach_files::is_inside(line))
         .map(str::to_owned)
         .collect();
     ours.push(MARKER.to_owned());

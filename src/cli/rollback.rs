@@ -14,18 +14,17 @@ use pleach_planner::plan::version_left;
 use pleach_state::inventory::Installed;
 
 use super::error::{CliError, Kind};
-use super::load::{Loaded, pleach_version, read_all, refused};
+use super::load::refused;
 use super::status::cluster_of;
 use super::{Context, Exit, Target, Ui};
-use crate::engine::sync::{
+use choice::{Chosen, choose};
+use pleach_cluster::Cluster;
+use pleach_engine::load::{Loaded, pleach_version, read_all};
+use pleach_engine::sync::{
     is_cluster,
     state::{self, Search},
 };
-use crate::io::{
-    cluster::Cluster,
-    git::{Branch, Revision, Source},
-};
-use choice::{Chosen, choose};
+use pleach_git::{Branch, Revision, Source};
 
 /// Take a release back in git
 ///
@@ -264,7 +263,7 @@ fn check(now: &dyn FileTree, done: &Restoration, target: &Target) -> Result<(), 
     let tree = PatchedTree::new(now, &done.files);
     let loaded: Loaded = read_all(&tree, Revision::None, &target.environment)
         .map_err(|findings| refused(target, findings))?;
-    loaded.sound(target).map(drop).map_err(|error| {
+    super::load::sound(loaded, target).map(drop).map_err(|error| {
         error.hint(
             "nothing was committed: what was restored does not fit what it shares with others",
         )

@@ -18,21 +18,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::{CliError, Kind};
 use super::lease::person;
-use super::session::agent;
 use super::{Context, Exit, Target, Ui};
-use crate::engine::{
-    controller::{Controller, Listener, Repository, Setup, Sharing, statuses::Statuses},
-    lease::Peers,
-    sync::Claim,
-};
-use crate::io::{cluster::Connection, files, forge::Forge, sandbox};
-use crate::server::{
+use pleach_cluster::Connection;
+use pleach_controller::server::{
     self, ServerError,
     hooks::{self, Hook},
     metrics::Metrics,
     notifications::{self, Notifier},
     probes,
 };
+use pleach_controller::{Controller, Listener, Repository, Setup, Sharing, statuses::Statuses};
+use pleach_engine::planning::agent;
+use pleach_engine::{lease::Peers, sync::Claim};
+use pleach_files::sandbox;
+use pleach_forge::Forge;
 
 /// How long to wait for another holder of a release lease. Longer than the expiry of the lease.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -145,7 +144,7 @@ struct Plan {
 
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exit, CliError> {
     let mut plan = planned(ctx, &args).await?;
-    if let Err(error) = files::remove_abandoned() {
+    if let Err(error) = pleach_files::remove_abandoned() {
         tracing::warn!(%error, "what former runs left behind cannot be removed");
     }
     if !sandbox::restricts_files() {
@@ -268,7 +267,7 @@ fn key_namespace(ctx: &Context, args: &RunArgs) -> Option<String> {
 
 /// Reads the name of a namespace. `None` without the file.
 fn namespace_in(file: &Path) -> Option<String> {
-    let text = String::from_utf8(files::read(file).ok()?).ok()?;
+    let text = String::from_utf8(pleach_files::read(file).ok()?).ok()?;
     let name = text.trim();
     (!name.is_empty()).then(|| name.to_owned())
 }
@@ -299,7 +298,7 @@ impl From<ServerError> for CliError {
 fn program() -> Result<PathBuf, CliError> {
     // Use the running executable even if its file was replaced.
     let running = Path::new("/proc/self/exe");
-    if files::exists(running).unwrap_or(false) {
+    if pleach_files::exists(running).unwrap_or(false) {
         return Ok(running.to_owned());
     }
     std::env::current_exe().map_err(|error| CliError::new(Kind::Failed, error))
@@ -308,14 +307,14 @@ fn program() -> Result<PathBuf, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::files::FileContent;
+    use pleach_files::FileContent;
 
     #[test]
     fn the_namespace_of_a_pod_is_read_from_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             let path = folder.path().join(name);
-            files::write_new(&path, &FileContent::new(text.to_owned())).unwrap();
+            pleach_files::write_new(&path, &FileContent::new(text.to_owned())).unwrap();
             path
         };
         let named = file("namespace", "pleach\n");

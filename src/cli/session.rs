@@ -1,5 +1,8 @@
 //! Shared start of diff, plan and apply: observes and plans the releases of a target.
 
+pub(super) use pleach_engine::planning::{
+    Gone, Options, Planned, Planner, Predecessors, Subject, agent, desired,
+};
 use std::future::Future;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -7,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::try_join;
 use pleach_config::{ResolvedEnvironment, ResolvedRelease};
-use pleach_model::finding::Finding;
 use pleach_model::object::ReleaseName;
 use pleach_planner::observe::ClusterId;
 use pleach_planner::plan::Policy;
@@ -23,13 +25,11 @@ pub(super) use absent::not_installed;
 
 use super::error::{CliError, Kind};
 use super::verdict::Verdict;
-use super::{Context, Exit, Loaded, Target, Ui};
-pub(super) use crate::engine::planning::{
-    Gone, Heirs, Options, Planned, Planner, Predecessors, Subject, agent, desired,
-};
-use crate::engine::sync::SyncError;
-use crate::io::cluster::{Cluster, ClusterError, Connection, KeyHome, Keys, OwnCluster};
+use super::{Context, Target, Ui};
 use ahead::EarlyAnswers;
+use pleach_cluster::{Cluster, ClusterError, Connection, KeyHome, Keys, OwnCluster};
+use pleach_engine::load::Loaded;
+use pleach_engine::sync::SyncError;
 
 /// Releases of a target and their cluster.
 pub(super) struct Session {
@@ -264,38 +264,11 @@ impl Session {
     }
 }
 
-impl Planned {
-    /// Returns the verdict about the plan.
-    fn verdict(&self) -> Verdict<'_> {
-        Verdict(&self.plan)
-    }
-
-    /// Returns the exit code for blocked objects.
-    pub(super) fn blocks(&self) -> Exit {
-        self.verdict().blocks()
-    }
-
-    /// Refuses a partial apply while objects of the release are blocked.
-    pub(super) fn ensure_whole(&self) -> Result<(), CliError> {
-        let record = self.observation.observed.installed.as_ref();
-        let begun = record.is_some_and(|record| record.applying.is_some());
-        self.verdict().ensure_whole(begun)
-    }
-
-    /// Returns whether the plan has changes.
-    pub(super) fn has_changes(&self) -> bool {
-        self.verdict().has_changes()
-    }
-
-    /// Returns the warnings and notes of the plan, and errors that block single objects.
-    pub(super) fn remarks(&self) -> Vec<Finding> {
-        self.verdict().remarks()
-    }
-
-    /// Fails with all refusals if the plan must not be executed.
-    pub(super) fn ensure_allowed(&self) -> Result<(), CliError> {
-        self.verdict().ensure_allowed()
-    }
+/// Refuses a partial apply while objects of the release are blocked.
+pub(super) fn ensure_whole(planned: &Planned) -> Result<(), CliError> {
+    let record = planned.observation.observed.installed.as_ref();
+    let begun = record.is_some_and(|record| record.applying.is_some());
+    Verdict(&planned.plan).ensure_whole(begun)
 }
 
 /// Aborts a read on cancellation. Only for operations without side effects.

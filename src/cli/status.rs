@@ -17,14 +17,14 @@ use super::error::{CliError, Kind};
 use super::format::status::{Live, Wanted};
 use super::session::connect;
 use super::{Context, Exit, Target, Ui, format};
-use crate::engine::{
+use pleach_cluster::{Class, Cluster, ClusterError};
+use pleach_engine::{
     sync::{
         is_cluster, live,
         state::{self, Search},
     },
     words,
 };
-use crate::io::cluster::{Class, Cluster, ClusterError};
 
 /// Show what is installed, and whether it is ready
 ///

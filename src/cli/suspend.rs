@@ -8,8 +8,8 @@ use super::lease::person;
 use super::session::failed;
 use super::status::{StatePlace, cluster_of, environment, nowhere};
 use super::{Context, Exit, Target, Ui};
-use crate::engine::sync::{is_cluster, state};
-use crate::io::cluster::Cluster;
+use pleach_cluster::Cluster;
+use pleach_engine::sync::{is_cluster, state};
 
 /// Hold the loop: it leaves releases alone
 ///
@@ -217,7 +217,7 @@ async fn each(
     for release in releases {
         let cluster = cluster
             .clone()
-            .with_user_agent(&super::session::agent(Some(&release.name)));
+            .with_user_agent(&pleach_engine::planning::agent(Some(&release.name)));
         let written = state::order(&cluster, &release.name, &release.store, &change).await;
         let error = match written {
             Ok(Some(_)) => {

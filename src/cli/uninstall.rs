@@ -10,10 +10,12 @@ use super::apply::{ApplyOutput, Outcome, show};
 use super::error::{CliError, Kind};
 use super::lease::LockArgs;
 use super::override_controller::{LocalArgs, follower};
-use super::session::{Gone, Heirs, Options, Planned, Predecessors, Session, not_installed};
+use super::session::{Session, not_installed};
 use super::status::StatePlace;
 use super::{Context, Exit, Target, Ui};
-use crate::engine::{
+use pleach_cluster::Cluster;
+use pleach_engine::planning::{Gone, Heirs, Options, Planned, Predecessors};
+use pleach_engine::{
     lease::Holder,
     load::beside,
     sync::{
@@ -22,7 +24,6 @@ use crate::engine::{
     },
     words,
 };
-use crate::io::cluster::Cluster;
 
 /// Maximum number of rounds. After that, a user must find out why objects are recreated.
 const ROUNDS: usize = 5;
@@ -301,7 +302,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::io::cluster::ClusterError;
+    use pleach_cluster::ClusterError;
 
     #[test]
     fn a_record_beside_which_there_may_be_others_is_not_taken() {

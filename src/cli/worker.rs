@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::error::{CliError, Kind};
 use super::{Exit, Ui};
-use crate::engine::{bounded_render, fetching};
-use crate::io::bounds::{bound, bound_files, defer};
-use crate::io::git::fetch::Fetch;
+use pleach_engine::{bounded_render, fetching};
+use pleach_files::bounds::{bound, bound_files, defer};
+use pleach_git::fetch::Fetch;
 
 /// CPU time for a fetch.
 const FETCHING: Duration = Duration::from_mins(5);

@@ -1,8 +1,8 @@
 //! Objects behind an aggregated API in the same release as its server.
 
-use pleach::io::throwaway::{Network, Options};
 use pleach_testkit::audit::Events;
 use pleach_testkit::control_plane::binaries;
+use pleach_testkit::throwaway::{Network, Options};
 use pleach_testkit::{aggregated, isolated};
 
 use crate::fleet::{Fleet, object_writes};

@@ -3,9 +3,9 @@
 
 use std::sync::OnceLock;
 
-use pleach::io::throwaway::ControlPlane;
 use pleach_testkit::audit::Events;
 use pleach_testkit::faults::{Fault, FaultProxy, Moment, Rule};
+use pleach_testkit::throwaway::ControlPlane;
 
 use crate::fleet::{Fleet, object_writes};
 use crate::samples::{ANYTHING, BUNDLE, config_map, deployment, gears_of, webhook};

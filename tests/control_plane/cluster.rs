@@ -13,13 +13,11 @@ mod registrations;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pleach::io::{
-    cluster::{
-        Applied, ApplyOptions, Class, Cluster, ClusterError, Connection, ResourcePath, Retry,
-    },
-    throwaway::ControlPlane,
+use pleach_cluster::{
+    Applied, ApplyOptions, Class, Cluster, ClusterError, Connection, ResourcePath, Retry,
 };
 use pleach_model::object::{Gvk, ObjectId};
+use pleach_testkit::throwaway::ControlPlane;
 use serde_json::{Value, json};
 
 const MANAGER: &str = "pleach/test.adapter";

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use assert_cmd::Command;
-use pleach::io::throwaway::{ControlPlane, Network, Options};
 use pleach_model::object::ReleaseName;
 use pleach_state::inventory::Store;
 use pleach_testkit::control_plane::binaries;
 use pleach_testkit::kubectl::Kubectl;
 use pleach_testkit::repository::TestRepo;
+use pleach_testkit::throwaway::{ControlPlane, Network, Options};
 use serde_json::Value;
 
 const API: &str = "APIService.apiregistration.k8s.io/v1alpha2.sub.ex.org";

@@ -11,9 +11,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use pleach::io::throwaway::ControlPlane;
 use pleach_testkit::audit::{AuditLog, Event, Events};
 use pleach_testkit::repository::TestRepo;
+use pleach_testkit::throwaway::ControlPlane;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use pleach_testkit::chaos::follower::{self, Terms};
-use pleach_testkit::chaos::kills::{Kills, Leg};
+use pleach_testkit::chaos::{
+    follower::{self, Terms},
+    kills::{Kills, Leg},
+};
 use pleach_testkit::isolated;
 
 /// Number of kills per leg, each in the run that continues the previous one.

@@ -1,6 +1,6 @@
 //! Crashes of the API server while the controller runs.
 
-use pleach::io::throwaway::{Component, ControlPlane};
+use pleach_testkit::throwaway::{Component, ControlPlane};
 
 use crate::loop_run::fleet_on;
 use crate::samples::{gear, gears};

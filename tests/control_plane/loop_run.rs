@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use pleach::io::throwaway::ControlPlane;
+use pleach_testkit::throwaway::ControlPlane;
 use serde_json::Value;
 use sha2::Sha256;
 

@@ -4,11 +4,11 @@
 use std::path::Path;
 
 use jiff::Timestamp;
-use pleach::io::throwaway::{ControlPlane, Network, Options};
 use pleach_testkit::audit::Events;
 use pleach_testkit::control_plane::binaries;
 use pleach_testkit::demo::copy_example;
 use pleach_testkit::isolated;
+use pleach_testkit::throwaway::{ControlPlane, Network, Options};
 use pleach_testkit::world::Operator;
 use tokio::runtime::Runtime;
 

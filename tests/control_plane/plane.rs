@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-use pleach::io::throwaway::{ControlPlane, Network, Options};
 use pleach_testkit::control_plane::binaries;
+use pleach_testkit::throwaway::{ControlPlane, Network, Options};
 
 /// Returns the control plane shared by all tests that stay in their own namespaces.
 ///

@@ -6,8 +6,10 @@ use std::path::Path;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use pleach_testkit::audit::AuditLog;
-use pleach_testkit::bench::report::{Sample, Task, Tool};
-use pleach_testkit::bench::{self, Options};
+use pleach_testkit::bench::{
+    self, Options,
+    report::{Sample, Task, Tool},
+};
 use pleach_testkit::kubectl::Kubectl;
 use pleach_testkit::program::Program;
 use pleach_testkit::proof;

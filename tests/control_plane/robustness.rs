@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use pleach::io::throwaway::ControlPlane;
+use pleach_testkit::throwaway::ControlPlane;
 
 use crate::fleet::{Fleet, object_writes};
 use crate::samples::{self, config_map, deployment, gear, gears};

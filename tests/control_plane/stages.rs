@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
-use pleach::io::throwaway::{ControlPlane, Network, Options};
 use pleach_testkit::audit::Events;
 use pleach_testkit::control_plane::binaries;
 use pleach_testkit::demo::copy_example;
 use pleach_testkit::faults::Moment;
+use pleach_testkit::throwaway::{ControlPlane, Network, Options};
 use serde_json::Value;
 
 use crate::fleet::{Fleet, owners};

@@ -7,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pleach::io::throwaway::{Network, Options, ThrowawayError, isolate, kubernetes_version};
 use pleach_testkit::control_plane::{binaries, start};
+use pleach_testkit::throwaway::{Network, Options, ThrowawayError, isolate, kubernetes_version};
 use rstest::rstest;
 
 use crate::{kubectl, shared};

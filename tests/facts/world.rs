@@ -8,11 +8,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use pleach::io::throwaway::{ControlPlane, Network, Options};
 use pleach_testkit::control_plane::binaries;
 use pleach_testkit::isolated;
 use pleach_testkit::kubectl::Kubectl;
 use pleach_testkit::proof;
+use pleach_testkit::throwaway::{ControlPlane, Network, Options};
 use pleach_testkit::world::{DENY, MUTATED, Product, USERS, World};
 
 const PATIENCE: Duration = Duration::from_mins(1);

@@ -12,10 +12,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio, id};
 use std::ptr::null;
 
-use pleach::io::git::fetch::{Fetch, FetchError, Received};
-use pleach::io::git::mirror::Mirror;
-use pleach::io::git::remote::{Auth, Remote};
-use pleach::io::sandbox::{Work, confine, restricts_files};
+use pleach_files::sandbox::{Work, confine, restricts_files};
+use pleach_git::fetch::{Fetch, FetchError, Received};
+use pleach_git::mirror::Mirror;
+use pleach_git::remote::{Auth, Remote};
 use pleach_testkit::git_server::GitServer;
 use pleach_testkit::repository::TestRepo;
 use pleach_testkit::ssh_server::SshServer;

@@ -64,7 +64,7 @@ impl Folder {
 
     /// Returns all files below a folder, sorted.
     fn files(&self, folder: &str) -> Vec<String> {
-        pleach::io::files::files_below(&self.path().join(folder)).unwrap()
+        pleach_files::files_below(&self.path().join(folder)).unwrap()
     }
 
     fn command(&self, arguments: &[&str]) -> Command {

@@ -1,8 +1,8 @@
 //! Commits to the checked-out branch contain exactly the requested changes.
 
 use bytes::Bytes;
-use pleach::io::git::{Branch, GitError, Source};
 use pleach_config::FileChanges;
+use pleach_git::{Branch, GitError, Source};
 use pleach_testkit::repository::TestRepo;
 
 /// Returns a git repository with a pleach repository in the folder `fleet`.

@@ -298,7 +298,10 @@ fn every_metric_is_described() {
         .keys()
         .map(|name| name.trim_end_matches("_total"))
         .collect();
-    assert_eq!(names, BTreeSet::from(pleach::server::metrics::NAMES));
+    assert_eq!(
+        names,
+        BTreeSet::from(pleach_controller::server::metrics::NAMES)
+    );
     // After one event of each kind, the metrics have these names and labels.
     let shown = every_metric();
     for (name, labels) in described {
@@ -321,9 +324,8 @@ fn every_metric_is_described() {
 
 /// Returns the metrics after an event of every kind.
 fn every_metric() -> String {
-    use pleach::{
-        engine::controller::{ControllerEvent, Previewed, ReconcileOutcome},
-        server::metrics::Metrics,
+    use pleach_controller::{
+        ControllerEvent, Previewed, ReconcileOutcome, server::metrics::Metrics,
     };
     use pleach_model::object::ReleaseName;
     use pleach_planner::plan::Action;

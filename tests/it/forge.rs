@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use pleach::io::{
-    files::{FileContent, write_atomic},
-    forge::{Forge, ForgeError, Proposal, State, Status, Token, Told},
-};
+use pleach_files::{FileContent, write_atomic};
+use pleach_forge::{Forge, ForgeError, Proposal, State, Status, Token, Told};
 use pleach_formats::file::ForgeKind;
 use pleach_reconciler::config::ForgeAddress;
 use pleach_testkit::forge::{ACCOUNT, FakeForge, PROJECT, Pull, TOKEN};

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use pleach::io::git::Source;
+use pleach_git::Source;
 use pleach_model::tree::{FileTree as _, TreeKind};
 use rstest::rstest;
 use tempfile::TempDir;

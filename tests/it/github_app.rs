@@ -12,15 +12,13 @@ use axum::routing::post;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use jiff::{SignedDuration, Timestamp};
-use pleach::io::{
-    forge::{Forge, State as CommitState, Status, Token},
-    git::{
-        app::GithubApp,
-        mirror::Mirror,
-        remote::{Auth, Remote},
-    },
-};
+use pleach_forge::{Forge, State as CommitState, Status, Token};
 use pleach_formats::file::ForgeKind;
+use pleach_git::{
+    app::GithubApp,
+    mirror::Mirror,
+    remote::{Auth, Remote},
+};
 use pleach_reconciler::config::ForgeAddress;
 use pleach_testkit::forge::{FakeForge, PROJECT};
 use pleach_testkit::git_server::GitServer;

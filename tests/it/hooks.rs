@@ -10,18 +10,15 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http_body_util::BodyExt as _;
-use pleach::{
-    engine::{
-        controller::{Controller, ControllerEvent, Listener, Previewed, ReconcileOutcome, Setup},
-        lease::Peers,
-        sync::Claim,
-    },
+use pleach_controller::{
+    Controller, ControllerEvent, Listener, Previewed, ReconcileOutcome, Setup,
     server::{
         hooks::{self, Hook},
         metrics::Metrics,
         probes,
     },
 };
+use pleach_engine::{lease::Peers, sync::Claim};
 use pleach_formats::file::ForgeKind;
 use pleach_model::object::ReleaseName;
 use pleach_planner::plan::Action;
@@ -313,7 +310,7 @@ async fn probes_and_metrics_answer() {
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
-    for name in pleach::server::metrics::NAMES {
+    for name in pleach_controller::server::metrics::NAMES {
         assert!(text.contains(&format!("# TYPE {name} ")), "{name}: {text}");
     }
     assert!(text.ends_with("# EOF\n"));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Bytes;
 use axum::routing::{get, post};
-use pleach::server::{self, Limits};
+use pleach_controller::server::{self, Limits};
 use pleach_testkit::repository::TestRepo;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;

@@ -8,14 +8,12 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach::{
-    engine::fetching::Fetcher,
-    io::git::{
-        budget::Budget,
-        former::Former,
-        mirror::{Fetched, Limits, Mirror},
-        remote::{Auth, Remote},
-    },
+use pleach_engine::fetching::Fetcher;
+use pleach_git::{
+    budget::Budget,
+    former::Former,
+    mirror::{Fetched, Limits, Mirror},
+    remote::{Auth, Remote},
 };
 use pleach_model::tree::FileTree as _;
 use pleach_testkit::git_server::GitServer;

@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use pleach::io::git::former::Former;
-use pleach::io::git::mirror::{Fetched, Mirror};
-use pleach::io::git::remote::{Auth, Remote};
+use pleach_git::former::Former;
+use pleach_git::mirror::{Fetched, Mirror};
+use pleach_git::remote::{Auth, Remote};
 use pleach_testkit::repository::TestRepo;
 use pleach_testkit::ssh_server::make_key;
 use tempfile::TempDir;

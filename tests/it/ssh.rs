@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use pleach::io::git::{
+use pleach_git::{
     mirror::{Fetched, Mirror},
     remote::{Auth, Remote},
 };

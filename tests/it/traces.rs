@@ -7,15 +7,10 @@ use std::time::{Duration, Instant};
 use axum::extract::State;
 use axum::routing::post;
 use axum::{Json, Router};
-use pleach::{
-    engine::{
-        controller::{ControllerEvent, ReconcileOutcome},
-        sync::{
-            events::{EventKind, Outcome, SyncEvent, Verb, WaitState},
-            report::SyncResult,
-        },
-    },
-    server::traces::Traces,
+use pleach_controller::{ControllerEvent, ReconcileOutcome, server::traces::Traces};
+use pleach_engine::sync::{
+    events::{EventKind, Outcome, SyncEvent, Verb, WaitState},
+    report::SyncResult,
 };
 use pleach_model::object::{ObjectId, ReleaseName};
 use pleach_planner::plan::StepId;

@@ -2,7 +2,6 @@
 
 use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use pleach::io::throwaway::{ControlPlane, Network, Options};
 use pleach_render::render;
 use pleach_testkit::audit::{AuditLog, Events};
 use pleach_testkit::control_plane::binaries;
@@ -10,6 +9,7 @@ use pleach_testkit::kubectl::Kubectl;
 use pleach_testkit::program::Program;
 use pleach_testkit::proof;
 use pleach_testkit::repository::TestRepo;
+use pleach_testkit::throwaway::{ControlPlane, Network, Options};
 
 use crate::{load, program, read, repository};
 

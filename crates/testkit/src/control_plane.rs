@@ -5,9 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::throwaway::{Binaries, ControlPlane, Options, ThrowawayError};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use pleach::io::throwaway::{Binaries, ControlPlane, Options, ThrowawayError};
 
 /// Returns the locations of the programs from the environment.
 #[expect(

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use crate::throwaway::{Binaries, ControlPlane, Network, Options};
 use anyhow::{Context as _, bail, ensure};
-use pleach::io::throwaway::{Binaries, ControlPlane, Network, Options};
 use tokio::process::Command;
 
 use crate::kubectl::Kubectl;

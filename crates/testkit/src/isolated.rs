@@ -2,8 +2,8 @@
 
 use std::io::{Read as _, Seek as _};
 
+use crate::throwaway::isolate;
 use anyhow::bail;
-use pleach::io::throwaway::isolate;
 
 /// Variable set in the process that [`inside`] starts. The host network is never used instead, even
 /// if it has the routes, because ports could be in use.

@@ -20,5 +20,6 @@ pub mod repository;
 pub mod scene;
 pub mod schemas;
 pub mod ssh_server;
+pub mod throwaway;
 pub mod upgrade;
 pub mod world;

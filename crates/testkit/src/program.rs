@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use tempfile::TempDir;
 
 /// Time-out of each command, even on a busy machine.
 const DEADLINE: Duration = Duration::from_mins(10);
@@ -18,6 +19,19 @@ pub const KILLED: i32 = 137;
 
 /// Exit code of a program that was asked to stop.
 pub const STOPPED: i32 = 130;
+
+/// Creates a shell script in a temporary folder.
+pub fn script(text: &str) -> anyhow::Result<(TempDir, PathBuf)> {
+    let folder = tempfile::tempdir()?;
+    let program = folder.path().join("program");
+    // Write the file in a child process. If this process opens it, a concurrently forked test child
+    // can inherit the descriptor, and execution fails with `ETXTBSY`.
+    let write = "printf '#!/bin/sh\n%s\n' \"$1\" > \"$0\" && chmod 755 \"$0\"";
+    let mut shell = Command::new("/bin/sh");
+    let status = shell.args(["-c", write]).arg(&program).arg(text).status()?;
+    ensure!(status.success(), "the script was not written");
+    Ok((folder, program))
+}
 
 /// Program with its repository and cluster.
 #[derive(Debug, Clone)]

@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::throwaway::{ControlPlane, Network, Options};
 use anyhow::{bail, ensure};
 use jiff::Timestamp;
 use kube::Client;
-use pleach::io::throwaway::{ControlPlane, Network, Options};
 use serde_json::Value;
 
 use crate::audit::{AuditLog, Events};

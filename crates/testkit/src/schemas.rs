@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::throwaway::{ControlPlane, Network, Options, kubernetes_version};
 use anyhow::Context as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::discovery::v2::APIGroupDiscoveryList;
 use kube::{Client, Config};
-use pleach::io::throwaway::{ControlPlane, Network, Options, kubernetes_version};
 use pleach_model::discovery::{Discovery, Freshness, Resource, ServedGroup, ServedVersion};
 use pleach_model::kinds::KindTable;
 use serde_json::Value;

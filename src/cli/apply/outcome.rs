@@ -7,19 +7,15 @@ use pleach_planner::plan::Plan;
 use serde_json::Value;
 
 use super::{ApplyOutput, Reviewed};
-use crate::cli::{
-    Context, Exit, Ui,
-    error::{CliError, Kind},
-    format::{self, report::Report},
-    session::{self, Planned},
-};
-use crate::engine::stop::Cause;
-use crate::engine::sync::{
+use crate::cli::{error::{CliError, Kind}, format::{self, report::Report}, session, verdict::Verdict, Context, Exit, Ui};
+use pleach_cluster::Cluster;
+use pleach_engine::planning::Planned;
+use pleach_engine::stop::Cause;
+use pleach_engine::sync::{
     self, Claim, Run, SyncError,
     events::Events,
     report::{FailureKind, SyncResult},
 };
-use crate::io::cluster::Cluster;
 
 /// Result of the command, release by release.
 pub(in crate::cli) struct Outcome {
@@ -73,7 +69,7 @@ impl Outcome {
         reviewed: impl Iterator<Item = &'a Planned> + Clone,
     ) -> bool {
         let answers: Vec<Result<(), CliError>> =
-            reviewed.clone().map(Planned::ensure_allowed).collect();
+            reviewed.clone().map(|planned| Verdict(&planned.plan).ensure_allowed()).collect();
         if answers.iter().all(Result::is_ok) {
             return false;
         }
@@ -141,7 +137,7 @@ impl Outcome {
         cluster: &Cluster,
         planned: Planned,
     ) -> Option<&'static str> {
-        self.exit = self.exit.and(planned.blocks());
+        self.exit = self.exit.and(Verdict(&planned.plan).blocks());
         let (plan, result) = Box::pin(carry_out(ui, ctx, cluster, self, planned)).await;
         let (result, error) = match result {
             Ok(result) => {

@@ -5,8 +5,6 @@ use std::path::Path;
 use pleach_formats::file::ForgeKind;
 use serde::Deserialize;
 
-use crate::io::files;
-
 /// CI pipeline of a forge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pipeline {
@@ -58,7 +56,7 @@ impl Pipeline {
 
     fn actions(variable: &dyn Fn(&str) -> Option<String>, is_gitea: bool) -> Option<Self> {
         let event = variable("GITHUB_EVENT_PATH")
-            .and_then(|path| files::read(Path::new(&path)).ok())
+            .and_then(|path| pleach_files::read(Path::new(&path)).ok())
             .and_then(|bytes| serde_json::from_slice::<Event>(&bytes).ok());
         let pull = event.unwrap_or_default().pull_request;
         Some(Self {
@@ -95,7 +93,7 @@ impl Pipeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::files::{FileContent, temporary_folder, write_atomic};
+    use pleach_files::{FileContent, temporary_folder, write_atomic};
 
     fn find(variables: &[(&str, &str)]) -> Option<Pipeline> {
         Pipeline::find(&|name| {

@@ -9,7 +9,7 @@ use pleach_planner::plan::{Op, Plan, Step, StepId};
 
 use super::findings::plain;
 use crate::cli::Ui;
-use crate::engine::{
+use pleach_engine::{
     lease::Holder,
     sync::events::{EventKind, Outcome, SyncEvent, Verb, WaitState},
 };

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::findings::plain;
 use super::style;
-use crate::engine::recover::Examined;
+use pleach_engine::recover::Examined;
 
 /// Formats the losses, the recovered entries and the unreadable parts.
 pub(crate) fn text(examined: &Examined) -> String {

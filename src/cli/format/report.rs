@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::findings::plain;
 use super::style;
 use crate::cli::CliError;
-use crate::engine::stop::Cause;
-use crate::engine::sync::{events::Outcome, interrupted_summary::Remainder, report::SyncResult};
+use pleach_engine::stop::Cause;
+use pleach_engine::sync::{events::Outcome, interrupted_summary::Remainder, report::SyncResult};
 
 /// Maximum number of objects that are listed.
 const LINES: usize = 10;

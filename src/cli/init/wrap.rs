@@ -6,13 +6,14 @@ use std::path::Path;
 use pleach_formats::versions::semantic;
 use pleach_model::tree::{FileTree as _, TreeError, TreeKind};
 
-use super::{Files, fill, label};
+use super::{fill, label};
 use crate::cli::{
     error::{CliError, Kind},
     target::is_dns_label,
     ui::Ui,
 };
-use crate::io::files::{self, FileContent, WorkingTree};
+use pleach_files::Files;
+use pleach_files::{FileContent, WorkingTree};
 
 /// Name of the standard input.
 const STANDARD_INPUT: &str = "-";
@@ -155,8 +156,8 @@ fn standard_input(origin: &Origin<'_>) -> Result<Found, CliError> {
 }
 
 fn from_files(ui: &mut Ui, origin: &Origin<'_>) -> Result<Found, CliError> {
-    let from = files::canonical(origin.from)?;
-    let is_folder = files::is_folder(&from)?;
+    let from = pleach_files::canonical(origin.from)?;
+    let is_folder = pleach_files::is_folder(&from)?;
     let last = |path: &Path| {
         path.file_name()
             .map(|name| name.to_string_lossy().into_owned())
@@ -259,7 +260,7 @@ fn collect(
     paths: &mut Vec<String>,
 ) -> Result<(), CliError> {
     for entry in tree.list(folder).map_err(unreadable)? {
-        let path = files::join(folder, &entry.name);
+        let path = pleach_files::join(folder, &entry.name);
         let skip = entry.name.starts_with(['.', '_']);
         match entry.kind {
             _ if skip => ui.detail(format_args!("{path} is not copied: its name is hidden")),

@@ -7,7 +7,7 @@ use pleach_model::tree::FileTree;
 use pleach_state::inventory::{Installed, is_commit};
 
 use crate::cli::error::{CliError, Kind};
-use crate::io::git::{GitTree, Source};
+use pleach_git::{GitTree, Source};
 
 /// Revision to roll back to.
 pub(super) struct Chosen {

@@ -14,22 +14,16 @@ use pleach_reconciler::{
 };
 
 use super::{Plan, RunArgs, own_release, program};
-use crate::cli::{
-    Context,
-    error::CliError,
-    session::{agent, keys},
+use crate::cli::{Context, error::CliError, session::keys};
+use pleach_cluster::{Connection, Keys, KubeconfigSecret, OwnCluster};
+use pleach_controller::server::{hooks::Hook, notifications};
+use pleach_controller::{Live, Previews, Repository, SourcePolicy};
+use pleach_engine::planning::agent;
+use pleach_forge::{Forge, Token};
+use pleach_git::{
+    app::GithubApp,
+    remote::{Auth, Remote},
 };
-use crate::engine::controller::{Live, Previews, Repository, SourcePolicy};
-use crate::io::{
-    cluster::{Connection, Keys, KubeconfigSecret, OwnCluster},
-    files,
-    forge::{Forge, Token},
-    git::{
-        app::GithubApp,
-        remote::{Auth, Remote},
-    },
-};
-use crate::server::{hooks::Hook, notifications};
 
 /// Maximum wait for the end of a rate limit.
 const FORGE_PATIENCE: Duration = Duration::from_mins(1);
@@ -43,9 +37,9 @@ pub(super) fn from_file(
 ) -> Result<Plan, CliError> {
     ensure_only_file(ctx)?;
     let file = path.display().to_string();
-    let said = config::read(&file, files::read(path)?)
+    let said = config::read(&file, pleach_files::read(path)?)
         .map_err(|findings| CliError::from_findings(format!("{file} cannot be used"), findings))?;
-    let folder = files::canonical(path)?;
+    let folder = pleach_files::canonical(path)?;
     let folder = folder.parent().unwrap_or(&folder);
     let mut own = Connection::new(agent(None));
     own.kubeconfig.clone_from(&ctx.settings.kubeconfig);

@@ -6,15 +6,12 @@ use std::time::Duration;
 use pleach_model::object::ReleaseName;
 use tokio::time::Instant;
 
-use crate::engine::{
-    controller::{
-        ControllerEvent as Event, Heard, Previewed, ReconcileOutcome, statuses::Statuses,
-    },
-    sync::events::{EventKind, Outcome, SyncEvent, WaitState},
-};
 #[cfg(feature = "otlp")]
-use crate::server::traces::Traces;
-use crate::server::{metrics::Metrics, notifications::Notifier};
+use pleach_controller::server::{metrics::Metrics, notifications::Notifier, traces::Traces};
+use pleach_controller::{
+    ControllerEvent as Event, Heard, Previewed, ReconcileOutcome, statuses::Statuses,
+};
+use pleach_engine::sync::events::{EventKind, Outcome, SyncEvent, WaitState};
 
 /// Receivers of controller events besides the log.
 pub(super) struct Listeners<'a> {
@@ -336,7 +333,7 @@ mod tests {
     use pleach_planner::plan::StepId;
 
     use super::*;
-    use crate::engine::sync::report::SyncResult;
+    use pleach_engine::sync::report::SyncResult;
 
     #[derive(Clone, Default)]
     struct Tape(Arc<Mutex<Vec<u8>>>);

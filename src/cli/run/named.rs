@@ -11,17 +11,16 @@ use super::{Plan, RunArgs};
 use crate::cli::{
     Context,
     error::{CliError, Kind},
-    session::{agent, keys},
+    session::keys,
 };
-use crate::engine::controller::{Repository, SourcePolicy};
-use crate::io::{
-    cluster::Connection,
-    git::{
-        mirror::{Fetched, Mirror},
-        remote::{Auth, Remote},
-    },
+use pleach_cluster::Connection;
+use pleach_controller::server::hooks::Hook;
+use pleach_controller::{Repository, SourcePolicy};
+use pleach_engine::planning::agent;
+use pleach_git::{
+    mirror::{Fetched, Mirror},
+    remote::{Auth, Remote},
 };
-use crate::server::hooks::Hook;
 
 /// Pattern of branches with one environment each.
 const POINTERS: &str = "env/*";

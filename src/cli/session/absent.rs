@@ -9,17 +9,19 @@ use pleach_model::finding::Finding;
 use pleach_model::tree::FileTree;
 use pleach_state::inventory::{ReleaseSummary, Store};
 
-use super::{Options, Session, connect, finish};
+use super::{Session, connect, finish};
 use crate::cli::{
-    Context, Loaded, Target, Ui,
+    Context, Target, Ui,
     error::{CliError, Kind},
-    load::{Opened, pleach_version},
+    load::Opened,
 };
-use crate::engine::{
+use pleach_cluster::Retry;
+use pleach_engine::load::{Loaded, pleach_version};
+use pleach_engine::planning::Options;
+use pleach_engine::{
     load::is_unknown,
     sync::state::{self, Search},
 };
-use crate::io::cluster::Retry;
 
 /// Time-out of a cluster request that only improves an error hint.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -9,13 +9,14 @@ use futures::future::join_all;
 use pleach_config::{ResolvedEnvironment, ResolvedRelease};
 use pleach_model::object::ReleaseName;
 
-use super::{agent, connect_for, declared};
+use super::{connect_for, declared};
 use crate::cli::{Context, Target, error::CliError};
-use crate::engine::sync::{
+use pleach_cluster::{Cluster, ClusterError};
+use pleach_engine::planning::agent;
+use pleach_engine::sync::{
     Early, SyncError, observe_early,
     state::{self, Records, Search},
 };
-use crate::io::cluster::{Cluster, ClusterError};
 
 /// Number of releases that are read during the rendering. Further releases are read when they are
 /// planned, and do not repeat requests that were forbidden to the first.

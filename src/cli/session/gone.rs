@@ -1,12 +1,11 @@
 //! Releases that are in the cluster but not in git.
 
-use super::{Session, Subject, finish};
-use crate::cli::error::CliError;
-use crate::cli::{Context, Target, Ui};
-use crate::engine::load::beside;
-use crate::engine::planning::{self, Candidate, Gone};
-use crate::engine::sync::state::{self, Search};
-use crate::io::cluster::Class;
+use super::{Session, finish};
+use crate::cli::{Context, Target, Ui, error::CliError};
+use pleach_cluster::Class;
+use pleach_engine::load::beside;
+use pleach_engine::planning::{self, Candidate, Gone, Subject};
+use pleach_engine::sync::state::{self, Search};
 
 impl Session {
     /// Returns the subjects to plan: the releases of the target in dependency order, then those

@@ -14,8 +14,8 @@ use crate::cli::{
         audit::{self, Compared},
     },
 };
-use crate::engine::sync::state::last_plan;
-use crate::io::{cluster::Cluster, files};
+use pleach_cluster::Cluster;
+use pleach_engine::sync::state::last_plan;
 
 pub(super) async fn run(
     ui: &mut Ui,
@@ -42,7 +42,7 @@ pub(super) async fn run(
         .iter()
         .map(|(plan, store)| Reader::new(plan, store))
         .collect();
-    files::each_line(path, |line| {
+    pleach_files::each_line(path, |line| {
         for reader in &mut readers {
             reader.line(line);
         }

@@ -1,6 +1,6 @@
 //! Failures in the words of the server.
 
-use pleach::io::cluster::{ApplyOptions, Class, Failed, Selector};
+use pleach_cluster::{ApplyOptions, Class, Failed, Selector};
 use pleach_planner::observe::{Prediction, Unverified};
 use serde_json::json;
 
@@ -258,7 +258,7 @@ async fn a_binding_to_a_missing_role_names_the_role() {
 
 #[tokio::test]
 async fn a_namespace_that_goes_takes_nothing_new() {
-    use pleach::io::cluster::{DeleteOptions, Deleted, Propagation};
+    use pleach_cluster::{DeleteOptions, Deleted, Propagation};
 
     let cluster = with_namespace("adapter-going").await;
     // The finalizer delays the deletion of the namespace.

@@ -1,7 +1,7 @@
 //! Reads and writes of objects.
 
 use futures::{StreamExt as _, pin_mut};
-use pleach::io::cluster::{
+use pleach_cluster::{
     Access, ApplyOptions, Class, DeleteOptions, Deleted, Depth, Failed, Followed, Patch,
     PatchOptions, Propagation, Selector,
 };
@@ -19,7 +19,7 @@ fn meta(value: &Value) -> LiveMeta {
 #[tokio::test]
 async fn the_cluster_has_an_identity_and_a_version() {
     let cluster = connect(crate::shared()).await;
-    let expected = format!("v{}", pleach::io::throwaway::kubernetes_version());
+    let expected = format!("v{}", pleach_testkit::throwaway::kubernetes_version());
     assert_eq!(cluster.server_version().await.unwrap(), expected);
     let id = cluster.cluster_id().await.unwrap();
     assert_eq!(id.to_string().len(), 36);

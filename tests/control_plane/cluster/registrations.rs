@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use pleach::io::{
-    cluster::{Class, DeleteOptions, Patch, PatchOptions, Propagation, Selector},
-    throwaway::{Network, Options},
-};
+use pleach_cluster::{Class, DeleteOptions, Patch, PatchOptions, Propagation, Selector};
 use pleach_model::discovery::Served;
 use pleach_model::object::{Gvk, ServiceRef};
 use pleach_planner::observe::{Backend, Prediction, Unverified};
 use pleach_testkit::control_plane::binaries;
+use pleach_testkit::throwaway::{Network, Options};
 use serde_json::json;
 
 use super::*;

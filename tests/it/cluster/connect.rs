@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pleach::io::cluster::{Class, Cluster, ClusterError, Connection, KubeconfigSecret, OwnCluster};
+use pleach_cluster::{Class, Cluster, ClusterError, Connection, KubeconfigSecret, OwnCluster};
 use pleach_model::finding::Kind;
 use rstest::rstest;
 use serde_json::json;

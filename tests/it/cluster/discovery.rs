@@ -1,6 +1,6 @@
 //! Served kinds, and registered APIs without an answer.
 
-use pleach::io::cluster::{Class, ResourcePath};
+use pleach_cluster::{Class, ResourcePath};
 use pleach_model::discovery::{Discovery, Served};
 use pleach_model::object::{GroupKind, Gvk};
 use serde_json::{Value, json};

@@ -1,9 +1,7 @@
 //! Reads of single objects and paged lists.
 
-use pleach::{
-    engine::sync::state::{Search, namesakes, release},
-    io::cluster::{Class, ClusterError, ResourcePath, Selector},
-};
+use pleach_cluster::{Class, ClusterError, ResourcePath, Selector};
+use pleach_engine::sync::state::{Search, namesakes, release};
 use pleach_model::object::{ObjectId, ReleaseName};
 use pleach_planner::observe::Listing;
 use serde_json::{Value, json};

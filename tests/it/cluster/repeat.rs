@@ -8,12 +8,10 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use http::{Request, Response};
 use kube::client::Body;
-use pleach::{
-    engine::{
-        lease::{Lease, LeaseError, Patience, Peers, Terms},
-        stop::{Cause, Stop},
-    },
-    io::cluster::{Class, Cluster, Connection, Depth, Retry, Selector},
+use pleach_cluster::{Class, Cluster, Connection, Depth, Retry, Selector};
+use pleach_engine::{
+    lease::{Lease, LeaseError, Patience, Peers, Terms},
+    stop::{Cause, Stop},
 };
 use pleach_model::object::ObjectId;
 use serde_json::json;

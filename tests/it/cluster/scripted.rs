@@ -10,7 +10,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
-use pleach::io::cluster::{Cluster, Connection, ResourcePath, Retry};
+use pleach_cluster::{Cluster, Connection, ResourcePath, Retry};
 use pleach_model::object::ObjectId;
 use serde_json::{Value, json};
 use tempfile::TempDir;

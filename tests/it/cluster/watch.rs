@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, pin_mut};
-use pleach::io::cluster::{Class, Depth, Followed, Heard, Selector, WatchEvent};
+use pleach_cluster::{Class, Depth, Followed, Heard, Selector, WatchEvent};
 use serde_json::{Value, json};
 
 use super::scripted::{Answer, Scripted, Seen, config_maps};

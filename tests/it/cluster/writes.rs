@@ -1,6 +1,6 @@
 //! Sent writes, and the meaning of their answers.
 
-use pleach::io::cluster::{
+use pleach_cluster::{
     Applied, ApplyOptions, Class, Cluster, ClusterError, DeleteOptions, Deleted, Failed, Patch,
     PatchOptions, Propagation, ResourcePath,
 };
@@ -419,7 +419,7 @@ async fn reviews_are_asked() {
     let cluster = server.cluster().await;
     let user = cluster.whoami().await.unwrap();
     assert_eq!((user.username.as_str(), user.groups.len()), ("bob", 1));
-    let access = |verb| pleach::io::cluster::Access {
+    let access = |verb| pleach_cluster::Access {
         verb,
         group: "apps",
         resource: "deployments",

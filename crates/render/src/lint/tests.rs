@@ -6,8 +6,8 @@ use rstest::rstest;
 use semver::Version;
 
 use super::*;
-use pleach_model::tree::MemoryTree;
 use pleach_model::finding::overridable::OVERRIDABLE;
+use pleach_model::tree::MemoryTree;
 
 /// Lints environment `dev` with a release `web` of these manifests.
 fn lint(manifests: &[(&str, &str)]) -> Linted {

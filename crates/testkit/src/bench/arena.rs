@@ -4,12 +4,12 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::throwaway::{ControlPlane, Network, Options};
 use anyhow::{Context as _, ensure};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use http::Request;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use pleach::io::throwaway::{ControlPlane, Network, Options};
 use pleach_model::object::yaml;
 use serde_json::{Value, json};
 

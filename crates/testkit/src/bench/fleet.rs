@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::throwaway::{ControlPlane, Network, Options};
 use anyhow::{Context as _, bail, ensure};
-use pleach::io::throwaway::{ControlPlane, Network, Options};
 use tokio::time::sleep;
 
 use super::measure::{self, Process, Server};

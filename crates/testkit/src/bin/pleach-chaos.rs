@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use pleach_testkit::throwaway::isolate;
 use anyhow::{Context as _, bail};
-use pleach::io::throwaway::isolate;
 use pleach_testkit::chaos::lane::{Lane, Report, Work};
 
 /// Names of all tests.

@@ -6,7 +6,7 @@
 
 use std::process::ExitCode;
 
-use pleach::io::throwaway::{ControlPlane, Network, Options};
+use pleach_testkit::throwaway::{ControlPlane, Network, Options};
 use pleach_testkit::control_plane::binaries;
 
 fn main() -> ExitCode {

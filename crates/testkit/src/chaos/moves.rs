@@ -6,9 +6,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::throwaway::{ControlPlane, Network, Options};
 use anyhow::{Context as _, ensure};
 use kube::Client;
-use pleach::io::throwaway::{ControlPlane, Network, Options};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::throwaway::{ControlPlane, Network, Options};
 use anyhow::{Context as _, ensure};
 use fastrand::Rng;
 use kube::Client;
-use pleach::io::throwaway::{ControlPlane, Network, Options};
 use serde::{Deserialize, Serialize};
 
 use super::weather::{Restart, Weather};

@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::throwaway::Component;
 use fastrand::Rng;
 use http::StatusCode;
-use pleach::io::throwaway::Component;
 
 use super::is_change;
 use crate::faults::{Answer, Fault, FaultProxy, Kind, Moment, Rule, Seen};

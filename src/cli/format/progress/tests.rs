@@ -6,7 +6,7 @@ use pleach_planner::plan::Action;
 
 use super::*;
 use crate::cli::{format::samples, ui::Verbosity};
-use crate::engine::sync::report::{Failure, FailureKind};
+use pleach_engine::sync::report::{Failure, FailureKind};
 
 #[derive(Clone, Default)]
 struct Tape(Arc<Mutex<Vec<u8>>>);

@@ -1,0 +1,262 @@
+//! Plans that wait for an approval of their effects: `sync.approval: digest`.
+//!
+//! An approval covers the effects of a plan and nothing else. A new plan, from another commit or on
+//! a changed cluster, is approved if it has the same effects.
+//!
+//! Effects are approved by an annotation of the Release, or by the merge of a pull request. A merge
+//! counts if our comment on the merged head listed these effects before the merge. The forge
+//! decides who is allowed to merge.
+
+use pleach_model::object::{ReleaseName, annotations};
+use pleach_planner::plan::Plan;
+use pleach_report::preview::comment::stated;
+use pleach_state::inventory::{Attempt, ConditionKind, Orders, Source, Store};
+
+use super::outcome::ReconcileReport;
+use super::run::Target;
+use super::{ACTIONS, NAMED, ReconcileOutcome};
+use pleach_engine::{planning::Planned, preview_process::MARKER, sync::attempt, words};
+use pleach_forge::{Comment, Forge, ForgeError, PullRequest};
+
+/// Reason of the condition of a release that waits for approval.
+const AWAITING: &str = "AwaitingApproval";
+
+/// An approval that a plan lacks.
+#[derive(Debug, Clone)]
+pub(super) struct Missing {
+    /// Message for the log and the condition of the release.
+    message: String,
+    /// Message for the public, without text from servers or users.
+    about: String,
+}
+
+impl Missing {
+    /// Adds the error of the forge, only to the non-public message.
+    fn unanswered(mut self, error: &ForgeError) -> Self {
+        self.message = format!(
+            "{}; whether its pull request was merged with these effects is not known: {}",
+            self.message,
+            words(error)
+        );
+        self
+    }
+
+    /// Returns the outcome of a reconcile that waits for this approval.
+    pub(super) fn looked(&self) -> ReconcileReport {
+        ReconcileReport::new(ReconcileOutcome::Unapproved, self.message.clone())
+            .about(self.about.clone())
+            .saying(ConditionKind::Stalled, AWAITING)
+    }
+}
+
+/// A plan that was reported as waiting for approval.
+pub(super) struct Asked {
+    /// Identity of the content to apply.
+    attempt: Attempt,
+    /// The plan without its changes, which can be large.
+    plan: Plan,
+    /// The reported approval request.
+    pub(super) missing: Missing,
+}
+
+impl Asked {
+    /// Records the approval request of a plan.
+    pub(super) fn of(planned: Planned, missing: Missing) -> Self {
+        let mut plan = planned.plan;
+        plan.changes = Vec::new();
+        Self {
+            attempt: attempt(&planned.desired),
+            plan,
+            missing,
+        }
+    }
+
+    /// Returns whether a plan has the same commit and effects as the reported one.
+    pub(super) fn is_for(&self, planned: &Planned) -> bool {
+        self.attempt.revision == planned.desired.revision
+            && self.plan.effects() == planned.plan.effects()
+    }
+
+    /// Returns whether the reported plan was approved and covers this one. The new plan can do
+    /// less, because drift can have disappeared meanwhile.
+    pub(super) fn approves(&self, planned: &Planned) -> bool {
+        let approved = planned.observation.orders().approved;
+        planned.desired.is_of(&self.attempt)
+            && approved == Some(self.plan.effects().to_string())
+            && planned.plan.has_effects_of(&self.plan)
+    }
+}
+
+/// Returns the missing approval of a plan, or `None` if it can be executed.
+pub(super) async fn missing(wanted: &Target, planned: &Planned) -> Option<Missing> {
+    let missing = lacks(planned)?;
+    let (Some(forge), Some(source)) = (&wanted.grant.forge, &wanted.source) else {
+        return Some(missing);
+    };
+    match was_merged_knowingly(forge, source, &wanted.revision(), &planned.plan).await {
+        Ok(true) => None,
+        Ok(false) => Some(missing),
+        Err(error) => Some(missing.unanswered(&error)),
+    }
+}
+
+/// Returns whether the commit was merged by a pull request whose merged head had our comment with
+/// the effects of the plan.
+async fn was_merged_knowingly(
+    forge: &Forge,
+    source: &Source,
+    commit: &str,
+    plan: &Plan,
+) -> Result<bool, ForgeError> {
+    let (release, effects) = (plan.release.to_string(), plan.effects());
+    for pull in forge.pull_requests_of(commit).await? {
+        // Commits pushed on top of the merge were not reviewed with it.
+        let is_this = pull.merged_as.iter().any(|merged| merged == commit);
+        if !is_this || pull.base_branch != source.branch {
+            continue;
+        }
+        let account = forge.account().await?;
+        let comments = forge.find_comments(pull.number, account, MARKER).await?;
+        let says_so = comments
+            .iter()
+            .filter(|comment| was_there(comment, &pull))
+            .filter_map(|comment| stated(&comment.body))
+            .any(|said| said.head == pull.head && said.effects.get(&release) == Some(&effects));
+        if says_so {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns whether a comment had its present text before the merge. A change in the same second
+/// does not count, nor does a comment or merge without a time.
+fn was_there(comment: &Comment, pull: &PullRequest) -> bool {
+    match (comment.changed_at, pull.merged_at) {
+        (Some(changed), Some(merged)) => changed < merged,
+        _ => false,
+    }
+}
+
+/// Returns the approval that the annotation of the Release lacks for a plan.
+pub(super) fn lacks(planned: &Planned) -> Option<Missing> {
+    let Planned {
+        desired,
+        observation,
+        plan,
+    } = planned;
+    if !plan.has_steps() {
+        return None;
+    }
+    let effects = plan.effects().to_string();
+    let approved = observation.orders().approved;
+    if approved.as_ref() == Some(&effects) {
+        return None;
+    }
+    let approved = match approved {
+        Some(approved) => format!("; what is approved is {approved}"),
+        None => String::new(),
+    };
+    let waits = format!("waits for approval of {effects}: {}", difference(plan));
+    let place = approval_place(&desired.store, &desired.name);
+    let how = format!("to approve it: kubectl annotate --overwrite {place}={effects}");
+    Some(Missing {
+        message: format!("{waits}{approved}; {how}"),
+        about: format!("{waits}; {how}"),
+    })
+}
+
+/// Returns the object and annotation that approve plans of a release, as kubectl arguments. For
+/// namespaced state this is the Namespace, because tenants can write ConfigMaps but not Namespaces.
+fn approval_place(store: &Store, name: &ReleaseName) -> String {
+    match store {
+        Store::Release => format!("{} {}", store.address(name), annotations::APPROVED),
+        Store::ConfigMap { namespace } => {
+            let annotation = Orders::approval_annotation(name);
+            format!("namespace {namespace} {annotation}")
+        }
+    }
+}
+
+/// Summarizes the changes of a plan.
+fn difference(plan: &Plan) -> String {
+    let mut changed = Vec::new();
+    let mut counts = Vec::new();
+    for action in ACTIONS {
+        let of_it = plan.changes.iter().filter(|change| change.action == action);
+        changed.extend(of_it.map(|change| format!("{action} {}", change.object)));
+        match plan.count(action) {
+            0 => {}
+            count => counts.push(format!("{count} to {action}")),
+        }
+    }
+    let more = changed.len().saturating_sub(NAMED);
+    changed.truncate(NAMED);
+    if more > 0 {
+        changed.push(format!("and {more} more"));
+    }
+    if counts.is_empty() {
+        // For example a restart, a gate, or the end of a temporary change.
+        format!("{} steps, no object of git", plan.steps.len())
+    } else {
+        format!("{} ({})", counts.join(", "), changed.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[test]
+    fn the_public_does_not_read_why_a_forge_did_not_answer() {
+        let missing = Missing {
+            message: "waits for approval of e".to_owned(),
+            about: "waits for approval of e".to_owned(),
+        };
+        let error = ForgeError::Refused {
+            what: "find pull requests",
+            status: 502,
+            said: "no route to 10.0.0.7".to_owned(),
+        };
+        let looked = missing.unanswered(&error).looked();
+        assert_eq!(looked.about, "waits for approval of e");
+        assert!(looked.message.contains("10.0.0.7"), "{}", looked.message);
+        assert_eq!(looked.condition.unwrap().message, looked.message);
+    }
+
+    #[rstest]
+    #[case::before(Some("2026-11-02T09:14:02Z"), Some("2026-11-02T09:14:03Z"), true)]
+    #[case::in_the_same_second(Some("2026-11-02T09:14:03Z"), Some("2026-11-02T09:14:03Z"), false)]
+    #[case::after(Some("2026-11-02T09:14:04Z"), Some("2026-11-02T09:14:03Z"), false)]
+    #[case::merged_at_an_unknown_time(Some("2026-11-02T09:14:02Z"), None, false)]
+    #[case::written_at_an_unknown_time(None, Some("2026-11-02T09:14:03Z"), false)]
+    fn a_comment_counts_that_was_there_at_the_merge(
+        #[case] changed: Option<&str>,
+        #[case] merged: Option<&str>,
+        #[case] expected: bool,
+    ) {
+        let at = |text: Option<&str>| text.map(|text| text.parse().unwrap());
+        let comment = Comment {
+            id: 1,
+            author: Some(42),
+            login: None,
+            body: String::new(),
+            changed_at: at(changed),
+        };
+        let pull = PullRequest {
+            number: 7,
+            is_open: false,
+            head: "abc".to_owned(),
+            base_branch: "main".to_owned(),
+            is_fork: false,
+            author: None,
+            labels: Vec::new(),
+            updated_at: None,
+            merged_as: vec!["abc".to_owned()],
+            merged_at: at(merged),
+        };
+        assert_eq!(was_there(&comment, &pull), expected);
+    }
+}

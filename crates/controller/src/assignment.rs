@@ -1,0 +1,63 @@
+//! Assignments: the source and commit of each environment.
+
+use std::sync::Arc;
+
+use super::SourcePolicy;
+use pleach_git::mirror::Reader;
+use pleach_git::remote::Remote;
+
+/// Assignment of an environment.
+#[derive(Debug, Clone)]
+pub(super) struct Assigned {
+    /// The repository with its branch.
+    pub(super) repository: String,
+    /// The remote of the repository.
+    pub(super) remote: Remote,
+    /// Source policy: the cluster and the restrictions.
+    pub(super) grant: Arc<SourcePolicy>,
+    /// Branch and repository, as text.
+    pub(super) by: String,
+    /// The commit, or the reason why there is none.
+    pub(super) what: Assignment,
+    /// Error if the repository is unreachable now.
+    pub(super) source: Option<String>,
+    /// Sequence number of the latest fetch request that this answers.
+    pub(super) answered: u64,
+    /// Whether git no longer contains the environment. Its task ends once that is reported.
+    pub(super) is_over: bool,
+}
+
+/// Commit of an environment, or the reason why there is none.
+#[derive(Debug, Clone)]
+pub(super) enum Assignment {
+    /// A commit of its branch.
+    Follow { commit: String, reader: Reader },
+    /// The environment is stalled.
+    Held {
+        reason: &'static str,
+        message: String,
+    },
+    /// The newest commit lacks a trusted signature. The last loaded commit stays in effect.
+    Distrusted { commit: String, message: String },
+    /// The repository was not reached yet.
+    Unknown,
+}
+
+impl Assigned {
+    /// Returns whether both assign the same content. A recreated mirror does not count as a change.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let what = match (&self.what, &other.what) {
+            (Assignment::Follow { commit: a, .. }, Assignment::Follow { commit: b, .. })
+            | (Assignment::Held { message: a, .. }, Assignment::Held { message: b, .. })
+            | (
+                Assignment::Distrusted { message: a, .. },
+                Assignment::Distrusted { message: b, .. },
+            ) => a == b,
+            (Assignment::Unknown, Assignment::Unknown) => true,
+            _ => false,
+        };
+        let is_same_way = Arc::ptr_eq(&self.grant, &other.grant) && self.by == other.by;
+        let is_as_new = self.answered == other.answered && self.is_over == other.is_over;
+        what && is_same_way && is_as_new && self.source == other.source
+    }
+}

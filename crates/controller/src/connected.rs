@@ -1,0 +1,155 @@
+//! Cluster connection of an environment, and the watch of its releases.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use pleach_model::object::{Digest, ReleaseName};
+use pleach_state::inventory::{Orders, ReleaseSummary, Store, SyncRequest};
+
+use super::drift::Members;
+use super::{Shared, SourcePolicy};
+use pleach_cluster::{Cluster, ClusterError};
+use pleach_engine::{
+    planning::agent,
+    sync::state::{self, Search},
+    words,
+};
+
+/// Stream of all releases first, then of changed ones.
+type Releases = BoxStream<'static, Result<Vec<ReleaseSummary>, ClusterError>>;
+
+/// A cluster connection with its watches.
+pub(super) struct Connected {
+    pub(super) grant: Arc<SourcePolicy>,
+    pub(super) context: Option<String>,
+    /// Fingerprint of the kubeconfig it was made from.
+    pub(super) kubeconfig: Option<Digest>,
+    pub(super) cluster: Cluster,
+    /// The members of all releases on this cluster.
+    pub(super) members: Option<Members>,
+    /// Watch of the user requests.
+    orders: Option<(Store, Releases)>,
+    known: BTreeMap<ReleaseName, Known>,
+}
+
+/// Last received state of a release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Known {
+    orders: Orders,
+    /// State that dependent releases wait for: readiness and commit.
+    standing: Option<(bool, Option<String>)>,
+}
+
+/// Changes of a release since its last known state.
+pub(super) struct Heard {
+    /// Dependent releases might be able to proceed.
+    pub(super) moved: bool,
+    /// A user request changed.
+    pub(super) asked: bool,
+    /// A new request to fetch and sync.
+    pub(super) fetch: Option<SyncRequest>,
+}
+
+impl Connected {
+    /// Connects according to the source policy; for a local run, to `context`.
+    pub(super) async fn open(
+        shared: &Shared,
+        grant: &Arc<SourcePolicy>,
+        context: Option<String>,
+        kubeconfig: Option<Digest>,
+    ) -> Result<Self, String> {
+        let mut connection = grant.connection.clone();
+        connection.context.clone_from(&context);
+        connection.user_agent = agent(None);
+        let connecting = Cluster::connect(&connection).await;
+        let cluster = connecting.map_err(|error| words(&error))?;
+        let members = shared.watches.on((connection, kubeconfig), &cluster);
+        Ok(Self {
+            grant: Arc::clone(grant),
+            context,
+            kubeconfig,
+            cluster,
+            members,
+            orders: None,
+            known: BTreeMap::new(),
+        })
+    }
+
+    /// Returns whether the kubeconfig changed since the connection was made.
+    pub(super) async fn is_other_kubeconfig(&self, environment: &str) -> bool {
+        let Some(known) = self.kubeconfig else {
+            return false;
+        };
+        match self.grant.connection.fingerprint().await {
+            Ok(now) => now != Some(known),
+            Err(error) => {
+                tracing::warn!(
+                    environment,
+                    error = %words(&error),
+                    "the kubeconfig cannot be read; the connection stays as it is"
+                );
+                false
+            }
+        }
+    }
+
+    /// Starts watching the user requests on the releases.
+    pub(super) fn follow_orders(&mut self, store: &Store) {
+        let is_followed = |(known, _): &(Store, Releases)| known == store;
+        if !self.orders.as_ref().is_some_and(is_followed) {
+            let search = Search::In(store.clone());
+            let orders = state::follow_changes(&self.cluster, &search).boxed();
+            self.orders = Some((store.clone(), orders));
+            self.known.clear();
+        }
+    }
+
+    /// Returns the location of the records, as far as it is known.
+    pub(super) fn search(&self) -> Search {
+        let known = self.orders.as_ref();
+        known.map_or(Search::Everywhere, |(store, _)| Search::In(store.clone()))
+    }
+
+    /// Waits for the next changes. Never returns without an active watch.
+    pub(super) async fn said(&mut self) -> Vec<ReleaseSummary> {
+        while let Some((_, orders)) = &mut self.orders {
+            match orders.next().await {
+                Some(Ok(releases)) => return releases,
+                // The watch restarts by itself, and each reconcile reads its own record too.
+                Some(Err(error)) => tracing::debug!(
+                    error = %words(&error),
+                    "requests of people cannot be followed"
+                ),
+                None => self.orders = None,
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Records the state of a release, and returns the changes.
+    pub(super) fn hear(&mut self, release: ReleaseSummary) -> Heard {
+        let standing = release.record.ok().map(|record| {
+            let installed = record.installed.map(|installed| installed.revision);
+            (record.ready && record.applying.is_none(), installed)
+        });
+        let orders = release.orders;
+        let now = Known {
+            orders: orders.clone(),
+            standing: standing.clone(),
+        };
+        let known = self.known.insert(release.name, now);
+        let moved = known.as_ref().map(|known| &known.standing) != Some(&standing);
+        // A new release can already have pending requests.
+        let known = known.map(|known| known.orders).unwrap_or_default();
+        let is_other = known.suspend != orders.suspend || known.approved != orders.approved;
+        let fetch = orders.sync.filter(|sync| known.sync.as_ref() != Some(sync));
+        let asked = fetch.is_some() || is_other;
+        Heard {
+            moved,
+            asked,
+            fetch,
+        }
+    }
+}

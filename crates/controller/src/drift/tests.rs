@@ -1,0 +1,228 @@
+//! Distribution of watch events to releases, and selection of watches.
+
+use serde_json::json;
+
+use super::*;
+use pleach_cluster::ApiError;
+
+fn id(name: &str) -> ObjectId {
+    ObjectId::new("", "ConfigMap", Some("web"), name)
+}
+
+fn scope(namespace: Option<&str>) -> Scope {
+    Scope {
+        path: ResourcePath::namespaced("v1", "ConfigMap", "configmaps"),
+        namespace: namespace.map(str::to_owned),
+        name: None,
+    }
+}
+
+fn subscribed(members: &Members, names: &[&str]) -> Subscription {
+    let mut subscription = members.subscribe("pleach/e.r".to_owned());
+    subscription.begin(names.iter().map(|name| id(name)).collect());
+    subscription.settle(None);
+    subscription.alert();
+    subscription
+}
+
+fn object(name: &str) -> Value {
+    json!({"metadata": {"namespace": "web", "name": name}})
+}
+
+fn heard(members: &Members, namespace: Option<&str>, heard: Heard) {
+    members.hear(&scope(namespace), Ok(heard), &BTreeSet::new());
+}
+
+#[test]
+fn what_no_part_of_a_list_has_is_a_change() {
+    let members = Members::default();
+    let mut subscription = members.subscribe("pleach/e.r".to_owned());
+    subscription.begin(["a", "b", "c"].map(id).into());
+    subscription.settle(None);
+    heard(&members, None, Heard::Part(vec![object("a")]));
+    assert!(subscription.mailbox.take().is_empty());
+    subscription.alert();
+    let rest = Ok(Heard::Rest(Vec::new()));
+    members.hear(&scope(None), rest, &BTreeSet::from([id("a")]));
+    let missing = BTreeSet::from([id("b"), id("c")]);
+    assert_eq!(subscription.mailbox.take(), missing);
+}
+
+#[test]
+fn what_a_new_list_does_not_have_is_a_change() {
+    let members = Members::default();
+    let subscription = subscribed(&members, &["a", "b"]);
+    subscription.watch([scope(None).path].into_iter());
+    // A restarted watch begins with a list.
+    heard(&members, None, Heard::Rest(Vec::new()));
+    assert_eq!(
+        subscription.mailbox.take(),
+        BTreeSet::from([id("a"), id("b")])
+    );
+    // A list of another namespace does not affect it.
+    heard(&members, Some("other"), Heard::Rest(Vec::new()));
+    assert!(subscription.mailbox.take().is_empty());
+}
+
+#[test]
+fn a_kind_is_watched_where_it_is_served_by_now() {
+    let members = Members::default();
+    let subscription = subscribed(&members, &["a"]);
+    let path = |version: &str| ResourcePath::namespaced(version, "ConfigMap", "configmaps");
+    let at = |version: &str| Scope {
+        path: path(version),
+        namespace: None,
+        name: None,
+    };
+    let watched = |version: &str| {
+        subscription.watch([path(version)].into_iter());
+        let state = members.lock();
+        let kind = state.kinds.values().next();
+        kind.and_then(|kind| kind.path.clone())
+    };
+    let unserved = || {
+        let source = Box::new(ApiError {
+            class: Class::KindNotServed,
+            status: Some(404),
+            reason: String::new(),
+            message: "404 page not found".to_owned(),
+            retry_after: None,
+            unclear: false,
+            attempts: 1,
+        });
+        Err(ClusterError::List {
+            kind: GroupKind::new("", "ConfigMap"),
+            namespace: None,
+            source,
+        })
+    };
+    let none = BTreeSet::new();
+    assert_eq!(watched("v1"), Some(path("v1")));
+    // Other releases use another served version.
+    assert_eq!(watched("v2"), Some(path("v1")));
+    members.hear(&at("v1"), unserved(), &none);
+    // The API server was only starting, and serves the path again.
+    members.hear(&at("v1"), Ok(Heard::Rest(Vec::new())), &none);
+    assert_eq!(watched("v2"), Some(path("v1")));
+    members.hear(&at("v1"), unserved(), &none);
+    assert_eq!(watched("v1"), Some(path("v1")));
+    assert_eq!(watched("v2"), Some(path("v2")));
+    // A late event of an ended watch does not affect the present one.
+    members.hear(&at("v1"), unserved(), &none);
+    assert_eq!(watched("v1"), Some(path("v2")));
+}
+
+#[test]
+fn what_is_found_before_somebody_looks_is_looked_at() {
+    let members = Members::default();
+    let mut subscription = subscribed(&members, &["a", "b"]);
+    heard(&members, None, Heard::Deleted(object("b")));
+    let all = ["a", "b"].map(id);
+    assert_eq!(subscription.begin(all.into()), BTreeSet::from([id("b")]));
+}
+
+#[test]
+fn each_release_hears_of_its_own_members() {
+    let members = Members::default();
+    let first = subscribed(&members, &["a"]);
+    let second = subscribed(&members, &["b"]);
+    heard(&members, None, Heard::Deleted(object("b")));
+    heard(&members, None, Heard::Applied(object("c")));
+    assert!(first.mailbox.take().is_empty());
+    assert_eq!(second.mailbox.take(), BTreeSet::from([id("b")]));
+    drop(second);
+    // Objects without subscribers are removed.
+    assert_eq!(members.lock().listeners.len(), 1);
+    drop(first);
+    assert!(members.lock().listeners.is_empty() && members.lock().kinds.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_happens_while_somebody_looks_is_judged_afterwards() {
+    let members = Members::default();
+    let mut subscription = subscribed(&members, &["a"]);
+    subscription.begin(BTreeSet::from([id("a")]));
+    heard(&members, None, Heard::Deleted(object("a")));
+    assert!(subscription.mailbox.take().is_empty());
+    subscription.settle(None);
+    let changed = subscription.changes(Instant::now()).await;
+    assert_eq!(changed, BTreeSet::from([id("a")]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_changed_back_at_once_wakes_nobody() {
+    let members = Members::default();
+    let subscription = subscribed(&members, &["a"]);
+    let change = || heard(&members, None, Heard::Deleted(object("a")));
+    let begun = Instant::now();
+    let later = Duration::from_secs(10);
+    change();
+    let others = async {
+        tokio::time::sleep(GATHER / 2).await;
+        // The object is changed back.
+        subscription.mailbox.take();
+        tokio::time::sleep(later).await;
+        change();
+    };
+    let (changed, ()) = tokio::join!(subscription.changes(begun), others);
+    assert_eq!(changed, BTreeSet::from([id("a")]));
+    assert!(begun.elapsed() > later, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_follows_hears_that_nobody_else_has_the_members() {
+    let members = Members::default();
+    let others = members.clone();
+    let followed = members.clone();
+    let heard = || tokio::time::timeout(GATHER, followed.0.changed.notified());
+    drop(others);
+    assert!(heard().await.is_err());
+    drop(members);
+    assert!(heard().await.is_ok());
+}
+
+#[test]
+fn connections_that_are_the_same_share_their_watches() {
+    let connection = Connection::new("pleach/0");
+    let made = || (connection.clone(), None);
+    let mut other = connection.clone();
+    other.user = Some("somebody".to_owned());
+    let (watches, _asked) = Watches::new(true);
+    let known = watches.0.unwrap();
+    let (first, is_new) = known.on(made());
+    assert!(is_new);
+    let (again, is_new) = known.on(made());
+    assert!(!is_new && first.is_same(&again));
+    // Another connection can have other permissions, so it has its own members.
+    let (second, is_new) = known.on((other, None));
+    assert!(is_new && !first.is_same(&second));
+    // A changed kubeconfig has its own members too.
+    let (third, is_new) = known.on((connection.clone(), Some(Digest::of(b"other"))));
+    assert!(is_new && !first.is_same(&third));
+    // A connection without subscribers is created again.
+    drop((first, again));
+    assert!(known.on(made()).1);
+    assert!(Watches::new(false).0.0.is_none());
+}
+
+#[test]
+fn a_run_time_object_is_no_member_of_a_list_by_label() {
+    let members = Members::default();
+    let mut subscription = subscribed(&members, &["a"]);
+    let path = scope(None).path;
+    subscription.expect([(id("made"), path.clone()), (id("a"), path)].into());
+    assert!(subscription.expects_any(&[id("made")].into()));
+    assert!(!subscription.expects_any(&[id("a")].into()));
+    assert_eq!(members.within(&scope(None)), [id("a")].into());
+    let alone = Scope {
+        name: Some("made".to_owned()),
+        ..scope(Some("web"))
+    };
+    assert_eq!(members.within(&alone), [id("made")].into());
+    // Git contains the object now.
+    subscription.begin([id("a"), id("made")].into());
+    assert_eq!(members.within(&scope(None)), [id("a"), id("made")].into());
+    drop(subscription);
+    let state = members.lock();
+    assert!(state.listeners.is_empty() && state.expected.is_empty());
+}

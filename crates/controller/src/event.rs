@@ -1,0 +1,392 @@
+//! Events of the controller.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pleach_model::object::ReleaseName;
+use pleach_planner::plan::Action;
+use pleach_reconciler::config::StateChange;
+use tokio::sync::mpsc;
+
+use super::pull_requests::Previewed;
+use pleach_engine::sync::events::{Events, SyncEvent};
+
+/// Capacity of the queue of controller events.
+const EVENTS: usize = 16_384;
+/// Capacity of the queue of run events.
+const SYNCS: usize = 4_096;
+
+/// Event of the controller.
+#[derive(Debug, Clone)]
+pub enum ControllerEvent {
+    /// The branches of a repository were fetched.
+    Fetched {
+        /// The repository.
+        repository: String,
+        /// Number of followed branches.
+        branches: usize,
+        /// Duration of the fetch.
+        took: Duration,
+    },
+    /// A repository is unreachable.
+    SourceUnreachable {
+        /// The repository.
+        repository: String,
+        /// The error.
+        message: String,
+    },
+    /// The number of replicas changed.
+    ReplicasChanged {
+        /// Number of replicas including this one; 0 while it is cut off from them.
+        there: usize,
+    },
+    /// This replica became the leader of an environment, or stopped being it.
+    LeadershipChanged {
+        /// The environment.
+        environment: String,
+        /// Whether it is the leader.
+        leads: bool,
+    },
+    /// The assignment of an environment on a cluster to a branch changed.
+    Claimed {
+        /// The environment.
+        environment: String,
+        /// The cluster id, if the configuration declares one.
+        cluster: Option<String>,
+        /// The present owner.
+        by: Claimed,
+    },
+    /// An environment was loaded at a new commit.
+    EnvironmentLoaded {
+        /// The repository.
+        repository: String,
+        /// The environment.
+        environment: String,
+        /// The cluster id, if the configuration declares one.
+        cluster: Option<String>,
+        /// The commit.
+        revision: String,
+        /// Its releases, including stalled ones.
+        releases: Vec<String>,
+        /// Releases that are stalled at the commit, with the reason in one line.
+        held: BTreeMap<String, String>,
+        /// Duration of the load.
+        took: Duration,
+    },
+    /// A commit did not change an environment.
+    EnvironmentUnchanged {
+        /// The environment.
+        environment: String,
+        /// The cluster id, if the configuration declares one.
+        cluster: Option<String>,
+        /// The commit.
+        revision: String,
+        /// Duration of the load; `None` if no input file changed and nothing was loaded.
+        took: Option<Duration>,
+    },
+    /// An environment is stalled: no newer commit is synced until a user acts.
+    EnvironmentStalled {
+        /// The repository.
+        repository: String,
+        /// The environment.
+        environment: String,
+        /// The cluster id, if the configuration declares one.
+        cluster: Option<String>,
+        /// The commit that caused it, if one did.
+        revision: Option<String>,
+        /// One word.
+        reason: String,
+        /// One line.
+        message: String,
+    },
+    /// The cluster of an environment is unreachable.
+    ClusterUnreachable {
+        /// The environment.
+        environment: String,
+        /// The error.
+        message: String,
+    },
+    /// A reconcile of a release started.
+    ReconcileStarted {
+        /// Environment and release.
+        release: ReleaseName,
+    },
+    /// The number of releases that wait for a reconcile permit changed.
+    QueueChanged {
+        /// Number of waiting releases.
+        waiting: usize,
+    },
+    /// A release was observed and planned.
+    Planned {
+        /// Environment and release.
+        release: ReleaseName,
+        /// Whether its cluster answered.
+        answered: bool,
+        /// Duration of both.
+        took: Duration,
+    },
+    /// The execution of a plan is about to start.
+    Applying {
+        /// Environment and release.
+        release: ReleaseName,
+        /// The revision.
+        revision: String,
+        /// Numbers of objects to create, update and delete, as text.
+        changes: String,
+    },
+    /// The execution of a plan finished, with any outcome.
+    PlanExecuted {
+        /// Environment and release.
+        release: ReleaseName,
+        /// Number of objects per action; empty if it failed.
+        objects: Vec<(Action, usize)>,
+        /// Duration of the execution.
+        took: Duration,
+    },
+    /// A reconcile after a watch event found drift.
+    DriftDetected {
+        /// Environment and release.
+        release: ReleaseName,
+        /// Number of drifted objects.
+        objects: usize,
+    },
+    /// The readiness of a reconciled release was checked.
+    HealthChecked {
+        /// Environment and release.
+        release: ReleaseName,
+        /// Whether an object is not ready.
+        is_degraded: bool,
+    },
+    /// Other field managers keep writing to fields of a release, or stopped doing so.
+    Contended {
+        /// Environment and release.
+        release: ReleaseName,
+        /// Number of fields that pleach leaves alone.
+        fields: usize,
+    },
+    /// The state of a release changed, for notifications.
+    StateChanged(StateChange),
+    /// A reconcile of a release finished.
+    ReconcileFinished {
+        /// Environment and release.
+        release: ReleaseName,
+        /// The cluster id, if the configuration declares one.
+        cluster: Option<String>,
+        /// The desired revision.
+        revision: String,
+        /// The outcome.
+        end: ReconcileOutcome,
+        /// The reason in one line, if any; the counts for a deployment.
+        message: String,
+        /// Whether it only corrected drift. The message then names objects and managers.
+        is_correction: bool,
+        /// The message for the public: codes and objects, without text from servers or users. Empty
+        /// if the outcome says it all.
+        about: String,
+        /// Outcome for the last applied revision, if the desired one waits.
+        kept: Option<KeptUp>,
+        /// Duration of the reconcile.
+        took: Duration,
+    },
+    /// A pull request was previewed.
+    Previewed {
+        /// The repository.
+        repository: String,
+        /// Its number.
+        number: u64,
+        /// Its newest commit.
+        head: String,
+        /// The outcome.
+        previewed: Previewed,
+        /// One line.
+        message: String,
+        /// Duration of the preview.
+        took: Duration,
+    },
+    /// The forge of a repository could not be queried for pull requests.
+    ForgeUnreachable {
+        /// The repository.
+        repository: String,
+        /// The error.
+        message: String,
+    },
+}
+
+/// Owner of an environment on a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claimed {
+    /// This replica.
+    Ours,
+    /// Another replica, or another task of this one.
+    Elsewhere,
+    /// None: no branch contains it, or several do.
+    Nobody,
+}
+
+/// Outcome for the last applied revision, which is retained while a newer one waits.
+#[derive(Debug, Clone)]
+pub struct KeptUp {
+    /// The revision.
+    pub revision: String,
+    /// The outcome.
+    pub end: ReconcileOutcome,
+    /// The reason in one line, if any.
+    pub message: String,
+}
+
+/// Outcome of a reconcile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ReconcileOutcome {
+    /// The release is in sync.
+    Unchanged,
+    /// The desired state was applied.
+    Deployed,
+    /// The release was uninstalled.
+    Removed,
+    /// The reconcile failed and will be retried.
+    Failed,
+    /// The plan was refused.
+    Refused,
+    /// The release has drifted, and the policy is to only report it.
+    Drifted,
+    /// A newer revision replaced this one.
+    Superseded,
+    /// The controller shuts down.
+    Interrupted,
+    /// A user suspended the release.
+    Suspended,
+    /// The release waits for a window or a dependency.
+    Waiting,
+    /// The plan waits for an approval.
+    Unapproved,
+}
+
+impl ReconcileOutcome {
+    /// Returns the outcome in one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Unchanged => "unchanged",
+            Self::Deployed => "deployed",
+            Self::Removed => "removed",
+            Self::Failed => "failed",
+            Self::Refused => "refused",
+            Self::Drifted => "drifted",
+            Self::Superseded => "superseded",
+            Self::Interrupted => "interrupted",
+            Self::Suspended => "suspended",
+            Self::Waiting => "waiting",
+            Self::Unapproved => "unapproved",
+        }
+    }
+}
+
+impl ControllerEvent {
+    /// Returns whether the event is mere progress. A later event of its kind supersedes it.
+    fn is_progress(&self) -> bool {
+        match self {
+            Self::ReconcileStarted { .. }
+            | Self::QueueChanged { .. }
+            | Self::Planned { .. }
+            | Self::Applying { .. }
+            | Self::HealthChecked { .. }
+            | Self::EnvironmentUnchanged { .. } => true,
+            Self::Fetched { .. }
+            | Self::SourceUnreachable { .. }
+            | Self::ReplicasChanged { .. }
+            | Self::LeadershipChanged { .. }
+            | Self::Claimed { .. }
+            | Self::EnvironmentLoaded { .. }
+            | Self::EnvironmentStalled { .. }
+            | Self::ClusterUnreachable { .. }
+            | Self::PlanExecuted { .. }
+            | Self::DriftDetected { .. }
+            | Self::StateChanged(_)
+            | Self::ReconcileFinished { .. }
+            | Self::Previewed { .. }
+            | Self::Contended { .. }
+            | Self::ForgeUnreachable { .. } => false,
+        }
+    }
+}
+
+/// Sender of the events.
+#[derive(Debug, Clone)]
+pub struct Listener {
+    /// Controller events.
+    events: mpsc::Sender<ControllerEvent>,
+    /// Events of runs.
+    syncs: mpsc::Sender<SyncEvent>,
+}
+
+/// Receiver of the events.
+#[derive(Debug)]
+pub struct Heard {
+    /// Controller events.
+    pub events: mpsc::Receiver<ControllerEvent>,
+    /// Events of runs.
+    pub syncs: mpsc::Receiver<SyncEvent>,
+}
+
+impl Listener {
+    /// Creates a sender and its receiver. A slow consumer does not block the controller: events of
+    /// runs are dropped first, then progress of the controller, and the rest when the queue is
+    /// full.
+    pub fn new() -> (Self, Heard) {
+        let (events, hears_events) = mpsc::channel(EVENTS);
+        let (syncs, hears_syncs) = mpsc::channel(SYNCS);
+        let heard = Heard {
+            events: hears_events,
+            syncs: hears_syncs,
+        };
+        (Self { events, syncs }, heard)
+    }
+
+    /// Sends an event. Ignores a missing receiver.
+    pub(super) fn tell(&self, event: ControllerEvent) {
+        let is_half_full = self.events.capacity() <= EVENTS / 2;
+        if !(is_half_full && event.is_progress()) {
+            drop(self.events.try_send(event));
+        }
+    }
+
+    /// Returns the sender of the events of a run.
+    pub(super) fn of_run(&self, release: ReleaseName) -> Events {
+        Events::bounded(release, self.syncs.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pleach_engine::sync::events::{EventKind, Verb};
+
+    #[test]
+    fn progress_is_dropped_first_where_nobody_listens() {
+        let (listener, mut heard) = Listener::new();
+        for waiting in 0..EVENTS {
+            listener.tell(ControllerEvent::QueueChanged { waiting });
+        }
+        for there in 0..EVENTS {
+            listener.tell(ControllerEvent::ReplicasChanged { there });
+        }
+        let mut told = (0, 0);
+        while let Ok(event) = heard.events.try_recv() {
+            if event.is_progress() {
+                told.0 += 1;
+            } else {
+                told.1 += 1;
+            }
+        }
+        assert_eq!(told.0 + told.1, EVENTS);
+        assert!(told.1 >= EVENTS / 2, "{told:?}");
+        let release = ReleaseName {
+            environment: "dev".to_owned(),
+            release: "web".to_owned(),
+        };
+        let events = listener.of_run(release);
+        for _ in 0..2 * SYNCS {
+            events.send(EventKind::Phase(Verb::Apply));
+        }
+        assert_eq!(heard.syncs.len(), SYNCS);
+    }
+}

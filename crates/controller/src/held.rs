@@ -1,0 +1,147 @@
+//! Stalled releases, while the rest of their environment is synced: releases with errors at the
+//! newest commit, and releases that need one of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pleach_config::ResolvedRelease;
+use pleach_model::object::{GroupKind, Manifest, ObjectId};
+use pleach_render::Rendered;
+
+use super::read::{Hold, of_commit};
+use pleach_engine::load::{HeldRelease, Loaded};
+
+/// Code of the finding about a kind that neither Kubernetes nor a release defines.
+const KIND_UNKNOWN: &str = "kind-unknown";
+
+/// State of a stalled release at its last usable commit.
+#[derive(Debug, Clone)]
+pub(super) enum Former {
+    /// A lookup is needed.
+    Unknown,
+    /// A lookup is in progress.
+    Asked,
+    /// No usable commit was found; the commit at which the environment was stalled.
+    Absent(String),
+    /// The release alone, and whether only its record named that commit.
+    Known(Arc<Loaded>, bool),
+}
+
+/// Previous states of stalled releases, by name.
+pub(super) type Formers = BTreeMap<String, Former>;
+
+impl Former {
+    /// Returns the release and its rendered objects, if known.
+    fn release(&self) -> Option<&(ResolvedRelease, Rendered)> {
+        match self {
+            // A previous state contains a single release.
+            Self::Known(loaded, _) => loaded.rendered.first(),
+            Self::Unknown | Self::Asked | Self::Absent(_) => None,
+        }
+    }
+}
+
+/// Adds the previous states of stalled releases to an environment. Stalls further releases that
+/// need them, and registers their objects as those of other releases.
+pub(super) fn complete(loaded: &mut Loaded, known: impl Fn(&str) -> Former) -> Formers {
+    let mut formers = Formers::new();
+    while !loaded.held.is_empty() {
+        for name in loaded.held.keys() {
+            formers.entry(name.clone()).or_insert_with(|| known(name));
+        }
+        let taken = Taken::by(&formers);
+        let releases = loaded.rendered.iter();
+        let held: BTreeMap<String, HeldRelease> = releases
+            .filter_map(|(release, rendered)| {
+                let reason = taken.speaks_against(rendered)?;
+                let held = HeldRelease {
+                    reasons: vec![format!("{}: {reason}", release.origin)],
+                    moved_from: release.moved_from.clone(),
+                };
+                Some((release.name.release.clone(), held))
+            })
+            .collect();
+        if held.is_empty() {
+            break;
+        }
+        loaded.hold(held);
+    }
+    let others = formers.values().filter_map(Former::release);
+    loaded.others.extend(others.cloned());
+    formers
+}
+
+/// Returns the hold of a release at a commit.
+pub(super) fn hold_of(held: &HeldRelease, commit: &str) -> Hold {
+    let reasons = held.reasons.join("; ");
+    Hold {
+        revision: Some(commit.to_owned()),
+        ..Hold::new("InvalidRepository", of_commit(commit, &reasons))
+    }
+}
+
+/// Objects and kinds of stalled releases, which no other release can contain.
+#[derive(Default)]
+struct Taken<'a> {
+    objects: BTreeMap<&'a ObjectId, &'a str>,
+    kinds: BTreeMap<GroupKind, &'a str>,
+    /// A release with an unknown previous state.
+    unknown: Option<&'a str>,
+}
+
+impl<'a> Taken<'a> {
+    fn by(formers: &'a Formers) -> Self {
+        let mut taken = Self::default();
+        for (name, former) in formers {
+            match former {
+                Former::Unknown | Former::Asked => taken.unknown = Some(name),
+                Former::Absent(_) | Former::Known(..) => {}
+            }
+            let manifests = former.release().into_iter();
+            for manifest in manifests.flat_map(|(_, rendered)| &rendered.manifests) {
+                taken.objects.insert(manifest.id(), name);
+                if let Some(kind) = defined_by(manifest) {
+                    taken.kinds.insert(kind, name);
+                }
+            }
+        }
+        taken
+    }
+
+    /// Returns the reason to stall a release too.
+    fn speaks_against(&self, rendered: &Rendered) -> Option<String> {
+        let ids = || rendered.manifests.iter().map(Manifest::id);
+        if let Some((id, owner)) = ids().find_map(|id| self.objects.get_key_value(id)) {
+            return Some(format!("release {owner}, which is held, has {id}"));
+        }
+        // The plural of such a kind depends on its CRD.
+        let mut findings = rendered.findings.iter();
+        if !findings.any(|finding| finding.code == KIND_UNKNOWN) {
+            return None;
+        }
+        if let Some(name) = self.unknown {
+            return Some(format!(
+                "it uses kinds that release {name}, which is held, may define"
+            ));
+        }
+        let mut kinds = ids().map(ObjectId::group_kind);
+        let (kind, name) = kinds.find_map(|kind| self.kinds.get_key_value(&kind))?;
+        Some(format!(
+            "it uses kind {kind}, which release {name} defines, and that is held"
+        ))
+    }
+}
+
+/// Returns the kind that a CRD defines.
+fn defined_by(manifest: &Manifest) -> Option<GroupKind> {
+    if !pleach_planner::crd::is_definition(manifest.id()) {
+        return None;
+    }
+    let value = manifest.value();
+    let group = value["spec"]["group"].as_str()?;
+    let kind = value["spec"]["names"]["kind"].as_str()?;
+    Some(GroupKind::new(group, kind))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+//! Selection of releases that are stalled with an invalid one, and their retained states.
+
+use std::collections::BTreeSet;
+
+use pleach_model::object::ReleaseName;
+use pleach_model::tree::MemoryTree;
+
+use super::*;
+use pleach_engine::{load::read_each, planning::candidates};
+use pleach_git::Revision;
+
+const HEADER: &str = "apiVersion: pleach.dev/v1alpha1\nkind";
+
+fn map(name: &str) -> String {
+    format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: v}}\n")
+}
+
+/// Builds a commit of an environment with all releases in one namespace, each with its own bundle:
+/// name, rest of its entry, and its file.
+fn commit(revision: &str, releases: &[(&str, &str, String)]) -> Loaded {
+    let entries = releases.iter();
+    let entries: Vec<String> = entries
+        .map(|(name, more, _)| format!("- {{bundle: {name}, namespace: one{more}}}\n"))
+        .collect();
+    let entries = entries.concat();
+    let mut files = vec![
+        (
+            "pleach.yaml".to_owned(),
+            format!("{HEADER}: Repository\nid: held-tests\n"),
+        ),
+        (
+            "environments/dev.yaml".to_owned(),
+            format!("{HEADER}: Environment\nreleases:\n{entries}"),
+        ),
+    ];
+    for (name, _, file) in releases {
+        let folder = format!("manifests/{name}");
+        let bundle = format!("{HEADER}: Bundle\n");
+        files.push((format!("{folder}/bundle.yaml"), bundle));
+        files.push((format!("{folder}/objects.yaml.j2"), file.clone()));
+    }
+    let tree = MemoryTree::new(files);
+    let revision = Revision::Commit(revision.to_owned());
+    read_each(&tree, revision, "dev", &|_| None).unwrap()
+}
+
+fn broken() -> String {
+    map("{{ values.nothing }}")
+}
+
+fn held(loaded: &Loaded) -> Vec<&str> {
+    loaded.held.keys().map(String::as_str).collect()
+}
+
+fn unknown(_: &str) -> Former {
+    Former::Unknown
+}
+
+/// Returns the previous state of each release of a commit.
+fn before(loaded: &Loaded) -> impl Fn(&str) -> Former + '_ {
+    |name| Former::Known(Arc::new(loaded.alone(name)), false)
+}
+
+#[test]
+fn who_needs_a_held_release_is_held_with_it() {
+    let from = |release: &str| format!(", movedFrom: {{environment: dev, release: {release}}}");
+    // Each case: additional fields of the entries of a, b and c, and the releases that are stalled
+    // while a has an error.
+    let cases: [(&str, [&str; 3], &[&str]); 5] = [
+        ("nobody needs it", ["", "", ""], &["a"]),
+        (
+            "one depends on it",
+            ["", ", dependsOn: [a]", ""],
+            &["a", "b"],
+        ),
+        (
+            "one depends on one that does",
+            ["", ", dependsOn: [a]", ", dependsOn: [b]"],
+            &["a", "b", "c"],
+        ),
+        (
+            "one takes over objects of it",
+            ["", &from("a"), ""],
+            &["a", "b"],
+        ),
+        (
+            "it takes over objects of one",
+            [&from("b"), "", ""],
+            &["a", "b"],
+        ),
+    ];
+    for (case, [a, b, c], expected) in cases {
+        let releases = [("a", a, broken()), ("b", b, map("b")), ("c", c, map("c"))];
+        let mut loaded = commit("c0", &releases);
+        complete(&mut loaded, unknown);
+        assert_eq!(held(&loaded), expected, "{case}");
+        let names: BTreeSet<&str> = loaded.names().into_iter().chain(held(&loaded)).collect();
+        assert_eq!(names, BTreeSet::from(["a", "b", "c"]), "{case}");
+        assert_eq!(loaded.environment.releases.len(), loaded.rendered.len());
+        assert!(loaded.is_sound(), "{case}");
+        // Git still contains all of them.
+        assert!(loaded.given_up.is_empty(), "{case}");
+    }
+}
+
+#[test]
+fn the_reason_names_file_and_release() {
+    let releases = [
+        ("a", "", broken()),
+        ("b", ", dependsOn: [a]", map("b")),
+        ("c", "", map("c")),
+    ];
+    let loaded = commit("c0ffee0", &releases);
+    let message = |name: &str| hold_of(&loaded.held[name], "c0ffee0").message;
+    assert!(
+        message("a").starts_with("commit c0ffee0: manifests/a/objects.yaml.j2:"),
+        "{}",
+        message("a")
+    );
+    assert_eq!(
+        message("b"),
+        "commit c0ffee0: environments/dev.yaml:5: it depends on release a, which is held"
+    );
+}
+
+#[test]
+fn what_a_held_release_had_no_other_release_may_have() {
+    let former = commit("c1", &[("a", "", map("a")), ("b", "", map("b"))]);
+    let releases = [
+        ("a", "", broken()),
+        ("b", "", map("a")),
+        ("c", "", map("c")),
+    ];
+    let mut now = commit("c2", &releases);
+    assert_eq!(held(&now), ["a"]);
+    let formers = complete(&mut now, before(&former));
+    assert_eq!(held(&now), ["a", "b"]);
+    assert_eq!(now.names(), ["c"]);
+    let reason = &now.held["b"].reasons[0];
+    assert!(
+        reason.ends_with("release a, which is held, has ConfigMap/one/a"),
+        "{reason}"
+    );
+    // Both retain their state, and their objects are known to the other releases.
+    for name in ["a", "b"] {
+        let (release, _) = formers[name].release().unwrap();
+        assert_eq!(release.name.release, name);
+    }
+    assert_eq!(now.others.len(), 2);
+}
+
+#[test]
+fn who_uses_a_kind_of_a_held_release_is_held_with_it() {
+    let definition = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n\
+                      metadata: {name: gizmos.example.org}\nspec:\n  group: example.org\n  \
+                      scope: Cluster\n  names: {kind: Gizmo, plural: gizmos}\n  versions:\n  \
+                      - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}\n";
+    let gizmo = "apiVersion: example.org/v1\nkind: Gizmo\nmetadata: {name: g}\n".to_owned();
+    let other = "apiVersion: example.com/v1\nkind: Other\nmetadata: {name: o}\n".to_owned();
+    let releases = |a: String| {
+        [
+            ("a", "", a),
+            ("b", "", gizmo.clone()),
+            ("c", "", map("c")),
+            ("d", "", other.clone()),
+        ]
+    };
+    let former = commit("c1", &releases(definition.to_owned()));
+    let read = || commit("c2", &releases(broken()));
+    let mut now = read();
+    complete(&mut now, before(&former));
+    assert_eq!(held(&now), ["a", "b"]);
+    // The kinds that it defines are unknown, so any kind could be one of them.
+    let mut now = read();
+    complete(&mut now, unknown);
+    assert_eq!(held(&now), ["a", "b", "d"]);
+    let mut now = read();
+    complete(&mut now, |_| Former::Absent("c2".to_owned()));
+    assert_eq!(held(&now), ["a"]);
+}
+
+#[test]
+fn a_held_release_did_not_leave_git() {
+    let loaded = commit("c0", &[("a", "", broken()), ("b", "", map("b"))]);
+    let installed = |release: &str| {
+        let name = ReleaseName {
+            environment: "dev".to_owned(),
+            release: release.to_owned(),
+        };
+        let record = pleach_state::inventory::Installed {
+            repository: "held-tests".to_owned(),
+            ..Default::default()
+        };
+        (name, loaded.environment.store.clone(), record)
+    };
+    let all = ["a", "b", "c"].map(installed).to_vec();
+    let leaving: Vec<String> = candidates(&loaded, true, all)
+        .into_iter()
+        .map(|(name, ..)| name.release)
+        .collect();
+    assert_eq!(leaving, ["c"]);
+}

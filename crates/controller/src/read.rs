@@ -1,0 +1,263 @@
+//! Loading of environments at commits, skipped if nothing changed.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+
+use pleach_config::{KeepingTree, Record, RecordingTree, ResolvedRelease};
+use pleach_model::tree::FileTree;
+use pleach_render::answer::AnswerError;
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+
+use super::crash::Attempt;
+use super::inputs::Inputs;
+use pleach_engine::{
+    bounded_render::{Answer, BoundedRenderError, RenderSlots},
+    load::{Loaded, each_loaded, is_unknown, loaded, resolve, resolve_partly},
+    words,
+};
+use pleach_git::{Revision, mirror::Place};
+
+/// Longest message of a condition, in bytes.
+const LONGEST_MESSAGE: usize = 1024;
+
+/// Reason why an environment is stalled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hold {
+    pub(super) reason: String,
+    pub(super) message: String,
+    /// The stalled commit, if one is the cause.
+    pub(super) revision: Option<String>,
+}
+
+impl Hold {
+    pub(super) fn new(reason: &str, message: impl Into<String>) -> Self {
+        let mut message: String = message.into();
+        if message.len() > LONGEST_MESSAGE {
+            let end = message.floor_char_boundary(LONGEST_MESSAGE);
+            message.truncate(end);
+            message.push('…');
+        }
+        Self {
+            reason: reason.to_owned(),
+            message,
+            revision: None,
+        }
+    }
+}
+
+/// Result of loading an environment.
+#[derive(Debug)]
+pub(super) enum Read {
+    /// The inputs are unchanged.
+    Same,
+    /// The inputs, with the environment or the reason why it cannot be synced.
+    From(Inputs, Result<Box<Loaded>, Hold>),
+    /// The commit exceeds the limits. Only a later retry can show otherwise.
+    Beyond(Hold),
+    /// A retry can succeed soon.
+    Not(Hold),
+}
+
+/// Loader of environments. Blocking work runs on threads.
+#[derive(Debug, Clone)]
+pub(super) struct Reading {
+    pub(super) slots: RenderSlots,
+    /// Cancels long loads.
+    pub(super) stop: CancellationToken,
+}
+
+/// An environment at a commit.
+#[derive(Debug, Clone)]
+pub(super) struct Which {
+    pub(super) place: Place,
+    pub(super) commit: String,
+    pub(super) name: String,
+}
+
+impl Reading {
+    /// Loads an environment at a commit. Skips the load if the inputs are those of `known`, the
+    /// inputs of the last load. Starts the attempt before rendering.
+    pub(super) async fn load(
+        &self,
+        which: Which,
+        known: Option<Inputs>,
+        attempt: &Attempt,
+    ) -> Read {
+        let at = which.clone();
+        let checking = spawn_blocking(move || -> Result<bool, Hold> {
+            let tree = at.place.tree(&at.commit);
+            let tree = tree.map_err(|error| Hold::new("InvalidRepository", words(&error)))?;
+            Ok(known.is_some_and(|known| known.are_those_of(&tree)))
+        });
+        match checking.await {
+            Ok(Ok(true)) => return Read::Same,
+            Ok(Ok(false)) => {}
+            Ok(Err(hold)) => return Read::Not(hold),
+            Err(_) => return which.broken(),
+        }
+        let _turn = self.slots.turn().await;
+        let (begun, commit) = (attempt.clone(), which.commit.clone());
+        let _written = spawn_blocking(move || begun.begin(&commit)).await;
+        let answer = match self.render(&which).await {
+            Ok(answer) => answer,
+            Err(error @ BoundedRenderError::Beyond(_)) => {
+                let words = of_commit(&which.commit, &error);
+                return Read::Beyond(Hold::new("InvalidRepository", words));
+            }
+            Err(error @ BoundedRenderError::Passing(_)) => {
+                return Read::Not(Hold::new("Unread", of_commit(&which.commit, &error)));
+            }
+        };
+        let at = which.clone();
+        let reading = spawn_blocking(move || {
+            let tree = match at.place.tree(&at.commit) {
+                Ok(tree) => tree,
+                Err(error) => return Read::Not(Hold::new("InvalidRepository", words(&error))),
+            };
+            let Some(charge) = answer.charge() else {
+                return Read::Not(crowded(&at.commit));
+            };
+            let recording = RecordingTree::new(&tree);
+            let (rendered_from, read) = match load_from(&recording, &at, &answer) {
+                Ok(read) => read,
+                Err(error) => return Read::Beyond(distrusted(&at.commit, &error)),
+            };
+            let mut record = recording.record();
+            record.extend(rendered_from);
+            let read = read.map(|loaded| Box::new(loaded.charged(charge)));
+            Read::From(Inputs::of(&tree, record), read)
+        });
+        reading.await.unwrap_or_else(|_| which.broken())
+    }
+
+    /// Loads an environment at a commit, without comparing it to a previous load. The outer error
+    /// asks for a retry. Blocks.
+    pub(super) fn load_anew(&self, which: &Which) -> Result<Result<Loaded, Hold>, String> {
+        let invalid = |words| Ok(Err(Hold::new("InvalidRepository", words)));
+        let tree = match which.place.tree(&which.commit) {
+            Ok(tree) => tree,
+            Err(error) => return invalid(words(&error)),
+        };
+        match self.render_here(which) {
+            Ok(answer) => {
+                let charge = answer.charge();
+                let charge = charge.ok_or_else(|| crowded(&which.commit).message)?;
+                Ok(match load_from(&tree, which, &answer) {
+                    Ok((_, read)) => read.map(|loaded| loaded.charged(charge)),
+                    Err(error) => Err(distrusted(&which.commit, &error)),
+                })
+            }
+            Err(error @ BoundedRenderError::Beyond(_)) => invalid(error.to_string()),
+            Err(error @ BoundedRenderError::Passing(_)) => Err(error.to_string()),
+        }
+    }
+
+    /// Renders another environment of the same commit. Returns `None` on errors. Blocks.
+    pub(super) fn other(&self, which: &Which) -> Option<Loaded> {
+        let tree = which.place.tree(&which.commit).ok()?;
+        let answer = self.render_here(which).ok()?;
+        let charge = answer.charge()?;
+        let kept = KeepingTree::new(&tree);
+        let environment = resolve(&kept, &which.name).ok()?;
+        let (_, rendered) = answer.read(&environment).ok()?;
+        let revision = Revision::Commit(which.commit.clone());
+        Some(loaded(&kept, revision, environment, rendered).charged(charge))
+    }
+
+    fn render_here(&self, which: &Which) -> Result<Answer, BoundedRenderError> {
+        Handle::current().block_on(async {
+            let waiting = self.stop.run_until_cancelled(self.slots.turn());
+            let _turn = waiting.await;
+            self.render(which).await
+        })
+    }
+
+    async fn render(&self, which: &Which) -> Result<Answer, BoundedRenderError> {
+        let Which {
+            place,
+            commit,
+            name,
+        } = which;
+        let rendering = self.slots.render(place.clone(), commit, name);
+        let ended = self.stop.run_until_cancelled(rendering).await;
+        ended.unwrap_or_else(|| Err(BoundedRenderError::Passing("the loop ends".to_owned())))
+    }
+}
+
+impl Which {
+    fn broken(&self) -> Read {
+        let words = of_commit(&self.commit, &"it could not be read; this is a bug");
+        Read::Beyond(Hold::new("Internal", words))
+    }
+}
+
+/// Prefixes a text with a short commit id.
+pub(super) fn of_commit(commit: &str, words: &dyn Display) -> String {
+    format!("commit {}: {words}", commit.get(..7).unwrap_or(commit))
+}
+
+/// Returns the hold of a commit that does not fit into memory beside retained environments.
+fn crowded(commit: &str) -> Hold {
+    let words = "its objects do not fit into the memory of the controller beside those of other environments and of commits that are retained";
+    Hold::new("MemoryExhausted", of_commit(commit, &words))
+}
+
+/// Returns the hold of a commit whose render process gave an invalid answer.
+fn distrusted(commit: &str, error: &AnswerError) -> Hold {
+    let words = format!("the process that rendered it gave an answer that it cannot give: {error}");
+    Hold::new("Internal", of_commit(commit, &words))
+}
+
+/// Builds an environment from its files and the answer of a render process. Also returns the files
+/// that the process read. The outer error is about the process.
+fn load_from(
+    tree: &dyn FileTree,
+    which: &Which,
+    answer: &Answer,
+) -> Result<(Record, Result<Loaded, Hold>), AnswerError> {
+    let Which {
+        place: _,
+        commit,
+        name,
+    } = which;
+    let invalid =
+        |reason: &str, errors: &[String]| Hold::new(reason, of_commit(commit, &errors.join("; ")));
+    // A takeover would let one branch seize objects of another branch.
+    let takes_over = |release: &ResolvedRelease| {
+        let former = release.moved_from.as_ref()?;
+        let (origin, release) = (&release.origin, &release.name.release);
+        (former.environment != *name).then(|| {
+            format!("{origin}: release {release} takes over objects of another environment, which is done from the desk: `pleach apply {name}`")
+        })
+    };
+    let kept = KeepingTree::new(tree);
+    let partial = match resolve_partly(&kept, name) {
+        Ok(partial) => partial,
+        Err(findings) => {
+            let reason = if is_unknown(&findings) {
+                "EnvironmentMissing"
+            } else {
+                "InvalidRepository"
+            };
+            let errors = findings.iter().filter(|finding| finding.is_error());
+            let errors: Vec<String> = errors.map(ToString::to_string).collect();
+            return Ok((Record::default(), Err(invalid(reason, &errors))));
+        }
+    };
+    let (record, rendered) = answer.read(&partial.environment)?;
+    let revision = Revision::Commit(commit.clone());
+    let loaded = each_loaded(&kept, revision, partial, rendered, &takes_over);
+    if loaded.rendered.is_empty() && !loaded.held.is_empty() {
+        // Every release is stalled.
+        let reasons = loaded.held.values().flat_map(|held| held.reasons.clone());
+        let reasons: BTreeSet<String> = reasons.collect();
+        let reasons: Vec<String> = reasons.into_iter().collect();
+        return Ok((record, Err(invalid("InvalidRepository", &reasons))));
+    }
+    Ok((record, Ok(loaded)))
+}
+
+#[cfg(test)]
+mod tests;

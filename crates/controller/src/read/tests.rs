@@ -1,0 +1,185 @@
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pleach_reconciler::config::ClaimKey;
+use pleach_render::answer::write;
+use serde_json::json;
+
+use super::*;
+use pleach_engine::load::render_all;
+use pleach_testkit::program::script;
+
+const HEADER: &str = "apiVersion: pleach.dev/v1alpha1\nkind";
+
+/// Creates a repository with environment `dev` of one object, and its commit.
+fn repository() -> (tempfile::TempDir, Which) {
+    let folder = tempfile::tempdir().unwrap();
+    let git = |args: &[&str]| {
+        let mut command = Command::new("git");
+        command.arg("-C").arg(folder.path()).args(args);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    git(&["init", "--quiet"]);
+    let environment = "releases:\n- {name: web, bundle: web, namespace: web}";
+    let object = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\ndata: {k: first}\n";
+    for (path, text) in [
+        ("pleach.yaml", format!("{HEADER}: Repository\nid: fleet\n")),
+        (
+            "environments/dev.yaml",
+            format!("{HEADER}: Environment\n{environment}\n"),
+        ),
+        ("manifests/web/bundle.yaml", format!("{HEADER}: Bundle\n")),
+        ("manifests/web/web.yaml.j2", object.to_owned()),
+    ] {
+        let files =
+            pleach_files::Files::from([(path.to_owned(), pleach_files::FileContent::new(text))]);
+        pleach_files::add_files(folder.path(), &files).unwrap();
+    }
+    git(&["add", "."]);
+    let person = ["-c", "user.name=Ann", "-c", "user.email=ann@example.org"];
+    let commit = ["-c", "commit.gpgsign=false", "commit", "--quiet", "-m", "x"];
+    git(&[&person[..], &commit].concat());
+    let place = json!({"folder": folder.path().join(".git"), "prefix": ""});
+    let which = Which {
+        place: serde_json::from_value(place).unwrap(),
+        commit: git(&["rev-parse", "HEAD"]),
+        name: "dev".to_owned(),
+    };
+    (folder, which)
+}
+
+/// Returns the answer of an honest process.
+fn answer(which: &Which) -> String {
+    let tree = which.place.tree(&which.commit).unwrap();
+    let recording = RecordingTree::new(&tree);
+    let environment = resolve(&recording, &which.name).unwrap();
+    let rendered = render_all(&recording, &environment);
+    let mut answer = String::new();
+    let mut print = |lines: &str| {
+        answer.push_str(lines);
+        answer.push('\n');
+    };
+    write(recording.record(), &rendered, &mut print).unwrap();
+    answer
+}
+
+/// Creates the attempt of the environment in a folder.
+fn attempt(folder: &Path) -> Attempt {
+    let key = ClaimKey {
+        environment: "dev".to_owned(),
+        cluster: None,
+    };
+    Attempt::of(folder, "fleet", &key)
+}
+
+/// Loads the environment with this answer of the process. Also returns the number of renders.
+async fn read(which: &Which, answer: &str, known: Option<Inputs>) -> (Read, usize) {
+    let (folder, program) = script("echo >> $0.log; cat $0.answer").unwrap();
+    let beside = |name: &str| -> PathBuf { folder.path().join(name) };
+    let content = pleach_files::FileContent::new(answer.to_owned());
+    pleach_files::write_new(&beside("program.answer"), &content).unwrap();
+    let reading = Reading {
+        slots: RenderSlots::by(program, 1),
+        stop: CancellationToken::new(),
+    };
+    let read = reading
+        .load(which.clone(), known, &attempt(folder.path()))
+        .await;
+    let count = |path: &Path| pleach_files::read(path).map_or(0, |log| log.len());
+    (read, count(&beside("program.log")))
+}
+
+#[tokio::test]
+async fn a_commit_is_rendered_once_and_by_the_bounded_process() {
+    let (_folder, which) = repository();
+    let honest = answer(&which);
+    // Only the answer contains "second".
+    let other = honest.replace("first", "second");
+    let (read_once, renderings) = read(&which, &other, None).await;
+    assert_eq!(renderings, 1);
+    let Read::From(inputs, Ok(loaded)) = read_once else {
+        panic!("{read_once:?}");
+    };
+    let [(_, rendered)] = loaded.rendered.as_slice() else {
+        panic!("{:?}", loaded.names());
+    };
+    assert_eq!(
+        rendered.manifests[0].value()["data"],
+        json!({"k": "second"})
+    );
+    // The files that the process read count as inputs.
+    let tree = which.place.tree(&which.commit).unwrap();
+    assert!(inputs.are_those_of(&tree));
+    let template = "manifests/web/web.yaml.j2";
+    assert!(honest.contains(template) && format!("{inputs:?}").contains(template));
+    let (again, renderings) = read(&which, &other, Some(inputs)).await;
+    assert!(matches!(again, Read::Same), "{again:?}");
+    assert_eq!(renderings, 0);
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_is_held() {
+    let (_folder, which) = repository();
+    let honest = answer(&which);
+    let foreign = honest.replace("part-of\":\"", "part-of\":\"x");
+    for (answer, expected) in [
+        ("", "the answer is not complete"),
+        (foreign.as_str(), "is not labeled as one of its release"),
+    ] {
+        let (read, _) = read(&which, answer, None).await;
+        let Read::Beyond(hold) = read else {
+            panic!("{read:?}");
+        };
+        assert_eq!(hold.reason, "Internal");
+        assert!(hold.message.contains(expected), "{}", hold.message);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_without_memory_holds_its_own_environment_until_there_is_some() {
+    let (_folder, which) = repository();
+    let honest = answer(&which);
+    let (folder, program) = script("cat $0.answer").unwrap();
+    let content = pleach_files::FileContent::new(honest.clone());
+    pleach_files::write_new(&folder.path().join("program.answer"), &content).unwrap();
+    // The limit fits one answer but not two.
+    let limit = honest.len() as u64 * 3 / 2;
+    let reading = Reading {
+        slots: RenderSlots::within(program, limit),
+        stop: CancellationToken::new(),
+    };
+    let attempt = attempt(folder.path());
+    let load = async || reading.load(which.clone(), None, &attempt).await;
+    let render = reading
+        .slots
+        .render(which.place.clone(), &which.commit, "other");
+    let other = render.await.unwrap().charge().unwrap();
+    let loaded = |read: Read| {
+        let Read::From(_, Ok(loaded)) = read else {
+            panic!("{read:?}");
+        };
+        loaded
+    };
+    let held = load().await;
+    let Read::Not(hold) = held else {
+        panic!("{held:?}");
+    };
+    assert_eq!(hold.reason, "MemoryExhausted");
+    drop(other);
+    let first = loaded(load().await);
+    // The next commit of the same environment replaces the first.
+    let next = loaded(load().await);
+    drop(first);
+    // A waiting release retains a part of the environment, which others count.
+    let part = next.alone("web");
+    drop(next);
+    let render = reading
+        .slots
+        .render(which.place.clone(), &which.commit, "other");
+    let answer = render.await.unwrap();
+    assert!(answer.charge().is_none());
+    drop(part);
+    assert!(answer.charge().is_some());
+}

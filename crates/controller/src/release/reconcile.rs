@@ -1,0 +1,547 @@
+//! Reconcile of a release: plan, admit, execute.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use pleach_formats::file::Drift;
+use pleach_model::object::ObjectId;
+use pleach_state::inventory::{Condition, Orders};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Release, VERIFY};
+use crate::{
+    ControllerEvent, ReconcileOutcome,
+    approval::{self, Asked},
+    concurrency::is_silence,
+    drift::Left,
+    history_lookup::Recall,
+    outcome::{
+        Kept, OTHERWISE, ReconcileReport, blocked, drift, is_closed, is_left, is_new,
+        is_of_another_commit, is_reached, policy, refused, reported, suspended, unplanned,
+        was_there, window_closed,
+    },
+    run::{Done, Target, carry_out, code, in_time},
+};
+use pleach_cluster::ResourcePath;
+use pleach_engine::{
+    load::Loaded,
+    planning::{Planned, Planner},
+    sync::{SyncError, affirm, expected_objects, introduce},
+    words,
+};
+
+/// Codes of findings that mean the record belongs to another user or cluster.
+const NOT_OURS: [&str; 3] = ["wrong-cluster", "other-repository", "other-tooling"];
+
+impl Release {
+    /// Reconciles the release: only the changed objects if that is enough, otherwise all. Returns
+    /// `None` at shutdown.
+    pub(super) async fn look(
+        &mut self,
+        wanted: &Arc<Target>,
+        changed: &BTreeSet<ObjectId>,
+        stop: &CancellationToken,
+    ) -> Option<ReconcileReport> {
+        let verify = Instant::now() >= self.verify_at;
+        let none = BTreeSet::new();
+        let subscription = self.subscription.as_ref();
+        // A new runtime object needs a plan of all objects.
+        let is_made = subscription.is_some_and(|one| one.expects_any(changed));
+        let changed = if verify || is_made { &none } else { changed };
+        self.was_reached = !self.is_elsewhere && self.has_reached(wanted);
+        let planning = match self.plan_some(wanted, changed, stop).await? {
+            Ok(None) => self.plan((wanted, wanted), verify, stop).await?,
+            Ok(Some(planned)) => Ok(planned),
+            Err(error) => Err(error),
+        };
+        let planned = match planning {
+            Ok(planned) => planned,
+            Err(error) => return Some(unplanned(&error, self.failures)),
+        };
+        self.watch(&planned);
+        let is_new = is_new(&planned);
+        self.was_reached = !is_new && (self.was_reached || is_reached(&planned));
+        self.is_ours = is_ours(&planned);
+        if self.is_ours && self.health.said_before(planned.observation.degraded()) {
+            self.news.was_degraded();
+        }
+        if verify {
+            self.health.doubt();
+        }
+        let orders = planned.observation.orders();
+        let now = Timestamp::now();
+        let record = planned.observation.observed.installed.as_ref();
+        self.contended = record.map_or_else(Vec::new, |record| record.contended(now));
+        if let Some(suspension) = orders.suspended(now) {
+            return Some(suspended(suspension, now));
+        }
+        let recorded = recorded(wanted, &planned);
+        let is_left = is_left(&planned);
+        let look = Look {
+            verify,
+            is_new,
+            by_change: !changed.is_empty(),
+        };
+        let admitting = Box::pin(self.admit(wanted, planned, &orders, &look, stop));
+        let held = match admitting.await? {
+            Ok(planned) => {
+                let said = wanted.conditions.clone();
+                let done = self.bring_about((wanted, wanted), planned, said, verify);
+                return Some(Box::pin(done).await);
+            }
+            Err(held) => *held,
+        };
+        if !is_left {
+            return Some(held);
+        }
+        // While this waits, drift from the previous state is corrected.
+        Box::pin(self.keep(wanted, held, recorded, verify, stop)).await
+    }
+
+    /// Returns the plan if it can be executed now, or the outcome of waiting.
+    async fn admit(
+        &mut self,
+        wanted: &Target,
+        mut planned: Planned,
+        orders: &Orders,
+        look: &Look,
+        stop: &CancellationToken,
+    ) -> Option<Result<Planned, Box<ReconcileReport>>> {
+        // Maintaining the reconciled state needs neither a window nor an approval.
+        if look.is_new && wanted.is_remembered {
+            let looked =
+                ReconcileReport::new(ReconcileOutcome::Waiting, OTHERWISE).about(OTHERWISE);
+            return Some(Err(Box::new(looked)));
+        }
+        let now = Timestamp::now();
+        let recorded = planned.observation.observed.policies();
+        let sync = policy(&wanted.loaded.environment.sync, recorded);
+        if look.is_new && is_closed(&sync.windows, orders, now) {
+            return Some(Err(Box::new(window_closed(&sync.windows, orders, now))));
+        }
+        if let Some(looked) = refused(wanted, &planned, orders) {
+            return Some(Err(Box::new(looked)));
+        }
+        if look.is_new && sync.needs_approval {
+            planned = match Box::pin(self.approved(wanted, planned, look, stop)).await? {
+                Ok(planned) => planned,
+                Err(looked) => return Some(Err(looked)),
+            };
+        }
+        let blocked = blocked(&planned.plan, orders);
+        Some(blocked.map_or(Ok(planned), |looked| Err(Box::new(looked))))
+    }
+
+    /// Corrects drift from the last applied state while a newer one waits. Deletes nothing, and
+    /// never reverts to an older state.
+    async fn keep(
+        &mut self,
+        newer: &Arc<Target>,
+        mut held: ReconcileReport,
+        recorded: Option<String>,
+        verify: bool,
+        stop: &CancellationToken,
+    ) -> Option<ReconcileReport> {
+        let Some(former) = self.former(newer, &held, recorded) else {
+            return Some(held);
+        };
+        let looked = match self.plan((&former, newer), verify, stop).await? {
+            Ok(planned) => {
+                let (orders, now) = (planned.observation.orders(), Timestamp::now());
+                if let Some(suspension) = orders.suspended(now) {
+                    return Some(suspended(suspension, now));
+                }
+                if !was_there(&planned) {
+                    // The record names the present state.
+                    self.reached = None;
+                    return Some(held);
+                }
+                self.is_ours |= is_ours(&planned);
+                self.was_reached = true;
+                let stopped = refused(&former, &planned, &orders);
+                if let Some(looked) = stopped.or_else(|| blocked(&planned.plan, &orders)) {
+                    looked
+                } else {
+                    let said = held.conditions(&newer.conditions);
+                    let done = self.bring_about((&former, newer), planned, said, verify);
+                    Box::pin(done).await
+                }
+            }
+            // The state is only known from a record.
+            Err(error) if self.reached.is_none() => {
+                let release = &newer.release().0.name;
+                tracing::debug!(%release, error = %words(&error), "what its record names cannot be planned");
+                return Some(held);
+            }
+            Err(error) => unplanned(&error, self.failures),
+        };
+        held.kept = Some(Box::new(Kept {
+            wanted: former,
+            looked,
+        }));
+        Some(held)
+    }
+
+    /// Returns the last applied state, which is retained while a newer one waits.
+    fn former(
+        &mut self,
+        newer: &Arc<Target>,
+        held: &ReconcileReport,
+        recorded: Option<String>,
+    ) -> Option<Arc<Target>> {
+        let loaded = match (&self.reached, recorded) {
+            (Some(reached), _) => {
+                let loaded = &reached.loaded;
+                // Retain only this release: the wait can be long, and releases can be at different
+                // commits.
+                let is_large = loaded.rendered.len() > 1 && !Arc::ptr_eq(loaded, &newer.loaded);
+                if is_large {
+                    Arc::new(loaded.alone(&newer.release().0.name.release))
+                } else {
+                    Arc::clone(loaded)
+                }
+            }
+            (None, Some(commit)) if commit == newer.revision() => Arc::clone(&newer.loaded),
+            (None, Some(commit)) => self.recall(newer, commit)?,
+            (None, None) => return None,
+        };
+        // The same commit would be refused again.
+        let is_same = Arc::ptr_eq(&loaded, &newer.loaded);
+        if is_same
+            && matches!(
+                held.end,
+                ReconcileOutcome::Refused | ReconcileOutcome::Failed
+            )
+        {
+            return None;
+        }
+        let former = Arc::new(newer.kept_at(loaded)?);
+        if self.reached.is_some() {
+            self.reached = Some(Arc::clone(&former));
+        }
+        Some(former)
+    }
+
+    /// Returns the environment at the recorded commit, or starts its lookup. A reconcile does not
+    /// wait for git.
+    fn recall(&mut self, newer: &Target, commit: String) -> Option<Arc<Loaded>> {
+        let known = self.recall.as_ref();
+        if let Some(answered) = known.and_then(|recall| recall.answered(&commit)) {
+            return answered;
+        }
+        let name = &newer.release().0.name.release;
+        self.recall = Some(Recall::of(name, commit, &self.neighbors.questions));
+        None
+    }
+
+    /// Executes an admitted plan, and reports `conditions` meanwhile. The applied state can be
+    /// retained while a newer one waits.
+    async fn bring_about(
+        &mut self,
+        (wanted, newest): (&Arc<Target>, &Arc<Target>),
+        planned: Planned,
+        conditions: Vec<Condition>,
+        verify: bool,
+    ) -> ReconcileReport {
+        if verify {
+            self.verify_at = Instant::now() + VERIFY;
+        }
+        if planned.plan.has_steps() {
+            // Execution can take long; let other releases plan meanwhile.
+            self.room = None;
+            if !wanted.is_kept {
+                // A remainder of the plan needs a new approval.
+                self.asked = None;
+            }
+        }
+        let orders = planned.observation.orders();
+        if let Some(looked) = reported(wanted, &planned, &orders) {
+            if is_of_another_commit(&planned) && !wanted.is_kept {
+                let affirming = Box::pin(affirm(&planned.desired, planned.observation)).await;
+                if let Err(error) = affirming {
+                    return unplanned(&error, self.failures);
+                }
+                self.told = None;
+            }
+            return looked;
+        }
+        // Report now: the stall can be over, and execution can take long.
+        let conditions = self.with_health(conditions);
+        if planned.observation.says(&conditions) {
+            self.told = Some(conditions);
+        } else {
+            self.say(wanted, conditions).await;
+        }
+        let ignored = planned.desired.ignored.clone();
+        let is_whole = planned.observation.observed.focus.is_none() && planned.plan.has_steps();
+        let Done {
+            end,
+            message,
+            is_correction,
+            about,
+            members,
+        } = Box::pin(self.carry_out(wanted, newest, planned)).await;
+        let is_reached = matches!(
+            end,
+            ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged
+        );
+        let left = members
+            .filter(|_| is_reached && self.subscription.is_some())
+            .map(|members| Left::new(Arc::clone(wanted), ignored, members));
+        if end != ReconcileOutcome::Unchanged {
+            // The record can have been recreated.
+            self.told = None;
+        }
+        if end == ReconcileOutcome::Deployed && is_whole {
+            // The run waited for all objects.
+            self.health.is_well();
+        }
+        self.reach(wanted, end);
+        let mut looked = ReconcileReport::new(end, message).about(about);
+        looked.is_correction = is_correction;
+        looked.left = left;
+        if !matches!(
+            end,
+            ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted
+        ) {
+            looked.request = orders.sync;
+        }
+        looked
+    }
+
+    /// Returns the plan if it is approved, or the outcome of waiting for approval.
+    async fn approved(
+        &mut self,
+        wanted: &Target,
+        mut planned: Planned,
+        look: &Look,
+        stop: &CancellationToken,
+    ) -> Option<Result<Planned, Box<ReconcileReport>>> {
+        let failed = |error: SyncError| {
+            let looked = ReconcileReport::new(ReconcileOutcome::Failed, words(&error));
+            Box::new(looked.about(code(error.kind())))
+        };
+        if planned.is_new() && planned.plan.has_steps() {
+            // Create the record first, so that an approval can be written to it.
+            let introducing = Box::pin(introduce(&planned.desired, planned.observation));
+            if let Err(error) = stop.run_until_cancelled(introducing).await? {
+                return Some(Err(failed(error)));
+            }
+            self.told = None;
+            // Shared answers from before do not contain the record.
+            (self.room, self.since) = (None, None);
+            planned = match self.plan((wanted, wanted), look.verify, stop).await? {
+                Ok(planned) => planned,
+                Err(error) => return Some(Err(failed(error))),
+            };
+        }
+        // Forges can answer slowly; let other releases plan meanwhile.
+        self.room = None;
+        let asked = self.asked.as_ref();
+        if asked.is_some_and(|asked| asked.approves(&planned)) {
+            return Some(Ok(planned));
+        }
+        let known = asked.filter(|asked| look.by_change && asked.is_for(&planned));
+        let missing = match known {
+            // Drift must not cause requests to the forge.
+            Some(known) if approval::lacks(&planned).is_some() => Some(known.missing.clone()),
+            _ => {
+                let asking = Box::pin(approval::missing(wanted, &planned));
+                stop.run_until_cancelled(asking).await?
+            }
+        };
+        let Some(missing) = missing else {
+            return Some(Ok(planned));
+        };
+        let looked = missing.looked();
+        self.asked = Some(Asked::of(planned, missing));
+        Some(Err(Box::new(looked)))
+    }
+
+    /// Returns whether the same content was the last to be reconciled.
+    fn has_reached(&self, wanted: &Target) -> bool {
+        self.reached.as_ref().is_some_and(|one| one.is_same(wanted))
+    }
+
+    /// Records the outcome of a run. Notifies dependent releases if it succeeded.
+    fn reach(&mut self, wanted: &Arc<Target>, end: ReconcileOutcome) {
+        if !matches!(
+            end,
+            ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged
+        ) {
+            // Parts can be applied, so reverting to the previous state is no drift correction.
+            self.is_elsewhere |= !self.has_reached(wanted);
+            return;
+        }
+        self.is_elsewhere = false;
+        let before = self.reached.as_ref().map(|one| one.revision());
+        if end == ReconcileOutcome::Deployed || before != Some(wanted.revision()) {
+            let name = wanted.release().0.name.release.clone();
+            // The receiver is gone only at shutdown.
+            drop(self.neighbors.reached.send(name));
+        }
+        if !wanted.is_kept {
+            self.asked = None;
+        }
+        self.reached = Some(Arc::clone(wanted));
+        self.recall = None;
+    }
+
+    /// Updates the watch with the API paths of the kinds, and with the objects that workloads
+    /// create.
+    fn watch(&mut self, planned: &Planned) {
+        if let Some(subscription) = &mut self.subscription {
+            let observed = &planned.observation.observed;
+            let discovery = &observed.discovery;
+            if observed.focus.is_none() {
+                subscription.expect(expected_objects(&planned.desired, discovery));
+            }
+            let manifests = planned.desired.manifests.iter();
+            subscription.watch(
+                manifests.filter_map(|manifest| ResourcePath::of(discovery, &manifest.gvk())),
+            );
+        }
+    }
+
+    /// Plans only changed objects. Returns `None` inside if a full plan is needed.
+    async fn plan_some(
+        &self,
+        wanted: &Target,
+        changed: &BTreeSet<ObjectId>,
+        stop: &CancellationToken,
+    ) -> Option<Result<Option<Planned>, SyncError>> {
+        let corrects = wanted.loaded.environment.sync.drift == Drift::Correct;
+        if changed.is_empty() || !self.has_reached(wanted) || !corrects {
+            return Some(Ok(None));
+        }
+        let (release, rendered) = wanted.release();
+        let started = Instant::now();
+        let planner = wanted.planner(false);
+        let planning = Box::pin(planner.plan_some(release, rendered, changed));
+        let planning = in_time(&release.name, planning);
+        let planned = stop.run_until_cancelled(planning).await?;
+        self.planned(wanted, started, planned.as_ref().err());
+        Some(planned)
+    }
+
+    /// Plans the desired state, with the permit of the newest desired state.
+    async fn plan(
+        &mut self,
+        (wanted, newest): (&Target, &Target),
+        verify: bool,
+        stop: &CancellationToken,
+    ) -> Option<Result<Planned, SyncError>> {
+        let (release, rendered) = wanted.release();
+        let started = Instant::now();
+        let planner = wanted.planner(verify);
+        let planning = async {
+            let sight = match self.room.take() {
+                Some(sight) => sight,
+                None => self.shared.sights.begin(newest, self.since).await,
+            };
+            let sight = match sight {
+                Ok(sight) => sight,
+                Err(error) => return (Err(error.into()), None),
+            };
+            let planner = Planner {
+                cluster: &sight.cluster,
+                ..planner
+            };
+            let planning = Box::pin(planner.plan(release, rendered));
+            let planned = in_time(&release.name, planning).await;
+            sight.heard(planned.as_ref().err().and_then(SyncError::of_cluster));
+            (planned, Some(Ok(sight)))
+        };
+        let (planned, sight) = stop.run_until_cancelled(planning).await?;
+        self.planned(wanted, started, planned.as_ref().err());
+        self.room = sight;
+        Some(planned)
+    }
+
+    fn planned(&self, wanted: &Target, started: Instant, error: Option<&SyncError>) {
+        self.was_planned(wanted);
+        self.shared.listener.tell(ControllerEvent::Planned {
+            release: wanted.release().0.name.clone(),
+            answered: !error
+                .and_then(SyncError::of_cluster)
+                .is_some_and(is_silence),
+            took: started.elapsed(),
+        });
+    }
+
+    /// Executes the plan. Cancels it if a newer state arrives, or if a user request could unblock a
+    /// waiting one.
+    async fn carry_out(
+        &self,
+        wanted: &Arc<Target>,
+        newest: &Arc<Target>,
+        planned: Planned,
+    ) -> Done {
+        let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
+        let newer = CancellationToken::new();
+        // Notifications about a drift correction name the drift.
+        let corrected = self.was_reached.then(|| drift(&planned.plan));
+        let corrected = corrected.filter(|corrected| !corrected.is_empty());
+        let run = async {
+            let run = carry_out(&self.shared, &cluster, planned, newer.clone());
+            let mut done = Box::pin(run).await;
+            if let (ReconcileOutcome::Deployed, Some(corrected)) = (done.end, corrected) {
+                done.is_correction = true;
+                done.message = corrected;
+            }
+            done
+        };
+        let mut coming = self.wanted.clone();
+        let watching = async {
+            loop {
+                tokio::select! {
+                    changed = coming.changed() => {
+                        // A release that left git is not continued either.
+                        let is_there = changed.is_ok();
+                        if !is_there || !newest.may_go_on(&coming.borrow_and_update()) {
+                            return newer.cancel();
+                        }
+                    }
+                    () = self.wake.notified(), if wanted.is_kept => {
+                        // Keep the trigger for the next reconcile.
+                        self.wake.notify_one();
+                        return newer.cancel();
+                    }
+                }
+            }
+        };
+        let mut run = std::pin::pin!(run);
+        tokio::select! {
+            biased;
+            ended = &mut run => return ended,
+            () = watching => {}
+        }
+        run.await
+    }
+}
+
+/// Properties of a reconcile.
+struct Look {
+    /// Whether every object gets a dry run.
+    verify: bool,
+    /// Whether the plan contains new content.
+    is_new: bool,
+    /// Whether only watch events triggered the reconcile.
+    by_change: bool,
+}
+
+/// Returns whether the record belongs to this release on the expected cluster.
+fn is_ours(planned: &Planned) -> bool {
+    let mut refusals = planned.plan.refusals();
+    refusals.all(|finding| !NOT_OURS.contains(&finding.code.as_str()))
+}
+
+/// Returns the recorded commit, if it came from the present branch.
+fn recorded(wanted: &Target, planned: &Planned) -> Option<String> {
+    let record = planned.observation.observed.installed.as_ref()?;
+    let is_of_branch = wanted.source.is_some() && record.source == wanted.source;
+    let installed = record.installed.as_ref().filter(|_| is_of_branch)?;
+    Some(installed.revision.clone())
+}

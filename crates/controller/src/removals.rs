@@ -1,0 +1,388 @@
+//! Uninstalls of releases that left git. They come last, and need consent.
+
+mod report;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use pleach_model::object::ReleaseName;
+use pleach_state::inventory::{ConditionKind, Installed, Orders, ReleaseSummary};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use self::report::Leaving;
+use super::catch_panic::guarded;
+use super::outcome::{ReconcileReport, policy, unplanned, until_open, window_closed};
+use super::read::Which;
+use super::requests::Requests;
+use super::run::{Done, LIMIT, Target, are_same_terms, carry_out, codes, in_time, line};
+use super::{ControllerEvent, ReconcileOutcome, Shared, approval, backoff};
+use pleach_cluster::Class;
+use pleach_engine::{
+    planning::{Candidate, Gone, Planned, candidates, gone, readable},
+    sync::state::{self, Search},
+    words,
+};
+use pleach_git::mirror::Reader;
+
+/// Present state of an environment.
+#[derive(Debug, Clone)]
+pub(super) struct Last {
+    /// Its first release, for settings that all releases share.
+    pub(super) wanted: Arc<Target>,
+    /// Reader of its files.
+    pub(super) reader: Reader,
+    /// The newest commit. Older ones can be missing from the mirror.
+    pub(super) commit: String,
+}
+
+/// Task that uninstalls releases of an environment.
+pub(super) struct Ends {
+    wanted: watch::Receiver<Last>,
+    /// Triggered by user requests on a release that left git, for example an approval or a resume.
+    asked: Arc<Notify>,
+    /// The user requests.
+    requests: Requests,
+    shared: Shared,
+    /// Last reported state of releases that left git.
+    leaving: BTreeMap<ReleaseName, Leaving>,
+}
+
+/// Outcome of a round of uninstalls.
+struct Ended {
+    /// Whether every uninstall that is allowed has succeeded.
+    done: bool,
+    /// A release with a sync request that is still open.
+    open: Option<String>,
+}
+
+impl Ends {
+    pub(super) fn new(
+        wanted: watch::Receiver<Last>,
+        asked: Arc<Notify>,
+        requests: Requests,
+        shared: Shared,
+    ) -> Self {
+        Self {
+            wanted,
+            asked,
+            requests,
+            shared,
+            leaving: BTreeMap::new(),
+        }
+    }
+
+    /// Runs until shutdown, or until the environment is no longer synced.
+    pub(super) async fn run(mut self) {
+        let mut failures = 0;
+        loop {
+            let answered = self.requests.answered();
+            let last = self.wanted.borrow_and_update().clone();
+            let wanted = Arc::clone(&last.wanted);
+            let stop = self.shared.stop.clone();
+            let Ended { done, open } = Box::pin(self.end_all(last, answered, &stop)).await;
+            failures = if done { 0 } else { failures + 1 };
+            let sync = &wanted.loaded.environment.sync;
+            let pause = if done {
+                let interval = backoff::interval(sync.interval.try_into().unwrap_or(LIMIT));
+                // Wake up when the windows open, for uninstalls that wait for them.
+                let closed = until_open(&sync.windows, Timestamp::now());
+                closed.map_or(interval, |closed| closed.min(interval))
+            } else {
+                backoff::after(failures)
+            };
+            let answering = async {
+                match &open {
+                    Some(release) => self.requests.answer_to(release).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = self.wanted.changed() => if changed.is_err() {
+                    return;
+                },
+                () = self.asked.notified() => {}
+                () = answering => {}
+                () = sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Uninstalls releases as far as allowed, and withdraws requests on releases that stay.
+    async fn end_all(&mut self, last: Last, answered: u64, stop: &CancellationToken) -> Ended {
+        let mut ended = Ended {
+            done: true,
+            open: None,
+        };
+        let Last {
+            wanted,
+            reader,
+            commit,
+        } = last;
+        let environment = &wanted.loaded.environment;
+        let search = Search::In(environment.store.clone());
+        let listing = state::releases(&wanted.cluster, &search);
+        let releases = match stop.run_until_cancelled(listing).await {
+            None => return ended,
+            Some(Ok(records)) => records.releases,
+            // Without permission to list releases, removed ones stay unnoticed.
+            Some(Err(error)) if error.class() == Some(&Class::Forbidden) => return ended,
+            Some(Err(error)) => {
+                tracing::debug!(environment = %environment.name, error = %words(&error), "releases cannot be listed");
+                ended.done = false;
+                return ended;
+            }
+        };
+        let mut leaving = candidates(&wanted.loaded, true, readable(releases.clone()));
+        // Releases of other environments belong to other branches.
+        leaving.retain(|(name, ..)| name.environment == environment.name);
+        let names: BTreeSet<ReleaseName> = leaving.iter().map(|(name, ..)| name.clone()).collect();
+        self.leaving.retain(|name, _| names.contains(name));
+        let now = Timestamp::now();
+        // Outside of the windows, only uninstall releases with a window override.
+        let windows = |record: &Installed| policy(&environment.sync, &record.memory).windows;
+        let (may_go, wait): (Vec<_>, Vec<_>) =
+            leaving.into_iter().partition(|(name, _, record)| {
+                windows(record).are_open(now) || is_at_any_time(&releases, name)
+            });
+        leaving = may_go;
+        if !wait.is_empty() {
+            for (name, store, record) in &wait {
+                let closed = window_closed(&windows(record), &Orders::default(), now);
+                let former = (name, store, version(record));
+                let telling = Box::pin(self.tell(&wanted, former, &closed));
+                if stop.run_until_cancelled(telling).await.is_none() {
+                    return ended;
+                }
+            }
+        }
+        if leaving.is_empty() {
+            return ended;
+        }
+        let Some(leaving) = self.gone(&wanted, (reader, commit), leaving).await else {
+            ended.done = false;
+            return ended;
+        };
+        for one in leaving {
+            if self.wanted.has_changed().unwrap_or(true) || stop.is_cancelled() {
+                break;
+            }
+            let Some(there) = releases.iter().find(|there| there.name == *one.name()) else {
+                continue;
+            };
+            if there.orders.suspended(Timestamp::now()).is_some() {
+                continue;
+            }
+            // A release that is handed over waits until its successors are ready.
+            if !is_taken_over(&wanted, &one, &releases) {
+                ended.done = false;
+                continue;
+            }
+            let Some(looked) = Box::pin(self.end(&wanted, &one, stop)).await else {
+                break;
+            };
+            let former = there.record.as_ref().map(version).unwrap_or_default();
+            let former = (one.name(), &there.store, former);
+            let telling = Box::pin(self.tell(&wanted, former, &looked));
+            if stop.run_until_cancelled(telling).await.is_none() {
+                break;
+            }
+            let end = looked.end;
+            ended.done &= end != ReconcileOutcome::Failed;
+            let is_looked_at = !matches!(
+                end,
+                ReconcileOutcome::Removed
+                    | ReconcileOutcome::Unapproved
+                    | ReconcileOutcome::Interrupted
+                    | ReconcileOutcome::Superseded
+            );
+            if is_looked_at && self.holds_on(&wanted, there, answered).await {
+                ended.open = Some(there.name.release.clone());
+            }
+        }
+        ended
+    }
+
+    /// Decides about releases that left git, by the files at a commit. Returns `None` if the files
+    /// cannot be read now, or at shutdown.
+    async fn gone(
+        &self,
+        wanted: &Target,
+        (reader, commit): (Reader, String),
+        leaving: Vec<Candidate>,
+    ) -> Option<Vec<Gone>> {
+        let loaded = Arc::clone(&wanted.loaded);
+        let reading = self.shared.reading.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let place = reader.place();
+            let tree = place.tree(&commit).ok()?;
+            // The files are untrusted: a push can declare successors for any release.
+            let read = |environment: &str| {
+                reading.other(&Which {
+                    place: place.clone(),
+                    commit: commit.clone(),
+                    name: environment.to_owned(),
+                })
+            };
+            Some(gone(&loaded, &tree, leaving, &read))
+        });
+        let read = self.shared.stop.run_until_cancelled(reading).await?;
+        read.ok().flatten()
+    }
+
+    /// Returns whether a sync request stays open because its fetch is not done. Withdraws it
+    /// otherwise.
+    async fn holds_on(&self, wanted: &Target, release: &ReleaseSummary, answered: u64) -> bool {
+        let Some(request) = &release.orders.sync else {
+            return false;
+        };
+        let name = &release.name;
+        if self.requests.is_open(&name.release, request, answered) {
+            return true;
+        }
+        let cluster = wanted.planner(false).cluster_for(name);
+        let done = |orders: &mut Orders| {
+            if orders.sync.as_ref() == Some(request) {
+                orders.sync = None;
+            }
+        };
+        if let Err(error) = state::order(&cluster, name, &release.store, done).await {
+            tracing::debug!(release = %name, error = %words(&error), "a request could not be taken back");
+        }
+        false
+    }
+
+    /// Uninstalls one release, as far as allowed. Returns `None` at shutdown.
+    async fn end(
+        &self,
+        wanted: &Target,
+        gone: &Gone,
+        stop: &CancellationToken,
+    ) -> Option<ReconcileReport> {
+        let started = Instant::now();
+        self.shared
+            .listener
+            .tell(ControllerEvent::ReconcileStarted {
+                release: gone.name().clone(),
+            });
+        let looked = match guarded(Box::pin(self.take_away(wanted, gone, stop))).await {
+            Ok(looked) => looked?,
+            Err(looked) => looked,
+        };
+        self.shared
+            .listener
+            .tell(ControllerEvent::ReconcileFinished {
+                release: gone.name().clone(),
+                cluster: wanted.grant.cluster.as_ref().map(|id| id.0.clone()),
+                revision: wanted.revision(),
+                end: looked.end,
+                message: looked.message.clone(),
+                is_correction: false,
+                about: looked.about.clone(),
+                kept: None,
+                took: started.elapsed(),
+            });
+        Some(looked)
+    }
+
+    async fn take_away(
+        &self,
+        wanted: &Target,
+        gone: &Gone,
+        stop: &CancellationToken,
+    ) -> Option<ReconcileReport> {
+        let plans = wanted.planner(false);
+        let making = in_time(gone.name(), Box::pin(plans.plan_end(gone)));
+        let planned = stop.run_until_cancelled(making).await?;
+        Some(match planned {
+            Err(error) => unplanned(&error, 1),
+            Ok(planned) => {
+                let refusals = wanted.refusals(&planned);
+                let recorded = planned.observation.observed.policies();
+                let sync = policy(&wanted.loaded.environment.sync, recorded);
+                let needs_approval = sync.needs_approval;
+                let lacks = if needs_approval && refusals.is_empty() {
+                    let asking = Box::pin(approval::missing(wanted, &planned));
+                    stop.run_until_cancelled(asking).await?
+                } else {
+                    None
+                };
+                if let Some(missing) = lacks {
+                    missing.looked()
+                } else if refusals.is_empty() {
+                    let done = Box::pin(self.carry_out(wanted, gone, planned)).await;
+                    ReconcileReport::new(done.end, done.message).about(done.about)
+                } else {
+                    let looked = ReconcileReport::new(ReconcileOutcome::Refused, line(&refusals));
+                    let looked = looked.about(codes(&refusals));
+                    looked.saying(ConditionKind::Stalled, "Refused")
+                }
+            }
+        })
+    }
+
+    /// Executes the plan. Cancels it if git contains the release again, the consent is withdrawn,
+    /// or the environment is no longer synced.
+    async fn carry_out(&self, wanted: &Target, gone: &Gone, planned: Planned) -> Done {
+        let cluster = wanted.planner(false).cluster_for(gone.name());
+        let newer = CancellationToken::new();
+        let run = carry_out(&self.shared, &cluster, planned, newer.clone());
+        let mut coming = self.wanted.clone();
+        let watching = async {
+            loop {
+                let Ok(()) = coming.changed().await else {
+                    return newer.cancel();
+                };
+                let last = coming.borrow_and_update().clone();
+                if !is_meant_alike(wanted, &last.wanted, gone.name()) {
+                    return newer.cancel();
+                }
+            }
+        };
+        let mut run = std::pin::pin!(run);
+        tokio::select! {
+            biased;
+            ended = &mut run => return ended,
+            () = watching => {}
+        }
+        run.await
+    }
+}
+
+/// Returns the last installed version.
+fn version(record: &Installed) -> &str {
+    let installed = record.installed.as_ref();
+    installed.map_or("", |installed| installed.version.as_str())
+}
+
+/// Returns whether the uninstall is unaffected by a new commit: the release is still absent, and
+/// consent and other terms are the same.
+fn is_meant_alike(before: &Target, now: &Target, name: &ReleaseName) -> bool {
+    let environments = (&before.loaded.environment, &now.loaded.environment);
+    !now.loaded.has(name) && are_same_terms(environments.0, environments.1, &name.release)
+}
+
+/// Returns whether a user requested a sync of the release outside of the windows.
+fn is_at_any_time(releases: &[ReleaseSummary], name: &ReleaseName) -> bool {
+    let mut named = releases.iter().filter(|release| release.name == *name);
+    named.any(|release| {
+        let request = release.orders.sync.as_ref();
+        request.is_some_and(|request| request.override_window)
+    })
+}
+
+/// Returns whether all successors of a release are ready at the desired commit.
+fn is_taken_over(wanted: &Target, gone: &Gone, releases: &[ReleaseSummary]) -> bool {
+    gone.heirs().all(|heir| {
+        releases.iter().any(|release| {
+            release.name == *heir
+                && release.record.as_ref().is_ok_and(|record| {
+                    let installed = record.installed.as_ref();
+                    record.ready && installed.is_some_and(|one| one.revision == wanted.revision())
+                })
+        })
+    })
+}

@@ -1,0 +1,330 @@
+//! Live replicas, derived from their Leases.
+//!
+//! Clocks of different machines are never compared. By the rule of client-go, a replica counts as
+//! gone if its Lease is unchanged for its duration, judged at the last received event. Our own
+//! renewals are events too, so a replica without a working watch concludes nothing. Nor does a
+//! replica that processes events late: pending writes arrive in order, and only time spent
+//! receiving counts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pleach_model::object::Digest;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{PREFIX, PUSHED, TERMS};
+use pleach_cluster::Followed;
+
+/// A longer gap between events does not count as silence of other replicas, because our own
+/// renewals arrive more often.
+const DEAF: Duration = TERMS.renew.saturating_mul(2);
+
+/// State of one replica.
+#[derive(Debug)]
+struct Seen {
+    /// Holder of the Lease.
+    holder: String,
+    renewed: String,
+    /// Receiving time at the last change of the Lease.
+    changed: Duration,
+    duration: Duration,
+    /// Number of pushes it received, by repository.
+    pushed: BTreeMap<String, u64>,
+}
+
+/// State of all replicas.
+#[derive(Debug)]
+pub(super) struct View {
+    own: String,
+    seen: BTreeMap<String, Seen>,
+    /// Time of the last event.
+    heard: Instant,
+    /// Total receiving time until then.
+    listened: Duration,
+}
+
+/// Content of one event.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct News {
+    /// Repositories with new pushes.
+    pub(super) pushed: Vec<String>,
+    /// Holders that are gone for long.
+    pub(super) departed: Vec<String>,
+}
+
+impl View {
+    /// Creates an empty view. `own` is the name of our own Lease.
+    pub(super) fn new(own: &str, now: Instant) -> Self {
+        Self {
+            own: own.to_owned(),
+            seen: BTreeMap::new(),
+            heard: now,
+            listened: Duration::ZERO,
+        }
+    }
+
+    /// Processes an event.
+    pub(super) fn take(&mut self, followed: Followed, now: Instant) -> News {
+        let mut news = News::default();
+        let before = self.listened;
+        let silence = now.saturating_duration_since(self.heard);
+        self.listened += silence.min(DEAF);
+        self.heard = now;
+        match followed {
+            Followed::Listed(leases) => {
+                let mut left: BTreeMap<String, Seen> = std::mem::take(&mut self.seen);
+                for lease in &leases {
+                    if let Some(name) = name(lease) {
+                        if let Some(seen) = left.remove(name) {
+                            self.seen.insert(name.to_owned(), seen);
+                        }
+                        self.read(name, lease, &mut news);
+                    }
+                }
+            }
+            Followed::Applied(lease) => {
+                if let Some(name) = name(&lease) {
+                    self.read(name, &lease, &mut news);
+                }
+            }
+            // A draining replica deletes its Lease last. But another client could have deleted it,
+            // so the work of that replica does not count as finished.
+            Followed::Deleted(lease) => {
+                if let Some(name) = name(&lease) {
+                    self.seen.remove(name);
+                }
+            }
+        }
+        for (name, seen) in &self.seen {
+            let was_there = seen.is_there(before);
+            if *name != self.own && was_there && !seen.is_there(self.listened) {
+                news.departed.push(seen.holder.clone());
+            }
+        }
+        news
+    }
+
+    fn read(&mut self, name: &str, lease: &Value, news: &mut News) {
+        let spec = &lease["spec"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (holder, renewed) = (text(&spec["holderIdentity"]), text(&spec["renewTime"]));
+        let duration = Duration::from_secs(spec["leaseDurationSeconds"].as_u64().unwrap_or(0));
+        let said = lease["metadata"]["annotations"][PUSHED].as_str();
+        let pushed: BTreeMap<String, u64> = said
+            .and_then(|said| serde_json::from_str(said).ok())
+            .unwrap_or_default();
+        let known = self.seen.get(name);
+        if name != self.own {
+            let before = known.map(|known| &known.pushed);
+            let is_news = |(repository, count): &(&String, &u64)| {
+                before.and_then(|before| before.get(*repository)) != Some(*count)
+            };
+            let news_of = pushed.iter().filter(is_news);
+            news.pushed.extend(news_of.map(|(name, _)| name.clone()));
+        }
+        let changed = known
+            .filter(|known| known.renewed == renewed && known.holder == holder)
+            .map_or(self.listened, |known| known.changed);
+        let seen = Seen {
+            holder,
+            renewed,
+            changed,
+            duration,
+            pushed,
+        };
+        self.seen.insert(name.to_owned(), seen);
+    }
+
+    /// Returns the names of the live replicas. `None` while our own Lease is missing, because then
+    /// nothing is known.
+    pub(super) fn there(&self) -> Option<Vec<String>> {
+        let there = self
+            .seen
+            .iter()
+            .filter(|(_, seen)| seen.is_there(self.listened));
+        let there: Vec<String> = there.map(|(name, _)| name.clone()).collect();
+        there.contains(&self.own).then_some(there)
+    }
+
+    /// Returns the Leases of replicas that are long gone, for deletion.
+    pub(super) fn stale(&self) -> Vec<String> {
+        // By then, every replica has noticed that itself.
+        let is_stale = |seen: &Seen| {
+            self.listened.saturating_sub(seen.changed) > seen.duration.saturating_mul(3) / 2
+        };
+        let stale = self.seen.iter().filter(|(_, seen)| is_stale(seen));
+        stale.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+impl Seen {
+    fn is_there(&self, listened: Duration) -> bool {
+        listened.saturating_sub(self.changed) < self.duration
+    }
+}
+
+fn name(lease: &Value) -> Option<&str> {
+    let name = lease["metadata"]["name"].as_str()?;
+    name.starts_with(PREFIX).then_some(name)
+}
+
+/// Returns the leader of `what`. All replicas compute the same one, and few leaders change when a
+/// replica comes or goes (rendezvous hashing).
+pub(super) fn leader<'a>(replicas: &'a [String], what: &str) -> Option<&'a String> {
+    replicas
+        .iter()
+        .max_by_key(|replica| Digest::of(format!("{replica}\n{what}").as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::time::advance;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn lease(name: &str, renewed: u64) -> Value {
+        json!({
+            "metadata": {"name": format!("{PREFIX}{name}")},
+            "spec": {"holderIdentity": format!("{name}@pod"), "leaseDurationSeconds": 9,
+                "renewTime": renewed.to_string()},
+        })
+    }
+
+    fn there(view: &View) -> String {
+        let there = view.there().map(|there| there.join(" "));
+        there.unwrap_or_default().replace(PREFIX, "")
+    }
+
+    fn heard(view: &mut View, followed: Followed) -> News {
+        view.take(followed, Instant::now())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_renew_is_gone_and_what_it_held_is_free() {
+        let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
+        assert_eq!(view.there(), None);
+        heard(
+            &mut view,
+            Followed::Listed(vec![lease("b", 0), json!({"metadata": {"name": "x"}})]),
+        );
+        assert_eq!(view.there(), None, "without our own we know nothing");
+        heard(&mut view, Followed::Applied(lease("a", 0)));
+        assert_eq!(there(&view), "a b");
+        for second in 1..9 {
+            advance(SECOND).await;
+            let news = heard(&mut view, Followed::Applied(lease("a", second)));
+            assert_eq!(news, News::default());
+        }
+        assert_eq!(there(&view), "a b");
+        advance(SECOND).await;
+        let news = heard(&mut view, Followed::Applied(lease("a", 9)));
+        assert_eq!(news.departed, ["b@pod"]);
+        assert_eq!(there(&view), "a");
+        assert_eq!(view.stale(), [""; 0]);
+        for second in [13, 17, 21] {
+            advance(SECOND * 4).await;
+            let news = heard(&mut view, Followed::Applied(lease("a", second)));
+            assert_eq!(news.departed, [""; 0], "it is told once");
+        }
+        assert_eq!(view.stale(), [format!("{PREFIX}b")]);
+        // The replica was only slow.
+        heard(&mut view, Followed::Applied(lease("b", 29)));
+        assert_eq!(there(&view), "a b");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_hears_nothing_concludes_nothing() {
+        let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
+        let both = || Followed::Listed(vec![lease("a", 0), lease("b", 0)]);
+        heard(&mut view, both());
+        advance(SECOND * 60).await;
+        assert_eq!(there(&view), "a b");
+        let news = heard(
+            &mut view,
+            Followed::Listed(vec![lease("a", 1), lease("b", 1)]),
+        );
+        assert_eq!(news, News::default());
+        assert_eq!(there(&view), "a b");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_listens_late_takes_nobody_for_gone_who_is_still_to_be_heard() {
+        let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
+        heard(
+            &mut view,
+            Followed::Listed(vec![lease("a", 0), lease("b", 0)]),
+        );
+        advance(SECOND * 2).await;
+        heard(&mut view, Followed::Applied(lease("a", 1)));
+        // This replica was busy for longer than a Lease duration. Pending writes then arrive in
+        // order, ours first.
+        advance(SECOND * 20).await;
+        for renewed in 2..12 {
+            for name in ["a", "b"] {
+                let news = heard(&mut view, Followed::Applied(lease(name, renewed)));
+                assert_eq!(news, News::default(), "{name} {renewed}");
+                assert_eq!(there(&view), "a b");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_took_its_lease_away_is_followed_at_once() {
+        let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
+        heard(
+            &mut view,
+            Followed::Listed(vec![lease("a", 0), lease("b", 0)]),
+        );
+        let news = heard(&mut view, Followed::Deleted(lease("b", 0)));
+        assert_eq!((there(&view).as_str(), news), ("a", News::default()));
+        // A list can be the first event without it.
+        heard(&mut view, Followed::Applied(lease("c", 0)));
+        heard(&mut view, Followed::Listed(vec![lease("a", 1)]));
+        assert_eq!(there(&view), "a");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pushes_that_others_were_told_of_are_heard_once() {
+        let mut view = View::new(&format!("{PREFIX}a"), Instant::now());
+        let pushed = |name, said: &str| {
+            let mut lease = lease(name, 0);
+            lease["metadata"]["annotations"][PUSHED] = json!(said);
+            Followed::Applied(lease)
+        };
+        let told = heard(&mut view, pushed("b", r#"{"fleet":1,"other":2}"#));
+        assert_eq!(told.pushed, ["fleet", "other"]);
+        let told = heard(&mut view, pushed("b", r#"{"fleet":2,"other":2}"#));
+        assert_eq!(told.pushed, ["fleet"]);
+        for (name, said) in [
+            ("b", r#"{"fleet":2,"other":2}"#),
+            ("b", "[]"),
+            ("a", r#"{"fleet":9}"#),
+        ] {
+            assert_eq!(heard(&mut view, pushed(name, said)).pushed, [""; 0]);
+        }
+    }
+
+    #[test]
+    fn environments_are_spread_and_only_those_of_who_leaves_move() {
+        let names = |names: &str| -> Vec<String> { names.split(' ').map(str::to_owned).collect() };
+        let key = |number: usize| format!("team-{number}\n");
+        let (three, two) = (names("a b c"), names("a c"));
+        let mut led: BTreeMap<&str, usize> = BTreeMap::new();
+        for number in 0..300 {
+            let before = leader(&three, &key(number)).unwrap();
+            *led.entry(before).or_default() += 1;
+            if before != "b" {
+                assert_eq!(leader(&two, &key(number)), Some(before));
+            }
+        }
+        assert!(
+            led.values().all(|count| (70..130).contains(count)),
+            "{led:?}"
+        );
+        assert_eq!(leader(&[], &key(0)), None);
+    }
+}

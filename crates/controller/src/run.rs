@@ -1,0 +1,475 @@
+//! Desired state of a release, and a run that applies it.
+
+mod same;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleach_config::ResolvedRelease;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::ReleaseName;
+use pleach_planner::observe::ClusterId;
+use pleach_planner::plan::Plan;
+use pleach_planner::text_diff;
+use pleach_render::Rendered;
+use pleach_state::inventory::{Condition, Inventory, Source, Store};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+pub(super) use self::same::are_same_terms;
+use super::drift::Members;
+use super::read::Hold;
+use super::{ACTIONS, ControllerEvent, ReconcileOutcome, Shared, SourcePolicy};
+use pleach_cluster::{Cluster, Keys};
+use pleach_engine::{
+    load::Loaded,
+    planning::{Options, Planned, Planner, Predecessors},
+    stop::{Cause, Stop},
+    sync::{
+        self, Run, SyncError,
+        report::{FailureKind, SyncResult},
+    },
+    words,
+};
+
+/// Time limit for observing and planning a release.
+pub(super) const LIMIT: Duration = Duration::from_mins(15);
+
+/// Desired state of a release, with its cluster.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    /// The environment at a commit.
+    pub(super) loaded: Arc<Loaded>,
+    /// Index of the release in it.
+    pub(super) index: usize,
+    /// The cluster of the release.
+    pub(super) cluster: Cluster,
+    /// The expected cluster id.
+    pub(super) cluster_id: Option<ClusterId>,
+    /// The members of all releases on the cluster, if watched.
+    pub(super) members: Option<Members>,
+    /// The source policy.
+    pub(super) grant: Arc<SourcePolicy>,
+    /// The branch of the commit.
+    pub(super) source: Option<Source>,
+    /// Conditions of the environment.
+    pub(super) conditions: Vec<Condition>,
+    /// Reason why the release is stalled.
+    pub(super) hold: Option<Hold>,
+    /// Whether only this release is stalled. Nothing is pruned then.
+    pub(super) is_held: bool,
+    /// Whether the commit is only known from records. Drift is not corrected then.
+    pub(super) is_remembered: bool,
+    /// Whether this is the last applied state, while a newer one waits. Nothing is pruned then.
+    pub(super) is_kept: bool,
+}
+
+impl Target {
+    /// Returns whether nothing changed, so that the task need not be triggered.
+    pub(super) fn is_identical(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.loaded, &other.loaded)
+            && Arc::ptr_eq(&self.grant, &other.grant)
+            // A changed kubeconfig makes a new client.
+            && self.cluster.is_same(&other.cluster)
+            && (self.index, &self.cluster_id, &self.conditions, &self.hold)
+                == (other.index, &other.cluster_id, &other.conditions, &other.hold)
+    }
+
+    /// Returns the release at an earlier commit, or `None` if it did not exist there.
+    pub(super) fn kept_at(&self, loaded: Arc<Loaded>) -> Option<Self> {
+        let name = &self.release().0.name;
+        let mut releases = loaded.rendered.iter();
+        let index = releases.position(|(release, _)| release.name == *name)?;
+        Some(Self {
+            loaded,
+            index,
+            is_remembered: false,
+            is_kept: true,
+            // Restrictions and connection stay the present ones.
+            ..self.clone()
+        })
+    }
+
+    /// Returns the planner.
+    pub(super) fn planner(&self, verify: bool) -> Planner<'_> {
+        Planner {
+            loaded: &self.loaded,
+            cluster: &self.cluster,
+            cluster_id: self.cluster_id.as_ref(),
+            source: self.source.as_ref(),
+            allow: self.grant.allow.as_ref(),
+            options: Options {
+                verify,
+                wait: true,
+                prune: !self.is_kept && !self.is_held,
+                review: true,
+                predecessors: Predecessors::AtRevision,
+            },
+        }
+    }
+
+    /// Returns the release and its rendered objects.
+    pub(super) fn release(&self) -> &(ResolvedRelease, Rendered) {
+        &self.loaded.rendered[self.index]
+    }
+
+    /// Returns the commit.
+    pub(super) fn revision(&self) -> String {
+        self.loaded.revision.to_string()
+    }
+
+    /// Returns whether release and permissions are the same in both. A run need not be stopped for
+    /// a commit that only changes other releases.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let Self {
+            loaded,
+            index,
+            // A run continues with its connection.
+            cluster: _,
+            cluster_id,
+            members: _,
+            // Constant for the life of the controller.
+            grant: _,
+            source,
+            // Reported separately from a run.
+            conditions: _,
+            hold: _,
+            // Not part of the desired content; see `may_go_on`.
+            is_held: _,
+            is_remembered: _,
+            is_kept: _,
+        } = self;
+        (cluster_id, source) == (&other.cluster_id, &other.source)
+            && same::is_same((loaded, *index), (&other.loaded, other.index))
+    }
+
+    /// Returns whether a run can continue when a newer state is desired.
+    pub(super) fn may_go_on(&self, newer: &Self) -> bool {
+        // Objects of a stalled release are never pruned.
+        self.is_held == newer.is_held && self.is_same(newer)
+    }
+
+    /// Returns the reasons against executing a plan.
+    pub(super) fn refusals(&self, planned: &Planned) -> Vec<Finding> {
+        let mut refusals: Vec<Finding> = planned.plan.refusals().cloned().collect();
+        if let Some(allow) = &self.grant.allow {
+            refusals.extend(allow.check(&planned.plan));
+            refusals.extend(allow.refuse_store(&planned.desired.store));
+        }
+        refusals.extend(self.grant.reserved.check(&planned.plan));
+        // A local run has the permissions of its user, who owns that state.
+        if self.grant.cluster.is_some() {
+            refusals.extend(refuse_key(&planned.desired.store, self.cluster.keys()));
+        }
+        if self.cluster_id.is_none() && planned.is_new() {
+            let id = &planned.observation.observed.cluster;
+            refusals.push(
+                Finding::error(
+                    Kind::Policy,
+                    "cluster-not-named",
+                    "nothing says which cluster is meant, and nothing is installed there yet",
+                )
+                .hint(format!(
+                    "name it in the environment file, or with `--cluster-id {id}`"
+                )),
+            );
+        }
+        refusals
+    }
+}
+
+/// Refuses to sync a release if tenants can read the key of its state, because they could forge the
+/// state.
+fn refuse_key(store: &Store, keys: &Keys) -> Option<Finding> {
+    let namespace = match (store, keys) {
+        (Store::ConfigMap { namespace }, Keys::Beside) => namespace,
+        (Store::Release, _) | (Store::ConfigMap { .. }, Keys::In(_) | Keys::Unread) => return None,
+    };
+    let message = format!(
+        "state is kept in namespace {namespace} (`state` in the environment file), and the controller has no namespace of its own for the key of that state"
+    );
+    let hint = "start the controller with `--key-namespace NAMESPACE`, which tenants have no access to; if the release was applied without it, run `pleach recover ENV --key-namespace NAMESPACE` once";
+    Some(Finding::error(Kind::Policy, "key-beside-state", message).hint(hint))
+}
+
+/// Formats findings in one line, with the first available hint.
+pub(super) fn line(findings: &[Finding]) -> String {
+    let texts: Vec<String> = findings.iter().take(5).map(ToString::to_string).collect();
+    let more = findings.len().saturating_sub(texts.len());
+    let more = if more > 0 {
+        format!("; and {more} more")
+    } else {
+        String::new()
+    };
+    let text = texts.join("; ") + &more;
+    let hint = findings.iter().find_map(|finding| finding.hint.as_deref());
+    let Some(hint) = hint else { return text };
+    let hint: Vec<&str> = hint.split_whitespace().collect();
+    format!("{text}; hint: {}", hint.join(" "))
+}
+
+/// Formats findings for the public: object and code of each.
+pub(super) fn codes(findings: &[Finding]) -> String {
+    let one = |finding: &Finding| match &finding.object {
+        Some(object) => format!("{object}: {}", finding.code),
+        None => finding.code.clone(),
+    };
+    let codes: Vec<String> = findings.iter().take(5).map(one).collect();
+    codes.join("; ")
+}
+
+/// Returns the public code of an error.
+pub(super) fn code(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Repository => "repository",
+        Kind::Cluster => "cluster",
+        Kind::Conflict => "conflict",
+        Kind::Policy => "policy",
+    }
+}
+
+/// Returns the public code of a failed step.
+fn code_of_step(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::Cluster => "cluster",
+        FailureKind::Conflict => "conflict",
+        FailureKind::Policy => "policy",
+        FailureKind::NotReady => "not-ready",
+        FailureKind::Refused => "refused",
+        FailureKind::Other => "failed",
+    }
+}
+
+/// Plans a release within the time limit. Beyond it, only this release fails.
+pub(super) async fn in_time<T>(
+    release: &ReleaseName,
+    planning: impl Future<Output = Result<T, SyncError>>,
+) -> Result<T, SyncError> {
+    let planned = timeout(LIMIT, planning).await;
+    planned.unwrap_or_else(|_| {
+        Err(SyncError::TooLong {
+            release: release.to_string(),
+            limit: LIMIT,
+        })
+    })
+}
+
+/// Executes a plan. `newer` stops it at its next safe point.
+pub(super) async fn carry_out(
+    shared: &Shared,
+    cluster: &Cluster,
+    planned: Planned,
+    newer: CancellationToken,
+) -> Done {
+    let Planned {
+        mut desired,
+        observation,
+        plan,
+    } = planned;
+    let events = shared.listener.of_run(desired.name.clone());
+    let stop = Stop::on(Cause::Interrupted, shared.stop.clone()).or_on(Cause::Superseded, newer);
+    let run = Run {
+        cluster,
+        claim: &shared.claim,
+        events: &events,
+        stop: &stop,
+    };
+    if plan.has_steps() {
+        shared.listener.tell(ControllerEvent::Applying {
+            release: plan.release.clone(),
+            revision: desired.revision.clone(),
+            changes: text_diff::summary(plan.changes.iter().map(|change| change.action)),
+        });
+    }
+    let running = sync::carry_out(&run, &mut desired, observation, &plan);
+    let started = Instant::now();
+    let result = Box::pin(running).await;
+    let took = started.elapsed();
+    let members = result
+        .as_ref()
+        .ok()
+        .and_then(|result| result.members.clone());
+    let Verdict {
+        end,
+        message,
+        about,
+    } = judge(&plan, result);
+    if plan.has_steps() {
+        let is_done = matches!(end, ReconcileOutcome::Deployed | ReconcileOutcome::Removed);
+        let objects = ACTIONS.map(|action| (action, plan.count(action)));
+        shared.listener.tell(ControllerEvent::PlanExecuted {
+            release: plan.release.clone(),
+            objects: objects.into_iter().filter(|_| is_done).collect(),
+            took,
+        });
+    }
+    Done {
+        end,
+        message,
+        is_correction: false,
+        about,
+        members,
+    }
+}
+
+/// Outcome of a run.
+pub(super) struct Done {
+    pub(super) end: ReconcileOutcome,
+    /// The reason in one line, if any.
+    pub(super) message: String,
+    /// Whether it only corrected drift.
+    pub(super) is_correction: bool,
+    /// Message for the public: codes and objects.
+    pub(super) about: String,
+    /// The members after the run.
+    pub(super) members: Option<Arc<Inventory>>,
+}
+
+/// Outcome of a run with its messages.
+struct Verdict {
+    end: ReconcileOutcome,
+    message: String,
+    about: String,
+}
+
+impl Verdict {
+    /// Creates a verdict with a message that is safe for the public.
+    fn new(end: ReconcileOutcome, message: &str) -> Self {
+        Self {
+            end,
+            message: message.to_owned(),
+            about: message.to_owned(),
+        }
+    }
+
+    fn failed(message: String, about: String) -> Self {
+        Self {
+            end: ReconcileOutcome::Failed,
+            message,
+            about,
+        }
+    }
+}
+
+fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> Verdict {
+    let result = match result {
+        Ok(result) => result,
+        Err(error) => return Verdict::failed(words(&error), code(error.kind()).to_owned()),
+    };
+    let failure = || {
+        let first = result.failures(plan).next();
+        // Omit hints: they address users of the CLI, and the controller retries anyway.
+        let first = first.map(|(object, failure)| {
+            let code = code_of_step(failure.kind);
+            let message = format!("{object}: {}", failure.message);
+            Verdict::failed(message, format!("{object}: {code}"))
+        });
+        let unrecorded = result.unrecorded.as_deref();
+        let unrecorded = unrecorded.map(|error| {
+            let about = code(error.kind()).to_owned();
+            Verdict::failed(words(error), about)
+        });
+        let blocked = plan.findings.iter().find(|finding| finding.is_error());
+        let blocked = blocked.map(|finding| {
+            let finding = std::slice::from_ref(finding);
+            Verdict::failed(line(finding), codes(finding))
+        });
+        first
+            .or(unrecorded)
+            .or(blocked)
+            .unwrap_or_else(|| Verdict::new(ReconcileOutcome::Failed, ""))
+    };
+    let done = || text_diff::summary_of_done(plan.changes.iter().map(|change| change.action));
+    match result.ending {
+        "deployed" => Verdict::new(ReconcileOutcome::Deployed, &done()),
+        "unchanged" => Verdict::new(ReconcileOutcome::Unchanged, ""),
+        "uninstalled" => Verdict::new(ReconcileOutcome::Removed, &done()),
+        "removed" => Verdict::new(
+            ReconcileOutcome::Waiting,
+            "git has it no more, and its end waits for consent",
+        ),
+        "superseded" => Verdict::new(ReconcileOutcome::Superseded, ""),
+        "interrupted" => Verdict::new(ReconcileOutcome::Interrupted, ""),
+        _ => failure(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pleach_model::object::ObjectId;
+
+    use super::*;
+    use crate::outcome::unplanned;
+    use pleach_cluster::{Connection, KeyHome, OwnCluster};
+
+    #[test]
+    fn state_of_tenants_is_not_synced_with_a_key_beside_it() {
+        let own = OwnCluster::new(Connection::new("test"));
+        let home = Keys::In(KeyHome::new(own, "pleach".to_owned()));
+        let tenant = Store::ConfigMap {
+            namespace: "team-a".to_owned(),
+        };
+        for (store, keys, is_refused) in [
+            (&tenant, &Keys::Beside, true),
+            (&tenant, &home, false),
+            (&Store::Release, &Keys::Beside, false),
+        ] {
+            let refused = refuse_key(store, keys);
+            assert_eq!(refused.is_some(), is_refused, "{store:?} {keys:?}");
+            let hint = refused.and_then(|finding| finding.hint);
+            let names_flag = hint.is_some_and(|hint| hint.contains("--key-namespace"));
+            assert_eq!(names_flag, is_refused, "{store:?} {keys:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_plan_that_does_not_end_fails_its_release_at_the_limit() {
+        let name = ReleaseName {
+            environment: "prod".to_owned(),
+            release: "web".to_owned(),
+        };
+        let started = Instant::now();
+        let planning = std::future::pending::<Result<(), SyncError>>();
+        let error = in_time(&name, planning).await.unwrap_err();
+        assert_eq!(started.elapsed().as_secs(), LIMIT.as_secs());
+        let SyncError::TooLong { release, limit } = &error else {
+            panic!("{error:?}");
+        };
+        assert_eq!((release, *limit), (&name.to_string(), LIMIT));
+        for failures in [0, 1] {
+            let looked = unplanned(&error, failures);
+            assert_eq!(looked.end, ReconcileOutcome::Failed);
+            // Reported from the second failure on.
+            assert_eq!(looked.condition.is_some(), failures > 0);
+        }
+        // A plan within the limit is unaffected.
+        assert_eq!(in_time(&name, async { Ok(1) }).await.unwrap(), 1);
+    }
+
+    #[test]
+    fn the_public_is_told_codes_and_objects() {
+        let object = ObjectId::new("apps", "Deployment", Some("web"), "api");
+        let refused = Finding::error(Kind::Cluster, "refused", "10.0.0.7 says no");
+        let named = refused.clone().on(object);
+        assert_eq!(
+            codes(&[named, refused]),
+            "Deployment.apps/web/api: refused; refused"
+        );
+    }
+
+    #[test]
+    fn what_is_refused_is_told_with_the_next_step() {
+        let refused = |code: &str| Finding::error(Kind::Policy, code, format!("{code} is not"));
+        assert_eq!(line(&[refused("a"), refused("b")]), "a is not; b is not");
+        let hinted = [
+            refused("a").hint("write:\n  rollback: yes"),
+            refused("b").hint("or else"),
+        ];
+        assert_eq!(
+            line(&hinted),
+            "a is not; b is not; hint: write: rollback: yes"
+        );
+        let many: Vec<Finding> = (0..7).map(|_| refused("a").hint("stop")).collect();
+        assert!(line(&many).ends_with("; and 2 more; hint: stop"));
+    }
+}

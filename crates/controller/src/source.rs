@@ -1,0 +1,141 @@
+//! Task of one repository: fetches after a push, and at an interval.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pleach_reconciler::config::Branches;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::backoff::{self, Paces, Triggered};
+use super::known_environments::{Recall, Recalled};
+use super::{ControllerEvent, Fetching, Repository, Shared};
+use pleach_engine::words;
+use pleach_git::{
+    GitError,
+    mirror::{Fetched, Limits, Mirror},
+};
+
+/// Longest interval between fetches.
+const LONGEST: Duration = Duration::from_mins(1);
+/// State of a repository.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SourceState {
+    /// Branches at the last successful fetch.
+    pub(super) fetched: Option<Arc<Fetched>>,
+    /// Error if it is unreachable now.
+    pub(super) trouble: Option<String>,
+    /// Recorded environments, looked up before the first successful fetch.
+    pub(super) recalled: Vec<Recalled>,
+    /// Whether a fetch was tried.
+    pub(super) was_tried: bool,
+    /// Sequence number of the last fetch request before the latest fetch, which succeeded or
+    /// failed.
+    pub(super) answered: u64,
+}
+
+/// Fetches until shutdown. Publishes the state and notifies the receiver.
+pub(super) async fn follow(
+    repository: Repository,
+    (wake, paces): (Arc<Notify>, Paces),
+    (sender, changed): (watch::Sender<SourceState>, Arc<Notify>),
+    shared: Shared,
+) {
+    let mut mirror = None;
+    let mut recall = Recall::new(&repository);
+    let mut failures = 0;
+    let mut triggered = Triggered::new(wake);
+    loop {
+        let (started, questions) = (Instant::now(), paces.questions());
+        triggered.is_answered();
+        let fetching = fetch(&repository, &mut mirror, &shared.fetching);
+        let Some(fetched) = shared.stop.run_until_cancelled(fetching).await else {
+            return;
+        };
+        match fetched {
+            Ok(fetched) => {
+                failures = 0;
+                shared.listener.tell(ControllerEvent::Fetched {
+                    repository: repository.name.clone(),
+                    branches: fetched.heads.len(),
+                    took: started.elapsed(),
+                });
+                sender.send_replace(SourceState {
+                    fetched: Some(Arc::new(fetched)),
+                    trouble: None,
+                    recalled: Vec::new(),
+                    was_tried: true,
+                    answered: questions,
+                });
+            }
+            Err(message) => {
+                failures += 1;
+                shared.listener.tell(ControllerEvent::SourceUnreachable {
+                    repository: repository.name.clone(),
+                    message: message.clone(),
+                });
+                sender.send_modify(|state| {
+                    // Publish only repeated failures: the first is retried at once, and each
+                    // publication makes every release report.
+                    if failures > 1 || state.fetched.is_none() {
+                        state.trouble = Some(message);
+                    }
+                    state.was_tried = true;
+                    state.answered = questions;
+                });
+                if sender.borrow().fetched.is_none() && recall.is_open() {
+                    // Publish the error now, because the lookup can be slow.
+                    changed.notify_one();
+                    let looking = recall.look(&repository);
+                    let Some(recalled) = shared.stop.run_until_cancelled(looking).await else {
+                        return;
+                    };
+                    sender.send_modify(|state| state.recalled.extend(recalled));
+                }
+            }
+        }
+        changed.notify_one();
+        let asked = Instant::now();
+        let took = asked.saturating_duration_since(started);
+        loop {
+            let pause = if failures > 0 {
+                backoff::after(failures)
+            } else {
+                backoff::interval(paces.shortest().unwrap_or(LONGEST).min(LONGEST))
+            };
+            tokio::select! {
+                () = triggered.is_due((started, took)) => break,
+                () = paces.asked() => break,
+                () = sleep_until(asked + pause) => break,
+                // A newly loaded environment can have a shorter interval.
+                () = paces.changed() => {}
+                () = shared.stop.cancelled() => return,
+            }
+        }
+    }
+}
+
+/// Fetches once. Connections of the mirror have deadlines.
+async fn fetch(
+    repository: &Repository,
+    mirror: &mut Option<Mirror>,
+    fetching: &Fetching,
+) -> Result<Fetched, String> {
+    let taken = mirror.take();
+    let remote = repository.remote.clone();
+    let limits = Limits::of(fetching.budget.clone());
+    let branches: Vec<Branches> = repository
+        .grants
+        .iter()
+        .map(|grant| grant.branches.clone())
+        .collect();
+    let calling = fetching.fetcher.run(move |carrier| {
+        let mut taken = taken.unwrap_or_else(|| Mirror::within(remote, limits));
+        let is_wanted = |branch: &str| branches.iter().any(|one| one.environment(branch).is_some());
+        let fetched: Result<Fetched, GitError> = taken.fetch_by(carrier, is_wanted);
+        (taken, fetched)
+    });
+    let (back, fetched) = calling.await.map_err(|error| words(&error))?;
+    *mirror = Some(back);
+    fetched.map_err(|error| words(&error))
+}

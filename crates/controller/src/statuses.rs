@@ -1,0 +1,446 @@
+//! Commit statuses on forges: one per environment, posted once per change. For an environment on
+//! several clusters, it is the worst status of them.
+//!
+//! This module consumes controller events and retains the newest status of each environment. Failed
+//! posts are retried, unless a newer status replaces them. One replica leads an environment on all
+//! of its clusters, and only that one posts. The state of an environment is dropped when this
+//! replica stops leading it, or no branch contains it any more.
+
+mod report;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use pleach_reconciler::config::ClaimKey;
+use tokio::sync::watch;
+
+use super::{Claimed, ControllerEvent, ReconcileOutcome};
+use pleach_forge::{Forge, State, Status};
+
+/// Statuses of the environments of all repositories.
+#[derive(Debug)]
+pub struct Statuses {
+    /// By repository name.
+    teller: BTreeMap<String, watch::Sender<Wanted>>,
+    environments: BTreeMap<ClaimKey, Environment>,
+    /// Environments that this replica syncs.
+    claimed: BTreeSet<ClaimKey>,
+    /// Repositories whose commit statuses quote errors of clusters.
+    quoting: BTreeSet<String>,
+    /// Number of claims that ended so far.
+    ended: u64,
+    /// Number of commits received so far.
+    taken_up: u64,
+}
+
+/// Statuses to post: the newest commit with its status, by context.
+type Wanted = BTreeMap<String, Said>;
+
+/// A commit status to post.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Said {
+    commit: String,
+    status: Status,
+    /// The previous commit with its final status.
+    former: Option<(String, Status)>,
+    /// Number of claims that had ended before. Other replicas can have posted in between.
+    since: u64,
+}
+
+/// An environment at its newest commit.
+#[derive(Debug)]
+struct Environment {
+    repository: String,
+    commit: String,
+    /// Sequence number of this commit, in order of arrival.
+    taken_up: u64,
+    /// The commit at which it was loaded. Later ones did not change it.
+    read_at: String,
+    /// Outcome per release; `None` before its reconcile.
+    releases: BTreeMap<String, Option<(ReconcileOutcome, String)>>,
+    /// Problems with the uninstall of releases that the commit lacks.
+    leaving: BTreeMap<String, (ReconcileOutcome, String)>,
+    /// Reason why it cannot be synced to this commit.
+    held: Option<String>,
+    /// Releases that cannot be synced to this commit, with the reason.
+    held_releases: BTreeMap<String, String>,
+}
+
+/// Tasks that post statuses, one per forge.
+#[derive(Debug)]
+pub struct Tellers(Vec<(Arc<Forge>, watch::Receiver<Wanted>)>);
+
+impl Statuses {
+    /// Creates statuses for repositories with a forge, by name. Those of `quoting` repositories
+    /// quote errors of servers.
+    pub fn new(forges: BTreeMap<String, Arc<Forge>>, quoting: BTreeSet<String>) -> (Self, Tellers) {
+        let mut tellers = Vec::new();
+        let mut teller = BTreeMap::new();
+        for (repository, forge) in forges {
+            let (sender, receiver) = watch::channel(Wanted::new());
+            tellers.push((forge, receiver));
+            teller.insert(repository, sender);
+        }
+        let statuses = Self {
+            teller,
+            environments: BTreeMap::new(),
+            claimed: BTreeSet::new(),
+            quoting,
+            ended: 0,
+            taken_up: 0,
+        };
+        (statuses, Tellers(tellers))
+    }
+
+    /// Processes an event.
+    pub fn hear(&mut self, event: &ControllerEvent) {
+        match event {
+            ControllerEvent::Claimed {
+                environment,
+                cluster,
+                by,
+            } => {
+                let key = key(environment, cluster.as_ref());
+                if *by == Claimed::Ours {
+                    self.claimed.insert(key);
+                } else {
+                    self.claimed.remove(&key);
+                    self.end(&key, *by);
+                }
+            }
+            ControllerEvent::EnvironmentLoaded {
+                repository,
+                environment,
+                cluster,
+                revision,
+                releases,
+                held,
+                ..
+            } => {
+                let looked = |name: &String| {
+                    let reason = held.get(name)?;
+                    Some((ReconcileOutcome::Refused, reason.clone()))
+                };
+                let releases = releases.iter().map(|name| (name.clone(), looked(name)));
+                let mut now = self.taken_up(repository, revision, releases.collect(), None);
+                now.held_releases.clone_from(held);
+                self.follow(&key(environment, cluster.as_ref()), now);
+            }
+            ControllerEvent::EnvironmentStalled {
+                repository,
+                environment,
+                cluster,
+                revision: Some(revision),
+                message,
+                ..
+            } => {
+                let held = Some(message.clone());
+                let now = self.taken_up(repository, revision, BTreeMap::new(), held);
+                self.follow(&key(environment, cluster.as_ref()), now);
+            }
+            ControllerEvent::EnvironmentUnchanged {
+                environment,
+                cluster,
+                revision,
+                ..
+            } => {
+                let key = key(environment, cluster.as_ref());
+                if let Some(known) = self.environments.get_mut(&key) {
+                    self.taken_up += 1;
+                    known.taken_up = self.taken_up;
+                    known.commit.clone_from(revision);
+                    self.tell(&key);
+                }
+            }
+            ControllerEvent::ReconcileFinished {
+                release,
+                cluster,
+                revision,
+                end,
+                message,
+                about,
+                ..
+            } => {
+                let key = key(&release.environment, cluster.as_ref());
+                let Some(known) = self.environments.get_mut(&key) else {
+                    return;
+                };
+                if known.read_at != *revision {
+                    return;
+                }
+                if matches!(
+                    end,
+                    ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted
+                ) {
+                    return;
+                }
+                let quotes = self.quoting.contains(&known.repository);
+                let now = (*end, if quotes { message } else { about }.clone());
+                if let Some(looked) = known.releases.get_mut(&release.release) {
+                    *looked = Some(now);
+                } else if matches!(
+                    end,
+                    ReconcileOutcome::Failed
+                        | ReconcileOutcome::Refused
+                        | ReconcileOutcome::Unapproved
+                ) {
+                    known.leaving.insert(release.release.clone(), now);
+                } else if known.leaving.remove(&release.release).is_none() {
+                    // The release stayed or was uninstalled, as expected.
+                    return;
+                }
+                self.tell(&key);
+            }
+            _ => {}
+        }
+    }
+
+    /// Creates the state of an environment at a newly received commit.
+    fn taken_up(
+        &mut self,
+        repository: &str,
+        commit: &str,
+        releases: BTreeMap<String, Option<(ReconcileOutcome, String)>>,
+        held: Option<String>,
+    ) -> Environment {
+        self.taken_up += 1;
+        Environment {
+            repository: repository.to_owned(),
+            commit: commit.to_owned(),
+            taken_up: self.taken_up,
+            read_at: commit.to_owned(),
+            releases,
+            leaving: BTreeMap::new(),
+            held,
+            held_releases: BTreeMap::new(),
+        }
+    }
+
+    fn follow(&mut self, key: &ClaimKey, now: Environment) {
+        if !self.claimed.contains(key) {
+            // Loaded before the claim ended.
+            return;
+        }
+        if let Some(known) = self.environments.get_mut(key)
+            && known.is_same(&now)
+        {
+            // Loaded again by a replica that leads it again.
+            known.read_at = now.read_at;
+            return;
+        }
+        self.environments.insert(key.clone(), now);
+        self.tell(key);
+    }
+
+    /// Forgets an environment on a cluster. Its other clusters decide about the commit from now on.
+    /// A pending status becomes final if no further reports are expected.
+    fn end(&mut self, key: &ClaimKey, by: Claimed) {
+        let Some(ended) = self.environments.remove(key) else {
+            return;
+        };
+        self.ended += 1;
+        let mut others = self.environments.iter();
+        let other = others.find(|(other, environment)| {
+            other.environment == key.environment && environment.repository == ended.repository
+        });
+        if let Some((other, _)) = other {
+            self.tell(other);
+            return;
+        }
+        let Some(teller) = self.teller.get(&ended.repository) else {
+            return;
+        };
+        let context = context(&key.environment);
+        teller.send_if_modified(|wanted| {
+            let pending = wanted
+                .get_mut(&context)
+                .filter(|said| said.status.state == State::Pending);
+            match pending {
+                Some(said) if by == Claimed::Nobody => {
+                    said.status.state = State::Error;
+                    "no branch holds the environment any more, or several do"
+                        .clone_into(&mut said.status.description);
+                }
+                _ => drop(wanted.remove(&context)),
+            }
+            true
+        });
+    }
+
+    /// Publishes the status of an environment if it changed.
+    fn tell(&self, key: &ClaimKey) {
+        let Some(known) = self.environments.get(key) else {
+            return;
+        };
+        let Some(teller) = self.teller.get(&known.repository) else {
+            return;
+        };
+        let is_it = |(one, other): &(&ClaimKey, &Environment)| {
+            one.environment == key.environment && other.repository == known.repository
+        };
+        let everywhere: Vec<&Environment> = self
+            .environments
+            .iter()
+            .filter(is_it)
+            .map(|(_, environment)| environment)
+            .collect();
+        let newest = everywhere.iter().max_by_key(|one| one.taken_up);
+        let commit = newest.map_or(&known.commit, |newest| &newest.commit);
+        let status = status(&key.environment, commit, &everywhere);
+        teller.send_if_modified(|wanted| {
+            let former = match wanted.remove(&status.context) {
+                Some(said) if said.commit == *commit => {
+                    if is_same(&said.status, &status) {
+                        wanted.insert(said.status.context.clone(), said);
+                        return false;
+                    }
+                    said.former
+                }
+                Some(said) => {
+                    let end = match said.status.state {
+                        State::Pending => superseded(&status.context, commit),
+                        _ => said.status,
+                    };
+                    Some((said.commit, end))
+                }
+                None => None,
+            };
+            let said = Said {
+                commit: commit.clone(),
+                status: status.clone(),
+                former,
+                since: self.ended,
+            };
+            wanted.insert(status.context.clone(), said);
+            true
+        });
+    }
+}
+
+fn key(environment: &str, cluster: Option<&String>) -> ClaimKey {
+    ClaimKey {
+        environment: environment.to_owned(),
+        cluster: cluster.cloned(),
+    }
+}
+
+/// Returns the status of a commit of an environment, over its clusters.
+fn status(environment: &str, commit: &str, everywhere: &[&Environment]) -> Status {
+    let judged = everywhere.iter().map(|one| {
+        if one.commit == commit {
+            one.judge()
+        } else {
+            let message = "it is not yet followed on all clusters".to_owned();
+            (State::Pending, message)
+        }
+    });
+    let worst = judged.min_by_key(|(state, _)| match state {
+        State::Failure | State::Error => 0,
+        State::Pending => 1,
+        State::Success => 2,
+    });
+    let (state, description) = worst.unwrap_or((State::Pending, String::new()));
+    Status {
+        context: context(environment),
+        state,
+        description,
+    }
+}
+
+/// Returns the status context of an environment.
+fn context(environment: &str) -> String {
+    format!("pleach/{environment}")
+}
+
+/// Combines the outcome of a release with its message.
+fn told(what: &str, message: &str) -> String {
+    if message.is_empty() {
+        what.to_owned()
+    } else {
+        format!("{what}: {message}")
+    }
+}
+
+/// Returns the final status of a commit that was superseded.
+fn superseded(context: &str, by: &str) -> Status {
+    let short = by.get(..7).unwrap_or(by);
+    Status {
+        context: context.to_owned(),
+        state: State::Error,
+        description: format!("superseded by {short} before it was there"),
+    }
+}
+
+/// Returns whether a status need not be posted again. Mere progress is no change.
+fn is_same(a: &Status, b: &Status) -> bool {
+    a.state == b.state && (a.state != State::Failure || a.description == b.description)
+}
+
+impl Environment {
+    /// Returns whether both are the same commit with the same stalled releases.
+    fn is_same(&self, other: &Self) -> bool {
+        let is_of_it = self.commit == other.commit && self.repository == other.repository;
+        let is_held_alike = self.held == other.held && self.held_releases == other.held_releases;
+        is_of_it && is_held_alike && self.releases.keys().eq(other.releases.keys())
+    }
+
+    fn judge(&self) -> (State, String) {
+        if let Some(held) = &self.held {
+            return (State::Failure, held.clone());
+        }
+        let looked = || {
+            self.releases
+                .iter()
+                .filter_map(|(name, looked)| Some((name, looked.as_ref()?)))
+                .chain(&self.leaving)
+        };
+        let bad: Vec<_> = looked()
+            .filter(|(_, (end, _))| {
+                matches!(end, ReconcileOutcome::Failed | ReconcileOutcome::Refused)
+            })
+            .collect();
+        if let [(name, (end, message)), more @ ..] = bad.as_slice() {
+            let others = match more.len() {
+                0 => String::new(),
+                more => format!(" (and {more} more)"),
+            };
+            let word = end.word();
+            return (
+                State::Failure,
+                told(&format!("{name} {word}{others}"), message),
+            );
+        }
+        let all = self.releases.len();
+        let there = looked()
+            .filter(|(_, (end, _))| {
+                matches!(
+                    end,
+                    ReconcileOutcome::Unchanged
+                        | ReconcileOutcome::Deployed
+                        | ReconcileOutcome::Removed
+                        | ReconcileOutcome::Drifted
+                )
+            })
+            .count();
+        if there == all && self.leaving.is_empty() {
+            let plural = if all == 1 { "release" } else { "releases" };
+            return (State::Success, format!("{all} {plural} as git says"));
+        }
+        let held = looked().find(|(_, (end, _))| {
+            matches!(
+                end,
+                ReconcileOutcome::Suspended
+                    | ReconcileOutcome::Waiting
+                    | ReconcileOutcome::Unapproved
+            )
+        });
+        let description = match held {
+            Some((name, (end, message))) => told(&format!("{name} {}", end.word()), message),
+            None => format!("{there} of {all} releases as git says"),
+        };
+        (State::Pending, description)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,373 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::{
+    Fetching, Listener, SourcePolicy, concurrency::Sights, drift::Watches,
+    known_environments::Recalled, read::Reading, self_update::Last, source,
+};
+use pleach_cluster::Connection;
+use pleach_engine::{
+    bounded_render::RenderSlots, fetching::Fetcher, lease::Peers, sync::Claim as LeaseClaim,
+};
+use pleach_formats::sync::Minimum;
+use pleach_git::{
+    budget::Budget,
+    mirror::Mirror,
+    remote::{Auth, Remote},
+};
+use pleach_reconciler::config::{Branches, Reserved};
+use pleach_state::inventory::Source;
+
+/// Creates the shared resources, and the receiver of events.
+fn shared() -> (Shared, mpsc::Receiver<ControllerEvent>) {
+    let (listener, heard) = Listener::new();
+    let heard = heard.events;
+    let (watches, _) = Watches::new(false);
+    let shared = Shared {
+        listener: listener.clone(),
+        claim: LeaseClaim {
+            who: "test".to_owned(),
+            patience: Duration::ZERO,
+            peers: Peers::default(),
+            local: None,
+        },
+        watches,
+        last: Last::of(None),
+        sights: Sights::new(listener.clone()),
+        histories: Arc::new(tokio::sync::Semaphore::new(1)),
+        reading: Reading {
+            slots: RenderSlots::by(PathBuf::from("/bin/true"), 1),
+            stop: CancellationToken::new(),
+        },
+        fetching: Fetching {
+            fetcher: Fetcher::by("/bin/true".into()),
+            budget: Budget::of(1 << 30),
+        },
+        // No crash is recorded.
+        folder: "/nonexistent".into(),
+        stop: CancellationToken::new(),
+    };
+    (shared, heard)
+}
+
+/// Builds a repository of these environments that was not reached yet.
+fn repository(environments: &[&str]) -> Repository {
+    let grant = |name: &&str| {
+        Arc::new(SourcePolicy {
+            url: "/srv/fleet".to_owned(),
+            branches: Branches::One {
+                environment: (*name).to_owned(),
+                branch: format!("env/{name}"),
+            },
+            cluster: None,
+            fallback: None,
+            connection: Connection::new("pleach/0.0.0"),
+            allow: None,
+            minimum: Minimum::default(),
+            reserved: Reserved::default(),
+            forge: None,
+        })
+    };
+    Repository {
+        name: "fleet".to_owned(),
+        remote: Remote {
+            url: "/srv/fleet".to_owned(),
+            auth: Auth::Anonymous,
+            keys: None,
+        },
+        grants: environments.iter().map(grant).collect(),
+        previews: None,
+    }
+}
+
+/// Builds a repository whose branches env/* contain environments.
+fn of_a_pattern(name: &str) -> Repository {
+    let mut fleet = repository(&["web"]);
+    name.clone_into(&mut fleet.name);
+    let grant = Arc::get_mut(&mut fleet.grants[0]).unwrap();
+    grant.branches = Branches::pattern("env/*").unwrap();
+    fleet
+}
+
+/// Builds the leadership of replica `a` among these replicas.
+fn among(replicas: &[&str]) -> Standing {
+    Standing::Among {
+        own: "a".to_owned(),
+        replicas: replicas.iter().map(|name| (*name).to_owned()).collect(),
+    }
+}
+
+/// Returns the reported leadership changes.
+fn led(heard: &mut mpsc::Receiver<ControllerEvent>) -> Vec<(String, bool)> {
+    let mut led = Vec::new();
+    while let Ok(event) = heard.try_recv() {
+        if let ControllerEvent::LeadershipChanged { environment, leads } = event {
+            led.push((environment, leads));
+        }
+    }
+    led
+}
+
+fn told(of: &[(&str, bool)]) -> Vec<(String, bool)> {
+    let of = of.iter();
+    of.map(|(environment, leads)| ((*environment).to_owned(), *leads))
+        .collect()
+}
+
+#[tokio::test]
+async fn who_takes_no_part_drops_its_work_and_claims_nothing_more() {
+    let repositories = [repository(&["api", "web"])];
+    let (shared, mut heard) = shared();
+    let mut tasks = JoinSet::new();
+    let mut supervisor = Supervisor::new(&repositories, vec![Paces::default()], shared);
+    let states = [SourceState::default()];
+    let playing = async {
+        supervisor.assign(&states, &among(&["a"]), &mut tasks);
+        assert_eq!(tasks.len(), 2);
+        assert_eq!(led(&mut heard), told(&[("api", true), ("web", true)]));
+        tokio::task::yield_now().await;
+
+        supervisor.assign(&states, &Standing::Out, &mut tasks);
+        for _ in 0..2 {
+            // Other replicas could have taken over, so tasks are aborted at once.
+            let ended = tasks.join_next().await.unwrap();
+            assert!(ended.is_err_and(|error| error.is_cancelled()));
+        }
+        assert_eq!(led(&mut heard), told(&[("api", false), ("web", false)]));
+
+        supervisor.assign(&states, &Standing::Out, &mut tasks);
+        assert!(tasks.is_empty() && supervisor.environments.is_empty());
+        // Other replicas exist, and this one has not joined yet.
+        supervisor.assign(&states, &among(&["b"]), &mut tasks);
+        assert!(tasks.is_empty());
+        assert_eq!(led(&mut heard), told(&[]));
+
+        supervisor.assign(&states, &among(&["a"]), &mut tasks);
+        assert_eq!(tasks.len(), 2);
+    };
+    LocalSet::new().run_until(playing).await;
+}
+
+#[tokio::test]
+async fn an_environment_that_another_repository_holds_is_begun_anew() {
+    let repositories = [of_a_pattern("a"), of_a_pattern("b")];
+    let (shared, mut heard) = shared();
+    let mut tasks = JoinSet::new();
+    let paces = vec![Paces::default(), Paces::default()];
+    let mut supervisor = Supervisor::new(&repositories, paces, shared);
+    let web = Recalled {
+        grant: 0,
+        environment: "web".to_owned(),
+        branch: "env/web".to_owned(),
+    };
+    let known = SourceState {
+        recalled: vec![web],
+        ..SourceState::default()
+    };
+    let before = [known.clone(), SourceState::default()];
+    let after = [SourceState::default(), known];
+    let playing = async {
+        supervisor.assign(&before, &Standing::Alone, &mut tasks);
+        supervisor.assign(&before, &Standing::Alone, &mut tasks);
+        assert_eq!(led(&mut heard), told(&[("web", true)]));
+        tokio::task::yield_now().await;
+        // The previous task continues to its safe point first.
+        supervisor.assign(&after, &Standing::Alone, &mut tasks);
+        assert_eq!(led(&mut heard), told(&[("web", false)]));
+        assert!(tasks.join_next().await.unwrap().is_ok());
+        supervisor.assign(&after, &Standing::Alone, &mut tasks);
+        assert_eq!(led(&mut heard), told(&[("web", true)]));
+        let led = supervisor.environments.values().next().unwrap();
+        assert_eq!(led.repository, 1);
+    };
+    LocalSet::new().run_until(playing).await;
+}
+
+#[tokio::test]
+async fn an_environment_whose_branch_is_gone_takes_no_task() {
+    let repositories = [of_a_pattern("a")];
+    let (shared, mut heard) = shared();
+    let mut tasks = JoinSet::new();
+    let mut supervisor = Supervisor::new(&repositories, vec![Paces::default()], shared);
+    let web = Recalled {
+        grant: 0,
+        environment: "web".to_owned(),
+        branch: "env/web".to_owned(),
+    };
+    let there = [SourceState {
+        recalled: vec![web],
+        ..SourceState::default()
+    }];
+    let gone = [SourceState::default()];
+    let playing = async {
+        supervisor.assign(&there, &among(&["a"]), &mut tasks);
+        assert_eq!(led(&mut heard), told(&[("web", true)]));
+        supervisor.assign(&gone, &among(&["a"]), &mut tasks);
+        let web = supervisor.environments.values().next().unwrap();
+        assert!(web.assigned.borrow().is_over);
+        // The task ends like this after its report.
+        web.task.abort();
+        assert!(tasks.join_next().await.unwrap().is_err());
+        supervisor.assign(&gone, &among(&["a"]), &mut tasks);
+        assert!(tasks.is_empty() && supervisor.environments.is_empty());
+        // This replica still leads it.
+        supervisor.assign(&there, &among(&["a"]), &mut tasks);
+        assert_eq!(tasks.len(), 1);
+        assert_eq!(led(&mut heard), told(&[]));
+        tasks.abort_all();
+        while tasks.join_next().await.is_some() {}
+        supervisor.assign(&gone, &among(&["a"]), &mut tasks);
+        supervisor.assign(&gone, &among(&["b"]), &mut tasks);
+        assert_eq!(led(&mut heard), told(&[("web", false)]));
+    };
+    LocalSet::new().run_until(playing).await;
+}
+
+#[tokio::test]
+async fn who_asks_what_git_has_hears_of_a_fetch_that_began_afterwards() {
+    let fleet = repository(&["web"]);
+    let (shared, _heard) = shared();
+    let mut tasks = JoinSet::new();
+    let paces = Paces::default();
+    let repositories = [fleet.clone()];
+    let mut supervisor = Supervisor::new(&repositories, vec![paces.clone()], shared.clone());
+    let (sender, mut states) = watch::channel(SourceState::default());
+    assert_eq!(paces.ask(), 1);
+    let fetching = source::follow(
+        fleet,
+        (Arc::default(), paces.clone()),
+        (sender, Arc::default()),
+        shared.clone(),
+    );
+    let playing = async {
+        // The address is unreachable, which also answers the request.
+        for question in [1, 2] {
+            let answered = |state: &SourceState| state.answered >= question;
+            let mut state = states.wait_for(answered).await.unwrap().clone();
+            assert_eq!(state.answered, question);
+            // Skip the report to the cluster.
+            state.trouble = None;
+            supervisor.assign(&[state], &Standing::Alone, &mut tasks);
+            let led = supervisor.environments.values().next().unwrap();
+            assert_eq!(led.assigned.borrow().answered, question);
+            paces.ask();
+        }
+        shared.stop.cancel();
+    };
+    let both = async { tokio::join!(fetching, playing) };
+    let local = LocalSet::new();
+    let ended = tokio::time::timeout(Duration::from_mins(1), local.run_until(both));
+    Box::pin(ended).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_another_replica_leads_comes_to_its_safe_point_before_it_is_begun_anew() {
+    let repositories = [repository(&["web"])];
+    let (shared, mut heard) = shared();
+    let mut tasks = JoinSet::new();
+    let mut supervisor = Supervisor::new(&repositories, vec![Paces::default()], shared);
+    let states = [SourceState::default()];
+    let playing = async {
+        supervisor.assign(&states, &among(&["a"]), &mut tasks);
+        tokio::task::yield_now().await;
+        supervisor.assign(&states, &among(&["b"]), &mut tasks);
+        assert_eq!(led(&mut heard), told(&[("web", true), ("web", false)]));
+        // The lead returns before the task has ended.
+        supervisor.assign(&states, &among(&["a"]), &mut tasks);
+        assert_eq!(tasks.len(), 1);
+        assert_eq!(led(&mut heard), told(&[]));
+        let ended = tasks.join_next().await.unwrap();
+        assert!(ended.is_ok());
+        supervisor.assign(&states, &among(&["a"]), &mut tasks);
+        assert_eq!(led(&mut heard), told(&[("web", true)]));
+    };
+    LocalSet::new().run_until(playing).await;
+}
+
+#[tokio::test]
+async fn a_branch_whose_first_commit_is_not_here_is_not_taken_for_gone() {
+    let repositories = [of_a_pattern("a")];
+    let (shared, mut heard) = shared();
+    let mut tasks = JoinSet::new();
+    let mut supervisor = Supervisor::new(&repositories, vec![Paces::default()], shared);
+    let folder = tempfile::tempdir().unwrap();
+    git2::Repository::init_bare(folder.path()).unwrap();
+    let mut mirror = Mirror::new(Remote {
+        url: folder.path().display().to_string(),
+        auth: Auth::Anonymous,
+        keys: None,
+    });
+    let mut fetched = mirror.fetch(|_| true).unwrap();
+    let behind = ("env/web".to_owned(), "it is larger than 1 MiB".to_owned());
+    fetched.behind.extend([behind]);
+    let states = [SourceState {
+        fetched: Some(Arc::new(fetched)),
+        ..SourceState::default()
+    }];
+    let playing = async {
+        supervisor.assign(&states, &Standing::Alone, &mut tasks);
+        assert_eq!(led(&mut heard), told(&[("web", true)]));
+        let web = supervisor.environments.values().next().unwrap();
+        let assigned = web.assigned.borrow();
+        assert!(matches!(assigned.what, Assignment::Unknown));
+        assert_eq!(assigned.source.as_deref(), Some("it is larger than 1 MiB"));
+    };
+    LocalSet::new().run_until(playing).await;
+}
+
+#[tokio::test]
+async fn an_environment_is_not_started_before_its_records_are_read() {
+    let mut repositories = [of_a_pattern("a"), of_a_pattern("b")];
+    let grant = Arc::get_mut(&mut repositories[0].grants[0]).unwrap();
+    "/srv/absent".clone_into(&mut grant.url);
+    let (shared, mut heard) = shared();
+    let mut tasks = JoinSet::new();
+    let paces = vec![Paces::default(), Paces::default()];
+    let mut supervisor = Supervisor::new(&repositories, paces, shared);
+    let folder = tempfile::tempdir().unwrap();
+    git2::Repository::init_bare(folder.path()).unwrap();
+    let mut mirror = Mirror::new(Remote {
+        url: folder.path().display().to_string(),
+        auth: Auth::Anonymous,
+        keys: None,
+    });
+    let mut fetched = mirror.fetch(|_| true).unwrap();
+    let behind = ("env/web".to_owned(), "later".to_owned());
+    fetched.behind.extend([behind]);
+    let reached = SourceState {
+        fetched: Some(Arc::new(fetched)),
+        ..SourceState::default()
+    };
+    let states = [SourceState::default(), reached];
+    let key = ClaimKey {
+        environment: "web".to_owned(),
+        cluster: None,
+    };
+    let playing = async {
+        // The environment could have been synced from the unreached repository.
+        supervisor.assign(&states, &Standing::Alone, &mut tasks);
+        assert_eq!(led(&mut heard), told(&[]));
+        let source = |url: &str| Source {
+            url: url.to_owned(),
+            branch: "env/web".to_owned(),
+        };
+        supervisor
+            .holders
+            .know(&key, [source("/srv/absent")].into());
+        supervisor.assign(&states, &Standing::Alone, &mut tasks);
+        assert_eq!(led(&mut heard), told(&[("web", true)]));
+        let of = |supervisor: &Supervisor<'_>| supervisor.environments[&key].repository;
+        assert_eq!(of(&supervisor), 0);
+        // With both branches present, the recorded one keeps it.
+        let both = [states[1].clone(), states[1].clone()];
+        supervisor.assign(&both, &Standing::Alone, &mut tasks);
+        assert_eq!(led(&mut heard), told(&[]));
+        assert_eq!(of(&supervisor), 0);
+    };
+    LocalSet::new().run_until(playing).await;
+}

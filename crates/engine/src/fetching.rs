@@ -1,0 +1,267 @@
+//! Connections to remote repositories, each in its own process: `pleach worker fetch`.
+//!
+//! The content of a pack is unknown until it is unpacked, and a server can hang forever. The
+//! process has limits on memory, time and file size. It is killed at its deadline, so no thread of
+//! the controller stays blocked on it.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use tokio::process::Command;
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+
+use crate::words;
+use crate::worker::{self, WorkerError};
+use pleach_git::fetch::{Carrier, Failure, Fetch, FetchError, Received};
+
+/// Divisor of the connection time-out: the process gets that share extra to end by itself.
+const GRACE: u32 = 10;
+/// Limit on the output of the process, in bytes. It fits the branches of a large repository.
+const LONGEST_OUTPUT: u64 = 16 << 20;
+
+/// Environment variables that are passed on: program path, TLS certificates and proxies.
+const VARIABLES: [&str; 11] = [
+    "PATH",
+    "HOME",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "http_proxy",
+    "https_proxy",
+    "HTTPS_PROXY",
+    "all_proxy",
+    "ALL_PROXY",
+    "no_proxy",
+    "NO_PROXY",
+];
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "handed on; none of them is a setting of pleach"
+)]
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+/// Executes a fetch request in this process. The returned JSON is for [`Fetcher`].
+pub fn execute(order: &Fetch) -> Result<String, serde_json::Error> {
+    serde_json::to_string(&order.execute())
+}
+
+/// A call panicked.
+#[derive(Debug, thiserror::Error)]
+#[error("it broke down; this is a bug")]
+pub struct Broken;
+
+/// Fetches in child processes.
+#[derive(Debug, Clone)]
+pub struct Fetcher {
+    program: PathBuf,
+}
+
+impl Fetcher {
+    /// Fetches with the pleach binary at `program`.
+    pub fn by(program: PathBuf) -> Self {
+        Self { program }
+    }
+
+    /// Runs a blocking call that fetches, on a thread. If this future is dropped, the current child
+    /// process is killed and later fetches of the call fail, so the thread ends.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&Carrier<'_>) -> T + Send + 'static,
+    ) -> Result<T, Broken> {
+        let dropped = CancellationToken::new();
+        let _guard = dropped.clone().drop_guard();
+        let program = self.program.clone();
+        let calling = spawn_blocking(move || {
+            let handle = Handle::current();
+            call(&|order| {
+                let fetching = dropped.run_until_cancelled(fetch(&program, order));
+                let ended = handle.block_on(fetching);
+                ended.unwrap_or_else(|| Err(FetchError::passing("the fetch was canceled")))
+            })
+        });
+        calling.await.map_err(|_| Broken)
+    }
+}
+
+/// Executes a fetch request in a child process. If this future is dropped, the child is killed.
+async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchError> {
+    let failed = |error: String| FetchError::passing(format!("the fetch failed: {error}"));
+    let time = order.time() + order.time() / GRACE;
+    let order = serde_json::to_vec(order).map_err(|error| failed(error.to_string()))?;
+    // Deleted with its content on drop, also when the process is killed.
+    let scratch = pleach_files::temporary_folder();
+    let scratch = scratch.map_err(|error| FetchError::passing(words(&error)))?;
+    let mut command = Command::new(program);
+    command
+        .args(["worker", "fetch"])
+        .env_clear()
+        .envs(
+            VARIABLES
+                .iter()
+                .filter_map(|name| Some((name, variable(name)?))),
+        )
+        .env("TMPDIR", scratch.path());
+    let ended = worker::run(&mut command, &order, (time, LONGEST_OUTPUT)).await;
+    let ended = ended.map_err(|error| match error {
+        WorkerError::TimedOut(time) => {
+            FetchError::passing(format!("the server did not answer within {time:?}"))
+        }
+        WorkerError::Failed(error) => failed(error.to_string()),
+    })?;
+    let out = ended.out.as_deref().unwrap_or_default();
+    if let Ok(answer) = serde_json::from_slice(out) {
+        return answer;
+    }
+    if !ended.was_ended() {
+        let why = format!("the fetch broke down {}", ended.words());
+        return Err(FetchError::passing(why));
+    }
+    let mut said = format!(
+        "the fetch was ended ({}): it takes too much to unpack",
+        ended.status
+    );
+    if !ended.said.is_empty() {
+        said.push_str(": ");
+        said.push_str(&ended.said);
+    }
+    Err(FetchError {
+        failure: Failure::TooLarge,
+        said,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use std::time::Duration;
+
+    use super::*;
+    use pleach_testkit::program::script;
+
+    /// Fetches with a shell script in place of pleach.
+    async fn run(script: &str) -> Result<Received, FetchError> {
+        let (_folder, program) = pleach_testkit::program::script(script).unwrap();
+        let order = serde_json::json!({
+            "url": "https://git.example.org/fleet",
+            "from": "https://git.example.org/fleet",
+            "credentials": "anonymous",
+            "folder": "/nowhere",
+            "refspecs": ["+refs/pull/1/head:refs/remotes/pull/1"],
+            "shallow": false,
+            "largest": 1,
+            "time": {"secs": 60, "nanos": 0},
+            "background": true,
+        });
+        fetch(&program, &serde_json::from_value(order).unwrap()).await
+    }
+
+    #[tokio::test]
+    async fn it_is_told_on_its_input_what_to_fetch() {
+        let answer = r#"{"Ok":{"branches":{"main":"c0ffee"},"defaultBranch":"main"}}"#;
+        let script = format!(
+            "test \"$*\" = 'worker fetch' && grep -q '\"+refs/pull/1/head:' && echo '{answer}'"
+        );
+        let received = run(&script).await.unwrap();
+        let shown = format!("{received:?}");
+        assert!(shown.contains(r#"{"main": "c0ffee"}"#), "{shown}");
+    }
+
+    #[tokio::test]
+    async fn what_it_started_and_wrote_goes_with_it() {
+        let folder = pleach_files::temporary_folder().unwrap();
+        let told = folder.path().join("told");
+        let script = format!(
+            "sleep 1000 & echo \"$! $TMPDIR\" > {}; wait",
+            told.display()
+        );
+        let said = {
+            let fetching = std::pin::pin!(run(&script));
+            let telling = async {
+                loop {
+                    let said = pleach_files::read(&told).unwrap_or_default();
+                    if said.ends_with(b"\n") {
+                        return String::from_utf8(said).unwrap();
+                    }
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::select! {
+                _ = fetching => panic!("it ended"),
+                said = telling => said,
+            }
+        };
+        let (started, scratch) = said.trim().split_once(' ').unwrap();
+        assert!(!pleach_files::exists(Path::new(scratch)).unwrap());
+        // A killed process stays a zombie until its new parent reaps it.
+        let is_there = || {
+            let status = pleach_files::read(Path::new(&format!("/proc/{started}/stat")));
+            status.is_ok_and(|stat| !String::from_utf8_lossy(&stat).contains(") Z "))
+        };
+        for _ in 0..100 {
+            if !is_there() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("process {started} is left behind");
+    }
+
+    #[rstest]
+    #[case::says_so(
+        r#"echo '{"Err":{"failure":"passing","said":"no route to host"}}'"#,
+        false,
+        "no route to host"
+    )]
+    #[case::is_too_large(
+        r#"echo '{"Err":{"failure":"tooLarge","said":"it is larger"}}'"#,
+        true,
+        "it is larger"
+    )]
+    #[case::is_killed(
+        "echo out of memory >&2; kill -KILL $$",
+        true,
+        "(signal: 9 (SIGKILL)): it takes too much to unpack: out of memory"
+    )]
+    #[case::does_not_listen("exit 3", false, "exit status: 3")]
+    #[case::has_no_secrets(
+        "test -z \"$PLEACH_TOKEN\" && test -d \"$TMPDIR\" && exit 4",
+        false,
+        "exit status: 4"
+    )]
+    #[tokio::test]
+    async fn what_will_never_work_is_told_from_what_may(
+        #[case] script: &str,
+        #[case] is_final: bool,
+        #[case] said: &str,
+    ) {
+        let error = run(script).await.unwrap_err();
+        assert_eq!(error.failure == Failure::TooLarge, is_final, "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_thread_of_a_call_ends_when_the_call_is_dropped() {
+        let (_folder, program) = script("exec sleep 1000").unwrap();
+        let (ended, end) = tokio::sync::oneshot::channel();
+        let (begun, begin) = tokio::sync::oneshot::channel();
+        let fetcher = Fetcher::by(program);
+        let calling = fetcher.run(move |carrier| {
+            begun.send(()).unwrap();
+            let order = r#"{"url":"u","from":"u","credentials":"anonymous","folder":"/nowhere","refspecs":[],"shallow":false,"largest":1,"time":{"secs":600,"nanos":0},"background":false}"#;
+            let order = serde_json::from_str(order).unwrap();
+            drop(ended.send(carrier(&order)));
+        });
+        tokio::select! {
+            _ = calling => panic!("it ended"),
+            begun = begin => begun.unwrap(),
+        }
+        let answer = tokio::time::timeout(Duration::from_mins(1), end).await;
+        let error = answer.unwrap().unwrap().unwrap_err();
+        assert_eq!(error.said, "the fetch was canceled");
+    }
+}

@@ -1,0 +1,431 @@
+//! Tests on a paused clock, against an in-memory server with one Lease and no sockets.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+
+use super::*;
+use pleach_cluster::Connection;
+
+/// Builds a Status as the API server would.
+fn status(code: u16, reason: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "code": code, "reason": reason,
+        "message": format!("{reason} on leases.coordination.k8s.io \"dev.web\"")})
+}
+
+/// An API server with one Lease.
+#[derive(Debug, Clone, Default)]
+struct Store(Arc<Mutex<Stored>>);
+
+#[derive(Debug, Default)]
+struct Stored {
+    lease: Option<Value>,
+    version: u64,
+    /// Whether requests get no answer.
+    silent: bool,
+    /// Number of creations and updates of the Lease.
+    writes: usize,
+    /// Faults of the next requests, in order.
+    answers: VecDeque<Fault>,
+}
+
+/// Fault of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// No fault.
+    None,
+    /// The request is executed and its answer is lost.
+    Lost,
+    /// The request is rejected, with a retry delay in seconds.
+    Later(u64),
+}
+
+impl Store {
+    fn cluster(&self) -> Cluster {
+        let store = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let store = store.clone();
+            async move {
+                let method = request.method().clone();
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                if store.0.lock().unwrap().silent {
+                    std::future::pending::<()>().await;
+                }
+                let (code, value) = match store.fault() {
+                    Fault::None => store.answer(&method, &body),
+                    Fault::Lost => {
+                        store.answer(&method, &body);
+                        (502, status(502, "BadGateway"))
+                    }
+                    Fault::Later(seconds) => {
+                        let mut busy = status(503, "ServiceUnavailable");
+                        busy["details"] = json!({ "retryAfterSeconds": seconds });
+                        (503, busy)
+                    }
+                };
+                let body = Body::from(value.to_string().into_bytes());
+                let response = Response::builder()
+                    .status(code)
+                    .header("content-type", "application/json");
+                Ok::<_, Infallible>(response.body(body).unwrap())
+            }
+        });
+        let connection = Connection {
+            patience: Duration::ZERO,
+            ..Connection::new("pleach/0.0.0")
+        };
+        Cluster::over(kube::Client::new(service, "default"), &connection, "x")
+    }
+
+    fn fault(&self) -> Fault {
+        let fault = self.0.lock().unwrap().answers.pop_front();
+        fault.unwrap_or(Fault::None)
+    }
+
+    fn answer(&self, method: &Method, body: &[u8]) -> (u16, Value) {
+        let mut stored = self.0.lock().unwrap();
+        stored.version += 1;
+        let version = stored.version.to_string();
+        match (method, stored.lease.clone()) {
+            (&Method::POST, None) => {
+                let mut lease: Value = serde_json::from_slice(body).unwrap();
+                lease["metadata"]["uid"] = json!("u");
+                lease["metadata"]["resourceVersion"] = json!(version);
+                stored.lease = Some(lease.clone());
+                stored.writes += 1;
+                (201, lease)
+            }
+            (&Method::POST, Some(_)) => (409, status(409, "AlreadyExists")),
+            (_, None) => (404, status(404, "NotFound")),
+            (&Method::PATCH, Some(mut lease)) => {
+                let patch: Value = serde_json::from_slice(body).unwrap();
+                if patch["metadata"]["resourceVersion"] != lease["metadata"]["resourceVersion"] {
+                    return (409, status(409, "Conflict"));
+                }
+                for (key, value) in patch["spec"].as_object().unwrap() {
+                    lease["spec"][key] = value.clone();
+                }
+                lease["metadata"]["resourceVersion"] = json!(version);
+                stored.lease = Some(lease.clone());
+                stored.writes += 1;
+                (200, lease)
+            }
+            (&Method::DELETE, Some(_)) => {
+                stored.lease = None;
+                (
+                    200,
+                    json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}),
+                )
+            }
+            (_, Some(lease)) => (200, lease),
+        }
+    }
+
+    fn lease(&self) -> Option<Value> {
+        self.0.lock().unwrap().lease.clone()
+    }
+
+    fn holder(&self) -> String {
+        self.lease()
+            .map(|lease| text(&lease["spec"]["holderIdentity"]))
+            .unwrap_or_default()
+    }
+
+    fn silence(&self, silent: bool) {
+        self.0.lock().unwrap().silent = silent;
+    }
+}
+
+fn id() -> ObjectId {
+    ObjectId::new(
+        "coordination.k8s.io",
+        "Lease",
+        Some("pleach-system"),
+        "dev.web",
+    )
+}
+
+async fn acquire(store: &Store, identity: &str, patience: u64) -> Result<Lease, LeaseError> {
+    let stop = Stop::never();
+    let patience = Patience {
+        limit: Duration::from_secs(patience),
+        stop: &stop,
+        peers: &Peers::default(),
+    };
+    let terms = Terms::default();
+    Lease::acquire(&store.cluster(), &id(), identity, terms, patience, |_| {}).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_made_renewed_and_given_back() {
+    let store = Store::default();
+    let lease = acquire(&store, "a", 0).await.unwrap();
+    let first = store.lease().unwrap();
+    assert_eq!(first["spec"]["holderIdentity"], "a");
+    assert_eq!(first["spec"]["leaseDurationSeconds"], 15);
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let later = store.lease().unwrap();
+    assert_ne!(
+        first["metadata"]["resourceVersion"],
+        later["metadata"]["resourceVersion"]
+    );
+    assert_eq!(first["spec"]["acquireTime"], later["spec"]["acquireTime"]);
+    assert!(!lease.lost().is_cancelled());
+    lease.release().await;
+    assert_eq!(store.lease(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_renews_keeps_it_and_is_named() {
+    let store = Store::default();
+    let _held = acquire(&store, "desk of ann", 0).await.unwrap();
+    let mut told = Vec::new();
+    let terms = Terms::default();
+    let patience = Patience {
+        limit: Duration::from_mins(2),
+        stop: &Stop::never(),
+        peers: &Peers::default(),
+    };
+    let refused = Lease::acquire(&store.cluster(), &id(), "b", terms, patience, |holder| {
+        told.push(holder.identity.clone());
+    })
+    .await;
+    let error = refused.unwrap_err();
+    assert!(
+        error.to_string().starts_with("desk of ann since 20")
+            && error
+                .to_string()
+                .ends_with("Z holds Lease.coordination.k8s.io/pleach-system/dev.web"),
+        "{error}"
+    );
+    // Reported once, not at every poll.
+    assert_eq!(told, ["desk of ann"]);
+    assert_eq!(store.holder(), "desk of ann");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_can_be_stopped() {
+    let store = Store::default();
+    let _held = acquire(&store, "a", 0).await.unwrap();
+    let token = CancellationToken::new();
+    let patience = Patience {
+        limit: Duration::from_hours(1),
+        stop: &Stop::on(Cause::Superseded, token.clone()),
+        peers: &Peers::default(),
+    };
+    let cluster = store.cluster();
+    let id = id();
+    // Called when the Lease has another holder.
+    let waiting = |_: &Holder| token.cancel();
+    let terms = Terms::default();
+    let stopped = Lease::acquire(&cluster, &id, "b", terms, patience, waiting).await;
+    assert!(matches!(
+        stopped,
+        Err(LeaseError::Stopped(Cause::Superseded))
+    ));
+    assert_eq!(store.holder(), "a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_is_gone_is_followed_after_the_duration() {
+    let store = Store::default();
+    // Dropped without a release, as after a kill.
+    drop(acquire(&store, "a", 0).await.unwrap());
+    let begun = Instant::now();
+    let held = acquire(&store, "b", 60).await.unwrap();
+    let waited = begun.elapsed().as_secs();
+    assert!((15..18).contains(&waited), "{waited} s");
+    assert_eq!(store.holder(), "b");
+    assert_eq!(store.lease().unwrap()["spec"]["leaseTransitions"], 1);
+    held.release().await;
+}
+
+/// A client with write access to Leases cannot block a release forever, even if each attempt waits
+/// for less than the declared duration.
+#[tokio::test(start_paused = true)]
+async fn a_declared_duration_counts_up_to_ten_of_ours() {
+    let store = Store::default();
+    drop(acquire(&store, "a", 0).await.unwrap());
+    let mut lease = store.lease().unwrap();
+    lease["spec"]["leaseDurationSeconds"] = json!(2_147_483_647_u32);
+    store.0.lock().unwrap().lease = Some(lease);
+    let (cluster, id, terms) = (store.cluster(), id(), Terms::default());
+    let (peers, stop) = (Peers::default(), Stop::never());
+    let begun = Instant::now();
+    let held = loop {
+        let patience = Patience {
+            limit: Duration::from_secs(20),
+            stop: &stop,
+            peers: &peers,
+        };
+        match Lease::acquire(&cluster, &id, "b", terms, patience, |_| {}).await {
+            Ok(held) => break held,
+            Err(LeaseError::Held { .. }) => {
+                assert!(begun.elapsed() < Duration::from_secs(200), "blocked");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let waited = begun.elapsed().as_secs();
+    assert!((150..175).contains(&waited), "{waited} s");
+    held.release().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_known_to_be_gone_is_not_waited_for() {
+    let store = Store::default();
+    drop(acquire(&store, "pod 1 5f0c", 0).await.unwrap());
+    let peers = Peers::default();
+    let stop = Stop::never();
+    let (cluster, id, terms) = (store.cluster(), id(), Terms::default());
+    let attempt = || {
+        let patience = Patience {
+            limit: Duration::ZERO,
+            stop: &stop,
+            peers: &peers,
+        };
+        Lease::acquire(&cluster, &id, "b", terms, patience, |_| {})
+    };
+    // A holder whose name only starts with the same text is not matched.
+    peers.are_without("pod 1 5f");
+    assert!(attempt().await.is_err());
+    peers.are_without("pod 1");
+    let held = attempt().await.unwrap();
+    assert_eq!(store.holder(), "b");
+    held.release().await;
+    // The memory of gone replicas is bounded.
+    for number in 0..REMEMBERED {
+        peers.are_without(&number.to_string());
+    }
+    assert!(!peers.are_known_without("pod 1 5f0c"));
+}
+
+#[test]
+fn who_comes_back_has_another_name_and_what_it_held_is_free() {
+    let (own, others) = (Peers::default(), Peers::default());
+    let before = own.name("pod");
+    others.are_without(&before);
+    for _ in 0..12 {
+        let before = own.name("pod");
+        own.return_as_another("pod");
+        assert!(own.are_known_without(&format!("{before} 5f0c")));
+        for peers in [&own, &others] {
+            assert!(!peers.are_known_without(&format!("{} 5f0c", own.name("pod"))));
+        }
+    }
+    assert_eq!(
+        (before.as_str(), own.name("pod").as_str()),
+        ("pod", "pod#12")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn clocks_are_not_compared() {
+    let store = Store::default();
+    drop(acquire(&store, "a", 0).await.unwrap());
+    // By its own clock, the holder renewed long ago or far in the future.
+    for renewed in ["2001-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"] {
+        if let Some(lease) = &mut store.0.lock().unwrap().lease {
+            lease["spec"]["renewTime"] = json!(renewed);
+            lease["spec"]["holderIdentity"] = json!("a");
+        }
+        assert!(acquire(&store, "b", 5).await.is_err());
+        let held = acquire(&store, "b", 30).await.unwrap();
+        drop(held);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_cannot_renew_stops_before_others_may_begin() {
+    let store = Store::default();
+    let held = acquire(&store, "a", 0).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    store.silence(true);
+    let begun = Instant::now();
+    held.lost().cancelled().await;
+    let after = begun.elapsed().as_secs();
+    // Renewed at 5 s. Two thirds of 15 s later is 9 s from here.
+    assert_eq!(after, 9);
+    // The release sends no request and does not hang.
+    held.release().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_outage_costs_nothing() {
+    let store = Store::default();
+    let held = acquire(&store, "a", 0).await.unwrap();
+    store.silence(true);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    store.silence(false);
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(!held.lost().is_cancelled());
+}
+
+/// Acquires the Lease despite faults, with retries of each request.
+async fn acquire_through(faults: &[Fault], terms: Terms) -> (Store, Lease) {
+    let store = Store::default();
+    store.0.lock().unwrap().answers.extend(faults);
+    let patient = Retry::within(Duration::from_secs(10));
+    let cluster = store.cluster().with_retry(patient);
+    let patience = Patience {
+        limit: Duration::ZERO,
+        stop: &Stop::never(),
+        peers: &Peers::default(),
+    };
+    let acquired = Lease::acquire(&cluster, &id(), "a", terms, patience, |_| {}).await;
+    (store, acquired.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_heard_of_does_not_count_as_renewed() {
+    let terms = Terms::default();
+    let (store, held) = acquire_through(&[Fault::Lost, Fault::Later(8)], terms).await;
+    assert_eq!(store.holder(), "a");
+    // Other clients have observed the first write for eight seconds.
+    assert_eq!(store.0.lock().unwrap().writes, 2);
+    assert_eq!(store.lease().unwrap()["spec"]["leaseTransitions"], 0);
+    assert!(!held.lost().is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_took_long_to_get_is_not_lost_at_once() {
+    let terms = Terms {
+        duration: Duration::from_secs(9),
+        renew: Duration::from_secs(2),
+        retry: Duration::from_millis(500),
+    };
+    // Longer than a holder is allowed to continue without a renewal.
+    let (store, held) = acquire_through(&[Fault::Later(7)], terms).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(!held.lost().is_cancelled());
+    held.release().await;
+    assert_eq!(store.lease(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_taken_is_lost_at_the_next_renewal() {
+    for taken in [true, false] {
+        let store = Store::default();
+        let held = acquire(&store, "a", 0).await.unwrap();
+        {
+            let mut stored = store.0.lock().unwrap();
+            if taken {
+                let lease = stored.lease.as_mut().unwrap();
+                lease["spec"]["holderIdentity"] = json!("b");
+                lease["metadata"]["resourceVersion"] = json!("77");
+            } else {
+                stored.lease = None;
+            }
+        }
+        let begun = Instant::now();
+        held.lost().cancelled().await;
+        assert_eq!(begun.elapsed().as_secs(), 5);
+        held.release().await;
+        // A Lease of another holder is not deleted.
+        assert_eq!(store.lease().is_some(), taken);
+    }
+}

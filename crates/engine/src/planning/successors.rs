@@ -1,0 +1,104 @@
+//! Successors: releases that take over the objects of another one (`movedFrom`).
+
+use pleach_config::{Outline, ResolvedRelease};
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::ReleaseName;
+use pleach_model::tree::FileTree;
+use pleach_planner::plan::{Consented, Heir, Removal};
+use pleach_render::Rendered;
+
+use crate::load::{Loaded, pleach_version};
+
+/// Successors of a release.
+#[derive(Default)]
+pub struct Heirs {
+    known: Vec<Heir>,
+    /// Findings about environments that cannot be read and could contain successors.
+    unread: Vec<Finding>,
+}
+
+impl Heirs {
+    /// Finds the successors in all environments of the repository. `loaded` is one of them, and
+    /// `read` loads the others; `None` on errors.
+    pub fn of(
+        former: &ReleaseName,
+        tree: &dyn FileTree,
+        loaded: &Loaded,
+        read: &dyn Fn(&str) -> Option<Loaded>,
+    ) -> Self {
+        let mut heirs = Self::default();
+        let is_heir = |release: &ResolvedRelease| release.moved_from.as_ref() == Some(former);
+        for name in pleach_config::environments(tree) {
+            let is_loaded = name == loaded.environment.name
+                && loaded.rendered.len() == loaded.environment.releases.len()
+                && !loaded.rendered.is_empty();
+            let mut held = loaded
+                .held
+                .values()
+                .filter(|_| name == loaded.environment.name);
+            if held.any(|held| held.moved_from.as_ref() == Some(former)) {
+                // Its objects are unknown until it can be rendered.
+                heirs.unread.push(unread(&name, former));
+                continue;
+            }
+            let read_in;
+            let releases = if is_loaded {
+                &loaded.rendered
+            } else {
+                let Ok(Outline { releases, .. }) =
+                    pleach_config::outline(tree, &name, &pleach_version())
+                else {
+                    heirs.unread.push(unread(&name, former));
+                    continue;
+                };
+                if !releases.values().flatten().any(|from| from == former) {
+                    continue;
+                }
+                match read(&name) {
+                    Some(read) if read.is_sound() => read_in = read,
+                    Some(_) | None => {
+                        heirs.unread.push(unread(&name, former));
+                        continue;
+                    }
+                }
+                &read_in.rendered
+            };
+            let found = releases.iter().filter(|(release, _)| is_heir(release));
+            let found = found.map(|(release, rendered)| heir(release, rendered));
+            heirs.known.extend(found);
+        }
+        heirs
+    }
+
+    /// Builds the removal. Consent only counts if all possible successors are known, so that
+    /// objects to hand over are not deleted.
+    pub fn removal(self, consented: Option<Consented>, has_file: bool) -> (Removal, Vec<Finding>) {
+        let removal = Removal {
+            consented: consented.filter(|_| self.unread.is_empty()),
+            heirs: self.known,
+            has_file,
+        };
+        (removal, self.unread)
+    }
+}
+
+/// Describes a release as a successor.
+pub(super) fn heir(release: &ResolvedRelease, rendered: &Rendered) -> Heir {
+    let wants = rendered.manifests.iter();
+    Heir {
+        name: release.name.clone(),
+        apply_set: release.store.apply_set(&release.name),
+        wants: wants.map(|manifest| manifest.id().clone()).collect(),
+    }
+}
+
+fn unread(environment: &str, former: &ReleaseName) -> Finding {
+    Finding::warning(
+        Kind::Repository,
+        "heirs-unknown",
+        format!(
+            "environment {environment} cannot be read, and may take over objects of {former}: nothing of it is deleted"
+        ),
+    )
+    .hint(format!("see `pleach render {environment}`"))
+}

@@ -1,0 +1,288 @@
+//! Selection of releases to render for a change, and its completeness.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use pleach_model::object::DigestKey;
+use pleach_model::tree::MemoryTree;
+use rstest::rstest;
+use serde_json::Value;
+
+use super::*;
+use pleach_git::Revision;
+
+type Files = BTreeMap<String, String>;
+
+const HEADER: &str = "apiVersion: pleach.dev/v1alpha1\nkind";
+const PASSWORD: &str = "correct-horse-battery";
+
+fn config_map(name: &str, value: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{level: {value}}}\n"
+    )
+}
+
+fn deployment(name: &str, replicas: u32) -> String {
+    format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: {replicas}\n  selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n    spec: {{containers: [{{name: app, image: app}}]}}\n"
+    )
+}
+
+fn autoscaler(name: &str, target: &str) -> String {
+    format!(
+        "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {{name: {name}}}\nspec:\n  maxReplicas: 9\n  scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {target}}}\n"
+    )
+}
+
+fn definition(scope: &str) -> String {
+    format!(
+        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: things.example.org}}\nspec:\n  group: example.org\n  scope: {scope}\n  names: {{plural: things, kind: Thing}}\n  versions:\n  - name: v1\n    served: true\n    storage: true\n    schema: {{openAPIV3Schema: {{type: object}}}}\n"
+    )
+}
+
+/// Builds an environment with one bundle per release, and two releases per namespace.
+fn fleet(releases: usize) -> Files {
+    let mut environment = format!("{HEADER}: Environment\nreleases:\n");
+    let mut files = Files::from([
+        (
+            "pleach.yaml".to_owned(),
+            format!("{HEADER}: Repository\nid: fleet\n"),
+        ),
+        (
+            "templates/lib.j2".to_owned(),
+            "{% macro level(value) %}{{ value }}{% endmacro %}".to_owned(),
+        ),
+    ]);
+    for number in 0..releases {
+        let _never_fails = writeln!(
+            environment,
+            "  - {{name: app-{number}, bundle: app-{number}, namespace: team-{}, values: {{level: info}}}}",
+            number / 2
+        );
+        let folder = format!("manifests/app-{number}");
+        files.insert(
+            format!("{folder}/bundle.yaml"),
+            format!("{HEADER}: Bundle\n"),
+        );
+        let template = format!(
+            "{{% from 'lib.j2' import level %}}\n{}",
+            config_map(&format!("app-{number}"), "{{ level(values.level) }}")
+        );
+        files.insert(format!("{folder}/app.yaml.j2"), template);
+    }
+    files.insert("environments/dev.yaml".to_owned(), environment);
+    files
+}
+
+fn change(base: &Files, head: &Files) -> Change {
+    let end = |name: &str, files: &Files| End {
+        name: name.to_owned(),
+        tree: Box::new(MemoryTree::new(files.clone())),
+        revision: Revision::Commit(name.to_owned()),
+    };
+    let paths: BTreeSet<&String> = base.keys().chain(head.keys()).collect();
+    let differing = paths
+        .into_iter()
+        .filter(|path| base.get(*path) != head.get(*path));
+    Change {
+        files: differing.cloned().collect(),
+        base: end("base", base),
+        head: end("head", head),
+    }
+}
+
+/// Returns the preview, and the number of rendered releases of the head; `None` if it cannot be
+/// rendered.
+fn look(change: &Change, whole: bool) -> (Value, Option<usize>) {
+    let question = Question {
+        scope: Scope {
+            environment: "dev",
+            release: None,
+        },
+        asked_for: true,
+        whole,
+    };
+    let key = DigestKey::new(b"of this run".to_vec());
+    let looked = change.look(question, &key).unwrap();
+    let rendered = looked.rendered.map(|head| head.loaded.rendered.len());
+    (serde_json::to_value(&looked.preview).unwrap(), rendered)
+}
+
+fn settings() -> String {
+    fleet(8)["environments/dev.yaml"].replacen("level: info", "level: debug", 1)
+}
+
+fn protected() -> String {
+    let text = fleet(8)["environments/dev.yaml"].clone();
+    format!("{text}protect: [{{kind: ConfigMap}}]\n")
+}
+
+/// Gives the first release its own namespace.
+fn alone() -> String {
+    fleet(8)["environments/dev.yaml"].replacen("team-0", "alone", 1)
+}
+
+fn fewer() -> String {
+    let text = fleet(8)["environments/dev.yaml"].clone();
+    let lines = text.lines().filter(|line| !line.contains("app-7"));
+    lines.collect::<Vec<_>>().join("\n") + "\n"
+}
+
+fn guarded() -> String {
+    r#"{"properties": {"level": {"writeOnly": true}}}"#.to_owned()
+}
+
+fn with_password() -> String {
+    fleet(8)["environments/dev.yaml"].replace(
+        "team-2, values: {level: info}",
+        &format!("team-2, values: {{level: {PASSWORD}}}"),
+    )
+}
+
+const APP: &str = "manifests/app-0/more.yaml";
+const OTHER: &str = "manifests/app-5/more.yaml";
+const SCHEMA: &str = "manifests/app-5/values.schema.json";
+const ENVIRONMENT: &str = "environments/dev.yaml";
+
+#[rstest]
+#[case::a_value(vec![], vec![(ENVIRONMENT, settings())], Some(1))]
+#[case::an_object(vec![(APP, config_map("more", "a"))],
+    vec![(APP, config_map("more", "b"))], Some(1))]
+#[case::two_releases(vec![(APP, config_map("more", "a")), (OTHER, config_map("more", "a"))],
+    vec![(APP, config_map("more", "b")), (OTHER, config_map("more", "b"))], Some(2))]
+#[case::many_releases(vec![], vec![("templates/lib.j2", "{% macro level(value) %}{{ value }}!{% endmacro %}".to_owned())], Some(8))]
+#[case::nothing(vec![], vec![], Some(0))]
+#[case::words(vec![(APP, config_map("more", "a"))],
+    vec![(APP, format!("# a word\n{}", config_map("more", "a")))], Some(1))]
+#[case::an_object_that_comes(vec![], vec![(APP, config_map("more", "a"))], Some(8))]
+#[case::an_object_that_another_has(vec![(OTHER, config_map("more", "a").replace("name: more", "name: more, namespace: shared"))],
+    vec![(APP, config_map("more", "a").replace("name: more", "name: more, namespace: shared"))], None)]
+#[case::replicas_that_nobody_scales(vec![(APP, deployment("web", 1))],
+    vec![(APP, deployment("web", 2))], Some(1))]
+#[case::replicas_that_another_scales(vec![
+        (APP, deployment("web", 1)),
+        (OTHER, autoscaler("web", "web").replace("name: web}\nspec", "name: web, namespace: team-0}\nspec")),
+    ],
+    vec![(APP, deployment("web", 2))], Some(2))]
+#[case::an_autoscaler_that_stays(vec![
+        (APP, [deployment("web", 1), autoscaler("web", "web")].join("---\n")),
+    ],
+    vec![
+        (APP, [deployment("web", 2), autoscaler("web", "web")].join("---\n")),
+    ], Some(1))]
+#[case::an_autoscaler_that_changes(vec![
+        (APP, autoscaler("web", "web")),
+        (OTHER, deployment("web", 1).replace("name: web}\nspec", "name: web, namespace: team-0}\nspec")),
+    ],
+    vec![(APP, autoscaler("web", "other"))], Some(8))]
+#[case::a_definition(vec![
+        (APP, definition("Namespaced")),
+        (OTHER, "apiVersion: example.org/v1\nkind: Thing\nmetadata: {name: one}\n".to_owned()),
+    ],
+    vec![(APP, definition("Cluster"))], Some(8))]
+#[case::a_kind_that_another_defines(vec![
+        (OTHER, definition("Cluster")),
+        (APP, "apiVersion: example.org/v1\nkind: Thing\nmetadata: {name: one}\n".to_owned()),
+    ],
+    vec![(APP, "apiVersion: example.org/v1\nkind: Thing\nmetadata: {name: one}\nspec: {a: 1}\n".to_owned())], Some(8))]
+#[case::a_namespace_that_another_has(vec![
+        (ENVIRONMENT, alone()),
+        (APP, config_map("more", "a")),
+        (OTHER, "apiVersion: v1\nkind: Namespace\nmetadata: {name: alone}\n".to_owned()),
+    ],
+    vec![(APP, config_map("more", "b"))], Some(2))]
+#[case::a_namespace_that_another_lies_in(vec![
+        (ENVIRONMENT, alone()),
+        (APP, config_map("more", "a")),
+        (OTHER, config_map("there", "a").replace("name: there", "name: there, namespace: alone")),
+    ],
+    vec![(APP, config_map("more", "b"))], Some(2))]
+#[case::what_others_may_do_by_shared_templates(vec![
+        ("templates/more.j2", "{% macro scaled() %}kind: HorizontalPodAutoscaler{% endmacro %}".to_owned()),
+        (APP, deployment("web", 1)),
+    ],
+    vec![(APP, deployment("web", 2))], Some(8))]
+#[case::what_holds_for_all(vec![], vec![(ENVIRONMENT, protected())], Some(8))]
+#[case::a_release_that_goes(vec![], vec![(ENVIRONMENT, fewer())], Some(7))]
+#[case::a_file_that_is_wrong(vec![], vec![(APP, "kind: [\n".to_owned())], None)]
+#[case::what_is_secret_elsewhere(vec![
+        (SCHEMA, guarded()),
+        (ENVIRONMENT, with_password()),
+        (APP, config_map("more", "a")),
+    ],
+    vec![(APP, config_map("more", PASSWORD))], Some(1))]
+fn what_is_rendered_is_enough(
+    #[case] both: Vec<(&str, String)>,
+    #[case] changed: Vec<(&str, String)>,
+    #[case] rendered: Option<usize>,
+) {
+    let owned = |files: Vec<(&str, String)>| -> Files {
+        let files = files.into_iter();
+        files.map(|(path, text)| (path.to_owned(), text)).collect()
+    };
+    let mut base = fleet(8);
+    base.extend(owned(both));
+    let mut head = base.clone();
+    head.extend(owned(changed));
+    let change = change(&base, &head);
+    let (found, count) = look(&change, false);
+    assert_eq!(count, rendered, "{found:#}");
+    // Rendering everything gives the same result.
+    let (whole, _) = look(&change, true);
+    assert_eq!(found, whole);
+    assert!(!found.to_string().contains(PASSWORD), "{found:#}");
+}
+
+#[test]
+fn what_cannot_be_previewed_is_named_in_the_summary() {
+    let mut preview = change(&Files::new(), &Files::new()).preview();
+    assert_eq!(preview.summary, "no changes");
+    add(&mut preview, EnvironmentPreview::new("dev"));
+    assert_eq!(preview.summary, "no changes");
+    for name in ["prod", "staging"] {
+        let mut broken = EnvironmentPreview::new(name);
+        let finding = Finding::error(Kind::Repository, "x", "it cannot be rendered");
+        broken.findings.push(finding);
+        add(&mut preview, broken);
+    }
+    assert_eq!(preview.summary, "cannot be previewed: prod, staging");
+}
+
+#[test]
+fn of_a_thousand_releases_one_is_rendered() {
+    let base = fleet(1000);
+    let mut head = base.clone();
+    let text = base["manifests/app-7/app.yaml.j2"].replace("data: {", "data: {more: one, ");
+    head.insert("manifests/app-7/app.yaml.j2".to_owned(), text);
+    let (found, rendered) = look(&change(&base, &head), false);
+    assert_eq!(rendered, Some(1));
+    let names = |key: &str| found[key].as_array().unwrap().len();
+    assert_eq!((names("releases"), names("unchanged")), (1, 999));
+    assert_eq!(found["releases"][0]["release"], "dev.app-7");
+}
+
+#[test]
+fn an_environment_whose_file_is_removed_is_named() {
+    let base = fleet(1);
+    let mut head = base.clone();
+    head.remove(ENVIRONMENT);
+    let change = change(&base, &head);
+    let key = DigestKey::new(b"of this run".to_vec());
+    let question = Question {
+        scope: Scope {
+            environment: "dev",
+            release: None,
+        },
+        asked_for: false,
+        whole: false,
+    };
+    let looked = change.look(question, &key).unwrap();
+    assert!(looked.rendered.is_none());
+    assert_eq!(
+        looked.preview.findings[0].message,
+        "the file of environment dev is removed: it is suspended, and nothing is deleted"
+    );
+    let mut preview = change.preview();
+    add(&mut preview, looked.preview);
+    assert_eq!(preview.summary, "environment removed: dev");
+}

@@ -1,0 +1,453 @@
+//! A single run of one release: observe, plan, execute, record.
+
+mod absent;
+mod access;
+mod body;
+mod checks;
+mod contents;
+mod daemon;
+mod dependencies;
+mod error;
+pub mod events;
+pub mod interrupted_summary;
+mod ledger;
+mod live;
+pub mod novelty;
+mod observe;
+mod op;
+mod paths;
+mod rbac_scope;
+mod record;
+mod removal;
+pub mod report;
+mod returned;
+mod scheduler;
+#[cfg(test)]
+mod serving;
+pub mod state;
+mod unanswered;
+mod wait;
+mod watch_cache;
+mod with_lease;
+mod workload_context;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::Timestamp;
+use pleach_model::object::{DesiredDigest, DigestKey, ObjectId, labels};
+use pleach_model::order::StageName;
+use pleach_planner::observe::{Grants, Observed};
+use pleach_planner::plan::{Desired, Plan};
+use pleach_state::inventory::{
+    Attempt, Condition, Following, Installed, Inventory, Orders, RECONCILING, Store,
+};
+use tokio::sync::{OnceCell, Semaphore};
+
+pub use checks::look_at_checked;
+pub use contents::look_into_namespaces;
+pub use dependencies::{Neighbor, is_ready, look_at_dependants, look_at_dependencies, place_of};
+pub use error::SyncError;
+pub use live::live;
+pub use observe::{
+    Early, Observation, cluster_id, expected_objects, is_cluster, observe, observe_early,
+    observe_record, observe_some, recognize,
+};
+pub use record::attempt;
+pub use removal::review_end;
+pub use with_lease::in_turn;
+pub use with_lease::{Claim, clear_lease};
+pub use workload_context::look_around;
+
+use super::lease::Holder;
+use super::stop::Stop;
+use events::{EventKind, Events, Verb};
+use ledger::Ledger;
+use pleach_cluster::Cluster;
+use record::Under;
+use report::SyncResult;
+use state::State;
+
+/// Number of concurrent requests.
+const CONCURRENCY: usize = 32;
+
+/// Checks which permissions pleach lacks for a plan. Sends no request for a plan without steps.
+pub async fn review_access(
+    cluster: &Cluster,
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+) -> Result<Grants, SyncError> {
+    if !plan.has_steps() {
+        return Ok(Grants::default());
+    }
+    let paths = paths::Paths::new(&observed.discovery, &desired.manifests);
+    Ok(access::review(cluster, desired, observed, plan, &paths).await?)
+}
+
+/// Context of a run beside its plan.
+#[derive(Debug)]
+pub struct Run<'a> {
+    /// Cluster to write to.
+    pub cluster: &'a Cluster,
+    /// Lease identity of the run, and its patience.
+    pub claim: &'a Claim,
+    /// Receiver of the events.
+    pub events: &'a Events,
+    /// Request to stop at the next safe point.
+    pub stop: &'a Stop,
+}
+
+/// Executes a plan that was made from this observation, and records the outcome.
+///
+/// Writes nothing for a plan without steps and with an up-to-date record. A plan with steps runs
+/// under the Lease of the release, and only if the record is unchanged since the observation. The
+/// superset of the inventory is written before the first change, and shrinks after confirmed
+/// deletions.
+pub async fn carry_out(
+    run: &Run<'_>,
+    desired: &mut Desired,
+    observation: Observation,
+    plan: &Plan,
+) -> Result<SyncResult, SyncError> {
+    if let Some(outgoing) = &plan.removal {
+        let removing = removal::carry_out(run, desired, observation, plan, outgoing);
+        return Box::pin(removing).await;
+    }
+    let Observation {
+        observed,
+        mut state,
+    } = observation;
+    if !record::writes(desired, &observed, plan) {
+        return Ok(SyncResult {
+            ending: record::Ending::of_nothing(plan, state.record().ready),
+            members: Some(Arc::new(record::into_refreshed(desired, observed, plan))),
+            ..SyncResult::default()
+        });
+    }
+    run.events.send(EventKind::Phase(Verb::Apply));
+    state.prepare().await?;
+    desired.digest_with(state.key());
+    let desired = &*desired;
+    run.in_turn(plan, &mut state, async |state| {
+        let superset = record::superset(desired, &observed, plan);
+        let begun = begin(state, desired, plan, &superset).await?;
+        if plan.has_steps() {
+            let at = begun.attempt.at;
+            let kept = record::last_plan(desired, &observed, plan, at);
+            state.keep_plan(&kept).await?;
+        }
+        let journal = observed.journal.clone();
+        let ledger = state.ledger(journal, begun.attempt.clone(), plan.effects());
+        let books = Books {
+            inventory: superset,
+            ledger,
+            key: state.key().cloned(),
+        };
+        let steps = run.steps(desired, &observed, plan, books);
+        let reached = Box::pin(steps).await;
+        Ok(settle(run, state, desired, &observed, plan, begun, reached).await)
+    })
+    .await
+}
+
+/// Writes the record of a release that was never applied, so that users can set annotations on it.
+/// Writes nothing else.
+pub async fn introduce(desired: &Desired, observation: Observation) -> Result<(), SyncError> {
+    let Observation {
+        observed,
+        mut state,
+    } = observation;
+    state.prepare().await?;
+    let inherited = observed.inherited.as_ref();
+    let change = |record: &mut Installed| {
+        record.repository.clone_from(&desired.repository);
+        record.bundle.clone_from(&desired.bundle);
+        let nothing = Inventory::default();
+        let memory = record::memory(desired, record, &nothing, Under::Recorded);
+        record.memory = Some(memory.under_policy_of(inherited, Timestamp::now()));
+    };
+    let message = "nothing was applied yet";
+    state
+        .commit(&Inventory::default(), change, "AwaitingApproval", message)
+        .await
+}
+
+/// Records that a commit has the same desired state as the last reconciled one, even if the objects
+/// have drifted since. Releases that depend on this one can then proceed. Writes nothing else.
+pub async fn affirm(desired: &Desired, observation: Observation) -> Result<(), SyncError> {
+    let Observation {
+        observed,
+        mut state,
+    } = observation;
+    let change = |record: &mut Installed| {
+        if let Some(installed) = &mut record.installed {
+            installed.version.clone_from(&desired.version);
+            installed.revision.clone_from(&desired.revision);
+            // Recompute: the digest covers the version, which can be the commit.
+            installed.digest = desired.digest();
+        }
+    };
+    let (reason, message) = record::REACHED;
+    state
+        .commit(&observed.inventory, change, reason, message)
+        .await
+}
+
+/// State of a run that has started.
+struct Begun {
+    attempt: Attempt,
+    was_ready: bool,
+}
+
+/// Records the intended changes before the first step.
+async fn begin(
+    state: &mut State,
+    desired: &Desired,
+    plan: &Plan,
+    superset: &Inventory,
+) -> Result<Begun, SyncError> {
+    let begun = Begun {
+        attempt: attempt(desired),
+        was_ready: state.record().ready,
+    };
+    // Drift corrections keep the recorded policy, because only new content was admitted by the
+    // desired one.
+    let under = if novelty::is_new(desired, Some(state.record()), plan) {
+        Under::Desired
+    } else {
+        Under::Recorded
+    };
+    if plan.has_steps() {
+        let change = |installed: &mut Installed| {
+            installed.repository.clone_from(&desired.repository);
+            installed.bundle.clone_from(&desired.bundle);
+            installed.applying = Some(begun.attempt.clone());
+            installed.memory = Some(record::memory(desired, installed, superset, under));
+            installed.removed = false;
+            installed.ready = false;
+        };
+        let message = "a plan is being carried out";
+        state.commit(superset, change, RECONCILING, message).await?;
+    }
+    Ok(begun)
+}
+
+/// Records that are maintained during execution.
+struct Books {
+    /// The inventory written before the first step.
+    inventory: Inventory,
+    /// The journal writer.
+    ledger: Ledger,
+    /// Key of digests; `None` if there is none yet.
+    key: Option<DigestKey>,
+}
+
+/// Progress of the steps.
+struct Reached {
+    result: SyncResult,
+    /// The inventory, up to date with the answers.
+    inventory: Inventory,
+}
+
+/// Finishes a run that has started, whether it succeeded, failed or was stopped. Only a run that
+/// lost its Lease skips this, because it must not write anything.
+async fn settle(
+    run: &Run<'_>,
+    state: &mut State,
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+    begun: Begun,
+    reached: Reached,
+) -> SyncResult {
+    let Reached {
+        mut result,
+        mut inventory,
+    } = reached;
+    run.events.send(EventKind::Phase(Verb::Report));
+    if result.is_success() {
+        for id in returned::remembered(desired, observed, plan).keys() {
+            inventory.entries.remove(id);
+        }
+    }
+    if result.stopped.is_none() {
+        let told = (run.cluster, run.events);
+        let look = returned::keep(told, desired, observed, plan, &mut inventory);
+        Box::pin(look).await;
+    }
+    // If the runtime objects cannot be recorded, the release is unfinished and the next run
+    // retries.
+    let recorded = if result.is_success() && plan.verifies() {
+        record::record_run_time_objects(run.cluster, desired, observed, &mut inventory).await
+    } else {
+        Ok(())
+    };
+    let was_ready = begun.was_ready;
+    let ending = record::Ending::of(plan, &result, was_ready, recorded.as_ref().err())
+        .local(run.claim.local.as_ref());
+    let corrected = record::corrected(plan, &result);
+    let finished = record::finish(
+        state,
+        desired,
+        &ending,
+        (plan.has_steps(), &corrected),
+        &inventory,
+        begun.attempt,
+    )
+    .await;
+    result.members = Some(Arc::new(inventory));
+    // Report the result even if it could not be recorded.
+    result.unrecorded = recorded.and(finished).err().map(Arc::new);
+    result.ending = if result.unrecorded.is_some() {
+        "failed"
+    } else {
+        ending.word(plan, was_ready)
+    };
+    run.events.send(EventKind::Finished(result.clone()));
+    result
+}
+
+impl Run<'_> {
+    /// Runs `work` under the Lease if the plan has steps. A run that only records needs no Lease,
+    /// because optimistic locking protects its single write.
+    async fn in_turn(
+        &self,
+        plan: &Plan,
+        state: &mut State,
+        work: impl AsyncFnOnce(&mut State) -> Result<SyncResult, SyncError>,
+    ) -> Result<SyncResult, SyncError> {
+        if !plan.has_steps() {
+            return work(state).await;
+        }
+        let waiting = |holder: &Holder| self.events.send(EventKind::Queued(holder.clone()));
+        let done = in_turn(self.claim, state, self.stop, waiting, work).await?;
+        Ok(done.unwrap_or_else(|cause| SyncResult::not_begun(plan, cause)))
+    }
+
+    /// Executes the steps. Ends temporary changes by their rules if the steps did not finish.
+    async fn steps(
+        &self,
+        desired: &Desired,
+        observed: &Observed,
+        plan: &Plan,
+        books: Books,
+    ) -> Reached {
+        let operator = self.operator(desired, observed, plan, books);
+        // Taken before the first step closes a gate, because `select!` polls in random order.
+        let begun = Timestamp::now();
+        let mut result = tokio::select! {
+            result = scheduler::run(plan, &operator, self.events, CONCURRENCY, self.stop) => result,
+            never = operator.lift_expired(begun) => match never {},
+        };
+        Box::pin(operator.settle(&mut result)).await;
+        let inventory = operator
+            .inventory
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        Reached { result, inventory }
+    }
+
+    fn operator<'a>(
+        &'a self,
+        desired: &'a Desired,
+        observed: &Observed,
+        plan: &'a Plan,
+        books: Books,
+    ) -> op::Operator<'a> {
+        let Books {
+            inventory,
+            ledger,
+            key,
+        } = books;
+        op::Operator {
+            cluster: self.cluster,
+            plan,
+            grants: plan
+                .steps
+                .iter()
+                .any(|step| step.stage == StageName::Access),
+            desired,
+            manifests: desired
+                .manifests
+                .iter()
+                .map(|manifest| (manifest.id(), manifest))
+                .collect(),
+            manager: desired.name.field_manager(),
+            key,
+            paths: paths::Paths::new(&observed.discovery, &desired.manifests),
+            hub: watch_cache::Hub::new(
+                self.cluster.clone(),
+                format!("{}={}", labels::PART_OF, desired.apply_set()),
+                rbac_scope::Reach::of(observed),
+                plan,
+            ),
+            events: self.events,
+            stop: self.stop,
+            ledger,
+            inventory: Mutex::new(inventory),
+            unregistered: OnceCell::new(),
+            gone: Mutex::default(),
+            places: Semaphore::new(CONCURRENCY),
+            controllers: wait::Controllers::default(),
+            statuses: wait::Statuses::default(),
+            can_go_back: observed
+                .installed
+                .as_ref()
+                .is_some_and(|record| record.can_go_back_from(&desired.revision)),
+            operations: Mutex::default(),
+            begun: Mutex::new(BTreeMap::new()),
+        }
+    }
+}
+
+impl Observation {
+    /// Describes the branch that the controller follows for the release; `None` without a
+    /// controller.
+    pub fn followed(&self) -> Option<Following> {
+        self.state.followed()
+    }
+
+    /// Returns the message of the controller about lost readiness, if any.
+    pub fn degraded(&self) -> Option<String> {
+        self.state.degraded()
+    }
+
+    /// Returns whether the record already has exactly these conditions of the controller.
+    pub fn says(&self, said: &[Condition]) -> bool {
+        self.state.says(said)
+    }
+
+    /// Returns the user requests on the record. If the record is a ConfigMap, the approval is an
+    /// annotation of its namespace.
+    pub fn orders(&self) -> Orders {
+        let orders = self.state.orders();
+        let Store::ConfigMap { namespace } = self.state.store() else {
+            return orders;
+        };
+        let id = ObjectId::new("", "Namespace", None, namespace);
+        let annotation = Orders::approval_annotation(self.state.name());
+        let live = self.observed.live_meta(&id);
+        let approved = live.and_then(|live| live.annotations.get(&annotation));
+        Orders {
+            approved: approved.map(|digest| digest.trim().to_owned()),
+            ..orders
+        }
+    }
+
+    /// Returns whether execution would write anything, even only the record.
+    pub fn writes(&self, desired: &Desired, plan: &Plan) -> bool {
+        match &plan.removal {
+            Some(outgoing) => removal::writes(desired, &self.observed, plan, outgoing),
+            None => record::writes(desired, &self.observed, plan),
+        }
+    }
+}
+
+/// Returns whether every secret object has its final, keyed digest.
+fn is_keyed(desired: &Desired) -> bool {
+    desired
+        .digests
+        .values()
+        .all(|digest| *digest != DesiredDigest::Unkeyed)
+}

@@ -1,0 +1,257 @@
+//! Progress of a stopped run.
+
+use std::collections::BTreeMap;
+
+use pleach_model::object::ObjectId;
+use pleach_planner::plan::{Action, Op, Plan, Step};
+
+use super::events::Outcome;
+use super::report::SyncResult;
+
+/// Done and remaining changes of a stopped run, by object in the order of the plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remainder<'a> {
+    /// Changed and complete.
+    pub made: Vec<&'a ObjectId>,
+    /// Changed, but readiness or deletion was not awaited.
+    pub unsettled: Vec<&'a ObjectId>,
+    /// Not changed, or only partly.
+    pub left: Vec<Left<'a>>,
+}
+
+/// Remaining change of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left<'a> {
+    /// The object.
+    pub object: &'a ObjectId,
+    /// The action, in one word.
+    pub action: String,
+    /// Whether some of its steps were executed.
+    pub begun: bool,
+}
+
+impl<'a> Remainder<'a> {
+    /// Compares a plan with the outcomes of its steps.
+    pub fn of(plan: &'a Plan, result: &SyncResult) -> Self {
+        let mut remainder = Self {
+            made: Vec::new(),
+            unsettled: Vec::new(),
+            left: Vec::new(),
+        };
+        let actions: BTreeMap<&ObjectId, String> = plan
+            .changes
+            .iter()
+            // An object in sync can still have a temporary change.
+            .filter(|change| change.action != Action::Unchanged)
+            .map(|change| (&change.object, change.action.to_string()))
+            .collect();
+        let mut seen: BTreeMap<&ObjectId, Vec<&'a Step>> = BTreeMap::new();
+        let mut order = Vec::new();
+        for step in &plan.steps {
+            if matches!(step.op, Op::Wait) {
+                continue;
+            }
+            let steps = seen.entry(&step.object).or_default();
+            if steps.is_empty() {
+                order.push(&step.object);
+            }
+            steps.push(step);
+        }
+        // A temporary change that was reverted left no trace.
+        let is_undone = |step: &Step| {
+            let overlay = step.overlay.as_ref();
+            !matches!(step.op, Op::Lift) && overlay.is_some_and(|id| result.undone.contains(id))
+        };
+        for object in order {
+            let steps = &seen[object];
+            let reached = |step: &&Step| match result.outcomes.get(&step.id) {
+                _ if is_undone(step) => None,
+                Some(Outcome::Done) => Some(true),
+                Some(Outcome::Stopped { applied: true }) => Some(false),
+                Some(
+                    Outcome::Stopped { applied: false }
+                    | Outcome::Failed(_)
+                    | Outcome::Skipped { .. },
+                )
+                | None => None,
+            };
+            let reached: Vec<Option<bool>> = steps.iter().map(reached).collect();
+            if reached.iter().all(|one| *one == Some(true)) {
+                remainder.made.push(object);
+            } else if reached.iter().all(Option::is_some) {
+                remainder.unsettled.push(object);
+            } else {
+                remainder.left.push(Left {
+                    object,
+                    action: actions
+                        .get(object)
+                        .cloned()
+                        .unwrap_or_else(|| steps[0].op.verb().to_owned()),
+                    begun: reached.iter().any(Option::is_some),
+                });
+            }
+        }
+        remainder
+    }
+
+    /// Returns the number of changed objects.
+    pub fn changed(&self) -> usize {
+        self.made.len() + self.unsettled.len()
+    }
+
+    /// Returns the number of objects to change.
+    pub fn planned(&self) -> usize {
+        self.changed() + self.left.len()
+    }
+
+    /// Summarizes the progress, for example `2 of 5 changes are made, 1 of them was not waited
+    /// for`.
+    pub fn summary(&self) -> String {
+        let (changed, planned) = (self.changed(), self.planned());
+        let made = match (changed, planned) {
+            (_, 0) => "nothing was to be changed; readiness was not waited for".to_owned(),
+            (0, planned) => format!("none of {planned} changes is made"),
+            (1, planned) => format!("1 of {planned} changes is made"),
+            (changed, planned) => format!("{changed} of {planned} changes are made"),
+        };
+        match self.unsettled.len() {
+            0 => made,
+            1 => format!("{made}, 1 of them was not waited for"),
+            many => format!("{made}, {many} of them were not waited for"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use pleach_model::object::{NonSecret, ReleaseName};
+    use pleach_model::order::StageName;
+    use pleach_planner::plan::{StepId, Until};
+    use pleach_state::overlay::OverlayId;
+    use serde_json::json;
+
+    use super::*;
+    use crate::stop::Cause;
+    use crate::sync::report::{Failure, FailureKind};
+
+    /// Builds a plan with one patch per object, two for the last, and a final wait.
+    fn plan(objects: &[&str]) -> Plan {
+        let step = |(position, name): (usize, &&str)| Step {
+            id: StepId(position),
+            stage: StageName::Config,
+            object: ObjectId::new("", "ConfigMap", Some("web"), name),
+            op: Op::Patch {
+                patch: NonSecret(json!([])),
+                subresource: None,
+            },
+            needs: Vec::new(),
+            require: Vec::new(),
+            until: Some(Until::Absent { pods: None }),
+            deadline: SignedDuration::from_secs(1),
+            overlay: None,
+            reason: String::new(),
+        };
+        let mut steps: Vec<Step> = objects.iter().enumerate().map(step).collect();
+        let mut wait = step((objects.len(), &"waited"));
+        wait.op = Op::Wait;
+        steps.push(wait);
+        let release = ReleaseName {
+            environment: "dev".to_owned(),
+            release: "web".to_owned(),
+        };
+        Plan {
+            steps,
+            ..Plan::new(release, "v1")
+        }
+    }
+
+    fn check(objects: &[&str], outcomes: &[Outcome], expected: &str) {
+        check_plan(&plan(objects), outcomes, &[], expected);
+    }
+
+    fn check_plan(plan: &Plan, outcomes: &[Outcome], undone: &[&OverlayId], expected: &str) {
+        let result = SyncResult {
+            outcomes: plan
+                .steps
+                .iter()
+                .map(|step| step.id)
+                .zip(outcomes.iter().cloned())
+                .collect(),
+            stopped: Some(Cause::Interrupted),
+            undone: undone.iter().map(|id| (*id).clone()).collect(),
+            ..SyncResult::default()
+        };
+        let remainder = Remainder::of(plan, &result);
+        let names = |ids: &[&ObjectId]| -> String { ids.iter().map(|id| &id.name[..]).collect() };
+        let mut left = String::new();
+        for one in &remainder.left {
+            left.push_str(&one.object.name);
+            left.push_str(if one.begun { "+" } else { "" });
+        }
+        let found = format!(
+            "{}|{}|{left}: {}",
+            names(&remainder.made),
+            names(&remainder.unsettled),
+            remainder.summary()
+        );
+        assert_eq!(found, expected);
+    }
+
+    const APPLIED: Outcome = Outcome::Stopped { applied: true };
+    const UNTOUCHED: Outcome = Outcome::Stopped { applied: false };
+
+    #[test]
+    fn objects_are_counted_by_what_was_done_to_them() {
+        check(
+            &["a", "b", "c"],
+            &[Outcome::Done, APPLIED, UNTOUCHED, UNTOUCHED],
+            "a|b|c: 2 of 3 changes are made, 1 of them was not waited for",
+        );
+        check(
+            &["a"],
+            &[UNTOUCHED, UNTOUCHED],
+            "||a: none of 1 changes is made",
+        );
+        check(
+            &[],
+            &[UNTOUCHED],
+            "||: nothing was to be changed; readiness was not waited for",
+        );
+    }
+
+    #[test]
+    fn what_was_taken_back_at_once_is_not_begun() {
+        let stop = OverlayId("stop".to_owned());
+        let mut plan = plan(&["a", "a", "b"]);
+        plan.steps[0].op = Op::Set {
+            patch: NonSecret(json!({"spec": {"replicas": 0}})),
+        };
+        plan.steps[0].overlay = Some(stop.clone());
+        let outcomes = [Outcome::Done, UNTOUCHED, Outcome::Done, UNTOUCHED];
+        check_plan(&plan, &outcomes, &[&stop], "b||a: 1 of 2 changes is made");
+        // While the temporary change is active, half of the work is done.
+        check_plan(&plan, &outcomes, &[], "b||a+: 1 of 2 changes is made");
+    }
+
+    #[test]
+    fn an_object_with_several_steps_is_made_when_all_of_them_are() {
+        let failed = Outcome::Failed(Failure::new(FailureKind::Other, "no"));
+        let done = Outcome::Done;
+        check(
+            &["a", "a"],
+            &[done.clone(), done.clone(), done.clone()],
+            "a||: 1 of 1 changes is made",
+        );
+        check(
+            &["a", "a"],
+            &[done.clone(), UNTOUCHED, UNTOUCHED],
+            "||a+: none of 1 changes is made",
+        );
+        check(
+            &["a", "b"],
+            &[done, failed, UNTOUCHED],
+            "a||b: 1 of 2 changes is made",
+        );
+    }
+}

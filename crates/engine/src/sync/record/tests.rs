@@ -1,0 +1,410 @@
+//! Conditions for writing the record, and the outcome of a sync in words.
+
+use pleach_model::discovery::Discovery;
+use pleach_model::object::{ApiVersion, Digest, Origin, ReleaseName};
+use pleach_model::order::StageName;
+use pleach_planner::observe::ClusterId;
+use pleach_planner::plan::{Digests, Step, StepId, Terms};
+use pleach_state::inventory::RememberedStage;
+use pleach_state::live::Live;
+use rstest::rstest;
+
+use super::super::report::{Failure, FailureKind};
+use super::*;
+use crate::stop::Cause;
+
+/// Builds a plan with these actions on ConfigMaps, with one step per change.
+fn plan(actions: &[Action]) -> Plan {
+    let object = ObjectId::new("", "ConfigMap", Some("web"), "a");
+    let changes: Vec<Change> = actions
+        .iter()
+        .map(|action| Change {
+            object: object.clone(),
+            action: *action,
+            stage: None,
+            reason: String::new(),
+            cause: None,
+            require: Vec::new(),
+            digest: None,
+            unverified: None,
+            corrects: Vec::new(),
+        })
+        .collect();
+    let acting = actions
+        .iter()
+        .filter(|action| !matches!(action, Action::Unchanged | Action::Skip | Action::Blocked));
+    let op = Op::Apply {
+        body: Body::Rendered(DesiredDigest::Known(Digest::of(b"body"))),
+        take_over: Vec::new(),
+        leave: Vec::new(),
+    };
+    let steps = acting
+        .enumerate()
+        .map(|(position, _)| step(position, object.clone(), op.clone()))
+        .collect();
+    Plan {
+        changes,
+        steps,
+        ..Plan::new(name(), "v1.0.0")
+    }
+}
+
+fn step(position: usize, object: ObjectId, op: Op) -> Step {
+    Step {
+        id: StepId(position),
+        stage: StageName::Config,
+        object,
+        op,
+        needs: Vec::new(),
+        require: Vec::new(),
+        until: None,
+        deadline: jiff::SignedDuration::from_secs(1),
+        overlay: None,
+        reason: String::new(),
+    }
+}
+
+/// Adds a final wait for readiness to the plan.
+fn verifying(mut plan: Plan) -> Plan {
+    let barrier = ObjectId::new("pleach.dev", "Release", None, "dev.web");
+    let mut barrier = step(plan.steps.len(), barrier, Op::Wait);
+    barrier.stage = StageName::Verify;
+    plan.steps.push(barrier);
+    plan
+}
+
+fn name() -> ReleaseName {
+    ReleaseName {
+        environment: "dev".to_owned(),
+        release: "web".to_owned(),
+    }
+}
+
+fn observed(installed: Option<Installed>) -> Observed {
+    let cluster = ClusterId("cluster".to_owned());
+    let mut observed = Observed::of(
+        cluster,
+        "v1.36.0".to_owned(),
+        Discovery::default(),
+        Timestamp::UNIX_EPOCH,
+    );
+    observed.installed = installed;
+    observed
+}
+
+fn desired() -> Desired {
+    Desired {
+        name: name(),
+        store: pleach_state::inventory::Store::Release,
+        repository: "fleet".to_owned(),
+        bundle: "web".to_owned(),
+        version: "v1.0.0".to_owned(),
+        revision: "abc".to_owned(),
+        namespace: None,
+        create_namespace: false,
+        manifests: Vec::new(),
+        runtime_objects: Vec::new(),
+        digests: Digests::default(),
+        ignored: pleach_fields::ignore::Ignored::default(),
+        findings: Vec::new(),
+        terms: Terms::default(),
+        sequence: pleach_formats::sequence::Sequence::default(),
+    }
+}
+
+fn attempt(revision: &str) -> Attempt {
+    Attempt {
+        version: "v1.0.0".to_owned(),
+        revision: revision.to_owned(),
+        digest: desired().digest(),
+        at: Timestamp::UNIX_EPOCH,
+    }
+}
+
+/// Builds the record of a release that was deployed from this revision.
+fn deployed(revision: &str) -> Installed {
+    Installed {
+        installed: Some(attempt(revision)),
+        ready: true,
+        memory: Some(desired().memory()),
+        ..Installed::default()
+    }
+}
+
+#[rstest]
+#[case::changes(&[Action::Update], Some(deployed("abc")), true)]
+#[case::first_use(&[Action::Create], None, true)]
+#[case::first_use_without_changes(&[], None, true)]
+#[case::first_use_of_what_is_blocked(&[Action::Blocked], None, false)]
+#[case::blocked_and_unchanged(&[Action::Blocked, Action::Unchanged], Some(deployed("abc")), false)]
+#[case::partly_blocked(&[Action::Blocked, Action::Update], Some(deployed("abc")), true)]
+#[case::unchanged(&[Action::Unchanged], Some(deployed("abc")), false)]
+#[case::another_revision(&[Action::Unchanged], Some(deployed("def")), true)]
+#[case::not_ready(&[Action::Unchanged], Some(Installed { ready: false, ..deployed("abc") }), true)]
+#[case::unfinished(&[Action::Unchanged], Some(Installed { applying: Some(attempt("abc")), ..deployed("abc") }), true)]
+fn consent_is_asked_for_whatever_is_written(
+    #[case] actions: &[Action],
+    #[case] installed: Option<Installed>,
+    #[case] expected: bool,
+) {
+    let observed = observed(installed);
+    assert_eq!(writes(&desired(), &observed, &plan(actions)), expected);
+}
+
+/// Builds an unchanged object at a newer resourceVersion, whose subresources were written at these
+/// seconds.
+fn moved(writes: &[(&str, u8)]) -> (Desired, Observed, ObjectId) {
+    let id = plan(&[Action::Unchanged]).changes[0].object.clone();
+    let entry = |(subresource, second): &(&str, u8)| {
+        serde_json::json!({
+            "manager": "m", "operation": "Update", "subresource": subresource,
+            "time": format!("2026-09-01T10:00:{second:02}Z"), "fieldsV1": {},
+        })
+    };
+    let entries: Vec<Value> = writes.iter().map(entry).collect();
+    let value = serde_json::json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "namespace": "web", "name": "a", "uid": "u", "resourceVersion": "8",
+            "managedFields": entries,
+        },
+    });
+    let mut wanted = desired();
+    let (version, origin) = (ApiVersion::parse("v1"), Origin::new("a.yaml", 1));
+    wanted.manifests = vec![Manifest::new(id.clone(), version, origin, &value, false)];
+    let mut observed = observed(Some(deployed("abc")));
+    let entry = Entry {
+        state: EntryState::Applied,
+        uid: Some("u".to_owned()),
+        resource_version: Some("7".to_owned()),
+        ..Entry::default()
+    };
+    observed.inventory.entries.insert(id.clone(), entry);
+    let live = Live::new(value, &name().field_manager());
+    observed.full.insert(id.clone(), live);
+    (wanted, observed, id)
+}
+
+#[rstest]
+#[case::the_status(&[("", 1), ("status", 2)], false)]
+#[case::both_at_once(&[("", 2), ("status", 2)], false)]
+#[case::the_object(&[("", 3), ("status", 2)], true)]
+#[case::no_status(&[("", 3)], true)]
+fn a_write_is_noted_unless_the_status_came_last(#[case] by: &[(&str, u8)], #[case] expected: bool) {
+    let (wanted, observed, _) = moved(by);
+    let unchanged = plan(&[Action::Unchanged]);
+    assert_eq!(writes(&wanted, &observed, &unchanged), expected);
+}
+
+#[test]
+fn an_inventory_is_fresh_only_where_a_refresh_leaves_it_as_it_is() {
+    type Alter = fn(&mut Observed, &mut Plan, &ObjectId);
+    fn set(observed: &mut Observed, id: &ObjectId, state: EntryState) {
+        observed.inventory.entries.get_mut(id).unwrap().state = state;
+    }
+    let cases: [(&str, bool, Alter); 8] = [
+        ("as it was", true, |_, _, _| {}),
+        ("read in full", false, |observed, _, id| {
+            let meta = &observed.meta[id];
+            let value = serde_json::json!({"metadata": {
+                "namespace": "web", "name": "a", "uid": meta.uid, "resourceVersion": "8",
+            }});
+            let live = Live::new(value, &name().field_manager());
+            observed.full.insert(id.clone(), live);
+        }),
+        ("gone", false, |observed, _, id| {
+            observed.meta.remove(id);
+        }),
+        ("another incarnation", false, |observed, _, id| {
+            observed.meta.get_mut(id).unwrap().uid = "v".to_owned();
+        }),
+        ("of pods", true, |observed, _, id| {
+            set(observed, id, EntryState::Observed);
+        }),
+        ("not confirmed", false, |observed, _, id| {
+            set(observed, id, EntryState::Intended);
+        }),
+        ("in another stage", false, |_, plan, id| {
+            let stage = StageName::declared("agents", &StageName::Workloads, 0);
+            plan.assigned.insert(id.clone(), stage);
+        }),
+        ("made meanwhile", false, |observed, _, _| {
+            let other = ObjectId::new("", "ConfigMap", Some("web"), "b");
+            observed.found.insert(other, Entry::default());
+        }),
+    ];
+    for (case, expected, alter) in cases {
+        let (wanted, mut observed, id) = moved(&[("", 1)]);
+        let live = observed.full.remove(&id).unwrap();
+        observed.meta.insert(id.clone(), live.meta().clone());
+        let mut unchanged = plan(&[Action::Unchanged]);
+        alter(&mut observed, &mut unchanged, &id);
+        let is_fresh = is_fresh(&wanted, &observed, &unchanged);
+        assert_eq!(is_fresh, expected, "{case}");
+        let members = refreshed(&wanted, &observed, &unchanged);
+        assert!(!is_fresh || members == observed.inventory, "{case}");
+        assert_eq!(
+            into_refreshed(&wanted, observed, &unchanged),
+            members,
+            "{case}"
+        );
+    }
+}
+
+#[test]
+fn what_is_written_for_another_reason_holds_what_was_seen() {
+    let (wanted, mut observed, id) = moved(&[("", 1), ("status", 2)]);
+    observed.installed = Some(deployed("def"));
+    let unchanged = plan(&[Action::Unchanged]);
+    assert!(writes(&wanted, &observed, &unchanged));
+    let members = superset(&wanted, &observed, &unchanged);
+    assert_eq!(members.entries[&id].resource_version.as_deref(), Some("8"));
+}
+
+/// Builds a history with these results, newest first.
+fn history(results: &[(&str, &str)]) -> Installed {
+    let result = |(version, result): &(&str, &str)| AttemptResult {
+        version: (*version).to_owned(),
+        revision: "def".to_owned(),
+        result: (*result).to_owned(),
+        at: Timestamp::UNIX_EPOCH,
+        message: String::new(),
+        local: String::new(),
+        overridden: Vec::new(),
+    };
+    Installed {
+        history: results.iter().map(result).collect(),
+        ..deployed("abc")
+    }
+}
+
+#[rstest]
+#[case::as_it_was(&[("v1.0.0", "deployed"), ("v1.0.0", "failed")], false)]
+#[case::after_a_failure(&[("v1.0.0", "failed"), ("v1.0.0", "deployed")], true)]
+#[case::after_nobody_waited(&[("v1.0.0", "unverified")], true)]
+#[case::another_version(&[("v0.9.0", "deployed"), ("v1.0.0", "deployed")], true)]
+#[case::the_first(&[], true)]
+fn a_run_without_effects_has_a_result_where_the_newest_says_otherwise(
+    #[case] results: &[(&str, &str)],
+    #[case] expected: bool,
+) {
+    let is_news = is_news(&history(results), &attempt("abc"), "deployed");
+    assert_eq!(is_news, expected);
+}
+
+#[test]
+fn another_commit_of_what_has_no_versions_is_no_result_of_its_own() {
+    let attempt = Attempt {
+        version: "abc".to_owned(),
+        ..attempt("abc")
+    };
+    let is_news = |results: &[(&str, &str)]| is_news(&history(results), &attempt, "deployed");
+    assert!(!is_news(&[("def", "deployed")]));
+    assert!(is_news(&[("def", "failed")]));
+}
+
+#[test]
+fn waits_alone_change_the_record() {
+    let plan = verifying(plan(&[Action::Unchanged]));
+    assert!(writes(&desired(), &observed(Some(deployed("abc"))), &plan));
+}
+
+fn done(plan: &Plan) -> SyncResult {
+    SyncResult {
+        outcomes: plan
+            .steps
+            .iter()
+            .map(|step| (step.id, Outcome::Done))
+            .collect(),
+        ..SyncResult::default()
+    }
+}
+
+/// Returns the reported and the recorded outcome of a run.
+fn words(plan: &Plan, result: &SyncResult, was_ready: bool) -> [&'static str; 2] {
+    let ending = Ending::of(plan, result, was_ready, None);
+    [ending.word(plan, was_ready), ending.result]
+}
+
+#[rstest]
+#[case::changed(&[Action::Update], true, true, ["deployed", "deployed"])]
+#[case::first_use(&[Action::Create], true, false, ["deployed", "deployed"])]
+#[case::only_waited(&[Action::Unchanged], true, false, ["deployed", "deployed"])]
+#[case::nothing_to_do(&[Action::Unchanged], false, true, ["unchanged", "deployed"])]
+#[case::changed_without_waiting(&[Action::Update], false, true, ["unverified", "unverified"])]
+#[case::still_not_waited_for(&[Action::Unchanged], false, false, ["unverified", "unverified"])]
+#[case::first_use_without_waiting(&[Action::Create], false, false, ["unverified", "unverified"])]
+#[case::an_empty_release(&[], false, false, ["deployed", "deployed"])]
+#[case::still_empty(&[], false, true, ["unchanged", "deployed"])]
+#[case::partly_blocked(&[Action::Create, Action::Blocked], false, false, ["failed", "failed"])]
+fn a_run_ends_in_the_words_of_the_record(
+    #[case] actions: &[Action],
+    #[case] waits: bool,
+    #[case] was_ready: bool,
+    #[case] expected: [&str; 2],
+) {
+    let plan = plan(actions);
+    let plan = if waits { verifying(plan) } else { plan };
+    assert_eq!(words(&plan, &done(&plan), was_ready), expected);
+}
+
+#[rstest]
+#[case::only_blocked(&[Action::Blocked], true, "failed")]
+#[case::nothing_to_do(&[Action::Unchanged], true, "unchanged")]
+#[case::still_not_waited_for(&[Action::Unchanged], false, "unverified")]
+fn what_writes_nothing_has_a_word_too(
+    #[case] actions: &[Action],
+    #[case] was_ready: bool,
+    #[case] expected: &str,
+) {
+    assert_eq!(Ending::of_nothing(&plan(actions), was_ready), expected);
+}
+
+#[test]
+fn failures_and_interruptions_win() {
+    let plan = verifying(plan(&[Action::Update]));
+    let mut result = done(&plan);
+    let unrecorded = Ending::of(&plan, &result, true, Some(&SyncError::Random));
+    assert_eq!(unrecorded.result, "failed");
+    let failure = Failure::new(FailureKind::Policy, "field is immutable");
+    result.outcomes.insert(StepId(0), Outcome::Failed(failure));
+    assert_eq!(words(&plan, &result, true), ["failed", "failed"]);
+    result.stopped = Some(Cause::Interrupted);
+    assert_eq!(words(&plan, &result, true), ["interrupted", "interrupted"]);
+}
+
+#[test]
+fn the_stage_of_a_member_is_recorded_and_a_former_one_remembered_while_it_is_used() {
+    let mut update = plan(&[Action::Update]);
+    let id = update.steps[0].object.clone();
+    let agents = StageName::declared("agents", &StageName::Workloads, 0);
+    update.assigned.insert(id.clone(), agents);
+    let mut wanted = desired();
+    let object = serde_json::json!({"metadata": {"namespace": "web", "name": "a"}});
+    let origin = Origin::new("a.yaml", 1);
+    let version = ApiVersion::parse("v1");
+    wanted.manifests = vec![Manifest::new(id.clone(), version, origin, &object, false)];
+    let observed = |record: Installed| observed(Some(record));
+    let mut before = observed(deployed("abc"));
+    let members = superset(&wanted, &before, &update);
+    assert_eq!(members.entries[&id].stage, "agents");
+    // Without its own stage, the object has the default stage of its kind.
+    before.inventory = members.clone();
+    update.assigned.clear();
+    let without = superset(&wanted, &before, &update);
+    assert_eq!(without.entries[&id].stage, "config");
+
+    // The bundle no longer declares these stages, and the record retains the used one.
+    let stage = |name: &str| RememberedStage {
+        name: name.to_owned(),
+        after: "workloads".to_owned(),
+        timeout: None,
+    };
+    let mut record = deployed("abc");
+    let remembered = record.memory.as_mut().unwrap();
+    remembered.stages = vec![stage("agents"), stage("hooks")];
+    let kept = memory(&desired(), &record, &members, Under::Recorded);
+    assert_eq!(kept.stages, [stage("agents")]);
+    // The unused stage is dropped, which requires a write.
+    assert!(writes(&desired(), &observed(record), &plan(&[])));
+}

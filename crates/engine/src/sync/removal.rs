@@ -1,0 +1,271 @@
+//! Uninstall of a release: its steps, its record, and the removal of the record.
+
+use std::sync::Arc;
+
+use pleach_formats::check::{Check, Looked};
+use pleach_formats::file::BlockUninstall;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::{ObjectId, Origin, Secrecy};
+use pleach_planner::observe::Observed;
+use pleach_planner::plan::{Desired, Outgoing, Plan};
+use pleach_state::inventory::{AttemptResult, EntryState, Installed, Inventory};
+
+use super::checks;
+use super::error::SyncError;
+use super::events::{EventKind, Outcome, Verb};
+use super::report::SyncResult;
+use super::state::State;
+use super::{Books, Observation, Reached, Run, record, returned};
+use pleach_cluster::{Cluster, ResourcePath};
+
+/// Executes an uninstall.
+///
+/// The record shrinks after confirmed deletions, and is removed once it has no members. Until then,
+/// the uninstall can be resumed.
+pub(super) async fn carry_out(
+    run: &Run<'_>,
+    desired: &Desired,
+    observation: Observation,
+    plan: &Plan,
+    outgoing: &Outgoing,
+) -> Result<SyncResult, SyncError> {
+    let Observation {
+        observed,
+        mut state,
+    } = observation;
+    if state.record().uid.is_empty() {
+        // Without a record, there are no members.
+        return Ok(ended(SyncResult::default(), "uninstalled"));
+    }
+    if plan.steps.is_empty() && !writes(desired, &observed, plan, outgoing) {
+        return Ok(ended(SyncResult::default(), "removed"));
+    }
+    let before = record::superset(desired, &observed, plan);
+    run.in_turn(plan, &mut state, async |state| {
+        let reached = if plan.steps.is_empty() {
+            Reached {
+                result: SyncResult::default(),
+                inventory: before,
+            }
+        } else {
+            begin(run, state, &before).await?;
+            let attempt = record::attempt(desired);
+            let kept = record::last_plan(desired, &observed, plan, attempt.at);
+            state.keep_plan(&kept).await?;
+            let journal = observed.journal.clone();
+            let ledger = state.ledger(journal, attempt, plan.effects());
+            let books = Books {
+                inventory: before,
+                ledger,
+                key: state.key().cloned(),
+            };
+            Box::pin(run.steps(desired, &observed, plan, books)).await
+        };
+        settle(run, state, desired, &observed, plan, outgoing, reached).await
+    })
+    .await
+}
+
+/// Records the intended uninstall before the first deletion.
+async fn begin(run: &Run<'_>, state: &mut State, before: &Inventory) -> Result<(), SyncError> {
+    run.events.send(EventKind::Phase(Verb::Apply));
+    let change = |record: &mut Installed| {
+        record.removed = true;
+        record.ready = false;
+    };
+    let message = "the release is being taken away";
+    state.commit(before, change, "Uninstalling", message).await
+}
+
+/// Finishes an uninstall that has started, with any outcome.
+async fn settle(
+    run: &Run<'_>,
+    state: &mut State,
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+    outgoing: &Outgoing,
+    reached: Reached,
+) -> Result<SyncResult, SyncError> {
+    let Reached { result, inventory } = reached;
+    if !plan.steps.is_empty() {
+        run.events.send(EventKind::Phase(Verb::Report));
+    }
+    let mut inventory = without_released(inventory, outgoing, plan, &result);
+    if result.is_success() {
+        for id in returned::remembered(desired, observed, plan).keys() {
+            inventory.entries.remove(id);
+        }
+    }
+    if plan.has_steps() && result.is_success() && inventory.entries.is_empty() {
+        // Terminating pods can have recreated their registrations.
+        let told = (run.cluster, run.events);
+        let look = returned::keep(told, desired, observed, plan, &mut inventory);
+        Box::pin(look).await;
+    }
+    finish(run, state, plan, outgoing, &inventory, result).await
+}
+
+/// Returns whether execution would write anything, even only the record.
+pub(super) fn writes(
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+    outgoing: &Outgoing,
+) -> bool {
+    let Some(record) = &observed.installed else {
+        return false;
+    };
+    let before = record::superset(desired, observed, plan);
+    let after = without_released(before, outgoing, plan, &SyncResult::default());
+    let is_over = outgoing.ends && after.entries.is_empty();
+    let is_said = record.removed && !record.ready && after == observed.inventory;
+    !plan.steps.is_empty() || is_over || !is_said
+}
+
+fn ended(result: SyncResult, ending: &'static str) -> SyncResult {
+    SyncResult { ending, ..result }
+}
+
+/// Removes retained objects from the inventory once their marks are removed.
+fn without_released(
+    mut inventory: Inventory,
+    outgoing: &Outgoing,
+    plan: &Plan,
+    result: &SyncResult,
+) -> Inventory {
+    for id in &outgoing.released {
+        let steps = plan.steps.iter().filter(|step| step.object == *id);
+        let mut done = steps.map(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done));
+        let is_done = match done.next() {
+            // An object without marks is only removed after a successful run, because the next run
+            // could be told to delete it.
+            None => result.is_success(),
+            Some(first) => first && done.all(|is_done| is_done),
+        };
+        if is_done {
+            inventory.entries.remove(id);
+        }
+    }
+    inventory
+}
+
+/// Writes the remaining record, or removes it if it is empty.
+async fn finish(
+    run: &Run<'_>,
+    state: &mut State,
+    plan: &Plan,
+    outgoing: &Outgoing,
+    inventory: &Inventory,
+    mut result: SyncResult,
+) -> Result<SyncResult, SyncError> {
+    let is_over = outgoing.ends && result.is_success() && inventory.entries.is_empty();
+    let (written, ending) = if is_over {
+        (state.end().await, "uninstalled")
+    } else {
+        let (name, reason) = if let Some(cause) = result.stopped {
+            (cause.word(), cause.reason())
+        } else if result.is_success() {
+            ("removed", "Removed")
+        } else {
+            ("failed", "Failed")
+        };
+        let message = message(plan, &result, inventory);
+        let had_effects = plan.has_steps();
+        let change = |record: &mut Installed| {
+            record.removed = true;
+            record.ready = false;
+            if had_effects {
+                let last = record.installed.as_ref().or(record.applying.as_ref());
+                let (version, revision) = last.map_or_else(Default::default, |last| {
+                    (last.version.clone(), last.revision.clone())
+                });
+                record.push(AttemptResult {
+                    version,
+                    revision,
+                    result: name.to_owned(),
+                    at: jiff::Timestamp::now(),
+                    message: message.clone(),
+                    local: run.claim.local.clone().unwrap_or_default(),
+                    overridden: Vec::new(),
+                });
+            }
+        };
+        (
+            state.commit(inventory, change, reason, &message).await,
+            name,
+        )
+    };
+    // Report the result even if it could not be recorded.
+    result.unrecorded = written.err().map(Arc::new);
+    result.ending = if result.unrecorded.is_some() {
+        "failed"
+    } else {
+        ending
+    };
+    run.events.send(EventKind::Finished(result.clone()));
+    Ok(result)
+}
+
+fn message(plan: &Plan, result: &SyncResult, inventory: &Inventory) -> String {
+    let problem = record::first_problem(plan, result).or_else(|| record::how_far(plan, result));
+    problem.map_or_else(
+        || {
+            format!(
+                "git no longer has it; {} objects stay",
+                inventory.entries.len()
+            )
+        },
+        |problem| record::bounded(&problem),
+    )
+}
+
+/// Returns reasons against an uninstall: existing objects that the bundle declares as blocking. A
+/// failed search counts too.
+pub async fn review_end(cluster: &Cluster, desired: &Desired, observed: &Observed) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for rule in &desired.terms.block_uninstall {
+        findings.extend(blocks(cluster, observed, rule).await);
+    }
+    findings
+}
+
+async fn blocks(cluster: &Cluster, observed: &Observed, rule: &BlockUninstall) -> Option<Finding> {
+    let kind = rule.for_each.group_kind()?;
+    let unknown = |why: String| {
+        let message = format!("whether there are objects of kind {kind} cannot be told: {why}");
+        Some(Finding::error(Kind::Cluster, "uninstall-unknown", message))
+    };
+    if observed.discovery.is_stale(&kind.group) {
+        return unknown(format!(
+            "the server behind the group {} does not answer",
+            kind.group
+        ));
+    }
+    let Ok(check) = Check::of_end(rule, Origin::new("", 0)) else {
+        return unknown("a newer pleach wrote down how".to_owned());
+    };
+    // A kind that is not served has no usable objects.
+    let path = ResourcePath::preferred(&observed.discovery, &kind)?;
+    let is_member = |id: &ObjectId| {
+        let entry = observed.inventory.entries.get(id);
+        entry.is_some_and(|entry| entry.state == EntryState::Applied)
+    };
+    let of = |id: &ObjectId| (!is_member(id)).then(Secrecy::default);
+    let looked = checks::look(cluster, Some(&path), &check, &of).await;
+    let message = match looked {
+        Looked::Unknown(why) => return unknown(why),
+        Looked::Seen { objections, more } => {
+            let first = objections.first()?;
+            let more = match objections.len() - 1 + more {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("{}: {}{more}", first.message, first.object)
+        }
+    };
+    Some(
+        Finding::error(Kind::Policy, "uninstall-blocked", message)
+            .hint("the bundle says so (`blockUninstall`); remove them first"),
+    )
+}

@@ -1,0 +1,234 @@
+//! Scheduler of plans: starts every step as soon as its edges are satisfied.
+//!
+//! Steps without an edge between them run concurrently, up to a number of operations. Waits hold no
+//! permit. The failure of a step only stops its descendants.
+
+mod places;
+
+pub(super) use places::Place;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+
+use futures::future::{BoxFuture, FutureExt as _};
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use pleach_planner::plan::{Need, Plan, Step, StepId};
+
+use self::places::Places;
+use super::events::{EventKind, Events, Outcome};
+use super::report::{Failure, SyncResult};
+use crate::stop::Stop;
+
+/// Executor of single steps.
+pub(super) trait Executor: Sync {
+    /// Executes the operation of a step, with retries, until the server accepted it. Waits do not
+    /// hold `place`.
+    fn carry_out<'a>(
+        &'a self,
+        step: &'a Step,
+        place: &'a Place,
+    ) -> impl Future<Output = Result<(), Failure>> + Send + 'a;
+    /// Waits for the completion of the step.
+    fn complete<'a>(
+        &'a self,
+        step: &'a Step,
+    ) -> impl Future<Output = Result<(), Failure>> + Send + 'a;
+}
+
+/// Progress of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Reached {
+    Nothing,
+    Applied,
+    Complete,
+}
+
+/// Result of a future of a step.
+enum Ended {
+    Operation(Result<(), Failure>),
+    Wait(Result<(), Failure>),
+}
+
+struct Run<'a, E> {
+    plan: &'a Plan,
+    executor: &'a E,
+    events: &'a Events,
+    reached: Vec<Reached>,
+    /// Number of unsatisfied edges, by step.
+    unmet: Vec<usize>,
+    /// Steps that depend on a step, with the required progress.
+    dependents: Vec<Vec<(StepId, Need)>>,
+    /// Steps with satisfied edges that wait for a permit.
+    ready: BTreeSet<StepId>,
+    running: FuturesUnordered<BoxFuture<'a, (StepId, Ended)>>,
+    places: Places,
+    in_flight: usize,
+    outcomes: BTreeMap<StepId, Outcome>,
+}
+
+/// Executes a plan with at most `limit` concurrent operations. On a stop request, running
+/// operations finish, waits are interrupted, and no step starts.
+pub(super) async fn run<E: Executor>(
+    plan: &Plan,
+    executor: &E,
+    events: &Events,
+    limit: usize,
+    stop: &Stop,
+) -> SyncResult {
+    let mut run = Run::new(plan, executor, events, limit);
+    let mut asked = stop.asked();
+    loop {
+        match asked {
+            None => run.start(),
+            Some(_) if run.in_flight == 0 => break,
+            Some(_) => {}
+        }
+        tokio::select! {
+            biased;
+            cause = stop.wait(), if asked.is_none() => asked = Some(cause),
+            ended = run.running.next() => match ended {
+                Some((id, ended)) => run.ended(id, ended),
+                None => break,
+            },
+            () = run.places.free(), if asked.is_none() && !run.ready.is_empty() => {}
+        }
+    }
+    // A stop request after the last step has no effect. A long operation can stop by itself.
+    let is_done = |id| run.outcomes.get(id) == Some(&Outcome::Done);
+    let stopped = asked.filter(|_| !plan.steps.iter().all(|step| is_done(&step.id)));
+    for step in &plan.steps {
+        let applied = run.reached[step.id.0] >= Reached::Applied;
+        let stopped = Outcome::Stopped { applied };
+        run.outcomes.entry(step.id).or_insert(stopped);
+    }
+    SyncResult {
+        outcomes: run.outcomes,
+        stopped,
+        ..SyncResult::default()
+    }
+}
+
+impl<'a, E: Executor> Run<'a, E> {
+    fn new(plan: &'a Plan, executor: &'a E, events: &'a Events, limit: usize) -> Self {
+        let mut dependents = vec![Vec::new(); plan.steps.len()];
+        for step in &plan.steps {
+            for edge in &step.needs {
+                dependents[edge.from.0].push((step.id, edge.state));
+            }
+        }
+        Self {
+            plan,
+            executor,
+            events,
+            reached: vec![Reached::Nothing; plan.steps.len()],
+            unmet: plan.steps.iter().map(|step| step.needs.len()).collect(),
+            dependents,
+            ready: plan
+                .steps
+                .iter()
+                .filter(|step| step.needs.is_empty())
+                .map(|step| step.id)
+                .collect(),
+            running: FuturesUnordered::new(),
+            places: Places::new(limit),
+            in_flight: 0,
+            outcomes: BTreeMap::new(),
+        }
+    }
+
+    /// Starts ready steps in plan order, while permits are available.
+    fn start(&mut self) {
+        while let Some(&id) = self.ready.first()
+            && let Some(place) = self.places.take()
+        {
+            self.ready.remove(&id);
+            let step = &self.plan.steps[id.0];
+            self.events.send(EventKind::Started(id));
+            self.in_flight += 1;
+            let executor = self.executor;
+            let operation = async move {
+                let result = executor.carry_out(step, &place).await;
+                place.give_back();
+                (id, Ended::Operation(result))
+            };
+            self.running.push(operation.boxed());
+        }
+    }
+
+    fn ended(&mut self, id: StepId, ended: Ended) {
+        match ended {
+            Ended::Operation(result) => {
+                self.in_flight -= 1;
+                match result {
+                    Ok(()) => self.applied(id),
+                    Err(failure) => self.fail(id, failure),
+                }
+            }
+            Ended::Wait(Ok(())) => self.reach(id, Reached::Complete),
+            Ended::Wait(Err(failure)) => self.fail(id, failure),
+        }
+    }
+
+    fn applied(&mut self, id: StepId) {
+        self.events.send(EventKind::Applied(id));
+        let step = &self.plan.steps[id.0];
+        if step.until.is_none() {
+            return self.reach(id, Reached::Complete);
+        }
+        self.reach(id, Reached::Applied);
+        let executor = self.executor;
+        self.running
+            .push(async move { (id, Ended::Wait(executor.complete(step).await)) }.boxed());
+    }
+
+    fn reach(&mut self, id: StepId, now: Reached) {
+        let before = std::mem::replace(&mut self.reached[id.0], now);
+        for (dependent, need) in self.dependents[id.0].clone() {
+            let needed = match need {
+                Need::Applied => Reached::Applied,
+                Need::Ready | Need::Absent => Reached::Complete,
+            };
+            if before < needed && now >= needed {
+                self.unmet[dependent.0] -= 1;
+                if self.unmet[dependent.0] == 0 && !self.outcomes.contains_key(&dependent) {
+                    self.ready.insert(dependent);
+                }
+            }
+        }
+        if now == Reached::Complete {
+            self.finish(id, Outcome::Done);
+        }
+    }
+
+    fn fail(&mut self, id: StepId, failure: Failure) {
+        let reached = self.reached[id.0];
+        self.finish(id, Outcome::Failed(failure));
+        self.skip_dependents(id, reached);
+    }
+
+    /// Skips steps that can no longer start. Steps that only need an applied, not a ready,
+    /// predecessor can continue.
+    fn skip_dependents(&mut self, because: StepId, reached: Reached) {
+        let mut open = vec![(because, reached)];
+        while let Some((id, reached)) = open.pop() {
+            for (dependent, need) in self.dependents[id.0].clone() {
+                let met = need == Need::Applied && reached >= Reached::Applied;
+                if !met && !self.outcomes.contains_key(&dependent) {
+                    self.ready.remove(&dependent);
+                    self.finish(dependent, Outcome::Skipped { because });
+                    open.push((dependent, Reached::Nothing));
+                }
+            }
+        }
+    }
+
+    fn finish(&mut self, id: StepId, outcome: Outcome) {
+        let object = self.plan.steps[id.0].object.clone();
+        self.events
+            .send(EventKind::Done(id, object, outcome.clone()));
+        self.outcomes.insert(id, outcome);
+    }
+}
+
+#[cfg(test)]
+mod tests;

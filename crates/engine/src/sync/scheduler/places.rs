@@ -1,0 +1,65 @@
+//! Permits for concurrent operations of a plan.
+//!
+//! An operation that waits for a retry returns its permit. So objects behind an unavailable webhook
+//! do not delay unrelated ones.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Permits of one run.
+pub(super) struct Places {
+    first: Arc<Semaphore>,
+    again: Arc<Semaphore>,
+}
+
+impl Places {
+    /// Creates `limit` permits for new operations, and a quarter of that for retries. So retries
+    /// never use up the permits of new operations.
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            first: Arc::new(Semaphore::new(limit)),
+            again: Arc::new(Semaphore::new(limit.div_ceil(4))),
+        }
+    }
+
+    /// Takes a permit for an operation, if one is free.
+    pub(super) fn take(&self) -> Option<Place> {
+        let taken = self.first.clone().try_acquire_owned().ok()?;
+        Some(Place(Arc::new(Held {
+            taken: Mutex::new(Some(taken)),
+            again: self.again.clone(),
+        })))
+    }
+
+    /// Waits until a permit is free.
+    pub(super) async fn free(&self) {
+        drop(self.first.acquire().await);
+    }
+}
+
+/// Permit of one operation, released when its last clone is dropped.
+#[derive(Clone)]
+pub(in crate::sync) struct Place(Arc<Held>);
+
+struct Held {
+    taken: Mutex<Option<OwnedSemaphorePermit>>,
+    again: Arc<Semaphore>,
+}
+
+impl Place {
+    /// Waits for something without a permit, then for a permit for retries.
+    pub(in crate::sync) async fn aside<T>(&self, wait: impl Future<Output = T>) -> T {
+        self.give_back();
+        let done = wait.await;
+        let taken = self.0.again.clone().acquire_owned().await.ok();
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) = taken;
+        done
+    }
+
+    /// Returns the permit.
+    pub(super) fn give_back(&self) {
+        let taken = &self.0.taken;
+        drop(taken.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}

@@ -1,0 +1,302 @@
+//! Property tests of the scheduler with random plans and a checking executor.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use jiff::SignedDuration;
+use pleach_model::object::{ObjectId, ReleaseName};
+use pleach_model::order::StageName;
+use pleach_planner::plan::{Edge, EdgeReason, Op, Until};
+use proptest::prelude::*;
+
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::stop::Cause;
+use crate::sync::report::FailureKind;
+
+fn release() -> ReleaseName {
+    ReleaseName {
+        environment: "test".to_owned(),
+        release: "web".to_owned(),
+    }
+}
+
+/// Builds a step with its edges, optionally with a wait.
+fn step(id: usize, needs: &[(usize, Need)], waits: bool) -> Step {
+    Step {
+        id: StepId(id),
+        stage: StageName::Config,
+        object: ObjectId::new("", "ConfigMap", Some("web"), &format!("c{id}")),
+        op: Op::Wait,
+        needs: needs
+            .iter()
+            .map(|(from, state)| Edge {
+                from: StepId(*from),
+                state: *state,
+                why: EdgeReason::After,
+            })
+            .collect(),
+        require: Vec::new(),
+        until: waits.then_some(Until::Absent { pods: None }),
+        deadline: SignedDuration::from_secs(1),
+        overlay: None,
+        reason: String::new(),
+    }
+}
+
+fn plan(steps: Vec<Step>) -> Plan {
+    Plan {
+        steps,
+        ..Plan::new(release(), "v1")
+    }
+}
+
+/// Executor that checks that the edges of each step are satisfied.
+struct Checker {
+    reached: Mutex<Vec<Reached>>,
+    in_flight: AtomicUsize,
+    most: AtomicUsize,
+    fail_operation: Option<usize>,
+    fail_wait: Option<usize>,
+    cancel: Option<(usize, CancellationToken)>,
+}
+
+impl Checker {
+    fn new(steps: usize) -> Self {
+        Self {
+            reached: Mutex::new(vec![Reached::Nothing; steps]),
+            in_flight: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+            fail_operation: None,
+            fail_wait: None,
+            cancel: None,
+        }
+    }
+}
+
+fn failure() -> Failure {
+    Failure::new(FailureKind::Other, "as asked")
+}
+
+impl Executor for Checker {
+    async fn carry_out<'a>(&'a self, step: &'a Step, _: &'a Place) -> Result<(), Failure> {
+        for edge in &step.needs {
+            let needed = if edge.state == Need::Applied {
+                Reached::Applied
+            } else {
+                Reached::Complete
+            };
+            let reached = self.reached.lock().unwrap()[edge.from.0];
+            assert!(
+                reached >= needed,
+                "step {} started before {} was {:?}",
+                step.id.0,
+                edge.from.0,
+                edge.state
+            );
+        }
+        let now = self.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
+        if let Some((at, token)) = &self.cancel
+            && *at == step.id.0
+        {
+            token.cancel();
+        }
+        if self.fail_operation == Some(step.id.0) {
+            return Err(failure());
+        }
+        self.reached.lock().unwrap()[step.id.0] = if step.until.is_some() {
+            Reached::Applied
+        } else {
+            Reached::Complete
+        };
+        Ok(())
+    }
+
+    async fn complete<'a>(&'a self, step: &'a Step) -> Result<(), Failure> {
+        tokio::task::yield_now().await;
+        if self.fail_wait == Some(step.id.0) {
+            return Err(failure());
+        }
+        self.reached.lock().unwrap()[step.id.0] = Reached::Complete;
+        Ok(())
+    }
+}
+
+async fn carry_out(plan: &Plan, checker: &Checker, limit: usize) -> SyncResult {
+    let stop = match &checker.cancel {
+        Some((_, token)) => Stop::on(Cause::Superseded, token.clone()),
+        None => Stop::never(),
+    };
+    run(plan, checker, &Events::silent(release()), limit, &stop).await
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
+        .block_on(future)
+}
+
+/// Generates random graphs, in which steps depend on earlier ones.
+fn graphs() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(
+        (
+            prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 0..4),
+            any::<bool>(),
+        ),
+        1..40,
+    )
+    .prop_map(|steps| {
+        steps
+            .into_iter()
+            .enumerate()
+            .map(|(id, (needs, waits))| {
+                let mut needs: Vec<(usize, Need)> = needs
+                    .into_iter()
+                    .filter(|_| id > 0)
+                    .map(|(from, ready)| {
+                        (
+                            from.index(id),
+                            if ready { Need::Ready } else { Need::Applied },
+                        )
+                    })
+                    .collect();
+                needs.sort_by_key(|(from, _)| *from);
+                needs.dedup_by_key(|(from, _)| *from);
+                step(id, &needs, waits)
+            })
+            .collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn every_edge_is_respected_and_every_step_runs(steps in graphs(), limit in 1usize..6) {
+        let checker = Checker::new(steps.len());
+        let plan = plan(steps);
+        let result = block_on(carry_out(&plan, &checker, limit));
+        prop_assert!(result.is_success());
+        prop_assert_eq!(result.outcomes.len(), plan.steps.len());
+        prop_assert!(checker.most.load(Ordering::SeqCst) <= limit);
+    }
+
+    #[test]
+    fn a_failure_stops_its_descendants_only(steps in graphs(), at in any::<prop::sample::Index>(), in_wait in any::<bool>()) {
+        let at = at.index(steps.len());
+        let in_wait = in_wait && steps[at].until.is_some();
+        let mut checker = Checker::new(steps.len());
+        if in_wait { checker.fail_wait = Some(at) } else { checker.fail_operation = Some(at) }
+        let plan = plan(steps);
+        let result = block_on(carry_out(&plan, &checker, 4));
+        let mut lost = vec![false; plan.steps.len()];
+        lost[at] = true;
+        for step in &plan.steps {
+            if step.needs.iter().any(|edge| {
+                let still_applied = edge.from.0 == at && in_wait && edge.state == Need::Applied;
+                lost[edge.from.0] && !still_applied
+            }) {
+                lost[step.id.0] = true;
+            }
+        }
+        for step in &plan.steps {
+            let outcome = &result.outcomes[&step.id];
+            if step.id.0 == at {
+                prop_assert!(matches!(outcome, Outcome::Failed(_)));
+            } else if lost[step.id.0] {
+                prop_assert!(matches!(outcome, Outcome::Skipped { .. }), "{:?}", outcome);
+            } else {
+                prop_assert_eq!(outcome, &Outcome::Done);
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_asked_to_stop_starts_nothing_new(steps in graphs(), at in any::<prop::sample::Index>()) {
+        let at = at.index(steps.len());
+        let token = CancellationToken::new();
+        let mut checker = Checker::new(steps.len());
+        checker.cancel = Some((at, token));
+        let plan = plan(steps);
+        let result = block_on(carry_out(&plan, &checker, 1));
+        // With one operation at a time, steps that started before the stop are done, and no later
+        // one starts.
+        let started = checker.reached.lock().unwrap().iter().filter(|reached| **reached != Reached::Nothing).count();
+        let ended = result.outcomes.values().filter(|outcome| **outcome == Outcome::Done).count();
+        prop_assert!(ended <= started);
+        let stopped = (ended < plan.steps.len()).then_some(Cause::Superseded);
+        prop_assert_eq!(result.stopped, stopped);
+        prop_assert_eq!(result.outcomes.len(), plan.steps.len());
+    }
+}
+
+/// Executor whose operations are retried until the last step has succeeded.
+struct Troubled {
+    last: usize,
+    is_over: CancellationToken,
+    sending: AtomicUsize,
+    most: AtomicUsize,
+    again: AtomicUsize,
+}
+
+impl Executor for Troubled {
+    async fn carry_out<'a>(&'a self, step: &'a Step, place: &'a Place) -> Result<(), Failure> {
+        loop {
+            let now = self.sending.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(now, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            self.sending.fetch_sub(1, Ordering::SeqCst);
+            if step.id.0 == self.last {
+                self.is_over.cancel();
+            }
+            if self.is_over.is_cancelled() {
+                return Ok(());
+            }
+            place.aside(tokio::task::yield_now()).await;
+            self.again.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    async fn complete<'a>(&'a self, _: &'a Step) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_tried_again_holds_up_nothing_that_comes_after_it() {
+    let troubled = Troubled {
+        last: 99,
+        is_over: CancellationToken::new(),
+        sending: AtomicUsize::new(0),
+        most: AtomicUsize::new(0),
+        again: AtomicUsize::new(0),
+    };
+    let plan = plan((0..100).map(|id| step(id, &[], false)).collect());
+    let events = Events::silent(release());
+    let stop = Stop::never();
+    let result = block_on(run(&plan, &troubled, &events, 4, &stop));
+    assert!(result.is_success());
+    assert!(troubled.again.load(Ordering::SeqCst) > 0);
+    // The new operations and one retry.
+    assert_eq!(troubled.most.load(Ordering::SeqCst), 5);
+}
+
+#[test]
+fn a_failure_skips_a_long_chain() {
+    let steps = (0..50_000_usize).map(|id| {
+        let before = id.checked_sub(1);
+        let needs: Vec<_> = before.map(|id| (id, Need::Applied)).into_iter().collect();
+        step(id, &needs, false)
+    });
+    let plan = plan(steps.collect());
+    let mut checker = Checker::new(plan.steps.len());
+    checker.fail_operation = Some(0);
+    let result = block_on(carry_out(&plan, &checker, 4));
+    let skipped = result.outcomes.values();
+    let skipped =
+        skipped.filter(|outcome| matches!(outcome, Outcome::Skipped { because } if because.0 == 0));
+    assert_eq!(skipped.count(), 49_999);
+}

@@ -1,0 +1,131 @@
+//! Progress reports and failures of a wait.
+
+use pleach_model::object::ReleaseName;
+use pleach_planner::plan::Step;
+use tokio::time::Instant;
+
+use super::hint::WayOut;
+use super::{REMINDER, Waiter};
+use crate::sync::{
+    events::{EventKind, Events, WaitState},
+    report::{Failure, FailureKind},
+};
+
+/// Reporter of a wait: sends every change of its state, and reminders in between.
+pub(super) struct Progress<'a> {
+    events: &'a Events,
+    step: &'a Step,
+    started: Instant,
+    last: String,
+    told: Instant,
+    /// State of the object, as last reported.
+    state: String,
+    /// Time of the last change of that state.
+    moved: Instant,
+    release: &'a ReleaseName,
+    can_go_back: bool,
+    /// Whether the wait is for a deletion.
+    pub(super) ends: bool,
+    /// Hint for a deletion that does not happen.
+    pub(super) advice: Option<String>,
+}
+
+impl<'a> Progress<'a> {
+    pub(super) fn new(waiter: &Waiter<'a>, step: &'a Step, started: Instant) -> Self {
+        Self {
+            events: waiter.events,
+            step,
+            started,
+            last: String::new(),
+            told: started,
+            state: String::new(),
+            moved: started,
+            release: &waiter.desired.name,
+            can_go_back: waiter.can_go_back,
+            ends: false,
+            advice: None,
+        }
+    }
+
+    /// Reports the state of the object.
+    pub(super) fn tell(&mut self, message: String) {
+        self.tell_beside(&message.clone(), message);
+    }
+
+    /// Reports the state with a longer message. Only `state` counts as progress, because pods that
+    /// crash repeatedly are none.
+    pub(super) fn tell_beside(&mut self, state: &str, message: String) {
+        if state != self.state {
+            self.moved = Instant::now();
+            state.clone_into(&mut self.state);
+        }
+        if message == self.last && self.told.elapsed() < REMINDER {
+            return;
+        }
+        self.told = Instant::now();
+        self.events.send(EventKind::Waiting(
+            self.step.id,
+            WaitState {
+                object: self.step.object.clone(),
+                message: message.clone(),
+                since: self.started.elapsed(),
+            },
+        ));
+        self.last = message;
+    }
+
+    /// Builds the failure of a wait at its deadline. `stuck` is the reason of a pod that cannot
+    /// start.
+    pub(super) fn timed_out(&self, stuck: Option<&'static str>) -> Failure {
+        let waited = self.started.elapsed().as_secs();
+        let last = if self.last.is_empty() {
+            "the server told nothing about it"
+        } else {
+            &self.last
+        };
+        let state = if self.ends { "gone" } else { "ready" };
+        let hint = match &self.advice {
+            Some(advice) => advice.clone(),
+            None => self.way_out(stuck).hint(),
+        };
+        Failure {
+            kind: FailureKind::NotReady,
+            message: format!("not {state} after {waited} s: {last}"),
+            hint: Some(hint),
+        }
+    }
+
+    /// Builds the failure of an object whose status excludes readiness.
+    pub(super) fn failed(&self, message: String, stuck: Option<&'static str>) -> Failure {
+        let way_out = WayOut {
+            // Excludes the hint to wait longer.
+            moved: self.started,
+            ..self.way_out(stuck)
+        };
+        Failure {
+            hint: Some(way_out.hint()),
+            ..Failure::new(FailureKind::NotReady, message)
+        }
+    }
+
+    /// Builds the failure of an object whose pods cannot start. `stuck` is the reason.
+    pub(super) fn gave_up(&self, message: &str, stuck: Option<&'static str>) -> Failure {
+        let waited = self.started.elapsed().as_secs();
+        Failure {
+            kind: FailureKind::NotReady,
+            message: format!("not ready after {waited} s: {message}"),
+            hint: Some(self.way_out(stuck).hint()),
+        }
+    }
+
+    fn way_out(&self, stuck: Option<&'static str>) -> WayOut<'_> {
+        WayOut {
+            release: self.release,
+            stuck,
+            can_go_back: self.can_go_back,
+            is_end: self.ends,
+            moved: self.moved,
+            started: self.started,
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Progress and health of the replacement of pods of a `DaemonSet`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pleach_formats::sequence::Count;
+use pleach_model::object::ObjectId;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::{Look, Waiter};
+use crate::sync::daemon::{Daemon, DaemonPod};
+use pleach_cluster::ClusterError;
+
+/// Condition of a rollout.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    /// Number of new pods; `None`: all, with no old pod left.
+    pub(super) pods: Option<Count>,
+    /// Whether a container restart fails it.
+    pub(super) abort_on_restart: bool,
+    /// Time for which the condition must hold.
+    pub(super) stable_for: Duration,
+}
+
+/// State of earlier checks.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    /// Time since when the condition holds.
+    since: Option<Instant>,
+    /// Earlier restart counts of pods that existed before, which do not count as failures.
+    restarts: BTreeMap<String, i64>,
+}
+
+impl Waiter<'_> {
+    /// Checks the rollout once.
+    pub(super) async fn look_rolled_out(
+        &self,
+        id: &ObjectId,
+        wanted: Wanted,
+        watched: &Mutex<Watched>,
+    ) -> Result<Look, ClusterError> {
+        let read = Daemon::read(self.cluster, id).await?;
+        let mut watched = watched.lock().await;
+        Ok(match read {
+            Ok(daemon) => watched.judge(&daemon, wanted, Instant::now()),
+            Err(message) => {
+                watched.since = None;
+                Look::NotYet(message)
+            }
+        })
+    }
+}
+
+impl Watched {
+    pub(super) fn new(restarts: BTreeMap<String, i64>) -> Self {
+        Self {
+            since: None,
+            restarts,
+        }
+    }
+
+    fn judge(&mut self, daemon: &Daemon, wanted: Wanted, now: Instant) -> Look {
+        if wanted.abort_on_restart
+            && let Some(pod) = self.restarted(daemon)
+        {
+            let trouble = if pod.trouble.is_empty() {
+                String::new()
+            } else {
+                format!(": {}", pod.trouble)
+            };
+            return Look::Never(format!(
+                "its new pod {} was restarted{trouble}; the other pods stay as they were",
+                pod.name
+            ));
+        }
+        if let Some(missing) = missing(daemon, wanted.pods) {
+            self.since = None;
+            return Look::NotYet(missing);
+        }
+        let since = *self.since.get_or_insert(now);
+        if now.duration_since(since) >= wanted.stable_for {
+            Look::Done
+        } else {
+            Look::NotYet("its new pods are ready; they must stay so for some seconds".to_owned())
+        }
+    }
+
+    /// Returns a new pod that restarted meanwhile, if any.
+    fn restarted<'d>(&self, daemon: &'d Daemon) -> Option<&'d DaemonPod> {
+        let mut pods = daemon.updated.iter();
+        pods.find(|pod| {
+            let known = self.restarts.get(&pod.uid).copied();
+            pod.restarts > known.unwrap_or_default()
+        })
+    }
+}
+
+/// Describes the missing pods, if any.
+fn missing(daemon: &Daemon, pods: Option<Count>) -> Option<String> {
+    let ready = daemon.updated.iter().filter(|pod| pod.is_ready).count();
+    let wanted = pods.map_or(daemon.desired, |pods| pods.of(daemon.desired));
+    if ready < wanted {
+        return Some(format!("{ready} of {wanted} new pods ready"));
+    }
+    if pods.is_some() {
+        return None;
+    }
+    if !daemon.former.is_empty() {
+        let left = daemon.former.len();
+        return Some(format!("former pods that are still there: {left}"));
+    }
+    (daemon.available < daemon.desired).then(|| {
+        let (available, desired) = (daemon.available, daemon.desired);
+        format!("{available} of {desired} pods available")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pods(names: &[&str]) -> Vec<DaemonPod> {
+        let pod = |name: &&str| DaemonPod {
+            metadata: serde_json::json!({"name": name, "uid": name}),
+            name: (*name).to_owned(),
+            uid: (*name).to_owned(),
+            is_ready: true,
+            is_ending: false,
+            restarts: 0,
+            trouble: String::new(),
+        };
+        names.iter().map(pod).collect()
+    }
+
+    fn daemon(updated: &[&str], former: &[&str]) -> Daemon {
+        Daemon {
+            desired: updated.len() + former.len(),
+            available: updated.len() + former.len(),
+            updated: pods(updated),
+            former: pods(former),
+        }
+    }
+
+    const FIRST: Wanted = Wanted {
+        pods: Some(Count::Pods(1)),
+        abort_on_restart: true,
+        stable_for: Duration::from_secs(5),
+    };
+    const ALL: Wanted = Wanted {
+        pods: None,
+        abort_on_restart: false,
+        ..FIRST
+    };
+
+    fn word(look: &Look) -> &str {
+        match look {
+            Look::Done => "done",
+            Look::NotYet(message) | Look::Never(message) | Look::Stays { message, .. } => message,
+        }
+    }
+
+    #[test]
+    fn it_is_done_when_it_was_so_for_some_seconds() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut watched = Watched::default();
+        let begun = daemon(&[], &["a", "b"]);
+        let look = watched.judge(&begun, FIRST, start);
+        assert_eq!(word(&look), "0 of 1 new pods ready");
+        let first = daemon(&["a"], &["b"]);
+        assert!(word(&watched.judge(&first, FIRST, after(1))).contains("must stay so"));
+        // The condition did not hold in between.
+        watched.judge(&begun, FIRST, after(2));
+        assert!(word(&watched.judge(&first, FIRST, after(6))).contains("must stay so"));
+        assert_eq!(word(&watched.judge(&first, FIRST, after(11))), "done");
+    }
+
+    #[test]
+    fn all_of_them_means_that_no_former_one_is_left() {
+        let start = Instant::now();
+        let later = start + ALL.stable_for;
+        let mut watched = Watched::default();
+        let mut half = daemon(&["a", "b"], &["c"]);
+        half.desired = 2;
+        let look = watched.judge(&half, ALL, start);
+        assert_eq!(word(&look), "former pods that are still there: 1");
+        let mut unavailable = daemon(&["a", "b"], &[]);
+        unavailable.available = 1;
+        let look = watched.judge(&unavailable, ALL, start);
+        assert_eq!(word(&look), "1 of 2 pods available");
+        let all = daemon(&["a", "b"], &[]);
+        assert!(word(&watched.judge(&all, ALL, start)).contains("must stay so"));
+        assert_eq!(word(&watched.judge(&all, ALL, later)), "done");
+    }
+
+    #[test]
+    fn a_restart_ends_it_unless_it_was_before() {
+        let now = Instant::now();
+        let mut old = daemon(&["a"], &["b"]);
+        old.updated[0].restarts = 7;
+        let mut watched = Watched::new([("a".to_owned(), 7)].into());
+        assert!(word(&watched.judge(&old, FIRST, now)).contains("must stay so"));
+        old.updated.push(DaemonPod {
+            name: "c".to_owned(),
+            uid: "c".to_owned(),
+            restarts: 1,
+            trouble: "container x ended with Error (1)".to_owned(),
+            ..old.updated[0].clone()
+        });
+        let look = watched.judge(&old, FIRST, now);
+        assert!(matches!(look, Look::Never(_)));
+        assert_eq!(
+            word(&look),
+            "its new pod c was restarted: container x ended with Error (1); the other pods stay as they were"
+        );
+        assert!(!matches!(watched.judge(&old, ALL, now), Look::Never(_)));
+    }
+}

@@ -1,0 +1,80 @@
+//! Workload context: nodes and disruption budgets around workloads to write.
+
+use std::collections::BTreeSet;
+
+use futures::stream::{self, StreamExt as _};
+use pleach_model::object::{Manifest, ObjectId};
+use pleach_planner::observe::{Budget, Node, Observed, Surroundings};
+use pleach_planner::plan::{Desired, Plan};
+use serde_json::Value;
+
+use super::CONCURRENCY;
+use super::rbac_scope::Reach;
+use pleach_cluster::{Cluster, Depth, ResourcePath, Selector};
+
+/// Reads disruption budgets and nodes if a plan writes workloads. Read errors cause no warning and
+/// stop nothing.
+pub async fn look_around(
+    cluster: &Cluster,
+    desired: &Desired,
+    observed: &Observed,
+    plan: &Plan,
+) -> Option<Surroundings> {
+    if !plan.writes_workloads() {
+        return None;
+    }
+    let reach = Reach::of(observed);
+    let mut found = Surroundings {
+        budgets: budgets(cluster, desired, &reach).await,
+        ..Surroundings::default()
+    };
+    // Namespaced permissions do not include nodes.
+    if !reach.is_restricted() {
+        let path = ResourcePath::cluster_scoped("v1", "Node", "nodes");
+        let read = |value: Value| Some(Node::of(&value));
+        let everything = Selector::default();
+        let nodes = cluster.pick(&path, &everything, Depth::Full, read).await;
+        if let Ok(nodes) = nodes {
+            found.count(nodes);
+        }
+    }
+    Some(found)
+}
+
+/// Returns the budgets in the namespaces of the workloads, sorted. Excludes budgets in git, because
+/// the plan uses their desired state.
+async fn budgets(cluster: &Cluster, desired: &Desired, reach: &Reach) -> Vec<Budget> {
+    let path = ResourcePath::namespaced("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets");
+    let namespaces: BTreeSet<String> = desired
+        .manifests
+        .iter()
+        .filter(|manifest| manifest.facts().pod_labels.is_some())
+        .map(Manifest::id)
+        .filter_map(|id| id.namespace.clone())
+        .collect();
+    let of_git: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+    let path = &path;
+    let lists: Vec<Vec<Budget>> = stream::iter(reach.scopes(path, &namespaces))
+        .map(|scope| async move {
+            let selector = Selector::namespace(scope.as_deref());
+            let read = |mut value: Value| {
+                let metadata = &value["metadata"];
+                let id = path.id(metadata["namespace"].as_str(), metadata["name"].as_str()?);
+                let spec = value["spec"].take();
+                Some(Budget { id, spec })
+            };
+            let found = cluster.pick(path, &selector, Depth::Full, read).await;
+            found.unwrap_or_default()
+        })
+        .buffer_unordered(CONCURRENCY)
+        .collect()
+        .await;
+    let mut budgets: Vec<Budget> = lists.into_iter().flatten().collect();
+    budgets.retain(|budget| {
+        let namespace = budget.id.namespace.as_ref();
+        namespace.is_some_and(|namespace| namespaces.contains(namespace))
+            && !of_git.contains(&budget.id)
+    });
+    budgets.sort_by(|a, b| a.id.cmp(&b.id));
+    budgets
+}

@@ -1,0 +1,373 @@
+//! ssh transport: libgit2 speaks the git protocol over the program `ssh`.
+//!
+//! OpenSSH supports hashed host names, several keys, revoked keys and certificate authorities, and
+//! operators trust it. It gets one key and the known hosts, but no settings, agent or known hosts
+//! of a user. Unknown or changed host keys are refused.
+
+use std::cell::RefCell;
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use git2::transport::{Service, SmartSubtransport, SmartSubtransportStream, Transport};
+use pleach_reconciler::config::SshAddress;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::GitError;
+use super::fetch::FetchError;
+use super::program::{listen, one_line, program};
+use super::remote::Part;
+use pleach_files::{FileContent, TemporaryFolder};
+
+/// Maximum silence of the host.
+const SILENCE: Duration = Duration::from_secs(30);
+/// Number of bytes that a writable pipe accepts at once.
+const PIPE: usize = 4096;
+/// How long to wait for the final error message of `ssh`.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Placeholder URL for libgit2. The real address is in the [`Call`].
+pub(super) const URL: &str = "ssh://repository/";
+
+const KEY: &str = "key";
+const KNOWN_HOSTS: &str = "known_hosts";
+
+/// Fixed options of `ssh`, besides those of the call.
+const OPTIONS: [&str; 17] = [
+    "BatchMode=yes",
+    "StrictHostKeyChecking=yes",
+    "UserKnownHostsFile=known_hosts",
+    "GlobalKnownHostsFile=/dev/null",
+    "UpdateHostKeys=no",
+    "VerifyHostKeyDNS=no",
+    "CheckHostIP=no",
+    "IdentitiesOnly=yes",
+    "IdentityAgent=none",
+    "PreferredAuthentications=publickey",
+    "ClearAllForwardings=yes",
+    "ForwardAgent=no",
+    "ControlPath=none",
+    "ConnectTimeout=10",
+    "ConnectionAttempts=1",
+    "ServerAliveInterval=10",
+    "ServerAliveCountMax=2",
+];
+
+thread_local! {
+    /// Current call of this thread, because libgit2 passes no user data to a transport.
+    static CALL: RefCell<Option<Arc<Call>>> = const { RefCell::new(None) };
+}
+
+/// Connection parameters for one host.
+pub(super) struct Call {
+    address: SshAddress,
+    /// Configured files, for messages.
+    key: PathBuf,
+    known_hosts: PathBuf,
+    /// Private copies of the files. `ssh` refuses keys that other users can read, as in many
+    /// mounted Secrets.
+    folder: TemporaryFolder,
+    deadline: Instant,
+    /// Time-out, for messages.
+    time: Duration,
+    /// Output of `ssh` on the last connection.
+    said: Mutex<String>,
+    /// Reason for the abort of the last connection.
+    given_up: Mutex<Option<String>>,
+}
+
+impl Call {
+    /// Creates the call for a URL, from the private key and the known hosts.
+    pub(super) fn prepare(
+        url: &str,
+        [key, known_hosts]: [&Part; 2],
+        (deadline, time): (Instant, Duration),
+    ) -> Result<Arc<Self>, FetchError> {
+        let address = SshAddress::parse(url).map_err(FetchError::passing)?;
+        let folder = pleach_files::temporary_folder().map_err(GitError::from)?;
+        for (part, to) in [(key, KEY), (known_hosts, KNOWN_HOSTS)] {
+            let content = FileContent::private(part.content.clone());
+            pleach_files::write_new(&folder.path().join(to), &content).map_err(GitError::from)?;
+        }
+        Ok(Arc::new(Self {
+            address,
+            key: key.path.clone(),
+            known_hosts: known_hosts.path.clone(),
+            folder,
+            deadline,
+            time,
+            said: Mutex::default(),
+            given_up: Mutex::default(),
+        }))
+    }
+
+    /// Runs `work` with this call as the current one of the thread.
+    pub(super) fn around<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
+        CALL.with_borrow_mut(|call| *call = Some(Arc::clone(self)));
+        let done = work();
+        CALL.with_borrow_mut(|call| *call = None);
+        done
+    }
+
+    /// Returns the error of the last connection. `None` if `ssh` reported nothing.
+    pub(super) fn complaint(&self) -> Option<String> {
+        let given_up = lock(&self.given_up).clone();
+        given_up.or_else(|| self.explain(&lock(&self.said)))
+    }
+
+    fn explain(&self, said: &str) -> Option<String> {
+        let host = self.address.known_as();
+        let file = self.known_hosts.display();
+        let mut lines = said.lines().map(str::trim);
+        let shown = lines.find_map(|line| line.strip_prefix("debug1: Server host key: "));
+        let shown = one_line(shown.unwrap_or("a key that it does not name"));
+        if said.contains("REVOKED HOST KEY DETECTED") {
+            return Some(format!(
+                "{file} says that the key of {host} is revoked: {shown}"
+            ));
+        }
+        if said.contains("REMOTE HOST IDENTIFICATION HAS CHANGED") {
+            return Some(format!(
+                "{host} shows another key than the one in {file}: {shown}; somebody may stand in between. If its operator says that this is its new key, put it into the file"
+            ));
+        }
+        if said.contains("Host key verification failed") {
+            let port = self.address.port.map(|port| format!("-p {port} "));
+            return Some(format!(
+                "{file} does not have the key that {host} shows: {shown}. If its operator says that this is its key, add what this prints: ssh-keyscan {}{}",
+                port.unwrap_or_default(),
+                self.address.host
+            ));
+        }
+        let words = words(said);
+        if said.contains("Permission denied (") {
+            return Some(format!(
+                "{host} does not let user {} in with {}: {words}",
+                self.address.user,
+                self.key.display()
+            ));
+        }
+        (!words.is_empty()).then_some(words)
+    }
+
+    fn connect(self: &Arc<Self>) -> io::Result<Stream> {
+        lock(&self.said).clear();
+        *lock(&self.given_up) = None;
+        let mut command = program("ssh", self.folder.path());
+        // With -v, ssh prints the fingerprint of the host key.
+        command.args(["-F", "none", "-T", "-x", "-a", "-v", "-i", KEY]);
+        for option in OPTIONS {
+            command.args(["-o", option]);
+        }
+        if let Some(port) = self.address.port {
+            command.args(["-p", &port.to_string()]);
+        }
+        command
+            .args(["-l", &self.address.user, "--", &self.address.host])
+            .arg(format!("git-upload-pack {}", quoted(&self.address.path)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let given_up = |error: io::Error| {
+            let why = format!("failed to run ssh: {error}");
+            *lock(&self.given_up) = Some(why);
+            error
+        };
+        let mut child = command.spawn().map_err(given_up)?;
+        let taken = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(stdin), Some(stdout), Some(stderr)) = taken else {
+            return Err(io::Error::other("ssh has no pipes"));
+        };
+        Ok(Stream {
+            call: Arc::clone(self),
+            child,
+            stdin,
+            stdout,
+            listening: Some(listen(stderr)),
+        })
+    }
+}
+
+/// Removes progress messages from the output of `ssh`.
+fn words(said: &str) -> String {
+    let is_about_work = |line: &&str| {
+        let starts = [
+            "debug1:",
+            "OpenSSH_",
+            "Authenticated to ",
+            "Transferred: ",
+            "Bytes per second: ",
+            "fatal: the remote end hung up",
+        ];
+        line.is_empty() || starts.iter().any(|start| line.starts_with(start))
+    };
+    let lines: Vec<&str> = said
+        .lines()
+        .map(str::trim)
+        .filter(|line| !is_about_work(line))
+        .collect();
+    let last = &lines[lines.len().saturating_sub(3)..];
+    one_line(&last.join("; "))
+}
+
+/// Quotes a path as one word for the shell of the host.
+fn quoted(path: &str) -> String {
+    // Same as git: some shells interpret `!` within quotes.
+    format!("'{}'", path.replace('\'', r"'\''").replace('!', r"'\!'"))
+}
+
+/// Registers the ssh transport with libgit2. Must run before any fetch, because it changes global
+/// state without synchronization.
+pub(super) fn register() {
+    #[expect(
+        unsafe_code,
+        reason = "libgit2 keeps its transports in a global; nothing was fetched yet"
+    )]
+    let registered = unsafe {
+        git2::transport::register("ssh", |remote| {
+            let call = CALL.with_borrow(Clone::clone);
+            let call = call.ok_or_else(|| git2::Error::from_str("there is no key for it"))?;
+            Transport::smart(remote, false, Subtransport(call))
+        })
+    };
+    if let Err(error) = registered {
+        tracing::warn!(%error, "git has no ssh");
+    }
+}
+
+struct Subtransport(Arc<Call>);
+
+impl SmartSubtransport for Subtransport {
+    fn action(
+        &self,
+        _url: &str,
+        service: Service,
+    ) -> Result<Box<dyn SmartSubtransportStream>, git2::Error> {
+        match service {
+            Service::UploadPackLs | Service::UploadPack => {
+                let stream = self.0.connect();
+                let stream = stream.map_err(|error| git2::Error::from_str(&error.to_string()))?;
+                Ok(Box::new(stream))
+            }
+            Service::ReceivePackLs | Service::ReceivePack => {
+                Err(git2::Error::from_str("nothing is pushed"))
+            }
+        }
+    }
+
+    fn close(&self) -> Result<(), git2::Error> {
+        Ok(())
+    }
+}
+
+/// Byte stream to and from the host.
+struct Stream {
+    call: Arc<Call>,
+    child: Child,
+    stdin: ChildStdin,
+    stdout: ChildStdout,
+    listening: Option<JoinHandle<Vec<u8>>>,
+}
+
+impl Stream {
+    fn give_up(&self, why: String) -> io::Error {
+        *lock(&self.call.given_up) = Some(why.clone());
+        io::Error::new(io::ErrorKind::TimedOut, why)
+    }
+
+    /// Waits until a pipe is ready.
+    fn wait(&self, mut ready: [PollFd<'_>; 1]) -> io::Result<()> {
+        let until = (Instant::now() + SILENCE).min(self.call.deadline);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let why = if until == self.call.deadline {
+                    format!("it takes longer than {:?}", self.call.time)
+                } else {
+                    format!("the host said nothing for {SILENCE:?}")
+                };
+                return Err(self.give_up(why));
+            }
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            match poll(&mut ready, Some(&left)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Ends the program and saves its output.
+    fn end(&mut self) {
+        let Some(listening) = self.listening.take() else {
+            return;
+        };
+        let asked = Instant::now();
+        while !listening.is_finished() && asked.elapsed() < LAST_WORDS {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(self.child.kill());
+        drop(self.child.wait());
+        let said = listening.join().unwrap_or_default();
+        *lock(&self.call.said) = String::from_utf8_lossy(&said).into_owned();
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.wait([PollFd::new(&self.stdout, PollFlags::IN)])?;
+        let read = self.stdout.read(buffer)?;
+        if read == 0 {
+            self.end();
+        }
+        Ok(read)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.wait([PollFd::new(&self.stdin, PollFlags::OUT)])?;
+        // A ready pipe accepts this many bytes without blocking.
+        self.stdin.write(&bytes[..bytes.len().min(PIPE)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stdin.flush()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        self.end();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_one_word_for_the_shell() {
+        assert_eq!(quoted("/srv/fleet.git"), "'/srv/fleet.git'");
+        assert_eq!(quoted("~/it's"), r"'~/it'\''s'");
+        assert_eq!(quoted("a!b; rm -r /"), r"'a'\!'b; rm -r /'");
+    }
+
+    #[test]
+    fn only_what_matters_of_what_ssh_says_is_told() {
+        let said = "OpenSSH_9.2p1\ndebug1: Connecting\r\nssh: connect to host h port 22: Connection refused\r\n";
+        assert_eq!(
+            words(said),
+            "ssh: connect to host h port 22: Connection refused"
+        );
+        assert_eq!(words("debug1: x\n"), "");
+        assert_eq!(words("1\n2\n3\n\x1b]4\n"), "2; 3;  ]4");
+    }
+}

@@ -1,0 +1,339 @@
+//! Throwaway control plane for tests, the demo and bounded renders.
+//!
+//! Starts etcd and the API server, and optionally the controller manager, the scheduler and kwok
+//! with nodes, as real processes in a private folder. Nothing outlives the owner: drop, panic,
+//! Ctrl-C and SIGKILL all end the processes and remove the folder. It cannot use a running cluster
+//! and reads no environment; callers provide the locations of programs.
+//!
+//! ```no_run
+//! use crate::throwaway::{Binaries, ControlPlane, Network, Options};
+//!
+//! # async fn example() -> Result<(), crate::throwaway::ThrowawayError> {
+//! let options = Options {
+//!     binaries: Binaries::new(None, None, Some("/home/me".into())),
+//!     controllers: true,
+//!     scheduler: false,
+//!     nodes: 0,
+//!     network: Network::Host,
+//! };
+//! let control_plane = ControlPlane::start(options).await?;
+//! println!("export KUBECONFIG={}", control_plane.kubeconfig().display());
+//! # Ok(()) }
+//! ```
+
+mod binaries;
+mod certificates;
+mod components;
+mod error;
+mod folder;
+pub mod isolate;
+mod kubeconfig;
+mod processes;
+mod ready;
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+pub use self::{
+    binaries::{Binaries, kubernetes_version},
+    error::ThrowawayError,
+};
+
+use self::{
+    certificates::{Authority, SigningKey},
+    folder::Folder,
+    processes::Processes,
+    ready::Waiter,
+};
+
+/// Components of a control plane.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Locations of the programs.
+    pub binaries: Binaries,
+    /// Whether to run the controller manager. Without it, nothing reconciles objects, and pods
+    /// cannot be created because namespaces get no service account.
+    pub controllers: bool,
+    /// Whether to run the scheduler.
+    pub scheduler: bool,
+    /// Number of nodes that kwok simulates. With 0, kwok does not run.
+    pub nodes: usize,
+    /// Network mode.
+    pub network: Network,
+}
+
+/// Network of a control plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    /// Network of the host. Pod addresses are unreachable.
+    Host,
+    /// Network namespace with local pod addresses, so that a server in it can answer for pods.
+    /// Starting fails outside of one, see [`isolate::reexec`].
+    Namespace,
+}
+
+/// Component that can crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Component {
+    /// Stores the objects.
+    Etcd,
+    /// Serves the API.
+    ApiServer,
+}
+
+/// Running control plane. Dropping it ends it.
+#[derive(Debug)]
+pub struct ControlPlane {
+    // Declared and dropped first. The folder can only be removed after all writers have ended.
+    processes: Processes,
+    folder: Folder,
+    binaries: Binaries,
+    programs: Programs,
+    kubeconfig: PathBuf,
+    audit_log: PathBuf,
+    server_url: String,
+    ca: Authority,
+    ca_pem: String,
+    users: AtomicUsize,
+    port_number: u16,
+    _port: tokio::net::TcpSocket,
+}
+
+impl ControlPlane {
+    /// Starts a control plane and waits until it is ready.
+    pub async fn start(options: Options) -> Result<Self, ThrowawayError> {
+        if options.network == Network::Namespace && !isolate::pods_can_answer() {
+            return Err(ThrowawayError::NotIsolated);
+        }
+        // Find all programs before starting any.
+        let programs = Programs::find(&options)?;
+        let folder = Folder::create("pleach-throwaway-")?;
+        let (port, port_number) = reserve_port().map_err(ThrowawayError::ReservePort)?;
+        let server_url = format!("https://127.0.0.1:{port_number}");
+        let ca = Authority::new("throwaway-ca")?;
+        write_files(&folder, &ca)?;
+        let admin = ca.client("throwaway-admin", &["system:masters"])?;
+        let ca_pem = ca.pem();
+        let kubeconfig = folder.write(
+            "admin.kubeconfig",
+            &kubeconfig::kubeconfig(&server_url, &ca_pem, &admin),
+        )?;
+
+        let processes = Processes::new().map_err(|source| ThrowawayError::StartProcess {
+            name: "a thread for the control plane".to_owned(),
+            source,
+        })?;
+        let start = |name: &'static str, command: Command| {
+            start_process(&processes, &folder, name, command)
+        };
+        let waiter = Waiter {
+            processes: &processes,
+            folder: &folder,
+        };
+        let path = folder.path();
+        start("etcd", components::etcd(&programs.etcd, path))?;
+        let socket = path.join(components::ETCD_SOCKET);
+        waiter.until("etcd", async || socket.exists()).await?;
+        start(
+            "kube-apiserver",
+            components::kube_apiserver(&programs.kube_apiserver, path, port_number),
+        )?;
+        let client = ready::connect(&kubeconfig).await?;
+        ready::api_server(&waiter, &client).await?;
+        if let Some(program) = &programs.kube_controller_manager {
+            start(
+                "kube-controller-manager",
+                components::kube_controller_manager(program, path),
+            )?;
+        }
+        if let Some(program) = &programs.kube_scheduler {
+            start("kube-scheduler", components::kube_scheduler(program, path))?;
+        }
+        if let Some((program, stages)) = &programs.kwok {
+            start("kwok", components::kwok(program, path, stages))?;
+            ready::create_nodes(&client, options.nodes).await?;
+            ready::nodes(&waiter, &client).await?;
+        }
+        if options.controllers {
+            ready::controllers(&waiter, &client).await?;
+        }
+
+        Ok(Self {
+            audit_log: path.join(components::AUDIT_LOG),
+            processes,
+            folder,
+            binaries: options.binaries,
+            programs,
+            kubeconfig,
+            server_url,
+            ca,
+            ca_pem,
+            users: AtomicUsize::new(0),
+            port_number,
+            _port: port,
+        })
+    }
+
+    /// Returns the kubeconfig of an administrator.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// Returns the address of the API server.
+    pub fn server_url(&self) -> &str {
+        &self.server_url
+    }
+
+    /// Returns the certificate of the authority that signed the API server's.
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// Returns the audit log: one JSON event per answered request, level Metadata.
+    pub fn audit_log(&self) -> &Path {
+        &self.audit_log
+    }
+
+    /// Returns the path of kubectl, of the same version as the API server.
+    pub fn kubectl(&self) -> &Path {
+        &self.programs.kubectl
+    }
+
+    /// Kills a component without a shutdown and restarts it. Does not wait until it is ready.
+    pub fn restart(&self, component: Component) -> Result<(), ThrowawayError> {
+        let (programs, path) = (&self.programs, self.folder.path());
+        let (name, command) = match component {
+            Component::Etcd => ("etcd", components::etcd(&programs.etcd, path)),
+            Component::ApiServer => (
+                "kube-apiserver",
+                components::kube_apiserver(&programs.kube_apiserver, path, self.port_number),
+            ),
+        };
+        self.processes.kill(name);
+        start_process(&self.processes, &self.folder, name, command)
+    }
+
+    /// Returns the folder, with one log per program.
+    pub fn dir(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Finds a program by name, such as `kube-apiserver`.
+    pub fn bin(&self, name: &'static str) -> Result<PathBuf, ThrowawayError> {
+        self.binaries.find(name)
+    }
+
+    /// Writes the kubeconfig of a user without permissions.
+    ///
+    /// The client certificate of the user supports at most two groups.
+    pub fn kubeconfig_for_user(
+        &self,
+        name: &str,
+        groups: &[&str],
+    ) -> Result<PathBuf, ThrowawayError> {
+        let user = self.ca.client(name, groups)?;
+        let number = self.users.fetch_add(1, Ordering::Relaxed);
+        self.folder.write(
+            &format!("user-{number}.kubeconfig"),
+            &kubeconfig::kubeconfig(&self.server_url, &self.ca_pem, &user),
+        )
+    }
+
+    /// Ends all processes and removes the folder, as dropping does.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+/// Paths of the required programs.
+#[derive(Debug)]
+struct Programs {
+    etcd: PathBuf,
+    kube_apiserver: PathBuf,
+    kubectl: PathBuf,
+    kube_controller_manager: Option<PathBuf>,
+    kube_scheduler: Option<PathBuf>,
+    kwok: Option<(PathBuf, PathBuf)>,
+}
+
+impl Programs {
+    fn find(options: &Options) -> Result<Self, ThrowawayError> {
+        let find = |name| options.binaries.find(name);
+        let find_if = |wanted: bool, name| wanted.then(|| find(name)).transpose();
+        Ok(Self {
+            etcd: find("etcd")?,
+            kube_apiserver: find("kube-apiserver")?,
+            kubectl: find("kubectl")?,
+            kube_controller_manager: find_if(options.controllers, "kube-controller-manager")?,
+            kube_scheduler: find_if(options.scheduler, "kube-scheduler")?,
+            kwok: find_if(options.nodes > 0, "kwok")?
+                .zip(find_if(options.nodes > 0, binaries::KWOK_STAGES)?),
+        })
+    }
+}
+
+/// Reserves a port on the loopback interface.
+///
+/// The socket never listens, so it accepts no connections. It only prevents other processes from
+/// using the port before the API server shares it.
+fn reserve_port() -> std::io::Result<(tokio::net::TcpSocket, u16)> {
+    let socket = tokio::net::TcpSocket::new_v4()?;
+    socket.set_reuseport(true)?;
+    socket.bind((std::net::Ipv4Addr::LOCALHOST, 0).into())?;
+    let port = socket.local_addr()?.port();
+    Ok((socket, port))
+}
+
+fn write_files(folder: &Folder, ca: &Authority) -> Result<(), ThrowawayError> {
+    let service_accounts = SigningKey::new()?;
+    let front_proxy_ca = Authority::new("throwaway-front-proxy-ca")?;
+    let front_proxy = front_proxy_ca.client("front-proxy-client", &[])?;
+    let server = ca.server(
+        "kube-apiserver",
+        &[
+            "127.0.0.1",
+            "10.0.0.1",
+            &isolate::API_ADDRESS.to_string(),
+            "localhost",
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+        ],
+    )?;
+    for (name, contents) in [
+        ("ca.crt", &ca.pem()),
+        ("server.crt", &server.certificate),
+        ("server.key", &server.key),
+        ("front-proxy-ca.crt", &front_proxy_ca.pem()),
+        ("front-proxy-client.crt", &front_proxy.certificate),
+        ("front-proxy-client.key", &front_proxy.key),
+        ("service-account.key", &service_accounts.private),
+        ("service-account.pub", &service_accounts.public),
+        ("audit-policy.yaml", &components::AUDIT_POLICY.to_owned()),
+    ] {
+        folder.write(name, contents)?;
+    }
+    Ok(())
+}
+
+fn start_process(
+    processes: &Processes,
+    folder: &Folder,
+    name: &'static str,
+    mut command: Command,
+) -> Result<(), ThrowawayError> {
+    let failed = |source| ThrowawayError::StartProcess {
+        name: name.to_owned(),
+        source,
+    };
+    let log = folder.log(name)?;
+    command
+        .stdin(std::process::Stdio::null())
+        .stdout(log.try_clone().map_err(failed)?)
+        .stderr(log);
+    processes.start(name, command).map_err(failed)?;
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Locations of the control plane's programs.
+
+use std::path::{Path, PathBuf};
+
+use super::ThrowawayError;
+
+/// Go module that pins the versions of the programs; `make controlplane` builds it.
+const GO_MOD: &str = include_str!("../../../../controlplane/go.mod");
+
+/// kwok stages that define the behavior of nodes and pods; created by `make controlplane`.
+pub(super) const KWOK_STAGES: &str = "kwok-stages.yaml";
+
+/// Returns the Kubernetes version of the control plane, without a leading `v`.
+pub fn kubernetes_version() -> &'static str {
+    GO_MOD
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("k8s.io/kubernetes v"))
+        .find_map(|rest| rest.split_whitespace().next())
+        .unwrap_or_default()
+}
+
+/// Folders with the programs. The first match wins.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Binaries {
+    folders: Vec<PathBuf>,
+}
+
+impl Binaries {
+    /// Creates the search path from the values of environment variables.
+    ///
+    /// `KUBEBUILDER_ASSETS` names a folder that is searched first. The cache of `make controlplane`
+    /// is below `XDG_CACHE_HOME`, or below `HOME`. The caller reads the variables; empty values
+    /// count as unset.
+    ///
+    /// ```
+    /// use crate::throwaway::Binaries;
+    ///
+    /// let binaries = Binaries::new(None, None, Some("/home/me".into()));
+    /// assert!(format!("{binaries:?}").contains("/home/me/.cache/pleach/controlplane/1."));
+    /// ```
+    pub fn new(
+        kubebuilder_assets: Option<PathBuf>,
+        xdg_cache_home: Option<PathBuf>,
+        home: Option<PathBuf>,
+    ) -> Self {
+        let set = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
+        let cache = set(xdg_cache_home).or_else(|| set(home).map(|home| home.join(".cache")));
+        let cache = cache.map(|cache| {
+            cache
+                .join("pleach")
+                .join("controlplane")
+                .join(kubernetes_version())
+        });
+        Self {
+            folders: set(kubebuilder_assets).into_iter().chain(cache).collect(),
+        }
+    }
+
+    /// Finds a program or file by name.
+    pub fn find(&self, name: &'static str) -> Result<PathBuf, ThrowawayError> {
+        self.folders
+            .iter()
+            .map(|folder| folder.join(name))
+            .find(|path| Path::is_file(path))
+            .ok_or_else(|| ThrowawayError::FindBinary {
+                name,
+                folders: self.folders.clone(),
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_is_that_of_the_go_module() {
+        let parts: Vec<_> = kubernetes_version()
+            .split('.')
+            .map(str::parse::<u32>)
+            .collect();
+        assert_eq!(parts.len(), 3, "{}", kubernetes_version());
+        assert!(parts.iter().all(Result::is_ok), "{}", kubernetes_version());
+    }
+
+    #[test]
+    fn assets_come_before_the_cache_and_are_completed_from_it() {
+        let root = tempfile::tempdir().unwrap();
+        let assets = root.path().join("assets");
+        let cache = root
+            .path()
+            .join("pleach/controlplane")
+            .join(kubernetes_version());
+        for (folder, name) in [(&assets, "etcd"), (&cache, "etcd"), (&cache, "kwok")] {
+            #[expect(clippy::disallowed_methods, reason = "sets the scene")]
+            std::fs::create_dir_all(folder).unwrap();
+            std::fs::File::create(folder.join(name)).unwrap();
+        }
+
+        let binaries = Binaries::new(Some(assets.clone()), Some(root.path().into()), None);
+
+        assert_eq!(binaries.find("etcd").unwrap(), assets.join("etcd"));
+        assert_eq!(binaries.find("kwok").unwrap(), cache.join("kwok"));
+    }
+
+    #[test]
+    fn missing_program_names_the_target_that_builds_it() {
+        let binaries = Binaries::new(
+            Some("/nowhere/assets".into()),
+            None,
+            Some("/nowhere".into()),
+        );
+        let text = binaries.find("kubectl").unwrap_err().to_string();
+        assert!(
+            text.starts_with("`kubectl` is in none of /nowhere/assets, /nowhere/.cache/pleach"),
+            "{text}"
+        );
+        assert!(text.ends_with("`make controlplane` builds it"), "{text}");
+    }
+
+    #[test]
+    fn empty_variables_count_as_unset() {
+        let binaries = Binaries::new(Some("".into()), Some("".into()), Some("/h".into()));
+        assert_eq!(binaries.folders.len(), 1);
+        assert!(binaries.folders[0].starts_with("/h/.cache"));
+    }
+}
