@@ -52,13 +52,12 @@ pub use load::Context;
 pub use target::Target;
 pub use ui::{Color, Ui, Verbosity};
 
-/// Keep Kubernetes clusters equal to git
+/// Reconcile Kubernetes clusters with git
 ///
 /// A repository holds bundles (versioned folders of manifests and templates)
-/// and environments (which version of which bundle, with which values, on
-/// which cluster). pleach renders them, compares them with the live cluster
-/// through server-side apply, and carries out an ordered plan: apply, wait,
-/// verify, prune.
+/// and environments (which version of which bundle, with which values, on which
+/// cluster). pleach renders them, compares them with the live cluster through
+/// server-side apply, and executes an ordered plan: apply, wait, verify, prune.
 #[derive(Debug, Parser)]
 #[command(
     name = "pleach",
@@ -68,21 +67,21 @@ pub use ui::{Color, Ui, Verbosity};
     arg_required_else_help = true,
     after_help = "\
 Examples:
-  pleach init fleet                 make a small repository to begin with
-  pleach render production          see what it renders to; needs no cluster
+  pleach init fleet                 create a small example repository
+  pleach render production          show the rendered objects; needs no cluster
   pleach lint                       find mistakes in the files; needs no cluster
-  pleach diff production            see what apply would change
-  pleach apply production/web       apply one release, after asking
-  pleach status                     see what is installed, and whether it is ready
-  pleach doctor                     see what is wrong with the cluster
-  pleach run --repo URL             keep clusters equal to the branches of a repository
+  pleach diff production            show what apply would change
+  pleach apply production/web       apply one release, after confirmation
+  pleach status                     show installed releases and their readiness
+  pleach doctor                     show problems of the cluster
+  pleach run --repo URL             reconcile clusters with the branches of a repository
 
 Exit codes:
-  0  done                           5    conflict
-  1  failed, or declined            6    not ready in time
-  2  called wrongly                 7    refused by policy
-  3  repository invalid             10   changes found (--exit-code)
-  4  cluster unreachable or closed  130  interrupted"
+  0  done                                  5    conflict
+  1  failed, or declined                   6    not ready in time
+  2  invalid usage                         7    refused by policy
+  3  repository invalid                    10   changes found (--exit-code)
+  4  cluster unreachable or access denied  130  interrupted"
 )]
 pub struct Cli {
     #[command(flatten)]
@@ -103,7 +102,7 @@ struct GlobalArgs {
     #[arg(long, global = true, value_name = "REV", env = "PLEACH_REVISION")]
     revision: Option<String>,
 
-    /// Kubeconfig file [default: as kubectl finds it]
+    /// Kubeconfig file [default: same as kubectl]
     #[arg(long, global = true, value_name = "FILE", env = "PLEACH_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
 
@@ -111,8 +110,8 @@ struct GlobalArgs {
     #[arg(long, global = true, value_name = "NAME", env = "PLEACH_CONTEXT")]
     context: Option<String>,
 
-    /// Namespace of the controller, which has the key of state in the namespaces of tenants
-    /// [default: the key lies beside the state]
+    /// Namespace of the controller, with the keys of state in tenant namespaces
+    /// [default: keys are stored beside the state]
     #[arg(
         long,
         global = true,
@@ -131,15 +130,15 @@ struct GlobalArgs {
     )]
     color: Color,
 
-    /// Show notes and log lines; more of them when repeated
+    /// Show notes and log lines; repeat for more
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
 
-    /// Show nothing but errors beside the result
+    /// Show only the result and errors
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,
 
-    /// Log lines to show, in the syntax of the tracing crate
+    /// Filter of log lines, in the syntax of the tracing crate
     #[arg(
         long,
         global = true,
@@ -150,7 +149,7 @@ struct GlobalArgs {
     log: Option<String>,
 }
 
-/// What can be done.
+/// Commands.
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Init(init::InitArgs),
@@ -285,8 +284,8 @@ fn dispatch(cli: Cli, ui: &mut Ui) -> Result<Exit, CliError> {
         Command::Recover(args) => runtime::block_on(&cancel, recover::run(ui, &context, args)),
         Command::Run(args) => {
             // The controller writes only log lines to stderr.
-            let tell = |line: &str| tracing::info!("{line}");
-            runtime::block_on_telling(&cancel, tell, run::run(ui, &context, args))
+            let report = |line: &str| tracing::info!("{line}");
+            runtime::block_on_telling(&cancel, report, run::run(ui, &context, args))
         }
         Command::Completion(args) => Ok(completion::run(ui, &args)),
         Command::Version(args) => Ok(version::run(ui, &args)),
@@ -312,7 +311,7 @@ fn start_logging(cli: &Cli) -> Result<(), CliError> {
         (None, _) => "debug,pleach=trace",
     };
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
-        .map_err(|error| CliError::usage(format!("invalid filter of log lines: {error}")))?;
+        .map_err(|error| CliError::usage(format!("invalid log filter: {error}")))?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| log_lines::OneLine(ui::stderr()))

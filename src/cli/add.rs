@@ -25,10 +25,10 @@ const NAMESPACE: &str = "default";
 
 /// Add a bundle and a release of it
 ///
-/// Copies YAML that is there already into a new bundle, and adds a release of it
-/// to an environment. With --version the YAML may also become another version of
-/// a bundle. Comments of the environment file stay. Nothing is overwritten, and
-/// nothing is written unless it renders.
+/// Copies existing YAML into a new bundle, and adds a release of it to an
+/// environment. With --version, the YAML can also become another version of an
+/// existing bundle. Comments of the environment file are preserved. Overwrites
+/// no file, and writes nothing unless the result renders.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -44,11 +44,11 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "FILE-OR-DIR")]
     from: PathBuf,
 
-    /// Environment that gets the release
+    /// Environment to add the release to
     #[arg(long, value_name = "ENV")]
     env: String,
 
-    /// Version of the bundle that the YAML becomes
+    /// Version of the bundle to create from the YAML
     #[arg(long, value_name = "VERSION")]
     version: Option<String>,
 }
@@ -64,7 +64,7 @@ enum Entry {
 pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &AddArgs) -> Result<Exit, CliError> {
     if ctx.settings.revision.is_some() {
         return Err(CliError::usage(
-            "add writes to the working tree: leave --revision out",
+            "add writes to the working tree: omit --revision",
         ));
     }
     let folder = ctx.folder()?;
@@ -108,7 +108,7 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &AddArgs) -> Result<Exit, Cl
     match entry {
         Entry::Added(_) => ui.print(format_args!("{environment} (release {} added)", args.name)),
         Entry::Present => ui.status(format_args!(
-            "release {place} stays as it is: its version is in {environment}"
+            "release {place} is unchanged: its version is set in {environment}"
         )),
     }
     ui.status(format_args!(
@@ -136,7 +136,7 @@ fn ensure_free(tree: &dyn FileTree, wrapped: &Wrapped) -> Result<bool, CliError>
         .filter_map(|entry| semantic(&entry.name))
         .collect();
     let Some(newest) = versions.into_iter().max() else {
-        return Err(exists(name).hint("it has no versions; take another name"));
+        return Err(exists(name).hint("it has no versions; choose another name"));
     };
     if wrapped.version.is_none() {
         let next = format!("v{}.{}.0", newest.major, newest.minor + 1);
@@ -146,7 +146,7 @@ fn ensure_free(tree: &dyn FileTree, wrapped: &Wrapped) -> Result<bool, CliError>
 }
 
 fn exists(bundle: &str) -> CliError {
-    CliError::new(Kind::Failed, format!("bundle {bundle} exists already"))
+    CliError::new(Kind::Failed, format!("bundle {bundle} already exists"))
 }
 
 /// Returns the environment file with a release of the bundle added.
@@ -160,8 +160,8 @@ fn entry(
     let known = pleach_config::environments(tree);
     if !known.contains(environment) {
         let hint = match known.as_slice() {
-            [] => "it has none".to_owned(),
-            known => format!("there is {}", known.join(", ")),
+            [] => "the repository has no environments".to_owned(),
+            known => format!("known environments: {}", known.join(", ")),
         };
         let message = format!("the repository has no environment {environment}");
         return Err(CliError::new(Kind::Repository, message).hint(hint));
@@ -170,9 +170,9 @@ fn entry(
         .map_err(|findings| load::refused(&target(args, None), findings))?;
     if outline.releases.contains_key(name) {
         if is_new {
-            let message = format!("release {environment}/{name} exists already");
+            let message = format!("release {environment}/{name} already exists");
             return Err(CliError::new(Kind::Failed, message)
-                .hint("take another name, or remove the release first"));
+                .hint("choose another name, or remove the release first"));
         }
         return Ok(Entry::Present);
     }
@@ -242,9 +242,8 @@ fn check(tree: &dyn FileTree, args: &AddArgs) -> Result<Vec<Finding>, CliError> 
 
 fn refused(error: FileError) -> CliError {
     match error {
-        FileError::Exists { .. } => {
-            CliError::new(Kind::Failed, error).hint("add overwrites nothing; take another version")
-        }
+        FileError::Exists { .. } => CliError::new(Kind::Failed, error)
+            .hint("add overwrites no files; choose another version"),
         error => error.into(),
     }
 }

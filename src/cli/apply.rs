@@ -24,53 +24,54 @@ pub(super) use outcome::Outcome;
 use super::verdict::Verdict;
 use super::session;
 
-/// Make the cluster equal to git
+/// Apply the state in git to the cluster
 ///
-/// Shows the plan, asks on a terminal, and carries it out: apply, wait,
-/// verify, prune. Without a terminal it needs --yes. Ctrl-C stops at the next
-/// safe point; running apply again goes on from there.
+/// Shows the plan, asks for confirmation, and executes the plan: apply, wait,
+/// verify, prune. Without a terminal, --yes is required. Ctrl-C stops at the
+/// next safe point; the next apply continues from there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  pleach apply production                       every release, after asking
-  pleach apply production/web --yes             one release, without asking
-  pleach apply --plan plan.json                 what `pleach plan --out plan.json` wrote
+  pleach apply production                       every release, after confirmation
+  pleach apply production/web --yes             one release, without confirmation
+  pleach apply --plan plan.json                 the plan that `pleach plan --out plan.json` wrote
   pleach apply production --yes --cluster-id 6f0c2d5e-4a51-4c1c-9d3b-1f0a1c5f7b11
-                                                the first time, from a pipeline")]
+                                                the first apply, from a pipeline")]
 pub(crate) struct ApplyArgs {
-    /// Environment, or one release of it; with --plan, the file says it
+    /// Environment, or one release of it; optional with --plan
     #[arg(value_name = "ENV[/RELEASE]", required_unless_present = "plan")]
     pub(crate) target: Option<Target>,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub(crate) yes: bool,
 
-    /// What to wait for; without waiting nothing is verified and nothing pruned
+    /// Condition to wait for; with `none`, nothing is verified and nothing is pruned
     #[arg(long, value_name = "WHAT", default_value = "ready")]
     pub(crate) wait: Wait,
 
-    /// Compare every object with a dry run, also those whose metadata says that they are unchanged
+    /// Compare every object with a dry run, including objects with unchanged metadata
     #[arg(long)]
     pub(crate) verify: bool,
 
-    /// Apply the others where objects are blocked
+    /// Apply the other objects of a release if some are blocked
     ///
-    /// Without it nothing of a release is written while any of its objects is
-    /// blocked, as by a conflict. Nothing is pruned in either case.
+    /// Without it, no object of a release is written while one of them is blocked,
+    /// for example by a conflict. Nothing is pruned in either case.
     #[arg(long)]
     pub(crate) skip_blocked: bool,
 
-    /// Carry out what this file says, which `pleach plan --out` wrote
+    /// Execute the plan in this file, written by `pleach plan --out`
     ///
-    /// The review is the consent: nothing is asked. When the plan is not the
-    /// same any more, nothing is written and the command ends with code 5.
+    /// The review is the consent, so there is no prompt. If the plan has changed
+    /// since, nothing is written and the exit code is 5.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["wait", "verify"])]
     pub(crate) plan: Option<PathBuf>,
 
-    /// The cluster that is meant: uid of its namespace kube-system, or of the one that state is kept in
+    /// Id of the intended cluster: uid of its namespace kube-system, or of the
+    /// namespace with the state
     ///
-    /// Needed with --yes on the first apply of an environment to a cluster that
+    /// Required with --yes on the first apply of an environment to a cluster that
     /// the environment does not name.
     #[arg(long, value_name = "ID")]
     pub(crate) cluster_id: Option<String>,
@@ -86,12 +87,12 @@ pub(crate) struct ApplyArgs {
     pub(crate) output: ApplyOutput,
 }
 
-/// What apply waits for.
+/// Condition that apply waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Wait {
-    /// Until everything is ready.
+    /// Wait until everything is ready.
     Ready,
-    /// For nothing: the release stays unfinished.
+    /// Do not wait: the release stays unfinished.
     None,
 }
 
@@ -205,9 +206,9 @@ async fn in_order(
             Subject::Wanted(..) => {
                 let mut needed = one.planned.desired.depends_on();
                 let first = needed.find(|needed| unready.contains(*needed));
-                first.map(|first| not_begun(&name, first))
+                first.map(|first| not_started(&name, first))
             }
-            Subject::Gone(gone) => not_taken_over(session, gone, &reached, &unready).await,
+            Subject::Gone(gone) => unready_successor(session, gone, &reached, &unready).await,
         };
         let error = error.or_else(|| scope.ensure(&one.planned).err());
         if let Some(error) = error {
@@ -274,17 +275,19 @@ async fn in_order(
 /// Refuses to remove a release until its successors in the environment are ready, because they can
 /// still need its objects. A successor is ready if it was reconciled in this run, or if it is not
 /// part of the run and its record says so.
-async fn not_taken_over(
+async fn unready_successor(
     session: &Session,
     gone: &Gone,
     reached: &BTreeSet<ReleaseName>,
     unready: &BTreeSet<String>,
 ) -> Option<CliError> {
     let environment = &gone.name().environment;
-    let heirs = gone.heirs().filter(|heir| heir.environment == *environment);
-    for heir in heirs.filter(|heir| !reached.contains(heir)) {
-        let cluster = session.cluster_for(heir);
-        let found = match state::release(&cluster, heir, &session.search()).await {
+    let successors = gone
+        .heirs()
+        .filter(|successor| successor.environment == *environment);
+    for successor in successors.filter(|successor| !reached.contains(successor)) {
+        let cluster = session.cluster_for(successor);
+        let found = match state::release(&cluster, successor, &session.search()).await {
             Ok(found) => found,
             Err(error) => return Some(error.into()),
         };
@@ -293,10 +296,10 @@ async fn not_taken_over(
             record.is_ok_and(|record| record.ready && record.applying.is_none())
         };
         // After a failure, the record can still describe the previous version.
-        if unready.contains(&heir.release) || !found.iter().any(is_ready) {
+        if unready.contains(&successor.release) || !found.iter().any(is_ready) {
             let release = gone.name();
             let message = format!(
-                "release {release} was not taken away: release {heir} takes over from it, and is not ready"
+                "release {release} was not removed: its successor, release {successor}, is not ready"
             );
             return Some(CliError::new(Kind::NotReady, message));
         }
@@ -305,9 +308,9 @@ async fn not_taken_over(
 }
 
 /// Returns the error of a release whose dependency did not become ready in this run.
-fn not_begun(release: &ReleaseName, first: &str) -> CliError {
+fn not_started(release: &ReleaseName, first: &str) -> CliError {
     let message = format!(
-        "release {release} was not begun: it depends on release {first}, which is not ready"
+        "release {release} was not started: it depends on release {first}, which is not ready"
     );
     CliError::new(Kind::NotReady, message)
 }
@@ -360,7 +363,7 @@ async fn consent(
         return Err(CliError::usage(format!(
             "the first apply of {target} to a cluster that the environment does not name needs --cluster-id with --yes"
         ))
-        .hint(format!("{} is cluster {id}; if that is the one, add `--cluster-id {id}`", session.cluster.server())));
+        .hint(format!("{} is cluster {id}; if this is the intended cluster, add `--cluster-id {id}`", session.cluster.server())));
     }
     let plans: Vec<&Plan> = writing.iter().map(|planned| &planned.plan).collect();
     let place = format!("{} (cluster {id})", session.cluster.server());
@@ -414,7 +417,7 @@ fn question(plans: &[&Plan], place: &str) -> String {
         .count();
     match (changes, plans) {
         (0, [plan]) if plan.removal.is_some() => format!(
-            "No object goes; record that git no longer has release {} to {place}?",
+            "No object is deleted; record in {place} that git no longer has release {}?",
             plan.release
         ),
         (0, [plan]) => format!(
@@ -442,11 +445,11 @@ async fn replan(
         CliError::new(
             Kind::Conflict,
             format!(
-                "the plan of release {} is no longer the one that was shown",
+                "the plan of release {} has changed since it was shown",
                 planned.plan.release
             ),
         )
-        .hint("run the command again to see what it is now")
+        .hint("run the command again to see the new plan")
     };
     let allowed = Verdict(&planned.plan).ensure_allowed().and_then(|()| {
         planned

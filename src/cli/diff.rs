@@ -16,22 +16,23 @@ use pleach_engine::preview::{self, Kinds, Known, Revisions, Scope as Compared};
 
 /// Show what apply would change
 ///
-/// Renders the environment, or one release of it, and compares it with the
-/// live cluster. Objects that may have changed are sent to the server as a dry
-/// run, so defaults and admission are part of the answer. Nothing is written.
-/// Values of Secrets are never shown: equal ones have the same number.
+/// Renders the environment, or one release of it, and compares it with the live
+/// cluster. Objects that can have changed are sent to the server as a dry run,
+/// so the result includes defaults and admission. Nothing is written. Values of
+/// Secrets are never shown: equal values have the same number.
 ///
-/// An object whose name or namespace changed is shown as one. Fields that
-/// others own are left out unless --all is given.
+/// An object whose name or namespace changed is shown as one object. Fields of
+/// other field managers are omitted unless --all is given.
 ///
-/// With --base it is compared with another revision of the repository instead:
-/// no cluster is asked, and what a server would add or refuse is not known.
+/// With --base, the comparison is with another revision of the repository
+/// instead. It sends no request to a cluster, so it does not show defaults and
+/// refusals of the API server.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach diff production                       every release
   pleach diff production/web                   one release
-  pleach diff production --exit-code -o json   for a pipeline: 10 when there are changes
+  pleach diff production --exit-code -o json   for a pipeline: exit code 10 if there are changes
   pleach diff production -o markdown           for a comment on a pull request
   pleach diff production --base main           against another revision; needs no cluster")]
 pub(crate) struct DiffArgs {
@@ -43,11 +44,11 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "REV")]
     pub(crate) base: Option<String>,
 
-    /// Also show fields that others own
+    /// Also show fields of other field managers
     #[arg(long)]
     pub(crate) all: bool,
 
-    /// Compare every object with a dry run, also those whose metadata says that they are unchanged
+    /// Compare every object with a dry run, including objects with unchanged metadata
     #[arg(long, conflicts_with = "base")]
     pub(crate) verify: bool,
 

@@ -12,26 +12,26 @@ use super::{Context, Exit, Ui, format};
 use pleach_cluster::{Cluster, Deleted};
 use pleach_engine::doctor;
 
-/// Show what is wrong with the cluster, and what repairs it
+/// Show problems of the cluster and their remedies
 ///
-/// Looks at the whole cluster, whoever installed what: APIs and webhooks whose
-/// Service is gone or has no endpoints, with what they break; namespaces and
-/// objects whose deletion does not end, with the cause; objects of pleach that
-/// no release has; releases that are not ready; rights that pleach lacks. Needs
-/// no repository and changes nothing. Ends with code 1 when there are errors or
-/// warnings.
+/// Checks the whole cluster, including objects of other tools: APIs and
+/// webhooks whose Service is missing or has no endpoints, with their effects;
+/// namespaces and objects whose deletion does not finish, with the cause;
+/// objects of pleach that belong to no release; releases that are not ready;
+/// permissions that pleach lacks. Needs no repository and changes nothing. The
+/// exit code is 1 if there are errors or warnings.
 ///
-/// With --fix it removes one `APIService` or webhook configuration whose Service
-/// does not exist, or one gate of an upgrade that nobody carries out, after
-/// looking again and asking. What somebody else owns is
-/// only removed with --yes, and what has an owner reference never.
+/// With --fix, it removes one `APIService` or webhook configuration whose
+/// Service does not exist, or one gate of an upgrade that is no longer running.
+/// It asks for confirmation and checks the object again first. Objects of other
+/// owners are only removed with --yes, objects with an owner reference never.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach doctor
   pleach doctor -o json
   pleach doctor --state-namespace team-a
-                                    for who may see that namespace only
+                                    with access to that namespace only
   pleach doctor --fix APIService.apiregistration.k8s.io/v1beta1.metrics.example.org")]
 pub(crate) struct DoctorArgs {
     /// Remove this dead registration or gate: Kind.group/name
@@ -41,7 +41,7 @@ pub(crate) struct DoctorArgs {
     #[command(flatten)]
     place: StatePlace,
 
-    /// Do not ask, and overrule other owners
+    /// Do not ask for confirmation, and override other owners
     #[arg(short, long, requires = "fix")]
     yes: bool,
 
@@ -115,7 +115,7 @@ async fn fix(
     if again.deletion(args.yes).as_ref() != Ok(&decided) {
         return Err(CliError::new(
             Kind::Conflict,
-            format!("{id} is no longer as it was shown; nothing was deleted"),
+            format!("{id} has changed since it was shown; nothing was deleted"),
         )
         .hint("run the command again"));
     }
@@ -127,9 +127,9 @@ async fn fix(
     let reason = decided.explain();
     let text = match &deleted {
         Deleted::Gone => format!("deleted {id}: it {reason}"),
-        Deleted::Absent => format!("{id} is gone already"),
+        Deleted::Absent => format!("{id} was already deleted"),
         Deleted::Accepted { finalizers } => format!(
-            "{id} is being deleted and waits for {}: it {reason}",
+            "{id} is being deleted and waits for finalizers {}: it {reason}",
             finalizers.join(", ")
         ),
     };
@@ -170,20 +170,20 @@ async fn look_at(ui: &mut Ui, cluster: &Cluster, id: &ObjectId) -> Result<Diagno
         .ok_or_else(|| {
             CliError::new(
                 Kind::Policy,
-                format!("{id} is left alone: nothing says that its Service does not exist, or that nobody needs it"),
+                format!("{id} is not removed: there is no evidence that its Service does not exist or that it is unused"),
             )
         })
 }
 
 fn refused(id: &ObjectId, refusal: &Refusal) -> CliError {
-    let error = CliError::new(Kind::Policy, format!("{id} is left alone: {refusal}"));
+    let error = CliError::new(Kind::Policy, format!("{id} is not removed: {refusal}"));
     match refusal {
         Refusal::NotDead(_) => {
-            error.hint("only what points at nothing but Services that do not exist is removed, and gates of upgrades that nobody carries out")
+            error.hint("--fix only removes registrations whose Services do not exist, and gates of upgrades that are no longer running")
         }
         Refusal::Owned(_) => error,
         Refusal::Foreign { suspend, .. } => {
-            let error = error.hint("--yes removes it all the same");
+            let error = error.hint("--yes removes it anyway");
             match suspend {
                 Some(command) => error.hint(format!("stop its owner first: `{command}`")),
                 None => error,

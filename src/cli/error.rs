@@ -93,8 +93,11 @@ impl CliError {
 
     /// Creates the error for the second Ctrl-C, which does not wait for running requests.
     pub fn interrupted_at_once() -> Self {
-        Self::new(Kind::Interrupted, "interrupted at once")
-            .hint("what was under way may be done or not; the next run finds out how far it got")
+        Self::new(
+            Kind::Interrupted,
+            "interrupted without waiting for requests in flight",
+        )
+        .hint("requests in flight can have taken effect; the next run checks the cluster")
     }
 
     /// Creates an error from findings with at least one error. All of them are shown. The message

@@ -26,31 +26,31 @@ const NAMED: usize = 3;
 /// Minimum similarity of a suggested name, from 0 to 1.
 const SIMILAR: f64 = 0.7;
 
-/// Returns the objects that match `asked`, in the order of `objects`. Prefers exact matches, then
-/// matches like kubectl: any case, plural, short name, without group or namespace. Empty without a
-/// match.
+/// Returns the objects that match `requested`, in the order of `objects`. Prefers exact matches,
+/// then matches like kubectl: any case, plural, short name, without group or namespace. Empty
+/// without a match.
 pub(super) fn named<'a>(
-    asked: &ObjectId,
+    requested: &ObjectId,
     objects: impl IntoIterator<Item = &'a ObjectId>,
 ) -> Vec<&'a ObjectId> {
     let mut found: Vec<&ObjectId> = objects
         .into_iter()
-        .filter(|object| is_named(asked, object))
+        .filter(|object| is_named(requested, object))
         .collect();
-    if let Some(exact) = found.iter().copied().find(|object| *object == asked) {
+    if let Some(exact) = found.iter().copied().find(|object| *object == requested) {
         found = vec![exact];
     }
     found
 }
 
-/// Returns objects with names similar to `asked`, most similar first.
+/// Returns objects with names similar to `requested`, most similar first.
 pub(super) fn near<'a>(
-    asked: &ObjectId,
+    requested: &ObjectId,
     objects: impl IntoIterator<Item = &'a ObjectId>,
 ) -> Vec<&'a ObjectId> {
     let mut ranked: Vec<(f64, &ObjectId)> = objects
         .into_iter()
-        .map(|object| (strsim::jaro_winkler(&asked.name, &object.name), object))
+        .map(|object| (strsim::jaro_winkler(&requested.name, &object.name), object))
         .filter(|(similarity, _)| *similarity >= SIMILAR)
         .collect();
     ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
@@ -61,15 +61,15 @@ pub(super) fn near<'a>(
         .collect()
 }
 
-fn is_named(asked: &ObjectId, object: &ObjectId) -> bool {
-    asked.name == object.name
-        && (asked.namespace.is_none() || asked.namespace == object.namespace)
-        && (asked.group.is_empty() || asked.group == object.group)
-        && is_kind(&asked.kind, &object.kind)
+fn is_named(requested: &ObjectId, object: &ObjectId) -> bool {
+    requested.name == object.name
+        && (requested.namespace.is_none() || requested.namespace == object.namespace)
+        && (requested.group.is_empty() || requested.group == object.group)
+        && is_kind(&requested.kind, &object.kind)
 }
 
-fn is_kind(asked: &str, kind: &str) -> bool {
-    let asked = asked.to_ascii_lowercase();
+fn is_kind(requested: &str, kind: &str) -> bool {
+    let requested = requested.to_ascii_lowercase();
     let kind = kind.to_ascii_lowercase();
     let plurals = [
         format!("{kind}s"),
@@ -77,11 +77,11 @@ fn is_kind(asked: &str, kind: &str) -> bool {
         kind.strip_suffix('y')
             .map_or_else(String::new, |stem| format!("{stem}ies")),
     ];
-    asked == kind
-        || plurals.contains(&asked)
+    requested == kind
+        || plurals.contains(&requested)
         || SHORT_NAMES
             .iter()
-            .any(|(short, long)| *short == asked && long.eq_ignore_ascii_case(&kind))
+            .any(|(short, long)| *short == requested && long.eq_ignore_ascii_case(&kind))
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn objects_are_named_as_for_kubectl() {
         let objects = objects();
-        for (asked, expected) in [
+        for (requested, expected) in [
             ("Deployment.apps/shop/web", &[0][..]),
             ("Deployment/web", &[0, 1]),
             ("deploy/blog/web", &[1]),
@@ -114,19 +114,19 @@ mod tests {
             ("Deployment/we", &[]),
             ("Deployment.example.org/web", &[]),
         ] {
-            let asked_id: ObjectId = asked.parse().unwrap();
-            let found = named(&asked_id, &objects);
+            let requested_id: ObjectId = requested.parse().unwrap();
+            let found = named(&requested_id, &objects);
             let expected: Vec<&ObjectId> = expected.iter().map(|index| &objects[*index]).collect();
-            assert_eq!(found, expected, "{asked}");
+            assert_eq!(found, expected, "{requested}");
         }
     }
 
     #[test]
     fn near_names_are_offered() {
         let objects = objects();
-        let asked: ObjectId = "NetworkPolicy/shop/denny".parse().unwrap();
-        assert_eq!(near(&asked, &objects), [&objects[4]]);
-        let asked: ObjectId = "Deployment/api".parse().unwrap();
-        assert_eq!(near(&asked, &objects), Vec::<&ObjectId>::new());
+        let requested: ObjectId = "NetworkPolicy/shop/denny".parse().unwrap();
+        assert_eq!(near(&requested, &objects), [&objects[4]]);
+        let requested: ObjectId = "Deployment/api".parse().unwrap();
+        assert_eq!(near(&requested, &objects), Vec::<&ObjectId>::new());
     }
 }

@@ -23,7 +23,7 @@ const TOKEN: &str = "PLEACH_FORGE_TOKEN";
 /// Options that name a forge.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct ForgeArgs {
-    /// Product of the forge [default: the one whose pipeline this runs in]
+    /// Product of the forge [default: detected from the CI pipeline]
     #[arg(
         long = "forge",
         value_name = "PRODUCT",
@@ -32,7 +32,8 @@ pub(super) struct ForgeArgs {
     )]
     product: Option<Product>,
 
-    /// Root of its API, such as `https://git.example.org/api/v4` [default: by the product and where the repository was cloned from]
+    /// Root of its API, such as `https://git.example.org/api/v4` [default: from the
+    /// product and the git remote]
     #[arg(
         long,
         value_name = "URL",
@@ -41,7 +42,7 @@ pub(super) struct ForgeArgs {
     )]
     forge_url: Option<String>,
 
-    /// The repository as the forge calls it, OWNER/NAME [default: by where it was cloned from]
+    /// Name of the repository on the forge, OWNER/NAME [default: from the git remote]
     #[arg(
         long,
         value_name = "NAME",
@@ -50,7 +51,8 @@ pub(super) struct ForgeArgs {
     )]
     forge_project: Option<String>,
 
-    /// File with a token for it [default: a variable, by preference one of our own; docs/guides/preview-pull-requests.md names them]
+    /// File with a token for the forge [default: an environment variable, see
+    /// docs/guides/preview-pull-requests.md]
     #[arg(
         long,
         value_name = "FILE",
@@ -60,17 +62,18 @@ pub(super) struct ForgeArgs {
     forge_token_file: Option<PathBuf>,
 }
 
-/// Options of what tells a forge something.
+/// Options of commands that publish to a forge.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct TellingArgs {
-    /// Write the preview as a comment on the pull request, or into the one that is there, and set the state of its newest commit
+    /// Create or update a comment with the preview on the pull request, and set the
+    /// status of its newest commit
     ///
-    /// Pipelines of GitHub, GitLab and Gitea say which pull request that is. What
-    /// they do not say, the following options do.
+    /// The pull request is detected in pipelines of GitHub, GitLab and Gitea. The
+    /// following options replace missing values.
     #[arg(long)]
     pub(super) comment: bool,
 
-    /// Number of the pull request [default: the one that the pipeline runs for]
+    /// Number of the pull request [default: the pull request of the pipeline]
     #[arg(
         long,
         value_name = "NUMBER",
@@ -82,8 +85,8 @@ pub(super) struct TellingArgs {
     #[command(flatten)]
     forge: ForgeArgs,
 
-    /// The change may hold anything: take no more than it needs, for what of the
-    /// environments that are named it touches
+    /// Preview an unreviewed change in a sandbox, for those of the named
+    /// environments that it touches
     #[arg(long, hide = true)]
     pub(super) untrusted: bool,
 }
@@ -127,7 +130,8 @@ impl ForgeArgs {
         };
         // Values of the pipeline only apply to its own forge.
         let pipeline = pipeline.filter(|one| one.kind == kind);
-        let usage = |message: String| CliError::usage(format!("the forge is not known: {message}"));
+        let usage =
+            |message: String| CliError::usage(format!("cannot determine the forge: {message}"));
         let api = self.forge_url.clone();
         let api = api.or_else(|| pipeline.as_ref().map(|one| one.api.clone()));
         let project = self.forge_project.clone();
@@ -145,7 +149,7 @@ impl ForgeArgs {
                     None => found,
                 }
             }
-            _ => Err("name it with --forge-url and --forge-project".to_owned()),
+            _ => Err("set --forge-url and --forge-project".to_owned()),
         };
         let address = address.map_err(usage)?;
         let token = self.token(pipeline.as_ref())?;
@@ -192,30 +196,28 @@ impl TellingArgs {
     ) -> Result<(), CliError> {
         let remote = ctx.source()?.remote("origin");
         let (forge, pipeline) = self.forge.find(remote.as_deref())?.ok_or_else(|| {
-            CliError::usage("--comment needs a forge: this is no pipeline that is known")
+            CliError::usage("--comment needs a forge: no known CI pipeline was detected")
                 .hint("name it with --forge")
         })?;
         let pipeline = pipeline.as_ref();
         let number = self.pull_request.or_else(|| pipeline?.number);
         let number = number.ok_or_else(|| {
-            CliError::usage("--comment needs a pull request: the pipeline runs for none")
+            CliError::usage("--comment needs a pull request: the pipeline has none")
                 .hint("name it with --pull-request")
         })?;
         let pull = forge.pull_request(number).await?;
         if let Some(head) = pipeline.and_then(|one| one.head.as_ref())
             && *head != pull.head
         {
-            ui.status("not told: the pull request has a newer commit, whose own run tells");
+            ui.status("not published: the pull request has a newer commit with its own preview");
             return Ok(());
         }
-        let words = match forge.tell(number, &report.marker, &report.comment).await? {
-            Told::Created => "written",
-            Told::Updated => "changed",
-            Told::Unchanged => "there already",
+        let outcome = match forge.tell(number, &report.marker, &report.comment).await? {
+            Told::Created => "created",
+            Told::Updated => "updated",
+            Told::Unchanged => "unchanged",
         };
-        ui.status(format_args!(
-            "the comment on pull request {number} is {words}"
-        ));
+        ui.status(format_args!("comment on pull request {number}: {outcome}"));
         forge.set_status(&pull.head, &report.status()).await?;
         Ok(())
     }

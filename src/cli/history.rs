@@ -10,9 +10,10 @@ use pleach_engine::sync::state;
 
 /// Show the recorded results of a release
 ///
-/// The last ten, the newest first, as pleach recorded them in the cluster.
-/// Needs no repository; without one, --state-namespace says where state is kept
-/// in a ConfigMap that may not be searched for.
+/// Shows the last ten results that pleach recorded in the cluster, newest
+/// first. Needs no repository. Without one, --state-namespace names the
+/// namespace of a state ConfigMap, for users who are not allowed to list
+/// ConfigMaps in all namespaces.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -45,7 +46,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: HistoryArgs) -> Result
     let target = args.target;
     let Some(release) = target.release.clone() else {
         return Err(CliError::usage(format!(
-            "history is of one release: write {target}/RELEASE"
+            "history needs one release: write {target}/RELEASE"
         )));
     };
     let environment = environment(ui, ctx, &target)?;
@@ -64,17 +65,17 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: HistoryArgs) -> Result
             .map(|release| release.store.namespace())
             .collect();
         return Err(CliError::usage(format!(
-            "there is a release {target} in each of the namespaces {}",
+            "release {target} has records in several namespaces: {}",
             namespaces.join(", ")
         ))
-        .hint("say which one with --state-namespace"));
+        .hint("choose one with --state-namespace"));
     }
     let Some(summary) = found.pop() else {
         return Err(CliError::new(
             Kind::Failed,
             format!("release {target} is not installed in {}", cluster.server()),
         )
-        .hint("`pleach status` names what is"));
+        .hint("`pleach status` lists the installed releases"));
     };
     let installed = summary
         .record

@@ -18,37 +18,37 @@ use pleach_git::Revision;
 /// Name of the new environment.
 const ENVIRONMENT: &str = "dev";
 
-/// Make a repository to begin with
+/// Create a repository
 ///
 /// Writes a small commented repository with one environment and one bundle, or
-/// one around YAML that is there already. Nothing is overwritten, and nothing
-/// is written unless it renders.
+/// wraps existing YAML. Overwrites no file, and writes nothing unless the
+/// result renders.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach init                          in this folder
   pleach init fleet                    in a new folder
-  pleach init fleet --from app.yaml    around a file
-  pleach init fleet --from deploy      around the YAML files of a folder
+  pleach init fleet --from app.yaml    from a file
+  pleach init fleet --from deploy      from the YAML files of a folder
   helm template shop ./chart | pleach init fleet --from - --name shop")]
 pub(crate) struct InitArgs {
-    /// Folder to write to [default: that of --repo, else this one]
+    /// Folder to write to [default: the folder of --repo, else the current one]
     #[arg(value_name = "DIR")]
     folder: Option<PathBuf>,
 
     /// YAML to wrap: a file, a folder with files, or `-` for the standard input
     ///
-    /// The files are copied as they are, into a bundle that is called after
-    /// the file or folder. Folders that are named as versions, such as v1.0.0,
-    /// become versions of the bundle.
+    /// The files are copied unchanged into a bundle that is named after the file or
+    /// folder. Folders with version names, such as v1.0.0, become versions of the
+    /// bundle.
     #[arg(long, value_name = "FILE-OR-DIR")]
     from: Option<PathBuf>,
 
-    /// Name of the bundle [default: that of the file or folder]
+    /// Name of the bundle [default: the name of the file or folder]
     #[arg(long, value_name = "NAME", requires = "from")]
     name: Option<String>,
 
-    /// Version of the bundle that the YAML becomes
+    /// Version of the bundle to create from the YAML
     #[arg(long, value_name = "VERSION", requires = "from")]
     version: Option<String>,
 }
@@ -82,7 +82,7 @@ pub(crate) fn run(ui: &mut Ui, context: &Context, args: &InitArgs) -> Result<Exi
         format!(" --repo {}", quoted(&folder.display().to_string()))
     };
     ui.status(format_args!(
-        "next: `pleach{option} render {ENVIRONMENT}` shows what it deploys, `pleach{option} diff {ENVIRONMENT}` what that would change"
+        "next: `pleach{option} render {ENVIRONMENT}` shows the rendered objects, `pleach{option} diff {ENVIRONMENT}` shows what apply would change"
     ));
     Ok(Exit::DONE)
 }
@@ -147,7 +147,7 @@ fn check(files: &Files) -> Result<Vec<Finding>, CliError> {
 fn refused(error: FileError) -> CliError {
     match error {
         FileError::Exists { .. } => {
-            CliError::new(Kind::Failed, error).hint("init overwrites nothing; name another folder")
+            CliError::new(Kind::Failed, error).hint("init overwrites no files; name another folder")
         }
         error => error.into(),
     }

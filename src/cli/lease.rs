@@ -8,9 +8,9 @@ use pleach_engine::sync::Claim;
 /// Options of commands that write to a release.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LockArgs {
-    /// How long to wait for somebody else who applies the same release, such as 30s or 10m
+    /// Maximum wait for another client that applies the same release, such as 30s or 10m
     ///
-    /// 0s does not wait. Whoever was killed is waited for too, at most 15 s.
+    /// 0s does not wait. The Lease of a killed client expires after at most 15 s.
     #[arg(long, value_name = "TIME", default_value = "1m")]
     lock_timeout: SignedDuration,
 }

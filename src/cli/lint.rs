@@ -14,21 +14,20 @@ use pleach_engine::load::pleach_version;
 
 /// Find mistakes in the files, without a cluster
 ///
-/// Reads environments as render does, and looks closer: at fields that a kind
-/// does not have, values of another type, items of lists that have the same
-/// keys, versions that Kubernetes no longer serves, and at what is named and
-/// in no manifest. Everything is said at once, with file and line.
+/// Renders the environments and checks for fields that a kind does not have,
+/// values of the wrong type, list items with the same keys, API versions that
+/// Kubernetes no longer serves, and references to objects that no manifest has.
+/// Reports all findings at once, with file and line.
 ///
-/// Ends with exit code 3 when there are errors; warnings and notes do not
-/// change it.
+/// The exit code is 3 if there are errors; warnings and notes do not change it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach lint                         all environments
-  pleach lint production staging      two of them
-  pleach lint --revision v1.4.0       as it was at a tag
+  pleach lint production staging      two environments
+  pleach lint --revision v1.4.0       at a tag
   pleach lint -o json                 for programs
-  pleach lint -o sarif > pleach.sarif for code hosts, which show it beside the line")]
+  pleach lint -o sarif > pleach.sarif for code hosts, which show findings beside the line")]
 pub(crate) struct LintArgs {
     /// Environments [default: all]
     #[arg(value_name = "ENV")]
@@ -49,7 +48,7 @@ enum Output {
 pub(crate) fn run(ui: &mut Ui, context: &Context, args: &LintArgs) -> Result<Exit, CliError> {
     if let Some(target) = args.environments.iter().find(|t| t.release.is_some()) {
         return Err(CliError::usage(format!(
-            "{target} is one release; lint looks at whole environments"
+            "{target} is a release; lint checks whole environments"
         )));
     }
     let opened = context.open()?;

@@ -148,14 +148,14 @@ impl Context {
             return Ok(());
         }
         let summary = findings::summary(&found);
-        let message = format!("{target} would be refused by the API server: {summary}");
+        let message = format!("the API server would refuse {target}: {summary}");
         let error = CliError::from_findings(message, found);
         if loaded.environment.cluster.kubernetes.is_some() {
             return Err(error);
         }
         let newest = KindTable::minors().last().unwrap_or_default();
         Err(error.hint(format!(
-            "Kubernetes {newest} is assumed; a newer one is declared as `cluster.kubernetes` of the environment"
+            "Kubernetes {newest} is assumed; declare a newer version as `cluster.kubernetes` of the environment"
         )))
     }
 
@@ -211,7 +211,7 @@ impl Context {
         let Opened { tree, .. } = self.open()?;
         pleach_config::repository_id(&*tree, &pleach_version()).map(Some).map_err(|findings| {
             CliError::from_findings(
-                "the id of the repository cannot be read, so releases of other repositories cannot be left out".to_owned(),
+                "cannot read the id of the repository, so releases of other repositories cannot be excluded".to_owned(),
                 findings,
             )
         })
@@ -231,11 +231,11 @@ impl Context {
         Err(CliError::new(
             Kind::Repository,
             format!(
-                "neither {} nor a folder above it holds a {REPOSITORY_FILE}",
+                "no {REPOSITORY_FILE} in {} or its parent folders",
                 here.display()
             ),
         )
-        .hint("name the repository with --repo, or make one with `pleach init`"))
+        .hint("name the repository with --repo, or create one with `pleach init`"))
     }
 
     fn find_folder(&self) -> Result<Option<PathBuf>, CliError> {
@@ -269,13 +269,13 @@ pub(super) fn read(
 ) -> Result<Loaded, CliError> {
     let loaded = read_all(tree, revision, &target.environment)
         .map_err(|findings| refused(target, findings))?;
-    let Some(wanted) = &target.release else {
+    let Some(requested) = &target.release else {
         return Ok(loaded);
     };
-    if !loaded.names().contains(&wanted.as_str()) {
-        return Err(no_release(&loaded.environment, wanted));
+    if !loaded.names().contains(&requested.as_str()) {
+        return Err(no_release(&loaded.environment, requested));
     }
-    Ok(loaded.only(wanted))
+    Ok(loaded.only(requested))
 }
 
 impl From<Incomparable> for CliError {
@@ -293,10 +293,10 @@ pub(super) fn refused(target: &impl Display, findings: Vec<Finding>) -> CliError
     CliError::from_findings(format!("{target} cannot be rendered: {summary}"), findings)
 }
 
-pub(super) fn no_release(environment: &ResolvedEnvironment, wanted: &str) -> CliError {
+pub(super) fn no_release(environment: &ResolvedEnvironment, requested: &str) -> CliError {
     let target = Target {
         environment: environment.name.clone(),
-        release: Some(wanted.to_owned()),
+        release: Some(requested.to_owned()),
     };
-    refused(&target, vec![load::no_release(environment, wanted)])
+    refused(&target, vec![load::no_release(environment, requested)])
 }

@@ -15,14 +15,14 @@ use pleach_cluster::{Class, Cluster};
 use pleach_engine::planning::Planned;
 use pleach_engine::sync::{Claim, state};
 
-/// Options of commands that change what a loop may follow.
+/// Options of commands that change releases that a controller can follow.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LocalArgs {
-    /// Go ahead although a loop follows the release, and suspend it until `pleach resume`
+    /// Override the controller that follows the release: suspend the release until `pleach resume`
     #[arg(long, requires = "reason")]
     local: bool,
 
-    /// Why, for those who find it suspended; recorded with the result
+    /// Reason for the suspension, recorded with the result
     #[arg(long, value_name = "TEXT", requires = "local", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     reason: Option<String>,
 }
@@ -76,11 +76,12 @@ impl LocalArgs {
             by: person(),
             at: Some(Timestamp::now()),
         };
-        let give = |orders: &mut pleach_state::inventory::Orders| {
+        let change = |orders: &mut pleach_state::inventory::Orders| {
             orders.suspend = Some(suspension.clone());
         };
-        let held = state::order(cluster, name, store, give).await;
-        held.map(drop)
+        let written = state::order(cluster, name, store, change).await;
+        written
+            .map(drop)
             .map_err(|error| failed("suspend", name, error))
     }
 }
@@ -103,10 +104,10 @@ fn silence(release: &ReleaseName, following: &Following, renewed: Timestamp) -> 
         Kind::Policy,
         "follower-silent",
         format!(
-            "the controller that kept {environment}/{release} equal to {branch} was last seen at {renewed:.0}, and is taken to be gone"
+            "the controller that reconciles {environment}/{release} with {branch} was last seen at {renewed:.0}, and is assumed to be gone"
         ),
     )
-    .hint("if it comes back, it changes the release to what the branch says")
+    .hint("if it returns, it reverts the release to the state of the branch")
 }
 
 fn refusal(release: &ReleaseName, branch: &str) -> Finding {
@@ -114,9 +115,9 @@ fn refusal(release: &ReleaseName, branch: &str) -> Finding {
     Finding::error(
         Kind::Policy,
         "followed-by-loop",
-        format!("a loop keeps {target} equal to {branch}, and would undo what is done from here"),
+        format!("a controller reconciles {target} with {branch}, and would revert a local change"),
     )
-    .hint("change it there; or say that it is meant: --local --reason TEXT suspends the release first, until `pleach resume`")
+    .hint("change the branch; or override the controller: --local --reason TEXT suspends the release first, until `pleach resume`")
 }
 
 /// Controller that follows the releases of a command.
@@ -156,8 +157,10 @@ pub(super) async fn follower<'a>(
     let own: Vec<&Planned> = planned
         .filter(|planned| planned.plan.release.environment == environment)
         .collect();
-    let said = own.iter();
-    let mut following = newest(said.filter_map(|planned| planned.observation.followed()));
+    let mut following = newest(
+        own.iter()
+            .filter_map(|planned| planned.observation.followed()),
+    );
     if following.is_none() && own.iter().any(|planned| planned.is_new()) {
         following = recorded(session, environment).await?;
     }
@@ -168,8 +171,8 @@ pub(super) async fn follower<'a>(
 }
 
 /// Returns the controller with the newest heartbeat. One without a time counts as active.
-fn newest(said: impl Iterator<Item = Following>) -> Option<Following> {
-    said.max_by_key(|following| (following.renewed.is_none(), following.renewed))
+fn newest(controllers: impl Iterator<Item = Following>) -> Option<Following> {
+    controllers.max_by_key(|following| (following.renewed.is_none(), following.renewed))
 }
 
 /// Returns the controller from the recorded releases of the environment in the same repository.
@@ -230,9 +233,15 @@ mod tests {
         assert!(!is_refused);
         assert!(text.contains("was last seen at 1970-01-11T"), "{text}");
         // An active controller takes precedence over a missing one.
-        let said = [Some(1), Some(2), None].map(|renewed| following("env/prod", renewed));
-        assert_eq!(newest(said.clone().into_iter()), Some(said[2].clone()));
-        assert_eq!(newest(said[..2].iter().cloned()), Some(said[1].clone()));
+        let controllers = [Some(1), Some(2), None].map(|renewed| following("env/prod", renewed));
+        assert_eq!(
+            newest(controllers.clone().into_iter()),
+            Some(controllers[2].clone())
+        );
+        assert_eq!(
+            newest(controllers[..2].iter().cloned()),
+            Some(controllers[1].clone())
+        );
         let record = json!({"repository": "fleet", "format": 5, "history": [], "shards": [],
             "bundle": "web", "entries": 0, "ready": true, "stage": "verify"});
         let live = json!({"kind": "Release", "metadata": {"name": "prod.web"},
@@ -274,7 +283,7 @@ mod tests {
         assert!(pleach_planner::plan::is_refusal(&finding));
         let text = finding.to_string();
         assert!(
-            text.contains("a loop keeps prod/web equal to env/prod of fleet"),
+            text.contains("a controller reconciles prod/web with env/prod of fleet"),
             "{text}"
         );
     }

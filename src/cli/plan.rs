@@ -13,7 +13,7 @@ use super::{Context, Exit, Target, Ui, explain, format, plan_file};
 use pleach_engine::planning::{Options, Predecessors};
 use super::verdict::Verdict;
 
-/// Show the stages and steps that apply would carry out
+/// Show the stages and steps that apply would execute
 ///
 /// The plan names every object with its action, its stage, and what each step
 /// waits for and why. Nothing is written.
@@ -29,18 +29,18 @@ pub(crate) struct PlanArgs {
     #[arg(value_name = "ENV[/RELEASE]")]
     pub(crate) target: Target,
 
-    /// Say why this object is where it is: Kind[.group]/[namespace/]name, or as for kubectl
+    /// Explain the position of this object: Kind[.group]/[namespace/]name, or as for kubectl
     #[arg(long, value_name = "ID")]
     pub(crate) explain: Option<ObjectId>,
 
-    /// Also write what is to be reviewed to a file, for `apply --plan`
+    /// Also write the plan to a file, for review and `apply --plan`
     ///
-    /// The file names every object with its action, what must still hold, and
-    /// the digest of its content; it holds no content and no secret.
+    /// The file names every object with its action, its preconditions, and the
+    /// digest of its content. It contains no content of objects and no secrets.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 
-    /// Compare every object with a dry run, also those whose metadata says that they are unchanged
+    /// Compare every object with a dry run, including objects with unchanged metadata
     #[arg(long)]
     pub(crate) verify: bool,
 
@@ -80,11 +80,11 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
         }
     }
     match (&args.explain, args.output) {
-        (Some(asked), _) => {
+        (Some(requested), _) => {
             let texts: Vec<String> = plans
                 .iter()
                 .flat_map(|planned| {
-                    let found = explain::named(asked, objects(&planned.plan));
+                    let found = explain::named(requested, objects(&planned.plan));
                     found
                         .into_iter()
                         .filter_map(|id| format::plan::explain(&planned.plan, id))
@@ -92,7 +92,11 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PlanArgs) -> Result<Ex
                 .collect();
             if texts.is_empty() && exit == Exit::DONE {
                 let all = plans.iter().flat_map(|planned| objects(&planned.plan));
-                return Err(unknown(&args.target, asked, &explain::near(asked, all)));
+                return Err(unknown(
+                    &args.target,
+                    requested,
+                    &explain::near(requested, all),
+                ));
             }
             ui.print(texts.join("\n").trim_end());
         }
@@ -147,11 +151,11 @@ fn objects(plan: &Plan) -> BTreeSet<&ObjectId> {
     changes.chain(steps).collect()
 }
 
-fn unknown(target: &Target, asked: &ObjectId, near: &[&ObjectId]) -> CliError {
-    let error = CliError::usage(format!("no plan of {target} has an object {asked}"));
+fn unknown(target: &Target, requested: &ObjectId, near: &[&ObjectId]) -> CliError {
+    let error = CliError::usage(format!("no plan of {target} has an object {requested}"));
     if near.is_empty() {
         return error.hint(format!("`pleach plan {target} -o json` lists all objects"));
     }
     let names: Vec<String> = near.iter().map(ToString::to_string).collect();
-    error.hint(format!("there is {}", names.join(", ")))
+    error.hint(format!("similar objects: {}", names.join(", ")))
 }

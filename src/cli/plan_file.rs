@@ -57,7 +57,7 @@ pub(super) fn read(path: &Path) -> Result<PlanFile, CliError> {
         };
         let hint = match source {
             PlanFileError::Parse(_) => "`pleach plan ENV --out FILE` writes one",
-            PlanFileError::Newer { .. } => "use the pleach that wrote it, or plan again",
+            PlanFileError::Newer { .. } => "use the pleach version that wrote it, or plan again",
         };
         let path = path.to_owned();
         CliError::new(kind, Unusable { path, source }).hint(hint)
@@ -78,7 +78,7 @@ pub(super) fn target(
     let releases = || file.releases.iter().map(|one| &one.release);
     let Some(first) = releases().next() else {
         let none = || {
-            let message = format!("the plan in {} is of no release", path.display());
+            let message = format!("the plan in {} has no release", path.display());
             CliError::usage(message).hint("name the environment: `pleach apply ENV --plan FILE`")
         };
         return given.cloned().ok_or_else(none);
@@ -102,11 +102,11 @@ pub(super) fn target(
     }
     let named: Vec<String> = releases().map(ToString::to_string).collect();
     let message = format!(
-        "the plan in {} is of {}, not of {given}",
+        "the plan in {} is for {}, not for {given}",
         path.display(),
         named.join(", ")
     );
-    Err(CliError::usage(message).hint("leave the target out: the file says it"))
+    Err(CliError::usage(message).hint("omit the target: the file has it"))
 }
 
 /// Refuses to apply if the current plan differs from the reviewed one. Lists all differences.
@@ -132,7 +132,7 @@ pub(super) fn ensure_current(
     } else {
         CliError::from_findings(message, moved)
     };
-    Err(error.hint("plan again, and review what is different"))
+    Err(error.hint("plan again, and review the differences"))
 }
 
 #[cfg(test)]

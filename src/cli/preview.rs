@@ -42,29 +42,27 @@ const TIME: Duration = Duration::from_mins(2);
 /// Time for cluster requests about an unreviewed change. Shorter than the time-out of the process.
 const ASKING: Duration = Duration::from_secs(90);
 
-/// Show what a change in git would do
+/// Show the effects of a change in git
 ///
 /// Renders every environment that the change touches at both revisions and
-/// plans the way from one to the other, as an upgrade would be planned: what is
-/// risky, the stages, and the differences, the most dangerous first. No cluster
-/// is asked, so it can run in any pipeline; what a server would add or refuse is
-/// not known.
+/// plans the upgrade from one to the other: risks, stages, and differences, the
+/// most dangerous first. It sends no request to a cluster, so it can run in any
+/// pipeline, and does not show defaults and refusals of the API server.
 ///
-/// With --live the head is also compared with the cluster, as `pleach plan`
-/// would: what differs there is shown beside it, with the digest that an
-/// approval of it binds to. Nothing is written; objects that change are sent as
-/// dry runs.
+/// With --live, the head is also compared with the cluster, as by `pleach
+/// plan`: the differences are shown beside it, with the digest for an approval.
+/// Nothing is written; changed objects are sent as dry runs.
 ///
-/// The base is the commit at which the head left it, as for a pull request;
-/// --direct compares with the base as it is now. Values of Secrets are never
-/// shown: equal ones have the same number.
+/// The comparison is with the merge base, as for a pull request; --direct
+/// compares with the base itself. Values of Secrets are never shown: equal
+/// values have the same number.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach preview --base main                         the working tree against the branch main
-  pleach preview --base main --head feature          two revisions; every environment that is touched
+  pleach preview --base main --head feature          two revisions; every environment that changes
   pleach preview --base main -o markdown production  a comment for a pull request
-  pleach preview --base main -o html > preview.html  a page of its own
+  pleach preview --base main -o html > preview.html  a self-contained page
   pleach preview --base main --live production       also against the cluster")]
 pub(crate) struct PreviewArgs {
     /// Environments, or one release of each [default: all that the change touches]
@@ -79,19 +77,19 @@ pub(crate) struct PreviewArgs {
     #[arg(long, value_name = "REV")]
     head: Option<String>,
 
-    /// Compare with the base itself, not with the commit at which the head left it
+    /// Compare with the base itself, not with the merge base
     #[arg(long)]
     direct: bool,
 
     /// Also compare the head with the cluster
     ///
-    /// That of the base, whatever the change says. Only the releases that the
-    /// change touches are looked at, or all that are named.
+    /// The base names the cluster, whatever the change declares. Compares only the
+    /// releases that the change touches, or all named releases.
     #[arg(long, conflicts_with = "untrusted")]
     live: bool,
 
-    /// The ways to the clusters of environments, as JSON: the head is compared with
-    /// these, as a loop would that uses them
+    /// Connections to the clusters of environments, as JSON: the head is compared
+    /// with them, as by the controller
     #[arg(long, value_name = "JSON", hide = true, requires = "untrusted", value_parser = ways)]
     clusters: Option<Ways>,
 
@@ -102,7 +100,7 @@ pub(crate) struct PreviewArgs {
     #[command(flatten)]
     telling: TellingArgs,
 
-    /// Longest comment that the forge accepts, in bytes, for markdown
+    /// Maximum size of a comment on the forge, in bytes, for markdown
     #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(4_096..))]
     limit: u32,
 
@@ -121,7 +119,7 @@ enum Output {
     Markdown,
     /// One file for a browser.
     Html,
-    /// For programs that comment on pull requests: what to say there.
+    /// For programs that comment on pull requests: the comment.
     Comment,
 }
 
@@ -165,7 +163,7 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
         let live = live(ctx, args, &change, &mut looked, all);
         block_on(&ctx.cancel, live)?;
     } else if let Some(ways) = &args.clusters {
-        block_on(&ctx.cancel, as_a_loop(ctx, &change, &mut looked, ways))?;
+        block_on(&ctx.cancel, as_controller(ctx, &change, &mut looked, ways))?;
     }
     for one in looked {
         add(&mut found, one.preview);
@@ -274,12 +272,12 @@ async fn live(
         let Some(head) = &mut one.rendered else {
             continue;
         };
-        let meant = Meant::of(head);
+        let intended = Meant::of(head);
         let mut connection = Connection::new(agent(None));
         connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
-        connection.context = ctx.settings.context.clone().or(meant.context);
+        connection.context = ctx.settings.context.clone().or(intended.context);
         connection.keys = keys(&connection, ctx.settings.key_namespace.clone());
-        let id = meant.id.map(ClusterId);
+        let id = intended.id.map(ClusterId);
         let to = ComparedCluster {
             connection: &connection,
             id,
@@ -289,14 +287,14 @@ async fn live(
         let asking = ask(&mut one.preview, head, change, to, all);
         finish(&ctx.cancel, Box::pin(asking)).await?;
         if let Some(cluster) = &mut one.preview.cluster {
-            cluster.findings.extend(meant.findings);
+            cluster.findings.extend(intended.findings);
         }
     }
     Ok(())
 }
 
 /// Adds the effect of the head on the clusters, with the connections and limits of the controller.
-async fn as_a_loop(
+async fn as_controller(
     ctx: &Context,
     change: &Change,
     looked: &mut [Looked],
@@ -324,7 +322,7 @@ async fn as_a_loop(
         let asking = ask(&mut one.preview, head, change, to, false);
         let asking = timeout_at(until, Box::pin(asking));
         if finish(&ctx.cancel, asking).await?.is_err() {
-            let message = format!("it was not asked to the end within {ASKING:?}");
+            let message = format!("the cluster did not answer all requests within {ASKING:?}");
             let finding = Finding::error(FindingKind::Cluster, "cluster-unknown", message);
             one.preview.cluster = Some(unanswered(finding));
         }
@@ -340,7 +338,7 @@ fn other_cluster(head: &RenderedHead, way: &Way) -> Option<Finding> {
         Finding::error(
             FindingKind::Policy,
             "other-cluster",
-            "the environment file names another cluster than the configuration of the loop, which would hold it",
+            "the environment file names another cluster than the controller configuration, so the controller would stall the environment",
         )
     })
 }

@@ -15,51 +15,51 @@ use pleach_engine::load::read_all;
 use pleach_forge::{Forge, Opened, Proposal};
 use pleach_git::{Branch, Revision, Upstream};
 
-/// Take the versions of one environment over into others
+/// Copy the versions of one environment to others
 ///
-/// Writes a commit in which the releases that the environments share are pinned
-/// to the versions that the first one has. Comments, values, patches, and what is
-/// staged or edited stay as they are. `pleach preview --base HEAD~1` shows what
-/// the commit does.
+/// Writes a commit that pins the releases that the environments share to the
+/// versions of the first one. Comments, values, patches, and staged or edited
+/// files are not changed. `pleach preview --base HEAD~1` shows the effects of
+/// the commit.
 ///
-/// Where each environment has a branch of its own, --from-revision names the
-/// branch that the versions come from; their folders come along. Where an
-/// environment's branch just follows another one, push that instead:
-/// git push origin env/staging:env/production
+/// If each environment has its own branch, --from-revision names the source
+/// branch; the folders of the versions are copied too. If the branch of an
+/// environment only follows another branch, push that one instead: git push
+/// origin env/staging:env/production
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach promote staging production                    every release that both have
-  pleach promote staging eu us --release web           one release, into two environments
-  pleach promote staging production --dry-run          see what would be committed
+  pleach promote staging eu us --release web           one release, to two environments
+  pleach promote staging production --dry-run          show what would be committed
   pleach promote staging production --push             commit and push the branch
   pleach promote staging production --push --forge github    open a pull request instead
   pleach promote staging production --from-revision origin/env/staging")]
 pub(crate) struct PromoteArgs {
-    /// Environment that the versions come from
+    /// Environment to copy the versions from
     #[arg(value_name = "FROM", value_parser = environment)]
     from: String,
 
-    /// Environments that take them over
+    /// Environments to copy the versions to
     #[arg(value_name = "TO", required = true, value_parser = environment)]
     to: Vec<String>,
 
-    /// This release alone
+    /// Only this release
     #[arg(long, value_name = "NAME")]
     release: Option<String>,
 
-    /// Read FROM at this branch, tag or commit [default: the commit that is checked out]
+    /// Read FROM at this branch, tag or commit [default: the checked-out commit]
     #[arg(long, value_name = "REV")]
     from_revision: Option<String>,
 
-    /// Why; goes into the commit message
+    /// Reason, added to the commit message
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
-    /// Push the branch; never overwrites what others pushed
+    /// Push the branch, never with force
     ///
-    /// Where --forge names a forge, or its variable does, the commit is pushed to
-    /// a branch of its own instead, and a pull request into the branch is opened.
+    /// If --forge or its variable names a forge, the commit is pushed to a new
+    /// branch instead, and a pull request into the upstream branch is opened.
     #[arg(long, conflicts_with = "dry_run")]
     push: bool,
 
@@ -83,12 +83,12 @@ fn environment(text: &str) -> Result<String, String> {
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PromoteArgs) -> Result<Exit, CliError> {
     if ctx.settings.revision.is_some() {
         return Err(CliError::usage(
-            "promote commits to the branch that is checked out: leave --revision out, or say --from-revision",
+            "promote commits to the checked-out branch: omit --revision, or use --from-revision",
         ));
     }
     if args.to.contains(&args.from) {
         return Err(CliError::usage(format!(
-            "{} is where the versions come from",
+            "{} is both source and target",
             args.from
         )));
     }
@@ -115,15 +115,15 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: PromoteArgs) -> Result
         environment: &args.from,
     };
     let done = promote(&now, from, &args.to, args.release.as_deref()).map_err(|findings| {
-        CliError::from_findings(format!("{} is not promoted", args.from), findings)
+        CliError::from_findings(format!("cannot promote {}", args.from), findings)
     })?;
     ui.findings(&done.findings);
     if done.files.is_empty() {
         // The findings name the skipped versions and the reasons.
         ui.status(if done.findings.is_empty() {
-            "nothing to commit: the versions are the same already"
+            "nothing to commit: the versions are already the same"
         } else {
-            "nothing to commit: no version is taken over"
+            "nothing to commit: no version is copied"
         });
         return Ok(Exit::DONE);
     }
@@ -198,12 +198,10 @@ impl Way<'_> {
         // Restore the user's branch.
         let back = self.branch.check_out().await;
         let opened = proposed.map_err(|error| {
-            let error = error.hint(format!("what was done so far is on branch {name}"));
+            let error = error.hint(format!("the completed work is on branch {name}"));
             match &back {
                 Ok(()) => error,
-                Err(failed) => error.hint(format!(
-                    "that branch is still the one checked out: {failed}"
-                )),
+                Err(failed) => error.hint(format!("that branch is still checked out: {failed}")),
             }
         })?;
         ui.status(format_args!(
@@ -263,7 +261,7 @@ fn check(now: &dyn FileTree, done: &Promotion, environment: &str) -> Result<(), 
     let loaded = read_all(&tree, Revision::None, environment)
         .map_err(|findings| refused(&target, findings))?;
     super::load::sound(loaded, &target).map(drop).map_err(|error| {
-        error.hint("nothing was committed: the versions do not fit this environment")
+        error.hint("nothing was committed: this environment does not render with the versions")
     })
 }
 

@@ -22,27 +22,27 @@ use pleach_engine::{
 
 /// Rebuild the lost record of releases
 ///
-/// Looks over all kinds for objects that carry the label of a release and its
-/// entry in managedFields, and for objects that git wants and that have the
-/// entry alone. Shows what it found, asks, and writes the record. Deletes
-/// nothing, and changes no object. The next apply compares all of it.
+/// Searches all kinds for objects with the label of a release and its entry in
+/// managedFields, and for objects in git that only have the entry. Shows the
+/// objects, asks for confirmation, and writes the record. Deletes nothing, and
+/// changes no object. The next apply compares all objects with git.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  pleach recover production               every release, after asking
+  pleach recover production               every release, after confirmation
   pleach recover production/web -o json --yes")]
 pub(crate) struct RecoverArgs {
     /// Environment, or one release of it
     #[arg(value_name = "ENV[/RELEASE]")]
     target: Target,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 
-    /// The cluster that is meant: uid of its namespace kube-system
+    /// Id of the intended cluster: uid of its namespace kube-system
     ///
-    /// Needed with --yes where the environment does not name its cluster.
+    /// Required with --yes if the environment does not name its cluster.
     #[arg(long, value_name = "ID")]
     cluster_id: Option<String>,
 
@@ -215,10 +215,10 @@ async fn check_cluster(session: &Session, args: &RecoverArgs) -> Result<String, 
             .hint("choose the right --context, or correct cluster.id in the environment file"))
         }
         None if args.yes => Err(CliError::usage(
-            "--yes needs --cluster-id where the environment does not name its cluster",
+            "--yes needs --cluster-id if the environment does not name its cluster",
         )
         .hint(format!(
-            "{} is cluster {live}; if that is the one, add `--cluster-id {live}`",
+            "{} is cluster {live}; if this is the intended cluster, add `--cluster-id {live}`",
             session.cluster.server()
         ))),
         _ => Ok(live.to_string()),

@@ -27,16 +27,16 @@ const PART: usize = 256;
 /// objects to stdout in the order in which they are applied. Needs no cluster;
 /// the same files always give the same output.
 ///
-/// Secret values are replaced by placeholders, which the API server refuses
-/// where a Secret was. With --show-secrets the output can be applied.
+/// Secret values are replaced by placeholders, which the API server refuses in
+/// a Secret. With --show-secrets, the output can be applied.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach render production                        every release
   pleach render production/web -o json            one release, as a JSON list
-  pleach render production --revision v1.4.0      as it was at a tag
+  pleach render production --revision v1.4.0      at a tag
   pleach render production --out rendered         one file per object
-  pleach render production --show-values          where each value comes from
+  pleach render production --show-values          the values with their sources
   pleach render production --show-secrets | kubectl diff --server-side -f -")]
 pub(crate) struct RenderArgs {
     /// Environment, or one release of it
@@ -49,15 +49,14 @@ pub(crate) struct RenderArgs {
 
     /// Write one file per object into this folder
     ///
-    /// The folder may be absent, empty, or written by an earlier run; anything
-    /// else is refused. Files of the earlier run that have no object any more
-    /// are removed.
+    /// The folder must be absent, empty, or written by an earlier run. Files of the
+    /// earlier run without an object are removed.
     #[arg(long, value_name = "DIR", conflicts_with = "show_values")]
     out: Option<PathBuf>,
 
-    /// Show the merged values of each release, and where each comes from
+    /// Show the merged values of each release with their sources
     ///
-    /// Values that end up in a Secret are replaced.
+    /// Values that are used in a Secret are masked.
     #[arg(long)]
     show_values: bool,
 

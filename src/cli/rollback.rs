@@ -26,21 +26,21 @@ use pleach_engine::sync::{
 };
 use pleach_git::{Branch, Revision, Source};
 
-/// Take a release back in git
+/// Roll back a release in git
 ///
-/// Writes a commit that restores version, values and patches of the release as
-/// they were in its last successful result before the present one, and the
-/// folder of the version where git has it no more. Comments, everything else in
-/// the files, and what is staged or edited stay as they are. What the release
-/// shares with others is not restored; it is named where it differs. `pleach
-/// apply` then carries the way back out, in reverse order.
+/// Writes a commit that restores version, values and patches of the release
+/// from its last successful result before the current one, and the folder of
+/// the version if git no longer has it. Comments, the rest of the files, and
+/// staged or edited files are not changed. Settings that the release shares
+/// with other releases are not restored; differences are reported. `pleach
+/// apply` then executes the rollback, in reverse order.
 ///
-/// Of an environment, the releases go back whose last result was no success;
-/// with --to all of them.
+/// In an environment, it rolls back the releases whose last result was not
+/// successful, or all releases with --to.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  pleach rollback production/web --dry-run     see what would be committed
+  pleach rollback production/web --dry-run     show what would be committed
   pleach rollback production/web               commit it
   pleach rollback production/web --to v1.4.0   to the last result of a version
   pleach rollback production --to HEAD~3       all releases, to a revision
@@ -50,15 +50,15 @@ pub(crate) struct RollbackArgs {
     #[arg(value_name = "ENV[/RELEASE]")]
     target: Target,
 
-    /// Revision, or a version that the history has
+    /// Revision, or a version in the history
     #[arg(long, value_name = "REV-OR-VERSION")]
     to: Option<String>,
 
-    /// Why; goes into the commit message
+    /// Reason, added to the commit message
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
-    /// Push the branch; never overwrites what others pushed
+    /// Push the branch, never with force
     #[arg(long, conflicts_with = "dry_run")]
     push: bool,
 
@@ -83,7 +83,7 @@ struct Back {
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RollbackArgs) -> Result<Exit, CliError> {
     if ctx.settings.revision.is_some() {
         return Err(CliError::usage(
-            "rollback commits to the branch that is checked out: leave --revision out",
+            "rollback commits to the checked-out branch: omit --revision",
         ));
     }
     let source = ctx.source()?;
@@ -104,7 +104,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RollbackArgs) -> Resul
     ui.findings(&restoration.findings);
     if restoration.files.is_empty() {
         ui.status(format_args!(
-            "nothing to commit: {target} is at that state in git already"
+            "nothing to commit: {target} already has that state in git"
         ));
         return Ok(Exit::DONE);
     }
@@ -125,7 +125,9 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RollbackArgs) -> Resul
             branch.name, upstream.remote
         ));
     }
-    ui.status(format_args!("`pleach apply {target}` carries it out"));
+    ui.status(format_args!(
+        "`pleach apply {target}` executes the rollback"
+    ));
     Ok(Exit::DONE)
 }
 
@@ -139,7 +141,7 @@ async fn ensure_meant(cluster: &Cluster, outline: &Outline) -> Result<(), CliErr
         return Err(CliError::new(
             Kind::Policy,
             format!(
-                "{} is another cluster than {named}, which the environment names",
+                "{} is not cluster {named}, which the environment names",
                 cluster.server()
             ),
         )
@@ -174,7 +176,7 @@ async fn backs(
                 .map_err(|findings| refused(&args.target, findings))?;
             if follows {
                 ui.status(format_args!(
-                    "{name} follows the version of another release, and goes back with that; its values and patches stay"
+                    "{name} follows the version of another release and is rolled back with it; its values and patches are not changed"
                 ));
                 continue;
             }
@@ -214,7 +216,7 @@ async fn backs(
         return Err(CliError::usage(format!(
             "the last result of every release of {environment} is a success"
         ))
-        .hint("name a release, or say --to where all of them are to go"));
+        .hint("name a release, or use --to to roll back all releases"));
     }
     Ok(backs)
 }
@@ -230,7 +232,7 @@ fn unreadable(chosen: &Chosen, findings: Vec<Finding>) -> CliError {
 /// revision decides whether this is a rollback.
 fn restored(now: &dyn FileTree, target: &Target, backs: &[Back]) -> Result<Restoration, CliError> {
     let environment = &target.environment;
-    let put_back = |said: &dyn Fn(&str) -> Option<Direction>| {
+    let restore_all = |direction_of: &dyn Fn(&str) -> Option<Direction>| {
         let wishes: Vec<Wish<'_>> = backs
             .iter()
             .map(|back| Wish {
@@ -239,19 +241,19 @@ fn restored(now: &dyn FileTree, target: &Target, backs: &[Back]) -> Result<Resto
                 leaves: back
                     .to
                     .as_deref()
-                    .and_then(|to| version_left(&back.record, to, said(&back.release))),
+                    .and_then(|to| version_left(&back.record, to, direction_of(&back.release))),
             })
             .collect();
         restore(now, environment, &wishes).map_err(|findings| {
-            CliError::from_findings(format!("{target} cannot go back"), findings)
+            CliError::from_findings(format!("cannot roll back {target}"), findings)
         })
     };
-    let first = put_back(&|_| None)?;
+    let first = restore_all(&|_| None)?;
     let tree = PatchedTree::new(now, &first.files);
     let Ok(resolved) = pleach_config::resolve(&tree, environment, &pleach_version()) else {
         return Ok(first);
     };
-    put_back(&|release| {
+    restore_all(&|release| {
         let mut releases = resolved.releases.iter();
         let found = releases.find(|one| one.name.release == release)?;
         found.versions.direction
@@ -265,7 +267,7 @@ fn check(now: &dyn FileTree, done: &Restoration, target: &Target) -> Result<(), 
         .map_err(|findings| refused(target, findings))?;
     super::load::sound(loaded, target).map(drop).map_err(|error| {
         error.hint(
-            "nothing was committed: what was restored does not fit what it shares with others",
+            "nothing was committed: the restored settings do not render with those shared with other releases",
         )
     })
 }
@@ -278,12 +280,9 @@ pub(super) async fn ensure_clean(branch: &Branch, files: &FileChanges) -> Result
     }
     Err(CliError::new(
         Kind::Conflict,
-        format!(
-            "there are changes that are not committed in {}",
-            edited.join(", ")
-        ),
+        format!("uncommitted changes in {}", edited.join(", ")),
     )
-    .hint("commit them, or put them aside with git stash; other files may stay as they are"))
+    .hint("commit or stash them; changes in other files do not matter"))
 }
 
 /// Returns the commit message.

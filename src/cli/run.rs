@@ -39,17 +39,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// File with the namespace of this pod.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-/// Keep clusters equal to branches
+/// Run the controller, which reconciles clusters with branches
 ///
-/// Follows repositories and brings every environment to the newest commit of
-/// its branch: at a push, from time to time, and when somebody changes what git
-/// says. Goes on until Ctrl-C or SIGTERM; then what is under way ends at its
-/// next safe point.
+/// Follows repositories and reconciles every environment with the newest commit
+/// of its branch: on push, at intervals, and on drift. Runs until Ctrl-C or
+/// SIGTERM; then running syncs stop at their next safe point.
 ///
-/// With --config it follows what that file says. Otherwise it follows the
-/// repository that --repo names, a folder or a URL: branch env/NAME holds
-/// environment NAME; where no branch is called env/…, the default branch, or the
-/// one that --revision names, holds all of them.
+/// With --config, it follows the repositories in that file. Otherwise it
+/// follows the repository of --repo, a folder or a URL: branch env/NAME has
+/// environment NAME. If no branch is called env/…, the default branch, or the
+/// branch of --revision, has all environments.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -61,34 +60,38 @@ pub(crate) struct RunArgs {
     #[arg(value_name = "ENV", conflicts_with = "config")]
     environments: Vec<String>,
 
-    /// Follow what this file says
+    /// Configuration file of the controller
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Where push webhooks are listened for; port 0 picks one [default: the file's, else nowhere]
+    /// Address for push webhooks; port 0 picks a free port [default: from the
+    /// configuration file, else none]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
 
-    /// Where metrics and probes are served; port 0 picks one [default: the file's, else nowhere]
+    /// Address for metrics and probes; port 0 picks a free port [default: from the
+    /// configuration file, else none]
     #[arg(long, value_name = "ADDR")]
     metrics_listen: Option<SocketAddr>,
 
-    /// What push webhooks of the repository are signed with
+    /// File with the secret that signs push webhooks of the repository
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     webhook_secret_file: Option<PathBuf>,
 
-    /// The cluster that is meant, where the environment file names none
+    /// Id of the intended cluster, if the environment file names none
     #[arg(long, value_name = "ID", conflicts_with = "config")]
     cluster_id: Option<String>,
 
-    /// Share the environments with the other loops that name this namespace, by Leases in it
+    /// Share the environments with the other replicas that name this namespace,
+    /// through Leases in it
     ///
-    /// Each environment is synced by one of them; when it ends or is killed,
-    /// others take over. The cluster is the one of the kubeconfig, or of the pod.
+    /// Each environment is synced by one replica; when it ends or is killed,
+    /// another one continues. The namespace is in the cluster of the kubeconfig, or
+    /// of the pod.
     #[arg(long, value_name = "NAMESPACE", env = "PLEACH_SHARE_IN")]
     share_in: Option<String>,
 
-    /// The release that this loop itself is: it is synced after all others of its environment
+    /// Release of this controller itself, which is synced after all others of its environment
     #[arg(long, value_name = "ENV/RELEASE", env = "PLEACH_OWN_RELEASE")]
     own_release: Option<Target>,
 
@@ -145,11 +148,11 @@ struct Plan {
 pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exit, CliError> {
     let mut plan = planned(ctx, &args).await?;
     if let Err(error) = pleach_files::remove_abandoned() {
-        tracing::warn!(%error, "what former runs left behind cannot be removed");
+        tracing::warn!(%error, "cannot remove the files of previous runs");
     }
     if !sandbox::restricts_files() {
         tracing::warn!(
-            "the kernel has no Landlock: a defect in the processes that fetch and render could read any file of the controller"
+            "the kernel has no Landlock: a vulnerability in the processes that fetch and render could read any file of the controller"
         );
     }
     plan.listen = args.listen.or(plan.listen);
@@ -168,7 +171,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
     let setup = Setup {
         repositories: plan.repositories,
         claim: Claim {
-            who: format!("{} (loop, {process})", person()),
+            who: format!("{} (controller, {process})", person()),
             patience: PATIENCE,
             peers: Peers::default(),
             local: None,
@@ -180,7 +183,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         disk: plan.disk,
     };
     let controller = Controller::new(setup, listener);
-    let (statuses, tellers) = Statuses::new(plan.forges, plan.quoting);
+    let (statuses, publishers) = Statuses::new(plan.forges, plan.quoting);
     let metrics = Arc::new(Metrics::default());
     let mut listening = Vec::new();
     if let Some(address) = plan.listen {
@@ -223,8 +226,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
         }
         served
     };
-    let mut telling = JoinSet::new();
-    let notifier = Notifier::start(plan.told, &mut telling, &over)
+    let mut notifying = JoinSet::new();
+    let notifier = Notifier::start(plan.told, &mut notifying, &over)
         .map_err(|error| CliError::new(Kind::Failed, error))?;
     let listeners = log::Listeners {
         metrics: &metrics,
@@ -236,9 +239,9 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: RunArgs) -> Result<Exi
             .map_err(|error| CliError::new(Kind::Failed, error))?,
     };
     let (ended, served, (), ()) =
-        tokio::join!(looping, serving, listeners.listen(heard), tellers.run());
+        tokio::join!(looping, serving, listeners.listen(heard), publishers.run());
     // Let the last notifications be sent.
-    while telling.join_next().await.is_some() {}
+    while notifying.join_next().await.is_some() {}
     served?;
     ended.map_err(|error| CliError::new(Kind::Failed, error))?;
     Ok(Exit::DONE)

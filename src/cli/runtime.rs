@@ -24,10 +24,10 @@ pub(super) fn block_on<T>(
     block_on_telling(cancel, ui::write_notice, command)
 }
 
-/// Runs a command that reports the cancellation with `tell`.
+/// Runs a command that reports the cancellation with `report`.
 pub(super) fn block_on_telling<T>(
     cancel: &CancellationToken,
-    tell: impl Fn(&str),
+    report: impl Fn(&str),
     command: impl Future<Output = Result<T, CliError>>,
 ) -> Result<T, CliError> {
     let failed = |error| CliError::new(Kind::Failed, StartRuntime(error));
@@ -50,7 +50,7 @@ pub(super) fn block_on_telling<T>(
             () = signaled() => {}
         }
         cancel.cancel();
-        tell("stopping at the next safe point; once more stops at once");
+        report("stopping at the next safe point; interrupt again to stop immediately");
         tokio::select! {
             result = &mut command => result,
             () = signaled() => Err(CliError::interrupted_at_once()),

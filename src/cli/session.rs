@@ -87,10 +87,10 @@ impl Session {
         ctx: &Context,
         target: &Target,
     ) -> Result<Loaded, CliError> {
-        let (there, wanted) = (ctx.clone(), target.clone());
+        let (there, requested) = (ctx.clone(), target.clone());
         let loading = spawn_blocking(move || {
-            let loaded = there.load(&wanted)?;
-            let accepted = there.ensure_accepted(&wanted, &loaded);
+            let loaded = there.load(&requested)?;
+            let accepted = there.ensure_accepted(&requested, &loaded);
             Ok::<_, CliError>((loaded, accepted))
         });
         let loaded = match loading.await {
@@ -316,7 +316,7 @@ pub(super) fn unrecorded(release: &ReleaseName, source: Arc<SyncError>) -> CliEr
     let error = CliError::new(kind, source);
     match hint {
         Some(hint) => error.hint(hint),
-        None => error.hint("the next apply finds out what was done"),
+        None => error.hint("the next apply detects the completed changes"),
     }
 }
 

@@ -26,52 +26,53 @@ use pleach_engine::{
     words,
 };
 
-/// Show what is installed, and whether it is ready
+/// Show installed releases and their readiness
 ///
-/// Reads what pleach recorded in the cluster: the releases with their versions, whether
-/// they were ready, and why not. With an environment it also reads the live objects of its
-/// releases: which are missing or not ready, and which another actor changed since the last
-/// run. In a repository it says too which releases are not installed, which ones git no
-/// longer has, and where another version is installed than git wants.
+/// Reads the records of pleach in the cluster: the releases with their
+/// versions, their readiness, and the reason if they are not ready. With an
+/// environment, it also reads the live objects of its releases, and shows those
+/// that are missing, not ready, or changed by another actor since the last run.
+/// In a repository, it also shows the releases that are not installed, those
+/// that git no longer has, and those with another version than in git.
 ///
-/// Needs no repository, and writes nothing. Without an environment, or with --recorded, no
-/// right is needed but to read the records. Live objects need `get` and `list` of their
-/// kinds; what cannot be read is named.
+/// Needs no repository, and writes nothing. Without an environment, or with
+/// --recorded, it only needs permission to read the records. Live objects need
+/// `get` and `list` on their kinds; unreadable kinds are reported.
 ///
-/// Records are looked for where the environment keeps them; without one, in the
-/// whole cluster as far as that is allowed.
+/// Records are read from the location in the environment file. Without an
+/// environment, the whole cluster is searched, as far as permissions allow.
 ///
-/// With --audit the last plan of each release is compared with the audit log of
-/// the API server instead: what was planned and not written, and what was
-/// written under the name of the release and not planned. It ends with code 1
-/// when these are not the same.
+/// With --audit, the last plan of each release is compared with the audit log
+/// of the API server instead: planned changes that were not written, and writes
+/// under the name of the release that were not planned. The exit code is 1 if
+/// they differ.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach status                     every release in the cluster, as recorded
   pleach status production          one environment: live objects, compared with git
   pleach status production --recorded
-                                    as it was at the end of the last runs
-  pleach status production --watch  again whenever something changes
+                                    as recorded at the end of the last runs
+  pleach status production --watch  again on every change
   pleach status --state-namespace team-a
-                                    what is recorded in that namespace
+                                    the records in that namespace
   pleach status production --audit /var/log/kubernetes/audit.log
-                                    what was planned against what was written
+                                    planned changes compared with writes
   pleach status -o json             for programs")]
 pub(crate) struct StatusArgs {
     /// Environment, or one release of it [default: everything in the cluster]
     #[arg(value_name = "ENV[/RELEASE]")]
     target: Option<Target>,
 
-    /// Show what was recorded at the last runs, and read no live objects
+    /// Show only the records of the last runs, without live objects
     #[arg(long, conflicts_with = "all")]
     recorded: bool,
 
-    /// List every object, not only those that are not ready or were changed
+    /// List every object, not only those that are not ready or have drifted
     #[arg(long, requires = "target")]
     all: bool,
 
-    /// Show it again whenever something changes, until interrupted
+    /// Show the status again on every change, until interrupted
     #[arg(short, long)]
     watch: bool,
 
@@ -87,13 +88,13 @@ pub(crate) struct StatusArgs {
     output: StatusOutput,
 }
 
-/// Where records are looked for.
+/// Location of the records.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatePlace {
-    /// Namespace that state is kept in: that of a ConfigMap, or pleach-system
+    /// Namespace of the state: that of its ConfigMap, or pleach-system
     ///
-    /// Left out, the environment file says where, or the whole cluster is
-    /// searched as far as that is allowed.
+    /// The default is the location in the environment file. Without one, the whole
+    /// cluster is searched, as far as permissions allow.
     #[arg(long, value_name = "NAMESPACE")]
     state_namespace: Option<String>,
 }
@@ -118,7 +119,7 @@ pub(super) fn nowhere(error: ClusterError, search: &Search) -> CliError {
     let is_closed = error.class() == Some(&Class::Forbidden) && *search == Search::Everywhere;
     let failed = CliError::from(error);
     if is_closed {
-        failed.hint("or name the namespace that state is kept in with --state-namespace")
+        failed.hint("or name the namespace of the state with --state-namespace")
     } else {
         failed
     }
@@ -175,7 +176,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
         let releases = view.select(found.releases);
         return audit::run(ui, &cluster, releases, path, view.args.output).await;
     }
-    let seen = view.look(&cluster, found.releases).await;
+    let seen = view.read(&cluster, found.releases).await;
     ui.findings(seen.unread.as_slice());
     if !view.args.watch {
         ui.print(view.show(&seen));
@@ -185,7 +186,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: StatusArgs) -> Result<
 }
 
 /// Interval at which live objects are read again in watch mode.
-const LOOKS: Duration = Duration::from_secs(10);
+const READ_INTERVAL: Duration = Duration::from_secs(10);
 
 /// State of the releases as read.
 struct Seen {
@@ -241,7 +242,7 @@ fn unknown(message: String, names: BTreeSet<String>) -> CliError {
         return error.hint("nothing is recorded in this cluster; --repo names a repository");
     }
     let names: Vec<String> = names.into_iter().collect();
-    error.hint(format!("there are {}", names.join(", ")))
+    error.hint(format!("known names: {}", names.join(", ")))
 }
 
 /// Selection of releases to show.
@@ -259,7 +260,7 @@ impl View {
                     && target
                         .release
                         .as_ref()
-                        .is_none_or(|wanted| *wanted == release.name.release)
+                        .is_none_or(|requested| *requested == release.name.release)
             })
         });
         releases
@@ -267,7 +268,7 @@ impl View {
 
     /// Reads the selected releases with the remaining steps of their last runs and their live
     /// objects.
-    async fn look(&self, cluster: &Cluster, releases: Vec<ReleaseSummary>) -> Seen {
+    async fn read(&self, cluster: &Cluster, releases: Vec<ReleaseSummary>) -> Seen {
         let mut releases = self.select(releases);
         state::read_journals(cluster, &mut releases).await;
         let mut seen = Seen {
@@ -326,11 +327,11 @@ impl View {
                 () = ctx.cancel.cancelled() => return Ok(Exit::INTERRUPTED),
                 change = changes.next() => change,
                 // Objects can change without their record.
-                () = tokio::time::sleep(LOOKS), if is_live => Some(Ok(shown.releases.clone())),
+                () = tokio::time::sleep(READ_INTERVAL), if is_live => Some(Ok(shown.releases.clone())),
             };
             match change {
                 Some(Ok(releases)) => {
-                    let seen = self.look(cluster, releases).await;
+                    let seen = self.read(cluster, releases).await;
                     if seen.unread != shown.unread {
                         ui.findings(seen.unread.as_slice());
                     }
@@ -359,7 +360,7 @@ fn unread(error: &ClusterError) -> Finding {
         FindingKind::Cluster,
         "live-unread",
         format!(
-            "the live objects could not be read, READY is as recorded: {}",
+            "cannot read the live objects, READY is as recorded: {}",
             words(error)
         ),
     );
@@ -400,11 +401,9 @@ pub(super) fn environment(
             ui.findings(&[Finding::warning(
                 FindingKind::Repository,
                 "repository-unusable",
-                format!("the repository is left out of this: {error}"),
+                format!("the repository is ignored: {error}"),
             )
-            .hint(format!(
-                "`pleach render {target}` says what is wrong with it"
-            ))]);
+            .hint(format!("`pleach render {target}` shows its errors"))]);
             Ok(None)
         }
     }
@@ -430,7 +429,7 @@ async fn check_cluster(ui: &mut Ui, cluster: &Cluster, environment: &ResolvedEnv
     };
     if is_cluster(cluster, &environment.store, named).await == Some(false) {
         let message = format!(
-            "{} is another cluster than {named}, which the environment names",
+            "{} is not cluster {named}, which the environment names",
             cluster.server()
         );
         ui.findings(&[Finding::warning(

@@ -11,13 +11,13 @@ use super::{Context, Exit, Target, Ui};
 use pleach_cluster::Cluster;
 use pleach_engine::sync::{is_cluster, state};
 
-/// Hold the loop: it leaves releases alone
+/// Suspend the reconciliation of releases
 ///
-/// Writes who asked for it, why, and until when beside the record in the
-/// cluster. Needs no repository and no commit. What is suspended is not synced
-/// and its drift is not corrected, until the time is over or `pleach resume`
-/// ends it; `pleach status` shows it. An apply from the desk still goes ahead,
-/// with a warning.
+/// Writes the user, the reason and the end of the suspension beside the record
+/// in the cluster. Needs no repository and no commit. The controller does not
+/// sync suspended releases and does not correct their drift until the time is
+/// over or `pleach resume` ends the suspension; `pleach status` shows it. A
+/// local `pleach apply` is still possible, with a warning.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -28,11 +28,11 @@ pub(crate) struct SuspendArgs {
     #[arg(value_name = "ENV[/RELEASE]")]
     target: Target,
 
-    /// For how long, such as 30m or 2h [default: until it is resumed]
+    /// Duration, such as 30m or 2h [default: until it is resumed]
     #[arg(long = "for", value_name = "TIME")]
     duration: Option<SignedDuration>,
 
-    /// Why, for those who find it suspended
+    /// Reason for the suspension
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
@@ -40,7 +40,7 @@ pub(crate) struct SuspendArgs {
     place: StatePlace,
 }
 
-/// End what `pleach suspend` began
+/// Resume suspended releases
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -55,28 +55,28 @@ pub(crate) struct ResumeArgs {
     place: StatePlace,
 }
 
-/// Ask the loop to sync now
+/// Request a sync from the controller
 ///
-/// Writes a request beside the record in the cluster, with who asked and when.
-/// The loop that follows the release syncs the commit that it knows, asks git for
-/// a newer commit, which is followed like any other, and takes the request away.
-/// Where no loop runs, `pleach apply` does the same from here.
+/// Writes a request beside the record in the cluster, with the user and the
+/// time. The controller that follows the release syncs the commit that it
+/// knows, fetches newer commits, which are followed like any other, and removes
+/// the request. Without a controller, use `pleach apply`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   pleach sync production/web
   pleach sync production --override-window
-  pleach sync production --withdraw             take back what no controller has taken")]
+  pleach sync production --withdraw             withdraw a request that no controller has accepted")]
 pub(crate) struct SyncArgs {
     /// Environment, or one release of it
     #[arg(value_name = "ENV[/RELEASE]")]
     target: Target,
 
-    /// Also outside of the times at which the environment file allows a sync; this is recorded
+    /// Sync even outside of the sync windows of the environment file; this is recorded
     #[arg(long)]
     override_window: bool,
 
-    /// Take back a request that no controller has taken
+    /// Withdraw a request that no controller has accepted
     #[arg(long, conflicts_with = "override_window")]
     withdraw: bool,
 
@@ -92,11 +92,11 @@ pub(crate) async fn suspend(
     let now = Timestamp::now();
     let until = match args.duration {
         Some(duration) if !duration.is_positive() => {
-            return Err(CliError::usage("--for needs a time that is not over yet"));
+            return Err(CliError::usage("--for needs a positive duration"));
         }
         Some(duration) => Some(
             now.checked_add(duration)
-                .map_err(|_| CliError::usage("--for is longer than time goes on"))?,
+                .map_err(|_| CliError::usage("--for is too long"))?,
         ),
         None => None,
     };
@@ -108,15 +108,15 @@ pub(crate) async fn suspend(
     };
     let words = suspension.words();
     let change = |orders: &mut Orders| orders.suspend = Some(suspension.clone());
-    let say = |ui: &mut Ui, release: &ReleaseSummary| {
+    let report = |ui: &mut Ui, release: &ReleaseSummary| {
         ui.print(format!("{}: {words}", release.target()));
     };
-    each(ui, ctx, &args.target, &args.place, change, say).await
+    each(ui, ctx, &args.target, &args.place, change, report).await
 }
 
 pub(crate) async fn resume(ui: &mut Ui, ctx: &Context, args: ResumeArgs) -> Result<Exit, CliError> {
     let change = |orders: &mut Orders| orders.suspend = None;
-    let say = |ui: &mut Ui, release: &ReleaseSummary| {
+    let report = |ui: &mut Ui, release: &ReleaseSummary| {
         let was = release.orders.suspended(Timestamp::now());
         let was = was.map_or_else(
             || "was not suspended".to_owned(),
@@ -124,7 +124,7 @@ pub(crate) async fn resume(ui: &mut Ui, ctx: &Context, args: ResumeArgs) -> Resu
         );
         ui.print(format!("{}: {was}", release.target()));
     };
-    each(ui, ctx, &args.target, &args.place, change, say).await
+    each(ui, ctx, &args.target, &args.place, change, report).await
 }
 
 pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<Exit, CliError> {
@@ -137,19 +137,19 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
         override_window: args.override_window,
     };
     let change = |orders: &mut Orders| orders.sync = Some(request.clone());
-    let say = |ui: &mut Ui, release: &ReleaseSummary| {
+    let report = |ui: &mut Ui, release: &ReleaseSummary| {
         let target = release.target();
-        ui.print(format!("{target}: a sync is requested"));
+        ui.print(format!("{target}: sync requested"));
         if let Some(suspension) = release.orders.suspended(Timestamp::now()) {
             ui.notice(format!(
-                "warning: {target} is {}: the request waits for its end",
+                "warning: {target} is {}: the request waits for the end of the suspension",
                 suspension.words()
             ));
         }
     };
-    let exit = each(ui, ctx, &args.target, &args.place, change, say).await?;
+    let exit = each(ui, ctx, &args.target, &args.place, change, report).await?;
     ui.notice(format!(
-        "note: a loop that follows these releases carries it out; where none runs, `pleach apply {}` applies from here",
+        "note: the controller that follows these releases executes the request; without a controller, use `pleach apply {}`",
         args.target
     ));
     Ok(exit)
@@ -158,14 +158,14 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
 /// Withdraws requests that no controller has accepted yet.
 async fn withdraw(ui: &mut Ui, ctx: &Context, args: &SyncArgs) -> Result<Exit, CliError> {
     let change = |orders: &mut Orders| orders.sync = None;
-    let say = |ui: &mut Ui, release: &ReleaseSummary| {
+    let report = |ui: &mut Ui, release: &ReleaseSummary| {
         let target = release.target();
         ui.print(match &release.orders.sync {
             Some(sync) => format!("{target}: the request of {} is withdrawn", sync.by),
             None => format!("{target}: no sync was requested"),
         });
     };
-    each(ui, ctx, &args.target, &args.place, change, say).await
+    each(ui, ctx, &args.target, &args.place, change, report).await
 }
 
 /// Changes the requests of each release of a target and prints the result.
@@ -175,7 +175,7 @@ async fn each(
     target: &Target,
     place: &StatePlace,
     change: impl Fn(&mut Orders),
-    say: impl Fn(&mut Ui, &ReleaseSummary),
+    report: impl Fn(&mut Ui, &ReleaseSummary),
 ) -> Result<Exit, CliError> {
     let environment = environment(ui, ctx, target)?;
     // The repository id selects the releases, even if the environment file is invalid.
@@ -191,7 +191,7 @@ async fn each(
         return Err(CliError::new(
             Kind::Policy,
             format!(
-                "{} is another cluster than {named}, which the environment names",
+                "{} is not cluster {named}, which the environment names",
                 cluster.server()
             ),
         )
@@ -221,11 +221,11 @@ async fn each(
         let written = state::order(&cluster, &release.name, &release.store, &change).await;
         let error = match written {
             Ok(Some(_)) => {
-                say(ui, &release);
+                report(ui, &release);
                 continue;
             }
             Ok(None) => none(target, &cluster),
-            Err(error) => failed("write the orders of", &release.name, error),
+            Err(error) => failed("write the requests for", &release.name, error),
         };
         ui.error(&error);
         exit = exit.and(error.exit());
@@ -246,7 +246,7 @@ fn only_ours(
         is_other.then(|| {
             let target = release.target();
             format!(
-                "{target} belongs to repository {}, and this is {repository}",
+                "{target} belongs to repository {}, not to {repository}",
                 record.repository
             )
         })
@@ -261,10 +261,10 @@ fn only_ours(
     }
     if ours.is_empty() {
         return Err(CliError::new(Kind::Policy, others.join("; "))
-            .hint("say it in that repository, or where no repository is at hand"));
+            .hint("run the command in that repository, or outside of any repository"));
     }
     for other in others {
-        ui.notice(format!("note: {other}; it is left alone"));
+        ui.notice(format!("note: {other}; it is skipped"));
     }
     Ok(ours)
 }
@@ -274,5 +274,5 @@ fn none(target: &Target, cluster: &Cluster) -> CliError {
         Kind::Failed,
         format!("nothing of {target} is installed in {}", cluster.server()),
     )
-    .hint("`pleach status` names what is")
+    .hint("`pleach status` lists the installed releases")
 }

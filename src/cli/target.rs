@@ -16,10 +16,10 @@ pub struct Target {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseTargetError {
     /// The text is the name of a file.
-    #[error("name the environment and not its file: {0}")]
+    #[error("name the environment, not its file: {0}")]
     File(String),
     /// A part is not a DNS label.
-    #[error("`{0}` is not a name: lower-case letters, digits and `-` are, up to 63 of them")]
+    #[error("`{0}` is not a valid name: use up to 63 lower-case letters, digits and `-`")]
     Name(String),
     /// The text has too many parts.
     #[error("write ENV or ENV/RELEASE")]
@@ -96,15 +96,15 @@ mod tests {
     #[rstest]
     #[case(
         "environments/production.yaml",
-        "name the environment and not its file: production"
+        "name the environment, not its file: production"
     )]
     #[case("a/b/c", "write ENV or ENV/RELEASE")]
-    #[case("", "`` is not a name")]
-    #[case("_base", "`_base` is not a name")]
-    #[case("production/", "`` is not a name")]
-    #[case("Production", "`Production` is not a name")]
-    #[case("a.b", "`a.b` is not a name")]
-    #[case("../x", "`..` is not a name")]
+    #[case("", "`` is not a valid name")]
+    #[case("_base", "`_base` is not a valid name")]
+    #[case("production/", "`` is not a valid name")]
+    #[case("Production", "`Production` is not a valid name")]
+    #[case("a.b", "`a.b` is not a valid name")]
+    #[case("../x", "`..` is not a valid name")]
     fn what_is_no_target_is_refused(#[case] text: &str, #[case] expected: &str) {
         let error = text.parse::<Target>().unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");

@@ -146,13 +146,13 @@ impl Ui {
     /// Prints a progress message on stderr, except in quiet mode.
     pub fn status(&mut self, line: impl Display) {
         if self.verbosity >= Verbosity::Normal {
-            self.say(&line.to_string());
+            self.write_stderr(&line.to_string());
         }
     }
 
     /// Prints a message that is never suppressed, such as before a prompt.
     pub fn notice(&mut self, line: impl Display) {
-        self.say(&line.to_string());
+        self.write_stderr(&line.to_string());
     }
 
     /// Returns whether prompts are possible.
@@ -163,7 +163,7 @@ impl Ui {
     /// Prints a message on stderr in verbose mode.
     pub fn detail(&mut self, line: impl Display) {
         if self.verbosity >= Verbosity::Verbose {
-            self.say(&line.to_string());
+            self.write_stderr(&line.to_string());
         }
     }
 
@@ -182,7 +182,7 @@ impl Ui {
         };
         let text = findings::text(findings, least);
         if !text.is_empty() {
-            self.say(text.trim_end_matches('\n'));
+            self.write_stderr(text.trim_end_matches('\n'));
         }
     }
 
@@ -203,7 +203,7 @@ impl Ui {
             // Writing to a String cannot fail.
             let _ = write!(text, "\n  {HINT}hint{HINT:#}: {hint}");
         }
-        self.say(&text);
+        self.write_stderr(&text);
     }
 
     /// Asks for confirmation on the terminal. `yes` is the value of `--yes`. Without a terminal and
@@ -219,8 +219,8 @@ impl Ui {
         }
         let Some(mut input) = self.input.take() else {
             return Err(
-                CliError::usage(format!("there is no terminal to ask on: {question}"))
-                    .hint("--yes answers yes"),
+                CliError::usage(format!("cannot ask without a terminal: {question}"))
+                    .hint("use --yes to confirm"),
             );
         };
         self.end_progress();
@@ -296,7 +296,7 @@ impl Ui {
         }
     }
 
-    fn say(&mut self, line: &str) {
+    fn write_stderr(&mut self, line: &str) {
         let mut write = || {
             // Flush stdout first, in case both streams are the same file.
             self.out.flush_now();

@@ -28,30 +28,30 @@ use pleach_engine::{
 /// Maximum number of rounds. After that, a user must find out why objects are recreated.
 const ROUNDS: usize = 5;
 
-/// Take a release away
+/// Remove a release from the cluster
 ///
-/// Deletes what the release has in the cluster, in the reverse order of an
-/// apply: custom resources while their controllers still run, then
-/// registrations, workloads, services, configuration, rights. Protected kinds
-/// (namespaces, definitions, volumes, load balancers) stay unless the
-/// environment file consents to each; they are named at the end. Shows the
-/// plan and asks. Works when the bundle is gone from git, and goes on where an
-/// earlier run was interrupted.
+/// Deletes the objects of the release in the reverse order of an apply: custom
+/// resources while their controllers still run, then registrations, workloads,
+/// services, configuration, permissions. Protected kinds (namespaces, CRDs,
+/// volumes, load balancers) are kept unless the environment file consents to
+/// each deletion; they are listed at the end. Shows the plan and asks for
+/// confirmation. Works without the bundle in git, and continues an interrupted
+/// run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  pleach uninstall production/web         after asking
-  pleach uninstall production/web --yes   without asking")]
+  pleach uninstall production/web         after confirmation
+  pleach uninstall production/web --yes   without confirmation")]
 pub(crate) struct UninstallArgs {
-    /// The release
+    /// Release to remove
     #[arg(value_name = "ENV/RELEASE")]
     target: Target,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 
-    /// Deadline of each wait, such as 90s or 10m [default: the release's]
+    /// Time-out of each wait, such as 90s or 10m [default: the time-out of the release]
     #[arg(long, value_name = "TIME", value_parser = timeout)]
     timeout: Option<SignedDuration>,
 
@@ -78,7 +78,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
     let target = &args.target;
     let Some(release) = target.release.clone() else {
         return Err(CliError::usage(format!(
-            "uninstall takes one release away: write {target}/RELEASE"
+            "uninstall removes one release: write {target}/RELEASE"
         )));
     };
     let name = ReleaseName {
@@ -160,7 +160,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
     }
     if !is_over {
         ui.notice(format!(
-            "{name} is still there: in each of {ROUNDS} rounds something of it came back; see `pleach status {target}`"
+            "{name} is not removed: objects were recreated in each of {ROUNDS} rounds; see `pleach status {target}`"
         ));
         outcome.exit = outcome.exit.and(Exit::NOT_READY);
     }
@@ -186,8 +186,14 @@ async fn plan(
         .map_err(|why| CliError::new(Kind::Cluster, why))?;
     let tree = ctx.open()?.tree;
     let read = beside(&*tree, &session.loaded);
-    let heirs = Heirs::of(name, &*tree, &session.loaded, &read);
-    let gone = Gone::by_command(name.clone(), summary.store, record, heirs, args.timeout);
+    let successors = Heirs::of(name, &*tree, &session.loaded, &read);
+    let gone = Gone::by_command(
+        name.clone(),
+        summary.store,
+        record,
+        successors,
+        args.timeout,
+    );
     session.plan_end(ui, &gone).await.map(Some)
 }
 
@@ -211,10 +217,7 @@ fn only_one(target: &Target, found: Records) -> Result<Option<ReleaseSummary>, C
         let Some(error) = unseen else {
             return Ok(releases.pop());
         };
-        let message = format!(
-            "there may be other records that are called {target}: {}",
-            words(&error)
-        );
+        let message = format!("there may be other records of {target}: {}", words(&error));
         return Err(CliError::new(Kind::Policy, message).hint(HINT));
     }
     let places: Vec<String> = releases
@@ -227,7 +230,7 @@ fn only_one(target: &Target, found: Records) -> Result<Option<ReleaseSummary>, C
         })
         .collect();
     let message = format!(
-        "{} records are called {target}: {}",
+        "{} records of {target}: {}",
         releases.len(),
         places.join(", ")
     );
@@ -268,7 +271,7 @@ async fn confirm(
     let place = format!("{} (cluster {id})", session.cluster.server());
     let question = match planned.plan.count(Action::Delete) {
         0 => format!(
-            "No object is deleted; forget release {} in {place}?",
+            "No object is deleted; remove the record of release {} from {place}?",
             args.target
         ),
         1 => format!("Delete 1 object of release {} from {place}?", args.target),

@@ -50,12 +50,12 @@ impl Verdict<'_> {
             Kind::Conflict
         };
         let message = format!(
-            "nothing of release {} was written, as objects are blocked: {}",
+            "nothing of release {} was written, because objects are blocked: {}",
             self.0.release,
             blocked.join(", ")
         );
         Err(CliError::new(kind, message)
-            .hint("resolve why they are blocked, or apply the others with --skip-blocked"))
+            .hint("resolve the cause, or apply the other objects with --skip-blocked"))
     }
 
     /// Returns whether the plan has changes.

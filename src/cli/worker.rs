@@ -17,7 +17,7 @@ const FETCHING: Duration = Duration::from_mins(5);
 /// Maximum size of a request, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// Work for the controller within bounds, as an order on standard input says
+/// Execute a request of the controller from standard input, with limited resources
 #[derive(Debug, clap::Args)]
 #[command(hide = true)]
 pub(crate) struct WorkerArgs {
@@ -28,7 +28,7 @@ pub(crate) struct WorkerArgs {
 /// The kinds of work.
 #[derive(Debug, clap::Subcommand)]
 enum Work {
-    /// Fetch from a repository elsewhere
+    /// Fetch from a remote repository
     Fetch,
     /// Render an environment, and print its objects
     Render,
@@ -37,39 +37,39 @@ enum Work {
 /// Runs `pleach worker`.
 pub(crate) fn run(ui: &mut Ui, args: &WorkerArgs) -> Result<Exit, CliError> {
     if stdin().is_terminal() {
-        let words = "`pleach worker` reads an order of the controller from standard input, and that is a terminal";
+        let words = "`pleach worker` reads a request of the controller from standard input, which is a terminal";
         return Err(CliError::usage(words));
     }
     match args.work {
         Work::Fetch => {
-            let order: Fetch = serde_json::from_str(&order(FETCHING)?).map_err(failed)?;
-            bound_files(order.largest_file()).map_err(failed)?;
-            if order.is_background() {
+            let request: Fetch = serde_json::from_str(&request(FETCHING)?).map_err(failed)?;
+            bound_files(request.largest_file()).map_err(failed)?;
+            if request.is_background() {
                 defer();
             }
-            order
+            request
                 .confine(&client_files(), &temp_dir())
                 .map_err(failed)?;
-            let answer = fetching::execute(&order).map_err(failed)?;
+            let answer = fetching::execute(&request).map_err(failed)?;
             ui.print(&answer);
         }
         Work::Render => {
-            let order = order(bounded_render::COMPUTING)?;
+            let request = request(bounded_render::COMPUTING)?;
             // The colorless output would remove this control character, which JSON does not escape.
             let mut print = |lines: &str| ui.print(lines.replace('\u{7f}', "\\u007f"));
-            bounded_render::execute(&order, &mut print).map_err(failed)?;
+            bounded_render::execute(&request, &mut print).map_err(failed)?;
         }
     }
     Ok(Exit::DONE)
 }
 
 /// Limits this process, then reads the request.
-fn order(time: Duration) -> Result<String, CliError> {
+fn request(time: Duration) -> Result<String, CliError> {
     bound(time).map_err(failed)?;
-    let mut order = String::new();
-    let read = stdin().take(LONGEST).read_to_string(&mut order);
+    let mut request = String::new();
+    let read = stdin().take(LONGEST).read_to_string(&mut request);
     read.map_err(failed)?;
-    Ok(order)
+    Ok(request)
 }
 
 /// Returns files that variables pass to clients: certificates and git settings. libgit2 fails if

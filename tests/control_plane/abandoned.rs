@@ -84,7 +84,7 @@ fn what_a_killed_upgrade_left_different_is_found_with_what_ends_it() {
     let message = found["message"].as_str().unwrap();
     assert!(
         message.contains(r#"data.mode is "slow" and was "fast"; overlay hold of"#)
-            && message.ends_with("which nobody is carrying out"),
+            && message.ends_with("which no client is executing"),
         "{message}"
     );
     assert_eq!(found["command"], "pleach apply differs/web");
@@ -156,7 +156,7 @@ fn a_gate_that_nobody_will_lift_is_found_and_lifted() {
         let refused = fleet.run(&fix);
         done.store(true, Ordering::Relaxed);
         assert_eq!(found, None);
-        refused.ended_with(7).says("is left alone");
+        refused.ended_with(7).says("is not removed");
     });
     assert!(fleet.exists(&["validatingadmissionpolicy", "gated.web.handover"]));
 
@@ -165,18 +165,18 @@ fn a_gate_that_nobody_will_lift_is_found_and_lifted() {
     assert_eq!(found["code"], "gate-abandoned");
     assert_eq!(
         found["message"],
-        "is a gate of an upgrade of gated/web, whose holder does not renew its Lease any more"
+        "is a gate of an upgrade of gated/web, whose Lease holder no longer renews the Lease"
     );
     assert_eq!(
         found["breaks"][0],
-        "CREATE, UPDATE of everything of gated.example.org is refused, except for those who are exempt"
+        "CREATE, UPDATE of everything of gated.example.org is refused, except for exempt clients"
     );
     assert_eq!(found["command"], format!("pleach doctor --fix {ID}"));
     assert_eq!(found["fixable"], true);
 
     let run = fleet.run(&fix).ended_with(0);
     run.says(&format!(
-        "deleted {ID}: it was a gate of an upgrade of gated.web, which nobody carries out"
+        "deleted {ID}: it was a gate of an upgrade of gated.web that no client executes"
     ));
     for kind in [
         "validatingadmissionpolicy",
@@ -223,7 +223,7 @@ fn an_object_whose_controller_is_gone_is_named_with_it() {
     let message = found["message"].as_str().unwrap();
     assert!(
         message.ends_with(
-            ": waits for gears.example.org/clean (set by gear-controller); no Deployment, StatefulSet or DaemonSet is called gear-controller, nor a container, image or command of one"
+            ": waits for gears.example.org/clean (set by gear-controller); no Deployment, StatefulSet or DaemonSet is named gear-controller, nor a container, image or command of one"
         ),
         "{message}"
     );

@@ -64,7 +64,7 @@ fn no_version_lacks_a_right_while_both_run() {
     fleet
         .apply()
         .ended_with(6)
-        .says("what the version that still runs may need stays until the end")
+        .says("access that the running version may need is retained until the end")
         .says("Deployment.apps/access/app: not ready after 3 s");
     for account in ["old", "new"] {
         for verb in ["get", "list"] {
@@ -82,7 +82,7 @@ fn no_version_lacks_a_right_while_both_run() {
     fleet.commit();
     fleet
         .applied()
-        .says("nothing of the former version needs the rest any more");
+        .says("no pod of the previous version needs the remaining access");
     assert!(!may(&fleet, "old", "get") && !may(&fleet, "old", "list"));
     assert!(may(&fleet, "new", "list") && !may(&fleet, "new", "get"));
     assert!(!fleet.exists(&["-n", "access", "serviceaccount/old"]));
@@ -146,7 +146,7 @@ fn a_binding_to_another_role_leaves_nobody_without_rights() {
     fleet
         .apply()
         .ended_with(6)
-        .says("what the version that still runs may need stays until the end");
+        .says("access that the running version may need is retained until the end");
     assert!(may("get") && may("list"));
     assert!(
         former().contains("/app.pleach-former-role."),

@@ -113,7 +113,7 @@ fn from_kubectl_with_everything_that_it_left_behind() {
     ]);
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(7))
-        .says("its fields are held by kubectl-client-side-apply");
+        .says("its fields are owned by kubectl-client-side-apply");
     adopt(&fleet, "kubectl");
     taken_over(&fleet, "kubectl.kubernetes.io");
 }
@@ -170,7 +170,7 @@ fn from_helm_whose_record_is_named() {
         .writes_nothing(|fleet| fleet.apply().ended_with(7))
         .says("Helm (release fromhelm/shop) installed it")
         .says(
-            "to take it over, add `adopt: [helm]` to the release web in environments/fromhelm.yaml",
+            "to adopt the object, add `adopt: [helm]` to release web in environments/fromhelm.yaml",
         );
     adopt(&fleet, "helm");
     taken_over(&fleet, "meta.helm.sh")

@@ -86,7 +86,7 @@ fn objects_of_an_api_come_with_the_server_that_keeps_them() {
         .apply()
         .ended_with(6)
         .says("failed APIService.apiregistration.k8s.io/v1.kept.example.org: not ready after 3 s: ")
-        .says("2 steps were not carried out because of that");
+        .says("2 steps were not executed because of that");
 
     // The next run continues once a server listens.
     aggregated::serve().unwrap();

@@ -74,7 +74,7 @@ fn deleted(events: &Events) -> Vec<String> {
 fn a_definition_that_stays_keeps_the_service_that_converts_its_objects() {
     let fleet = installed("converts", &gears("converts"));
     let service = ["service/engine", "-n", "converts"];
-    let stays = "goes, and CustomResourceDefinition.apiextensions.k8s.io/gears.converts.example.org stays; this Service converts its objects";
+    let stays = "is deleted, but CustomResourceDefinition.apiextensions.k8s.io/gears.converts.example.org stays; this Service converts its objects";
     let uninstall = ["uninstall", "converts/shop", "--yes"];
     fleet
         .writes_nothing(|fleet| fleet.run(&uninstall).ended_with(7))
@@ -135,10 +135,10 @@ fn a_registration_that_stays_keeps_the_service_that_answers_it() {
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(7))
         .says(&format!(
-            "goes, and {object} stays; this Service answers its webhooks"
+            "is deleted, but {object} stays; this Service serves its webhooks"
         ))
         .says(&format!(
-            "to delete {object} as well, take its annotation pleach.dev/prune off"
+            "to delete {object} as well, remove its annotation pleach.dev/prune"
         ));
     assert!(fleet.exists(&["service/engine", "-n", "answers"]));
 
@@ -203,7 +203,7 @@ fn what_pods_register_again_while_they_are_pruned_goes_before_their_service() {
     upgrade(&fleet);
     fleet.through(proxy.kubeconfig());
     let (run, events) = fleet.watched(Fleet::applied);
-    run.says("points at Service reregisters/engine, which goes");
+    run.says("points at Service reregisters/engine, which is deleted");
     assert_eq!(proxy.log().faults().count(), 1);
     assert_eq!(
         deleted(&events),
@@ -230,12 +230,12 @@ fn what_comes_back_after_its_service_went_goes_with_the_next_apply() {
     fleet.through(proxy.kubeconfig());
     fleet
         .applied()
-        .says("points at Service late/engine, which is gone: somebody made it anew");
+        .says("points at Service late/engine, which is gone: another client recreated it");
     assert_eq!(proxy.log().faults().count(), 1);
     assert!(fleet.exists(&["validatingwebhookconfiguration", "late"]));
 
     let (run, events) = fleet.watched(Fleet::applied);
-    run.says("points at Service late/engine, which goes");
+    run.says("points at Service late/engine, which is deleted");
     assert_eq!(
         deleted(&events),
         ["admissionregistration.k8s.io validatingwebhookconfigurations late 200"]
@@ -261,9 +261,9 @@ fn a_release_that_locks_itself_out_says_how_to_go_on() {
     fleet
         .apply()
         .ended_with(4)
-        .says("ValidatingWebhookConfiguration.admissionregistration.k8s.io/guards keeps pleach from writing")
-        .says("see to it that Service guards/engine has ready endpoints")
-        .says(&format!("`{command}`: the next apply writes it again"));
+        .says("ValidatingWebhookConfiguration.admissionregistration.k8s.io/guards blocks the writes of pleach")
+        .says("make sure that Service guards/engine has ready endpoints")
+        .says(&format!("`{command}`: the next apply creates it again"));
     fleet.kubectl(&["delete", "validatingwebhookconfiguration", "guards"]);
     fleet.applied();
 }
@@ -278,6 +278,6 @@ fn a_registration_that_git_has_without_its_service_is_to_be_fixed_in_git() {
     fleet
         .run(&["doctor"])
         .ended_with(1)
-        .says("release unbacked/shop was applied with it and without Service unbacked/absent")
-        .says("add the Service to the files, or remove the registration from them");
+        .says("release unbacked/shop contains it, but not Service unbacked/absent")
+        .says("add the Service to the files, or remove the registration");
 }

@@ -145,7 +145,7 @@ fn an_incomplete_list_is_a_refusal() {
     fleet.through(proxy.kubeconfig());
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(4))
-        .says("check gears-turn cannot be told: ")
+        .says("check gears-turn cannot be evaluated: ")
         .says("gears is forbidden");
 }
 
@@ -312,6 +312,6 @@ fn two_budgets_for_a_pod_are_pointed_out() {
     fleet
         .run(&["plan", "budgets"])
         .ended_with(0)
-        .says("its pods have 2 disruption budgets: ours, theirs")
-        .says("the disruption budget theirs allows none of its 2 pods to go (maxUnavailable: 0)");
+        .says("its pods have 2 PodDisruptionBudgets: ours, theirs")
+        .says("PodDisruptionBudget theirs allows no eviction of its 2 pods (maxUnavailable: 0)");
 }

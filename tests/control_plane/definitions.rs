@@ -125,7 +125,7 @@ fn a_version_in_which_objects_are_stored_does_not_go() {
     for command in ["diff", "plan"] {
         fleet
             .run(&[command, "stored"])
-            .says("version v1beta1 goes, and objects may be stored in it (status.storedVersions); 1 object is lost with it")
+            .says("version v1beta1 is removed, but objects may be stored in it (status.storedVersions); 1 object is lost with it")
             .says(&format!("Gear.{g}/stored/mine"));
     }
     fleet
@@ -140,7 +140,7 @@ fn a_version_in_which_objects_are_stored_does_not_go() {
     fleet
         .applied()
         .says("shrink: migrated")
-        .says("nothing is stored as v1beta1 any more");
+        .says("no object is stored as v1beta1 any more");
     let live = crd(&fleet);
     assert_eq!(names(&live["spec"]["versions"]), ["v1"]);
     assert_eq!(names(&live["status"]["storedVersions"]), ["v1"]);
@@ -164,7 +164,7 @@ fn a_version_that_objects_record_does_not_go() {
     upgrade(&fleet);
     let run = fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(7))
-        .says("version v1beta1 goes, and managedFields of objects record it")
+        .says("version v1beta1 is removed, but managedFields of objects still refer to it")
         .says(&format!("Gear.{g}/noted/old"));
     assert!(!run.stderr.contains("noted/new"), "{}", run.shown());
     migrate(&fleet, "v1beta1", "v1");
@@ -457,7 +457,7 @@ fn a_conversion_trusts_the_certificates_of_both_versions_until_the_end() {
     fleet
         .run(&["plan", "trusted"])
         .ended_with(0)
-        .says("the certificates that the former pods answer with are trusted until the end");
+        .says("the serving certificates of the previous pods stay trusted until the end");
     let (_, events) = fleet.watched(Fleet::applied);
     let written = object_writes(&events);
     let written = written

@@ -66,7 +66,7 @@ fn a_release_is_applied_after_what_it_depends_on_and_goes_before_it() {
         run.ended_with(0)
     };
     let (run, events) = fleet.watched(apply);
-    run.says("release base is carried out and ready first");
+    run.says("release base is applied and ready first");
     assert_eq!(written(&events, "patch", "depends"), ["base", "web"]);
     // Both exist, so there is no message.
     let run = apply(&fleet);
@@ -76,7 +76,7 @@ fn a_release_is_applied_after_what_it_depends_on_and_goes_before_it() {
     fleet
         .run(&["uninstall", "depends/base", "--yes"])
         .ended_with(7)
-        .says("release depends.web depends on it: take that one away first");
+        .says("release depends.web depends on it: uninstall that release first");
     // A release whose dependents have records of a newer pleach cannot be uninstalled either.
     let record = |oldest: u32| {
         let patch = json!({"status": {"record": {"oldestWriter": oldest}}}).to_string();
@@ -87,7 +87,7 @@ fn a_release_is_applied_after_what_it_depends_on_and_goes_before_it() {
     fleet
         .run(&["uninstall", "depends/base", "--yes"])
         .ended_with(7)
-        .says("whether release depends.web depends on it cannot be told: ")
+        .says("cannot determine whether release depends.web depends on it: ")
         .says("newer pleach");
     record(RECORD_FORMAT);
     assert!(fleet.exists(&["configmap", "base", "-n", "depends"]));
@@ -98,7 +98,7 @@ fn a_release_is_applied_after_what_it_depends_on_and_goes_before_it() {
     ));
     fleet.commit();
     let (run, events) = fleet.watched(apply);
-    run.says("release depends.web, which depends on it, goes first");
+    run.says("release depends.web depends on it and is uninstalled first");
     assert_eq!(written(&events, "delete", "depends"), ["web", "base"]);
 }
 
@@ -110,7 +110,7 @@ fn nothing_is_begun_behind_a_release_that_is_not_ready() {
     fleet
         .apply()
         .ended_with(6)
-        .says("release depends-late.web was not begun: it depends on release base");
+        .says("release depends-late.web was not started: it depends on release base");
     let web = || fleet.exists(&["configmap", "web", "-n", "depends-late"]);
     assert!(!web());
     fleet.writes_nothing(|fleet| {

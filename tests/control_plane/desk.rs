@@ -23,7 +23,7 @@ fn what_a_loop_follows_is_changed_from_the_desk_only_when_that_is_meant() {
     fleet
         .run(&["status", "desk-loop"])
         .ended_with(0)
-        .says("desk-loop/web: a loop follows env/desk-loop of repository");
+        .says("desk-loop/web: a controller follows env/desk-loop of repository");
 
     // Reads are allowed. Writes are refused, even without changes.
     fleet.run(&["diff", "desk-loop"]).ended_with(0);
@@ -35,7 +35,7 @@ fn what_a_loop_follows_is_changed_from_the_desk_only_when_that_is_meant() {
     ] {
         fleet
             .writes_nothing(|fleet| fleet.run(args).ended_with(7))
-            .says("a loop keeps desk-loop/web equal to env/desk-loop of repository")
+            .says("a controller reconciles desk-loop/web with env/desk-loop of repository")
             .says("--local --reason TEXT");
     }
     // One of the two options is not enough.
@@ -61,7 +61,7 @@ fn what_a_loop_follows_is_changed_from_the_desk_only_when_that_is_meant() {
         .says(reason);
     fleet
         .run(&["history", "desk-loop/web"])
-        .says("from the desk: ")
+        .says("local run: ")
         .says(reason);
     let looks = || running.looks("desk-loop", "web", "suspended");
     let seen = looks();
@@ -79,7 +79,7 @@ fn what_a_loop_follows_is_changed_from_the_desk_only_when_that_is_meant() {
     fleet
         .apply()
         .ended_with(7)
-        .says("a loop keeps desk-loop/web equal to");
+        .says("a controller reconciles desk-loop/web with");
     running.stopped();
 }
 
@@ -101,7 +101,7 @@ fn what_is_new_in_an_environment_that_a_loop_follows_is_new_to_the_loop_too() {
     let apply = ["apply", "desk-new/extra", "--yes"];
     fleet
         .writes_nothing(|fleet| fleet.run(&apply).ended_with(7))
-        .says("a loop keeps desk-new/extra equal to");
+        .says("a controller reconciles desk-new/extra with");
     let meant = [&apply[..], &["--local", "--reason", "a trial"]].concat();
     fleet.run(&meant).ended_with(0);
     let status = fleet.run(&["status", "desk-new", "-o", "json"]).json();
@@ -152,10 +152,13 @@ fn what_a_loop_followed_goes_on_under_another_name_once_it_is_suspended() {
     let run = fleet.run(&apply).ended_with(7);
     let said = run.shown();
     assert!(
-        said.contains("a loop keeps desk-former/web equal to"),
+        said.contains("a controller reconciles desk-former/web with"),
         "{said}"
     );
-    assert!(!said.contains("a loop keeps desk-renamed/web"), "{said}");
+    assert!(
+        !said.contains("a controller reconciles desk-renamed/web"),
+        "{said}"
+    );
     let suspend = ["suspend", "desk-former", "--reason", "renamed"];
     fleet.run(&suspend).ended_with(0);
     fleet.run(&apply).ended_with(0);

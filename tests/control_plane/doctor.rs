@@ -282,7 +282,7 @@ fn leftovers_are_found_told_and_removed_one_by_one() {
 
     // Only dead registrations are deleted, and only after confirmation.
     for (name, arguments, expected, words) in [
-        ("dead", &[] as &[&str], 2, "there is no terminal"),
+        ("dead", &[] as &[&str], 2, "cannot ask without a terminal"),
         (
             "flux",
             &[],
@@ -357,7 +357,7 @@ fn leftovers_are_found_told_and_removed_one_by_one() {
     for expected in [
         "pleach may not create, delete, patch releases.pleach.dev in the whole cluster",
         "pleach may not create, get secrets in namespace pleach-system",
-        "the apiservices could not be looked at: failed to list APIService.apiregistration.k8s.io",
+        "the apiservices could not be checked: failed to list APIService.apiregistration.k8s.io",
         "the objects of kind ",
     ] {
         assert!(
@@ -379,5 +379,5 @@ fn leftovers_are_found_told_and_removed_one_by_one() {
         is_told.then_some(stdout)
     });
     let told = told.unwrap();
-    assert!(!told.contains("the key of digests"), "{told}");
+    assert!(!told.contains("the digest key"), "{told}");
 }

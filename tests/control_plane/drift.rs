@@ -170,7 +170,7 @@ fn drift_of_another_field_does_not_block_a_change() {
     fleet
         .diff()
         .ended_with(10)
-        .says("git changed and the cluster drifted: kubectl wrote to fields of ours");
+        .says("git changed and the cluster drifted: kubectl wrote to fields of the release");
     fleet.applied();
     let fields = "{.spec.replicas} {.spec.template.spec.containers[0].image}";
     let live = || fleet.field(&["-n", "drifted-aside", "deployment/web"], fields);
@@ -183,7 +183,7 @@ fn drift_of_another_field_does_not_block_a_change() {
     fleet.commit();
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(5))
-        .says("kubectl holds .spec.replicas");
+        .says("kubectl owns .spec.replicas");
     assert_eq!(live(), "1 web:2");
 }
 

@@ -160,7 +160,7 @@ fn a_gate_stops_everybody_but_those_exempt_until_the_change_is_done() {
     fleet
         .run(&["status"])
         .ended_with(0)
-        .says("gate-hold/web: CREATE and UPDATE of *.gate-hold.example.org is closed since")
+        .says("gate-hold/web: CREATE and UPDATE of *.gate-hold.example.org has been closed for")
         .says(&lifts);
 
     // The next successful run lifts the gate.
@@ -181,7 +181,7 @@ fn a_run_does_not_keep_a_gate_for_longer_than_it_may_be_closed() {
     let failed = fleet
         .apply()
         .ended_with(6)
-        .says("gate hold was closed for as long as it may be");
+        .says("gate hold reached its time limit");
     assert!(
         !failed.stdout.contains("still closed"),
         "{}",
@@ -222,7 +222,7 @@ fn a_gate_that_somebody_lifted_is_closed_again_while_it_is_wanted() {
     fleet
         .run(&["doctor"])
         .ended_with(1)
-        .says("is a gate of an upgrade of gate-fix/web, which nobody is carrying out");
+        .says("is a gate of an upgrade of gate-fix/web, which no client is executing");
     fleet
         .run(&["doctor", "--fix", policy, "--yes"])
         .ended_with(0);

@@ -78,7 +78,7 @@ fn objects_are_handed_over_instead_of_deleted() {
     fleet
         .diff()
         .ended_with(10)
-        .says("it exists and is taken over from pleach/moves.old")
+        .says("it exists and is adopted from pleach/moves.old")
         .says("ConfigMap/moves/c: no longer in git");
 
     // Nothing is deleted. The last object waits for consent.
@@ -281,7 +281,7 @@ fn settings_of_users_come_along_and_are_theirs() {
     fleet
         .run(&["plan", "move-copy"])
         .ended_with(0)
-        .says("copy      ConfigMap/move-copy-b/settings  (from ConfigMap/move-copy-a/settings, if there is one; what exists stays)");
+        .says("copy      ConfigMap/move-copy-b/settings  (copied from ConfigMap/move-copy-a/settings, if that exists; an existing object does not change)");
     fleet.applied();
     let copy = ["configmap", "settings", "-n", "move-copy-b"];
     let object = fleet.get(&copy).unwrap();
@@ -292,7 +292,7 @@ fn settings_of_users_come_along_and_are_theirs() {
     assert!(!fleet.exists(&["deployment", "shop", "-n", "move-copy-a"]));
     assert!(fleet.exists(&["deployment", "shop", "-n", "move-copy-b"]));
     fleet.writes_nothing(Fleet::applied).says(
-        "kept ConfigMap/move-copy-b/settings: copied when the product moved; stays because it is the user's",
+        "kept ConfigMap/move-copy-b/settings: copied when the bundle moved; stays because it belongs to the user",
     );
     // It is neither changed nor deleted.
     fleet.kubectl(&[
@@ -348,7 +348,7 @@ fn what_exists_already_is_not_copied_over() {
     fleet
         .run(&["apply", "move-there", "--yes", "--verbose"])
         .ended_with(0)
-        .says("ConfigMap/move-there-b/settings exists already, and stays as it is");
+        .says("ConfigMap/move-there-b/settings already exists and is left unchanged");
     let copy = ["configmap", "settings", "-n", "move-there-b"];
     assert_eq!(fleet.field(&copy, "{.data.k}"), "here");
     fleet.writes_nothing(Fleet::applied);
@@ -377,8 +377,8 @@ fn a_move_of_what_nobody_recorded_is_refused() {
     fleet.commit();
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(7))
-        .says("Deployment.apps/move-unknown-a/shop runs there, but nothing of it is recorded")
-        .says("adopt the version that is installed first");
+        .says("Deployment.apps/move-unknown-a/shop still runs, but the release has no record of it")
+        .says("adopt the installed version first");
     // Without running pods, nothing is moved.
     fleet.kubectl(&["delete", "deployment", "shop", "-n", "move-unknown-a"]);
     fleet.applied();
@@ -432,8 +432,8 @@ fn what_hands_over_to_a_release_that_failed_in_this_run_stays() {
     fleet.commit();
     let (run, events) = fleet.watched(Fleet::apply);
     run.ended_with(6)
-        .says("release heir-late.new was not begun: it depends on release base")
-        .says("release heir-late.old was not taken away: release heir-late.new takes over from it, and is not ready");
+        .says("release heir-late.new was not started: it depends on release base")
+        .says("release heir-late.old was not removed: its successor, release heir-late.new, is not ready");
     let deleted = |line: &String| line.starts_with("delete");
     let writes = object_writes(&events);
     assert!(!writes.iter().any(deleted), "{writes:#?}");

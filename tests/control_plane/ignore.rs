@@ -104,7 +104,7 @@ fn a_rule_comes_lives_and_goes() {
     fleet
         .diff()
         .ended_with(5)
-        .says("someone holds .data.mode")
+        .says("someone owns .data.mode")
         .says("to leave the fields to someone, add to release web in environments/ignoring.yaml:")
         .says(
             "ignore: [{kind: ConfigMap, name: settings, namespace: ignoring, fields: [data.mode]}]",

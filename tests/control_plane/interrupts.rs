@@ -197,8 +197,7 @@ fn check(fleet: &Fleet, run: Run) -> Value {
     assert_eq!(condition["reason"], "Interrupted");
     let said = condition["message"].as_str().unwrap();
     let count = format!("{} of {} changes", changed.len(), live.len());
-    let none = changed.is_empty() && said.starts_with("none of");
-    assert!(said.starts_with(&count) || none, "{said}: {stopped}");
+    assert!(said.starts_with(&count), "{said}: {stopped}");
     let record = &record["status"]["record"];
     assert_eq!(record["history"][0]["result"], "interrupted");
     // The installed version is the last verified one.
@@ -257,7 +256,7 @@ fn a_signal_in_any_stage_leaves_what_the_report_says(
     let run = stopped_at(&mut fleet, signal, &args, move |seen| {
         seen.method == method && seen.path.ends_with(path)
     });
-    let run = run.says("stopping at the next safe point; once more stops at once");
+    let run = run.says("stopping at the next safe point; interrupt again to stop immediately");
     let stopped = check(&fleet, run);
     // The running request completed. Only steps that had not started remain.
     let (kind, name) = path[1..].split_once("s/").unwrap();
@@ -291,7 +290,7 @@ fn a_signal_while_everything_goes_leaves_what_the_report_says(
     });
     let run = run
         .ended_with(130)
-        .says("stopping at the next safe point; once more stops at once");
+        .says("stopping at the next safe point; interrupt again to stop immediately");
     let report = run.json();
     let report = report["releases"].as_array().unwrap().last().unwrap();
     assert_eq!(report["result"], "interrupted", "{report}");
@@ -382,9 +381,9 @@ fn people_are_told_what_is_left_and_how_to_go_on() {
         seen.method == Method::DELETE && seen.path.ends_with("/configmaps/old")
     })
     .ended_with(130)
-    .says("interrupted: 8 of 8 changes are made, 1 of them was not waited for\n")
+    .says("interrupted: 8 of 8 changes applied, the wait for 1 of them did not finish\n")
     .says("not waited for: ConfigMap/stop-words/old\n")
-    .says("`pleach apply stop-words/web` goes on from there");
+    .says("`pleach apply stop-words/web` continues from there");
     finishes(&fleet);
 
     // An uninstall names its own command.
@@ -393,8 +392,8 @@ fn people_are_told_what_is_left_and_how_to_go_on() {
         seen.method == Method::DELETE && seen.path.ends_with("/deployments/app")
     });
     run.ended_with(130)
-        .says("left: delete ConfigMap/stop-words/settings")
-        .says("`pleach uninstall stop-words/web` goes on from there");
+        .says("remaining: delete ConfigMap/stop-words/settings")
+        .says("`pleach uninstall stop-words/web` continues from there");
     assert!(fleet.exists(&["configmap/settings", "-n", "stop-words"]));
     assert!(!fleet.exists(&["deployment/app", "-n", "stop-words"]));
     fleet.run(&args).says("uninstalled");
@@ -415,7 +414,7 @@ fn what_fails_again_and_again_is_not_tried_again_after_a_signal() {
     let run = run.ended().ended_with(130);
     assert!(run.took < Duration::from_secs(20), "{:?}", run.took);
     run.says("failed ConfigMap/stop-retry/settings: busy")
-        .says("left: update ConfigMap/stop-retry/settings");
+        .says("remaining: update ConfigMap/stop-retry/settings");
     fleet.through(shared().kubeconfig().to_owned());
     finishes(&fleet);
 }
@@ -440,8 +439,8 @@ fn the_second_signal_stops_at_once() {
     run.signal("INT");
     let run = run.ended().ended_with(130);
     assert!(run.took < Duration::from_secs(15), "{:?}", run.took);
-    run.says("interrupted at once")
-        .says("the next run finds out how far it got");
+    run.says("interrupted without waiting for requests in flight")
+        .says("the next run checks the cluster");
     // Its Lease expires, and the next run waits for that.
     drop(proxy);
     fleet.through(shared().kubeconfig().to_owned());

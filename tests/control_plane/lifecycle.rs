@@ -225,13 +225,13 @@ fn drift_is_named_with_its_manager_and_repaired() {
     ]);
     let run = fleet.writes_nothing(|fleet| fleet.diff().ended_with(10));
     let run = run
-        .says("update ConfigMap/drift/settings  (the cluster drifted: someone wrote to fields of ours)")
+        .says("update ConfigMap/drift/settings  (the cluster drifted: someone wrote to fields of the release)")
         .says("-  color: blue\n+  color: red")
-        .says("update Deployment.apps/drift/shop  (the cluster drifted: kubectl wrote to fields of ours)")
+        .says("update Deployment.apps/drift/shop  (the cluster drifted: kubectl wrote to fields of the release)")
         .says("-  replicas: 3\n+  replicas: 0")
         .says("update Service/drift/shop  (the cluster drifted")
         .says("update ConfigMap/drift/flags  (the cluster drifted")
-        .says("update Secret/drift/keys  (the cluster drifted: rotator wrote to fields of ours)");
+        .says("update Secret/drift/keys  (the cluster drifted: rotator wrote to fields of the release)");
     run.says("6 to update");
 
     let (_, events) = fleet.watched(Fleet::applied);
@@ -295,7 +295,7 @@ fn git_and_the_cluster_may_change_at_once() {
     fleet
         .diff()
         .ended_with(10)
-        .says("git changed and the cluster drifted: someone wrote to fields of ours")
+        .says("git changed and the cluster drifted: someone wrote to fields of the release")
         .says("  by git: .data.greeting\n  by someone: .data.color");
     fleet.applied();
     let data = || {
@@ -368,5 +368,5 @@ fn a_server_of_another_version_is_pointed_out() {
     fleet
         .diff()
         .ended_with(10)
-        .says("warning: the environment is for Kubernetes 1.35, and the server is v1.36");
+        .says("warning: the environment is for Kubernetes 1.35, but the server is v1.36");
 }

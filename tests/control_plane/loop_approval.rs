@@ -43,7 +43,7 @@ fn a_plan_is_carried_out_when_its_effects_are_approved() {
     let said = fleet.until("the other digest", |fleet| {
         let (_, message) = fleet.condition("Stalled")?;
         message
-            .contains("what is approved is sha256:00")
+            .contains("the present approval is for sha256:00")
             .then_some(message)
     });
     assert!(said.contains(&first), "{said}");

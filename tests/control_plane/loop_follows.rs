@@ -45,7 +45,7 @@ fn a_push_to_one_branch_changes_its_environment_and_no_other() {
         .git(&["branch", "-D", "env/loop-staging"])
         .unwrap();
     let said = fleet.until_condition("Stalled", "BranchMissing");
-    assert!(said.contains("nothing deleted"), "{said}");
+    assert!(said.contains("nothing is applied or deleted"), "{said}");
     fleet.edit_by_hand("ann");
     fleet
         .repo
@@ -136,7 +136,7 @@ fn a_loop_that_starts_beside_a_bad_commit_keeps_what_was_good() {
     fleet.until("the hold", |_| (running.number(held) > 0.0).then_some(()));
     running
         .running
-        .until_says("what was synced last is not kept: the branch does not have it");
+        .until_says("the last applied revision is not retained: the branch does not contain it");
     assert_eq!(fleet.value().as_deref(), Some("bob"));
     running.stopped();
 }

@@ -38,7 +38,7 @@ fn every_commit_gets_its_state_and_gets_it_once() {
     let first = fleet.repo.git(&["rev-parse", "HEAD"]).unwrap();
     let running = fleet.runs_with(&["--config", &config]);
     let said = until_said(&fleet, &forge, &first, "success");
-    assert_eq!(said, "1 release as git says");
+    assert_eq!(said, "1 release in sync");
 
     fleet.write("manifests/web/bad.yaml", "kind: [\n");
     let bad = fleet.push("bad");

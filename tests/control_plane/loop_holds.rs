@@ -166,8 +166,8 @@ fn nothing_is_written_beside_what_the_configuration_allows() {
     fleet.push_value("first", "second");
     let said = fleet.until_condition("Stalled", "Refused");
     assert!(
-        said.contains("ConfigMap/default/web: the loop may not write to it")
-            && said.contains("; hint: `allow` in the configuration of the loop says what it may"),
+        said.contains("ConfigMap/default/web: the controller is not allowed to write to it")
+            && said.contains("; hint: `allow` in the controller's configuration sets these limits"),
         "{said}"
     );
     assert_eq!(fleet.value().as_deref(), Some("first"));
@@ -192,7 +192,7 @@ fn state_is_kept_only_where_the_configuration_allows() {
     let keys = ["--key-namespace", "loop-store-keys"];
     let mut running = fleet.runs_with(&[&["--config", &config][..], &keys].concat());
     running.running.until_says(
-        "state is kept in namespace elsewhere-store (`state` in the environment file), and the loop may not write there",
+        "state is kept in namespace elsewhere-store (`state` in the environment file), where the controller is not allowed to write",
     );
     let refused = || running.looks("loop-store", "web", "refused") > 0.0;
     fleet.until("a refusal", |_| refused().then_some(()));
@@ -223,7 +223,7 @@ fn copies_come_only_from_where_the_configuration_allows() {
     let config = fleet.configuration(&url, "        allow: {namespaces: [loop-copy-b]}\n");
     let mut running = fleet.runs_with(&["--config", &config]);
     running.running.until_says(
-        "ConfigMap/loop-copy-a/settings: the loop may not copy from it for this environment",
+        "ConfigMap/loop-copy-a/settings: the controller is not allowed to copy from it for this environment",
     );
     running.stopped();
     assert!(!fleet.exists(&["configmap", "settings", "-n", "loop-copy-b"]));
@@ -251,7 +251,7 @@ fn what_a_release_depends_on_is_read_only_where_the_configuration_allows() {
     let mut running = fleet.runs_with(&["--config", &config]);
     running
         .running
-        .until_says("Secret/loop-peek-theirs/token: the loop may not read it for this environment");
+        .until_says("Secret/loop-peek-theirs/token: the controller is not allowed to read it for this environment");
     running.stopped();
     assert_eq!(fleet.value(), None);
 }

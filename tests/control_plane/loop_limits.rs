@@ -33,7 +33,7 @@ fn a_commit_that_exceeds_the_limits_of_rendering_is_held_and_ends_nothing() {
     fleet.write("manifests/web/more.yaml.j2", WITHOUT_END);
     fleet.push("without end");
     let said = fleet.until_condition("Stalled", "InvalidRepository");
-    assert!(said.contains("more memory or time than it may"), "{said}");
+    assert!(said.contains("exceed the memory or time limit"), "{said}");
     // The last good commit is maintained, and other environments continue.
     fleet.edit_by_hand("ann");
     fleet.until_value("first");

@@ -258,7 +258,7 @@ fn nothing_beyond_its_limits_is_asked_about_or_shown() {
     let ((), events) = fleet.watched(|_| {
         hosted.proposes(7, "manifests/web/theirs.yaml", &theirs, Pull::default());
         running.happened("pull_request");
-        let said = hosted.until_says(7, "the loop may not write to it");
+        let said = hosted.until_says(7, "the controller is not allowed to write to it");
         assert!(!said.contains("tell-nobody-here"), "{said}");
         // Records are not searched in namespaces of others.
         let file = fleet.environment_file();

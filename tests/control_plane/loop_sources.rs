@@ -238,13 +238,13 @@ fn a_kubeconfig_in_a_secret_is_used_and_followed() {
     };
 
     let mut running = fleet.runs_with(&["--config", &config]);
-    running.running.until_says("there is no such Secret");
+    running.running.until_says("the Secret does not exist");
     let plugin = "exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: [/nowhere/touched]}";
     for (user, refused) in [
         (plugin, "user a in it runs a program"),
         (
             "tokenFile: /var/run/secrets/token",
-            "it names a file (tokenFile)",
+            "it refers to a file of the controller (tokenFile)",
         ),
     ] {
         put(&format!(

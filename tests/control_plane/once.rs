@@ -125,7 +125,7 @@ fn a_job_that_does_not_end_holds_what_comes_after_and_goes_with_its_release_only
     fleet
         .run(&["uninstall", "once-waits/web", "--yes", "--timeout", "30s"])
         .ended_with(0)
-        .says("still runs, and is ended");
+        .says("still runs and is stopped");
     assert_eq!(uid(&fleet), None);
 }
 
@@ -158,7 +158,7 @@ fn a_job_that_runs_when_the_program_is_interrupted_is_waited_for_by_the_next() {
     run.ended()
         .ended_with(130)
         .says("not waited for: Job.batch/once-stopped/migrate\n")
-        .says("left: create Ingress.networking.k8s.io/once-stopped/later\n");
+        .says("remaining: create Ingress.networking.k8s.io/once-stopped/later\n");
     assert_eq!(uid(&fleet).unwrap(), running);
     assert_eq!(outcome(&fleet), "begun");
     goes_on(&fleet, &running);

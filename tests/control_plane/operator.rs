@@ -187,7 +187,7 @@ fn an_operand_follows_its_operator_or_a_pin_and_goes_before_it() {
         .apply()
         .ended_with(6)
         .says("failed Depot.depot.example.org/depot/depot: not ready after")
-        .says("its controller has seen generation");
+        .says("its controller has observed generation");
     assert_eq!(image(fleet, "depot-api"), "api:v1.1.0");
     scene.operator.hang(false);
     change(fleet, "timeout: 3s", "timeout: 40s");
@@ -421,7 +421,7 @@ fn an_operator_gives_no_right_that_it_lacks() {
     change(fleet, "version: v1.0.0", "version: v1.1.0");
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(7))
-        .says("ServiceAccount/depot/depot-operator writes it at run time and could not any more")
+        .says("ServiceAccount/depot/depot-operator writes this role at run time and could no longer do so")
         .says("object: ClusterRole.rbac.authorization.k8s.io/depot-api")
         .says(r#""resources":["parcels"]"#)
         .says("{action: override, check: operator-cannot-grant, kind: ClusterRole, name: depot-api, release: depot, from: v1.0.0, to: v1.1.0, reason: …}")

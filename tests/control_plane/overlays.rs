@@ -103,7 +103,7 @@ fn what_somebody_changed_in_the_meantime_is_theirs() {
     let never = deployment("app").replace("replicas: 0", "replicas: 1");
     deploy(&fleet, &never);
     let failed = fleet.apply().ended_with(6);
-    failed.says("still changed for a while: ConfigMap/overlay-moved/theirs (overlay hold: stays when the run fails");
+    failed.says("still temporarily changed: ConfigMap/overlay-moved/theirs (overlay hold: stays when the run fails");
     assert_eq!(theirs(&fleet)["data"]["mode"], "slow");
     let left = journal(&fleet).unwrap();
     let one = left["overlays"]
@@ -138,7 +138,7 @@ fn what_somebody_changed_in_the_meantime_is_theirs() {
     deploy(&fleet, &deployment("app"));
     fleet
         .applied()
-        .says(".data.mode was changed by somebody else in the meantime, and stays");
+        .says(".data.mode was changed by another client in the meantime and is not reverted");
     let after = theirs(&fleet);
     assert_eq!(after["data"], json!({"mode": "off", "more": "z"}));
     assert_eq!(owners(&after), ["hand Update", "helm Apply"]);

@@ -49,8 +49,8 @@ fn objects_of_kubectl_are_refused_then_adopted_and_have_one_owner() {
     let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(7));
     run.says("manifests/web/web.yaml:1")
         .says("ConfigMap/adopt/settings")
-        .says("it exists already and is not of this release; its fields are held by kubectl-client-side-apply")
-        .says("to take it over, add `adopt: [kubectl]` to the release web in environments/adopt.yaml")
+        .says("it already exists and is not part of this release; its fields are owned by kubectl-client-side-apply")
+        .says("to adopt the object, add `adopt: [kubectl]` to release web in environments/adopt.yaml")
         .says("nothing was written");
     fleet.diff().ended_with(7);
 
@@ -169,11 +169,11 @@ fn a_field_that_somebody_else_applied_stops_that_object_alone() {
     fleet
         .diff()
         .ended_with(5)
-        .says("blocked ConfigMap/clash/settings: other-team holds .data.theirs");
+        .says("blocked ConfigMap/clash/settings: other-team owns .data.theirs");
     let (run, events) = fleet.watched(Fleet::apply_unblocked);
     run.ended_with(5)
         .says("manifests/web/web.yaml:1")
-        .says("other-team holds .data.theirs")
+        .says("other-team owns .data.theirs")
         .says(
             "ignore: [{kind: ConfigMap, name: settings, namespace: clash, fields: [data.theirs]}]",
         )
@@ -226,7 +226,7 @@ fn a_field_that_git_gave_up_and_somebody_holds_is_told() {
     fleet
         .diff()
         .ended_with(10)
-        .says("git no longer has .data.color, but it stays: other-team holds it too");
+        .says("git no longer has .data.color, but it stays: other-team also owns it");
     fleet.applied();
     assert_eq!(
         fleet.field(&["-n", "shared", "cm/settings"], "{.data}"),
@@ -258,7 +258,7 @@ fn a_field_that_somebody_keeps_writing_to_is_left_alone_after_three_times() {
         fleet
             .diff()
             .ended_with(10)
-            .says("the cluster drifted: fighter wrote to fields of ours");
+            .says("the cluster drifted: fighter wrote to fields of the release");
         fleet.applied();
         assert_eq!(color(), "red");
     }
@@ -321,7 +321,7 @@ fn an_object_that_somebody_created_meanwhile_is_kept_and_stops() {
     fleet.through(shared().kubeconfig().to_owned());
     fleet
         .diff()
-        .says("its fields are held by kubectl-create")
+        .says("its fields are owned by kubectl-create")
         .says("add `adopt: [kubectl]`");
 
     // Neither is pruned when git drops it.
@@ -413,7 +413,7 @@ fn ports_that_were_changed_by_hand_come_back() {
             &patch,
         ]);
     }
-    let diff = fleet.diff().says("hand wrote to fields of ours");
+    let diff = fleet.diff().says("hand wrote to fields of the release");
     assert!(
         !diff.shown().contains("no value changes"),
         "{}",
@@ -454,7 +454,7 @@ fn what_the_server_gives_to_nobody_is_told_with_the_reason() {
     ]);
     let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(5));
     let run = run
-        .says("what git wants does not go together with what")
+        .says("the fields in git conflict with fields that")
         .says("may not specify more than 1 handler type");
     assert!(!run.shown().contains("adopt:"), "{}", run.shown());
 }
@@ -499,7 +499,7 @@ fn a_hot_fix_that_git_takes_over_is_ours_again() {
     fleet.commit();
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(5))
-        .says("someone holds .data.added");
+        .says("someone owns .data.added");
 }
 
 /// The patch that moves managedFields to the new version makes the server store defaults of that

@@ -71,7 +71,7 @@ fn what_was_reviewed_is_carried_out_without_a_question() {
         carry_out(fleet)
             .ended_with(5)
             .says("ConfigMap/planned/changing")
-            .says("the plan was to update it, now it is to leave it as it is")
+            .says("the plan was to update it, but the new plan is to leave it as it is")
     });
 }
 
@@ -102,15 +102,15 @@ fn objects_that_moved_are_all_named_and_nothing_is_written() {
     let run = fleet.writes_nothing(|fleet| carry_out(fleet).ended_with(5));
     [
         "ConfigMap/plan-moved/changing",
-        "the plan was to update it, now it is to leave it blocked",
+        "the plan was to update it, but the new plan is to leave it blocked",
         "ConfigMap/plan-moved/staying",
-        "the plan was to leave it as it is, now it is to create it",
+        "the plan was to leave it as it is, but the new plan is to create it",
         "ConfigMap/plan-moved/going",
         "the plan was to delete it",
         "ConfigMap/plan-moved/coming",
-        "the plan was to create it, now it is to leave it blocked",
+        "the plan was to create it, but the new plan is to leave it blocked",
         "Secret/plan-moved/key",
-        "git wants something else of it now",
+        "its desired state in git changed",
     ]
     .into_iter()
     .fold(run, |run, text| run.says(text))
@@ -127,17 +127,17 @@ fn a_file_of_something_else_is_refused() {
             .writes_nothing(|fleet| carry_out(fleet).ended_with(code))
             .says(says)
     };
-    refused("no", 2, "it is not a plan that pleach wrote");
-    refused(r#"{"format": 99}"#, 7, "it has format 99");
+    refused("no", 2, "the file is not a plan that pleach wrote");
+    refused(r#"{"format": 99}"#, 7, "the file has format 99");
 
     fleet.edit("pleach.yaml", "id: plan-foreign", "id: other");
-    let says = "the plan is of repository plan-foreign, this one is other";
+    let says = "the plan is for repository plan-foreign, but this repository is other";
     refused(&written, 7, says).says("nothing was written");
     fleet.edit("pleach.yaml", "id: other", "id: plan-foreign");
 
     let id = fleet.cluster_id();
     fleet.edit_environment(&format!("{{id: {id}}}"), "{}");
     let text = written.replace(&id, "another");
-    let says = "the plan was made for cluster another";
+    let says = "the plan is for cluster another";
     refused(&text, 7, says).says("nothing was written");
 }

@@ -397,7 +397,7 @@ fn a_record_in_a_foreign_namespace_is_pointed_out() {
         .run(&["plan", "planted"])
         .ended_with(0)
         .says("ConfigMap/planted-x/planted.web")
-        .says("is not sealed by pleach, so it does not count");
+        .says("but no seal of pleach, so it is ignored");
     fleet.applied();
 }
 
@@ -455,7 +455,7 @@ subjects: [{{kind: ServiceAccount, name: operator}}]
 )]
 #[case("other-repository", other_repository, "or the repository that owns it")]
 #[case("other-tooling", other_tooling, "kubectl annotate --overwrite")]
-#[case("version-path", version_path, "no way leads there from v1.0.0")]
+#[case("version-path", version_path, "there is no upgrade path from v1.0.0")]
 #[case(
     "older-version",
     older_version,
@@ -464,22 +464,26 @@ subjects: [{{kind: ServiceAccount, name: operator}}]
 #[case(
     "direction-unknown",
     direction_unknown,
-    "say `direction: forward` or `direction: reverse`"
+    "set `direction: forward` or `direction: reverse`"
 )]
 #[case(
     "kubernetes-version",
     kubernetes_version,
-    "pin a version that is for it"
+    "pin a version that supports it"
 )]
 #[case("version-stored", version_stored, "from: v1beta1, to: v1}]`")]
 #[case("version-recorded", version_recorded, "from: v1beta1, to: v1}]`")]
 #[case(
     "definition-identity",
     definition_identity,
-    "give the new kind another name, or to lose the objects, add to `consent`"
+    "give the new kind another name, or to recreate the CRD and lose its objects, add to `consent`"
 )]
 #[case("field-in-use", field_in_use, "{action: override, check: field-in-use")]
-#[case("objects-unread", objects_unread, "see to it that they can be listed")]
+#[case(
+    "objects-unread",
+    objects_unread,
+    "make sure that its objects can be listed"
+)]
 #[case(
     "namespace-missing",
     namespace_missing,
@@ -488,7 +492,7 @@ subjects: [{{kind: ServiceAccount, name: operator}}]
 #[case(
     "unrecorded-move",
     unrecorded_move,
-    "adopt the version that is installed first"
+    "adopt the installed version first"
 )]
 #[case(
     "check-failed",
@@ -500,7 +504,7 @@ subjects: [{{kind: ServiceAccount, name: operator}}]
     prune_cap,
     "{action: prune, release: web, from: v1.0.0, to: v1.1.0, count: 6}"
 )]
-#[case("denied", denied, "have it allowed by those whose check it is")]
+#[case("denied", denied, "ask the owner of the check to allow it")]
 #[case("not-adopted", not_adopted, "add `adopt: [")]
 #[case::state_of_another_release_is_not_adopted(
     "state-object",

@@ -247,7 +247,7 @@ fn differences_between_the_plan_and_the_log_are_told() {
     fleet
         .run(&["status", "audited", "--audit", &former])
         .ended_with(1)
-        .says("the log does not hold its last run");
+        .says("the log does not contain its last run");
     fleet
         .run(&["status", "nothing", "--audit", &path])
         .ended_with(3)

@@ -189,7 +189,7 @@ fn another_object_of_the_same_name_is_never_deleted() {
 #[case::kept(
     "prune-keep",
     &["annotate", "cm/settings", "pleach.dev/prune=disabled"],
-    "it has the annotation pleach.dev/prune: disabled now"
+    "it now has the annotation pleach.dev/prune: disabled"
 )]
 #[case::given_away(
     "prune-give",
@@ -415,7 +415,7 @@ fn namespaces_with_objects_of_a_kind_that_came_after_the_plan_stay() {
     fleet.through(proxy.kubeconfig());
     let (run, events) = fleet.watched(|fleet| fleet.apply().ended_with(5));
     run.says("it holds objects of others: Gear.between.example.org/between-extra/first")
-        .says("delete or move them first, or take back the consent");
+        .says("delete or move them first, or withdraw the consent");
     assert_eq!(proxy.log().faults().count(), 1);
     assert_eq!(deletions(&events), ["configmaps"]);
     assert!(fleet.exists(&["gears.between.example.org/first", "-n", "between-extra"]));
@@ -442,7 +442,7 @@ fn more_than_the_cap_is_refused_and_nothing_waited_for_prunes_nothing() {
     let (run, events) =
         fleet.watched(|fleet| fleet.run(&["apply", "capped", "--yes", "--wait=none"]));
     run.ended_with(0).says(
-        "kept ConfigMap/capped/many-0: no longer in git; stays because nothing is waited for",
+        "kept ConfigMap/capped/many-0: no longer in git; stays because this run does not wait for readiness",
     );
     assert_eq!(
         object_writes(&events),

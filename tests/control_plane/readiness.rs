@@ -108,7 +108,7 @@ fn what_is_ready_has_to_stay_so() {
     fleet
         .apply()
         .ended_with(6)
-        .says("not ready after 4 s: ready, and has to stay so for 60 s");
+        .says("not ready after 4 s: ready; must stay ready for 60 s");
 }
 
 /// Returns a workload with one pod.

@@ -127,8 +127,8 @@ fn a_lost_record_is_rebuilt_and_nothing_is_deleted(
     run.says(&format!("lost: {what}"))
         .says(&format!("found: ConfigMap/{environment}/settings"))
         .says(&format!("found: Gear.{group}/{environment}/first"))
-        .says(&format!("found by git, without its label: ConfigMap/{environment}/unlabelled"))
-        .says(&format!("left out: it has the label, but pleach did not apply it: ConfigMap/{environment}/copied"))
+        .says(&format!("found from git, without the label: ConfigMap/{environment}/unlabelled"))
+        .says(&format!("skipped, because pleach did not apply it although it has the label: ConfigMap/{environment}/copied"))
         .says("recovered with 7 objects");
     let ready = "{.status.conditions[0].status} {.status.conditions[0].reason}";
     let release = format!("{environment}.shop");
@@ -191,7 +191,7 @@ fn what_somebody_else_made_stays_theirs_when_the_record_is_lost() {
     fleet
         .run(&["recover", "lost-kept", "--yes"])
         .ended_with(0)
-        .says("never to be deleted, as somebody else made it: ConfigMap/lost-kept/late")
+        .says("never deleted, because another client created it: ConfigMap/lost-kept/late")
         .says("found: ConfigMap/lost-kept/settings");
     // Git drops it, and it is retained.
     fleet.edit(
@@ -201,7 +201,7 @@ fn what_somebody_else_made_stays_theirs_when_the_record_is_lost() {
     );
     fleet.commit();
     fleet.applied().says(
-        "kept ConfigMap/lost-kept/late: no longer in git; stays because others hold fields of it",
+        "kept ConfigMap/lost-kept/late: no longer in git; stays because other field managers own fields of it",
     );
     assert!(fleet.exists(&["-n", "lost-kept", "cm/late"]));
 }

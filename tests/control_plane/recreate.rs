@@ -288,8 +288,8 @@ fn pods_that_a_new_selector_does_not_find_go_with_their_stateful_set() {
     fleet.commit();
     fleet
         .writes_nothing(|fleet| fleet.run(&args).ended_with(7))
-        .says("the new selector does not find them")
-        .says("say `propagation: Foreground` in that consent");
+        .says("the new selector does not match them")
+        .says("set `propagation: Foreground` in that consent");
     fleet.edit_environment("propagation: Orphan", "propagation: Foreground");
     fleet.commit();
     fleet.run(&args).ended_with(0);
@@ -335,7 +335,7 @@ fn what_others_hold_of_a_field_that_cannot_change_is_a_conflict(
     let before = uid(&fleet, &object);
     fleet
         .writes_objects_nowhere(|fleet| fleet.apply().ended_with(5))
-        .says(&format!("{manager} holds .data.k"));
+        .says(&format!("{manager} owns .data.k"));
     assert_eq!(uid(&fleet, &object), before);
 }
 
@@ -372,7 +372,7 @@ fn what_is_handed_over_with_a_field_that_cannot_change_is_told_as_such() {
     let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(7));
     let run = run
         .says("cannot be changed on an existing object")
-        .says("only an object that this release has applied is recreated");
+        .says("pleach only recreates objects that this release has applied");
     assert!(!run.stderr.contains("holds .data"), "{}", run.shown());
     // It is adopted unchanged, then it can be recreated.
     fleet.edit(WEB, "k: w", "k: v");

@@ -119,7 +119,7 @@ fn unknown_fields_of_objects_are_refused_before_a_write() {
         });
         run.says("manifests/web/v1.0.0/plain.yaml:5")
             .says("ConfigMap/strict/plain")
-            .says("`imutable` is no field of ConfigMap");
+            .says("`imutable` is not a field of ConfigMap");
     }
     // A newer server can have the field, so it decides.
     let id = fleet.cluster_id();
@@ -170,7 +170,7 @@ fn the_cluster_must_be_the_one_that_is_meant() {
         &fleet,
         &["apply", "meant"],
         2,
-        &["there is no terminal to ask on", "--yes answers yes"],
+        &["cannot ask without a terminal", "use --yes to confirm"],
     );
     fleet
         .run(&["apply", "meant", "--yes", "--cluster-id", &id])
@@ -279,8 +279,8 @@ fn nothing_is_written_while_an_object_is_blocked() {
     fleet.commit();
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(5))
-        .says("someone holds .data.color")
-        .says("nothing of release blocking.web was written, as objects are blocked: ConfigMap/blocking/settings")
+        .says("someone owns .data.color")
+        .says("nothing of release blocking.web was written, because objects are blocked: ConfigMap/blocking/settings")
         .says("--skip-blocked");
     fleet.apply_unblocked().ended_with(5);
     let data = |name: &str| fleet.field(&["-n", "blocking", name], "{.data}");

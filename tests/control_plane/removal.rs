@@ -137,7 +137,7 @@ fn uninstall_takes_everything_away_in_order_and_keeps_what_is_protected() {
         .says("kept Namespace/leave-extra: ")
         .says("kept PersistentVolumeClaim/leave/data: ")
         .says("kept CustomResourceDefinition.apiextensions.k8s.io/gears.leave.example.org: ")
-        .says("what is kept belongs to no release any more");
+        .says("kept objects no longer belong to a release");
     let mut order = deletions(&events);
     order.retain(|resource| resource != "storageclasses");
     assert_eq!(
@@ -196,7 +196,7 @@ fn claims_that_go_with_their_set_are_named() {
     fleet
         .run(&["uninstall", "claims-go/shop", "--yes"])
         .ended_with(0)
-        .says("its release is taken away; its claims are deleted with it, unless");
+        .says("its release is uninstalled; its PersistentVolumeClaims are deleted with it, unless");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_release_that_left_git_waits_for_its_consent() {
     fleet
         .writes_nothing(|fleet| fleet.diff().ended_with(0))
         .says(
-            "release waits.shop is no longer in git; its 10 objects stay until that is consented to",
+            "release waits.shop is no longer in git; its 10 objects stay until a consent to uninstall it",
         )
         .says(line);
 
@@ -279,8 +279,8 @@ fn an_environment_without_its_file_is_suspended_and_can_be_uninstalled() {
     let (run, events) = fleet.watched(Fleet::apply);
     run.ended_with(3)
         .says("there is no environment `vanish`")
-        .says("vanish/shop of it: without its file it is suspended")
-        .says("`pleach uninstall vanish/shop` takes a release away");
+        .says("vanish/shop of it; without its file, nothing is applied")
+        .says("`pleach uninstall vanish/shop` removes a release");
     assert_eq!(events.writes().to_string(), "");
     fleet
         .run(&["uninstall", "vanish/shop", "--yes"])
@@ -359,7 +359,7 @@ fn several_records_of_one_name_are_not_guessed_between() {
         fleet
             .run(&["uninstall", "guessed/web", "--yes"])
             .ended_with(7)
-            .says("2 records are called guessed/web")
+            .says("2 records of guessed/web")
             .says("ConfigMap/guessed-ours/guessed.web (repository guessed)")
             .says("ConfigMap/guessed-theirs/guessed.web (repository others)")
             .says("--state-namespace");

@@ -204,9 +204,7 @@ fn a_replica_that_comes_back_too_late_writes_nothing() {
     fleet.until_ready();
     let back = Timestamp::now();
     leader.running.signal("CONT");
-    leader
-        .running
-        .until_says("the lease of this replica is lost");
+    leader.running.until_says("this replica lost its Lease");
     fleet.until_there(&[&leader, &other]);
     assert_eq!(fleet.written_by(leader_is, back), [""; 0]);
     leader.stopped();
@@ -234,9 +232,7 @@ fn a_replica_that_takes_no_part_syncs_nothing_until_it_does_again() {
 
     // Its Lease is deleted and cannot be recreated.
     fleet.kubectl(&["delete", "namespace", meet]);
-    replica
-        .running
-        .until_says("the lease of this replica is lost");
+    replica.running.until_says("this replica lost its Lease");
     fleet.until("it to lead nothing", |_| {
         (!replica.leads("replica-out")).then_some(())
     });

@@ -305,12 +305,12 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
     let away = |args: &[&str], code: i32| fleet.run_in(elsewhere.path(), args).ended_with(code);
     away(&["status", "--state-namespace", "solo"], 0).says("solo/shop");
     away(&["history", "solo/shop", "--state-namespace", "solo"], 0).says("v1.1.0");
-    away(&["status"], 4).says("name the namespace that state is kept in with --state-namespace");
+    away(&["status"], 4).says("name the namespace of the state with --state-namespace");
 
     // The doctor reports what it could not read and the missing permissions.
     let (looked, events) = team.asked(|_| {
         away(&["doctor", "--state-namespace", "solo"], 0)
-            .says("the rest of the cluster could not be looked at: only what lies in solo")
+            .says("the rest of the cluster could not be checked: only the namespaces solo")
     });
     // The role allows reading this one namespace.
     assert!(
@@ -341,7 +341,7 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
     fleet.kubectl(&["-n", "solo", "delete", "configmap", "solo.shop"]);
     let (done, _) = run(&["recover", "solo/shop", "--yes", "--cluster-id", &id], 4);
     done.says("found: Deployment.apps/solo/shop")
-        .says("not seen: ");
+        .says("not read: ");
     run(&["apply", "solo", "--yes"], 0);
     let (done, events) = run(&["uninstall", "solo/shop", "--yes"], 0);
     done.says("uninstalled");
@@ -572,8 +572,8 @@ fn state_stays_where_it_is_kept() {
     fleet.commit();
     let run = fleet.run(&["apply", "stay", "--yes", "--cluster-id", &id]);
     run.ended_with(7)
-        .says("its record is kept in {kind: ConfigMap, namespace: stay}, not in {kind: Release}")
-        .says("write `state: {kind: ConfigMap, namespace: stay}` again");
+        .says("is installed with its record in {kind: ConfigMap, namespace: stay}, not in {kind: Release}")
+        .says("restore `state: {kind: ConfigMap, namespace: stay}`");
     fleet.edit_environment(
         "releases:",
         "state: {kind: ConfigMap, namespace: stay-b}\nreleases:",
@@ -581,13 +581,13 @@ fn state_stays_where_it_is_kept() {
     fleet
         .run(&["diff", "stay"])
         .ended_with(7)
-        .says("namespace stay-b, in which state is to be kept, does not exist")
+        .says("the state namespace stay-b does not exist")
         .says("kubectl create namespace stay-b");
     fleet.kubectl(&["create", "namespace", "stay-b"]);
     fleet
         .run(&["diff", "stay"])
         .ended_with(7)
-        .says("its record is kept in {kind: ConfigMap, namespace: stay}");
+        .says("is installed with its record in {kind: ConfigMap, namespace: stay}");
 
     // And in the other direction.
     fleet.edit_environment(
@@ -605,5 +605,5 @@ fn state_stays_where_it_is_kept() {
     fleet
         .run(&["diff", "stay/second"])
         .ended_with(7)
-        .says("its record is kept in {kind: Release}, not in {kind: ConfigMap, namespace: stay-b}");
+        .says("is installed with its record in {kind: Release}, not in {kind: ConfigMap, namespace: stay-b}");
 }

@@ -157,7 +157,7 @@ fn a_release_goes_back_by_a_commit_and_in_reverse() {
     // A file with uncommitted changes is not modified either.
     rollback(&fleet, &[])
         .ended_with(5)
-        .says("not committed in environments/back.yaml");
+        .says("uncommitted changes in environments/back.yaml");
     fleet.write(&file, &text);
 
     let shown = rollback(&fleet, &["--dry-run"]).ended_with(0);
@@ -186,7 +186,7 @@ fn a_release_goes_back_by_a_commit_and_in_reverse() {
     rollback(&fleet, &["--reason", "The new wheels squeak."])
         .ended_with(0)
         .says("Roll back back/shop to v1.0.0")
-        .says("`pleach apply back/shop` carries it out");
+        .says("`pleach apply back/shop` executes the rollback");
     let expected = text.replace(
         NEW,
         &format!("{OLD}    rollback: {{from: v1.1.0, to: v1.0.0}}\n"),
@@ -267,12 +267,12 @@ fn a_version_that_git_has_no_more_comes_back_and_is_pushed() {
     fleet.commit();
     rollback(&fleet, &["--push"])
         .ended_with(1)
-        .says("branch main has 1 commits that are not pushed");
+        .says("branch main has 1 unpushed commits");
     fleet.repo.git(&["push", "--quiet"]).unwrap();
 
     rollback(&fleet, &["--to", "v0.9.0"])
         .ended_with(3)
-        .says("or a version of the history: v1.1.0, v1.0.0");
+        .says("or use a version in the history: v1.1.0, v1.0.0");
     rollback(&fleet, &["--to", "v1.0.0", "--push"])
         .ended_with(0)
         .says("pushed main to origin");

@@ -56,8 +56,8 @@ fn a_service_and_its_pods_change_one_after_the_other() {
     fleet
         .run(&["plan", "selects"])
         .ended_with(0)
-        .says("nothing is behind it while only one of them is written")
-        .says("go there in two versions");
+        .says("the Service has no endpoints while only one of them is applied")
+        .says("change it in two versions");
     assert_eq!(written(&fleet, &apart), ["deployments", "services"]);
     fleet.writes_nothing(Fleet::applied);
 }

@@ -68,7 +68,7 @@ fn releases_may_share_a_namespace_that_neither_has_made() {
     fleet
         .run(&["apply", "pair"])
         .ended_with(2)
-        .says("there is no terminal to ask on: No object changes; write the records of 2 releases");
+        .says("cannot ask without a terminal: No object changes; write the records of 2 releases");
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn one_that_is_refused_keeps_the_others_and_they_are_named() {
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(3))
         .says("release kept-back.back is not applied; nothing was written")
-        .says("release kept-back.front was not begun")
+        .says("release kept-back.front was not started")
         .says("`pleach apply kept-back/front`");
     fleet
         .run(&["apply", "kept-back/front", "--yes"])

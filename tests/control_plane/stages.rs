@@ -151,10 +151,8 @@ fn an_agent_is_replaced_on_one_node_first_and_stays_elsewhere_when_it_restarts()
     fleet
         .apply()
         .ended_with(6)
-        .says(
-            "was restarted: container agent ended with Error (1); the other pods stay as they were",
-        )
-        .says("still changed for a while: DaemonSet.apps/stages-canary/agent");
+        .says("restarted: container agent ended with Error (1); the other pods are not replaced")
+        .says("still temporarily changed: DaemonSet.apps/stages-canary/agent");
     assert_eq!(images(&fleet), ["agent:2", "agent:2", "agent:3"]);
     assert_eq!(agent(&fleet)["spec"]["updateStrategy"]["type"], "OnDelete");
     fleet

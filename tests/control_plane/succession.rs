@@ -75,9 +75,9 @@ fn what_hands_over_stops_before_its_successor_starts() {
         .run(&["plan", "succeed"])
         .ended_with(0)
         .says(&format!(
-            "it is emptied before Deployment.apps/{b}/controller takes over"
+            "its pods are removed before Deployment.apps/{b}/controller replaces it"
         ))
-        .says("of release succeed.old; what takes over from it lies in another namespace");
+        .says("of release succeed.old; its successor is in another namespace");
     let (_, events) = fleet.watched(Fleet::applied);
     let writes = object_writes(&events);
     let at = |start: &str| {
@@ -154,7 +154,7 @@ fn what_hands_over_stays_while_its_successor_is_not_ready_also_with_consent() {
     );
     fleet.commit();
     fleet.apply().ended_with(6).says(
-        "release inherit.old was not taken away: release inherit.new takes over from it, and is not ready",
+        "release inherit.old was not removed: its successor, release inherit.new, is not ready",
     );
     assert!(fleet.exists(&["deployment", "controller", "-n", &a]));
     assert!(fleet.exists(&["cm", "settings", "-n", &a]));
@@ -194,14 +194,14 @@ fn what_the_former_pods_registered_goes_before_their_successors_start() {
         .run(&["plan", "unregister"])
         .ended_with(0)
         .says(&format!(
-            "points at Service {a}/controller of release unregister.old, whose pods go"
+            "points at Service {a}/controller of release unregister.old, whose pods are deleted"
         ))
         .says("gate handover until ungate: CREATE and UPDATE of *.unregister.example.org")
-        .says("after 10 s the change goes on without it");
+        .says("after 10 s the run continues without it");
     // Its pods are simulated and register nothing.
     let (run, events) = fleet.watched(Fleet::applied);
     run.says(&format!(
-        "no ValidatingWebhookConfiguration points at Service {b}/controller yet; the change goes on without it"
+        "no ValidatingWebhookConfiguration points at Service {b}/controller yet; the change continues without it"
     ));
     let writes = object_writes(&events);
     let at = |words: &str| {

@@ -157,8 +157,8 @@ fn the_second_of_two_waits_and_sees_that_the_first_was_there() {
     first.ended_with(0).says("1 updated");
     let second = second.ended_with(5);
     second
-        .says(", who applies release turn-two.web")
-        .says("the record of release turn-two.web was changed by somebody else in the meantime")
+        .says(", which applies release turn-two.web")
+        .says("another client changed the record of release turn-two.web in the meantime")
         .says("run the command again");
     // The first run writes and ends, then the second one acquires the Lease and does nothing.
     assert_eq!(
@@ -188,9 +188,9 @@ fn who_is_busy_is_named_and_others_are_not_held_up() {
     });
     assert_eq!(object_writes(&events), [""; 0]);
     let shown = run.shown();
-    run.says("waiting for ann@desk (pid 7) since 2026-01-02T03:04:05Z, who applies release turn-busy.web")
+    run.says("waiting for ann@desk (pid 7) since 2026-01-02T03:04:05Z, which applies release turn-busy.web")
         .says("release turn-busy.web is being applied by ann@desk (pid 7) since 2026-01-02T03:04:05Z; waited 2s for it")
-        .says("run the command again when it has ended, or wait longer with --lock-timeout");
+        .says("run the command again when that run has finished, or wait longer with --lock-timeout");
     assert_eq!(shown.matches("waiting for ann").count(), 1, "{shown}");
     let record = fleet.field(
         &["release", "turn-busy.web"],
@@ -291,9 +291,9 @@ fn who_loses_the_lease_writes_nothing_more() {
     ]);
     let (run, events) = fleet.watched(|_| run.ended());
     run.ended_with(5)
-        .says("release turn-lost.web may be applied by somebody else now")
-        .says("nothing was written from then on")
-        .says("it goes on from there");
+        .says("was lost: another client could be applying release turn-lost.web")
+        .says("so pleach stopped writing")
+        .says("it continues from there");
     let written = events.writes().filter(|event| event.code() < 400);
     assert_eq!(written.to_string(), "");
     // The record is that of the start of the run; the Lease belongs to bob.
@@ -324,9 +324,9 @@ fn who_waits_for_their_turn_can_be_interrupted() {
     });
     run.ended_with(130)
         .says("stopping at the next safe point")
-        .says("interrupted: none of 1 changes is made")
-        .says("left: update ConfigMap/turn-stop/a")
-        .says("`pleach apply turn-stop/web` goes on from there");
+        .says("interrupted: 0 of 1 changes applied")
+        .says("remaining: update ConfigMap/turn-stop/a")
+        .says("`pleach apply turn-stop/web` continues from there");
     let written = events.writes().filter(|event| event.code() < 400);
     assert_eq!(written.to_string(), "");
     assert_eq!(

@@ -271,7 +271,7 @@ fn check_stands(scene: &Scene, run: &Run) {
     let policy = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/demo.kubevirt.handover";
     let lines = [
         format!("still closed: {policy} (gate handover: stays when the run fails, for at most 1h"),
-        "still changed for a while: Deployment.apps/kube-system/virt-controller (overlay handover:"
+        "still temporarily changed: Deployment.apps/kube-system/virt-controller (overlay handover:"
             .to_owned(),
     ];
     for line in lines {

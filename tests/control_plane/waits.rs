@@ -56,7 +56,7 @@ fn rival() -> [String; 2] {
     "not ready after 3 s: ", "no ValidatingWebhookConfiguration points at Service wait-registered/app yet")]
 #[case::a_run_time_object("wait-exists",
     "runtimeObjects: [{kind: Secret, name: made-later}]\n", vec![deployment("app")],
-    "not ready after 3 s: ", "the workloads have not made it yet")]
+    "not ready after 3 s: ", "the workloads have not created it yet")]
 #[case::a_backend("wait-endpoints", "",
     vec![service("app"), never("app"), webhook("wait-endpoints", "app")],
     "Deployment.apps/wait-endpoints/app: not ready after 3 s: ", "0 of 1")]
@@ -184,7 +184,7 @@ fn a_wrong_image_is_told_once_with_the_way_back() {
         ("not ready after ", 1),
         (": container app: ErrImagePull: app:typo: not found\n", 1),
         (
-            "hint: fix the image in git, or go back: pleach rollback wait-image/web && pleach apply wait-image/web\n",
+            "hint: fix the image in git, or roll back: pleach rollback wait-image/web && pleach apply wait-image/web\n",
             1,
         ),
         ("timeout", 0),

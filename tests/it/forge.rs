@@ -233,9 +233,9 @@ async fn states_of_commits_are_set_and_read(
     for (state, description) in [
         (State::Pending, "on its way"),
         (State::Failure, long.as_str()),
-        (State::Success, "2 releases are as git says"),
+        (State::Success, "2 releases are in sync"),
         // GitLab correctly refuses a repeated status.
-        (State::Success, "2 releases are as git says"),
+        (State::Success, "2 releases are in sync"),
     ] {
         let status = status(state, description);
         forge.set_status("abc", &status).await.unwrap();
@@ -335,7 +335,7 @@ async fn refusals_are_told_and_no_token_is() {
     let error = forge.pull_request(1).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "failed to read the pull request: the forge answers 401: no such token: …"
+        "failed to read the pull request: the forge answered 401: no such token: …"
     );
     assert!(error.hint().unwrap().contains("the token is wrong"));
     assert!(!error.is_passing());
@@ -374,7 +374,7 @@ async fn the_token_is_read_again_each_time() {
     assert!(
         error
             .to_string()
-            .ends_with("holds no token that can be sent"),
+            .ends_with("does not contain a valid token"),
         "{error}"
     );
 }

@@ -239,7 +239,10 @@ fn a_token_that_is_not_taken_any_more_is_asked_for_anew() {
     assert_eq!(fetch(&mut mirror), Ok(1));
     scene.demand(1);
     let error = fetch(&mut mirror).unwrap_err();
-    assert!(error.contains("the credentials are refused"), "{error}");
+    assert!(
+        error.contains("the server rejected the credentials"),
+        "{error}"
+    );
     assert!(!error.contains("ghs_"), "{error}");
     assert_eq!(fetch(&mut mirror), Ok(1));
     assert_eq!(scene.api.answers(), [201; 2]);
@@ -250,7 +253,7 @@ fn a_refusal_is_told_in_the_words_of_github_and_without_secrets() {
     let scene = Scene::new();
     let error = fetch(&mut scene.mirror(&scene.app("4712"))).unwrap_err();
     let start = format!(
-        "failed to get a token from {}: it answers 401",
+        "failed to get a token from {}: the API answered 401",
         scene.api.url
     );
     assert!(error.starts_with(&start), "{error}");
@@ -260,7 +263,7 @@ fn a_refusal_is_told_in_the_words_of_github_and_without_secrets() {
 
     std::fs::write(&key, text.replace("BEGIN", "begin")).unwrap();
     let error = fetch(&mut scene.mirror(&scene.app("4711"))).unwrap_err();
-    assert!(error.contains("no private key in PEM"), "{error}");
+    assert!(error.contains("not a private key in PEM"), "{error}");
     // Another app with the right name but its own key.
     std::fs::remove_file(&key).unwrap();
     rsa_key(&key);
@@ -278,7 +281,7 @@ fn set(forge: &Forge) -> Result<(), String> {
     let status = Status {
         context: "pleach/a".to_owned(),
         state: CommitState::Success,
-        description: "1 release as git says".to_owned(),
+        description: "1 release in sync".to_owned(),
     };
     let set = runtime.block_on(forge.set_status("abc", &status));
     set.map_err(|error| error.to_string())
@@ -308,7 +311,7 @@ fn a_forge_is_asked_with_the_token_that_is_fetched_with() {
     // Only once: a forge that rejects all tokens is not retried.
     fake.demand("nothing of ours");
     let error = set(&forge).unwrap_err();
-    assert!(error.contains("the forge answers 401"), "{error}");
+    assert!(error.contains("the forge answered 401"), "{error}");
     assert!(!error.contains("ghs_"), "{error}");
     assert_eq!(scene.api.answers(), [201; 3]);
     assert!(!format!("{forge:?}").contains("ghs_"));

@@ -329,12 +329,15 @@ fn credentials_are_read_from_files_whenever_they_are_needed() {
         },
     );
     let error = fetch(&mut basic).unwrap_err();
-    assert!(error.contains("the credentials are refused"), "{error}");
+    assert!(
+        error.contains("the server rejected the credentials"),
+        "{error}"
+    );
     assert!(!error.contains("wrong"), "{error}");
     file("password", "hunter2\n");
     assert_eq!(shown(&fetch(&mut basic).unwrap()), ["env/a=first"]);
     let error = fetch(&mut mirror(server.url(".git"), Auth::Anonymous)).unwrap_err();
-    assert!(error.contains("it asks for credentials"), "{error}");
+    assert!(error.contains("the server requires credentials"), "{error}");
 
     server.demand("Bearer t0ken");
     let mut bearer = mirror(

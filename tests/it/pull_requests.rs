@@ -254,7 +254,7 @@ fn a_pull_request_gets_one_comment_which_follows_its_commits(
     hosted.until_state(&first, "success");
     let states = hosted.states(&first);
     assert_eq!(states.len(), 2, "{states:?}");
-    assert_eq!(states[0], "pleach/preview pending is looked at");
+    assert_eq!(states[0], "pleach/preview pending preview in progress");
     assert_eq!(states[1], "pleach/preview success 2 to update, 2 unchanged");
     let notes = hosted.forge.notes(7);
     let [(author, text)] = &notes[..] else {
@@ -543,7 +543,7 @@ fn a_bad_commit_is_told_on_the_commit_and_the_next_good_one_too(
     hosted.until_state(&first, "superseded by");
     let good = push(&config_map("third"));
     running.pushed(kind);
-    hosted.until_state(&good, "pleach/staging pending 0 of 1 releases as git says");
+    hosted.until_state(&good, "pleach/staging pending 0 of 1 releases in sync");
     // Repeated events have no further effect, also after a restart.
     running.pushed(kind);
     running.stop();
@@ -647,7 +647,7 @@ fn heads_beyond_the_budget_are_fetched_once_and_named() {
         (
             4,
             large(4, 24 << 20),
-            "which is what the disk budget of the controller leaves",
+            "the remainder of the controller's disk budget",
         ),
     ];
     let running = hosted.runs_within("previews: true", DISK);

@@ -224,7 +224,7 @@ fn commits_signed_by_ssh_keys_are_told_from_others() {
     // The signed content differs.
     scene.sign_by_ssh("ann");
     let commit = scene.tamper();
-    scene.assert_wrong(&commit, &["does not hold"]);
+    scene.assert_wrong(&commit, &["is not valid"]);
     // Unsigned: the committer is reported.
     scene.repo.commit("unsigned").unwrap();
     let commit = scene.point("HEAD");
@@ -254,7 +254,7 @@ fn commits_signed_by_openpgp_keys_are_told_from_others() {
         &[
             "its signature with OpenPGP key ",
             "(ann <ann@example.org>)",
-            "the commit is not what was signed",
+            "the signature does not match the commit",
         ],
     );
     let commit = bob.sign(&scene);

@@ -135,7 +135,7 @@ fn address(url: &http::Uri) -> String {
 async fn config(connection: &Connection) -> Result<Config, ClusterError> {
     if connection.in_cluster {
         return Config::incluster().map_err(|pod| ClusterError::NoCluster {
-            message: format!("this is no pod with a service account: {pod}"),
+            message: format!("pleach does not run in a pod with a service account: {pod}"),
         });
     }
     let path = connection.kubeconfig.clone();
@@ -229,7 +229,7 @@ fn in_cluster(connection: &Connection, error: &KubeconfigError) -> Result<Config
     }
     Config::incluster().map_err(|pod| ClusterError::NoCluster {
         message: format!(
-            "{}, and this is no pod with a service account: {pod}",
+            "{}, and pleach does not run in a pod with a service account: {pod}",
             kubeconfig::message(error)
         ),
     })
@@ -285,7 +285,7 @@ pub(super) fn auth_message(error: &AuthError) -> String {
             format!("the credential plugin failed with {}{words}", out.status)
         }
         AuthError::AuthExecParse(_) | AuthError::ParseTokenKey(_) => {
-            "the output of the credential plugin is no ExecCredential".to_owned()
+            "the output of the credential plugin is not an ExecCredential".to_owned()
         }
         error => error.to_string(),
     }

@@ -80,7 +80,7 @@ impl Cluster {
             }
             _ => Err(Box::new(ApiError::local(
                 Class::NotKubernetes,
-                format!("{url} is no discovery document"),
+                format!("{url} is not a discovery document"),
             ))),
         }
     }

@@ -75,7 +75,7 @@ pub enum ClusterError {
         known: Vec<String>,
     },
     /// Neither a kubeconfig nor the files of a pod were found.
-    #[error("no cluster to talk to: {message}")]
+    #[error("no cluster configured: {message}")]
     NoCluster {
         /// Locations that were searched.
         message: String,
@@ -179,7 +179,7 @@ pub enum ClusterError {
         source: Box<ApiError>,
     },
     /// An access review or a self review failed.
-    #[error("failed to ask the server about {about}")]
+    #[error("failed to query {about}")]
     Review {
         /// Subject of the review.
         about: String,
@@ -296,7 +296,7 @@ impl ClusterError {
             ),
             Self::UnknownContext { .. } => Some("name one of them with --context"),
             Self::Prepare { message, .. } if message == OLD_CERTIFICATE => Some(
-                "issue it again with version 3: `openssl x509 -req` makes one where -extfile names a file with `extendedKeyUsage=clientAuth`",
+                "issue it again with version 3: give `openssl x509 -req` an -extfile with `extendedKeyUsage=clientAuth`",
             ),
             Self::Prepare { .. } => Class::Credentials.hint(),
             Self::Address { .. } => Some("correct the name or the namespace in the manifest"),

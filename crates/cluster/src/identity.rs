@@ -90,7 +90,7 @@ impl Cluster {
             .review(
                 "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
                 &body,
-                &format!("our rights in namespace {namespace}"),
+                &format!("the permissions in namespace {namespace}"),
             )
             .await?;
         Ok(Rights {
@@ -163,7 +163,7 @@ impl Cluster {
             .review(
                 "/apis/authentication.k8s.io/v1/selfsubjectreviews",
                 &body,
-                "who we are",
+                "the user of this client",
             )
             .await?;
         Ok(status.user_info)
@@ -188,7 +188,7 @@ impl Cluster {
                 "name": access.name.unwrap_or_default(),
             }},
         });
-        let about = format!("the right to {} {}", access.verb, access.resource);
+        let about = format!("the permission to {} {}", access.verb, access.resource);
         let status: Status = self
             .review(
                 "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",

@@ -80,7 +80,7 @@ impl KubeconfigSecret {
         let cluster = self.own.cluster().await?;
         let secret = cluster.get_id(&secrets, &self.id()).await?;
         let failed = |message: String| self.failed(message);
-        let secret = secret.ok_or_else(|| failed("there is no such Secret".to_owned()))?;
+        let secret = secret.ok_or_else(|| failed("the Secret does not exist".to_owned()))?;
         let value = secret["data"][&self.key].as_str();
         let value = value.ok_or_else(|| failed(format!("it has no key `{}`", self.key)))?;
         STANDARD
@@ -91,17 +91,18 @@ impl KubeconfigSecret {
     /// Reads the kubeconfig. Rejects references to local files and insecure settings.
     pub(super) async fn kubeconfig(&self) -> Result<Kubeconfig, ClusterError> {
         let bytes = self.read().await?;
-        let text = String::from_utf8(bytes).map_err(|_| self.failed("it is no text".to_owned()))?;
+        let text =
+            String::from_utf8(bytes).map_err(|_| self.failed("it is not UTF-8 text".to_owned()))?;
         let kubeconfig =
             Kubeconfig::from_yaml(&text).map_err(|error| self.failed(message(&error)))?;
         if let Some(what) = names_files(&kubeconfig) {
             return Err(self.failed(format!(
-                "it names a file ({what}), which would be one of the loop; put the data itself into it"
+                "it refers to a file of the controller ({what}); embed the data instead"
             )));
         }
         if let Some(setting) = unprotected(&kubeconfig) {
             return Err(self.failed(format!(
-                "it has {setting}, and somebody else could read the credentials or answer for the cluster; use https with `certificate-authority-data`"
+                "it has {setting}, so an attacker could read the credentials or impersonate the cluster; use https with `certificate-authority-data`"
             )));
         }
         Ok(kubeconfig)
@@ -199,8 +200,8 @@ fn unprotected(kubeconfig: &Kubeconfig) -> Option<&'static str> {
 pub(super) fn message(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::Parse(error) => match error.location() {
-            Some(at) => format!("no valid YAML at line {} column {}", at.line(), at.column()),
-            None => "no valid YAML".to_owned(),
+            Some(at) => format!("invalid YAML at line {} column {}", at.line(), at.column()),
+            None => "invalid YAML".to_owned(),
         },
         KubeconfigError::CurrentContextNotSet => {
             "it sets no current-context; name one with --context".to_owned()

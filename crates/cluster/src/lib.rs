@@ -5,8 +5,8 @@
 //! manifest unchanged, because a typed client would drop unknown fields.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), crate::ClusterError> {
-//! use crate::{Cluster, Connection, ResourcePath};
+//! # async fn example() -> Result<(), pleach_cluster::ClusterError> {
+//! use pleach_cluster::{Cluster, Connection, ResourcePath};
 //! let cluster = Cluster::connect(&Connection::new("pleach/0.1.0")).await?;
 //! let namespaces = ResourcePath::cluster_scoped("v1", "Namespace", "namespaces");
 //! let system = cluster.get(&namespaces, None, "kube-system").await?;

@@ -106,7 +106,7 @@ impl ResourcePath {
         let mut url = self.root();
         if let Some(namespace) = namespace {
             if !self.namespaced {
-                return Err(self.bad(namespace, "its kind has no namespaces"));
+                return Err(self.bad(namespace, "its kind is cluster-scoped"));
             }
             url.push_str("/namespaces/");
             url.push_str(&self.segment(namespace)?);
@@ -140,8 +140,8 @@ impl ResourcePath {
     fn segment(&self, text: &str) -> Result<String, ClusterError> {
         let why = match text {
             "" => "an empty name would address the whole collection",
-            "." | ".." => "`.` and `..` are no names",
-            text if text.contains(['/', '%']) => "names have no `/` and no `%`",
+            "." | ".." => "`.` and `..` are not valid names",
+            text if text.contains(['/', '%']) => "names cannot contain `/` or `%`",
             _ => return Ok(utf8_percent_encode(text, SEGMENT).to_string()),
         };
         Err(self.bad(text, why))
@@ -221,8 +221,8 @@ mod tests {
 
     #[rstest]
     #[case(Some("web"), "", "whole collection")]
-    #[case(Some("web"), "..", "no names")]
-    #[case(Some("web"), "a/b", "no `/`")]
+    #[case(Some("web"), "..", "not valid names")]
+    #[case(Some("web"), "a/b", "cannot contain `/`")]
     #[case(Some(""), "a", "whole collection")]
     #[case(None, "a", "needs a namespace")]
     fn what_leads_elsewhere_is_refused(

@@ -155,7 +155,7 @@ impl Reply {
             let mut error = ApiError::local(
                 Class::NotKubernetes,
                 format!(
-                    "the answer is not what an API server sends ({:?} error at line {} column {})",
+                    "the response has an unexpected format ({:?} error at line {} column {})",
                     error.classify(),
                     error.line(),
                     error.column()
@@ -205,7 +205,7 @@ impl Cluster {
                 attempt,
                 pause_ms = pause.as_millis(),
                 error = %error,
-                "request failed and is repeated"
+                "request failed; retrying"
             );
             self.retry.tell(&error, pause);
             if !self.retry.pause(pause).await {
@@ -255,7 +255,7 @@ impl Cluster {
         let request = request
             .body(Body::from(call.body.clone()))
             .map_err(|error| {
-                ApiError::local(Class::BadRequest, format!("no valid request: {error}"))
+                ApiError::local(Class::BadRequest, format!("invalid request: {error}"))
             })?;
         let response = self
             .client
@@ -304,7 +304,7 @@ impl Cluster {
             Class::Unreachable => format!("no connection to {}: {cause}", self.server),
             Class::Tls => format!("no secure connection to {}: {cause}", self.server),
             Class::Credentials => format!("no credentials for {}: {cause}", self.server),
-            _ => format!("the connection to {} broke off: {cause}", self.server),
+            _ => format!("the connection to {} was interrupted: {cause}", self.server),
         };
         ApiError::local(class, message)
     }
@@ -358,7 +358,7 @@ pub(super) fn classify(
     };
     let message = match (message.trim(), &class) {
         (_, Class::KindNotServed) => "the server does not serve this kind".to_owned(),
-        ("", _) => format!("the server answered with HTTP status {http} and no text"),
+        ("", _) => format!("the server answered with HTTP status {http} without a message"),
         (text, _) => text.to_owned(),
     };
     ApiError {

@@ -332,7 +332,7 @@ impl Watch {
             object: Map<String, Value>,
         }
         let Ok(message) = serde_json::from_slice::<Message>(line) else {
-            return Err(self.nonsense("a line that is no event").into());
+            return Err(self.nonsense("a line that is not a watch event").into());
         };
         if message.kind == "ERROR" {
             return self.refused(&message.object);

@@ -21,7 +21,7 @@ use pleach_model::tree::{
 const FOLDER: &str = "manifests";
 
 /// Hint for a bundle that exceeds a limit.
-const TOO_MUCH: &str = "take out what is not deployed, or let its name start with _";
+const TOO_MUCH: &str = "remove files that are not deployed, or start their names with _";
 
 /// Schema of a version's values, beside its manifests.
 const VALUES_SCHEMA: &str = "values.schema.json";
@@ -79,7 +79,7 @@ pub(super) fn find(
     };
     if name.is_empty() || name.contains('/') || is_private(name) {
         findings.push(error(format!(
-            "`{name}` names no bundle: a bundle is a folder directly below {FOLDER}/"
+            "`{name}` is not a bundle name: a bundle is a folder directly below {FOLDER}/"
         )));
         return None;
     }
@@ -93,10 +93,12 @@ pub(super) fn find(
             entry.name == name && matches!(entry.kind, TreeKind::Link | TreeKind::Submodule)
         });
         finding.hint = Some(match nearest(name, known.iter().map(String::as_str)) {
-            _ if is_elsewhere => format!("{folder} is a link or a submodule: neither is followed"),
+            _ if is_elsewhere => {
+                format!("{folder} is a link or a submodule, which pleach does not follow")
+            }
             Some(nearest) => format!("did you mean `{nearest}`?"),
-            None if known.is_empty() => format!("write {folder}/bundle.yaml"),
-            None => format!("there are {}", known.join(", ")),
+            None if known.is_empty() => format!("create {folder}/bundle.yaml"),
+            None => format!("known bundles: {}", known.join(", ")),
         });
         findings.push(finding);
         return None;
@@ -110,7 +112,7 @@ pub(super) fn find(
         {
             finding.message = format!("bundle `{name}` has no bundle.yaml");
             finding.hint = Some(format!(
-                "write `apiVersion: {}` and `kind: Bundle` into it",
+                "create it with `apiVersion: {}` and `kind: Bundle`",
                 file::API_VERSION
             ));
         }
@@ -222,7 +224,7 @@ impl Found {
                 Finding::warning(
                     Kind::Repository,
                     "nothing-to-render",
-                    format!("{folder} holds no manifest"),
+                    format!("{folder} contains no manifest"),
                 )
                 .at(Origin::new(folder.clone(), 0)),
             );
@@ -275,29 +277,29 @@ impl Found {
     /// Returns the version folder. `None` for a bundle without versions.
     fn choose<'a>(
         &'a self,
-        wanted: Option<&str>,
+        desired: Option<&str>,
         place: &Origin,
     ) -> Result<Option<&'a String>, Box<Finding>> {
         let folder = &self.folder;
         let all = self.versions.join(", ");
-        let (code, message, hint) = match wanted {
+        let (code, message, hint) = match desired {
             None if self.versions.is_empty() => return Ok(None),
             None => (
                 "missing-field",
                 format!("`version` is required: {folder} has versions"),
-                format!("there are {all}"),
+                format!("known versions: {all}"),
             ),
-            Some(wanted) if self.versions.is_empty() => (
+            Some(desired) if self.versions.is_empty() => (
                 "unknown-version",
-                format!("there is no version `{wanted}`: {folder} has no version folders"),
-                "leave `version` out; the git revision is the version".to_owned(),
+                format!("there is no version `{desired}`: {folder} has no version folders"),
+                "omit `version`; the git revision is the version".to_owned(),
             ),
-            Some(wanted) => match self.versions.iter().find(|known| *known == wanted) {
+            Some(desired) => match self.versions.iter().find(|known| *known == desired) {
                 Some(version) => return Ok(Some(version)),
                 None => (
                     "unknown-version",
-                    format!("there is no version `{wanted}` of {folder}; there are {all}"),
-                    format!("did you mean `{}`?", self.nearest_version(wanted)),
+                    format!("there is no version `{desired}` of {folder}; known versions: {all}"),
+                    format!("did you mean `{}`?", self.nearest_version(desired)),
                 ),
             },
         };
@@ -307,14 +309,14 @@ impl Found {
 
     /// Returns the best suggestion: the same version in another spelling, a similar name, or the
     /// newest version.
-    fn nearest_version(&self, wanted: &str) -> &str {
-        let same = semantic(wanted).and_then(|wanted| {
+    fn nearest_version(&self, desired: &str) -> &str {
+        let same = semantic(desired).and_then(|desired| {
             self.versions
                 .iter()
-                .find(|known| semantic(known).as_ref() == Some(&wanted))
+                .find(|known| semantic(known).as_ref() == Some(&desired))
         });
         same.map(String::as_str)
-            .or_else(|| nearest(wanted, self.versions.iter().rev().map(String::as_str)))
+            .or_else(|| nearest(desired, self.versions.iter().rev().map(String::as_str)))
             .or_else(|| self.versions.last().map(String::as_str))
             .unwrap_or_default()
     }
@@ -414,21 +416,21 @@ impl Files<'_> {
                 TreeKind::Folder if is_too_deep(&path) => self.error(
                     &path,
                     "too-deep",
-                    &format!("more than {DEEPEST} levels of folders are not entered"),
-                    "move what is in it further up",
+                    &format!("folders are nested more than {DEEPEST} levels deep"),
+                    "move its files to a higher level",
                 ),
                 TreeKind::Folder => self.collect(&path, false),
                 TreeKind::Link => self.error(
                     &path,
                     "not-a-file",
                     "symbolic links are not followed",
-                    "put the file itself here, or a macro into templates/",
+                    "replace the link with the file, or use a macro in templates/",
                 ),
                 TreeKind::Submodule => self.error(
                     &path,
                     "not-a-file",
-                    "submodules are not entered",
-                    "copy the files into the repository, so that a review sees them",
+                    "submodules are not followed",
+                    "copy the files into the repository, so that reviews include them",
                 ),
                 TreeKind::File => self.file(path, &entry.name, top),
             }
@@ -441,13 +443,13 @@ impl Files<'_> {
             "kustomization.yaml" | "kustomization.yml" | "Kustomization" => self.error(
                 &path,
                 "kustomization",
-                "kustomizations are not understood: the files beside it would be rendered without it",
+                "kustomizations are not supported: the files beside it would be rendered without it",
                 "render it beforehand: `kubectl kustomize DIR > manifests.yaml`, and keep only the result here",
             ),
             "Chart.yaml" => self.error(
                 &path,
                 "helm-chart",
-                "Helm charts are not understood: the files beside it are templates of another kind",
+                "Helm charts are not supported: the files beside it use another template language",
                 "render it beforehand: `helm template NAME DIR > manifests.yaml`, and keep only the result here",
             ),
             _ if is_manifest(name) => {
@@ -466,7 +468,7 @@ impl Files<'_> {
                 Finding::note(
                     Kind::Repository,
                     "not-rendered",
-                    "not rendered: neither .yaml, .yml, .json nor one of these with .j2",
+                    "not rendered: the name does not end in .yaml, .yml or .json, with or without .j2",
                 )
                 .at(Origin::new(path, 0)),
             ),
@@ -487,7 +489,7 @@ impl Files<'_> {
                     Finding::warning(
                         Kind::Repository,
                         "not-rendered",
-                        "not read: it lies beside the version folders",
+                        "not read: it is beside the version folders",
                     )
                     .at(Origin::new(path, 0))
                     .hint("copy it into each version whose values it describes"),
@@ -497,10 +499,10 @@ impl Files<'_> {
                         Finding::warning(
                             Kind::Repository,
                             "not-rendered",
-                            "not rendered: it lies beside the version folders",
+                            "not rendered: it is beside the version folders",
                         )
                         .at(Origin::new(path, 0))
-                        .hint("move it into each version, or let its name start with _"),
+                        .hint("move it into each version, or start its name with _"),
                     );
                 }
                 _ => {}

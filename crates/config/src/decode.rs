@@ -71,7 +71,7 @@ pub fn decode<T: for<'de> Deserialize<'de>>(root: &Node, findings: &mut Vec<Find
 
 /// Reports that there can be more errors, at the last location.
 fn more(found: &[Finding]) -> Finding {
-    let message = format!("there may be more errors: the first {MOST} of a file are told");
+    let message = format!("only the first {MOST} errors of a file are reported");
     let mut finding = Finding::warning(Kind::Repository, "more-errors", message);
     finding.place = found.iter().filter_map(|one| one.place.clone()).max();
     finding
@@ -82,20 +82,20 @@ fn address(node: &Node) -> usize {
 }
 
 /// Returns the node with an address.
-fn find(root: &Node, wanted: usize) -> &Node {
-    fn search(node: &Node, wanted: usize) -> Option<&Node> {
-        if address(node) == wanted {
+fn find(root: &Node, target: usize) -> &Node {
+    fn search(node: &Node, target: usize) -> Option<&Node> {
+        if address(node) == target {
             return Some(node);
         }
         match &node.content {
             Content::Scalar(_) => None,
-            Content::List(items) => items.iter().find_map(|item| search(item, wanted)),
+            Content::List(items) => items.iter().find_map(|item| search(item, target)),
             Content::Map(entries) => entries
                 .iter()
-                .find_map(|entry| search(&entry.value, wanted)),
+                .find_map(|entry| search(&entry.value, target)),
         }
     }
-    search(root, wanted).unwrap_or(root)
+    search(root, target).unwrap_or(root)
 }
 
 /// Decoding error, with the innermost node that it is about.
@@ -177,14 +177,14 @@ impl de::Error for DecodeError {
         let found = match found {
             Unexpected::Bool(_) => "a boolean",
             Unexpected::Unsigned(_) | Unexpected::Signed(_) | Unexpected::Float(_) => "a number",
-            Unexpected::Str(_) | Unexpected::Char(_) => "a text",
+            Unexpected::Str(_) | Unexpected::Char(_) => "a string",
             Unexpected::Unit | Unexpected::Option => "nothing",
             Unexpected::Seq => "a list",
             Unexpected::Map => "a map",
             _ => "something else",
         };
         let mut error = Self::new("wrong-type", format!("expected {expected}, found {found}"));
-        if expected == "a text" && matches!(found, "a boolean" | "a number") {
+        if expected == "a string" && matches!(found, "a boolean" | "a number") {
             error.0.hint = Some("put it in quotes".to_owned());
         }
         error
@@ -209,7 +209,7 @@ impl de::Error for DecodeError {
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
         let mut error = Self::new("unknown-field", format!("unknown field `{field}`"));
         error.0.hint = did_you_mean(field, expected)
-            .or_else(|| Some(format!("known are {}", expected.join(", "))));
+            .or_else(|| Some(format!("known fields: {}", expected.join(", "))));
         error
     }
 
@@ -223,12 +223,11 @@ impl de::Error for DecodeError {
 /// Translates what serde expects to YAML terms.
 fn in_words(expected: &str) -> String {
     match expected {
-        "a string" => "a text",
         "a sequence" => "a list",
-        "usize" | "u64" | "u32" | "u16" | "u8" => "a whole number, not negative",
-        "i64" | "i32" => "a whole number",
+        "usize" | "u64" | "u32" | "u16" | "u8" => "a non-negative integer",
+        "i64" | "i32" => "an integer",
         other if other.starts_with("struct ") => "a map",
-        other if other.starts_with("enum ") || other.contains("variant identifier") => "a text",
+        other if other.starts_with("enum ") || other.contains("variant identifier") => "a string",
         other => other,
     }
     .to_owned()

@@ -65,7 +65,7 @@ impl Written {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
     /// The text is not exactly one YAML document.
-    #[error("{file} is not one YAML document")]
+    #[error("{file} is not a single YAML document")]
     Unreadable {
         /// The file.
         file: String,
@@ -79,7 +79,7 @@ pub enum EditError {
         path: String,
     },
     /// The value is written in a form that cannot be changed safely.
-    #[error("{path} in {file} is written in a way that pleach does not edit")]
+    #[error("{path} in {file} has a form that pleach cannot edit")]
     Unsafe {
         /// The file.
         file: String,
@@ -153,12 +153,14 @@ fn change(
         file: file.to_owned(),
         path: dotted(path),
     };
-    let mut wanted = root.to_value();
-    put(&mut wanted, path, to.map(|to| &to.value)).ok_or_else(missing)?;
+    let mut expected = root.to_value();
+    put(&mut expected, path, to.map(|to| &to.value)).ok_or_else(missing)?;
     let (last, above) = path.split_last().ok_or_else(missing)?;
     let source = Text::new(text);
     splice(&source, &root, above, last, to)
-        .filter(|edited| document(file, edited).is_ok_and(|document| document.to_value() == wanted))
+        .filter(|edited| {
+            document(file, edited).is_ok_and(|document| document.to_value() == expected)
+        })
         .ok_or_else(|| EditError::Unsafe {
             file: file.to_owned(),
             path: dotted(path),

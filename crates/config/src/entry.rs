@@ -126,7 +126,7 @@ impl Entry {
         vec![
             Finding::error(Kind::Repository, "not-editable", error.to_string())
                 .at(Origin::new(self.file.clone(), 0))
-                .hint("write it as plain maps and lists, without anchors, or change it by hand"),
+                .hint("write it as plain maps and lists, without anchors, or edit it by hand"),
         ]
     }
 }

@@ -44,7 +44,9 @@ pub(super) fn read(tree: &dyn FileTree, name: &str, findings: &mut Vec<Finding>)
         findings.push(Finding::error(
             Kind::Repository,
             "unknown-environment",
-            format!("`{name}` is no environment: files that start with _ are only extended from"),
+            format!(
+                "`{name}` is not an environment: files that start with _ are only for `extends`"
+            ),
         ));
         return None;
     }
@@ -140,9 +142,9 @@ fn unknown(tree: &dyn FileTree, name: &str, known: &[String]) -> Finding {
     );
     finding.hint = did_you_mean(name, known).or_else(|| {
         Some(if known.is_empty() {
-            format!("write {FOLDER}/{name}.yaml")
+            format!("create {FOLDER}/{name}.yaml")
         } else {
-            format!("there are {}", known.join(", "))
+            format!("known environments: {}", known.join(", "))
         })
     });
     let other = format!("{name}.yml");
@@ -189,7 +191,7 @@ fn chain(tree: &dyn FileTree, file: &str, findings: &mut Vec<Finding>) -> Option
             findings.push(
                 error(
                     "invalid-extends",
-                    format!("`extends` names a file of {FOLDER}/, not `{next}`"),
+                    format!("`extends` must name a file in {FOLDER}/, not `{next}`"),
                 )
                 .hint("write it as `_base.yaml`"),
             );

@@ -75,7 +75,7 @@ fn into(
     then: &dyn FileTree,
     source: &Merged,
     environment: &str,
-    wanted: Option<&str>,
+    requested: Option<&str>,
     done: &mut Promotion,
 ) -> Result<(), Vec<Finding>> {
     let merged = read(now, environment)?;
@@ -85,7 +85,7 @@ fn into(
         let Some(release) = release_name(from) else {
             continue;
         };
-        if wanted.is_some_and(|wanted| wanted != release) {
+        if requested.is_some_and(|requested| requested != release) {
             continue;
         }
         let name = format!("{environment}/{release}");
@@ -96,7 +96,7 @@ fn into(
             },
             Step::Same => {}
             Step::Not(why) => {
-                let severe = wanted.is_some();
+                let severe = requested.is_some();
                 let message = format!("{name} is not promoted: {why}");
                 let finding = if severe {
                     Finding::error(Kind::Policy, "not-promoted", message)
@@ -130,14 +130,14 @@ enum Step<'a> {
 
 fn step<'a>(from: &'a Node, to: Option<&'a Node>) -> Step<'a> {
     let Some(to) = to else {
-        return Step::Not("the environment does not have it".to_owned());
+        return Step::Not("the target environment does not have it".to_owned());
     };
     if bundle(from) != bundle(to) {
-        return Step::Not("it is of another bundle there".to_owned());
+        return Step::Not("it uses another bundle in the target environment".to_owned());
     }
     let (Some(new), Some(old)) = (version(from), version(to)) else {
         return Step::Not(
-            "its bundle has no versions, or another release's is followed".to_owned(),
+            "its bundle has no versions, or it follows the version of another release".to_owned(),
         );
     };
     if new == old {
@@ -145,7 +145,7 @@ fn step<'a>(from: &'a Node, to: Option<&'a Node>) -> Step<'a> {
     }
     match (semantic(old), semantic(new)) {
         (Some(now), Some(then)) if now > then => Step::Not(format!(
-            "{old} is newer than {new}; going back is what `pleach rollback` does"
+            "{old} is newer than {new}; use `pleach rollback` to go back"
         )),
         _ => Step::Take { old, new },
     }
@@ -175,7 +175,8 @@ fn take(
                     .map(|(path, content)| (path, Some(content))),
             );
         } else if present != brought {
-            let message = format!("{folder} is not the same at both revisions; it stays as it is");
+            let message =
+                format!("{folder} differs between the two revisions; it is left unchanged");
             done.findings
                 .push(Finding::warning(Kind::Policy, "version-differs", message));
         }

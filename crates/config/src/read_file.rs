@@ -27,10 +27,10 @@ pub(super) fn read_text(tree: &dyn FileTree, path: &str) -> Result<String, Box<F
     if bytes.starts_with(LFS_POINTER) {
         let mut finding = error(
             "lfs-pointer",
-            "the file is a git-LFS pointer, not its content",
+            "the file is a Git LFS pointer, not the content",
         );
         finding.hint =
-            Some("keep manifests in git itself; pleach does not fetch from LFS".to_owned());
+            Some("commit manifests to git itself; pleach does not fetch from Git LFS".to_owned());
         return Err(finding);
     }
     String::from_utf8(bytes.to_vec()).map_err(|_| error("not-text", "the file is not UTF-8 text"))
@@ -77,44 +77,41 @@ pub fn read_own(
             return None;
         }
     };
-    let wanted = format!("`apiVersion: {API_VERSION}` and `kind: {kind}`");
+    let expected = format!("`apiVersion: {API_VERSION}` and `kind: {kind}`");
     let error = |line: usize, message: String| {
         Finding::error(Kind::Repository, "wrong-kind", message).at(Origin::new(path, line))
     };
     if nodes.len() > 1 {
         findings.push(error(
             nodes[1].line,
-            format!("a second document; the file holds one, with {wanted}"),
+            format!("expected one document with {expected}, found a second one"),
         ));
         return None;
     }
     let Some(node) = nodes.pop() else {
-        findings.push(error(
-            0,
-            format!("the file is empty; it begins with {wanted}"),
-        ));
+        findings.push(error(0, format!("the file is empty, expected {expected}")));
         return None;
     };
     if !matches!(node.content, Content::Map(_)) {
         findings.push(error(
             node.line,
-            format!("expected a map that begins with {wanted}"),
+            format!("expected a map that begins with {expected}"),
         ));
         return None;
     }
     if let Header::Foreign = header(&node, &[kind]) {
-        findings.push(wrong_header(&node, kind, &wanted));
+        findings.push(wrong_header(&node, kind, &expected));
         return None;
     }
     Some(node)
 }
 
 /// Reports a wrong header, with the expected one.
-fn wrong_header(node: &Node, kind: &str, wanted: &str) -> Finding {
+fn wrong_header(node: &Node, kind: &str, expected: &str) -> Finding {
     let error = |line: usize, message: String| {
         Finding::error(Kind::Repository, "wrong-kind", message)
             .at(Origin::new(&*node.file, line))
-            .hint(format!("a file of this kind begins with {wanted}"))
+            .hint(format!("a file of this kind begins with {expected}"))
     };
     let Some(api_version) = node.entry("apiVersion") else {
         return error(node.line, "`apiVersion` is required".to_owned());
@@ -124,11 +121,11 @@ fn wrong_header(node: &Node, kind: &str, wanted: &str) -> Finding {
         Some(other) if other.starts_with("pleach.dev/") => {
             return error(
                 api_version.line,
-                format!("this version of pleach does not know the format `{other}`"),
+                format!("this version of pleach does not support the format `{other}`"),
             );
         }
         _ => {
-            return error(api_version.line, "this is not a file of pleach".to_owned());
+            return error(api_version.line, "this is not a pleach file".to_owned());
         }
     }
     match node.entry("kind") {

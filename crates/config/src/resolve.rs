@@ -56,11 +56,11 @@ const REGISTRATIONS: [&str; 4] = [
 fn check_service(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
     let points = target.kind == "*" || REGISTRATIONS.contains(&target.kind.as_str());
     if target.service.is_some() && !points {
-        let message = format!("no {} points at a Service", target.kind);
+        let message = format!("kind {} does not point at a Service", target.kind);
         findings.push(
             Finding::error(Kind::Repository, "invalid-value", message)
                 .at(node.origin())
-                .hint("name it with `name`"),
+                .hint("set `name` instead"),
         );
     }
 }
@@ -97,9 +97,9 @@ pub(super) fn repository(
         if let Some(finding) = findings.get_mut(before)
             && finding.code == "missing-file"
         {
-            "this is no repository of pleach: pleach.yaml is missing"
+            "this is not a pleach repository: pleach.yaml is missing"
                 .clone_into(&mut finding.message);
-            finding.hint = Some("`pleach init` writes one".to_owned());
+            finding.hint = Some("`pleach init` creates one".to_owned());
         }
         return None;
     };
@@ -110,7 +110,7 @@ pub(super) fn repository(
             Finding::error(
                 Kind::Repository,
                 "invalid-value",
-                "`id` is a name without blanks",
+                "`id` must be a name without spaces",
             )
             .at(place("id")),
         );
@@ -126,7 +126,9 @@ pub(super) fn repository(
                 Finding::error(
                     Kind::Repository,
                     "requires",
-                    format!("this repository requires pleach {range}, this is {pleach_version}"),
+                    format!(
+                        "this repository requires pleach {range}, but this is {pleach_version}"
+                    ),
                 )
                 .at(place("requires"))
                 .hint("install a version of pleach within that range"),
@@ -142,7 +144,7 @@ fn check_release_name(name: &ReleaseName, place: &Origin, findings: &mut Vec<Fin
     let manager = name.field_manager();
     if manager.len() > LONGEST_MANAGER {
         let message = format!(
-            "`{manager}` is longer than {LONGEST_MANAGER} characters: it is the field manager of the release"
+            "field manager `{manager}` of the release is longer than {LONGEST_MANAGER} characters"
         );
         findings.push(
             Finding::error(Kind::Repository, "invalid-name", message)
@@ -169,9 +171,9 @@ fn check_label(what: &str, name: &str, place: Option<&Origin>, findings: &mut Ve
         let mut finding = Finding::error(
             Kind::Repository,
             "invalid-name",
-            format!("`{name}` cannot be the name of {article} {what}"),
+            format!("`{name}` is not a valid name for {article} {what}"),
         )
-        .hint("a DNS label: lower-case letters, digits and -, at most 63 characters");
+        .hint("use a DNS label: lower-case letters, digits and -, at most 63 characters");
         finding.place = place.cloned();
         findings.push(finding);
     }
@@ -221,8 +223,8 @@ impl Merged {
             }
             let versioned = release.version.is_some();
             places.insert(release_name.to_owned(), (place, versioned));
-            if let Some(former) = endings::moved_from(&release) {
-                findings.moves.insert(release_name.to_owned(), former);
+            if let Some(previous) = endings::moved_from(&release) {
+                findings.moves.insert(release_name.to_owned(), previous);
             }
             let own = findings.of(Some(release_name));
             resolved.extend(self.release(tree, name, &store, &release, node, own));
@@ -448,7 +450,7 @@ impl Merged {
                     Finding::error(
                         Kind::Repository,
                         "missing-field",
-                        format!("`{field}` is required: a consent is bound to what it is for"),
+                        format!("`{field}` is required: a consent is bound to one change"),
                     )
                     .at(node.origin()),
                 );
@@ -480,10 +482,10 @@ fn check_propagation(consent: &Consent, node: &Node) -> Option<Finding> {
     let is_stateful = consent.kind.as_deref() == Some("StatefulSet");
     let message = match consent.propagation {
         None if is_stateful => {
-            "a consent to recreate a StatefulSet says what becomes of its pods: `propagation: Orphan` keeps them"
+            "a consent to recreate a StatefulSet needs `propagation`; `propagation: Orphan` retains its pods"
         }
         Some(Propagation::Orphan) if !is_stateful => {
-            "`propagation: Orphan` is only for StatefulSets: nothing else adopts what is left behind"
+            "`propagation: Orphan` is only for StatefulSets: no other kind adopts its orphaned objects"
         }
         _ => return None,
     };
@@ -559,20 +561,23 @@ fn runtime_objects(source: &Source, findings: &mut Vec<Finding>) -> Vec<RuntimeO
         };
         if object.name.is_some() == object.service.is_some() {
             error(
-                format!("run-time {} needs either `name` or `service`", object.kind),
+                format!(
+                    "runtime object of kind {} needs either `name` or `service`",
+                    object.kind
+                ),
                 "`service` is the Service that it points at",
             );
         }
         if object.service.is_some() && !REGISTRATIONS.contains(&object.kind.as_str()) {
             error(
-                format!("no {} points at a Service", object.kind),
-                "name it with `name`",
+                format!("kind {} does not point at a Service", object.kind),
+                "set `name` instead",
             );
         }
         if object.group_kind().is_none() {
             error(
-                format!("the group of {} is not known", object.kind),
-                "say it with `group`",
+                format!("the API group of {} is not known", object.kind),
+                "set `group`",
             );
         }
     }

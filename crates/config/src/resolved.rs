@@ -110,9 +110,9 @@ impl ClusterRef {
             Finding::warning(
                 Kind::Cluster,
                 "other-kubernetes",
-                format!("the environment is for Kubernetes {declared}, and the server is {server}"),
+                format!("the environment is for Kubernetes {declared}, but the server is {server}"),
             )
-            .hint("correct cluster.kubernetes in the environment file: kinds and fields are checked by it")
+            .hint("correct cluster.kubernetes in the environment file: kinds and fields are checked against it")
         })
     }
 }

@@ -147,35 +147,35 @@ fn one(
     };
     let Some(present) = item(&now.node, release) else {
         let what = format!("environment {environment} has no release {release}");
-        return Err(refuse(&now, what, "revert the commit that took it out"));
+        return Err(refuse(&now, what, "revert the commit that removed it"));
     };
-    let Some(former) = item(&then.node, release) else {
+    let Some(previous) = item(&then.node, release) else {
         let what = format!("environment {environment} had no release {release} at that revision");
         return Err(refuse(&then, what, "choose another revision"));
     };
-    if bundle(present) != bundle(former) {
-        let what = format!("release {release} was of another bundle at that revision");
+    if bundle(present) != bundle(previous) {
+        let what = format!("release {release} used another bundle at that revision");
         return Err(refuse(&now, what, "revert the commit that changed it"));
     }
-    if follows(present) || follows(former) {
+    if follows(present) || follows(previous) {
         let what = format!("release {release} follows the version of another one");
-        return Err(refuse(&now, what, "roll that one back"));
+        return Err(refuse(&now, what, "roll back that release"));
     }
     let mut own = Own::read(&tree, wish.then, &now, &then, release)?;
     let mut restored = Vec::new();
     for key in KEYS {
-        restored.extend(own.restore(key, present, former)?);
+        restored.extend(own.restore(key, present, previous)?);
     }
-    own.mark(wish.leaves.as_deref(), version(former))?;
+    own.mark(wish.leaves.as_deref(), version(previous))?;
     let mut files = FileChanges::new();
     if own.entry.is_changed() {
         let Entry { file, text, .. } = own.entry;
         files.insert(file, Some(text.into()));
     }
     let mut findings = Vec::new();
-    if let Some(bundle) = bundle(former) {
+    if let Some(bundle) = bundle(previous) {
         let (now, then): (&dyn FileTree, _) = (&tree, wish.then);
-        match version(former) {
+        match version(previous) {
             Some(version) => restored.extend(folders::bring_back(
                 now,
                 then,
@@ -186,7 +186,7 @@ fn one(
             )?),
             None => restored.extend(folders::set_back(now, then, bundle, &mut files)?),
         }
-        if version(former).is_none() && !files.is_empty() {
+        if version(previous).is_none() && !files.is_empty() {
             findings.extend(shared::users(now, bundle, environment, release));
         }
     }
@@ -200,7 +200,7 @@ fn one(
 /// Entry of a release to restore, and its previous text.
 struct Own {
     entry: Entry,
-    former: String,
+    previous: String,
     former_at: Option<usize>,
 }
 
@@ -214,16 +214,16 @@ impl Own {
     ) -> Result<Self, Vec<Finding>> {
         let entry = Entry::read(now, merged, release)?;
         Ok(Self {
-            former: entry::text(then, &entry.file),
+            previous: entry::text(then, &entry.file),
             former_at: entry::position(merged_then, release),
             entry,
         })
     }
 
     /// Returns a key of the entry at the target revision.
-    fn former(&self, key: &str) -> Option<Written> {
+    fn previous(&self, key: &str) -> Option<Written> {
         let path = ["releases".into(), self.former_at?.into(), key.into()];
-        edit::written(&self.entry.file, &self.former, &path)
+        edit::written(&self.entry.file, &self.previous, &path)
             .filter(|written| !written.value.is_null())
     }
 
@@ -234,14 +234,14 @@ impl Own {
         &mut self,
         key: &str,
         present: &Node,
-        former: &Node,
+        previous: &Node,
     ) -> Result<Option<String>, Vec<Finding>> {
-        let own = self.former(key);
+        let own = self.previous(key);
         let (now, then) = if key == "values" {
-            let former = own.as_ref().map(|written| written.value.clone());
-            (self.entry.present(key), former)
+            let previous = own.as_ref().map(|written| written.value.clone());
+            (self.entry.present(key), previous)
         } else {
-            (value(present, key), value(former, key))
+            (value(present, key), value(previous, key))
         };
         if now == then {
             return Ok(None);
@@ -254,7 +254,7 @@ impl Own {
             }
             (_, None) => self.entry.remove(key)?,
         }
-        Ok(Some(match (key, version(present), version(former)) {
+        Ok(Some(match (key, version(present), version(previous)) {
             ("version", Some(now), Some(then)) => format!("version {now} -> {then}"),
             _ => key.to_owned(),
         }))

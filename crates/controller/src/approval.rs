@@ -34,7 +34,7 @@ impl Missing {
     /// Adds the error of the forge, only to the non-public message.
     fn unanswered(mut self, error: &ForgeError) -> Self {
         self.message = format!(
-            "{}; whether its pull request was merged with these effects is not known: {}",
+            "{}; cannot check whether its pull request was merged with these effects: {}",
             self.message,
             words(error)
         );
@@ -88,12 +88,12 @@ impl Asked {
 }
 
 /// Returns the missing approval of a plan, or `None` if it can be executed.
-pub(super) async fn missing(wanted: &Target, planned: &Planned) -> Option<Missing> {
+pub(super) async fn missing(desired: &Target, planned: &Planned) -> Option<Missing> {
     let missing = lacks(planned)?;
-    let (Some(forge), Some(source)) = (&wanted.grant.forge, &wanted.source) else {
+    let (Some(forge), Some(source)) = (&desired.grant.forge, &desired.source) else {
         return Some(missing);
     };
-    match was_merged_knowingly(forge, source, &wanted.revision(), &planned.plan).await {
+    match was_merged_knowingly(forge, source, &desired.revision(), &planned.plan).await {
         Ok(true) => None,
         Ok(false) => Some(missing),
         Err(error) => Some(missing.unanswered(&error)),
@@ -121,7 +121,9 @@ async fn was_merged_knowingly(
             .iter()
             .filter(|comment| was_there(comment, &pull))
             .filter_map(|comment| stated(&comment.body))
-            .any(|said| said.head == pull.head && said.effects.get(&release) == Some(&effects));
+            .any(|stated| {
+                stated.head == pull.head && stated.effects.get(&release) == Some(&effects)
+            });
         if says_so {
             return Ok(true);
         }
@@ -154,7 +156,7 @@ pub(super) fn lacks(planned: &Planned) -> Option<Missing> {
         return None;
     }
     let approved = match approved {
-        Some(approved) => format!("; what is approved is {approved}"),
+        Some(approved) => format!("; the present approval is for {approved}"),
         None => String::new(),
     };
     let waits = format!("waits for approval of {effects}: {}", difference(plan));
@@ -197,7 +199,7 @@ fn difference(plan: &Plan) -> String {
     }
     if counts.is_empty() {
         // For example a restart, a gate, or the end of a temporary change.
-        format!("{} steps, no object of git", plan.steps.len())
+        format!("{} steps, no changes to objects in git", plan.steps.len())
     } else {
         format!("{} ({})", counts.join(", "), changed.join(", "))
     }

@@ -13,7 +13,7 @@ use super::outcome::ReconcileReport;
 pub(super) async fn guarded<T>(work: impl Future<Output = T>) -> Result<T, ReconcileReport> {
     let work = AssertUnwindSafe(work).catch_unwind();
     work.await.map_err(|_| {
-        let message = "pleach found a bug in itself while it worked on this release; it is tried again, and what it wrote to stderr says where";
+        let message = "the reconcile panicked; this is a bug: see the panic message on stderr of the controller, which retries";
         ReconcileReport::new(ReconcileOutcome::Failed, message).about("internal")
     })
 }

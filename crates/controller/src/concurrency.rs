@@ -109,14 +109,14 @@ impl Sights {
     /// means now. A silent server is probed without a permit, and its error is returned.
     pub(super) async fn begin(
         &self,
-        wanted: &Target,
+        desired: &Target,
         since: Option<Instant>,
     ) -> Result<Sight, ClusterError> {
         let since = since.unwrap_or_else(Instant::now);
-        let server = self.server(wanted.cluster.server());
+        let server = self.server(desired.cluster.server());
         let queued = self.queue.join();
         let room = loop {
-            server.answers(&wanted.cluster).await?;
+            server.answers(&desired.cluster).await?;
             // The semaphores are never closed.
             let share = Arc::clone(&server.share).acquire_owned().await.ok();
             let room = Arc::clone(&self.room).acquire_owned().await.ok();
@@ -125,8 +125,8 @@ impl Sights {
             }
         };
         drop(queued);
-        let cluster = wanted.cluster.clone();
-        let cluster = if wanted.loaded.rendered.len() < MANY {
+        let cluster = desired.cluster.clone();
+        let cluster = if desired.loaded.rendered.len() < MANY {
             cluster
         } else {
             // Renew shared answers now and then, because runs keep writing.

@@ -88,7 +88,7 @@ impl Connected {
                 tracing::warn!(
                     environment,
                     error = %words(&error),
-                    "the kubeconfig cannot be read; the connection stays as it is"
+                    "failed to read the kubeconfig; the present connection stays in use"
                 );
                 false
             }
@@ -120,7 +120,7 @@ impl Connected {
                 // The watch restarts by itself, and each reconcile reads its own record too.
                 Some(Err(error)) => tracing::debug!(
                     error = %words(&error),
-                    "requests of people cannot be followed"
+                    "the watch of user requests failed"
                 ),
                 None => self.orders = None,
             }

@@ -1,8 +1,12 @@
 //! Crash records: a commit that crashed the controller waits before it is retried.
 //!
 //! An environment records the commit that it starts to process in a file of the temporary folder.
-//! It removes the file once all releases are planned, or the commit failed without a crash. A file
-//! that exists at start was left behind by a crash.
+//! It removes the file once all releases are planned, the commit failed without a crash, or the task
+//! of the environment ended. A file that exists at start was left behind by a crash.
+//!
+//! A commit waits only if it is the one that can have caused the crash. If several were in progress,
+//! their environments become suspects. Suspects are processed one at a time, so that the next crash
+//! finds its cause. All other environments are not delayed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,16 +16,31 @@ use std::time::Duration;
 use pleach_model::object::Digest;
 use pleach_reconciler::config::ClaimKey;
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::backoff;
 use super::read::{Hold, of_commit};
 use pleach_files::FileContent;
 
 /// Version of the file.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The largest file, in bytes.
 const FILE: u64 = 4 << 10;
+/// Longest wait of a suspect for other suspects.
+const PATIENCE: Duration = Duration::from_mins(2);
+/// Longest random delay of a suspect before that wait.
+const SPREAD: Duration = Duration::from_secs(5);
+
+/// Crash records of this host. Clones share the permit of suspects.
+#[derive(Debug, Clone)]
+pub(super) struct Crashes {
+    folder: PathBuf,
+    /// Start of the file names.
+    prefix: String,
+    suspects: Arc<Semaphore>,
+}
 
 /// Attempt of an environment to process a commit. Clones share it.
 #[derive(Debug, Clone)]
@@ -30,6 +49,7 @@ pub(super) struct Attempt(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     file: PathBuf,
+    suspects: Arc<Semaphore>,
     state: Mutex<State>,
 }
 
@@ -37,6 +57,8 @@ struct Inner {
 struct State {
     /// The commit that crashed the controller, until it is retried.
     crashed: Option<Crashed>,
+    /// Whether the environment was in progress at a crash, and no attempt ended since.
+    is_suspect: bool,
     /// The commit in progress.
     open: Option<Open>,
 }
@@ -52,6 +74,12 @@ struct Crashed {
 #[derive(Debug)]
 struct Open {
     commit: String,
+    /// Number of previous crashes at this commit.
+    crashes: u32,
+    /// Whether the file contains the attempt.
+    is_recorded: bool,
+    /// Permit of a suspect.
+    permit: Option<OwnedSemaphorePermit>,
     /// Releases that are not planned yet. `None` until the environment is loaded.
     unplanned: Option<BTreeSet<String>>,
 }
@@ -65,6 +93,8 @@ struct Content {
     crashes: u32,
     /// Whether the commit is in progress: a restart then counts as a crash.
     is_open: bool,
+    /// Whether the environment was in progress at a previous crash.
+    is_suspect: bool,
     /// Process id of the controller.
     process: u32,
 }
@@ -74,6 +104,68 @@ struct Content {
 fn is_of_another(process: u32) -> bool {
     let running = PathBuf::from(format!("/proc/{process}"));
     process != std::process::id() && pleach_files::exists(&running).unwrap_or(false)
+}
+
+/// Reads a crash record. An unreadable file counts as absent.
+fn read(file: &Path) -> Option<Content> {
+    let bytes = pleach_files::read_own(file, FILE).ok().flatten()?;
+    let content = serde_json::from_slice::<Content>(&bytes).ok()?;
+    (content.version == VERSION).then_some(content)
+}
+
+/// Counts a crash at the commit that caused it, and turns all that were in progress into suspects.
+/// The cause is the only commit in progress, or the only one of a suspect. A suspect that is counted
+/// wrongly waits once: the real cause is a suspect after that. Otherwise the cause is unknown, and no
+/// commit waits.
+fn judge(records: &mut [Content]) {
+    let open = records.iter().filter(|record| record.is_open);
+    let (suspects, others): (Vec<_>, Vec<_>) = open.partition(|record| record.is_suspect);
+    let (suspects, all) = (suspects.len(), suspects.len() + others.len());
+    for record in records.iter_mut().filter(|record| record.is_open) {
+        let is_cause = all == 1 || (record.is_suspect && suspects == 1);
+        record.crashes = record.crashes.saturating_add(u32::from(is_cause));
+        record.is_suspect = true;
+        // Another restart before the retry is not a crash.
+        record.is_open = false;
+    }
+}
+
+impl Crashes {
+    /// Judges what the previous process left behind in the folder. Must precede the first attempt.
+    pub(super) fn of(folder: PathBuf) -> Self {
+        // A restarted container has the name of its pod, and often another process id.
+        let host = rustix::system::uname();
+        let host = host.nodename().to_string_lossy();
+        let prefix = format!("pleach-attempt-{}-", short(&host));
+        let names = pleach_files::names(&folder).unwrap_or_default();
+        let names = names.iter().filter_map(|name| name.to_str());
+        let (paths, mut records): (Vec<PathBuf>, Vec<Content>) = names
+            .filter(|name| name.starts_with(&prefix))
+            .map(|name| folder.join(name))
+            .filter_map(|file| read(&file).map(|content| (file, content)))
+            .filter(|(_, content)| !is_of_another(content.process))
+            .unzip();
+        judge(&mut records);
+        for (file, record) in paths.iter().zip(records) {
+            let record = Content {
+                process: std::process::id(),
+                ..record
+            };
+            write(file, &record);
+        }
+        Self {
+            folder,
+            prefix,
+            suspects: Arc::new(Semaphore::new(1)),
+        }
+    }
+}
+
+/// Returns the first digits of the digest of a text.
+fn short(text: &str) -> String {
+    let digest = Digest::of(text.as_bytes()).to_string();
+    let digits = digest.trim_start_matches("sha256:");
+    digits.get(..16).unwrap_or(digits).to_owned()
 }
 
 impl Crashed {
@@ -93,43 +185,32 @@ impl Crashed {
 }
 
 impl Attempt {
-    /// Reads the crash record of an environment. An unreadable file counts as absent.
-    pub(super) fn of(folder: &Path, url: &str, key: &ClaimKey) -> Self {
+    /// Reads the crash record of an environment.
+    pub(super) fn of(crashes: &Crashes, url: &str, key: &ClaimKey) -> Self {
         let ClaimKey {
             environment,
             cluster,
         } = key;
         let cluster = cluster.as_deref().unwrap_or_default();
-        // A restarted container has the name of its pod, and often another process id.
-        let host = rustix::system::uname();
-        let host = host.nodename().to_string_lossy();
-        let named = format!("{host}\n{url}\n{environment}\n{cluster}");
-        let digest = Digest::of(named.as_bytes()).to_string();
-        let name = digest.trim_start_matches("sha256:");
-        let name = name.get(..16).unwrap_or(name);
-        let file = folder.join(format!("pleach-attempt-{name}.json"));
-        let read = pleach_files::read_own(&file, FILE).ok().flatten();
-        let read = read.and_then(|bytes| serde_json::from_slice::<Content>(&bytes).ok());
-        let crashed = read
-            .filter(|content| content.version == VERSION && !is_of_another(content.process))
-            .map(|content| {
-                // A restart during the backoff is not a crash.
-                let crashes = content.crashes.saturating_add(u32::from(content.is_open));
-                let content = Content {
-                    crashes,
-                    is_open: false,
-                    process: std::process::id(),
-                    ..content
-                };
-                write(&file, &content);
-                Crashed::of(content.commit, crashes)
-            });
+        let name = short(&format!("{url}\n{environment}\n{cluster}"));
+        let Crashes {
+            folder,
+            prefix,
+            suspects,
+        } = crashes;
+        let file = folder.join(format!("{prefix}{name}.json"));
+        // Records of this process are those that were judged at its start.
+        let judged = read(&file).filter(|content| content.process == std::process::id());
         let state = State {
-            crashed,
+            is_suspect: judged.as_ref().is_some_and(|content| content.is_suspect),
+            crashed: judged
+                .filter(|content| content.crashes > 0)
+                .map(|content| Crashed::of(content.commit, content.crashes)),
             open: None,
         };
         Self(Arc::new(Inner {
             file,
+            suspects: Arc::clone(suspects),
             state: Mutex::new(state),
         }))
     }
@@ -152,24 +233,89 @@ impl Attempt {
         self.lock().crashed.as_ref().and_then(Crashed::left)
     }
 
-    /// Records the start of processing a commit, before anything is rendered. Blocks.
-    pub(super) fn begin(&self, commit: &str) {
-        let mut state = self.lock();
-        let crashed = state.crashed.take_if(|crashed| crashed.commit == commit);
-        state.open = Some(Open {
-            commit: commit.to_owned(),
-            unplanned: None,
-        });
-        let content = Content {
-            version: VERSION,
-            commit: commit.to_owned(),
-            crashes: crashed.map_or(0, |crashed| crashed.crashes),
-            is_open: true,
-            process: std::process::id(),
+    /// Waits until no other suspect is in progress, for a limited time. Returns at once if the
+    /// environment is no suspect.
+    pub(super) async fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        let (is_suspect, own) = {
+            let mut state = self.lock();
+            // The next commit of the same environment inherits the permit.
+            let own = state.open.as_mut().and_then(|open| open.permit.take());
+            (state.is_suspect, own)
         };
-        // Write under the lock, so that the end of this attempt cannot overtake the write.
-        write(&self.0.file, &content);
+        if own.is_some() || !is_suspect {
+            return own;
+        }
+        // The order is random, so that a slow suspect is not first after each crash.
+        sleep(SPREAD.mul_f64(backoff::random())).await;
+        let waiting = Arc::clone(&self.0.suspects).acquire_owned();
+        timeout(PATIENCE, waiting).await.ok().and_then(Result::ok)
+    }
+
+    /// Records the start of processing a commit, before anything is rendered.
+    pub(super) async fn begin(&self, commit: &str, permit: Option<OwnedSemaphorePermit>) {
+        {
+            let mut state = self.lock();
+            let crashed = state.crashed.take_if(|crashed| crashed.commit == commit);
+            state.open = Some(Open {
+                commit: commit.to_owned(),
+                crashes: crashed.map_or(0, |crashed| crashed.crashes),
+                is_recorded: false,
+                permit,
+                unplanned: None,
+            });
+        }
+        self.record().await;
+    }
+
+    /// Writes the record of the commit in progress, unless it is written already.
+    pub(super) async fn record(&self) {
+        let is_due = {
+            let state = self.lock();
+            state.open.as_ref().is_some_and(|open| !open.is_recorded)
+        };
+        if is_due {
+            let attempt = self.clone();
+            let _written = spawn_blocking(move || attempt.write()).await;
+        }
+    }
+
+    /// Writes the record. Does nothing if the attempt ended: the caller can have been canceled, and
+    /// this thread continues. Blocks.
+    fn write(&self) {
+        let mut state = self.lock();
+        let is_suspect = state.is_suspect;
+        if let Some(open) = &mut state.open {
+            open.is_recorded = true;
+            let content = Content {
+                version: VERSION,
+                commit: open.commit.clone(),
+                crashes: open.crashes,
+                is_open: true,
+                is_suspect,
+                process: std::process::id(),
+            };
+            // Write under the lock, so that the end of this attempt cannot overtake the write.
+            write(&self.0.file, &content);
+        }
         drop(state);
+    }
+
+    /// Removes the record while nothing can be planned. [`Self::record`] writes it again.
+    pub(super) fn pause(&self) {
+        let mut state = self.lock();
+        if let Some(open) = &mut state.open {
+            open.is_recorded = false;
+            open.permit = None;
+            remove(&self.0.file);
+        }
+        drop(state);
+    }
+
+    /// Returns a guard that ends the attempt when the task of the environment ends or is canceled.
+    /// A panic of the task ends the process, so the attempt stays recorded then. A panic that is
+    /// caught is no crash: the caller reports its release as planned.
+    pub(super) fn end_on_drop(&self) -> EndOnDrop {
+        EndOnDrop(self.clone())
     }
 
     /// Ends the attempt as soon as these releases are planned.
@@ -198,16 +344,34 @@ impl Attempt {
     /// Ends the attempt: its commit is planned, or failed without a crash.
     pub(super) fn end(&self) {
         let mut state = self.lock();
-        if state.open.take().is_some()
-            && let Err(error) = pleach_files::remove_file(&self.0.file)
-        {
-            tracing::warn!(%error, "a commit waits after the next restart as if it had crashed the controller");
+        if state.open.take().is_some() {
+            state.is_suspect = false;
+            remove(&self.0.file);
         }
         drop(state);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Guard that ends an attempt on drop, unless the thread panics.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct EndOnDrop(Attempt);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.0.end();
+        }
+    }
+}
+
+fn remove(file: &Path) {
+    if let Err(error) = pleach_files::remove_file(file) {
+        tracing::warn!(%error, "failed to delete the crash record; after a restart, its commit counts as one that crashed the controller");
     }
 }
 
@@ -219,20 +383,28 @@ fn write(file: &Path, content: &Content) {
             pleach_files::write_atomic(file, &content).map_err(|error| error.to_string())
         });
     if let Err(error) = written {
-        tracing::warn!(%error, "a commit that crashes the controller is tried again without a pause");
+        tracing::warn!(%error, "failed to write the crash record; a commit that crashes the controller is retried without a backoff");
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
 
-    fn start(folder: &Path) -> Attempt {
+    /// Reads the crash record of an environment.
+    fn of(crashes: &Crashes, environment: &str) -> Attempt {
         let key = ClaimKey {
-            environment: "web".to_owned(),
+            environment: environment.to_owned(),
             cluster: None,
         };
-        Attempt::of(folder, "https://git.example.org/fleet.git", &key)
+        Attempt::of(crashes, "https://git.example.org/fleet.git", &key)
+    }
+
+    /// Starts a process, and returns the attempt of its environment.
+    fn start(folder: &Path) -> Attempt {
+        of(&Crashes::of(folder.to_owned()), "web")
     }
 
     #[tokio::test(start_paused = true)]
@@ -240,7 +412,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let first = start(folder.path());
         assert_eq!((first.hold("a"), first.left()), (None, None));
-        first.begin("a");
+        first.begin("a", None).await;
         for (crashes, seconds) in [(1, 2.0), (2, 4.0), (3, 8.0)] {
             let attempt = start(folder.path());
             let hold = attempt.hold("a").unwrap();
@@ -257,7 +429,7 @@ mod tests {
             assert_eq!(start(folder.path()).hold("a"), Some(hold));
             tokio::time::advance(left).await;
             assert_eq!((attempt.hold("a"), attempt.left()), (None, None));
-            attempt.begin("a");
+            attempt.begin("a", None).await;
         }
     }
 
@@ -266,14 +438,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let is_there = || !pleach_files::names(folder.path()).unwrap().is_empty();
         let attempt = start(folder.path());
-        attempt.begin("a");
+        attempt.begin("a", None).await;
         assert!(is_there());
         attempt.end();
         assert!(!is_there());
-        attempt.begin("a");
+        attempt.begin("a", None).await;
         attempt.end_with(BTreeSet::new());
         assert!(!is_there());
-        attempt.begin("b");
+        attempt.begin("b", None).await;
         attempt.end_with(["db", "web"].map(str::to_owned).into());
         for (commit, release, is_open) in [
             ("b", "db", true),
@@ -286,15 +458,10 @@ mod tests {
         }
         assert_eq!(start(folder.path()).left(), None);
         // Files of another version count as absent.
-        attempt.begin("c");
-        let content = Content {
-            version: VERSION + 1,
-            commit: "c".to_owned(),
-            crashes: 1,
-            is_open: true,
-            process: std::process::id(),
-        };
-        write(&attempt.0.file, &content);
+        let previous =
+            r#"{"version":1,"commit":"c","crashes":1,"isOpen":true,"process":4294967295}"#;
+        let previous = FileContent::private(previous.as_bytes().to_vec());
+        pleach_files::write_atomic(&attempt.0.file, &previous).unwrap();
         assert_eq!(start(folder.path()).hold("c"), None);
         // So do those of a running controller, here process 1, and not those of one that ended.
         for (process, waits) in [(1, false), (u32::MAX, true)] {
@@ -303,10 +470,147 @@ mod tests {
                 commit: "c".to_owned(),
                 crashes: 1,
                 is_open: true,
+                is_suspect: false,
                 process,
             };
             write(&attempt.0.file, &content);
             assert_eq!(start(folder.path()).hold("c").is_some(), waits, "{process}");
         }
+    }
+
+    #[tokio::test]
+    async fn only_a_panic_leaves_the_attempt_of_a_dropped_task_recorded() {
+        let folder = tempfile::tempdir().unwrap();
+        let is_there = || !pleach_files::names(folder.path()).unwrap().is_empty();
+        let attempt = start(folder.path());
+        attempt.begin("a", None).await;
+        drop(attempt.end_on_drop());
+        assert!(!is_there());
+        // The thread that writes continues after its caller was canceled.
+        attempt.write();
+        assert!(!is_there());
+        attempt.begin("a", None).await;
+        let panicking = AssertUnwindSafe(|| {
+            let _ending = attempt.end_on_drop();
+            assert!(std::hint::black_box(false), "a bug");
+        });
+        assert!(catch_unwind(panicking).is_err() && is_there());
+        assert!(start(folder.path()).hold("a").is_some());
+    }
+
+    #[tokio::test]
+    async fn an_attempt_is_not_recorded_while_nothing_can_be_planned() {
+        let folder = tempfile::tempdir().unwrap();
+        let is_there = || !pleach_files::names(folder.path()).unwrap().is_empty();
+        let attempt = start(folder.path());
+        attempt.begin("a", None).await;
+        for _ in 0..2 {
+            attempt.pause();
+            assert!(!is_there());
+        }
+        attempt.record().await;
+        assert!(is_there());
+        attempt.end();
+        attempt.record().await;
+        assert!(!is_there());
+    }
+
+    #[test]
+    fn only_the_cause_of_a_crash_is_blamed() {
+        const OPEN: (bool, bool) = (true, false);
+        const OPEN_SUSPECT: (bool, bool) = (true, true);
+        const WAITING_SUSPECT: (bool, bool) = (false, true);
+        for (name, before, blamed) in [
+            ("nothing is recorded", &[][..], None),
+            ("alone", &[OPEN], Some(0)),
+            ("one of two", &[OPEN, OPEN], None),
+            ("a suspect alone", &[OPEN_SUSPECT], Some(0)),
+            (
+                "a suspect beside others",
+                &[OPEN, OPEN_SUSPECT, OPEN],
+                Some(1),
+            ),
+            ("two suspects", &[OPEN_SUSPECT, OPEN_SUSPECT], None),
+            (
+                "two suspects and another",
+                &[OPEN_SUSPECT, OPEN, OPEN_SUSPECT],
+                None,
+            ),
+            (
+                "suspects that waited",
+                &[WAITING_SUSPECT, WAITING_SUSPECT],
+                None,
+            ),
+            ("while a suspect waited", &[WAITING_SUSPECT, OPEN], Some(1)),
+            (
+                "while another suspect waited",
+                &[OPEN_SUSPECT, WAITING_SUSPECT],
+                Some(0),
+            ),
+            (
+                "neither of two while a suspect waited",
+                &[OPEN, WAITING_SUSPECT, OPEN],
+                None,
+            ),
+        ] {
+            let content = |(is_open, is_suspect): &(bool, bool)| Content {
+                version: VERSION,
+                commit: "c".to_owned(),
+                crashes: 3,
+                is_open: *is_open,
+                is_suspect: *is_suspect,
+                process: 1,
+            };
+            let mut records: Vec<Content> = before.iter().map(content).collect();
+            judge(&mut records);
+            for (index, record) in records.iter().enumerate() {
+                let crashes = if blamed == Some(index) { 4 } else { 3 };
+                assert_eq!(record.crashes, crashes, "{name}: {index}");
+                assert!(record.is_suspect && !record.is_open, "{name}: {index}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn suspects_of_a_crash_are_processed_one_at_a_time_and_delay_no_other_environment() {
+        let folder = tempfile::tempdir().unwrap();
+        let restart = || {
+            let crashes = Crashes::of(folder.path().to_owned());
+            ["db", "web", "other"].map(|name| of(&crashes, name))
+        };
+        let held = |all: &[Attempt; 3]| all.each_ref().map(|one| one.hold("a").is_some());
+        let [db, web, _] = restart();
+        for suspect in [&db, &web] {
+            assert!(suspect.permit().await.is_none());
+            suspect.begin("a", None).await;
+        }
+        let all = restart();
+        assert_eq!(held(&all), [false; 3]);
+        let [db, web, other] = all;
+        let permit = db.permit().await;
+        assert!(permit.is_some());
+        db.begin("a", permit).await;
+        // Another environment does not wait, and another suspect waits for a limited time.
+        let began = Instant::now();
+        assert!(other.permit().await.is_none());
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        other.begin("a", None).await;
+        assert!(web.permit().await.is_none());
+        assert!(began.elapsed() <= PATIENCE + SPREAD + Duration::from_secs(1));
+        // A crash finds its cause now.
+        let all = restart();
+        assert_eq!(held(&all), [true, false, false]);
+        let [_, web, other] = all;
+        // The permit passes on at the end of an attempt, and to the next commit of a suspect.
+        web.begin("a", web.permit().await).await;
+        web.begin("b", web.permit().await).await;
+        web.end();
+        let began = Instant::now();
+        let permit = other.permit().await;
+        assert!(permit.is_some() && began.elapsed() <= SPREAD + Duration::from_secs(1));
+        // A suspect that was processed is none any more.
+        assert!(web.permit().await.is_none());
+        let [_, web, _] = restart();
+        assert!(!web.lock().is_suspect);
     }
 }

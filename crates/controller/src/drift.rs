@@ -122,13 +122,13 @@ type Changes = LocalBoxStream<'static, (Scope, Result<Heard, ClusterError>, BTre
 
 impl Watches {
     /// Creates the watches, if enabled, and the receiver for [`follow_all`].
-    pub(super) fn new(wanted: bool) -> (Self, mpsc::UnboundedReceiver<Asked>) {
+    pub(super) fn new(is_enabled: bool) -> (Self, mpsc::UnboundedReceiver<Asked>) {
         let (unfollowed, asked) = mpsc::unbounded_channel();
         let known = Known {
             members: Arc::default(),
             unfollowed,
         };
-        (Self(wanted.then_some(known)), asked)
+        (Self(is_enabled.then_some(known)), asked)
     }
 
     /// Returns the members on a connection.
@@ -258,7 +258,7 @@ impl Members {
                 }
             }
             Err(error) if error.class() == Some(&Class::Forbidden) => {
-                tracing::info!(%scope, error = %words(&error), "changes may not be watched");
+                tracing::info!(%scope, error = %words(&error), "the watch is forbidden");
                 return true;
             }
             // The watch restarts by itself, with a list.
@@ -266,7 +266,7 @@ impl Members {
                 if error.class() == Some(&Class::KindNotServed) && scope.name.is_none() {
                     self.note(scope, false);
                 }
-                tracing::debug!(%scope, error = %words(&error), "changes cannot be watched");
+                tracing::debug!(%scope, error = %words(&error), "the watch failed");
             }
         }
         false
@@ -528,7 +528,7 @@ fn follow(cluster: &Cluster, scope: Scope, ending: CancellationToken) -> Changes
         fields: field.as_deref(),
     };
     let changes = cluster.follow_in_parts(&scope.path, &selector);
-    let told = changes.scan(BTreeSet::new(), move |parts, change| {
+    let tagged = changes.scan(BTreeSet::new(), move |parts, change| {
         let before = if let Ok(Heard::Part(values)) = &change {
             parts.extend(values.iter().map(|value| id_of(&scope.path, value)));
             BTreeSet::new()
@@ -537,7 +537,7 @@ fn follow(cluster: &Cluster, scope: Scope, ending: CancellationToken) -> Changes
         };
         std::future::ready(Some((scope.clone(), change, before)))
     });
-    told.take_until(ending.cancelled_owned()).boxed_local()
+    tagged.take_until(ending.cancelled_owned()).boxed_local()
 }
 
 fn id_of(path: &ResourcePath, value: &Value) -> ObjectId {

@@ -46,7 +46,7 @@ const KUBECONFIG: Duration = Duration::from_secs(15);
 
 /// A release with a running task.
 struct Running {
-    wanted: watch::Sender<Arc<Target>>,
+    desired: watch::Sender<Arc<Target>>,
     wake: Arc<Notify>,
     /// Signals that a dependency might have become ready.
     ready: Arc<Notify>,
@@ -54,8 +54,8 @@ struct Running {
 
 impl Running {
     fn depends_on(&self, name: &str) -> bool {
-        let wanted = self.wanted.borrow();
-        let mut needed = wanted.release().0.depends_on.iter();
+        let desired = self.desired.borrow();
+        let mut needed = desired.release().0.depends_on.iter();
         needed.any(|needed| needed.release() == Some(name))
     }
 }
@@ -118,7 +118,7 @@ impl Environment {
         paces: Paces,
         shared: Shared,
     ) -> Self {
-        let attempt = Attempt::of(&shared.folder, &assigned.borrow().grant.url, &key);
+        let attempt = Attempt::of(&shared.crashes, &assigned.borrow().grant.url, &key);
         Self {
             key,
             assigned,
@@ -152,6 +152,7 @@ impl Environment {
     }
 
     pub(super) async fn run(mut self) {
+        let _ending = self.attempt.end_on_drop();
         let (questions, asked) = mpsc::unbounded_channel();
         self.questions = questions;
         let recollection = Recollection {
@@ -198,11 +199,11 @@ impl Environment {
                     Some(backoff::after(failures))
                 }
             };
-            let anew = self.beyond.map(|since| {
+            let retry_beyond = self.beyond.map(|since| {
                 let elapsed = since.elapsed();
                 AGAIN.saturating_sub(elapsed)
             });
-            let retry = retry.into_iter().chain(anew);
+            let retry = retry.into_iter().chain(retry_beyond);
             let retry = retry.chain(self.renewal()).chain(self.attempt.left()).min();
             if !self.wait(retry).await {
                 break;
@@ -221,7 +222,7 @@ impl Environment {
         let mut looks = interval_at(Instant::now() + KUBECONFIG, KUBECONFIG);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let said = async {
+            let changes = async {
                 match &mut self.connected {
                     Some(connected) => connected.said().await,
                     None => std::future::pending().await,
@@ -255,13 +256,13 @@ impl Environment {
                 },
                 Some(ended) = self.tasks.join_next() => pass_on(ended),
                 Some(name) = self.reached.1.recv() => self.wake_dependants(&name),
-                releases = said => self.hear(releases),
+                releases = changes => self.receive(releases),
             }
         }
     }
 
     /// Triggers the releases with changed user requests.
-    fn hear(&mut self, releases: Vec<ReleaseSummary>) {
+    fn receive(&mut self, releases: Vec<ReleaseSummary>) {
         let mut moved = Vec::new();
         for release in releases {
             let name = release.name.clone();
@@ -271,15 +272,15 @@ impl Environment {
             let Some(connected) = &mut self.connected else {
                 return;
             };
-            let heard = connected.hear(release);
-            if heard.moved {
+            let change = connected.hear(release);
+            if change.moved {
                 moved.push(name.release.clone());
             }
-            if let Some(request) = &heard.fetch {
+            if let Some(request) = &change.fetch {
                 // A push without a webhook is followed as soon as it is fetched.
                 self.requests.ask(&name.release, request);
             }
-            if heard.asked {
+            if change.asked {
                 let running = self.releases.get(&name.release);
                 let wake = running.map_or(&self.end_asked, |running| &running.wake);
                 wake.notify_one();
@@ -297,8 +298,8 @@ impl Environment {
                 None => false,
             }
         };
-        let looked = self.shared.stop.run_until_cancelled(looking).await;
-        looked == Some(true)
+        let is_other = self.shared.stop.run_until_cancelled(looking).await;
+        is_other == Some(true)
     }
 
     /// Triggers the releases that could wait for this one.
@@ -342,11 +343,15 @@ impl Environment {
         self.paces
             .set(&self.key, interval.try_into().unwrap_or(LIMIT));
         let context = loaded.environment.cluster.context.clone();
-        let connected = self.connect(grant, context).await?;
+        let attempt = self.attempt.clone();
+        let connecting = self.connect(grant, context).await;
+        // Nothing is planned without a connection.
+        let connected = connecting.inspect_err(|_| attempt.pause())?;
+        attempt.record().await;
         connected.follow_orders(&loaded.environment.store);
         let (cluster, members) = (connected.cluster.clone(), connected.members.clone());
         let conditions = Self::conditions(assigned, self.hold.as_ref());
-        let wanted = |loaded: &Arc<Loaded>, index| Target {
+        let desired = |loaded: &Arc<Loaded>, index| Target {
             loaded: Arc::clone(loaded),
             index,
             cluster: cluster.clone(),
@@ -361,28 +366,28 @@ impl Environment {
             is_kept: false,
         };
         let mut all: Vec<Target> = (0..loaded.rendered.len())
-            .map(|index| wanted(&loaded, index))
+            .map(|index| desired(&loaded, index))
             .collect();
         let mut untasked = Vec::new();
-        for (name, former) in &self.formers {
+        for (name, previous) in &self.formers {
             let held = loaded.held.get(name);
             let own = held.map(|held| hold_of(held, &loaded.revision.to_string()));
             let hold = self.hold.clone().or(own);
             let conditions = Self::conditions(assigned, hold.as_ref());
-            match former {
-                Former::Known(former, is_remembered) => all.push(Target {
+            match previous {
+                Former::Known(previous, is_remembered) => all.push(Target {
                     conditions,
                     hold,
                     is_held: true,
                     is_remembered: *is_remembered,
-                    ..wanted(former, 0)
+                    ..desired(previous, 0)
                 }),
                 Former::Unknown | Former::Asked | Former::Absent(_) => {
                     untasked.push(Untasked::one(name, conditions, hold));
                 }
             }
         }
-        let first = wanted(&loaded, 0);
+        let first = desired(&loaded, 0);
         if untasked.is_empty() {
             self.told = None;
             self.news.values_mut().for_each(Told::free);
@@ -409,18 +414,18 @@ impl Environment {
     /// Hands the desired states to the release tasks.
     fn follow_releases(&mut self, all: Vec<Target>) {
         let mut releases = BTreeMap::new();
-        for wanted in all {
-            let wanted = Arc::new(wanted);
-            let name = wanted.release().0.name.release.clone();
+        for desired in all {
+            let desired = Arc::new(desired);
+            let name = desired.release().0.name.release.clone();
             let running = if let Some(running) = self.releases.remove(&name) {
-                running.wanted.send_if_modified(|known| {
-                    let is_other = !known.is_identical(&wanted);
-                    *known = wanted;
+                running.desired.send_if_modified(|known| {
+                    let is_other = !known.is_identical(&desired);
+                    *known = desired;
                     is_other
                 });
                 running
             } else {
-                let (sender, receiver) = watch::channel(wanted);
+                let (sender, receiver) = watch::channel(desired);
                 let wake = Arc::new(Notify::new());
                 let ready = Arc::new(Notify::new());
                 let neighbors = Neighbors {
@@ -434,7 +439,7 @@ impl Environment {
                 let task = Release::new(receiver, Arc::clone(&wake), neighbors, shared);
                 self.tasks.spawn_local(task.run());
                 Running {
-                    wanted: sender,
+                    desired: sender,
                     wake,
                     ready,
                 }
@@ -493,7 +498,7 @@ impl Environment {
             }
         }
         let connected = self.connected.as_mut();
-        connected.ok_or_else(|| "the loop ends".to_owned())
+        connected.ok_or_else(|| "the controller is shutting down".to_owned())
     }
 }
 

@@ -41,12 +41,12 @@ pub(super) struct Health {
     /// Objects that could not be read, with the time of the attempt.
     unread: BTreeMap<ObjectId, Instant>,
     /// Message of a previous controller about the release.
-    former: Option<String>,
+    previous: Option<String>,
     /// Whether all objects need a check.
     is_uncertain: bool,
     /// Number of consecutive, closely spaced checks without a change.
     fruitless: u32,
-    looked: Option<Instant>,
+    checked: Option<Instant>,
 }
 
 /// An unready object.
@@ -63,7 +63,7 @@ impl Health {
     pub(super) fn said_before(&mut self, degraded: Option<String>) -> bool {
         let is_new = degraded.is_some() && self.ailing.is_empty();
         if is_new {
-            self.former = degraded;
+            self.previous = degraded;
             self.is_uncertain = true;
         }
         is_new
@@ -92,13 +92,13 @@ impl Health {
     /// Records whether a check found a change.
     fn note(&mut self, is_other: bool, now: Instant) {
         let calm = self.calm();
-        let is_soon = self.looked.is_some_and(|looked| now < looked + calm * 2);
+        let is_soon = self.checked.is_some_and(|checked| now < checked + calm * 2);
         self.fruitless = if is_soon && !is_other {
             self.fruitless.saturating_add(1)
         } else {
             0
         };
-        self.looked = Some(now);
+        self.checked = Some(now);
     }
 
     /// Returns the time of the next check without a write, or `None`.
@@ -152,7 +152,7 @@ impl Health {
             is_other |= was_ailing != self.ailing.contains_key(&id);
         }
         self.note(is_other, now);
-        self.former = None;
+        self.previous = None;
     }
 
     fn judge(&mut self, id: ObjectId, found: Assessment, now: Instant) {
@@ -168,7 +168,7 @@ impl Health {
                 return;
             }
             // The previous controller already reported it.
-            _ if self.former.is_some() => now,
+            _ if self.previous.is_some() => now,
             _ => now + GRACE,
         };
         let known = self.ailing.remove(&id);
@@ -191,9 +191,9 @@ impl Health {
         if more > 0 {
             degrading.push(format!("and {more} more"));
         }
-        let message = match (degrading.is_empty(), &self.former) {
+        let message = match (degrading.is_empty(), &self.previous) {
             (false, _) => degrading.join("; "),
-            (true, Some(former)) => former.clone(),
+            (true, Some(previous)) => previous.clone(),
             (true, None) => return None,
         };
         Some(Condition {
@@ -280,7 +280,7 @@ mod tests {
         assert!(health.said_before(Some("web is down".to_owned())));
         assert_eq!(said(&health).as_deref(), Some("web is down"));
         health.judge(deployment(), found(Readiness::InProgress), Instant::now());
-        health.former = None;
+        health.previous = None;
         // Present knowledge replaces the inherited message, without another check.
         assert!(!health.said_before(Some("web is down".to_owned())));
         assert!(said(&health).unwrap().starts_with("Deployment"));

@@ -92,12 +92,12 @@ struct Taken<'a> {
 impl<'a> Taken<'a> {
     fn by(formers: &'a Formers) -> Self {
         let mut taken = Self::default();
-        for (name, former) in formers {
-            match former {
+        for (name, previous) in formers {
+            match previous {
                 Former::Unknown | Former::Asked => taken.unknown = Some(name),
                 Former::Absent(_) | Former::Known(..) => {}
             }
-            let manifests = former.release().into_iter();
+            let manifests = previous.release().into_iter();
             for manifest in manifests.flat_map(|(_, rendered)| &rendered.manifests) {
                 taken.objects.insert(manifest.id(), name);
                 if let Some(kind) = defined_by(manifest) {
@@ -112,7 +112,7 @@ impl<'a> Taken<'a> {
     fn speaks_against(&self, rendered: &Rendered) -> Option<String> {
         let ids = || rendered.manifests.iter().map(Manifest::id);
         if let Some((id, owner)) = ids().find_map(|id| self.objects.get_key_value(id)) {
-            return Some(format!("release {owner}, which is held, has {id}"));
+            return Some(format!("release {owner}, which is stalled, contains {id}"));
         }
         // The plural of such a kind depends on its CRD.
         let mut findings = rendered.findings.iter();
@@ -121,13 +121,13 @@ impl<'a> Taken<'a> {
         }
         if let Some(name) = self.unknown {
             return Some(format!(
-                "it uses kinds that release {name}, which is held, may define"
+                "it uses kinds whose CRDs could be in release {name}, which is stalled"
             ));
         }
         let mut kinds = ids().map(ObjectId::group_kind);
         let (kind, name) = kinds.find_map(|kind| self.kinds.get_key_value(&kind))?;
         Some(format!(
-            "it uses kind {kind}, which release {name} defines, and that is held"
+            "it uses kind {kind}, whose CRD is in release {name}, which is stalled"
         ))
     }
 }

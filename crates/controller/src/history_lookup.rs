@@ -136,7 +136,7 @@ pub(super) struct Recollection {
 #[derive(Debug)]
 struct Kept {
     /// Permit for the history. Only one environment at a time has one, because histories are large.
-    room: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
     known: Known,
 }
 
@@ -176,7 +176,7 @@ impl Recollection {
                 }
                 Some(Err(error)) => {
                     failures += 1;
-                    tracing::warn!(environment = %self.environment, %error, "what was synced last cannot be looked up");
+                    tracing::warn!(environment = %self.environment, %error, "failed to look up the last applied revision");
                     let pause = sleep(backoff::after(failures));
                     if stop.run_until_cancelled(pause).await.is_none() {
                         return;
@@ -215,9 +215,9 @@ impl Recollection {
         let Some(source) = assigned.grant.source(&self.environment) else {
             return Ok(None);
         };
-        let (room, known) = match known {
-            Some(Kept { room, known }) => (room, Some(known)),
-            None => (self.room().await?, None),
+        let (permit, known) = match known {
+            Some(Kept { permit, known }) => (permit, Some(known)),
+            None => (self.permit().await?, None),
         };
         // Skip lookups of releases that have newer work.
         asked.retain(|question| !question.answer.is_closed());
@@ -235,19 +235,19 @@ impl Recollection {
         let fetcher = &self.shared.fetching.fetcher;
         let answering = fetcher.run(move |carrier| search.answer(carrier, asked, known));
         let Ok(answered) = timeout(self.limit, answering).await else {
-            return Err(format!("it did not answer within {:?}", self.limit));
+            return Err(format!("the lookup did not finish within {:?}", self.limit));
         };
         let known = answered.map_err(|error| words(&error))??;
-        Ok(known.map(|known| Kept { room, known }))
+        Ok(known.map(|known| Kept { permit, known }))
     }
 
     /// Waits until no other environment retains a history.
-    async fn room(&self) -> Result<OwnedSemaphorePermit, String> {
+    async fn permit(&self) -> Result<OwnedSemaphorePermit, String> {
         let waiting = Arc::clone(&self.shared.histories).acquire_owned();
         match timeout(self.limit, waiting).await {
-            Ok(Ok(room)) => Ok(room),
-            Ok(Err(_)) => Err("the loop ends".to_owned()),
-            Err(_) => Err("other environments are looked up all the time".to_owned()),
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) => Err("the controller is shutting down".to_owned()),
+            Err(_) => Err("timed out behind the lookups of other environments".to_owned()),
         }
     }
 }
@@ -345,7 +345,7 @@ impl Search {
         let (environment, branch) = (&self.environment, &self.branch);
         let commits = question.commits.iter().map(String::as_str);
         let commits: Vec<&str> = commits.take(NAMED).collect();
-        tracing::info!(%environment, %branch, ?commits, "what was synced last is not kept: the branch does not have it, or it cannot be used");
+        tracing::info!(%environment, %branch, ?commits, "the last applied revision is not retained: the branch does not contain it, or it cannot be used");
         Ok(None)
     }
 
@@ -354,7 +354,7 @@ impl Search {
     fn at(&self, commit: &str, known: &mut Known) -> Result<Recalled, String> {
         let unused = |reason: String| {
             let environment = &self.environment;
-            tracing::info!(%environment, %commit, %reason, "a former commit cannot be used");
+            tracing::info!(%environment, %commit, %reason, "a previous commit cannot be used");
         };
         if let Some(hold) = self.attempt.hold(commit) {
             unused(hold.message);

@@ -161,7 +161,7 @@ impl Holders {
             },
             Err(error) => {
                 let environment = &key.environment;
-                tracing::debug!(environment, %error, "cannot look up where an environment was synced from");
+                tracing::debug!(environment, %error, "failed to look up the source branch of an environment");
                 Holder::Failed
             }
         };

@@ -52,7 +52,7 @@ impl Recall {
         let mut found = BTreeSet::new();
         for position in std::mem::take(&mut self.open) {
             let grant = &repository.grants[position];
-            match Box::pin(look_at(grant)).await {
+            match Box::pin(recorded(grant)).await {
                 Ok(there) => {
                     found.extend(there.into_iter().map(|(environment, branch)| Recalled {
                         grant: position,
@@ -61,7 +61,7 @@ impl Recall {
                     }));
                 }
                 Err(error) => {
-                    tracing::debug!(repository = %repository.name, %error, "a cluster does not tell what was synced to it");
+                    tracing::debug!(repository = %repository.name, %error, "failed to look up the environments of a cluster");
                     self.open.push(position);
                 }
             }
@@ -98,7 +98,7 @@ pub(super) async fn sources(
 }
 
 /// Returns recorded environments with their branches.
-async fn look_at(grant: &SourcePolicy) -> Result<Vec<(String, String)>, String> {
+async fn recorded(grant: &SourcePolicy) -> Result<Vec<(String, String)>, String> {
     let (cluster, releases) = records(grant).await?;
     let mut found = Vec::new();
     for release in releases {

@@ -46,7 +46,6 @@ pub mod statuses;
 mod supervisor;
 mod waiting;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use pleach_planner::plan::Action;
@@ -62,6 +61,7 @@ pub use self::setup::{Repository, Setup, SourcePolicy};
 
 use self::backoff::Paces;
 use self::concurrency::Sights;
+use self::crash::Crashes;
 use self::drift::Watches;
 use self::liveness::Pulse;
 use self::pull_requests::PullRequests;
@@ -91,7 +91,7 @@ const PREVIEWS: usize = 2;
 
 /// A task of the controller ended unexpectedly.
 #[derive(Debug, thiserror::Error)]
-#[error("a task of the loop failed; this is a bug")]
+#[error("a task of the controller failed; this is a bug")]
 pub struct TaskFailed(#[source] tokio::task::JoinError);
 
 /// Resources that all tasks share.
@@ -106,8 +106,7 @@ struct Shared {
     histories: Arc<Semaphore>,
     reading: Reading,
     fetching: Fetching,
-    /// Folder of the crash records.
-    folder: PathBuf,
+    crashes: Crashes,
     stop: CancellationToken,
 }
 
@@ -211,7 +210,7 @@ impl Controller {
                 stop: stop.clone(),
             },
             fetching,
-            folder: pleach_files::temporary(),
+            crashes: Crashes::of(pleach_files::temporary()),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();

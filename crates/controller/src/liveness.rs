@@ -56,7 +56,10 @@ impl Pulse {
         if let Some(beat) = state.beat
             && now > beat + MISSED
         {
-            return Some(format!("no task had its turn for {:?}", now - beat));
+            return Some(format!(
+                "the controller is stuck: no task ran for {:?}",
+                now - beat
+            ));
         }
         None
     }

@@ -32,7 +32,7 @@ const CLOSED: &str = "the environment allows no sync at this time";
 
 /// Message for a drifted release whose last good commit is only known from records.
 pub(super) const OTHERWISE: &str =
-    "the newest commit cannot be synced, and what is installed is not what the last good one says";
+    "the newest commit cannot be synced, and the release differs from the last good commit";
 
 /// Outcome of a reconcile, with its messages.
 pub(super) struct ReconcileReport {
@@ -101,14 +101,14 @@ impl ReconcileReport {
     /// Returns the conditions to report: those of the environment first, then others of different
     /// kinds.
     pub(super) fn conditions(&self, of_environment: &[Condition]) -> Vec<Condition> {
-        let mut said = of_environment.to_vec();
+        let mut conditions = of_environment.to_vec();
         let kept = self.kept.iter().map(|kept| &kept.looked.condition);
         for condition in [&self.condition].into_iter().chain(kept).flatten() {
-            if said.iter().all(|known| known.kind != condition.kind) {
-                said.push(condition.clone());
+            if conditions.iter().all(|known| known.kind != condition.kind) {
+                conditions.push(condition.clone());
             }
         }
-        said
+        conditions
     }
 
     /// Sets the message for the public.
@@ -129,12 +129,12 @@ impl ReconcileReport {
 
 /// Returns the outcome for a change that waits for its window.
 pub(super) fn window_closed(windows: &Windows, orders: &Orders, now: Timestamp) -> ReconcileReport {
-    let looked = ReconcileReport::new(ReconcileOutcome::Waiting, CLOSED).about(CLOSED);
+    let report = ReconcileReport::new(ReconcileOutcome::Waiting, CLOSED).about(CLOSED);
     ReconcileReport {
         // Requests with a window override do not get here.
         request: orders.sync.clone(),
         pause: until_open(windows, now),
-        ..looked.saying(ConditionKind::Waiting, WINDOW_CLOSED)
+        ..report.saying(ConditionKind::Waiting, WINDOW_CLOSED)
     }
 }
 
@@ -149,47 +149,47 @@ pub(super) fn suspended(suspension: &Suspension, now: Timestamp) -> ReconcileRep
 
 /// Returns the outcome of a refused plan, or `None` if the plan is allowed.
 pub(super) fn refused(
-    wanted: &Target,
+    desired: &Target,
     planned: &Planned,
     orders: &Orders,
 ) -> Option<ReconcileReport> {
-    let refusals = wanted.refusals(planned);
+    let refusals = desired.refusals(planned);
     let waits = |finding: &Finding| finding.code == dependencies::NOT_READY;
     if !refusals.is_empty() && refusals.iter().all(waits) {
         let awaited = Awaited::of(&planned.desired, &planned.observation.observed);
-        let looked = ReconcileReport::new(ReconcileOutcome::Waiting, line(&refusals))
+        let report = ReconcileReport::new(ReconcileOutcome::Waiting, line(&refusals))
             .about(codes(&refusals));
         return Some(ReconcileReport {
             pause: awaited.pause,
             awaited: Some(awaited),
-            ..looked.saying(ConditionKind::Waiting, DEPENDENCY_NOT_READY)
+            ..report.saying(ConditionKind::Waiting, DEPENDENCY_NOT_READY)
         });
     }
     if refusals.is_empty() {
         return None;
     }
-    let looked =
+    let report =
         ReconcileReport::new(ReconcileOutcome::Refused, line(&refusals)).about(codes(&refusals));
     Some(ReconcileReport {
         request: orders.sync.clone(),
-        ..looked.saying(ConditionKind::Stalled, "Refused")
+        ..report.saying(ConditionKind::Stalled, "Refused")
     })
 }
 
 /// Returns the outcome if drift is only reported, or `None` if it is corrected.
 pub(super) fn reported(
-    wanted: &Target,
+    desired: &Target,
     planned: &Planned,
     orders: &Orders,
 ) -> Option<ReconcileReport> {
-    let only_tells = wanted.loaded.environment.sync.drift == Drift::Report;
-    if !only_tells || !is_reached(planned) || is_new(planned) || !has_drifted(&planned.plan) {
+    let only_reports = desired.loaded.environment.sync.drift == Drift::Report;
+    if !only_reports || !is_reached(planned) || is_new(planned) || !has_drifted(&planned.plan) {
         return None;
     }
-    let looked = ReconcileReport::new(ReconcileOutcome::Drifted, drift(&planned.plan));
+    let report = ReconcileReport::new(ReconcileOutcome::Drifted, drift(&planned.plan));
     Some(ReconcileReport {
         request: orders.sync.clone(),
-        ..looked.saying(ConditionKind::Drifted, "ChangedByOthers")
+        ..report.saying(ConditionKind::Drifted, "ChangedByOthers")
     })
 }
 
@@ -200,18 +200,18 @@ pub(super) fn blocked(plan: &Plan, orders: &Orders) -> Option<ReconcileReport> {
     }
     let errors = plan.findings.iter().filter(|finding| finding.is_error());
     let errors: Vec<Finding> = errors.cloned().collect();
-    let looked =
+    let report =
         ReconcileReport::new(ReconcileOutcome::Failed, line(&errors)).about(codes(&errors));
     Some(ReconcileReport {
         request: orders.sync.clone(),
-        ..looked.saying(ConditionKind::Stalled, "Blocked")
+        ..report.saying(ConditionKind::Stalled, "Blocked")
     })
 }
 
 /// Returns the outcome if planning failed. `failures` is the number of previous failures. Passing
 /// errors get no condition at first, and nothing is written to an unreachable cluster.
 pub(super) fn unplanned(error: &SyncError, failures: u32) -> ReconcileReport {
-    let looked =
+    let report =
         ReconcileReport::new(ReconcileOutcome::Failed, words(error)).about(code(error.kind()));
     let may_pass = match error {
         SyncError::Cluster(error) => error.class() != Some(&Class::Forbidden),
@@ -222,9 +222,9 @@ pub(super) fn unplanned(error: &SyncError, failures: u32) -> ReconcileReport {
         _ => false,
     };
     if may_pass || failures == 0 {
-        looked
+        report
     } else {
-        looked.saying(ConditionKind::Stalled, "Failed")
+        report.saying(ConditionKind::Stalled, "Failed")
     }
 }
 

@@ -288,7 +288,7 @@ impl PullRequests {
                 let started = Instant::now();
                 let result = match timeout(LIMIT, Box::pin(work.preview(&subject))).await {
                     Ok(result) => result,
-                    Err(_) => Err(format!("it took longer than {LIMIT:?}")),
+                    Err(_) => Err(format!("the preview took longer than {LIMIT:?}")),
                 };
                 Some((subject, result, started.elapsed()))
             };
@@ -313,13 +313,13 @@ impl PullRequests {
         }
         let (previewed, message) = match result {
             Ok(None) => return,
-            Ok(Some(told)) => {
-                if told.is_unanswered {
+            Ok(Some(outcome)) => {
+                if outcome.is_unanswered {
                     open.unanswered += 1;
                     let pause = backoff::after(open.unanswered.saturating_add(CALMER));
                     open.retry_at = Some(Instant::now() + pause);
                 }
-                (told.previewed, told.message)
+                (outcome.previewed, outcome.message)
             }
             Err(message) => {
                 open.failures += 1;

@@ -97,9 +97,10 @@ impl Reading {
             Ok(Err(hold)) => return Read::Not(hold),
             Err(_) => return which.broken(),
         }
+        // A suspect waits without a render slot.
+        let permit = attempt.permit().await;
         let _turn = self.slots.turn().await;
-        let (begun, commit) = (attempt.clone(), which.commit.clone());
-        let _written = spawn_blocking(move || begun.begin(&commit)).await;
+        attempt.begin(&which.commit, permit).await;
         let answer = match self.render(&which).await {
             Ok(answer) => answer,
             Err(error @ BoundedRenderError::Beyond(_)) => {
@@ -182,13 +183,20 @@ impl Reading {
         } = which;
         let rendering = self.slots.render(place.clone(), commit, name);
         let ended = self.stop.run_until_cancelled(rendering).await;
-        ended.unwrap_or_else(|| Err(BoundedRenderError::Passing("the loop ends".to_owned())))
+        ended.unwrap_or_else(|| {
+            Err(BoundedRenderError::Passing(
+                "the controller is shutting down".to_owned(),
+            ))
+        })
     }
 }
 
 impl Which {
     fn broken(&self) -> Read {
-        let words = of_commit(&self.commit, &"it could not be read; this is a bug");
+        let words = of_commit(
+            &self.commit,
+            &"loading the environment panicked; this is a bug",
+        );
         Read::Beyond(Hold::new("Internal", words))
     }
 }
@@ -200,13 +208,13 @@ pub(super) fn of_commit(commit: &str, words: &dyn Display) -> String {
 
 /// Returns the hold of a commit that does not fit into memory beside retained environments.
 fn crowded(commit: &str) -> Hold {
-    let words = "its objects do not fit into the memory of the controller beside those of other environments and of commits that are retained";
+    let words = "the controller has too little memory for its objects, beside those of other environments and of retained commits";
     Hold::new("MemoryExhausted", of_commit(commit, &words))
 }
 
 /// Returns the hold of a commit whose render process gave an invalid answer.
 fn distrusted(commit: &str, error: &AnswerError) -> Hold {
-    let words = format!("the process that rendered it gave an answer that it cannot give: {error}");
+    let words = format!("the render process returned an invalid answer: {error}");
     Hold::new("Internal", of_commit(commit, &words))
 }
 
@@ -226,10 +234,10 @@ fn load_from(
         |reason: &str, errors: &[String]| Hold::new(reason, of_commit(commit, &errors.join("; ")));
     // A takeover would let one branch seize objects of another branch.
     let takes_over = |release: &ResolvedRelease| {
-        let former = release.moved_from.as_ref()?;
+        let previous = release.moved_from.as_ref()?;
         let (origin, release) = (&release.origin, &release.name.release);
-        (former.environment != *name).then(|| {
-            format!("{origin}: release {release} takes over objects of another environment, which is done from the desk: `pleach apply {name}`")
+        (previous.environment != *name).then(|| {
+            format!("{origin}: release {release} takes ownership of objects of another environment, which only the CLI does: run `pleach apply {name}`")
         })
     };
     let kept = KeepingTree::new(tree);

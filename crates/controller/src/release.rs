@@ -143,16 +143,16 @@ impl Release {
         let mut changed = BTreeSet::new();
         loop {
             let answered = self.neighbors.requests.answered();
-            let wanted = Arc::clone(&self.wanted.borrow_and_update());
+            let desired = Arc::clone(&self.wanted.borrow_and_update());
             // Changed objects are reconciled first, without a permit.
-            match self.turn(&wanted, changed.is_empty()).await {
+            match self.turn(&desired, changed.is_empty()).await {
                 Some(true) => {}
                 Some(false) => continue,
                 None => return,
             }
             let stop = self.shared.stop.clone();
             let started = Instant::now();
-            let found = self.begin(&wanted);
+            let found = self.begin(&desired);
             if !changed.is_empty() {
                 // Add changes that arrived while waiting for the permit.
                 changed.extend(found);
@@ -160,45 +160,45 @@ impl Release {
             self.shared
                 .listener
                 .tell(ControllerEvent::ReconcileStarted {
-                    release: wanted.release().0.name.clone(),
+                    release: desired.release().0.name.clone(),
                 });
-            let looked = match guarded(Box::pin(self.look(&wanted, &changed, &stop))).await {
-                Ok(looked) => looked,
-                Err(looked) => {
+            let report = match guarded(Box::pin(self.look(&desired, &changed, &stop))).await {
+                Ok(report) => report,
+                Err(report) => {
                     self.forget();
-                    self.was_planned(&wanted);
-                    Some(looked)
+                    self.was_planned(&desired);
+                    Some(report)
                 }
             };
             self.room = None;
-            let Some(mut looked) = looked else { return };
-            let is_held = self.holds_on(&wanted, &mut looked, answered);
+            let Some(mut report) = report else { return };
+            let is_held = self.holds_on(&desired, &mut report, answered);
             // The wait that follows needs no permit.
-            let calm_at = self.heed(&wanted, &changed, &mut looked, started.elapsed());
+            let calm_at = self.heed(&desired, &changed, &mut report, started.elapsed());
             if self.health.is_uncertain()
                 && let Some(subscription) = &self.subscription
             {
                 subscription.stir();
             }
             let telling = Box::pin(async {
-                self.tell(&wanted, &looked).await;
-                self.spread(&wanted, &looked).await;
+                self.tell(&desired, &report).await;
+                self.spread(&desired, &report).await;
             });
             if stop.run_until_cancelled(telling).await.is_none() {
                 return;
             }
-            if looked.in_the_end() == ReconcileOutcome::Interrupted {
+            if report.in_the_end() == ReconcileOutcome::Interrupted {
                 return;
             }
             // States that are out of sync or not managed now are not maintained.
             let is_kept = matches!(
-                looked.in_the_end(),
+                report.in_the_end(),
                 ReconcileOutcome::Deployed
                     | ReconcileOutcome::Unchanged
                     | ReconcileOutcome::Drifted
             );
-            let pause = self.pause(&wanted, &looked, is_kept);
-            self.made_way = if looked.made_way() {
+            let pause = self.pause(&desired, &report, is_kept);
+            self.made_way = if report.made_way() {
                 self.made_way.saturating_add(1)
             } else {
                 0
@@ -209,7 +209,7 @@ impl Release {
                 is_kept,
                 is_held,
             };
-            match Box::pin(self.rest(&wanted, looked, rest)).await {
+            match Box::pin(self.rest(&desired, report, rest)).await {
                 Some(found) => changed = found,
                 None => return,
             }
@@ -220,15 +220,17 @@ impl Release {
     /// `None` at shutdown, or if git no longer contains the release.
     async fn rest(
         &mut self,
-        wanted: &Arc<Target>,
-        looked: ReconcileReport,
+        desired: &Arc<Target>,
+        report: ReconcileReport,
         rest: Rest,
     ) -> Option<BTreeSet<ObjectId>> {
         let stop = self.shared.stop.clone();
-        let said = looked.conditions(&wanted.conditions);
-        let waits = looked.awaited.is_some();
-        let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
-        let awaited = looked.awaited.unwrap_or_default();
+        let conditions = report.conditions(&desired.conditions);
+        let waits = report.awaited.is_some();
+        let cluster = desired
+            .planner(false)
+            .cluster_for(&desired.release().0.name);
+        let awaited = report.awaited.unwrap_or_default();
         let look_at = Instant::now() + rest.pause;
         let nothing = Some(BTreeSet::new());
         self.since = None;
@@ -258,7 +260,7 @@ impl Release {
             };
             let answering = async {
                 if rest.is_held {
-                    let name = &wanted.release().0.name.release;
+                    let name = &desired.release().0.name.release;
                     self.neighbors.requests.answer_to(name).await;
                 } else {
                     std::future::pending::<()>().await;
@@ -270,7 +272,7 @@ impl Release {
                 biased;
                 () = stop.cancelled() => return None,
                 changed = self.wanted.changed() => {
-                    self.begin_anew();
+                    self.restart();
                     return nothing.filter(|_| changed.is_ok());
                 }
                 () = recalling => return nothing,
@@ -288,10 +290,10 @@ impl Release {
             };
             let checking = Box::pin(async {
                 if let Some(stirred) = stirred {
-                    self.check(wanted, stirred, said.clone()).await;
+                    self.check(desired, stirred, conditions.clone()).await;
                 } else {
-                    let said = self.with_health(said.clone());
-                    self.say(wanted, said).await;
+                    let conditions = self.with_health(conditions.clone());
+                    self.say(desired, conditions).await;
                 }
             });
             stop.run_until_cancelled(checking).await?;
@@ -300,11 +302,11 @@ impl Release {
 
     /// Waits for its turn, and for a permit if one is needed. Returns false if the desired state
     /// changed meanwhile, and `None` at shutdown.
-    async fn turn(&mut self, wanted: &Target, takes_room: bool) -> Option<bool> {
+    async fn turn(&mut self, desired: &Target, takes_room: bool) -> Option<bool> {
         let turn = async {
-            self.shared.last.turn(wanted).await;
+            self.shared.last.turn(desired).await;
             if takes_room {
-                Some(self.shared.sights.begin(wanted, self.since).await)
+                Some(self.shared.sights.begin(desired, self.since).await)
             } else {
                 None
             }
@@ -318,16 +320,16 @@ impl Release {
             }
             () = self.shared.stop.cancelled() => None,
             changed = self.wanted.changed() => {
-                self.begin_anew();
+                self.restart();
                 changed.is_ok().then_some(false)
             }
         }
     }
 
     /// Records that the release was planned, with any outcome.
-    fn was_planned(&self, wanted: &Target) {
-        let release = &wanted.release().0.name.release;
-        self.neighbors.attempt.planned(&wanted.revision(), release);
+    fn was_planned(&self, desired: &Target) {
+        let release = &desired.release().0.name.release;
+        self.neighbors.attempt.planned(&desired.revision(), release);
     }
 
     /// Resets state that an aborted reconcile could have left inconsistent.
@@ -341,7 +343,7 @@ impl Release {
     }
 
     /// Resets state about the previous desired state.
-    fn begin_anew(&mut self) {
+    fn restart(&mut self) {
         self.failures = 0;
         self.since = None;
         self.recall.take_if(|recall| recall.is_in_vain());
@@ -349,17 +351,17 @@ impl Release {
 
     /// Returns whether a sync request stays open, because the commit at the time of the request has
     /// not arrived yet.
-    fn holds_on(&self, wanted: &Target, looked: &mut ReconcileReport, answered: u64) -> bool {
-        if looked.made_way() && self.made_way == 0 {
+    fn holds_on(&self, desired: &Target, report: &mut ReconcileReport, answered: u64) -> bool {
+        if report.made_way() && self.made_way == 0 {
             // Keep the request for the next reconcile, which is unblocked now.
-            looked.request = None;
+            report.request = None;
         }
-        let name = &wanted.release().0.name.release;
+        let name = &desired.release().0.name.release;
         let requests = &self.neighbors.requests;
-        let request = looked.request.as_ref();
+        let request = report.request.as_ref();
         let is_held = request.is_some_and(|request| requests.is_open(name, request, answered));
         if is_held {
-            looked.request = None;
+            report.request = None;
         }
         is_held
     }
@@ -368,12 +370,12 @@ impl Release {
     /// the next one.
     fn heed(
         &mut self,
-        wanted: &Target,
+        desired: &Target,
         changed: &BTreeSet<ObjectId>,
-        looked: &mut ReconcileReport,
+        report: &mut ReconcileReport,
         took: Duration,
     ) -> Instant {
-        let done = looked.in_the_end();
+        let done = report.in_the_end();
         self.fruitless = match done {
             ReconcileOutcome::Unchanged | ReconcileOutcome::Drifted if !changed.is_empty() => {
                 self.fruitless.saturating_add(1)
@@ -388,12 +390,12 @@ impl Release {
         );
         if is_drift && !changed.is_empty() {
             self.shared.listener.tell(ControllerEvent::DriftDetected {
-                release: wanted.release().0.name.clone(),
+                release: desired.release().0.name.clone(),
                 objects: changed.len(),
             });
         }
-        self.settle(looked);
-        let kept = looked.kept.as_ref().map(|kept| KeptUp {
+        self.settle(report);
+        let kept = report.kept.as_ref().map(|kept| KeptUp {
             revision: kept.wanted.revision(),
             end: kept.looked.end,
             message: kept.looked.message.clone(),
@@ -401,13 +403,13 @@ impl Release {
         self.shared
             .listener
             .tell(ControllerEvent::ReconcileFinished {
-                release: wanted.release().0.name.clone(),
-                cluster: wanted.grant.cluster.as_ref().map(|id| id.0.clone()),
-                revision: wanted.revision(),
-                end: looked.end,
-                message: looked.message.clone(),
-                is_correction: looked.is_correction,
-                about: looked.about.clone(),
+                release: desired.release().0.name.clone(),
+                cluster: desired.grant.cluster.as_ref().map(|id| id.0.clone()),
+                revision: desired.revision(),
+                end: report.end,
+                message: report.message.clone(),
+                is_correction: report.is_correction,
+                about: report.about.clone(),
                 kept,
                 took,
             });
@@ -415,9 +417,9 @@ impl Release {
             done,
             ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted
         ) {
-            self.shared.last.looked(wanted);
+            self.shared.last.looked(desired);
         }
-        self.failures = if looked.failed() {
+        self.failures = if report.failed() {
             self.failures.saturating_add(1)
         } else {
             0
@@ -426,15 +428,15 @@ impl Release {
     }
 
     /// Returns the requeue delay without events.
-    fn pause(&self, wanted: &Target, looked: &ReconcileReport, is_kept: bool) -> Duration {
-        let sync = &wanted.loaded.environment.sync;
+    fn pause(&self, desired: &Target, report: &ReconcileReport, is_kept: bool) -> Duration {
+        let sync = &desired.loaded.environment.sync;
         let interval = backoff::interval(sync.interval.try_into().unwrap_or(LIMIT));
-        let pause = match looked.in_the_end() {
+        let pause = match report.in_the_end() {
             ReconcileOutcome::Superseded => Duration::ZERO,
             // Back off while another writer keeps changing the object.
-            _ if looked.made_way() && self.made_way == 0 => CALM,
-            _ if looked.failed() => backoff::after(self.failures),
-            _ => looked.pause.unwrap_or(interval).min(interval),
+            _ if report.made_way() && self.made_way == 0 => CALM,
+            _ if report.failed() => backoff::after(self.failures),
+            _ => report.pause.unwrap_or(interval).min(interval),
         };
         let until_verify = self.verify_at.saturating_duration_since(Instant::now());
         if is_kept {
@@ -446,12 +448,12 @@ impl Release {
 
     /// Starts buffering watch events of the objects during a reconcile. Returns the objects with
     /// changes found before.
-    fn begin(&mut self, wanted: &Target) -> BTreeSet<ObjectId> {
-        let Some(members) = &wanted.members else {
+    fn begin(&mut self, desired: &Target) -> BTreeSet<ObjectId> {
+        let Some(members) = &desired.members else {
             self.subscription = None;
             return BTreeSet::new();
         };
-        let (release, rendered) = wanted.release();
+        let (release, rendered) = desired.release();
         if !self
             .subscription
             .as_ref()
@@ -470,12 +472,12 @@ impl Release {
     }
 
     /// Evaluates the events that arrived during the reconcile.
-    fn settle(&self, looked: &mut ReconcileReport) {
+    fn settle(&self, report: &mut ReconcileReport) {
         if let Some(subscription) = &self.subscription {
-            let kept = looked.kept.as_mut();
-            let left = kept.map_or(&mut looked.left, |kept| &mut kept.looked.left);
+            let kept = report.kept.as_mut();
+            let left = kept.map_or(&mut report.left, |kept| &mut kept.looked.left);
             subscription.settle(left.take());
-            if looked.in_the_end() == ReconcileOutcome::Drifted {
+            if report.in_the_end() == ReconcileOutcome::Drifted {
                 // A reverted change is reported too.
                 subscription.alert();
             }

@@ -80,11 +80,11 @@ impl Ends {
         loop {
             let answered = self.requests.answered();
             let last = self.wanted.borrow_and_update().clone();
-            let wanted = Arc::clone(&last.wanted);
+            let desired = Arc::clone(&last.wanted);
             let stop = self.shared.stop.clone();
             let Ended { done, open } = Box::pin(self.end_all(last, answered, &stop)).await;
             failures = if done { 0 } else { failures + 1 };
-            let sync = &wanted.loaded.environment.sync;
+            let sync = &desired.loaded.environment.sync;
             let pause = if done {
                 let interval = backoff::interval(sync.interval.try_into().unwrap_or(LIMIT));
                 // Wake up when the windows open, for uninstalls that wait for them.
@@ -118,25 +118,25 @@ impl Ends {
             open: None,
         };
         let Last {
-            wanted,
+            wanted: desired,
             reader,
             commit,
         } = last;
-        let environment = &wanted.loaded.environment;
+        let environment = &desired.loaded.environment;
         let search = Search::In(environment.store.clone());
-        let listing = state::releases(&wanted.cluster, &search);
+        let listing = state::releases(&desired.cluster, &search);
         let releases = match stop.run_until_cancelled(listing).await {
             None => return ended,
             Some(Ok(records)) => records.releases,
             // Without permission to list releases, removed ones stay unnoticed.
             Some(Err(error)) if error.class() == Some(&Class::Forbidden) => return ended,
             Some(Err(error)) => {
-                tracing::debug!(environment = %environment.name, error = %words(&error), "releases cannot be listed");
+                tracing::debug!(environment = %environment.name, error = %words(&error), "failed to list releases");
                 ended.done = false;
                 return ended;
             }
         };
-        let mut leaving = candidates(&wanted.loaded, true, readable(releases.clone()));
+        let mut leaving = candidates(&desired.loaded, true, readable(releases.clone()));
         // Releases of other environments belong to other branches.
         leaving.retain(|(name, ..)| name.environment == environment.name);
         let names: BTreeSet<ReleaseName> = leaving.iter().map(|(name, ..)| name.clone()).collect();
@@ -152,8 +152,8 @@ impl Ends {
         if !wait.is_empty() {
             for (name, store, record) in &wait {
                 let closed = window_closed(&windows(record), &Orders::default(), now);
-                let former = (name, store, version(record));
-                let telling = Box::pin(self.tell(&wanted, former, &closed));
+                let previous = (name, store, version(record));
+                let telling = Box::pin(self.tell(&desired, previous, &closed));
                 if stop.run_until_cancelled(telling).await.is_none() {
                     return ended;
                 }
@@ -162,7 +162,7 @@ impl Ends {
         if leaving.is_empty() {
             return ended;
         }
-        let Some(leaving) = self.gone(&wanted, (reader, commit), leaving).await else {
+        let Some(leaving) = self.gone(&desired, (reader, commit), leaving).await else {
             ended.done = false;
             return ended;
         };
@@ -177,29 +177,29 @@ impl Ends {
                 continue;
             }
             // A release that is handed over waits until its successors are ready.
-            if !is_taken_over(&wanted, &one, &releases) {
+            if !is_taken_over(&desired, &one, &releases) {
                 ended.done = false;
                 continue;
             }
-            let Some(looked) = Box::pin(self.end(&wanted, &one, stop)).await else {
+            let Some(report) = Box::pin(self.end(&desired, &one, stop)).await else {
                 break;
             };
-            let former = there.record.as_ref().map(version).unwrap_or_default();
-            let former = (one.name(), &there.store, former);
-            let telling = Box::pin(self.tell(&wanted, former, &looked));
+            let previous = there.record.as_ref().map(version).unwrap_or_default();
+            let previous = (one.name(), &there.store, previous);
+            let telling = Box::pin(self.tell(&desired, previous, &report));
             if stop.run_until_cancelled(telling).await.is_none() {
                 break;
             }
-            let end = looked.end;
+            let end = report.end;
             ended.done &= end != ReconcileOutcome::Failed;
-            let is_looked_at = !matches!(
+            let is_reconciled = !matches!(
                 end,
                 ReconcileOutcome::Removed
                     | ReconcileOutcome::Unapproved
                     | ReconcileOutcome::Interrupted
                     | ReconcileOutcome::Superseded
             );
-            if is_looked_at && self.holds_on(&wanted, there, answered).await {
+            if is_reconciled && self.holds_on(&desired, there, answered).await {
                 ended.open = Some(there.name.release.clone());
             }
         }
@@ -210,11 +210,11 @@ impl Ends {
     /// cannot be read now, or at shutdown.
     async fn gone(
         &self,
-        wanted: &Target,
+        desired: &Target,
         (reader, commit): (Reader, String),
         leaving: Vec<Candidate>,
     ) -> Option<Vec<Gone>> {
-        let loaded = Arc::clone(&wanted.loaded);
+        let loaded = Arc::clone(&desired.loaded);
         let reading = self.shared.reading.clone();
         let reading = tokio::task::spawn_blocking(move || {
             let place = reader.place();
@@ -235,7 +235,7 @@ impl Ends {
 
     /// Returns whether a sync request stays open because its fetch is not done. Withdraws it
     /// otherwise.
-    async fn holds_on(&self, wanted: &Target, release: &ReleaseSummary, answered: u64) -> bool {
+    async fn holds_on(&self, desired: &Target, release: &ReleaseSummary, answered: u64) -> bool {
         let Some(request) = &release.orders.sync else {
             return false;
         };
@@ -243,14 +243,14 @@ impl Ends {
         if self.requests.is_open(&name.release, request, answered) {
             return true;
         }
-        let cluster = wanted.planner(false).cluster_for(name);
+        let cluster = desired.planner(false).cluster_for(name);
         let done = |orders: &mut Orders| {
             if orders.sync.as_ref() == Some(request) {
                 orders.sync = None;
             }
         };
         if let Err(error) = state::order(&cluster, name, &release.store, done).await {
-            tracing::debug!(release = %name, error = %words(&error), "a request could not be taken back");
+            tracing::debug!(release = %name, error = %words(&error), "failed to withdraw a sync request");
         }
         false
     }
@@ -258,7 +258,7 @@ impl Ends {
     /// Uninstalls one release, as far as allowed. Returns `None` at shutdown.
     async fn end(
         &self,
-        wanted: &Target,
+        desired: &Target,
         gone: &Gone,
         stop: &CancellationToken,
     ) -> Option<ReconcileReport> {
@@ -268,44 +268,44 @@ impl Ends {
             .tell(ControllerEvent::ReconcileStarted {
                 release: gone.name().clone(),
             });
-        let looked = match guarded(Box::pin(self.take_away(wanted, gone, stop))).await {
-            Ok(looked) => looked?,
-            Err(looked) => looked,
+        let report = match guarded(Box::pin(self.uninstall(desired, gone, stop))).await {
+            Ok(report) => report?,
+            Err(report) => report,
         };
         self.shared
             .listener
             .tell(ControllerEvent::ReconcileFinished {
                 release: gone.name().clone(),
-                cluster: wanted.grant.cluster.as_ref().map(|id| id.0.clone()),
-                revision: wanted.revision(),
-                end: looked.end,
-                message: looked.message.clone(),
+                cluster: desired.grant.cluster.as_ref().map(|id| id.0.clone()),
+                revision: desired.revision(),
+                end: report.end,
+                message: report.message.clone(),
                 is_correction: false,
-                about: looked.about.clone(),
+                about: report.about.clone(),
                 kept: None,
                 took: started.elapsed(),
             });
-        Some(looked)
+        Some(report)
     }
 
-    async fn take_away(
+    async fn uninstall(
         &self,
-        wanted: &Target,
+        desired: &Target,
         gone: &Gone,
         stop: &CancellationToken,
     ) -> Option<ReconcileReport> {
-        let plans = wanted.planner(false);
+        let plans = desired.planner(false);
         let making = in_time(gone.name(), Box::pin(plans.plan_end(gone)));
         let planned = stop.run_until_cancelled(making).await?;
         Some(match planned {
             Err(error) => unplanned(&error, 1),
             Ok(planned) => {
-                let refusals = wanted.refusals(&planned);
+                let refusals = desired.refusals(&planned);
                 let recorded = planned.observation.observed.policies();
-                let sync = policy(&wanted.loaded.environment.sync, recorded);
+                let sync = policy(&desired.loaded.environment.sync, recorded);
                 let needs_approval = sync.needs_approval;
                 let lacks = if needs_approval && refusals.is_empty() {
-                    let asking = Box::pin(approval::missing(wanted, &planned));
+                    let asking = Box::pin(approval::missing(desired, &planned));
                     stop.run_until_cancelled(asking).await?
                 } else {
                     None
@@ -313,12 +313,12 @@ impl Ends {
                 if let Some(missing) = lacks {
                     missing.looked()
                 } else if refusals.is_empty() {
-                    let done = Box::pin(self.carry_out(wanted, gone, planned)).await;
+                    let done = Box::pin(self.carry_out(desired, gone, planned)).await;
                     ReconcileReport::new(done.end, done.message).about(done.about)
                 } else {
-                    let looked = ReconcileReport::new(ReconcileOutcome::Refused, line(&refusals));
-                    let looked = looked.about(codes(&refusals));
-                    looked.saying(ConditionKind::Stalled, "Refused")
+                    let report = ReconcileReport::new(ReconcileOutcome::Refused, line(&refusals));
+                    let report = report.about(codes(&refusals));
+                    report.saying(ConditionKind::Stalled, "Refused")
                 }
             }
         })
@@ -326,8 +326,8 @@ impl Ends {
 
     /// Executes the plan. Cancels it if git contains the release again, the consent is withdrawn,
     /// or the environment is no longer synced.
-    async fn carry_out(&self, wanted: &Target, gone: &Gone, planned: Planned) -> Done {
-        let cluster = wanted.planner(false).cluster_for(gone.name());
+    async fn carry_out(&self, desired: &Target, gone: &Gone, planned: Planned) -> Done {
+        let cluster = desired.planner(false).cluster_for(gone.name());
         let newer = CancellationToken::new();
         let run = carry_out(&self.shared, &cluster, planned, newer.clone());
         let mut coming = self.wanted.clone();
@@ -337,7 +337,7 @@ impl Ends {
                     return newer.cancel();
                 };
                 let last = coming.borrow_and_update().clone();
-                if !is_meant_alike(wanted, &last.wanted, gone.name()) {
+                if !is_meant_alike(desired, &last.wanted, gone.name()) {
                     return newer.cancel();
                 }
             }
@@ -375,13 +375,13 @@ fn is_at_any_time(releases: &[ReleaseSummary], name: &ReleaseName) -> bool {
 }
 
 /// Returns whether all successors of a release are ready at the desired commit.
-fn is_taken_over(wanted: &Target, gone: &Gone, releases: &[ReleaseSummary]) -> bool {
-    gone.heirs().all(|heir| {
+fn is_taken_over(desired: &Target, gone: &Gone, releases: &[ReleaseSummary]) -> bool {
+    gone.heirs().all(|successor| {
         releases.iter().any(|release| {
-            release.name == *heir
+            release.name == *successor
                 && release.record.as_ref().is_ok_and(|record| {
                     let installed = record.installed.as_ref();
-                    record.ready && installed.is_some_and(|one| one.revision == wanted.revision())
+                    record.ready && installed.is_some_and(|one| one.revision == desired.revision())
                 })
         })
     })

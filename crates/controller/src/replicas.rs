@@ -166,7 +166,7 @@ impl Replica {
                 }
                 Some(Err(message)) => {
                     failures += 1;
-                    tracing::error!(error = %message, "no part can be taken among the replicas");
+                    tracing::error!(error = %message, "cannot join the replica group");
                 }
             }
             self.stand(Standing::Out);
@@ -224,25 +224,25 @@ impl Replica {
         leave: &CancellationToken,
     ) {
         let selector = Selector::namespace(Some(&self.sharing.namespace));
-        let heard = cluster.follow(&leases(), &selector, Depth::Full);
-        let mut heard = std::pin::pin!(heard);
+        let events = cluster.follow(&leases(), &selector, Depth::Full);
+        let mut events = std::pin::pin!(events);
         let mut view = View::new(name, tokio::time::Instant::now());
         loop {
             tokio::select! {
                 biased;
                 () = lease.lost().cancelled() => {
-                    tracing::error!(lease = name, "the lease of this replica is lost: its work is dropped, and others take it over");
+                    tracing::error!(lease = name, "this replica lost its Lease: it drops its work, and other replicas take over");
                     return self.stand(Standing::Out);
                 }
                 () = leave.cancelled() => {
                     drop(timeout(FAREWELL, lease.release()).await);
                     return;
                 }
-                followed = heard.next() => match followed {
+                followed = events.next() => match followed {
                     Some(Ok(followed)) => {
                         let news = view.take(followed, tokio::time::Instant::now());
                         for holder in &news.departed {
-                            tracing::warn!(replica = %holder, "a replica is gone");
+                            tracing::warn!(replica = %holder, "a replica stopped renewing its Lease");
                             self.shared.claim.peers.are_without(holder);
                         }
                         for (name, wakes) in &self.repositories {
@@ -261,7 +261,7 @@ impl Replica {
                         let _cleared = lease.lost().run_until_cancelled(clearing).await;
                     }
                     Some(Err(error)) => {
-                        tracing::warn!(error = %words(&error), "the other replicas are not seen");
+                        tracing::warn!(error = %words(&error), "the watch of the other replicas failed");
                     }
                     None => return,
                 },
@@ -284,14 +284,14 @@ impl Replica {
             let names = self.repositories.iter().map(|(name, _)| name);
             names.zip(counts.iter().copied()).collect()
         };
-        let said = json!(pushed).to_string();
-        let telling = lease.annotate(PUSHED, &said);
+        let counts = json!(pushed).to_string();
+        let telling = lease.annotate(PUSHED, &counts);
         match timeout(TERMS.renew, telling).await {
             Ok(Ok(())) => sleep(GATHER).await,
             Ok(Err(error)) => {
-                tracing::warn!(error = %words(&error), "a push could not be passed on");
+                tracing::warn!(error = %words(&error), "failed to pass a push on to the other replicas");
             }
-            Err(_) => tracing::warn!("a push could not be passed on in time"),
+            Err(_) => tracing::warn!("timed out passing a push on to the other replicas"),
         }
     }
 }
@@ -315,7 +315,7 @@ async fn clear(cluster: &Cluster, namespace: &str, stale: Vec<String>) {
             cluster.delete(&path, &id, &options).await.map(drop)
         };
         if let Ok(Err(error)) = timeout(TERMS.renew, clearing).await {
-            tracing::debug!(lease = %id, error = %words(&error), "a lease stays");
+            tracing::debug!(lease = %id, error = %words(&error), "failed to delete a stale Lease");
         }
     }
 }

@@ -167,10 +167,10 @@ impl Target {
                 Finding::error(
                     Kind::Policy,
                     "cluster-not-named",
-                    "nothing says which cluster is meant, and nothing is installed there yet",
+                    "no cluster id is declared, and the release is not installed yet",
                 )
                 .hint(format!(
-                    "name it in the environment file, or with `--cluster-id {id}`"
+                    "declare the cluster id in the environment file, or with `--cluster-id {id}`"
                 )),
             );
         }
@@ -386,7 +386,7 @@ fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> Verdict {
         "uninstalled" => Verdict::new(ReconcileOutcome::Removed, &done()),
         "removed" => Verdict::new(
             ReconcileOutcome::Waiting,
-            "git has it no more, and its end waits for consent",
+            "git no longer contains the release, and its uninstall waits for consent",
         ),
         "superseded" => Verdict::new(ReconcileOutcome::Superseded, ""),
         "interrupted" => Verdict::new(ReconcileOutcome::Interrupted, ""),

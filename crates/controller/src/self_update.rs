@@ -32,24 +32,24 @@ impl Last {
     }
 
     /// Records that a reconcile of a release finished, successfully or not.
-    pub(super) fn looked(&self, wanted: &Target) {
+    pub(super) fn looked(&self, desired: &Target) {
         let Some(own) = &self.own else { return };
-        let name = &wanted.release().0.name;
+        let name = &desired.release().0.name;
         if name.environment == own.environment && name != &**own {
             self.looked.send_modify(|looked| {
-                looked.insert(name.clone(), wanted.revision());
+                looked.insert(name.clone(), desired.revision());
             });
         }
     }
 
     /// Waits until it is the turn of a release. Returns at once unless it is the own one.
-    pub(super) async fn turn(&self, wanted: &Target) {
-        let name = &wanted.release().0.name;
+    pub(super) async fn turn(&self, desired: &Target) {
+        let name = &desired.release().0.name;
         if self.own.as_deref() != Some(name) {
             return;
         }
-        let revision = wanted.revision();
-        let others: Vec<ReleaseName> = wanted
+        let revision = desired.revision();
+        let others: Vec<ReleaseName> = desired
             .loaded
             .rendered
             .iter()
@@ -62,7 +62,7 @@ impl Last {
             others.all(|other| looked.get(other) == Some(&revision))
         });
         if timeout(LIMIT, all).await.is_err() {
-            tracing::warn!(release = %name, "other releases take long; our own is synced beside them");
+            tracing::warn!(release = %name, "other releases did not finish in time; the release of the controller is synced without them");
         }
     }
 }

@@ -158,7 +158,7 @@ impl Listening {
                     return Err(ServerError::Serve { address, source });
                 }
                 Err(error) => {
-                    tracing::debug!(%address, %error, "a connection could not be taken");
+                    tracing::debug!(%address, %error, "failed to accept a connection");
                     failures += 1;
                     sleep(PAUSE).await;
                 }

@@ -68,12 +68,12 @@ impl Told {
     /// is reached. `was_reached`: the same content was reconciled before.
     pub(super) fn of(
         &mut self,
-        wanted: &Target,
+        desired: &Target,
         end: ReconcileOutcome,
         was_reached: bool,
         message: &str,
     ) -> Option<Item> {
-        self.judge(end, was_reached, &wanted.revision(), message)
+        self.judge(end, was_reached, &desired.revision(), message)
     }
 
     /// Returns the notification about the retained revision while a newer one waits.
@@ -82,16 +82,16 @@ impl Told {
             self.kept = None;
             return None;
         };
-        let (revision, looked) = (kept.wanted.revision(), &kept.looked);
+        let (revision, report) = (kept.wanted.revision(), &kept.looked);
         // Waiting and refusals are reported for the newer revision.
         if !matches!(
-            looked.end,
+            report.end,
             ReconcileOutcome::Deployed | ReconcileOutcome::Drifted | ReconcileOutcome::Failed
         ) {
             return None;
         }
         std::mem::swap(&mut self.last, &mut self.kept);
-        let item = self.judge(looked.end, true, &revision, &looked.message);
+        let item = self.judge(report.end, true, &revision, &report.message);
         std::mem::swap(&mut self.last, &mut self.kept);
         item
     }
@@ -103,9 +103,9 @@ impl Told {
             let commit = hold.revision.as_deref().unwrap_or_default();
             Digest::of(format!("{} {commit}", hold.reason).as_bytes())
         });
-        let was_told = std::mem::replace(&mut self.hold, state) == state;
+        let was_reported = std::mem::replace(&mut self.hold, state) == state;
         let hold = hold?;
-        if was_told || !self.may_tell(Instant::now()) {
+        if was_reported || !self.take_permit(Instant::now()) {
             return None;
         }
         Some(Item {
@@ -123,7 +123,7 @@ impl Told {
 
     /// Returns the notification about lost or regained readiness.
     pub(super) fn of_health(&mut self, degraded: Option<&Condition>) -> Option<Item> {
-        if self.is_degraded == degraded.is_some() || !self.may_tell(Instant::now()) {
+        if self.is_degraded == degraded.is_some() || !self.take_permit(Instant::now()) {
             return None;
         }
         self.is_degraded = degraded.is_some();
@@ -138,7 +138,7 @@ impl Told {
                 reason: "Recovered",
                 is_warning: false,
                 cause: None,
-                message: "everything is ready again".to_owned(),
+                message: "all objects are ready again".to_owned(),
             },
         })
     }
@@ -150,7 +150,7 @@ impl Told {
             self.is_contended = false;
             return None;
         }
-        if self.is_contended || !self.may_tell(Instant::now()) {
+        if self.is_contended || !self.take_permit(Instant::now()) {
             return None;
         }
         self.is_contended = true;
@@ -160,7 +160,7 @@ impl Told {
             is_warning: true,
             cause: Some(NotificationCause::Drifted),
             message: line(&format!(
-                "drift is not corrected, other clients keep writing: {fields}"
+                "drift is not corrected, because other clients keep writing to fields: {fields}"
             )),
         })
     }
@@ -209,7 +209,7 @@ impl Told {
             _ => format!("{reason} {revision}"),
         };
         let state = Digest::of(state.as_bytes());
-        if self.last.replace(state) == Some(state) || !self.may_tell(Instant::now()) {
+        if self.last.replace(state) == Some(state) || !self.take_permit(Instant::now()) {
             return None;
         }
         Some(Item {
@@ -220,7 +220,7 @@ impl Told {
         })
     }
 
-    fn may_tell(&mut self, now: Instant) -> bool {
+    fn take_permit(&mut self, now: Instant) -> bool {
         while self.left < BURST && now >= self.refilled + REFILL {
             self.refilled += REFILL;
             self.left += 1;

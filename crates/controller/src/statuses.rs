@@ -117,11 +117,11 @@ impl Statuses {
                 held,
                 ..
             } => {
-                let looked = |name: &String| {
+                let outcome_of = |name: &String| {
                     let reason = held.get(name)?;
                     Some((ReconcileOutcome::Refused, reason.clone()))
                 };
-                let releases = releases.iter().map(|name| (name.clone(), looked(name)));
+                let releases = releases.iter().map(|name| (name.clone(), outcome_of(name)));
                 let mut now = self.taken_up(repository, revision, releases.collect(), None);
                 now.held_releases.clone_from(held);
                 self.follow(&key(environment, cluster.as_ref()), now);
@@ -176,8 +176,8 @@ impl Statuses {
                 }
                 let quotes = self.quoting.contains(&known.repository);
                 let now = (*end, if quotes { message } else { about }.clone());
-                if let Some(looked) = known.releases.get_mut(&release.release) {
-                    *looked = Some(now);
+                if let Some(outcome) = known.releases.get_mut(&release.release) {
+                    *outcome = Some(now);
                 } else if matches!(
                     end,
                     ReconcileOutcome::Failed
@@ -251,17 +251,17 @@ impl Statuses {
             return;
         };
         let context = context(&key.environment);
-        teller.send_if_modified(|wanted| {
-            let pending = wanted
+        teller.send_if_modified(|desired| {
+            let pending = desired
                 .get_mut(&context)
-                .filter(|said| said.status.state == State::Pending);
+                .filter(|entry| entry.status.state == State::Pending);
             match pending {
-                Some(said) if by == Claimed::Nobody => {
-                    said.status.state = State::Error;
-                    "no branch holds the environment any more, or several do"
-                        .clone_into(&mut said.status.description);
+                Some(entry) if by == Claimed::Nobody => {
+                    entry.status.state = State::Error;
+                    "no branch contains the environment any more, or several do"
+                        .clone_into(&mut entry.status.description);
                 }
-                _ => drop(wanted.remove(&context)),
+                _ => drop(desired.remove(&context)),
             }
             true
         });
@@ -287,31 +287,31 @@ impl Statuses {
         let newest = everywhere.iter().max_by_key(|one| one.taken_up);
         let commit = newest.map_or(&known.commit, |newest| &newest.commit);
         let status = status(&key.environment, commit, &everywhere);
-        teller.send_if_modified(|wanted| {
-            let former = match wanted.remove(&status.context) {
-                Some(said) if said.commit == *commit => {
-                    if is_same(&said.status, &status) {
-                        wanted.insert(said.status.context.clone(), said);
+        teller.send_if_modified(|desired| {
+            let former = match desired.remove(&status.context) {
+                Some(entry) if entry.commit == *commit => {
+                    if is_same(&entry.status, &status) {
+                        desired.insert(entry.status.context.clone(), entry);
                         return false;
                     }
-                    said.former
+                    entry.former
                 }
-                Some(said) => {
-                    let end = match said.status.state {
+                Some(entry) => {
+                    let end = match entry.status.state {
                         State::Pending => superseded(&status.context, commit),
-                        _ => said.status,
+                        _ => entry.status,
                     };
-                    Some((said.commit, end))
+                    Some((entry.commit, end))
                 }
                 None => None,
             };
-            let said = Said {
+            let entry = Said {
                 commit: commit.clone(),
                 status: status.clone(),
                 former,
                 since: self.ended,
             };
-            wanted.insert(status.context.clone(), said);
+            desired.insert(status.context.clone(), entry);
             true
         });
     }
@@ -330,7 +330,7 @@ fn status(environment: &str, commit: &str, everywhere: &[&Environment]) -> Statu
         if one.commit == commit {
             one.judge()
         } else {
-            let message = "it is not yet followed on all clusters".to_owned();
+            let message = "not yet loaded on all clusters".to_owned();
             (State::Pending, message)
         }
     });
@@ -353,7 +353,7 @@ fn context(environment: &str) -> String {
 }
 
 /// Combines the outcome of a release with its message.
-fn told(what: &str, message: &str) -> String {
+fn describe(what: &str, message: &str) -> String {
     if message.is_empty() {
         what.to_owned()
     } else {
@@ -367,7 +367,7 @@ fn superseded(context: &str, by: &str) -> Status {
     Status {
         context: context.to_owned(),
         state: State::Error,
-        description: format!("superseded by {short} before it was there"),
+        description: format!("superseded by {short} before it was reconciled"),
     }
 }
 
@@ -388,13 +388,13 @@ impl Environment {
         if let Some(held) = &self.held {
             return (State::Failure, held.clone());
         }
-        let looked = || {
+        let outcomes = || {
             self.releases
                 .iter()
-                .filter_map(|(name, looked)| Some((name, looked.as_ref()?)))
+                .filter_map(|(name, outcome)| Some((name, outcome.as_ref()?)))
                 .chain(&self.leaving)
         };
-        let bad: Vec<_> = looked()
+        let bad: Vec<_> = outcomes()
             .filter(|(_, (end, _))| {
                 matches!(end, ReconcileOutcome::Failed | ReconcileOutcome::Refused)
             })
@@ -407,11 +407,11 @@ impl Environment {
             let word = end.word();
             return (
                 State::Failure,
-                told(&format!("{name} {word}{others}"), message),
+                describe(&format!("{name} {word}{others}"), message),
             );
         }
         let all = self.releases.len();
-        let there = looked()
+        let there = outcomes()
             .filter(|(_, (end, _))| {
                 matches!(
                     end,
@@ -424,9 +424,9 @@ impl Environment {
             .count();
         if there == all && self.leaving.is_empty() {
             let plural = if all == 1 { "release" } else { "releases" };
-            return (State::Success, format!("{all} {plural} as git says"));
+            return (State::Success, format!("{all} {plural} in sync"));
         }
-        let held = looked().find(|(_, (end, _))| {
+        let held = outcomes().find(|(_, (end, _))| {
             matches!(
                 end,
                 ReconcileOutcome::Suspended
@@ -435,8 +435,8 @@ impl Environment {
             )
         });
         let description = match held {
-            Some((name, (end, message))) => told(&format!("{name} {}", end.word()), message),
-            None => format!("{there} of {all} releases as git says"),
+            Some((name, (end, message))) => describe(&format!("{name} {}", end.word()), message),
+            None => format!("{there} of {all} releases in sync"),
         };
         (State::Pending, description)
     }

@@ -109,7 +109,7 @@ impl<'a> Supervisor<'a> {
                     let assignment = Assignment::Held {
                         reason: "Contested",
                         message: format!(
-                            "several branches hold the environment, so it is synced from none of them: {who}"
+                            "several branches contain the environment, so it is synced from none of them: {who}"
                         ),
                     };
                     (&claimants[0], assignment, who)
@@ -328,7 +328,7 @@ fn missing(branch: &str) -> Assignment {
     Assignment::Held {
         reason: "BranchMissing",
         message: format!(
-            "branch {branch} is gone: the environment is suspended, nothing is applied and nothing deleted"
+            "branch {branch} is gone: the environment is stalled, and nothing is applied or deleted"
         ),
     }
 }

@@ -111,7 +111,7 @@ fn plan_all(loaded: &Loaded, plan: &dyn Fn(&Desired, &Observed, &Policy)) {
 #[derive(Debug, thiserror::Error)]
 pub enum Invalid {
     /// The request or the answer is not valid JSON.
-    #[error("failed to read the order or to write the answer")]
+    #[error("failed to read the request or to write the response")]
     Order(#[from] serde_json::Error),
     /// The sandbox could not be set up.
     #[error(transparent)]
@@ -125,10 +125,10 @@ pub enum Invalid {
 #[derive(Debug, thiserror::Error)]
 pub enum BoundedRenderError {
     /// The environment exceeds a limit. A retry gives the same result.
-    #[error("rendering and planning it takes more memory or time than it may: {0}")]
+    #[error("rendering and planning exceed the memory or time limit: {0}")]
     Beyond(String),
     /// The render failed for a passing reason. A retry can succeed.
-    #[error("it could not be tried whether it can be rendered: {0}")]
+    #[error("failed to run the bounded render: {0}")]
     Passing(String),
 }
 
@@ -282,7 +282,7 @@ impl RenderSlots {
         match worker::run(&mut command, &order, (TIME, longest)).await {
             Ok(ended) if ended.out.is_none() => {
                 let most = longest >> 20;
-                let why = format!("its objects take more than {most} MiB");
+                let why = format!("the rendered objects exceed {most} MiB");
                 Err(BoundedRenderError::Beyond(why))
             }
             Ok(ended) if ended.status.success() => Ok(Answer {
@@ -375,11 +375,11 @@ mod tests {
     )]
     #[case::ended(
         "echo out of memory >&2; kill -ABRT $$",
-        "rendering and planning it takes more memory or time than it may: (signal: 6 (SIGABRT)): out of memory"
+        "rendering and planning exceed the memory or time limit: (signal: 6 (SIGABRT)): out of memory"
     )]
     #[case::killed_by_others(
         "kill -KILL $$",
-        "it could not be tried whether it can be rendered: (signal: 9 (SIGKILL))"
+        "failed to run the bounded render: (signal: 9 (SIGKILL))"
     )]
     #[case::is_no_larger_where_there_are_more_processors(
         "test \"$RAYON_NUM_THREADS\" = 2 || exit 7",
@@ -387,11 +387,11 @@ mod tests {
     )]
     #[case::prints_without_end(
         "while :; do printf '%01000000d' 0; done",
-        "rendering and planning it takes more memory or time than it may: its objects take more than 128 MiB"
+        "rendering and planning exceed the memory or time limit: the rendered objects exceed 128 MiB"
     )]
     #[case::broken(
         "echo no commit >&2; exit 1",
-        "it could not be tried whether it can be rendered: (exit status: 1): no commit"
+        "failed to run the bounded render: (exit status: 1): no commit"
     )]
     #[tokio::test]
     async fn what_ends_the_process_is_the_environment(#[case] script: &str, #[case] said: &str) {

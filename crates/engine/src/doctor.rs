@@ -72,7 +72,7 @@ async fn examine_all(cluster: &Cluster, search: &Search, observations: &mut Obse
         observations.registrations.extend(found);
     }
     let definitions = observations
-        .take("the definitions of custom resources", definitions)
+        .take("CustomResourceDefinitions", definitions)
         .unwrap_or_default();
     observations
         .registrations
@@ -135,7 +135,7 @@ pub async fn remove(
         .or_else(|| (binding.group_kind() == id.group_kind()).then_some(binding))
         .ok_or_else(|| ClusterError::Address {
             what: id.to_string(),
-            why: "only registrations and gates are removed",
+            why: "doctor deletes only registrations and gates",
         })?;
     let options = DeleteOptions {
         uid: Some(deletion.uid()),

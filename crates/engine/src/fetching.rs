@@ -51,7 +51,7 @@ pub fn execute(order: &Fetch) -> Result<String, serde_json::Error> {
 
 /// A call panicked.
 #[derive(Debug, thiserror::Error)]
-#[error("it broke down; this is a bug")]
+#[error("the call panicked; this is a bug")]
 pub struct Broken;
 
 /// Fetches in child processes.
@@ -117,11 +117,11 @@ async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchError> {
         return answer;
     }
     if !ended.was_ended() {
-        let why = format!("the fetch broke down {}", ended.words());
+        let why = format!("the fetch process crashed {}", ended.words());
         return Err(FetchError::passing(why));
     }
     let mut said = format!(
-        "the fetch was ended ({}): it takes too much to unpack",
+        "the fetch process was killed ({}): unpacking exceeds its limits",
         ended.status
     );
     if !ended.said.is_empty() {
@@ -225,7 +225,7 @@ mod tests {
     #[case::is_killed(
         "echo out of memory >&2; kill -KILL $$",
         true,
-        "(signal: 9 (SIGKILL)): it takes too much to unpack: out of memory"
+        "(signal: 9 (SIGKILL)): unpacking exceeds its limits: out of memory"
     )]
     #[case::does_not_listen("exit 3", false, "exit status: 3")]
     #[case::has_no_secrets(

@@ -222,7 +222,7 @@ impl Lease {
         mut waiting: impl FnMut(&Holder),
     ) -> Result<Self, LeaseError> {
         let give_up = Instant::now() + patience.limit;
-        let mut told: Option<Holder> = None;
+        let mut reported: Option<Holder> = None;
         let mut races = 0;
         let mut vanished = 0;
         let is_over = || Instant::now() + terms.retry > give_up;
@@ -291,9 +291,9 @@ impl Lease {
                             holder,
                         });
                     }
-                    if told.as_ref() != Some(&holder) {
+                    if reported.as_ref() != Some(&holder) {
                         waiting(&holder);
-                        told = Some(holder);
+                        reported = Some(holder);
                     }
                 }
                 // Stop only between requests, so that no Lease is left behind.
@@ -357,7 +357,7 @@ impl Lease {
             return;
         }
         if let Err(error) = self.delete().await {
-            tracing::debug!(lease = %self.id, %error, "the lease could not be given back");
+            tracing::debug!(lease = %self.id, %error, "failed to release the lease");
         }
     }
 

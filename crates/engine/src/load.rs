@@ -105,12 +105,12 @@ impl Loaded {
         let is_held = |name: &str| self.held.contains_key(name);
         let mut needed = release.depends_on.iter().filter_map(Dependency::release);
         if let Some(needed) = needed.find(|needed| is_held(needed)) {
-            return Some(format!("it depends on release {needed}, which is held"));
+            return Some(format!("it depends on release {needed}, which is stalled"));
         }
         let followed = release.version_from.as_deref();
         if let Some(followed) = followed.filter(|followed| is_held(followed)) {
             return Some(format!(
-                "it follows the version of release {followed}, which is held"
+                "it follows the version of release {followed}, which is stalled"
             ));
         }
         let former = release.moved_from.as_ref();
@@ -118,14 +118,14 @@ impl Loaded {
         if let Some(former) = former.filter(|former| is_held(&former.release)) {
             let former = &former.release;
             return Some(format!(
-                "it takes over objects of release {former}, which is held"
+                "it takes ownership of objects of release {former}, which is stalled"
             ));
         }
         let mut held = self.held.iter();
         let (successor, _) =
             held.find(|(_, held)| held.moved_from.as_ref() == Some(&release.name))?;
         Some(format!(
-            "it hands objects over to release {successor}, which is held"
+            "it hands objects over to release {successor}, which is stalled"
         ))
     }
 
@@ -434,7 +434,7 @@ pub fn pleach_version() -> Version {
 }
 
 /// Builds the finding for a requested release that the environment does not contain.
-pub fn no_release(environment: &ResolvedEnvironment, wanted: &str) -> Finding {
+pub fn no_release(environment: &ResolvedEnvironment, requested: &str) -> Finding {
     let names: Vec<&str> = environment
         .releases
         .iter()
@@ -443,7 +443,10 @@ pub fn no_release(environment: &ResolvedEnvironment, wanted: &str) -> Finding {
     Finding::error(
         Kind::Repository,
         "unknown-release",
-        format!("environment {} has no release {wanted}", environment.name),
+        format!(
+            "environment {} has no release {requested}",
+            environment.name
+        ),
     )
     .at(environment.origin.clone())
     .hint(match names.as_slice() {

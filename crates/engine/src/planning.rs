@@ -498,7 +498,7 @@ fn suspended(release: &ReleaseName, observation: &Observation) -> Option<Finding
             "suspended",
             format!("release {release} is {}", suspension.words()),
         )
-        .hint("that holds the loop and nobody else; `pleach resume` ends it"),
+        .hint("a suspension stops only the controller, not a local run; `pleach resume` ends it"),
     )
 }
 

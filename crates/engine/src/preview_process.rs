@@ -118,13 +118,13 @@ pub enum PreviewError {
     #[error("failed to start the preview")]
     Start(#[source] io::Error),
     /// The preview exceeded its time limit.
-    #[error("the preview took longer than {} minutes and was given up", TIME.as_secs() / 60)]
+    #[error("the preview exceeded its time limit of {} minutes", TIME.as_secs() / 60)]
     TimedOut,
     /// The output exceeded its limit.
-    #[error("the preview is longer than anything that could be shown")]
+    #[error("the output of the preview exceeds its size limit")]
     TooLong,
     /// The process crashed: it exceeded a limit or hit a bug.
-    #[error("the preview broke down {0}")]
+    #[error("the preview process crashed {0}")]
     BrokeDown(String),
 }
 
@@ -259,7 +259,7 @@ mod tests {
         assert!(error.is_about_the_change());
         assert_eq!(
             error.to_string(),
-            "the preview broke down (signal: 9 (SIGKILL)): the [31mend"
+            "the preview process crashed (signal: 9 (SIGKILL)): the [31mend"
         );
         let error = run("echo '{}'").await.unwrap_err();
         assert!(matches!(error, PreviewError::BrokeDown(_)), "{error}");

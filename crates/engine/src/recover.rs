@@ -120,7 +120,7 @@ pub async fn examine(
     } = State::salvage(cluster, (name, store), &id, &discovery).await?;
     let manager = name.field_manager();
     let manifests = desired.map_or(&[][..], |desired| &desired.manifests);
-    let wanted: BTreeSet<ObjectId> = manifests.iter().map(|one| one.id().clone()).collect();
+    let desired_ids: BTreeSet<ObjectId> = manifests.iter().map(|one| one.id().clone()).collect();
     let mut gaps: Vec<String> = discovery
         .stale()
         .iter()
@@ -152,7 +152,7 @@ pub async fn examine(
     found.extend(by_name);
     gaps.sort();
     gaps.dedup();
-    let rebuilt = rebuild(inventory, &found, &wanted, &store.apply_set(name));
+    let rebuilt = rebuild(inventory, &found, &desired_ids, &store.apply_set(name));
     Ok(Examined {
         name: name.clone(),
         installed,

@@ -34,7 +34,7 @@ impl Cause {
 /// finish, and waits are interrupted.
 ///
 /// ```
-/// use crate::stop::{Cause, Stop};
+/// use pleach_engine::stop::{Cause, Stop};
 /// use tokio_util::sync::CancellationToken;
 ///
 /// let (signal, newer) = (CancellationToken::new(), CancellationToken::new());

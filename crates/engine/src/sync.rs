@@ -227,7 +227,7 @@ async fn begin(
             installed.removed = false;
             installed.ready = false;
         };
-        let message = "a plan is being carried out";
+        let message = "a plan is being executed";
         state.commit(superset, change, RECONCILING, message).await?;
     }
     Ok(begun)
@@ -272,8 +272,8 @@ async fn settle(
         }
     }
     if result.stopped.is_none() {
-        let told = (run.cluster, run.events);
-        let look = returned::keep(told, desired, observed, plan, &mut inventory);
+        let context = (run.cluster, run.events);
+        let look = returned::keep(context, desired, observed, plan, &mut inventory);
         Box::pin(look).await;
     }
     // If the runtime objects cannot be recorded, the release is unfinished and the next run

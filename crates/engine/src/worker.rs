@@ -116,8 +116,8 @@ async fn read(from: Option<impl AsyncRead + Unpin>, limit: u64) -> Vec<u8> {
     read
 }
 
-fn last_line(said: &[u8]) -> String {
-    let text = String::from_utf8_lossy(said);
+fn last_line(output: &[u8]) -> String {
+    let text = String::from_utf8_lossy(output);
     let line = text.lines().rev().find(|line| !line.trim().is_empty());
     let line = line.unwrap_or_default().trim();
     line.chars().filter(|c| !c.is_control()).take(300).collect()

@@ -29,24 +29,24 @@ const POLITENESS: i32 = 10;
 const SACRIFICE: &str = "/proc/self/oom_score_adj";
 
 /// Reads the memory limit of the container. `None` outside of a cgroup.
-fn said_together() -> Option<String> {
+fn memory_limit() -> Option<String> {
     #[expect(clippy::disallowed_methods, reason = "no file, and no path to tell")]
-    let said = TOGETHER
+    let text = TOGETHER
         .iter()
         .find_map(|path| std::fs::read_to_string(path).ok());
-    said
+    text
 }
 
 /// Computes the share of one process, in bytes, from the text of the limit file. Uses [`MEMORY`] if
 /// there is no numeric limit.
 fn part(together: Option<String>) -> u64 {
-    let bytes = together.and_then(|said| said.trim().parse::<u64>().ok());
+    let bytes = together.and_then(|text| text.trim().parse::<u64>().ok());
     bytes.map_or(MEMORY, |bytes| MEMORY.min(bytes / PART))
 }
 
 /// Returns the memory that one process of the pod is allowed to use, in bytes.
 pub fn memory_of_one() -> u64 {
-    part(said_together())
+    part(memory_limit())
 }
 
 /// Permanently limits memory, CPU time and open files of this process. The kernel kills the process

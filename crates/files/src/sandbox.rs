@@ -84,7 +84,7 @@ impl Work<'_> {
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// Other processes of the user can still read its memory.
-    #[error("failed to close the memory of the process to other processes")]
+    #[error("failed to protect the memory of the process from other processes")]
     Memory(#[source] Errno),
     /// Files could not be restricted.
     #[error("failed to restrict the files of the process")]

@@ -161,7 +161,7 @@ impl Forge {
                 tracing::warn!(
                     account = account.id,
                     %error,
-                    "the token is not allowed to read who is a member: the comment does not count"
+                    "the token is not allowed to read memberships: the comment is ignored"
                 );
                 Ok(false)
             }

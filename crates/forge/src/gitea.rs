@@ -31,7 +31,7 @@ impl Dialect for Gitea {
     }
 
     fn account(&self, _api: &str) -> Call {
-        Call::get("find out whose token it is", "/user".to_owned())
+        Call::get("read the account of the token", "/user".to_owned())
     }
 
     fn read_account(&self, body: &Bytes) -> Result<u64, serde_json::Error> {

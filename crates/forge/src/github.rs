@@ -234,7 +234,7 @@ impl Dialect for Github {
         let root = api.strip_suffix("/v3").unwrap_or(api);
         let query = json!({"query": "{viewer{databaseId}}"});
         let path = format!("{root}/graphql");
-        Call::send("find out whose token it is", Method::POST, path, query).repeatable()
+        Call::send("read the account of the token", Method::POST, path, query).repeatable()
     }
 
     fn read_account(&self, body: &Bytes) -> Result<u64, serde_json::Error> {
@@ -310,10 +310,10 @@ impl Dialect for Github {
     }
 
     fn read_permission(&self, body: &Bytes, account: &Account) -> Result<bool, serde_json::Error> {
-        let said = parse::<Permission>(body)?;
+        let permission = parse::<Permission>(body)?;
         // A login can be reassigned to another account.
-        let is_it = said.user.is_some_and(|user| user.id == account.id);
-        let may_push = ["owner", "admin", "maintain", "write"].contains(&&*said.permission);
+        let is_it = permission.user.is_some_and(|user| user.id == account.id);
+        let may_push = ["owner", "admin", "maintain", "write"].contains(&&*permission.permission);
         Ok(is_it && may_push)
     }
 
@@ -329,7 +329,7 @@ impl Dialect for Github {
 
     fn set_status(&self, project: &str, commit: &str, status: &Status) -> Call {
         Call::send(
-            "set the state of the commit",
+            "set the status of the commit",
             Method::POST,
             format!("/repos/{}/statuses/{}", segments(project), segment(commit)),
             json!({

@@ -146,7 +146,7 @@ impl Dialect for Gitlab {
     }
 
     fn account(&self, _api: &str) -> Call {
-        Call::get("find out whose token it is", "/user".to_owned())
+        Call::get("read the account of the token", "/user".to_owned())
     }
 
     fn read_account(&self, body: &Bytes) -> Result<u64, serde_json::Error> {
@@ -216,9 +216,9 @@ impl Dialect for Gitlab {
     }
 
     fn read_permission(&self, body: &Bytes, account: &Account) -> Result<bool, serde_json::Error> {
-        let said = parse::<Member>(body)?;
-        let is_active = said.state.is_none_or(|state| state == "active");
-        Ok(said.id == account.id && is_active && said.access_level >= DEVELOPER)
+        let member = parse::<Member>(body)?;
+        let is_active = member.state.is_none_or(|state| state == "active");
+        Ok(member.id == account.id && is_active && member.access_level >= DEVELOPER)
     }
 
     /// The list has one status per name: the newest.
@@ -240,7 +240,7 @@ impl Dialect for Gitlab {
             State::Error => "canceled",
         };
         Call::send(
-            "set the state of the commit",
+            "set the status of the commit",
             Method::POST,
             format!("{}/statuses/{}", project_path(project), segment(commit)),
             json!({

@@ -37,7 +37,7 @@ pub enum ForgeError {
     #[error(transparent)]
     Token(#[from] FileError),
     /// The configured token has an invalid format.
-    #[error("{place} holds no token that can be sent")]
+    #[error("{place} does not contain a valid token")]
     UnusableToken {
         /// Source of the token.
         place: String,
@@ -46,7 +46,7 @@ pub enum ForgeError {
     #[error(transparent)]
     App(Box<GitError>),
     /// The HTTP client could not be built.
-    #[error("failed to prepare for requests")]
+    #[error("failed to create the HTTP client")]
     Client {
         /// Cause.
         #[source]
@@ -64,13 +64,13 @@ pub enum ForgeError {
         source: reqwest::Error,
     },
     /// The answer exceeds the size limit.
-    #[error("failed to {what}: the answer is too long")]
+    #[error("failed to {what}: the response is too long")]
     TooLarge {
         /// Operation.
         what: &'static str,
     },
     /// The forge refused the request.
-    #[error("failed to {what}: the forge answers {status}: {said}")]
+    #[error("failed to {what}: the forge answered {status}: {said}")]
     Refused {
         /// Operation.
         what: &'static str,
@@ -80,7 +80,7 @@ pub enum ForgeError {
         said: String,
     },
     /// A rate limit lasts longer than the caller is willing to wait.
-    #[error("failed to {what}: the forge takes no requests for {} seconds", after.as_secs())]
+    #[error("failed to {what}: the forge accepts no requests for {} seconds", after.as_secs())]
     TooMany {
         /// Operation.
         what: &'static str,
@@ -88,7 +88,7 @@ pub enum ForgeError {
         after: Duration,
     },
     /// The answer has an unexpected format.
-    #[error("failed to {what}: the answer is not understood")]
+    #[error("failed to {what}: the response has an unexpected format")]
     NotUnderstood {
         /// Operation.
         what: &'static str,
@@ -97,7 +97,7 @@ pub enum ForgeError {
         source: serde_json::Error,
     },
     /// The comment exceeds the limit of the forge.
-    #[error("a comment of {length} characters is longer than the {limit} that the forge takes")]
+    #[error("a comment of {length} characters exceeds the forge's limit of {limit}")]
     TooLong {
         /// Length in characters.
         length: usize,
@@ -112,15 +112,15 @@ impl ForgeError {
         match self {
             Self::Refused { status: 401, .. } => Some("the token is wrong, or it has expired"),
             Self::Refused { status: 403, .. } => Some(
-                "the token may not do this: it needs to write comments, commit statuses and pull requests; in pipelines for forks there is no such token",
+                "the token is not allowed to do this: it must be able to write comments, commit statuses and pull requests; pipelines for forks have no such token",
             ),
             Self::Refused { status: 404, .. } => Some(
-                "look at the root of the API and at the name of the repository; forges also answer so to tokens that may not see it",
+                "check the URL of the API and the name of the repository; forges answer the same if the token has no access to it",
             ),
             Self::Refused {
                 status: 301 | 302 | 307 | 308,
                 ..
-            } => Some("the repository or the API has moved: name where it is now"),
+            } => Some("the repository or the API has moved: configure the new location"),
             _ => None,
         }
     }
@@ -416,7 +416,7 @@ impl Forge {
     pub async fn status(&self, commit: &str, context: &str) -> Result<Option<Status>, ForgeError> {
         for page in 1..=PAGES {
             let path = self.dialect.statuses(&self.project, commit, page);
-            let call = Call::get("list the states of the commit", path);
+            let call = Call::get("list the statuses of the commit", path);
             let answer = self.send(&call).await?;
             let statuses = read(&call, self.dialect.read_statuses(&answer.body))?;
             // The list is sorted, newest first.

@@ -21,13 +21,13 @@ const LONGEST: Duration = Duration::from_mins(1);
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
     /// The HTTP client could not be built.
-    #[error("failed to prepare calls of webhooks")]
+    #[error("failed to create the HTTP client for webhooks")]
     Client(#[source] reqwest::Error),
     /// The file with the URL could not be read.
     #[error(transparent)]
     Address(#[from] pleach_files::FileError),
     /// The file does not contain a URL.
-    #[error("{0} does not hold an http or https URL")]
+    #[error("{0} does not contain an http or https URL")]
     NoUrl(String),
     /// The server is unreachable.
     #[error("failed to call the webhook")]

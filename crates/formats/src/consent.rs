@@ -104,9 +104,9 @@ impl Consent {
             && self
                 .from
                 .as_deref()
-                .is_none_or(|wanted| from.is_some_and(|from| same_version(wanted, from)))
+                .is_none_or(|expected| from.is_some_and(|from| same_version(expected, from)))
             && match self.to.as_deref() {
-                Some(wanted) => same_version(wanted, to),
+                Some(expected) => same_version(expected, to),
                 // A removal has no target version.
                 None => self.from.is_none() || to.is_empty(),
             }

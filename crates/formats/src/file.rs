@@ -42,6 +42,6 @@ pub struct Repository {
     pub kind: String,
     /// Recorded in every Release.
     pub id: String,
-    /// The versions of pleach it is for.
+    /// Required versions of pleach.
     pub requires: Option<Range>,
 }

@@ -5,19 +5,19 @@ use serde::{Deserialize, Serialize};
 
 use pleach_model::object::{Origin, SecretField, Selector};
 
-/// An object that workloads make and no manifest has.
+/// An object that workloads create and no manifest contains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RuntimeObject {
     /// Kind.
     pub kind: String,
-    /// API group; that of the well-known kind when left out.
+    /// API group; that of the well-known kind if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Name, where it is matched by name.
+    /// Name, if it is matched by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Name of the Service it points at, where it is matched by that.
+    /// Name of the Service that it points at, if it is matched by that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// Verify does not wait for it.
@@ -25,13 +25,13 @@ pub struct RuntimeObject {
     pub optional: bool,
 }
 
-/// Whether and how much may be pruned.
+/// Whether and how much pleach prunes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PrunePolicy {
-    /// Whether anything is pruned.
+    /// Whether pleach prunes.
     pub enabled: bool,
-    /// The cap.
+    /// The prune cap.
     pub max: PruneMax,
 }
 
@@ -44,12 +44,12 @@ impl Default for PrunePolicy {
     }
 }
 
-/// The most that one sync may prune; at least 5 objects are always allowed.
+/// Maximum that one sync prunes; at least 5 objects are always allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "serde_json::Value", into = "String")]
 #[schemars(with = "serde_json::Value")]
 pub enum PruneMax {
-    /// Of the applied entries.
+    /// Percentage of the applied entries.
     Percent(u8),
     /// A number of objects.
     Count(usize),
@@ -96,30 +96,30 @@ impl TryFrom<serde_json::Value> for PruneMax {
     }
 }
 
-/// A kind that may not be deleted or recreated without consent.
+/// A kind that is not deleted or recreated without consent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Protect {
-    /// API group; any when left out.
+    /// API group; any if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Kind; `*` for any.
     pub kind: String,
 }
 
-/// A destructive step that git allows, bound to what it is for.
+/// A destructive step that git allows, bound to one change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Consent {
-    /// What is allowed.
+    /// The allowed action.
     pub action: ConsentAction,
     /// Kind of the object, for delete and recreate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Its API group; any when left out.
+    /// Its API group; any if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Its namespace; any when left out.
+    /// Its namespace; any if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Its name.
@@ -127,38 +127,38 @@ pub struct Consent {
     pub name: Option<String>,
     /// The release it is for.
     pub release: String,
-    /// The version that is left.
+    /// The version before the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The version that is gone to.
+    /// The version after the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// Upper bound of objects, for prune.
+    /// Maximum number of objects, for prune.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<usize>,
-    /// What becomes of what the object owns, for recreate.
+    /// Propagation to owned objects, for recreate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub propagation: Option<Propagation>,
     /// The check that is overridden.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<String>,
-    /// Why.
+    /// The reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// What becomes of what a deleted object owns.
+/// Propagation of a deletion to owned objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Propagation {
-    /// It is deleted afterwards.
+    /// Owned objects are deleted afterwards.
     Background,
-    /// It is deleted before.
+    /// Owned objects are deleted before.
     Foreground,
-    /// It stays; the new object adopts it. Only for a `StatefulSet`.
+    /// Owned objects are orphaned, and the new object adopts them. Only for a `StatefulSet`.
     Orphan,
 }
 
-/// What a consent allows.
+/// Action that a consent allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ConsentAction {
@@ -168,7 +168,7 @@ pub enum ConsentAction {
     Prune,
     /// Deleting and creating one object of a protected kind.
     Recreate,
-    /// Going on although a check does not hold.
+    /// Continuing although a check does not hold.
     Override,
     /// Uninstalling a release.
     Uninstall,

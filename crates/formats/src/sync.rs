@@ -62,19 +62,23 @@ pub struct Minimum {
 }
 
 /// Resolves the `sync` settings of an environment file.
-pub fn resolve(said: Option<Sync>, environment: &Node, findings: &mut Vec<Finding>) -> SyncPolicy {
+pub fn resolve(
+    declared: Option<Sync>,
+    environment: &Node,
+    findings: &mut Vec<Finding>,
+) -> SyncPolicy {
     let mut policy = SyncPolicy::default();
-    let (Some(said), Some(node)) = (said, environment.get("sync")) else {
+    let (Some(declared), Some(node)) = (declared, environment.get("sync")) else {
         return policy;
     };
-    if let Some(interval) = said.interval {
+    if let Some(interval) = declared.interval {
         policy.interval = interval.0;
     }
-    if let Some(drift) = said.drift {
+    if let Some(drift) = declared.drift {
         policy.drift = drift;
     }
-    policy.needs_approval = said.approval == Some(Approval::Digest);
-    let windows = said.windows.unwrap_or_default();
+    policy.needs_approval = declared.approval == Some(Approval::Digest);
+    let windows = declared.windows.unwrap_or_default();
     let nodes = node.get("windows").map_or(&[][..], Node::items);
     for (window, node) in windows.iter().zip(nodes) {
         if let Err(message) = policy.windows.add(window) {

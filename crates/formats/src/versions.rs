@@ -75,8 +75,8 @@ pub fn can_upgrade(
 impl VersionPolicy {
     /// Returns the shortest upgrade path through versions in the repository, without both ends. Of
     /// two paths, the one with higher versions wins. `None` if there is no path.
-    pub fn way_up(&self, from: &str, wanted: &str, brings_apis: bool) -> Option<Vec<String>> {
-        let (start, end) = (semantic(from)?, semantic(wanted)?);
+    pub fn way_up(&self, from: &str, target: &str, brings_apis: bool) -> Option<Vec<String>> {
+        let (start, end) = (semantic(from)?, semantic(target)?);
         let mut nodes: BTreeMap<Version, (&str, Option<&VersionReq>)> = self
             .known
             .iter()
@@ -86,7 +86,7 @@ impl VersionPolicy {
             })
             .filter(|(version, _)| start < *version && *version < end)
             .collect();
-        nodes.insert(end.clone(), (wanted, self.upgrades_from.as_ref()));
+        nodes.insert(end.clone(), (target, self.upgrades_from.as_ref()));
         let mut before: BTreeMap<&Version, &Version> = BTreeMap::new();
         let mut open = VecDeque::from([&start]);
         while let Some(at) = open.pop_front() {

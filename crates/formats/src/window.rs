@@ -54,7 +54,7 @@ impl Windows {
         match (&window.allow, &window.deny) {
             (Some(text), None) => self.allow.push(Span::read(text, zone)?),
             (None, Some(text)) => self.deny.push(Span::read(text, zone)?),
-            _ => return Err("a window has either `allow` or `deny`".to_owned()),
+            _ => return Err("a window needs either `allow` or `deny`".to_owned()),
         }
         self.said.push(window.clone());
         Ok(())
@@ -119,7 +119,7 @@ impl Span {
         let from = minutes(from).filter(|from| *from < DAY).ok_or_else(wrong)?;
         let to = minutes(to).ok_or_else(wrong)?;
         if from == to {
-            return Err(format!("`{text}` is no time at all"));
+            return Err(format!("`{text}` is an empty window"));
         }
         Ok(Self {
             days,

@@ -144,18 +144,18 @@ impl GithubApp {
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(failed)? {
             if body.len() + chunk.len() > LARGEST {
-                return Err(self.failed("the answer is too long"));
+                return Err(self.failed("the response is too long"));
             }
             body.extend_from_slice(&chunk);
         }
         if !status.is_success() {
-            return Err(self.failed(&format!("it answers {status}{}", said(&body))));
+            return Err(self.failed(&format!("the API answered {status}{}", message(&body))));
         }
         // The parser's message could quote the token.
         let token: Token = serde_json::from_slice(&body)
-            .map_err(|_| self.failed("the answer holds no token, or not until when"))?;
+            .map_err(|_| self.failed("the response has no token or no expiry"))?;
         if token.token.is_empty() || token.token.contains(|c: char| c.is_control()) {
-            return Err(self.failed("the answer holds no token"));
+            return Err(self.failed("the response has no token"));
         }
         Ok(token)
     }
@@ -165,11 +165,11 @@ impl GithubApp {
         let wrong = |why: &str| self.failed(&format!("{}: {why}", self.key.display()));
         let pem = pleach_files::read(&self.key)?;
         let key =
-            PrivateKeyDer::from_pem_slice(&pem).map_err(|_| wrong("no private key in PEM"))?;
+            PrivateKeyDer::from_pem_slice(&pem).map_err(|_| wrong("not a private key in PEM"))?;
         let key = any_supported_type(&key).map_err(|_| wrong("the key cannot be used"))?;
         let signer = key
             .choose_scheme(&[SignatureScheme::RSA_PKCS1_SHA256])
-            .ok_or_else(|| wrong("it is no RSA key"))?;
+            .ok_or_else(|| wrong("it is not an RSA key"))?;
         let second = now.as_second();
         let header = json!({ "alg": "RS256", "typ": "JWT" });
         let claims = json!({
@@ -185,13 +185,13 @@ impl GithubApp {
         );
         let signature = signer
             .sign(text.as_bytes())
-            .map_err(|_| wrong("nothing could be signed with it"))?;
+            .map_err(|_| wrong("signing with it failed"))?;
         Ok(format!("{text}.{}", encode(&signature)))
     }
 }
 
 /// Returns GitHub's message of a refusal.
-fn said(body: &[u8]) -> String {
+fn message(body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Refusal {
         message: String,

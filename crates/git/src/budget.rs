@@ -18,7 +18,7 @@ const PART: u64 = 2;
 /// Divisor of the free bytes: the maximum part for packs that no branch needs.
 const SUPERFLUOUS: u64 = 4;
 /// Suffix for the error of a download whose limit was lower than usual.
-pub(super) const SHORT: &str = ", which is what the disk budget of the controller leaves for it";
+pub(super) const SHORT: &str = ", the remainder of the controller's disk budget";
 /// Prefix of incomplete packs of libgit2.
 const UNFINISHED: &str = "pack_git2_";
 /// Suffix of git's lock files.

@@ -134,7 +134,7 @@ pub enum GitError {
         branch: String,
     },
     /// A push would include other commits.
-    #[error("branch {branch} has {commits} commits that are not pushed; they would go along")]
+    #[error("branch {branch} has {commits} unpushed commits, which would be pushed as well")]
     Ahead {
         /// Name.
         branch: String,
@@ -142,7 +142,7 @@ pub enum GitError {
         commits: String,
     },
     /// Another process committed in the meantime.
-    #[error("branch {branch} moved meanwhile; nothing was committed")]
+    #[error("another process moved branch {branch} in the meantime; nothing was committed")]
     Moved {
         /// Name.
         branch: String,
@@ -233,23 +233,22 @@ impl GitError {
                 Some("name a branch, a tag or a commit; a branch of a remote is origin/NAME".into())
             }
             Self::Unrelated { shallow: true, .. } => Some(
-                "this is a shallow clone; fetch what is between them: git fetch --unshallow".into(),
+                "this is a shallow clone; fetch the commits between them: git fetch --unshallow"
+                    .into(),
             ),
-            Self::Unrelated { .. } => Some("compare them as they are: --direct".into()),
+            Self::Unrelated { .. } => Some("compare them directly: --direct".into()),
             Self::NoBranch { .. } => {
                 Some("check out the branch that the environment is deployed from".into())
             }
             Self::NoUpstream { branch } => Some(format!(
-                "leave --push out, or set one: git push --set-upstream origin {branch}"
+                "omit --push, or set one: git push --set-upstream origin {branch}"
             )),
-            Self::Ahead { .. } => {
-                Some("push them, or leave --push out and push when they may go".into())
-            }
-            Self::Moved { .. } => Some("run it again".into()),
+            Self::Ahead { .. } => Some("push them first, or omit --push".into()),
+            Self::Moved { .. } => Some("run the command again".into()),
             Self::Rejected { .. } => {
                 Some("the commit is on your branch: git pull --rebase, then git push".into())
             }
-            Self::NoProgram { .. } => Some("install git; commits are made by it".into()),
+            Self::NoProgram { .. } => Some("install git: pleach uses it to commit".into()),
             _ => None,
         }
     }
@@ -448,8 +447,8 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 
 /// Formats the error of a fetch on one line. It can contain server text of any length.
 fn said(error: &git2::Error) -> String {
-    let said = without_credentials(error.message());
-    let line = said
+    let text = without_credentials(error.message());
+    let line = text
         .chars()
         .map(|char| if char.is_control() { ' ' } else { char });
     line.take(LONGEST_WORDS).collect()
@@ -464,9 +463,9 @@ fn unfetched(url: &str, error: &git2::Error) -> GitError {
 }
 
 /// Removes user names and passwords from the URLs in a message of git.
-fn without_credentials(said: &str) -> String {
+fn without_credentials(text: &str) -> String {
     let mut out = String::new();
-    let mut rest = said;
+    let mut rest = text;
     while let Some(at) = rest.find("://") {
         let (before, behind) = rest.split_at(at + 3);
         out.push_str(before);

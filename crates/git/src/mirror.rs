@@ -240,7 +240,7 @@ impl Mirror {
         let until = Instant::now() + IN_TURN;
         for branch in wanted {
             if Instant::now() > until {
-                let why = "other branches are fetched before it, one by one";
+                let why = "other branches are fetched first, one by one";
                 behind.insert(branch.to_owned(), why.to_owned());
                 is_postponed = true;
                 continue;

@@ -95,9 +95,9 @@ pub(super) fn listen(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>
 }
 
 /// Formats foreign output as one line without control characters.
-pub(super) fn one_line(said: &str) -> String {
+pub(super) fn one_line(text: &str) -> String {
     const LONGEST: usize = 400;
-    let mut line: String = said
+    let mut line: String = text
         .chars()
         .map(|char| if char.is_control() { ' ' } else { char })
         .collect();

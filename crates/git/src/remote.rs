@@ -262,8 +262,8 @@ impl Session {
             {
                 Cred::userpass_plaintext(name, password)
             }
-            Some(_) => Err(git2::Error::from_str("the credentials are refused")),
-            None => Err(git2::Error::from_str("it asks for credentials")),
+            Some(_) => Err(git2::Error::from_str("the server rejected the credentials")),
+            None => Err(git2::Error::from_str("the server requires credentials")),
         });
         callbacks.transfer_progress(|progress| {
             let index = INDEXED * progress.total_objects() as u64;
@@ -338,7 +338,7 @@ pub(super) fn limit_silence() {
                 .and_then(|()| set_server_timeout_in_milliseconds(SILENCE))
         };
         if let Err(error) = set {
-            tracing::warn!(%error, "git has no time-outs");
+            tracing::warn!(%error, "failed to set the time-outs of git");
         }
     });
 }

@@ -108,7 +108,7 @@ impl Signatures {
                 format!("it is signed with {by}, which is not among the keys of {file}")
             }
             Distrust::Wrong { by, said } => {
-                format!("its signature with {by} does not hold: {said}")
+                format!("its signature with {by} is not valid: {said}")
             }
         }
     }
@@ -211,7 +211,7 @@ fn judgement(ended: &Ended) -> Result<(), Distrust> {
         said: said.to_owned(),
     };
     for (word, said) in [
-        ("BADSIG", "the commit is not what was signed"),
+        ("BADSIG", "the signature does not match the commit"),
         ("EXPKEYSIG", "the key has expired"),
         ("REVKEYSIG", "the key is revoked"),
         ("EXPSIG", "the signature has expired"),
@@ -283,7 +283,7 @@ mod tests {
             judged("[GNUPG:] BADSIG 0123 Ann <ann@example.org>\n"),
             wrong(
                 "OpenPGP key 0123 (Ann <ann@example.org>)",
-                "the commit is not what was signed"
+                "the signature does not match the commit"
             )
         );
         assert_eq!(

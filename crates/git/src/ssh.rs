@@ -117,34 +117,34 @@ impl Call {
         given_up.or_else(|| self.explain(&lock(&self.said)))
     }
 
-    fn explain(&self, said: &str) -> Option<String> {
+    fn explain(&self, output: &str) -> Option<String> {
         let host = self.address.known_as();
         let file = self.known_hosts.display();
-        let mut lines = said.lines().map(str::trim);
+        let mut lines = output.lines().map(str::trim);
         let shown = lines.find_map(|line| line.strip_prefix("debug1: Server host key: "));
-        let shown = one_line(shown.unwrap_or("a key that it does not name"));
-        if said.contains("REVOKED HOST KEY DETECTED") {
+        let shown = one_line(shown.unwrap_or("an unknown key"));
+        if output.contains("REVOKED HOST KEY DETECTED") {
             return Some(format!(
-                "{file} says that the key of {host} is revoked: {shown}"
+                "{file} marks the key of {host} as revoked: {shown}"
             ));
         }
-        if said.contains("REMOTE HOST IDENTIFICATION HAS CHANGED") {
+        if output.contains("REMOTE HOST IDENTIFICATION HAS CHANGED") {
             return Some(format!(
-                "{host} shows another key than the one in {file}: {shown}; somebody may stand in between. If its operator says that this is its new key, put it into the file"
+                "{host} presents another key than the one in {file}: {shown}; the connection might be intercepted. If its operator confirms the new key, put it into the file"
             ));
         }
-        if said.contains("Host key verification failed") {
+        if output.contains("Host key verification failed") {
             let port = self.address.port.map(|port| format!("-p {port} "));
             return Some(format!(
-                "{file} does not have the key that {host} shows: {shown}. If its operator says that this is its key, add what this prints: ssh-keyscan {}{}",
+                "{file} does not have the key that {host} presents: {shown}. If its operator confirms the key, add the output of: ssh-keyscan {}{}",
                 port.unwrap_or_default(),
                 self.address.host
             ));
         }
-        let words = words(said);
-        if said.contains("Permission denied (") {
+        let words = words(output);
+        if output.contains("Permission denied (") {
             return Some(format!(
-                "{host} does not let user {} in with {}: {words}",
+                "{host} rejects user {} with the key {}: {words}",
                 self.address.user,
                 self.key.display()
             ));
@@ -191,7 +191,7 @@ impl Call {
 }
 
 /// Removes progress messages from the output of `ssh`.
-fn words(said: &str) -> String {
+fn words(output: &str) -> String {
     let is_about_work = |line: &&str| {
         let starts = [
             "debug1:",
@@ -203,7 +203,7 @@ fn words(said: &str) -> String {
         ];
         line.is_empty() || starts.iter().any(|start| line.starts_with(start))
     };
-    let lines: Vec<&str> = said
+    let lines: Vec<&str> = output
         .lines()
         .map(str::trim)
         .filter(|line| !is_about_work(line))
@@ -228,12 +228,13 @@ pub(super) fn register() {
     let registered = unsafe {
         git2::transport::register("ssh", |remote| {
             let call = CALL.with_borrow(Clone::clone);
-            let call = call.ok_or_else(|| git2::Error::from_str("there is no key for it"))?;
+            let call =
+                call.ok_or_else(|| git2::Error::from_str("no ssh key is configured for it"))?;
             Transport::smart(remote, false, Subtransport(call))
         })
     };
     if let Err(error) = registered {
-        tracing::warn!(%error, "git has no ssh");
+        tracing::warn!(%error, "failed to register the ssh transport");
     }
 }
 
@@ -252,7 +253,7 @@ impl SmartSubtransport for Subtransport {
                 Ok(Box::new(stream))
             }
             Service::ReceivePackLs | Service::ReceivePack => {
-                Err(git2::Error::from_str("nothing is pushed"))
+                Err(git2::Error::from_str("push is not supported"))
             }
         }
     }
@@ -286,7 +287,7 @@ impl Stream {
                 let why = if until == self.call.deadline {
                     format!("it takes longer than {:?}", self.call.time)
                 } else {
-                    format!("the host said nothing for {SILENCE:?}")
+                    format!("the host sent nothing for {SILENCE:?}")
                 };
                 return Err(self.give_up(why));
             }

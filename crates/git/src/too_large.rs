@@ -85,7 +85,7 @@ impl TooLarge {
                 pleach_files::write_atomic(&self.file, &content).map_err(|error| error.to_string())
             });
         if let Err(error) = written {
-            tracing::warn!(%error, "a commit that is too large is downloaded again after a restart");
+            tracing::warn!(%error, "failed to record a too large commit; it is downloaded again after a restart");
         }
     }
 }

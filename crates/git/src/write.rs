@@ -178,7 +178,7 @@ impl Branch {
     /// Creates a branch at the same commit and checks it out. Edited and staged files are retained.
     pub async fn fork(&self, name: &str) -> Result<Self, GitError> {
         let arguments = ["switch", "--quiet", "--no-track", "--create", name].map(str::to_owned);
-        self.git("make a branch", &arguments, None, &[]).await?;
+        self.git("create a branch", &arguments, None, &[]).await?;
         Ok(Self {
             top: self.top.clone(),
             prefix: self.prefix.clone(),
@@ -219,7 +219,7 @@ impl Branch {
                 .map(|(path, _)| self.path(path))
                 .collect()
         };
-        let what = "bring the commit to the working tree";
+        let what = "update the working tree to the commit";
         let (written, gone) = (paths(true), paths(false));
         if !written.is_empty() {
             let head = ["checkout", "--quiet", commit, "--"].map(str::to_owned);

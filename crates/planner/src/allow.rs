@@ -97,7 +97,7 @@ impl Allow {
     /// Reports the objects of a plan that the environment is not allowed to write. Checks desired
     /// and pruned objects, but not skipped changes.
     pub fn check(&self, plan: &Plan) -> Vec<Finding> {
-        let wanted = plan
+        let desired = plan
             .changes
             .iter()
             .filter(|change| change.action != Action::Skip)
@@ -109,7 +109,7 @@ impl Allow {
             .filter(|step| !(step.object.is("pleach.dev", "Release") && step.op == Op::Wait))
             .filter(|step| !self.is_gate_over_own(plan, step))
             .map(|step| &step.object);
-        let mut refusals = self.refuse(wanted.chain(written));
+        let mut refusals = self.refuse(desired.chain(written));
         // The source of a copy is read with the permissions of the controller.
         let copied = plan.steps.iter().filter_map(|step| match &step.op {
             Op::Copy { from, .. } => Some(from),
@@ -117,7 +117,8 @@ impl Allow {
         });
         let copied: BTreeSet<&ObjectId> = copied.filter(|from| !self.permits(from)).collect();
         refusals.extend(copied.into_iter().map(|from| {
-            refusal("the loop may not copy from it for this environment").on(from.clone())
+            refusal("the controller is not allowed to copy from it for this environment")
+                .on(from.clone())
         }));
         refusals
     }
@@ -175,7 +176,7 @@ impl Allow {
             Store::Release => None,
             Store::ConfigMap { namespace } if self.permits_namespace(namespace) => None,
             Store::ConfigMap { namespace } => Some(refusal(format!(
-                "state is kept in namespace {namespace} (`state` in the environment file), and the loop may not write there for this environment"
+                "state is kept in namespace {namespace} (`state` in the environment file), where the controller is not allowed to write for this environment"
             ))),
         }
     }
@@ -184,7 +185,7 @@ impl Allow {
     /// the controller's permissions.
     pub fn refuse_needed(&self, object: &ObjectId) -> Option<Finding> {
         (!self.permits(object)).then(|| {
-            refusal("the loop may not read it for this environment (`dependsOn`)")
+            refusal("the controller is not allowed to read it for this environment (`dependsOn`)")
                 .on(object.clone())
         })
     }
@@ -195,14 +196,18 @@ impl Allow {
         let refused: BTreeSet<&ObjectId> = objects.filter(|id| !self.permits(id)).collect();
         refused
             .into_iter()
-            .map(|id| refusal("the loop may not write to it for this environment").on(id.clone()))
+            .map(|id| {
+                refusal("the controller is not allowed to write to it for this environment")
+                    .on(id.clone())
+            })
             .collect()
     }
 }
 
 fn refusal(message: impl Into<String>) -> Finding {
-    Finding::error(Kind::Policy, "not-allowed", message)
-        .hint("`allow` in the configuration of the loop says what it may; no branch can widen it")
+    Finding::error(Kind::Policy, "not-allowed", message).hint(
+        "`allow` in the controller's configuration sets these limits; no branch can extend them",
+    )
 }
 
 #[cfg(test)]

@@ -213,13 +213,13 @@ pub fn read(file: &str, content: Vec<u8>) -> Result<Controller, Vec<Finding>> {
     let mut findings = Vec::new();
     let node = read_own(&tree, file, "Controller", &mut findings);
     let controller = node.and_then(|node| {
-        let said: Option<file::Controller> = decode(&node, &mut findings);
-        Some(resolve(said?, &node, &mut findings))
+        let declared: Option<file::Controller> = decode(&node, &mut findings);
+        Some(resolve(declared?, &node, &mut findings))
     });
     for finding in &mut findings {
         if finding.message.ends_with("`allow` is required") {
             finding.hint = Some(
-                "say which namespaces and kinds its branches may write; `allow: all` sets no limit beside the permissions of the account"
+                "list the namespaces and kinds that its branches are allowed to write; `allow: all` leaves only the permissions of the account as a limit"
                     .to_owned(),
             );
         }
@@ -235,7 +235,7 @@ pub fn read(file: &str, content: Vec<u8>) -> Result<Controller, Vec<Finding>> {
     }
 }
 
-fn resolve(said: file::Controller, node: &Node, findings: &mut Vec<Finding>) -> Controller {
+fn resolve(declared: file::Controller, node: &Node, findings: &mut Vec<Finding>) -> Controller {
     let mut address = |node: &Node, text: &str| {
         let address = text.parse().ok();
         if address.is_none() {
@@ -244,35 +244,35 @@ fn resolve(said: file::Controller, node: &Node, findings: &mut Vec<Finding>) -> 
         }
         address
     };
-    let listen = said.listen.and_then(|text| address(node, &text));
-    let metrics = said
+    let listen = declared.listen.and_then(|text| address(node, &text));
+    let metrics = declared
         .metrics
         .and_then(|metrics| address(node.get("metrics").unwrap_or(node), &metrics.listen));
-    let disk = disk::resolve(said.disk, node, findings);
+    let disk = disk::resolve(declared.disk, node, findings);
     let nodes = node.get("repositories").map_or(&[][..], Node::items);
     if nodes.is_empty() {
-        let message = "`repositories`: there is nothing to follow";
+        let message = "`repositories`: at least one repository is required";
         findings.push(error("missing-field", message).at(place(node, "repositories")));
     }
     let mut names: BTreeMap<String, Origin> = BTreeMap::new();
     let mut repositories = Vec::new();
-    for (said, node) in said.repositories.into_iter().zip(nodes) {
-        if let Some(first) = names.insert(said.name.clone(), place(node, "name")) {
+    for (declared, node) in declared.repositories.into_iter().zip(nodes) {
+        if let Some(first) = names.insert(declared.name.clone(), place(node, "name")) {
             let message = format!(
                 "a second repository `{}`; the first is at {first}",
-                said.name
+                declared.name
             );
             findings.push(error("duplicate-repository", message).at(place(node, "name")));
         }
-        repositories.push(repository(said, node, findings));
+        repositories.push(repository(declared, node, findings));
     }
     let nodes = node.get("notifications").map_or(&[][..], Node::items);
-    let told = said.notifications.unwrap_or_default();
-    let notifications = notifications::resolve(told, nodes, findings);
+    let requested = declared.notifications.unwrap_or_default();
+    let notifications = notifications::resolve(requested, nodes, findings);
     Controller {
         listen,
         metrics,
-        drift_watch: said.drift_watch.unwrap_or(true),
+        drift_watch: declared.drift_watch.unwrap_or(true),
         disk,
         repositories,
         notifications,
@@ -280,29 +280,37 @@ fn resolve(said: file::Controller, node: &Node, findings: &mut Vec<Finding>) -> 
 }
 
 fn repository(
-    said: file::WatchedRepository,
+    declared: file::WatchedRepository,
     node: &Node,
     findings: &mut Vec<Finding>,
 ) -> WatchedRepository {
-    if said.name.is_empty() || !said.name.bytes().all(is_name) {
-        let message = "`name`: lower-case letters, digits and `-`";
+    if declared.name.is_empty() || !declared.name.bytes().all(is_name) {
+        let message = "`name`: only lower-case letters, digits and `-` are allowed";
         findings.push(error("invalid-name", message).at(place(node, "name")));
     }
-    let transport = Transport::of(&said.url);
-    if let Err(message) = check_url(&said.url, transport, said.auth.is_some()) {
+    let transport = Transport::of(&declared.url);
+    if let Err(message) = check_url(&declared.url, transport, declared.auth.is_some()) {
         findings.push(error("invalid-value", format!("`url`: {message}")).at(place(node, "url")));
-    } else if is_unprotected(&said.url) && said.verify.is_none() && said.insecure != Some(true) {
-        let message = "`url`: http lets anybody on the network path change the commits; use https, name the keys of signatures (`verify`), or accept it with `insecure: true`";
+    } else if is_unprotected(&declared.url)
+        && declared.verify.is_none()
+        && declared.insecure != Some(true)
+    {
+        let message = "`url`: http does not protect commits from changes on the network path; use https, require signatures with `verify`, or accept the risk with `insecure: true`";
         findings.push(error("unprotected-url", message).at(place(node, "url")));
     }
-    let auth = match said.auth {
+    let auth = match declared.auth {
         None => Some(Auth::Anonymous),
-        Some(auth) => credentials(auth, (&said.url, said.forge.as_ref()), node, findings),
+        Some(auth) => credentials(
+            auth,
+            (&declared.url, declared.forge.as_ref()),
+            node,
+            findings,
+        ),
     };
     let is_key = matches!(auth, Some(Auth::Ssh { .. }));
     if auth.is_some() && is_key != (transport == Some(Transport::Ssh)) {
         let message = if is_key {
-            "`auth`: a key for ssh, and the URL is not one of ssh"
+            "`auth`: an ssh key requires an ssh URL"
         } else {
             "`auth`: a repository over ssh needs `sshKeyFile` and `knownHostsFile`"
         };
@@ -311,27 +319,27 @@ fn repository(
             .map_or_else(|| place(node, "url"), Node::origin);
         findings.push(error("invalid-value", message).at(place));
     }
-    let forge_grant = said
+    let forge_grant = declared
         .forge
         .as_ref()
-        .and_then(|forge| forge_grant(forge, (&said.url, auth.as_ref()), node, findings));
-    let webhook = said
+        .and_then(|forge| forge_grant(forge, (&declared.url, auth.as_ref()), node, findings));
+    let webhook = declared
         .forge
         .and_then(|forge| Some((forge.kind, forge.webhook_secret_file?)));
     let nodes = node.get("environments").map_or(&[][..], Node::items);
     if nodes.is_empty() {
-        let message = "`environments`: nothing is synced from it";
+        let message = "`environments`: at least one environment is required";
         findings.push(error("missing-field", message).at(place(node, "environments")));
     }
-    let environments = said.environments.into_iter().zip(nodes);
+    let environments = declared.environments.into_iter().zip(nodes);
     let environments = environments
-        .filter_map(|(said, node)| grant(said, node, findings))
+        .filter_map(|(declared, node)| grant(declared, node, findings))
         .collect();
     WatchedRepository {
-        name: said.name,
-        url: said.url,
+        name: declared.name,
+        url: declared.url,
         auth: auth.unwrap_or(Auth::Anonymous),
-        keys: said.verify.map(|verify| verify.keys_file),
+        keys: declared.verify.map(|verify| verify.keys_file),
         webhook,
         forge: forge_grant,
         environments,
@@ -340,14 +348,14 @@ fn repository(
 
 /// Resolves the forge access. `None` without a token or a GitHub App.
 fn forge_grant(
-    said: &file::Forge,
+    declared: &file::Forge,
     (url, auth): (&str, Option<&Auth>),
     repository: &Node,
     findings: &mut Vec<Finding>,
 ) -> Option<ForgeGrant> {
     let node = repository.get("forge").unwrap_or(repository);
     let is_app = matches!(auth, Some(Auth::GithubApp { .. }));
-    if said.token_file.is_none() && !is_app {
+    if declared.token_file.is_none() && !is_app {
         let app = repository
             .get("auth")
             .and_then(|auth| auth.get("githubApp"));
@@ -355,53 +363,55 @@ fn forge_grant(
             // The errors of the app are reported separately.
             return None;
         }
-        let or_app = match said.kind {
+        let or_app = match declared.kind {
             ForgeKind::Github => ", or `githubApp` in `auth`",
             ForgeKind::Gitlab | ForgeKind::Gitea => "",
         };
         for (key, is_said) in [
-            ("url", said.url.is_some()),
-            ("details", said.details == Some(true)),
-            ("previews", said.previews == Some(true)),
-            ("live", said.live == Some(true)),
+            ("url", declared.url.is_some()),
+            ("details", declared.details == Some(true)),
+            ("previews", declared.previews == Some(true)),
+            ("live", declared.live == Some(true)),
         ] {
             if is_said {
-                let message = format!(
-                    "`{key}`: nothing can be asked of the forge without `tokenFile`{or_app}"
-                );
+                let message = format!("`{key}`: requests to the forge need `tokenFile`{or_app}");
                 findings.push(error("missing-field", message).at(place(node, key)));
             }
         }
         return None;
     }
-    let is_live = said.live == Some(true);
-    let label = said.fork_label.as_deref();
+    let is_live = declared.live == Some(true);
+    let label = declared.fork_label.as_deref();
     for (key, is_wrong, needed) in [
         (
             "live",
-            is_live && said.previews != Some(true),
+            is_live && declared.previews != Some(true),
             "previews: true",
         ),
         ("forkLabel", label.is_some() && !is_live, "live: true"),
     ] {
         if is_wrong {
-            let message = format!("`{key}`: it says something only with `{needed}`");
+            let message = format!("`{key}`: it has no effect without `{needed}`");
             findings.push(error("missing-field", message).at(place(node, key)));
         }
     }
     if label.is_some_and(|label| label.trim().is_empty() || label.trim() != label) {
-        let message = "`forkLabel`: the name of a label, without blanks around it";
+        let message = "`forkLabel`: expected a label name without surrounding spaces";
         findings.push(error("invalid-value", message).at(place(node, "forkLabel")));
     }
-    let key = if said.url.is_some() { "url" } else { "kind" };
-    match ForgeAddress::of(said.kind, url, said.url.as_deref()) {
+    let key = if declared.url.is_some() {
+        "url"
+    } else {
+        "kind"
+    };
+    match ForgeAddress::of(declared.kind, url, declared.url.as_deref()) {
         Ok(address) => Some(ForgeGrant {
             address,
-            token: said.token_file.clone(),
-            details: said.details == Some(true),
-            previews: said.previews == Some(true),
+            token: declared.token_file.clone(),
+            details: declared.details == Some(true),
+            previews: declared.previews == Some(true),
             live: is_live.then(|| LivePreviews {
-                fork_label: said.fork_label.clone(),
+                fork_label: declared.fork_label.clone(),
             }),
         }),
         Err(message) => {
@@ -421,13 +431,13 @@ pub fn check_url(url: &str, transport: Option<Transport>, has_auth: bool) -> Res
     let authority = rest.split('/').next().unwrap_or_default();
     let is_web = matches!(transport, Transport::Https | Transport::Http);
     if is_web && authority.contains('@') {
-        return Err("credentials belong into files that `auth` names, not into the URL".to_owned());
+        return Err("credentials belong in files that `auth` names, not in the URL".to_owned());
     }
     if transport == Transport::Ssh {
         SshAddress::parse(url)?;
     }
     if has_auth && transport == Transport::Local {
-        return Err("a folder of this machine takes no credentials".to_owned());
+        return Err("a local folder does not use credentials".to_owned());
     }
     if has_auth && transport == Transport::Http && !forge::is_loopback(authority) {
         return Err("credentials are sent over https only".to_owned());
@@ -443,16 +453,16 @@ pub fn is_unprotected(url: &str) -> bool {
 }
 
 fn grant(
-    said: file::EnvironmentGrant,
+    declared: file::EnvironmentGrant,
     node: &Node,
     findings: &mut Vec<Finding>,
 ) -> Option<EnvironmentGrant> {
-    let branches = match (said.matches, said.name, said.branch) {
+    let branches = match (declared.matches, declared.name, declared.branch) {
         (Some(pattern), None, None) => {
             let branches = Branches::pattern(&pattern);
             if branches.is_none() {
                 let message = format!(
-                    "`match`: `{pattern}` has to hold one `*`, which stands for the name of the environment"
+                    "`match`: `{pattern}` must contain exactly one `*`, which stands for the environment name"
                 );
                 findings.push(error("invalid-value", message).at(place(node, "match")));
             }
@@ -463,30 +473,32 @@ fn grant(
             branch,
         }),
         _ => {
-            let message = "either `match`, or `name` and `branch`";
+            let message = "either `match`, or `name` and `branch`, is required";
             findings.push(error("missing-field", message).at(node.origin()));
             None
         }
     };
     let cluster = node.get("cluster").unwrap_or(node);
-    if said.cluster.id.is_empty() {
-        let message = "`id`: the uid of the cluster's namespace kube-system";
+    if declared.cluster.id.is_empty() {
+        let message = "`id`: expected the uid of the cluster's namespace kube-system";
         findings.push(error("invalid-value", message).at(place(cluster, "id")));
     }
-    let in_cluster = said.cluster.in_cluster == Some(true);
-    let (file, secret) = (said.cluster.kubeconfig_file, said.cluster.kubeconfig_secret);
+    let in_cluster = declared.cluster.in_cluster == Some(true);
+    let (file, secret) = (
+        declared.cluster.kubeconfig_file,
+        declared.cluster.kubeconfig_secret,
+    );
     let connection = match (in_cluster, file, secret) {
         (true, None, None) => Some(ConnectionGrant::InCluster),
         (false, Some(file), None) => Some(ConnectionGrant::Kubeconfig(file)),
         (false, None, Some(secret)) => kubeconfig_of(secret, cluster, findings),
         _ => {
-            let message =
-                "`cluster`: one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret`";
+            let message = "`cluster`: exactly one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret` is required";
             findings.push(error("missing-field", message).at(cluster.origin()));
             None
         }
     };
-    let user = said.service_account.map(|account| {
+    let user = declared.service_account.map(|account| {
         let parts: Vec<&str> = account.split('/').collect();
         let is_one = parts.len() == 2 && parts.iter().all(|part| part.bytes().all(is_subdomain));
         if !is_one {
@@ -497,24 +509,24 @@ fn grant(
     });
     Some(EnvironmentGrant {
         branches: branches?,
-        cluster_id: said.cluster.id,
+        cluster_id: declared.cluster.id,
         connection: connection?,
         user,
-        allow: match said.allow {
+        allow: match declared.allow {
             file::Allow::All(_) => None,
             file::Allow::Only(list) => Some(Allow::new(&list)),
         },
-        minimum: minimum(said.minimum.unwrap_or_default(), node, findings),
+        minimum: minimum(declared.minimum.unwrap_or_default(), node, findings),
     })
 }
 
-fn minimum(said: file::Minimum, grant: &Node, findings: &mut Vec<Finding>) -> Minimum {
+fn minimum(declared: file::Minimum, grant: &Node, findings: &mut Vec<Finding>) -> Minimum {
     let file::Minimum {
         interval,
         approval,
         windows,
         protect,
-    } = said;
+    } = declared;
     let mut minimum = Minimum {
         interval: interval.map(|interval| interval.0),
         needs_approval: approval == Some(Approval::Digest),
@@ -533,23 +545,23 @@ fn minimum(said: file::Minimum, grant: &Node, findings: &mut Vec<Finding>) -> Mi
 }
 
 fn kubeconfig_of(
-    said: file::KubeconfigSecret,
+    declared: file::KubeconfigSecret,
     cluster: &Node,
     findings: &mut Vec<Finding>,
 ) -> Option<ConnectionGrant> {
     let node = cluster.get("kubeconfigSecret").unwrap_or(cluster);
     let mut is_sound = true;
-    for (key, value) in [("namespace", &said.namespace), ("name", &said.name)] {
+    for (key, value) in [("namespace", &declared.namespace), ("name", &declared.name)] {
         if value.is_empty() || !value.bytes().all(is_subdomain) {
-            let message = format!("`{key}`: `{value}` is no name of an object");
+            let message = format!("`{key}`: `{value}` is not an object name");
             findings.push(error("invalid-value", message).at(place(node, key)));
             is_sound = false;
         }
     }
     is_sound.then_some(ConnectionGrant::Secret {
-        namespace: said.namespace,
-        name: said.name,
-        key: said.key.unwrap_or_else(|| KUBECONFIG_KEY.to_owned()),
+        namespace: declared.namespace,
+        name: declared.name,
+        key: declared.key.unwrap_or_else(|| KUBECONFIG_KEY.to_owned()),
     })
 }
 

@@ -61,13 +61,13 @@ struct Object {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
     /// The answer ends before its last object.
-    #[error("the answer is not complete")]
+    #[error("the answer is incomplete")]
     Incomplete,
     /// The answer continues after its last object.
-    #[error("the answer goes on after its last object")]
+    #[error("the answer continues after its last object")]
     TooLong,
     /// A line does not have the expected type.
-    #[error("line {0} of the answer is not understood")]
+    #[error("line {0} of the answer is invalid")]
     Line(usize),
     /// The answer has another format version.
     #[error("the answer has format {0}, expected {FORMAT}")]
@@ -157,7 +157,10 @@ pub fn read(
         if let Known::Served(scope) = kinds.known(&manifest.gvk())
             && is_namespaced != (scope == Scope::Namespaced)
         {
-            return Err(refused(manifest.id(), "is not of the scope of its kind"));
+            return Err(refused(
+                manifest.id(),
+                "does not have the scope of its kind",
+            ));
         }
     }
     refuse_shared(all.iter_mut());
@@ -191,7 +194,7 @@ fn read_release(
         check(&mut value, &id, release)?;
         kinds.define_one(&value);
         if !known.insert(id.clone()) {
-            return Err(refused(&id, "is there twice"));
+            return Err(refused(&id, "occurs twice"));
         }
         let api_version = value["apiVersion"].as_str().unwrap_or_default();
         let api_version = ApiVersion::parse(api_version);
@@ -233,16 +236,16 @@ fn check(value: &mut Value, id: &ObjectId, release: &ResolvedRelease) -> Result<
     let part_of = set.and_then(|set| set.shift_remove(labels::PART_OF));
     let expected = release.store.apply_set(&release.name);
     if part_of.as_ref().and_then(Value::as_str) != Some(expected.as_str()) {
-        return Err(refused(id, "is not labeled as one of its release"));
+        return Err(refused(id, "does not have the label of its release"));
     }
     if !reserved::is_free(value, id, &release.sequence) {
         return Err(refused(
             id,
-            "has a label or annotation that is pleach's own",
+            "has a label or annotation that is reserved for pleach",
         ));
     }
     if is_named_as_state(id, &release.name.environment, &release.store) {
-        return Err(refused(id, "is named like an object that holds state"));
+        return Err(refused(id, "has the name of a state object"));
     }
     value["metadata"]["labels"][labels::PART_OF] = Value::String(expected);
     Ok(())
@@ -358,14 +361,14 @@ mod tests {
         };
         let in_map = |from: &str, to: &str| replaced(&map, &map.replace(from, to));
         let cases = [
-            ("nothing", String::new(), "not complete"),
+            ("nothing", String::new(), "incomplete"),
             (
                 "cut in a line",
                 good[..good.len() - 1].to_owned(),
-                "not complete",
+                "incomplete",
             ),
-            ("cut between lines", without_last, "not complete"),
-            ("more", format!("{good}{map}"), "goes on after"),
+            ("cut between lines", without_last, "incomplete"),
+            ("more", format!("{good}{map}"), "continues after"),
             (
                 "format",
                 replaced("\"format\":1", "\"format\":2"),
@@ -382,15 +385,11 @@ mod tests {
                 replaced("\"release\":\"web\"", "\"release\":\"api\""),
                 "expected",
             ),
-            (
-                "no name",
-                in_map("\"name\":", "\"named\":"),
-                "is not understood",
-            ),
+            ("no name", in_map("\"name\":", "\"named\":"), "is invalid"),
             (
                 "twice",
                 replaced(&map, &map.replace("\"ConfigMap\"", "\"Secret\"")),
-                "is there twice",
+                "occurs twice",
             ),
             (
                 "another release's",
@@ -398,18 +397,18 @@ mod tests {
                     "\"applyset.kubernetes.io/part-of\":\"",
                     "\"applyset.kubernetes.io/part-of\":\"x",
                 ),
-                "is not labeled as one of its release",
+                "does not have the label of its release",
             ),
             (
                 "reserved",
                 in_map("pleach.dev/prune", "pleach.dev/run-key"),
-                "pleach's own",
+                "reserved for pleach",
             ),
             (
                 "state",
                 in_map("\"name\":\"web\"", "\"name\":\"pleach-digest-key\"")
                     .replace("\"ConfigMap\"", "\"Secret\""),
-                "holds state",
+                "name of a state object",
             ),
             (
                 "built-in scope",
@@ -417,7 +416,7 @@ mod tests {
                     "\"name\":\"gears.example.org\"",
                     "\"name\":\"gears.example.org\",\"namespace\":\"shop\"",
                 ),
-                "is not of the scope of its kind",
+                "does not have the scope of its kind",
             ),
             (
                 "custom scope",
@@ -425,7 +424,7 @@ mod tests {
                     "\"name\":\"one\"",
                     "\"name\":\"one\",\"namespace\":\"shop\"",
                 ),
-                "is not of the scope of its kind",
+                "does not have the scope of its kind",
             ),
         ];
         for (name, answer, expected) in cases {

@@ -213,13 +213,13 @@ impl Engine {
             .then(|| format!("values are read from {}", self.values_files.join(", ")));
         let advice = match (error.kind(), expression) {
             (ErrorKind::UndefinedError, Some("kubernetes")) => {
-                Some("say `cluster.kubernetes` in the environment")
+                Some("set `cluster.kubernetes` in the environment")
             }
             (ErrorKind::UndefinedError, Some("release.namespace")) => {
-                Some("say `namespace` in the release")
+                Some("set `namespace` in the release")
             }
             (ErrorKind::UndefinedError, Some("release.version")) => {
-                Some("the bundle has no version folders, so no version")
+                Some("the bundle has no version folders, so there is no version")
             }
             (ErrorKind::UndefinedError, _) => {
                 Some("give it a value, or use `| default(…)` or `is defined`")

@@ -163,8 +163,8 @@ fn b64decode(value: Value) -> Result<String, Error> {
     let text: String = scalar(&value)?.split_whitespace().collect();
     let bytes = STANDARD
         .decode(text)
-        .map_err(|_| invalid("b64decode was given something that is not base64"))?;
-    String::from_utf8(bytes).map_err(|_| invalid("b64decode gives bytes that are not UTF-8"))
+        .map_err(|_| invalid("the input of b64decode is not base64"))?;
+    String::from_utf8(bytes).map_err(|_| invalid("the output of b64decode is not UTF-8"))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
@@ -233,9 +233,9 @@ fn tojson(value: Value) -> Result<String, Error> {
 #[expect(clippy::needless_pass_by_value, reason = "the signature of a filter")]
 fn semver_matches(value: Value, range: &str) -> Result<bool, Error> {
     let version = parse_version(&scalar(&value)?)
-        .ok_or_else(|| invalid("semver_matches was given something that is not a version"))?;
+        .ok_or_else(|| invalid("the input of semver_matches is not a version"))?;
     let range = VersionReq::parse(range)
-        .map_err(|_| invalid("the range of semver_matches is not one such as >=1.30, <2"))?;
+        .map_err(|_| invalid("the range of semver_matches is not a range such as >=1.30, <2"))?;
     Ok(range.matches(&version))
 }
 
@@ -348,15 +348,15 @@ mod tests {
     #[case("{{ missing | quote }}", "undefined value")]
     #[case("{{ secret | b64decode }}", "not base64")]
     #[case("{{ secret | semver_matches('1') }}", "not a version")]
-    #[case("{{ '1' | semver_matches(secret) }}", "not one such as")]
+    #[case("{{ '1' | semver_matches(secret) }}", "not a range such as")]
     #[case(
         "{{ 'x' | regex_replace(secret ~ '(', '') }}",
         "not a regular expression"
     )]
-    #[case("{{ list | sha256 }}", "a list has no text of its own")]
-    #[case("{{ list | string }}", "a list has no text of its own")]
-    #[case("{{ list | lower }}", "a list has no text of its own")]
-    #[case("{{ [list] | join(',') }}", "a list has no text of its own")]
+    #[case("{{ list | sha256 }}", "a list cannot be written as text")]
+    #[case("{{ list | string }}", "a list cannot be written as text")]
+    #[case("{{ list | lower }}", "a list cannot be written as text")]
+    #[case("{{ [list] | join(',') }}", "a list cannot be written as text")]
     #[case("{{ flag | join(',') }}", "a bool has no items to join")]
     #[case("{{ missing | join(',') }}", "undefined value")]
     #[case("{{ missing | upper }}", "undefined value")]

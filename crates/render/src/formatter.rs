@@ -40,7 +40,7 @@ pub(super) fn scalar(value: &Value) -> Result<Cow<'_, str>, Error> {
 }
 
 /// Error text for a value that is not a scalar.
-pub(super) const NO_TEXT: &str = "has no text of its own";
+pub(super) const NO_TEXT: &str = "cannot be written as text";
 
 fn no_text(kind: impl Display) -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("a {kind} {NO_TEXT}"))

@@ -124,14 +124,14 @@ pub(super) fn identify(
     if generated {
         fields.refuse(
             "generate-name",
-            "metadata.generateName makes another object each time it is applied; only a Job with pleach.dev/run: once may have it",
+            "metadata.generateName creates another object on each apply; it is allowed only for a Job with pleach.dev/run: once",
             "/metadata/generateName",
         );
         if kind.as_deref() == Some("Job")
             && let Some(finding) = fields.findings.last_mut()
         {
             finding.hint = Some(
-                "annotate it with pleach.dev/run: once; a patch may do that too, with the beginning of its name as `name`"
+                "annotate it with pleach.dev/run: once; a patch can do that too, with the value of generateName as `name`"
                     .to_owned(),
             );
         }
@@ -140,14 +140,14 @@ pub(super) fn identify(
         api_version.as_deref().unwrap_or_default(),
         kind.as_deref().unwrap_or_default(),
     );
-    let said = name.as_deref().map(|name| {
+    let checked = name.as_deref().map(|name| {
         if is_beginning {
             name.trim_end_matches(['-', '.'])
         } else {
             name
         }
     });
-    fields.check(&gvk, said, namespace.as_deref());
+    fields.check(&gvk, checked, namespace.as_deref());
     match name {
         Some(name) if fields.findings.is_empty() => Ok(Identity {
             gvk,
@@ -203,7 +203,7 @@ impl Fields<'_> {
                 Finding::error(
                     Kind::Repository,
                     "not-a-manifest",
-                    "a file of pleach's own lies among the manifests",
+                    "a pleach file is among the manifests",
                 )
                 .at(self.place.origin())
                 .hint("a file whose name starts with `_` or `.` is not rendered"),
@@ -215,7 +215,7 @@ impl Fields<'_> {
         if namespace.is_some_and(|namespace| !is_label(namespace)) {
             self.refuse(
                 "name",
-                "metadata.namespace is not a name of a namespace (lower case, digits and `-`)",
+                "metadata.namespace is not a namespace name (lower-case letters, digits and `-`)",
                 "/metadata/namespace",
             );
         }
@@ -245,10 +245,10 @@ fn bad_name(name: &str, group: &str) -> Option<&'static str> {
         return Some("is longer than 253 characters");
     }
     if name == "." || name == ".." {
-        return Some("may not be `.` or `..`");
+        return Some("must not be `.` or `..`");
     }
     if name.contains(['/', '%']) || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Some("may not hold `/`, `%` or spaces");
+        return Some("must not contain `/`, `%` or spaces");
     }
     let strict = matches!(
         group,
@@ -262,7 +262,7 @@ fn bad_name(name: &str, group: &str) -> Option<&'static str> {
                 .bytes()
                 .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
     });
-    (strict && !subdomain).then_some("may hold lower case, digits, `-` and `.` only")
+    (strict && !subdomain).then_some("must contain only lower-case letters, digits, `-` and `.`")
 }
 
 fn is_label(name: &str) -> bool {

@@ -413,7 +413,7 @@ fn twice(manifest: &Manifest, first: &Manifest) -> Finding {
         fields.join(", ")
     );
     repeated(manifest, &message).hint(
-        "remove one of them; where the file is not to be edited, set these fields with `patches` \
+        "remove one of them; if you cannot edit the file, set these fields with `patches` \
          of the bundle or the release: a patch changes both, and equal objects count once",
     )
 }

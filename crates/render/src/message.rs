@@ -20,7 +20,7 @@ const LONGEST: usize = 64 * 1024;
 pub fn message(name: &str, source: &str, context: &Value) -> Result<String, Box<Finding>> {
     let text = Engine::of_message(context).render_text(name, source)?;
     if text.len() > LONGEST {
-        let message = format!("the message would have more than {LONGEST} bytes");
+        let message = format!("the message is longer than {LONGEST} bytes");
         return Err(Box::new(Finding::error(
             Kind::Repository,
             "template-limit",

@@ -186,7 +186,7 @@ impl<'a> Work<'a> {
         findings.extend(unknown.into_iter().map(|(kind, place)| {
             let message = format!(
                 "{kind} is neither a kind of Kubernetes {minor} nor defined by a release of the \
-                 environment; it is taken for namespaced"
+                 environment; pleach assumes that it is namespaced"
             );
             Finding::warning(Kind::Repository, "kind-unknown", message).at(place)
         }));
@@ -198,7 +198,7 @@ fn left_out((place, fields, count): (Origin, BTreeSet<String>, usize)) -> Findin
     let fields: Vec<String> = fields.into_iter().collect();
     let objects = if count == 1 { "object" } else { "objects" };
     let message = format!(
-        "what only the server writes is left out of {count} {objects}: {}",
+        "fields that only the server writes are removed from {count} {objects}: {}",
         fields.join(", ")
     );
     Finding::note(Kind::Repository, "server-fields", message).at(place)
@@ -250,9 +250,7 @@ impl Pass<'_> {
                         Finding::note(
                             Kind::Repository,
                             "namespace-ignored",
-                            format!(
-                                "the kind is cluster-scoped: namespace {namespace} is left out"
-                            ),
+                            format!("the kind is cluster-scoped: namespace {namespace} is ignored"),
                         )
                         .at(place.field("/metadata/namespace"))
                         .on(id),
@@ -272,13 +270,13 @@ impl Pass<'_> {
                             Kind::Repository,
                             "namespace-missing",
                             format!(
-                                "{} {} names no namespace, and the release has no default",
+                                "{} {} has no namespace, and the release has no default",
                                 identity.gvk.kind, identity.name
                             ),
                         )
                         .at(place.origin())
                         .hint(format!(
-                            "say `namespace` in release {}",
+                            "set `namespace` in release {}",
                             self.work.release.name.release
                         )),
                     );
@@ -295,7 +293,7 @@ impl Pass<'_> {
                 Finding::error(
                     Kind::Repository,
                     "generate-name",
-                    "a name that follows from the content would tell of the secret value in it",
+                    "a name that is generated from the content would reveal the secret value in it",
                 )
                 .at(place.field("/metadata/generateName"))
                 .on(id)
@@ -323,8 +321,7 @@ impl Pass<'_> {
                 .as_str()
                 .is_some_and(|version| version.starts_with("batch/"));
         if !is_job {
-            let message =
-                format!("stage `{stage}` is verified with this file: it may hold Jobs only");
+            let message = format!("this file verifies stage `{stage}` and must contain only Jobs");
             let finding = Finding::error(Kind::Repository, "verify-without-job", message);
             return Err(Box::new(finding.at(place.origin())));
         }
@@ -356,7 +353,7 @@ impl Pass<'_> {
             }
             Known::NotServed { instead, custom } => {
                 let server = if custom {
-                    "its definition".to_owned()
+                    "its CRD".to_owned()
                 } else {
                     let minor = self.kinds.minor();
                     match History::of(&identity.gvk, minor) {

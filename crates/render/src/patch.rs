@@ -115,10 +115,15 @@ fn operate(value: &mut Value, operation: &Operation, size: &mut usize) -> Result
         let (bytes, levels) = extent(put);
         *size += bytes;
         if *size > LARGEST {
-            return Err(format!("the object gets larger than {} MiB", LARGEST >> 20));
+            return Err(format!(
+                "the object would be larger than {} MiB",
+                LARGEST >> 20
+            ));
         }
         if operation.path().count() + levels > DEEPEST {
-            return Err(format!("the object gets more than {DEEPEST} levels deep"));
+            return Err(format!(
+                "the object would be more than {DEEPEST} levels deep"
+            ));
         }
     }
     json_patch::patch(value, std::slice::from_ref(operation))
@@ -161,25 +166,25 @@ fn operation_name(operation: &Operation) -> &'static str {
 /// Reports that a patch selects no object.
 pub(super) fn unused(patch: &Patch) -> Finding {
     let target = &patch.target;
-    let mut wanted = target.kind.clone();
+    let mut selected = target.kind.clone();
     if let Some(group) = target.group.as_ref().filter(|group| !group.is_empty()) {
-        wanted.push('.');
-        wanted.push_str(group);
+        selected.push('.');
+        selected.push_str(group);
     }
     for part in [&target.namespace, &target.name].into_iter().flatten() {
-        wanted.push('/');
-        wanted.push_str(part);
+        selected.push('/');
+        selected.push_str(part);
     }
     if !target.labels.is_empty() {
-        wanted.push_str(" with these labels");
+        selected.push_str(" with these labels");
     }
     Finding::error(
         Kind::Repository,
         "patch-without-target",
-        format!("the patch is for {wanted}, and the release has no such object"),
+        format!("the patch is for {selected}, but the release has no such object"),
     )
     .at(patch.origin.clone())
-    .hint("correct its target, or take it out when upstream no longer needs it")
+    .hint("correct its target, or remove it if upstream no longer needs it")
 }
 
 #[cfg(test)]
@@ -247,8 +252,8 @@ mod tests {
     }
 
     #[rstest]
-    #[case("/data/x", "/data/x/-", "the object gets larger than 32 MiB")]
-    #[case("/data", "/data/y", "the object gets more than 100 levels deep")]
+    #[case("/data/x", "/data/x/-", "the object would be larger than 32 MiB")]
+    #[case("/data", "/data/y", "the object would be more than 100 levels deep")]
     fn copies_of_copies_are_refused(#[case] from: &str, #[case] path: &str, #[case] why: &str) {
         let id = ObjectId::new("", "ConfigMap", Some("shop"), "web");
         let copy = json!({"op": "copy", "from": from, "path": path});

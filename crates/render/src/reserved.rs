@@ -40,11 +40,11 @@ pub(super) fn check(
                 Finding::error(
                     Kind::Repository,
                     "reserved-label",
-                    format!("label {key} is pleach's own to set"),
+                    format!("label {key} is reserved for pleach"),
                 )
                 .at(at("labels", key))
                 .on(id.clone())
-                .hint("take it out of the manifest"),
+                .hint("remove it from the manifest"),
             );
         }
     }
@@ -110,7 +110,7 @@ fn annotation(
         annotations::STAGE if sequence.stage(value).is_some() => None,
         annotations::STAGE => Some((
             "unknown-stage",
-            format!("annotation {key}: there is no stage `{value}` in which objects are applied"),
+            format!("annotation {key}: there is no stage `{value}` that applies objects"),
             Some("declare it with `stages` in bundle.yaml or version.yaml".to_owned()),
         )),
         annotations::RUN if value == "once" && id.is("batch", "Job") => None,
@@ -127,8 +127,8 @@ fn annotation(
         )),
         annotations::DESIRED | annotations::RUN_KEY => Some((
             "reserved-annotation",
-            format!("annotation {key} is pleach's own to set"),
-            Some("take it out of the manifest".to_owned()),
+            format!("annotation {key} is reserved for pleach"),
+            Some("remove it from the manifest".to_owned()),
         )),
         key => {
             let name = |key: &'static str| key.strip_prefix(PREFIX).unwrap_or(key);

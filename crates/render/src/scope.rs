@@ -91,10 +91,10 @@ impl<'a> Kinds<'a> {
         let minor = self.minor();
         match History::of(gvk, minor) {
             Some(History::RemovedIn(_)) => {
-                "the kind was removed, and no other took its place by that name".to_owned()
+                "the kind was removed, and no other group serves a kind with that name".to_owned()
             }
             Some(History::ServedSince(_)) => {
-                "`cluster.kubernetes` of the environment says which version the cluster has"
+                "`cluster.kubernetes` of the environment declares the version of the cluster"
                     .to_owned()
             }
             None => match nearest(&gvk.kind, self.table.names()) {

@@ -59,7 +59,7 @@ pub(super) struct Hiding<'a> {
 }
 
 struct Rule<'a> {
-    said: &'a SecretRule,
+    declared: &'a SecretRule,
     matcher: Matcher,
     /// Whether an object matched.
     met: AtomicBool,
@@ -70,7 +70,7 @@ struct Rule<'a> {
 impl<'a> Hiding<'a> {
     pub(super) fn new(release: &'a ResolvedRelease, values: SecretValues) -> Self {
         let rules = release.secret_fields.iter().map(|rule| Rule {
-            said: rule,
+            declared: rule,
             matcher: rule.target.matcher(),
             met: AtomicBool::new(false),
             found: rule.fields.iter().map(|_| AtomicBool::new(false)).collect(),
@@ -89,7 +89,7 @@ impl<'a> Hiding<'a> {
                 continue;
             }
             rule.met.store(true, Ordering::Relaxed);
-            for (field, found) in rule.said.fields.iter().zip(&rule.found) {
+            for (field, found) in rule.declared.fields.iter().zip(&rule.found) {
                 if field.is_in(value) {
                     found.store(true, Ordering::Relaxed);
                 }
@@ -139,7 +139,7 @@ impl<'a> Hiding<'a> {
                 format!("a value that is marked writeOnly is part of the name {what}"),
             )
             .at(place.origin())
-            .hint("names are shown everywhere; use another value for them"),
+            .hint("names are not masked; use another value for them"),
         )
     }
 
@@ -152,22 +152,25 @@ impl<'a> Hiding<'a> {
     pub(super) fn unused(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         for Rule {
-            said, met, found, ..
+            declared,
+            met,
+            found,
+            ..
         } in &self.rules
         {
             let warn = |message: String| {
                 Finding::warning(Kind::Repository, "secret-field-unused", message)
-                    .at(said.origin.clone())
+                    .at(declared.origin.clone())
             };
             if !met.load(Ordering::Relaxed) {
                 findings.push(warn(
-                    "secretFields: no object of the release is meant".to_owned(),
+                    "secretFields: the rule matches no object of the release".to_owned(),
                 ));
                 continue;
             }
-            let fields = said.fields.iter().zip(found);
+            let fields = declared.fields.iter().zip(found);
             for (field, _) in fields.filter(|(_, found)| !found.load(Ordering::Relaxed)) {
-                let message = format!("secretFields: no object that is meant has {field}");
+                let message = format!("secretFields: no object that the rule matches has {field}");
                 findings.push(warn(message));
             }
         }

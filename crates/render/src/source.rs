@@ -370,7 +370,7 @@ fn yaml_finding(text: &Text, error: &YamlError) -> Finding {
     let message = match &text.lines {
         None => format!("{} (column {})", error.message, error.column),
         Some(_) => format!(
-            "the output of the template is no YAML: {} (line {}, column {} of the output)",
+            "the output of the template is not YAML: {} (line {}, column {} of the output)",
             error.message, error.line, error.column
         ),
     };

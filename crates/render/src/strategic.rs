@@ -17,25 +17,25 @@ pub(super) fn merge(object: &mut Value, patch: &Value, schema: Option<Schema<'_>
 }
 
 /// Returns the merged value. `None` if it is deleted.
-fn merged(former: Option<Value>, patch: &Value, schema: Option<Schema<'_>>) -> Option<Value> {
+fn merged(previous: Option<Value>, patch: &Value, schema: Option<Schema<'_>>) -> Option<Value> {
     match patch {
         Value::Null => None,
         Value::Object(change) => match change.get("$patch").and_then(Value::as_str) {
             Some("delete") => None,
             Some("replace") => Some(plain(patch)),
-            _ => Some(Value::Object(map(former, change, schema))),
+            _ => Some(Value::Object(map(previous, change, schema))),
         },
-        Value::Array(items) => Some(Value::Array(list(former, items, schema))),
+        Value::Array(items) => Some(Value::Array(list(previous, items, schema))),
         scalar => Some(scalar.clone()),
     }
 }
 
 fn map(
-    former: Option<Value>,
+    previous: Option<Value>,
     change: &Map<String, Value>,
     schema: Option<Schema<'_>>,
 ) -> Map<String, Value> {
-    let mut fields = match former {
+    let mut fields = match previous {
         Some(Value::Object(fields)) => fields,
         _ => Map::new(),
     };
@@ -55,8 +55,8 @@ fn map(
             continue;
         }
         let below = schema.and_then(|schema| schema.field(key).or_else(|| schema.values()));
-        let former = fields.get_mut(key).map(Value::take);
-        match merged(former, change, below) {
+        let previous = fields.get_mut(key).map(Value::take);
+        match merged(previous, change, below) {
             Some(value) => fields.insert(key.clone(), value),
             None => fields.shift_remove(key),
         };
@@ -74,26 +74,27 @@ fn map(
 struct Order<'a> {
     field: &'a str,
     /// Items in the desired order. For items with merge keys, one of the keys is enough.
-    said: &'a [Value],
+    declared: &'a [Value],
     /// The list before the merge.
-    former: Vec<Value>,
+    previous: Vec<Value>,
 }
 
 fn orders<'a>(fields: &Map<String, Value>, change: &'a Map<String, Value>) -> Vec<Order<'a>> {
-    let said = change.iter().filter_map(|(key, said)| {
+    let declared = change.iter().filter_map(|(key, declared)| {
         let field = key.strip_prefix("$setElementOrder/")?;
-        Some((field, said.as_array()?))
+        Some((field, declared.as_array()?))
     });
-    said.map(|(field, said)| Order {
-        field,
-        said,
-        former: fields
-            .get(field)
-            .and_then(Value::as_array)
-            .cloned()
-            .unwrap_or_default(),
-    })
-    .collect()
+    declared
+        .map(|(field, declared)| Order {
+            field,
+            declared,
+            previous: fields
+                .get(field)
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default(),
+        })
+        .collect()
 }
 
 impl Order<'_> {
@@ -109,16 +110,16 @@ impl Order<'_> {
             list.iter()
                 .position(|one| one == item || is_same(item, one, keys, each))
         };
-        let (mut said, others): (Vec<Value>, Vec<Value>) = items
+        let (mut declared, others): (Vec<Value>, Vec<Value>) = items
             .into_iter()
-            .partition(|item| place(self.said, item).is_some());
-        said.sort_by_key(|item| place(self.said, item));
+            .partition(|item| place(self.declared, item).is_some());
+        declared.sort_by_key(|item| place(self.declared, item));
         let mut others = others.into_iter().peekable();
         let mut ordered = Vec::new();
-        for item in said {
-            let at = place(&self.former, &item);
+        for item in declared {
+            let at = place(&self.previous, &item);
             let comes_before = |other: &Value| {
-                let before = place(&self.former, other).zip(at);
+                let before = place(&self.previous, other).zip(at);
                 before.is_some_and(|(other, item)| other < item)
             };
             while let Some(other) = others.next_if(comes_before) {
@@ -131,8 +132,8 @@ impl Order<'_> {
     }
 }
 
-fn list(former: Option<Value>, changes: &[Value], schema: Option<Schema<'_>>) -> Vec<Value> {
-    let mut items = match former {
+fn list(previous: Option<Value>, changes: &[Value], schema: Option<Schema<'_>>) -> Vec<Value> {
+    let mut items = match previous {
         Some(Value::Array(items)) if !changes.iter().any(|one| one["$patch"] == "replace") => items,
         _ => Vec::new(),
     };
@@ -143,8 +144,8 @@ fn list(former: Option<Value>, changes: &[Value], schema: Option<Schema<'_>>) ->
                 let at = items
                     .iter()
                     .position(|item| is_same(item, change, keys, each));
-                let former = at.map(|at| items[at].take());
-                match (at, merged(former, change, each)) {
+                let previous = at.map(|at| items[at].take());
+                match (at, merged(previous, change, each)) {
                     (Some(at), Some(item)) => items[at] = item,
                     (Some(at), None) => drop(items.remove(at)),
                     (None, Some(item)) => items.push(item),
@@ -177,9 +178,9 @@ fn is_same(item: &Value, change: &Value, keys: &[String], schema: Option<Schema<
         .filter_map(|key| Some((key, change.get(key)?)))
         .peekable();
     named.peek().is_some()
-        && named.all(|(key, wanted)| {
+        && named.all(|(key, expected)| {
             let default = || schema?.field(key)?.default();
-            item.get(key).or_else(default) == Some(wanted)
+            item.get(key).or_else(default) == Some(expected)
         })
 }
 

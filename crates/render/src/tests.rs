@@ -131,7 +131,7 @@ fn what_verifies_a_stage_is_a_job_that_runs_once_in_it() {
     let other = staged("{apiVersion: v1, kind: ConfigMap, metadata: {name: test}}\n");
     assert_eq!(
         messages(&other),
-        ["test.yaml:1: stage `agents` is verified with this file: it may hold Jobs only"]
+        ["test.yaml:1: this file verifies stage `agents` and must contain only Jobs"]
     );
     assert!(other.failed());
 }
@@ -148,9 +148,7 @@ fn an_annotation_names_a_stage_that_there_is() {
     for stage in ["prune", "verify", "agents"] {
         let found = object(stage);
         assert!(
-            found[0].contains(&format!(
-                "there is no stage `{stage}` in which objects are applied"
-            )),
+            found[0].contains(&format!("there is no stage `{stage}` that applies objects")),
             "{found:?}"
         );
     }

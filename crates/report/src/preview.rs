@@ -172,7 +172,7 @@ impl Risk {
             Self::Blocked => ("blocked", "blocked"),
             Self::Recreated => ("recreated", "recreated"),
             Self::Deleted => ("deleted", "deleted"),
-            Self::Definitions => ("definition changes", "definitions change"),
+            Self::Definitions => ("CRD changes", "CRDs change"),
             Self::Registrations => ("registration", "registrations"),
             Self::Access => ("role or binding", "roles and bindings"),
             Self::Restarted => ("workload restarted", "workloads restarted"),

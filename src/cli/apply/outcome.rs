@@ -80,7 +80,7 @@ impl Outcome {
                 self.exit = self.exit.and(error.exit());
             } else if planned.would_write() {
                 ui.status(format_args!(
-                    "release {} was not begun, as not all releases may be applied: `{}` is about this one alone",
+                    "release {} was not started, because another release was refused; `{}` applies only this one",
                     planned.plan.release,
                     self.go_on(&planned.plan)
                 ));
@@ -150,7 +150,7 @@ impl Outcome {
             }
             Err(error) => (
                 Err("failed"),
-                Some(session::failed("carry out", &plan.release, error)),
+                Some(session::failed("execute the plan of", &plan.release, error)),
             ),
         };
         if let Some(error) = &error {
@@ -203,8 +203,8 @@ async fn carry_out(
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let events = Events::new(desired.name.clone(), sender);
     // The text report already shows failures in full.
-    let tells_failures = outcome.output == ApplyOutput::Json;
-    let mut progress = format::progress::Progress::new(ui, &plan, tells_failures);
+    let logs_failures = outcome.output == ApplyOutput::Json;
+    let mut progress = format::progress::Progress::new(ui, &plan, logs_failures);
     let result = {
         let run = Run {
             cluster,

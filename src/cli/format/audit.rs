@@ -23,10 +23,10 @@ impl Compared<'_> {
     fn verdict(&self) -> String {
         let report = &self.report;
         if self.plan.writes.is_none() {
-            return "its plan was too large to be kept".to_owned();
+            return "its plan was too large to be recorded".to_owned();
         }
         if !report.found {
-            return "the log does not hold its last run".to_owned();
+            return "the log does not contain its last run".to_owned();
         }
         let writes = match report.written {
             1 => "1 write".to_owned(),
@@ -62,13 +62,13 @@ pub(crate) fn text(compared: &[Compared<'_>]) -> String {
             plain(&versions),
             one.verdict()
         );
-        let mut tell = |what: &str, differences: &[Difference]| {
+        let mut list = |what: &str, differences: &[Difference]| {
             for Difference { verb, object } in differences {
                 let _ = writeln!(text, "  {what}: {} {}", verb.as_str(), plain(object));
             }
         };
-        tell("planned and not written", &one.report.missing);
-        tell("written and not planned", &one.report.unplanned);
+        list("planned and not written", &one.report.missing);
+        list("written and not planned", &one.report.unplanned);
         if one.report.unreadable > 0 {
             let _ = writeln!(
                 text,

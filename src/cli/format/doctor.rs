@@ -134,7 +134,7 @@ mod tests {
             run: kubectl get namespace a -o yaml
 
         notes
-          the Services could not be looked at: no [not-examined]
+          the Services could not be checked: no [not-examined]
 
         1 error, 1 note
         ");

@@ -30,12 +30,13 @@ pub(crate) fn text(installed: &Installed) -> String {
 
 /// Formats the remarks of a result: failure, local run and overridden checks.
 fn remarks(result: &AttemptResult) -> String {
-    let local = (!result.local.is_empty()).then(|| format!("from the desk: {}", result.local));
+    let local = (!result.local.is_empty()).then(|| format!("local run: {}", result.local));
     let overridden = result.overridden.iter();
     let overridden =
         overridden.map(|one| format!("check {} overridden: {}", one.check, one.reason));
-    let said = (!result.message.is_empty()).then(|| result.message.clone());
-    said.into_iter()
+    let message = (!result.message.is_empty()).then(|| result.message.clone());
+    message
+        .into_iter()
         .chain(local)
         .chain(overridden)
         .collect::<Vec<_>>()

@@ -91,7 +91,7 @@ fn line(changes: &BTreeMap<&ObjectId, &Change>, step: &Step) -> String {
     let what = match &step.op {
         Op::Wait => match &step.until {
             Some(until) => format!("{:<9} {}", "wait", waits_for(&id, until)),
-            None => format!("{:<9} for all steps before", "wait"),
+            None => format!("{:<9} for all previous steps", "wait"),
         },
         Op::Own(_) | Op::Patch { .. } => format!("{:<9} {id}", "patch"),
         op @ (Op::Apply { .. } | Op::Create { .. }) => match changes.get(&step.object) {
@@ -162,14 +162,14 @@ fn waits_for(id: &str, until: &Until) -> String {
     match until {
         Until::Ready { .. } => format!("{id} ready"),
         Until::Absent { .. } => format!("{id} gone"),
-        Until::Finished => format!("{id} ended"),
+        Until::Finished => format!("{id} finished"),
         Until::RolledOut {
             pods: Some(pods), ..
         } => format!("{pods} new pods of {id} ready"),
         Until::RolledOut { pods: None, .. } => format!("{id} rolled out"),
         Until::Emptied { .. } => format!("{id} without pods"),
         Until::Probe { denied: true, .. } => format!("{id} in force"),
-        Until::Probe { denied: false, .. } => format!("{id} in force no more"),
+        Until::Probe { denied: false, .. } => format!("{id} no longer in force"),
         Until::Served(gvk) => format!("{} served", gvk.group_kind()),
         Until::Endpoints {
             service,
@@ -177,7 +177,7 @@ fn waits_for(id: &str, until: &Until) -> String {
             pods,
         } => {
             let whose = if pods.is_some() {
-                " of the pods that it comes to select"
+                " of its newly selected pods"
             } else {
                 ""
             };
@@ -258,28 +258,28 @@ fn named(step: &Step) -> String {
 
 fn why(reason: &EdgeReason) -> &'static str {
     match reason {
-        EdgeReason::Definition => "its definition must be served",
-        EdgeReason::Operator => "it may serve a kind that its release defines",
+        EdgeReason::Definition => "its CRD must be served",
+        EdgeReason::Operator => "it can serve a kind that its release defines",
         EdgeReason::Api => "the server behind its API must answer",
-        EdgeReason::Namespace => "it lies in that namespace",
+        EdgeReason::Namespace => "it is in that namespace",
         EdgeReason::Role => "a binding needs its role",
-        EdgeReason::Rights => "its pods need these rights",
+        EdgeReason::Rights => "its pods need these permissions",
         EdgeReason::Token => "the cluster deletes a token without its account",
         EdgeReason::Reference => "its pods need it",
         EdgeReason::Backend => "a registration needs its backend",
-        EdgeReason::Selects => "a Service that selects other pods keeps some behind it",
-        EdgeReason::Intercepts => "a webhook of the release is asked about it",
+        EdgeReason::Selects => "a Service that selects other pods keeps ready endpoints",
+        EdgeReason::Intercepts => "a webhook of the release intercepts it",
         EdgeReason::Policy => "an admission policy needs its parameters, its binding needs both",
         EdgeReason::After => "annotation pleach.dev/after",
         EdgeReason::Barrier => "a barrier between stages",
         EdgeReason::SameObject => "an earlier step on the same object",
-        EdgeReason::Reverse => "deletions and rollbacks go in reverse",
-        EdgeReason::Leftover => "a dead registration goes first",
+        EdgeReason::Reverse => "deletions and rollbacks run in reverse order",
+        EdgeReason::Leftover => "a dead registration is removed first",
         EdgeReason::Overlay => "a temporary change lasts from its first stage to its last",
-        EdgeReason::Stage => "a stage of the bundle's own",
-        EdgeReason::Once => "a Job that runs once comes before what comes after it",
-        EdgeReason::Rewritten => "stored objects are rewritten while the former webhook converts",
-        EdgeReason::Check => "checks hold before a stage of the bundle's own",
+        EdgeReason::Stage => "a stage declared by the bundle",
+        EdgeReason::Once => "a Job that runs once finishes before the steps after it",
+        EdgeReason::Rewritten => "stored objects are rewritten while the previous webhook converts",
+        EdgeReason::Check => "checks must hold before a stage declared by the bundle",
     }
 }
 

@@ -89,7 +89,7 @@ fn notes(text: &mut String, release: &ReleasePreview) {
     for change in &release.subjects {
         let _ = writeln!(
             text,
-            "{}: {} is given to {}, before to {}",
+            "{}: {} is granted to {}, previously to {}",
             plain(&binding(change).replace('→', "->")),
             plain(&change.role),
             plain(&subjects(&change.after)),

@@ -25,7 +25,7 @@ const SHOWN: usize = 8;
 pub(crate) struct Progress<'a> {
     plan: &'a Plan,
     /// Whether failures are logged here because no text report follows.
-    tells_failures: bool,
+    logs_failures: bool,
     done: usize,
     /// Running operations.
     operating: BTreeSet<StepId>,
@@ -39,16 +39,16 @@ struct Wait {
     line: String,
     since: Duration,
     /// Last logged line with the duration of the wait at that time.
-    told: Option<(String, Duration)>,
+    logged: Option<(String, Duration)>,
 }
 
 impl<'a> Progress<'a> {
     /// Starts the block.
-    pub(crate) fn new(ui: &mut Ui, plan: &'a Plan, tells_failures: bool) -> Self {
+    pub(crate) fn new(ui: &mut Ui, plan: &'a Plan, logs_failures: bool) -> Self {
         ui.start_progress(plan.steps.len());
         Self {
             plan,
-            tells_failures,
+            logs_failures,
             done: 0,
             operating: BTreeSet::new(),
             applied: BTreeMap::new(),
@@ -146,23 +146,23 @@ impl<'a> Progress<'a> {
         let object = plain(&state.object.to_string());
         let message = plain(&state.message);
         let seconds = state.since.as_secs();
-        let told = self.waiting.remove(&id).and_then(|wait| wait.told);
+        let logged = self.waiting.remove(&id).and_then(|wait| wait.logged);
         let is_due = state.since >= SHORT
-            && told
+            && logged
                 .as_ref()
                 .is_none_or(|(last, at)| *last != message || state.since >= *at + REMINDER);
         // The block already shows the wait.
-        let told = if is_due && !ui.has_block() {
+        let logged = if is_due && !ui.has_block() {
             ui.status(format!("waiting for {object}: {message} ({seconds} s)"));
             Some((message.clone(), state.since))
         } else {
             ui.detail(format!("waiting for {object}: {message}"));
-            told
+            logged
         };
         let wait = Wait {
             line: format!("{object}: {message} ({seconds} s)"),
             since: state.since,
-            told,
+            logged,
         };
         self.waiting.insert(id, wait);
     }
@@ -172,7 +172,7 @@ impl<'a> Progress<'a> {
         self.operating.remove(&id);
         self.waiting.remove(&id);
         match outcome {
-            Outcome::Failed(failure) if self.tells_failures => {
+            Outcome::Failed(failure) if self.logs_failures => {
                 ui.status(format!(
                     "{}: failed {}: {}",
                     self.step(id).stage,
@@ -191,7 +191,7 @@ impl<'a> Progress<'a> {
 /// Formats the message about waiting for another lease holder.
 pub(crate) fn queued(release: &ReleaseName, holder: &Holder) -> String {
     format!(
-        "waiting for {}, who applies release {release}",
+        "waiting for {}, which applies release {release}",
         plain(&holder.to_string())
     )
 }
@@ -201,13 +201,13 @@ fn past(op: &Op) -> &'static str {
         Op::Apply { .. } => "applied",
         Op::Create { .. } => "created",
         Op::Own(_) | Op::Patch { .. } => "patched",
-        Op::Set { .. } => "changed for a while",
+        Op::Set { .. } => "temporarily changed",
         Op::Close { .. } => "closed",
-        Op::Lift => "took back the change of",
+        Op::Lift => "reverted the change of",
         Op::Restart { .. } => "restarted",
         Op::Replace { .. } => "replaced pods of",
         Op::Delete(_) => "deleted",
-        Op::Copy { .. } => "saw to the copy",
+        Op::Copy { .. } => "ensured the copy",
         Op::Migrate { .. } => "migrated",
         Op::Wait => "waited for",
     }

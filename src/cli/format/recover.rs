@@ -25,14 +25,14 @@ pub(crate) fn text(examined: &Examined) -> String {
         let _ = write!(text, "\n  the record still has {} objects", rebuilt.known);
     }
     list(&mut text, "found", &rebuilt.found);
-    let what = "found, and never to be deleted, as somebody else made it";
+    let what = "found, but never deleted, because another client created it";
     list(&mut text, what, &rebuilt.kept);
-    let what = "found by git, without its label";
+    let what = "found from git, without the label";
     list(&mut text, what, &rebuilt.unlabelled);
-    let what = "left out: it has the label, but pleach did not apply it";
+    let what = "skipped, because pleach did not apply it although it has the label";
     list(&mut text, what, &rebuilt.left_out);
     for gap in &examined.gaps {
-        let _ = write!(text, "\n  not seen: {}", plain(gap));
+        let _ = write!(text, "\n  not read: {}", plain(gap));
     }
     text
 }
@@ -61,7 +61,7 @@ pub(crate) fn ending(examined: &Examined, word: &str) -> String {
         other => format!("release {}: {other}", examined.name),
     };
     if !examined.gaps.is_empty() {
-        text.push_str("; not everything could be seen, so run it again when that is repaired");
+        text.push_str("; some objects could not be read, so fix the cause and run recover again");
     }
     text
 }

@@ -132,11 +132,11 @@ fn how_far(text: &mut String, plan: &Plan, result: &SyncResult, cause: Cause, go
     let unsettled = remainder.unsettled.iter().map(|id| plain(&id.to_string()));
     some_of(text, "not waited for", unsettled);
     let left = remainder.left.iter().map(|left| {
-        let begun = if left.begun { " (begun)" } else { "" };
+        let begun = if left.begun { " (started)" } else { "" };
         format!("{} {}{begun}", left.action, plain(&left.object.to_string()))
     });
-    some_of(text, "left", left);
-    let _ = writeln!(text, "`{go_on}` goes on from there");
+    some_of(text, "remaining", left);
+    let _ = writeln!(text, "`{go_on}` continues from there");
 }
 
 /// Formats the first lines of a list.
@@ -177,7 +177,7 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult, go_on: &str) {
         } else {
             format!("{skipped} steps were")
         };
-        let _ = writeln!(text, "{steps} not carried out because of that");
+        let _ = writeln!(text, "{steps} not executed because of that");
     }
     if let Some(cause) = result.stopped {
         how_far(text, plan, result, cause, go_on);
@@ -186,7 +186,7 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult, go_on: &str) {
         let (state, what) = if standing.kind == OverlayKind::Gate {
             ("still closed", "gate")
         } else {
-            ("still changed for a while", "overlay")
+            ("still temporarily changed", "overlay")
         };
         let _ = writeln!(
             text,
@@ -211,7 +211,7 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult, go_on: &str) {
     if result.ending == "uninstalled" && plan.count(Action::Skip) > 0 {
         let _ = writeln!(
             text,
-            "what is kept belongs to no release any more; delete it by hand if nobody needs it"
+            "kept objects no longer belong to a release; delete them by hand if they are not needed"
         );
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Wanted {
 pub(crate) fn text(
     releases: &[ReleaseSummary],
     target: Option<&Target>,
-    wanted: Option<&Wanted>,
+    desired: Option<&Wanted>,
     live: Option<&Live>,
     now: Timestamp,
 ) -> String {
@@ -65,7 +65,7 @@ pub(crate) fn text(
             let silent = silent.map(|at| format!(", and was last seen at {at:.0}"));
             let silent = silent.unwrap_or_default();
             lines.push(one_line(&format!(
-                "{target}: a loop follows {branch}{silent}"
+                "{target}: a controller follows {branch}{silent}"
             )));
         }
         if let Some(trouble) = trouble(release) {
@@ -74,8 +74,8 @@ pub(crate) fn text(
         }
         for (kind, reason, message) in &release.conditions {
             let target = release.target();
-            let said = one_line(&format!("{kind}: {reason}: {message}"));
-            lines.push(format!("{WARNING}{target}{WARNING:#}: {said}"));
+            let condition = one_line(&format!("{kind}: {reason}: {message}"));
+            lines.push(format!("{WARNING}{target}{WARNING:#}: {condition}"));
         }
         for order in orders(release, now) {
             let target = release.target();
@@ -91,8 +91,8 @@ pub(crate) fn text(
     for release in releases {
         lines.extend(live.iter().flat_map(|live| live.lines(release, now)));
     }
-    for difference in wanted
-        .map(|wanted| wanted.differences(releases))
+    for difference in desired
+        .map(|desired| desired.differences(releases))
         .unwrap_or_default()
     {
         lines.push(format!(
@@ -157,9 +157,9 @@ fn standing(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
             if one.is_gate() {
                 return closed(release, (id, one), now);
             }
-            let what = if one.is_made() { "there" } else { "different" };
+            let what = if one.is_made() { "created" } else { "changed" };
             format!(
-                "{}: {} is {what} since {} (overlay {id} of {}, until {}; {}); `pleach apply {}` goes on, or takes it back where git no longer wants it",
+                "{}: {} was temporarily {what} {} ago (overlay {id} of {}, until {}; {}); `pleach apply {}` continues, or reverts it if git no longer has it",
                 release.target(),
                 one.object,
                 age(one.since, now),
@@ -176,7 +176,7 @@ fn standing(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
 fn closed(release: &ReleaseSummary, (id, one): (&OverlayId, &Journaled), now: Timestamp) -> String {
     let what = one.gate().map(|gate| gate.explain());
     format!(
-        "{}: {} is closed since {} (gate {id} of {}, until {}; {}); `pleach apply {}` goes on, or lifts it where git no longer wants it; `{}` lifts it now",
+        "{}: {} has been closed for {} (gate {id} of {}, until {}; {}); `pleach apply {}` continues, or lifts it if git no longer has it; `{}` lifts it now",
         release.target(),
         what.unwrap_or_else(|| one.object.to_string()),
         age(one.since, now),
@@ -235,7 +235,7 @@ fn trouble(release: &ReleaseSummary) -> Option<String> {
         .filter(|text| !text.is_empty())
         .collect();
     Some(if texts.is_empty() {
-        "nothing is known of its readiness yet".to_owned()
+        "its readiness is not known yet".to_owned()
     } else {
         texts.join(": ")
     })
@@ -248,13 +248,13 @@ fn orders(release: &ReleaseSummary, now: Timestamp) -> Vec<String> {
         let since = age(sync.at, now);
         if sync.is_stale(now) {
             format!(
-                "the sync that {} requested is stale: no controller has taken it for {since}; `pleach sync {} --withdraw` takes it back",
+                "the sync request of {} is stale: no controller has accepted it for {since}; `pleach sync {} --withdraw` withdraws it",
                 sync.by,
                 release.target()
             )
         } else {
             format!(
-                "a sync is requested by {} since {since}, and no loop has carried it out",
+                "sync requested by {} {since} ago; no controller has executed it yet",
                 sync.by
             )
         }
@@ -296,7 +296,7 @@ impl Wanted {
             let repository = record.map_or("", |record| record.repository.as_str());
             if !repository.is_empty() && repository != self.repository {
                 differences.push(format!(
-                    "{target} belongs to repository {repository}, and this is {}",
+                    "{target} belongs to repository {repository}, not to {}",
                     self.repository
                 ));
                 continue;
@@ -331,18 +331,18 @@ impl Wanted {
 /// Formats the releases as JSON.
 pub(crate) fn json(
     releases: &[ReleaseSummary],
-    wanted: Option<&Wanted>,
+    desired: Option<&Wanted>,
     live: Option<&Live>,
     now: Timestamp,
 ) -> Value {
     let releases_shown = releases.iter();
-    let releases_shown = releases_shown.map(|release| one(release, wanted, live, now));
+    let releases_shown = releases_shown.map(|release| one(release, desired, live, now));
     let mut value = json!({
         "format": 1,
         "releases": releases_shown.collect::<Vec<_>>(),
     });
-    if let Some(wanted) = wanted {
-        value["notInstalled"] = wanted
+    if let Some(desired) = desired {
+        value["notInstalled"] = desired
             .missing(releases)
             .into_iter()
             .map(|(name, version)| json!({ "release": name, "version": version }))
@@ -353,7 +353,7 @@ pub(crate) fn json(
 
 fn one(
     release: &ReleaseSummary,
-    wanted: Option<&Wanted>,
+    desired: Option<&Wanted>,
     live: Option<&Live>,
     now: Timestamp,
 ) -> Value {
@@ -412,8 +412,8 @@ fn one(
             })
             .collect();
     }
-    if let Some(wanted) = wanted {
-        let pinned = wanted.version_of(&release.name.release);
+    if let Some(desired) = desired {
+        let pinned = desired.version_of(&release.name.release);
         value["git"] = json!({ "wanted": pinned.is_some(), "version": pinned.cloned().flatten() });
     }
     value

@@ -102,13 +102,14 @@ pub(super) fn files(ui: &mut Ui, id: &str, origin: &Origin<'_>) -> Result<Files,
 /// Returns the files of the bundle.
 pub(in crate::cli) fn wrap(ui: &mut Ui, origin: &Origin<'_>) -> Result<Wrapped, CliError> {
     if let Some(name) = origin.name.filter(|name| !is_dns_label(name)) {
-        return Err(CliError::usage(format!("{name} is no name of a bundle"))
-            .hint("take lower-case letters, digits and `-`"));
+        return Err(
+            CliError::usage(format!("{name} is not a valid bundle name"))
+                .hint("use lower-case letters, digits and `-`"),
+        );
     }
     if let Some(version) = origin.version.filter(|version| semantic(version).is_none()) {
-        return Err(
-            CliError::usage(format!("{version} is no version")).hint("take one such as v1.0.0")
-        );
+        return Err(CliError::usage(format!("{version} is not a version"))
+            .hint("use a version such as v1.0.0"));
     }
     let found = if origin.from == Path::new(STANDARD_INPUT) {
         standard_input(origin)?
@@ -125,7 +126,7 @@ pub(in crate::cli) fn wrap(ui: &mut Ui, origin: &Origin<'_>) -> Result<Wrapped, 
         let target = format!("manifests/{}/{path}", wrapped.name);
         if target == reserved {
             return Err(CliError::usage(format!(
-                "a bundle has a {path} of its own; rename that of {}",
+                "a bundle has its own {path}; rename the one in {}",
                 origin.from.display()
             )));
         }
@@ -177,7 +178,7 @@ fn from_files(ui: &mut Ui, origin: &Origin<'_>) -> Result<Found, CliError> {
     };
     let Some(name) = name else {
         return Err(CliError::usage(format!(
-            "{} has no name that a bundle could have",
+            "cannot derive a bundle name from {}",
             from.display()
         ))
         .hint("name the bundle with --name"));
@@ -192,7 +193,7 @@ fn from_files(ui: &mut Ui, origin: &Origin<'_>) -> Result<Found, CliError> {
     }
     if paths.is_empty() {
         return Err(CliError::usage(format!(
-            "{} holds no YAML files",
+            "{} has no YAML files",
             from.display()
         )));
     }
@@ -234,20 +235,20 @@ fn newest_version(
     let is_outside = |path: &&String| folder(path).is_none_or(|name| semantic(&name).is_none());
     if let Some(outside) = paths.iter().find(is_outside) {
         return Err(CliError::usage(format!(
-            "{} has versions such as {newest}, and {outside} is in none of them",
+            "{} has version folders such as {newest}, but {outside} is in none of them",
             from.display()
         ))
         .hint(format!(
-            "move it into them, or wrap only one of them: --from {}",
+            "move it into a version folder, or wrap only one version: --from {}",
             from.join(&newest).display()
         )));
     }
     if let Some(version) = asked {
         return Err(CliError::usage(format!(
-            "{} has versions of its own, such as {newest}: {version} cannot be another name of them",
+            "{} has its own version folders, such as {newest}, so it cannot become version {version}",
             from.display()
         ))
-        .hint("leave --version out"));
+        .hint("omit --version"));
     }
     Ok(Some(newest))
 }
@@ -263,14 +264,16 @@ fn collect(
         let path = pleach_files::join(folder, &entry.name);
         let skip = entry.name.starts_with(['.', '_']);
         match entry.kind {
-            _ if skip => ui.detail(format_args!("{path} is not copied: its name is hidden")),
+            _ if skip => ui.detail(format_args!(
+                "{path} is not copied: its name starts with `.` or `_`"
+            )),
             TreeKind::Folder => collect(ui, tree, &path, paths)?,
             TreeKind::File => {
                 if let Some((name, command)) = FOREIGN.iter().find(|(name, _)| *name == entry.name)
                 {
                     return Err(CliError::new(
                         Kind::Repository,
-                        format!("{path}: pleach does not understand {name}"),
+                        format!("{path}: {name} is not supported"),
                     )
                     .hint(format!("render it first, and wrap the result: {command}")));
                 }

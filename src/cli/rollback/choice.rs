@@ -85,7 +85,7 @@ pub(super) fn choose(
                 let error = CliError::from(error);
                 return Err(match versions(record) {
                     Some(versions) => {
-                        error.hint(format!("or a version of the history: {versions}"))
+                        error.hint(format!("or use a version in the history: {versions}"))
                     }
                     None => error,
                 });
@@ -102,9 +102,9 @@ pub(super) fn choose(
     }
     Err(CliError::new(
         Kind::Failed,
-        format!("the history of {name} has no successful result that differs from what git has"),
+        format!("the history of {name} has no successful result that differs from git"),
     )
-    .hint("say --to where it is to go: a revision; `pleach history` has the last results"))
+    .hint("name a revision with --to; `pleach history` shows the last results"))
 }
 
 fn open(source: &Source, result: Deployed<'_>, record: &Installed) -> Result<Chosen, CliError> {
@@ -112,7 +112,7 @@ fn open(source: &Source, result: Deployed<'_>, record: &Installed) -> Result<Cho
         let error = CliError::new(
             Kind::Failed,
             format!(
-                "the result of {} at {:.0} came from files that no commit has ({})",
+                "the result of {} at {:.0} was applied from uncommitted files ({})",
                 result.version, result.at, result.revision
             ),
         );

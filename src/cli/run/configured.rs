@@ -37,7 +37,7 @@ pub(super) fn from_file(
 ) -> Result<Plan, CliError> {
     ensure_only_file(ctx)?;
     let file = path.display().to_string();
-    let said = config::read(&file, pleach_files::read(path)?)
+    let configuration = config::read(&file, pleach_files::read(path)?)
         .map_err(|findings| CliError::from_findings(format!("{file} cannot be used"), findings))?;
     let folder = pleach_files::canonical(path)?;
     let folder = folder.parent().unwrap_or(&folder);
@@ -47,15 +47,15 @@ pub(super) fn from_file(
     let own = OwnCluster::new(own);
     let reserved = Reserved {
         namespace: args.share_in.clone(),
-        secrets: kubeconfigs(&said),
+        secrets: kubeconfigs(&configuration),
         own: own_release(args.own_release.clone())?,
     };
-    let home = home(&said);
+    let home = home(&configuration);
     let mut hooks = Vec::new();
     let mut forges = BTreeMap::new();
-    let quoting = quoting(&said);
+    let quoting = quoting(&configuration);
     let mut repositories = Vec::new();
-    for (position, repository) in said.repositories.into_iter().enumerate() {
+    for (position, repository) in configuration.repositories.into_iter().enumerate() {
         if let Some((forge, secret)) = &repository.webhook {
             hooks.push(Hook {
                 forge: Some(*forge),
@@ -128,11 +128,11 @@ pub(super) fn from_file(
         forges,
         quoting,
         hooks,
-        listen: said.listen,
-        metrics: said.metrics,
-        drift_watch: said.drift_watch,
-        disk: said.disk,
-        told: targets(said.notifications, folder),
+        listen: configuration.listen,
+        metrics: configuration.metrics,
+        drift_watch: configuration.drift_watch,
+        disk: configuration.disk,
+        told: targets(configuration.notifications, folder),
     })
 }
 
@@ -140,15 +140,15 @@ pub(super) fn from_file(
 fn ensure_only_file(ctx: &Context) -> Result<(), CliError> {
     if ctx.names_repository() || ctx.settings.context.is_some() {
         return Err(CliError::usage(
-            "--config says which repositories and clusters are meant; leave out --repo, --revision and --context",
+            "--config names the repositories and clusters; omit --repo, --revision and --context",
         ));
     }
     Ok(())
 }
 
 /// Returns the names of the repositories whose commit statuses and comments quote clusters.
-fn quoting(said: &config::Controller) -> BTreeSet<String> {
-    let repositories = said.repositories.iter();
+fn quoting(configuration: &config::Controller) -> BTreeSet<String> {
+    let repositories = configuration.repositories.iter();
     let quoting = repositories.filter(|repository| {
         let forge = repository.forge.as_ref();
         forge.is_some_and(|forge| forge.details)
@@ -168,15 +168,21 @@ fn targets(notifications: Vec<config::Notification>, folder: &Path) -> Vec<notif
 }
 
 /// Returns the id of the controller's own cluster, if a source policy names it.
-fn home(said: &config::Controller) -> Option<String> {
-    let mut grants = said.repositories.iter().flat_map(|one| &one.environments);
+fn home(configuration: &config::Controller) -> Option<String> {
+    let mut grants = configuration
+        .repositories
+        .iter()
+        .flat_map(|one| &one.environments);
     let here = grants.find(|grant| grant.connection == ConnectionGrant::InCluster)?;
     Some(here.cluster_id.clone())
 }
 
 /// Returns the Secrets with kubeconfigs.
-fn kubeconfigs(said: &config::Controller) -> BTreeSet<ObjectId> {
-    let grants = said.repositories.iter().flat_map(|one| &one.environments);
+fn kubeconfigs(configuration: &config::Controller) -> BTreeSet<ObjectId> {
+    let grants = configuration
+        .repositories
+        .iter()
+        .flat_map(|one| &one.environments);
     grants
         .filter_map(|grant| match &grant.connection {
             ConnectionGrant::Secret {
@@ -207,7 +213,7 @@ fn warn_of_overlaps(repositories: &[Repository]) {
             .collect();
         tracing::warn!(
             repositories = names.join(", "),
-            "several patterns can match one environment of one cluster; name the environment to decide which branch holds it"
+            "several patterns can match one environment of one cluster; name the environment to decide which branch has it"
         );
     }
 }

@@ -57,7 +57,7 @@ impl Waits {
     }
 
     /// Returns whether the result of a reconcile is not in the log yet.
-    fn is_news(&mut self, release: &ReleaseName, end: ReconcileOutcome, message: &str) -> bool {
+    fn is_change(&mut self, release: &ReleaseName, end: ReconcileOutcome, message: &str) -> bool {
         match end {
             ReconcileOutcome::Waiting | ReconcileOutcome::Suspended => {
                 let now = (end, message.to_owned());
@@ -82,7 +82,7 @@ impl Listeners<'_> {
         } = heard;
         loop {
             tokio::select! {
-                Some(event) = events.recv() => self.hear(&event),
+                Some(event) = events.recv() => self.receive(&event),
                 Some(event) = syncs.recv() => {
                     #[cfg(feature = "otlp")]
                     if let Some(traces) = &mut self.traces {
@@ -99,7 +99,7 @@ impl Listeners<'_> {
         }
     }
 
-    fn hear(&mut self, event: &Event) {
+    fn receive(&mut self, event: &Event) {
         self.metrics.count(event);
         self.statuses.hear(event);
         #[cfg(feature = "otlp")]
@@ -113,7 +113,7 @@ impl Listeners<'_> {
             message,
             ..
         } = event
-            && self.waits.is_news(release, *end, message)
+            && self.waits.is_change(release, *end, message)
         {
             let (environment, name, result) = (&release.environment, &release.release, end.word());
             tracing::info!(%environment, release = %name, %revision, result, detail = %message, "release waits");
@@ -209,7 +209,7 @@ fn log(event: &Event) {
                 .as_ref()
                 .filter(|kept| kept.end != ReconcileOutcome::Unchanged)
             {
-                log_look(
+                log_outcome(
                     release,
                     &kept.revision,
                     (kept.end, true),
@@ -217,7 +217,7 @@ fn log(event: &Event) {
                     *took,
                 );
             }
-            log_look(release, revision, (*end, *is_correction), message, *took);
+            log_outcome(release, revision, (*end, *is_correction), message, *took);
         }
         Event::Previewed { .. } => log_preview(event),
         Event::ForgeUnreachable {
@@ -230,7 +230,7 @@ fn log(event: &Event) {
 fn log_replicas(there: usize) {
     match there {
         0 => tracing::error!("cut off from the other replicas"),
-        there => tracing::info!(replicas = there, "work is shared"),
+        there => tracing::info!(replicas = there, "number of replicas changed"),
     }
 }
 
@@ -258,7 +258,7 @@ fn log_preview(event: &Event) {
     }
 }
 
-fn log_look(
+fn log_outcome(
     name: &ReleaseName,
     revision: &str,
     (end, is_correction): (ReconcileOutcome, bool),
@@ -272,7 +272,7 @@ fn log_look(
     let (took, result) = (took.as_secs_f64(), end.word());
     match end {
         ReconcileOutcome::Unchanged | ReconcileOutcome::Suspended | ReconcileOutcome::Waiting => {
-            tracing::debug!(%environment, %release, %revision, result, took, detail = %message, "release looked at");
+            tracing::debug!(%environment, %release, %revision, result, took, detail = %message, "release checked");
         }
         ReconcileOutcome::Deployed if is_correction => {
             tracing::warn!(%environment, %release, %revision, result, took, detail = %message, "drift corrected");
@@ -300,7 +300,7 @@ fn log_sync(event: &SyncEvent, waits: &mut Waits) {
     let release = &event.release.release;
     match &event.kind {
         EventKind::Queued(holder) => {
-            tracing::info!(%environment, %release, %holder, "somebody else applies the release");
+            tracing::info!(%environment, %release, %holder, "another client applies the release");
         }
         EventKind::Waiting(_, state) => {
             let (object, detail, seconds) = (&state.object, &state.message, state.since.as_secs());
@@ -355,7 +355,7 @@ mod tests {
         }
     }
 
-    fn looked(message: &str, is_correction: bool) -> Event {
+    fn reconciled(message: &str, is_correction: bool) -> Event {
         Event::ReconcileFinished {
             release: web(),
             cluster: None,
@@ -426,8 +426,8 @@ mod tests {
             &mut waits,
         );
         assert!(waits.runs.is_empty());
-        log(&looked("2 updated, 1 deleted", false));
-        log(&looked(
+        log(&reconciled("2 updated, 1 deleted", false));
+        log(&reconciled(
             "Deployment.apps/shop/cart: changed by kubectl",
             true,
         ));
@@ -451,7 +451,7 @@ mod tests {
             release: "web".to_owned(),
         };
         let mut waits = Waits::default();
-        let mut news = |end, message: &str| waits.is_news(&release, end, message);
+        let mut news = |end, message: &str| waits.is_change(&release, end, message);
         assert!(news(ReconcileOutcome::Waiting, "it depends on a"));
         assert!(!news(ReconcileOutcome::Waiting, "it depends on a"));
         assert!(!news(ReconcileOutcome::Superseded, ""));

@@ -33,7 +33,7 @@ pub(super) async fn from_arguments(
 ) -> Result<Plan, CliError> {
     if let Some(wrong) = args.environments.iter().find(|name| name.contains('/')) {
         return Err(CliError::usage(format!(
-            "{wrong} is no environment: the loop syncs all releases of one"
+            "{wrong} is not an environment: the controller syncs all releases of an environment"
         )));
     }
     let url = match &ctx.settings.repo {
@@ -44,15 +44,13 @@ pub(super) async fn from_arguments(
         .map_err(|message| CliError::usage(format!("--repo: {message}")))?;
     if is_unprotected(&url) {
         return Err(CliError::usage(
-            "--repo: http lets anybody on the network path change the commits",
+            "--repo: http does not protect commits from changes on the network path",
         )
-        .hint(
-            "use https, or a file that --config names: with `verify`, or with `insecure: true`",
-        ));
+        .hint("use https, or a configuration file (--config) with `verify` or `insecure: true`"));
     }
     if config::Transport::of(&url) == Some(config::Transport::Ssh) {
         return Err(CliError::usage(
-            "a repository over ssh needs a key and the keys of hosts, which a file says that --config names",
+            "a repository over ssh needs a key and host keys, which only a configuration file (--config) can name",
         )
         .hint("docs/guides/git-access.md has an example: `sshKeyFile` and `knownHostsFile`"));
     }
@@ -107,36 +105,36 @@ pub(super) async fn from_arguments(
 async fn branches(
     ctx: &Context,
     remote: &Remote,
-    wanted: &[String],
+    requested: &[String],
 ) -> Result<Vec<Branches>, CliError> {
     let pointers = || -> Vec<Branches> {
-        if wanted.is_empty() {
+        if requested.is_empty() {
             return Branches::pattern(POINTERS).into_iter().collect();
         }
         let one = |name: &String| Branches::One {
             environment: name.clone(),
             branch: POINTERS.replace('*', name),
         };
-        wanted.iter().map(one).collect()
+        requested.iter().map(one).collect()
     };
-    let trunk = |wanted: &[String], branch: &str| -> Vec<Branches> {
+    let trunk = |requested: &[String], branch: &str| -> Vec<Branches> {
         let one = |name: &String| Branches::One {
             environment: name.clone(),
             branch: branch.to_owned(),
         };
-        wanted.iter().map(one).collect()
+        requested.iter().map(one).collect()
     };
     let trunk_branch = ctx.settings.revision.clone();
     if let Some(branch) = &trunk_branch
-        && !wanted.is_empty()
+        && !requested.is_empty()
     {
-        return Ok(trunk(wanted, branch));
+        return Ok(trunk(requested, branch));
     }
-    let fetched = match look(remote.clone(), trunk_branch.clone()).await {
+    let fetched = match fetch_branches(remote.clone(), trunk_branch.clone()).await {
         Ok(fetched) => fetched,
         // The repository can become reachable later.
         Err(error) if trunk_branch.is_none() => {
-            tracing::warn!(%error, "branches {POINTERS} are taken to hold the environments");
+            tracing::warn!(%error, "repository unreachable, assuming branches {POINTERS}");
             return Ok(pointers());
         }
         Err(error) => return Err(error),
@@ -151,8 +149,8 @@ async fn branches(
     let Some(branch) = trunk_branch.or(fetched.default_branch) else {
         return Ok(pointers());
     };
-    if !wanted.is_empty() {
-        return Ok(trunk(wanted, &branch));
+    if !requested.is_empty() {
+        return Ok(trunk(requested, &branch));
     }
     let commit = fetched.heads.get(&branch).ok_or_else(|| {
         CliError::new(
@@ -164,7 +162,7 @@ async fn branches(
     if all.is_empty() {
         return Err(CliError::new(
             Kind::Repository,
-            format!("branch {branch} holds no environments"),
+            format!("branch {branch} has no environments"),
         )
         .hint("write environments/NAME.yaml, or name the environments"));
     }
@@ -172,14 +170,14 @@ async fn branches(
 }
 
 /// Fetches the branches of a repository, and the content of one of them.
-async fn look(remote: Remote, branch: Option<String>) -> Result<Fetched, CliError> {
-    let looking = tokio::task::spawn_blocking(move || {
+async fn fetch_branches(remote: Remote, branch: Option<String>) -> Result<Fetched, CliError> {
+    let fetching = tokio::task::spawn_blocking(move || {
         let mut mirror = Mirror::new(remote);
         let first = mirror.fetch(|_| false)?;
-        let wanted = branch.or(first.default_branch);
-        mirror.fetch(|name| Some(name) == wanted.as_deref())
+        let requested = branch.or(first.default_branch);
+        mirror.fetch(|name| Some(name) == requested.as_deref())
     });
-    let fetched = looking
+    let fetched = fetching
         .await
         .map_err(|error| CliError::new(Kind::Failed, error))?;
     Ok(fetched?)

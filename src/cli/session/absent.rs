@@ -85,12 +85,12 @@ fn without_file(
         .map_err(|findings| CliError::from_findings("the repository is invalid", findings))?;
     if !is_unknown(&findings) {
         return Err(CliError::from_findings(
-            format!("environment {name} cannot be read, and may protect what would be deleted"),
+            format!("cannot read environment {name}, which can protect objects from deletion"),
             findings,
         ));
     }
     ui.notice(format!(
-        "note: environment {name} is not in git: what is protected is known from the record alone"
+        "note: environment {name} is not in git: only protections in the record apply"
     ));
     Ok(ResolvedEnvironment {
         repository,
@@ -146,7 +146,7 @@ pub(super) async fn suspended(ctx: &Context, target: &Target, error: CliError) -
         return error;
     };
     error.hint(format!(
-        "{} has {} of it: without its file it is suspended, nothing is applied and nothing deleted; `pleach uninstall {first}` takes a release away",
+        "{} has {} of it; without its file, nothing is applied and nothing is deleted; `pleach uninstall {first}` removes a release",
         cluster.server(),
         names.join(", ")
     ))
@@ -158,5 +158,5 @@ pub(in crate::cli) fn not_installed(target: &Target, server: &str) -> CliError {
         Kind::Failed,
         format!("release {target} is not installed in {server}"),
     )
-    .hint("`pleach status` names what is; a lost record comes back with `pleach recover`")
+    .hint("`pleach status` lists the installed releases; `pleach recover` rebuilds a lost record")
 }

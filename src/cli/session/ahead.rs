@@ -69,15 +69,15 @@ async fn ask(
     target: &Target,
     environment: &ResolvedEnvironment,
 ) -> Result<(Cluster, EarlyAnswers), CliError> {
-    let wanted = target.release.as_ref();
+    let requested = target.release.as_ref();
     let releases = environment.releases.iter();
     let releases: Vec<&ResolvedRelease> = releases
-        .filter(|release| wanted.is_none_or(|wanted| release.name.release == *wanted))
+        .filter(|release| requested.is_none_or(|requested| release.name.release == *requested))
         .collect();
     let first = releases.first().map(|release| &release.name);
     let cluster = connect_for(ctx, environment, first).await?;
     let listing = async {
-        if wanted.is_some() {
+        if requested.is_some() {
             return None;
         }
         let search = Search::In(environment.store.clone());

@@ -64,7 +64,7 @@ impl Session {
         match listed {
             Ok(records) => Ok(Some(planning::readable(records.releases))),
             Err(error) if error.class() == Some(&Class::Forbidden) => {
-                ui.detail("releases may not be listed: one that left git is not noticed");
+                ui.detail("no permission to list releases: releases that git no longer has are not detected");
                 Ok(None)
             }
             Err(error) => Err(error.into()),

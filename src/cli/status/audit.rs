@@ -29,13 +29,13 @@ pub(super) async fn run(
         match last_plan(cluster, &name, &store).await? {
             Some(Ok(plan)) => plans.push((plan, store)),
             Some(Err(error)) => return Err(CliError::new(Kind::Policy, error)),
-            None => ui.status(format_args!("release {name}: no plan is kept")),
+            None => ui.status(format_args!("release {name}: no plan is recorded")),
         }
     }
     if plans.is_empty() {
         return Err(CliError::new(
             Kind::Failed,
-            "there is no plan to compare with: none was carried out, or its release is gone",
+            "there is no plan to compare with: none was executed, or its release was removed",
         ));
     }
     let mut readers: Vec<Reader<'_>> = plans

@@ -65,8 +65,8 @@ async fn only_yes_is_yes() {
 async fn nobody_to_ask_is_a_usage_error_unless_answered_beforehand() {
     let error = ask(None, false).await.unwrap_err();
     assert_eq!(error.exit(), Exit::USAGE);
-    assert_eq!(error.to_string(), "there is no terminal to ask on: apply?");
-    assert_eq!(error.hints(), ["--yes answers yes"]);
+    assert_eq!(error.to_string(), "cannot ask without a terminal: apply?");
+    assert_eq!(error.hints(), ["use --yes to confirm"]);
     assert!(ask(None, true).await.unwrap());
 }
 

@@ -18,7 +18,7 @@ fn rescoped(environment: &'static str, before: &str, after: &str) {
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(7))
         .says(&format!(
-            "its scope is {before} and cannot become {after} while it is there"
+            "its scope is {before} and cannot change to {after} while the CRD exists"
         ))
         .says("1 object is lost with it");
 

@@ -84,12 +84,12 @@ fn a_workload_stays_while_a_definition_of_its_release_is_blocked() {
         .diff()
         .ended_with(5)
         .says(&format!(
-            "blocked {id}: other-team holds .metadata.labels.team"
+            "blocked {id}: other-team owns .metadata.labels.team"
         ))
         .says(&blocked);
     let (run, events) = fleet.watched(Fleet::apply_unblocked);
     run.ended_with(5)
-        .says("other-team holds .metadata.labels.team");
+        .says("other-team owns .metadata.labels.team");
     // Objects without this dependency are applied.
     assert_eq!(
         object_writes(&events),

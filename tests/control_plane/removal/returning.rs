@@ -49,7 +49,7 @@ fn registrations_that_pods_make_anew_while_they_end_go_too() {
         fleet
             .run(&["uninstall", "returns/shop", "--yes"])
             .ended_with(0)
-            .says("points at Service returns/shop, which goes")
+            .says("points at Service returns/shop, which is deleted")
     });
     assert_eq!(proxy.log().faults().count(), 1);
     for gone in ["returns-first", "returns-again"] {
@@ -117,7 +117,7 @@ spec: {selector: {app: shop}, ports: [{port: 80}]}
     fleet
         .run(&uninstall)
         .ended_with(6)
-        .says("endless.shop is still there: in each of 5 rounds something of it came back")
+        .says("endless.shop is not removed: objects were recreated in each of 5 rounds")
         .says("see `pleach status endless/shop`");
     // In the first round, also before the Service was deleted.
     assert_eq!(proxy.log().faults().count(), 6);
@@ -131,7 +131,7 @@ spec: {selector: {app: shop}, ports: [{port: 80}]}
         .run(&uninstall)
         .ended_with(7)
         .says("it is handed over to release endless.next");
-    assert!(!run.stderr.contains("is still there"), "{}", run.shown());
+    assert!(!run.stderr.contains("is not removed"), "{}", run.shown());
     assert!(!fleet.exists(&["validatingwebhookconfiguration", "endless-6"]));
     assert!(fleet.exists(&["-n", "endless", "cm/handed"]));
 }

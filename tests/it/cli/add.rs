@@ -60,7 +60,7 @@ fn a_bundle_and_a_release_are_added() {
 
     let run = folder.run(&["add", "blog", "--from", "blog.yaml", "--env", "dev"]);
     assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{}", run.shown());
-    assert!(run.stderr.contains("bundle blog exists already"));
+    assert!(run.stderr.contains("bundle blog already exists"));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_version_is_added_to_a_bundle() {
     assert_eq!(run.code, 1, "{}", run.shown());
     assert!(
         run.stderr.contains(
-            "error: bundle blog exists already\n  hint: --version v1.1.0 adds a version folder to it"
+            "error: bundle blog already exists\n  hint: --version v1.1.0 adds a version folder to it"
         ),
         "{}",
         run.shown()
@@ -107,9 +107,9 @@ fn bad_requests_write_nothing() {
         (
             ["Blog", "blog.yaml", "dev"],
             2,
-            "Blog is no name of a bundle",
+            "Blog is not a valid bundle name",
         ),
-        (["web", "blog.yaml", "dev"], 1, "bundle web exists already"),
+        (["web", "blog.yaml", "dev"], 1, "bundle web already exists"),
         (
             ["blog", "broken.yaml", "dev"],
             3,

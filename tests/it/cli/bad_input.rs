@@ -153,12 +153,12 @@ environments/dev.yaml:2: error: expected kind `Environment`, found `Repository`
   hint: a file of this kind begins with `apiVersion: pleach.dev/v1alpha1` and `kind: Environment`
 "),
         case("a later format", BUNDLE_FILE, "apiVersion: pleach.dev/v9\nkind: Bundle\n", "\
-manifests/web/bundle.yaml:1: error: this version of pleach does not know the format `pleach.dev/v9`
+manifests/web/bundle.yaml:1: error: this version of pleach does not support the format `pleach.dev/v9`
   1 | apiVersion: pleach.dev/v9
   hint: a file of this kind begins with `apiVersion: pleach.dev/v1alpha1` and `kind: Bundle`
 "),
         case("a later pleach", "pleach.yaml", format!("{REPOSITORY}requires: '>=9'\n"), "\
-pleach.yaml:4: error: this repository requires pleach >=9, this is 0.1.0
+pleach.yaml:4: error: this repository requires pleach >=9, but this is 0.1.0
   4 | requires: '>=9'
   hint: install a version of pleach within that range
 "),
@@ -167,7 +167,7 @@ pleach.yaml:1: error: `id` is required
   1 | apiVersion: pleach.dev/v1alpha1
 "),
         case("a bad id", "pleach.yaml", REPOSITORY.replace("fleet", "my fleet"), "\
-pleach.yaml:3: error: `id` is a name without blanks
+pleach.yaml:3: error: `id` must be a name without spaces
   3 | id: my fleet
 "),
         case("a bad duration", DEV, format!("{ENVIRONMENT}    timeout: soon\n"), "\
@@ -183,9 +183,9 @@ environments/dev.yaml:3: error: `cluster.kubernetes`: `1.x` is not a version of 
   3 | cluster: {kubernetes: 1.x}
 "),
         case("a name that is no DNS label", DEV, format!("{ENVIRONMENT}    name: Web_1\n"), "\
-environments/dev.yaml:8: error: `Web_1` cannot be the name of a release
+environments/dev.yaml:8: error: `Web_1` is not a valid name for a release
   8 |     name: Web_1
-  hint: a DNS label: lower-case letters, digits and -, at most 63 characters
+  hint: use a DNS label: lower-case letters, digits and -, at most 63 characters
 "),
         case("no such bundle", DEV, ENVIRONMENT.replace("bundle: web", "bundle: wbe"), "\
 environments/dev.yaml:5: error: there is no bundle `wbe`: no folder manifests/wbe
@@ -193,7 +193,7 @@ environments/dev.yaml:5: error: there is no bundle `wbe`: no folder manifests/wb
   hint: did you mean `web`?
 "),
         case("no such version", DEV, ENVIRONMENT.replace("v1.0.0", "v1.0.1"), "\
-environments/dev.yaml:6: error: there is no version `v1.0.1` of manifests/web; there are v1.0.0
+environments/dev.yaml:6: error: there is no version `v1.0.1` of manifests/web; known versions: v1.0.0
   6 |     version: v1.0.1
   hint: did you mean `v1.0.0`?
 "),
@@ -211,7 +211,7 @@ environments/dev.yaml:8: error: `extends`: there is no file environments/_eu.yam
   8 | extends: _eu.yaml
 "),
         case("a consent that is bound to nothing", DEV, format!("{ENVIRONMENT}consent:\n  - {{action: prune, release: web, count: 40}}\n"), "\
-environments/dev.yaml:9: error: `from` is required: a consent is bound to what it is for
+environments/dev.yaml:9: error: `from` is required: a consent is bound to one change
   9 |   - {action: prune, release: web, count: 40}
 "),
     ]
@@ -232,7 +232,7 @@ manifests/web/v1.0.0/more.yaml.j2:1: error: undefined value in `values.repicas`
         case("a list where text is meant", TEMPLATE, "a: {{ [1, 2] }}\n", "\
 manifests/web/v1.0.0/more.yaml.j2:1: error: "),
         case("a template that writes no YAML", TEMPLATE, "{# x #}\na: b: c\n", "\
-manifests/web/v1.0.0/more.yaml.j2:2: error: the output of the template is no YAML: `:` is not allowed here; is the indentation right, or does a text need quotes? (line 1, column 5 of the output)
+manifests/web/v1.0.0/more.yaml.j2:2: error: the output of the template is not YAML: `:` is not allowed here; is the indentation right, or does a text need quotes? (line 1, column 5 of the output)
   2 | a: b: c
 "),
         case("a value that the schema refuses", DEV, format!("{ENVIRONMENT}    values:\n      replicas: many\n"), "\
@@ -262,9 +262,9 @@ fn patches() -> Vec<Case> {
         case("a patch of what is not there", BUNDLE_FILE, patch("json: [{op: remove, path: /data/none}]"), "\
 manifests/web/bundle.yaml:4: error: operation 0 of the patch (remove /data/none) failed: "),
         case("a patch that is for nothing", BUNDLE_FILE, patch("merge: {}").replace("name: web", "name: wbe"), "\
-manifests/web/bundle.yaml:4: error: the patch is for ConfigMap/wbe, and the release has no such object
+manifests/web/bundle.yaml:4: error: the patch is for ConfigMap/wbe, but the release has no such object
   4 |   - target: …
-  hint: correct its target, or take it out when upstream no longer needs it
+  hint: correct its target, or remove it if upstream no longer needs it
 "),
         case("a patch of two forms", BUNDLE_FILE, patch("merge: {}\n    json: []"), "\
 manifests/web/bundle.yaml:4: error: a patch has exactly one of `json`, `merge` and `patch`
@@ -286,17 +286,17 @@ manifests/web/v1.0.0/web.yaml:1: error: the object is also in release web, at ma
 manifests/web/v1.0.0/web.yaml:8: error: the object is also at manifests/web/v1.0.0/web.yaml:1, with other content: .data.theme
   8 | apiVersion: v1
   object: ConfigMap/web/web
-  hint: remove one of them; where the file is not to be edited, set these fields with `patches` of the bundle or the release: a patch changes both, and equal objects count once
+  hint: remove one of them; if you cannot edit the file, set these fields with `patches` of the bundle or the release: a patch changes both, and equal objects count once
 "),
         case("a generated name", WEB_FILE, WEB.replace("name: web", "generateName: web-"), "\
-manifests/web/v1.0.0/web.yaml:4: error: metadata.generateName makes another object each time it is applied; only a Job with pleach.dev/run: once may have it
+manifests/web/v1.0.0/web.yaml:4: error: metadata.generateName creates another object on each apply; it is allowed only for a Job with pleach.dev/run: once
   4 |   generateName: web-
 "),
         case("a label of ours", WEB_FILE, WEB.replace("  name: web", "  name: web\n  labels: {applyset.kubernetes.io/part-of: x}"), "\
-manifests/web/v1.0.0/web.yaml:5: error: label applyset.kubernetes.io/part-of is pleach's own to set
+manifests/web/v1.0.0/web.yaml:5: error: label applyset.kubernetes.io/part-of is reserved for pleach
   5 |   labels: {applyset.kubernetes.io/part-of: x}
   object: ConfigMap/web/web
-  hint: take it out of the manifest
+  hint: remove it from the manifest
 "),
         case("a label that is no text", WEB_FILE, WEB.replace("  name: web", "  name: web\n  labels: {on: yes}"), "\
 manifests/web/v1.0.0/web.yaml:5: error: metadata.labels `true` is a boolean, not a string
@@ -305,12 +305,12 @@ manifests/web/v1.0.0/web.yaml:5: error: metadata.labels `true` is a boolean, not
   hint: quote it
 "),
         case("no namespace", DEV, ENVIRONMENT.replace("    namespace: web\n", ""), "\
-manifests/web/v1.0.0/web.yaml:1: error: ConfigMap web names no namespace, and the release has no default
+manifests/web/v1.0.0/web.yaml:1: error: ConfigMap web has no namespace, and the release has no default
   1 | apiVersion: v1
-  hint: say `namespace` in release web
+  hint: set `namespace` in release web
 "),
         case("a name that no object can have", WEB_FILE, WEB.replace("name: web", "name: Web"), "\
-manifests/web/v1.0.0/web.yaml:4: error: metadata.name may hold lower case, digits, `-` and `.` only
+manifests/web/v1.0.0/web.yaml:4: error: metadata.name must contain only lower-case letters, digits, `-` and `.`
   4 |   name: Web
 "),
         case("no object at all", WEB_FILE, "- 1\n", "\
@@ -323,14 +323,14 @@ manifests/web/v1.0.0/web.yaml:1: error: Ingress web (extensions/v1beta1) is not 
   hint: Ingress is served as networking.k8s.io/v1
 "),
         case("an unknown field", WEB_FILE, format!("{WEB}imutable: true\n"), "\
-manifests/web/v1.0.0/web.yaml:7: error: `imutable` is no field of ConfigMap
+manifests/web/v1.0.0/web.yaml:7: error: `imutable` is not a field of ConfigMap
   7 | imutable: true
     | ^^^^^^^^
   object: ConfigMap/web/web
   hint: did you mean `immutable`?
 ").by_lint(),
         case("a value of another type", WEB_FILE, WEB.replace("dark", "1"), "\
-manifests/web/v1.0.0/web.yaml:6: error: `data.theme`: expected a text, found a number
+manifests/web/v1.0.0/web.yaml:6: error: `data.theme`: expected a string, found a number
   6 |   theme: 1
     |   ^^^^^
   object: ConfigMap/web/web
@@ -350,22 +350,22 @@ apiVersion: example.org/v2
 kind: Foo
 metadata: {name: a}
 ", "\
-manifests/web/v1.0.0/web.yaml:10: error: Foo a (example.org/v2) is not served by its definition
+manifests/web/v1.0.0/web.yaml:10: error: Foo a (example.org/v2) is not served by its CRD
   10 | apiVersion: example.org/v2
   hint: Foo is served as example.org/v1
 "),
         case("a Secret that is not base64, whose value is not shown", WEB_FILE, "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata:\n  key: hunter2!\n", "\
 manifests/web/v1.0.0/web.yaml:5: error: "),
         case("a kustomization", "manifests/web/v1.0.0/kustomization.yaml", "resources: []\n", "\
-manifests/web/v1.0.0/kustomization.yaml: error: kustomizations are not understood: the files beside it would be rendered without it
+manifests/web/v1.0.0/kustomization.yaml: error: kustomizations are not supported: the files beside it would be rendered without it
   hint: render it beforehand: `kubectl kustomize DIR > manifests.yaml`, and keep only the result here
 "),
         case("a chart", "manifests/web/v1.0.0/Chart.yaml", "name: x\n", "\
-manifests/web/v1.0.0/Chart.yaml: error: Helm charts are not understood: the files beside it are templates of another kind
+manifests/web/v1.0.0/Chart.yaml: error: Helm charts are not supported: the files beside it use another template language
   hint: render it beforehand: `helm template NAME DIR > manifests.yaml`, and keep only the result here
 "),
         case("a file of ours among manifests", "manifests/web/v1.0.0/bundle.yaml", BUNDLE, "\
-manifests/web/v1.0.0/bundle.yaml:1: error: a file of pleach's own lies among the manifests
+manifests/web/v1.0.0/bundle.yaml:1: error: a pleach file is among the manifests
 "),
         case("a pointer of git LFS", WEB_FILE, "version https://git-lfs.github.com/spec/v1\noid x\n", "\
 manifests/web/v1.0.0/web.yaml: error: the file cannot be read: it is a git LFS pointer, and LFS is not supported; keep the file itself in git
@@ -429,8 +429,8 @@ fn files_that_are_no_text_and_links_are_named() {
     let run = folder.run(&["lint"]);
     assert_eq!(run.code, 3);
     for says in [
-        "manifests/web/v1.0.0/link.yaml: error: symbolic links are not followed\n  hint: put the \
-         file itself here, or a macro into templates/\n",
+        "manifests/web/v1.0.0/link.yaml: error: symbolic links are not followed\n  hint: replace \
+         the link with the file, or use a macro in templates/\n",
         "manifests/web/v1.0.0/more.yaml: error: the file is not UTF-8 text\n",
     ] {
         assert!(run.stdout.contains(says), "{}", run.stdout);

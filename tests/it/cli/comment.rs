@@ -43,8 +43,7 @@ fn an_action_comments_with_what_it_knows() {
     let run = comment(&folder, &[], &variables);
     assert_eq!(run.code, 0, "{}", run.shown());
     assert!(
-        run.stderr
-            .contains("the comment on pull request 7 is written"),
+        run.stderr.contains("comment on pull request 7: created"),
         "{}",
         run.shown()
     );
@@ -66,7 +65,11 @@ fn an_action_comments_with_what_it_knows() {
     );
     assert!(run.stdout.trim_end().ends_with(&states[0].2), "{states:?}");
     let run = comment(&folder, &[], &variables);
-    assert!(run.stderr.contains("is there already"), "{}", run.shown());
+    assert!(
+        run.stderr.contains("comment on pull request 7: unchanged"),
+        "{}",
+        run.shown()
+    );
 
     // A run for an outdated commit publishes nothing.
     let pull = Pull {

@@ -219,7 +219,7 @@ fn a_release_that_left_git_waits_for_its_consent() {
     assert_eq!(run.code, 0, "{}", run.shown());
     assert!(!run.stdout.contains("delete"), "{}", run.stdout);
     for words in [
-        "release dev.old is no longer in git; its 2 objects stay until that is consented to",
+        "release dev.old is no longer in git; its 2 objects stay until a consent to uninstall it",
         "{action: uninstall, release: old}",
     ] {
         assert!(run.stderr.contains(words), "{}", run.stderr);
@@ -266,8 +266,9 @@ fn objects_that_change_hands_are_neither_deleted_nor_created() {
     let run = folder.run(&["diff", "dev", "--base", "main"]);
     assert!(!run.stdout.contains("delete"), "{}", run.stdout);
     assert!(
-        run.stderr
-            .contains("environment next cannot be read, and may take over objects of dev.old"),
+        run.stderr.contains(
+            "environment next cannot be read and could take ownership of objects of dev.old"
+        ),
         "{}",
         run.stderr
     );
@@ -368,7 +369,7 @@ fn a_secret_field_that_nothing_has_is_pointed_out() {
     folder.write("manifests/web/bundle.yaml", &bundle);
     let run = folder.run(&["render", "dev/web"]);
     assert!(
-        run.stderr.contains("manifests/web/bundle.yaml:3: warning: secretFields: no object that is meant has data.passwort"),
+        run.stderr.contains("manifests/web/bundle.yaml:3: warning: secretFields: no object that the rule matches has data.passwort"),
         "{}",
         run.stderr
     );

@@ -34,8 +34,8 @@ fn a_folder_without_a_repository_is_named() {
     exit: 3
     --- stdout
     --- stderr
-    error: neither HERE nor a folder above it holds a pleach.yaml
-      hint: name the repository with --repo, or make one with `pleach init`
+    error: no pleach.yaml in HERE or its parent folders
+      hint: name the repository with --repo, or create one with `pleach init`
     ");
 }
 

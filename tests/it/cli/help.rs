@@ -66,7 +66,7 @@ fn a_worker_refuses_a_terminal(#[case] work: &str) {
     let said = String::from_utf8_lossy(&worker.stderr);
     assert_eq!(worker.status.code(), Some(2), "{said}");
     assert!(
-        said.contains("standard input, and that is a terminal"),
+        said.contains("standard input, which is a terminal"),
         "{said}"
     );
     assert!(worker.stdout.is_empty());

@@ -85,7 +85,7 @@ fn contents() -> Vec<Case> {
         Case {
             name: "the name of an environment",
             write: |folder, _| folder.write("environments/@team <b>.yaml", ENVIRONMENT),
-            end: End::Refused("cannot be the name of an environment"),
+            end: End::Refused("is not a valid name for an environment"),
         },
         Case {
             name: "a file that is too large",

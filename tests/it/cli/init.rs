@@ -57,7 +57,7 @@ fn nothing_is_overwritten() {
     --- stdout
     --- stderr
     error: fleet/environments/dev.yaml exists already
-      hint: init overwrites nothing; name another folder
+      hint: init overwrites no files; name another folder
     ");
     assert_eq!(folder.files("fleet"), ["environments/dev.yaml"]);
     assert_eq!(folder.read("fleet/environments/dev.yaml"), "mine");
@@ -75,7 +75,7 @@ fn a_file_is_wrapped_as_it_is() {
     fleet/manifests/my-app/bundle.yaml
     fleet/pleach.yaml
     --- stderr
-    next: `pleach --repo fleet render dev` shows what it deploys, `pleach --repo fleet diff dev` what that would change
+    next: `pleach --repo fleet render dev` shows the rendered objects, `pleach --repo fleet diff dev` shows what apply would change
     ");
     assert_eq!(folder.read("fleet/manifests/my-app/My App.yaml"), APP);
     let rendered = check_sound(&folder, "fleet");
@@ -108,7 +108,7 @@ fn a_folder_is_wrapped_with_its_subfolders() {
     fleet/pleach.yaml
     --- stderr
     README.md is not copied: it is not YAML
-    next: `pleach --repo fleet render dev` shows what it deploys, `pleach --repo fleet diff dev` what that would change
+    next: `pleach --repo fleet render dev` shows the rendered objects, `pleach --repo fleet diff dev` shows what apply would change
     ");
     assert_eq!(
         check_sound(&folder, "fleet")
@@ -183,7 +183,7 @@ fn what_other_tools_render_is_refused_with_a_way_out() {
     exit: 3
     --- stdout
     --- stderr
-    error: Chart.yaml: pleach does not understand Chart.yaml
+    error: Chart.yaml: Chart.yaml is not supported
       hint: render it first, and wrap the result: helm template NAME DIR > app.yaml
     ");
     assert!(!folder.path().join("fleet").exists());
@@ -195,8 +195,8 @@ fn files_beside_versions_are_refused_with_a_way_out() {
     let run = folder.run(&["init", "fleet", "--from", "deploy"]);
     assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.stderr);
     for words in [
-        "error: HERE/deploy has versions such as 1.0.0, and b.yaml is in none of them\n",
-        "hint: move it into them, or wrap only one of them: --from HERE/deploy/1.0.0\n",
+        "error: HERE/deploy has version folders such as 1.0.0, but b.yaml is in none of them\n",
+        "hint: move it into a version folder, or wrap only one version: --from HERE/deploy/1.0.0\n",
     ] {
         assert!(run.stderr.contains(words), "{words}: {}", run.shown());
     }
@@ -209,7 +209,7 @@ fn files_beside_versions_are_refused_with_a_way_out() {
 fn there_must_be_something_to_wrap() {
     let folder = Folder::with(&[("empty/README.md", "")]);
     for (from, expected) in [
-        ("empty", "error: HERE/empty holds no YAML files\n"),
+        ("empty", "error: HERE/empty has no YAML files\n"),
         ("nothing", "error: failed to read nothing\n"),
     ] {
         let run = folder.run(&["init", "fleet", "--from", from]);
@@ -240,8 +240,8 @@ fn the_bundle_can_be_named_and_get_a_version() {
     );
     check_sound(&folder, "fleet");
     for (option, value, words) in [
-        ("--name", "Shop", "Shop is no name of a bundle"),
-        ("--version", "spring", "spring is no version"),
+        ("--name", "Shop", "Shop is not a valid bundle name"),
+        ("--version", "spring", "spring is not a version"),
     ] {
         let run = folder.run(&["init", "other", "--from", "in.yaml", option, value]);
         assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{}", run.shown());
@@ -267,7 +267,7 @@ fn version_folders_become_versions() {
     all/manifests/app/v1.2.0/a.yaml
     all/pleach.yaml
     --- stderr
-    next: `pleach --repo all render dev` shows what it deploys, `pleach --repo all diff dev` what that would change
+    next: `pleach --repo all render dev` shows the rendered objects, `pleach --repo all diff dev` shows what apply would change
     ");
     assert!(
         folder
@@ -278,7 +278,7 @@ fn version_folders_become_versions() {
     let run = folder.run(&["init", "more", "--from", "app", "--version", "v2.0.0"]);
     assert_eq!(run.code, 2, "{}", run.shown());
     assert!(
-        run.stderr.contains("versions of its own"),
+        run.stderr.contains("its own version folders"),
         "{}",
         run.shown()
     );

@@ -57,11 +57,11 @@ fn everything_is_said_once_with_its_place() {
     assert_snapshot!(folder().run(&["lint"]).shown(), @r"
     exit: 3
     --- stdout
-    manifests/web/v1.0.0/secret.yaml.j2:4: error: `stringDat` is no field of Secret
+    manifests/web/v1.0.0/secret.yaml.j2:4: error: `stringDat` is not a field of Secret
       4 | stringDat:
       object: Secret/web/s
       hint: did you mean `stringData`?
-    manifests/web/v1.0.0/web.yaml:6: error: `spec.replicsa` is no field of Deployment
+    manifests/web/v1.0.0/web.yaml:6: error: `spec.replicsa` is not a field of Deployment
       6 |   replicsa: 2
         |   ^^^^^^^^
       object: Deployment.apps/web/web
@@ -74,7 +74,7 @@ fn everything_is_said_once_with_its_place() {
       16 |             - {name: b, containerPort: 8443, protocol: TCP}
          |               ^^^^^
       object: Deployment.apps/web/web
-      hint: server-side apply refuses it; take one of them out
+      hint: server-side apply refuses duplicates; remove one of them
     --- stderr
     3 errors, 1 warning in 2 environments
     ");
@@ -158,7 +158,7 @@ fn sarif_is_for_code_hosts() {
     };
     assert!(
         of("v1.0.0/web.yaml").contains(
-            &"6:3 error unknown-field: Deployment.apps/web/web: `spec.replicsa` is no field of \
+            &"6:3 error unknown-field: Deployment.apps/web/web: `spec.replicsa` is not a field of \
               Deployment\nhint: did you mean `replicas`?"
                 .to_owned()
         ),
@@ -195,7 +195,7 @@ fn one_cluster_has_one_environment_for_an_object() {
     let run = folder.run(&["lint"]);
     assert!(
         run.stdout.contains(
-            "error: environments blue and green both have the object on cluster a; blue has it \
+            "error: environments blue and green both contain the object on cluster a; blue has it \
              at manifests/web/v1.0.0/web.yaml:1\n"
         ),
         "{}",
@@ -207,7 +207,7 @@ fn one_cluster_has_one_environment_for_an_object() {
 fn a_release_is_not_an_environment() {
     let run = folder().run(&["lint", "blue/web"]);
     assert_eq!(run.code, 2);
-    assert!(run.stderr.contains("lint looks at whole environments"));
+    assert!(run.stderr.contains("lint checks whole environments"));
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn the_repository_of_the_project_is_clean() {
     // Users create the accounts of branches, and the Secret with the credentials of their
     // repository.
     let expected = [
-        "namespace deployers is in no manifest of the environment: it has to exist",
+        "no manifest of the environment creates namespace deployers, so it must exist already",
         "the pods need Secret/pleach/git, which is in no manifest of the environment",
     ];
     assert_eq!(run.code, 0, "{report:#}");
@@ -252,11 +252,11 @@ subjects:
     assert_snapshot!(folder.run(&["lint"]).shown(), @r"
     exit: 0
     --- stdout
-    manifests/web/v1.0.0/web.yaml:7: warning: the binding names Role.rbac.authorization.k8s.io/web/web, which is in no manifest of the environment
+    manifests/web/v1.0.0/web.yaml:7: warning: the binding refers to Role.rbac.authorization.k8s.io/web/web, which is in no manifest of the environment
       7 |   name: web
         |   ^^^^
       object: RoleBinding.rbac.authorization.k8s.io/web/web
-    manifests/web/v1.0.0/web.yaml:9: warning: the binding names ServiceAccount/web/web, which is in no manifest of the environment
+    manifests/web/v1.0.0/web.yaml:9: warning: the binding refers to ServiceAccount/web/web, which is in no manifest of the environment
       9 |   - {kind: ServiceAccount, name: web}
         |                            ^^^^
       object: RoleBinding.rbac.authorization.k8s.io/web/web
@@ -272,9 +272,10 @@ fn plan_and_apply_refuse_what_the_api_server_would() {
         let run = folder.run(arguments);
         assert_eq!((run.code, run.stdout.as_str()), (3, ""), "{}", run.shown());
         for words in [
-            "manifests/web/v1.0.0/web.yaml:6: error: `spec.replicsa` is no field of Deployment",
-            "manifests/web/v1.0.0/secret.yaml.j2:4: error: `stringDat` is no field of Secret",
-            "would be refused by the API server: 3 errors",
+            "manifests/web/v1.0.0/web.yaml:6: error: `spec.replicsa` is not a field of Deployment",
+            "manifests/web/v1.0.0/secret.yaml.j2:4: error: `stringDat` is not a field of Secret",
+            "the API server would refuse blue",
+            ": 3 errors",
         ] {
             assert!(run.stderr.contains(words), "{words}: {}", run.shown());
         }
@@ -286,6 +287,6 @@ fn plan_and_apply_refuse_what_the_api_server_would() {
         .replace("1.36", "1.99");
     folder.write("environments/blue.yaml", &blue);
     let run = folder.run(&["plan", "blue"]);
-    assert!(!run.stderr.contains("would be refused"), "{}", run.shown());
+    assert!(!run.stderr.contains("would refuse"), "{}", run.shown());
     assert_ne!(run.code, 0, "{}", run.shown());
 }

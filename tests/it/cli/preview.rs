@@ -66,7 +66,7 @@ fn a_comment_does_not_quote_the_error_of_a_cluster() {
         assert_eq!(run.code, 4, "{format}: {}", run.shown());
         let is_quoted = run.stdout.contains("127.0.0.1:1");
         assert_eq!(is_quoted, quotes, "{format}: {}", run.stdout);
-        let is_replaced = run.stdout.contains("the cluster could not be compared");
+        let is_replaced = run.stdout.contains("failed to compare with the cluster");
         assert_eq!(is_replaced, !quotes, "{format}: {}", run.stdout);
     }
 }
@@ -124,7 +124,7 @@ fn only_what_the_change_touches_is_shown() {
         "release dev.app",
         "release prod.app",
         "risk: 1 moved",
-        "nothing happens to 2 other releases of these environments",
+        "no change to 2 other releases of these environments",
         "not touched: extra",
     ] {
         assert!(run.stdout.contains(words), "{words}: {}", run.shown());
@@ -132,7 +132,7 @@ fn only_what_the_change_touches_is_shown() {
     // A requested release is shown even without changes.
     let run = preview(&folder, &["dev/other"]);
     assert!(
-        run.stdout.contains("this change does nothing"),
+        run.stdout.contains("this change affects no environment"),
         "{}",
         run.shown()
     );
@@ -149,8 +149,7 @@ fn a_change_without_effect_is_said_to_be_one() {
         let run = preview(&folder, &["-o", format, "--exit-code"]);
         assert_eq!(run.code, 0, "{}", run.shown());
         assert!(
-            run.stdout
-                .contains("this change does nothing to any environment"),
+            run.stdout.contains("this change affects no environment"),
             "{}",
             run.shown()
         );
@@ -182,7 +181,12 @@ fn a_removed_environment_is_named_and_no_change_without_effect() {
             "{all}"
         );
         assert!(lines.contains("environment removed: dev"), "{all}");
-        for words in ["does nothing", "no changes", "| release |", "<table>"] {
+        for words in [
+            "affects no environment",
+            "no changes",
+            "| release |",
+            "<table>",
+        ] {
             assert!(!lines.contains(words), "{words}: {all}");
         }
     }
@@ -355,7 +359,7 @@ fn refusals_are_said_first() {
     assert_eq!(run.code, 0, "{}", run.shown());
     assert!(
         run.stdout.contains(
-            "app.yaml:5: warning: `spec.replcas` is no field of Deployment (the same at the base)"
+            "app.yaml:5: warning: `spec.replcas` is not a field of Deployment (the same at the base)"
         ),
         "{}",
         run.shown()

@@ -99,7 +99,7 @@ fn the_pin_is_committed_and_nothing_else() {
     assert_eq!(run.code, 0, "{}", run.shown());
     assert!(
         run.stderr
-            .contains("nothing to commit: the versions are the same already"),
+            .contains("nothing to commit: the versions are already the same"),
         "{}",
         run.shown()
     );
@@ -115,11 +115,11 @@ fn what_is_not_promoted_is_not_said_to_be_the_same() {
         ),
         (
             STAGING.replace("name: web,", "name: shop,"),
-            "production/shop is not promoted: the environment does not have it",
+            "production/shop is not promoted: the target environment does not have it",
         ),
         (
             STAGING.replace("bundle: web", "bundle: other"),
-            "it is of another bundle there",
+            "it uses another bundle in the target environment",
         ),
     ];
     for (staging, why) in cases {
@@ -127,10 +127,10 @@ fn what_is_not_promoted_is_not_said_to_be_the_same() {
         commit(&folder);
         let run = promote(&folder, &[]);
         assert_eq!(run.code, 0, "{}", run.shown());
-        for words in [why, "nothing to commit: no version is taken over"] {
+        for words in [why, "nothing to commit: no version is copied"] {
             assert!(run.stderr.contains(words), "{words}: {}", run.shown());
         }
-        assert!(!run.stderr.contains("the same already"), "{}", run.shown());
+        assert!(!run.stderr.contains("already the same"), "{}", run.shown());
     }
 }
 
@@ -145,7 +145,7 @@ fn edits_in_the_file_are_not_committed_along() {
     assert_eq!(run.code, 5, "{}", run.shown());
     assert!(
         run.stderr
-            .contains("not committed in environments/production.yaml"),
+            .contains("uncommitted changes in environments/production.yaml"),
         "{}",
         run.shown()
     );
@@ -316,8 +316,8 @@ fn why_there_is_no_pull_request_is_told_first() {
     assert_ne!(run.code, 0, "{}", run.shown());
     for said in [
         "failed to sign the data",
-        "what was done so far is on branch promote/",
-        "that branch is still the one checked out",
+        "the completed work is on branch promote/",
+        "that branch is still checked out",
     ] {
         assert!(run.stderr.contains(said), "{}", run.shown());
     }

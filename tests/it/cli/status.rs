@@ -124,7 +124,7 @@ async fn with_a_repository_git_is_compared() {
 async fn without_an_answer_about_live_objects_the_record_is_shown_with_a_warning() {
     let (shown, _) = run(REPOSITORY, script, &["status", "prod"]).await;
     assert_eq!(shown.code, 0, "{}", shown.stderr);
-    let warning = "warning: the live objects could not be read, READY is as recorded: ";
+    let warning = "warning: cannot read the live objects, READY is as recorded: ";
     assert!(shown.stderr.starts_with(warning), "{}", shown.stderr);
     assert!(shown.stdout.contains("  True "), "{}", shown.stdout);
     let (shown, _) = run(REPOSITORY, script, &["status", "prod", "-o", "json"]).await;
@@ -148,7 +148,7 @@ async fn an_environment_that_git_does_not_have_is_shown_with_a_warning() {
     assert!(
         shown
             .stderr
-            .starts_with("warning: the repository is left out of this: "),
+            .starts_with("warning: the repository is ignored: "),
         "{}",
         shown.stderr
     );

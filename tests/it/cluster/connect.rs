@@ -105,7 +105,7 @@ async fn a_missing_kubeconfig_is_named() {
 }
 
 #[rstest]
-#[case("users:\n- {token: hunter2\n\tx: [", "no valid YAML")]
+#[case("users:\n- {token: hunter2\n\tx: [", "invalid YAML")]
 #[case(
     "current-context: gone\ntoken: hunter2\n",
     "has no context `gone`; it has none"

@@ -138,16 +138,18 @@ impl Class {
             Self::Timeout => "the server accepts connections but does not answer; try again later",
             Self::Credentials => "log in again, or repair the credentials of the kubeconfig's user",
             Self::NotKubernetes => {
-                "something else answers at this address: a proxy, a login page, another service"
+                "another service answers at this address, for example a proxy or a login page"
             }
             Self::Unauthorized => {
-                "the credentials of this context are not accepted, they may have expired; log in again"
+                "the server rejects the credentials of this context, which might have expired; log in again"
             }
-            Self::Forbidden => "ask for the right that the message names, or use another context",
+            Self::Forbidden => {
+                "ask for the permission that the message names, or use another context"
+            }
             Self::RbacEscalation { .. } => {
-                "pleach can only grant what it holds itself: give it the missing rules, or the verb escalate"
+                "pleach can grant only permissions that it has: give it the missing rules or the verb escalate"
             }
-            Self::KindNotServed => "install its CRD, or put it into a release that comes before",
+            Self::KindNotServed => "install its CRD, or put it into an earlier release",
             Self::NamespaceMissing(_) => "put the namespace into the bundle, or create it",
             Self::RoleMissing(_) => "put the role into the bundle, or correct roleRef",
             Self::FieldConflict(_) => {
@@ -160,11 +162,11 @@ impl Class {
                 "only a new object can have this value; run the command again to plan one"
             }
             Self::WebhookUnavailable(_) => {
-                "find the Service of the webhook and why it has no ready endpoints"
+                "check why the Service of the webhook has no ready endpoints"
             }
-            Self::ApiUnavailable => "see the conditions of the APIServices: one has no backend",
+            Self::ApiUnavailable => "check the conditions of the APIServices: one has no backend",
             Self::RecordedVersion => {
-                "somebody writes the object at another version of its kind; its managedFields name who, and the version"
+                "another client writes the object at another API version; its managedFields name the client and the version"
             }
             Self::TooManyRequests => "the server is overloaded; try again later",
             _ => return None,

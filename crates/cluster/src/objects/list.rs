@@ -339,7 +339,7 @@ impl Cluster {
             }
             if next == token {
                 // The list would never end.
-                let message = "the list goes on where it just did";
+                let message = "the server returned the same continue token twice";
                 let error = ApiError::local(Class::NotKubernetes, message);
                 return Err(failed(path, selector, error.into()));
             }
@@ -393,7 +393,7 @@ impl Page {
         let token = self.metadata.continue_token.clone();
         let token = token.filter(|token| !token.is_empty());
         if token.is_none() && self.metadata.remaining_item_count.unwrap_or_default() > 0 {
-            return Err(no_list("a list without its last pages").into());
+            return Err(no_list("a truncated list").into());
         }
         Ok(token)
     }
@@ -415,6 +415,6 @@ pub(crate) fn with_type(mut item: Map<String, Value>, path: &ResourcePath) -> Va
 }
 
 fn no_list(what: &str) -> ApiError {
-    let message = format!("the server sent no list but {what}");
+    let message = format!("expected a list from the server, got {what}");
     ApiError::local(Class::NotKubernetes, message)
 }

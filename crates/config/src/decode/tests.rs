@@ -72,14 +72,14 @@ items:
     assert_eq!(
         found,
         [
-            "f.yaml:10: `items[3]`: expected a map, found a text",
-            "f.yaml:1: `id`: expected a text, found a number (put it in quotes)",
+            "f.yaml:10: `items[3]`: expected a map, found a string",
+            "f.yaml:1: `id`: expected a string, found a number (put it in quotes)",
             "f.yaml:2: unknown field `cuont` (did you mean `count`?)",
-            "f.yaml:3: `count`: expected a whole number, not negative",
+            "f.yaml:3: `count`: expected a non-negative integer",
             "f.yaml:6: `items[0]`: unknown field `createNamepsace` (did you mean `createNamespace`?)",
             "f.yaml:7: `items[0].kind`: `txet` is not one of text, number (did you mean `text`?)",
             "f.yaml:8: `items[1]`: `name` is required",
-            "f.yaml:9: `items[2].name`: expected a text, found a boolean (put it in quotes)",
+            "f.yaml:9: `items[2].name`: expected a string, found a boolean (put it in quotes)",
         ]
     );
 }
@@ -88,7 +88,7 @@ items:
 fn a_hidden_field_is_not_called_missing() {
     assert_eq!(
         errors("id: []\n"),
-        ["f.yaml:1: `id`: expected a text, found a list"]
+        ["f.yaml:1: `id`: expected a string, found a list"]
     );
     assert_eq!(errors("count: 1\n"), ["f.yaml:1: `id` is required"]);
 }
@@ -100,6 +100,6 @@ fn a_file_that_is_wrong_throughout_is_not_read_to_its_end() {
     assert_eq!(found.len(), MOST + 1);
     assert_eq!(
         found[MOST],
-        "f.yaml:100: there may be more errors: the first 100 of a file are told"
+        "f.yaml:100: only the first 100 errors of a file are reported"
     );
 }

@@ -117,7 +117,7 @@ fn an_error_names_the_file_and_the_place() {
     .unwrap_err();
     assert_eq!(error.to_string(), "e.yaml has no releases[7].version");
     let error = remove("e.yaml", "a: 1\n---\nb: 1\n", &path("a")).unwrap_err();
-    assert_eq!(error.to_string(), "e.yaml is not one YAML document");
+    assert_eq!(error.to_string(), "e.yaml is not a single YAML document");
 }
 
 /// A value copied from another text keeps its comments.

@@ -70,7 +70,7 @@ fn versions_are_copied_and_what_people_wrote_stays() {
     let said: Vec<String> = done.findings.iter().map(ToString::to_string).collect();
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(
-        said[0].contains("production/app is not promoted: the environment does not have it"),
+        said[0].contains("production/app is not promoted: the target environment does not have it"),
         "{said:?}"
     );
 }
@@ -171,7 +171,7 @@ fn what_cannot_be_promoted_is_named() {
         .join("\n");
     for words in [
         "v2.0.0 is newer than v1.1.0",
-        "of another bundle",
+        "it uses another bundle",
         "has no versions",
     ] {
         assert!(said.contains(words), "{said}");

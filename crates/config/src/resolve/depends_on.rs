@@ -27,7 +27,7 @@ pub(super) fn check(releases: &[file::Release], nodes: &[Node], findings: &mut F
     let mut needs: Vec<Vec<usize>> = Vec::with_capacity(releases.len());
     for (release, node) in releases.iter().zip(nodes) {
         let mut needed = Vec::new();
-        for (dependency, place) in said(release, node) {
+        for (dependency, place) in declared(release, node) {
             let file::Dependency::Release(name) = dependency else {
                 continue;
             };
@@ -50,7 +50,7 @@ pub(super) fn check(releases: &[file::Release], nodes: &[Node], findings: &mut F
         let place = circle.first().and_then(|first| nodes.get(*first));
         let place = place.and_then(|node| node.entry("dependsOn"));
         let mut finding = Finding::error(Kind::Repository, "release-cycle", message)
-            .hint("one of them has to start without the other");
+            .hint("remove one of these dependencies");
         finding.place = place.map(|entry| Origin::new(&*entry.value.file, entry.line));
         for index in circle {
             findings.of(Some(names[index])).push(finding.clone());
@@ -66,10 +66,12 @@ pub(super) fn resolve(
 ) -> Vec<Dependency> {
     let items = node.get("dependsOn").map_or(&[][..], Node::items);
     let mut resolved = Vec::new();
-    for ((dependency, origin), item) in said(release, node).zip(items) {
+    for ((dependency, origin), item) in declared(release, node).zip(items) {
         let needed = match dependency {
             file::Dependency::Release(name) => Some(Needed::Release(name.clone())),
-            file::Dependency::Object(said) => object(said, item, findings).map(Needed::Object),
+            file::Dependency::Object(declared) => {
+                object(declared, item, findings).map(Needed::Object)
+            }
         };
         resolved.extend(needed.map(|needed| Dependency { needed, origin }));
     }
@@ -77,17 +79,17 @@ pub(super) fn resolve(
 }
 
 /// Returns the declared dependencies with their locations.
-fn said<'a>(
+fn declared<'a>(
     release: &'a file::Release,
     node: &'a Node,
 ) -> impl Iterator<Item = (&'a file::Dependency, Origin)> {
     let items = node.get("dependsOn").map_or(&[][..], Node::items);
-    let said = release.depends_on.as_deref().unwrap_or_default();
-    said.iter().zip(items.iter().map(Node::origin))
+    let declared = release.depends_on.as_deref().unwrap_or_default();
+    declared.iter().zip(items.iter().map(Node::origin))
 }
 
 fn object(
-    said: &file::DependencyObject,
+    declared: &file::DependencyObject,
     node: &Node,
     findings: &mut Vec<Finding>,
 ) -> Option<NeededObject> {
@@ -98,23 +100,27 @@ fn object(
                 .hint(hint),
         );
     };
-    let named = [Some(&said.name), Some(&said.kind), said.namespace.as_ref()];
+    let named = [
+        Some(&declared.name),
+        Some(&declared.kind),
+        declared.namespace.as_ref(),
+    ];
     let is_pattern = |text: &&String| text.is_empty() || text.contains(['*', '?', '/']);
     if named.into_iter().flatten().any(|text| is_pattern(&text)) {
-        let message = "`dependsOn` names one object".to_owned();
+        let message = "`dependsOn` must name exactly one object".to_owned();
         invalid(message, "write kind, name and namespace without patterns");
         return None;
     }
-    let group = said
+    let group = declared
         .group
         .as_deref()
-        .or_else(|| well_known_group(&said.kind));
+        .or_else(|| well_known_group(&declared.kind));
     let Some(group) = group else {
-        let message = format!("the group of {} is not known", said.kind);
-        invalid(message, "say it with `group`");
+        let message = format!("the API group of {} is not known", declared.kind);
+        invalid(message, "set `group`");
         return None;
     };
-    let ready = match said
+    let ready = match declared
         .ready
         .as_deref()
         .map(|text| Expression::compile(text, NAMES))
@@ -127,9 +133,9 @@ fn object(
         }
     };
     Some(NeededObject {
-        kind: GroupKind::new(group, said.kind.clone()),
-        namespace: said.namespace.clone(),
-        name: said.name.clone(),
+        kind: GroupKind::new(group, declared.kind.clone()),
+        namespace: declared.namespace.clone(),
+        name: declared.name.clone(),
         ready,
     })
 }

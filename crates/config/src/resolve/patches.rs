@@ -35,7 +35,7 @@ fn change(patch: &file::Patch, node: &Node) -> Result<PatchChange, Box<Finding>>
         (Some(operations), None, None) => Ok(json(operations)),
         (None, Some(merge), None) if merge.is_object() => Ok(PatchChange::Merge(merge.clone())),
         (None, Some(_), None) => {
-            let message = "`merge` is a map: what it holds is merged into the object";
+            let message = "`merge` must be a map, which is merged into the object";
             let finding = Finding::error(Kind::Repository, "wrong-type", message);
             Err(Box::new(finding.at(node.origin())))
         }
@@ -65,7 +65,7 @@ fn invalid(node: &Node, message: impl Into<String>) -> Box<Finding> {
 fn written(text: &str, node: &Node) -> Result<PatchChange, Box<Finding>> {
     let documents = parse_documents(text).map_err(|errors| {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        invalid(node, format!("`patch` is no YAML: {}", errors.join("; ")))
+        invalid(node, format!("`patch` is not YAML: {}", errors.join("; ")))
     })?;
     let mut documents = documents.into_iter().map(|document| document.value);
     match (documents.next(), documents.next()) {
@@ -74,10 +74,13 @@ fn written(text: &str, node: &Node) -> Result<PatchChange, Box<Finding>> {
             .enumerate()
             .map(|(index, operation)| {
                 let why = |why: String| {
-                    invalid(node, format!("operation {index} of `patch` is none: {why}"))
+                    invalid(
+                        node,
+                        format!("operation {index} of `patch` is invalid: {why}"),
+                    )
                 };
                 if !operation.is_object() {
-                    return Err(why("it is no map".to_owned()));
+                    return Err(why("it is not a map".to_owned()));
                 }
                 serde_json::from_value(operation).map_err(|error| why(error.to_string()))
             })
@@ -90,10 +93,10 @@ fn written(text: &str, node: &Node) -> Result<PatchChange, Box<Finding>> {
         }
         (_, None) => Err(invalid(
             node,
-            "`patch` holds neither a list of operations nor a map",
+            "`patch` must contain a list of operations or a map",
         )),
-        (_, Some(_)) => Err(invalid(node, "`patch` holds more than one document")
-            .hint("write a patch for each of them")
+        (_, Some(_)) => Err(invalid(node, "`patch` contains more than one document")
+            .hint("write one patch per document")
             .into()),
     }
 }
@@ -126,7 +129,7 @@ fn check_directives(change: &Value, node: &Node) -> Result<(), Box<Finding>> {
                     directive => !directive.starts_with('$'),
                 };
                 if !is_known {
-                    let message = format!("`{key}` of `patch` does not say how to merge");
+                    let message = format!("`{key}` of `patch` is not a valid merge directive");
                     return Err(invalid(node, message));
                 }
                 check_directives(below, node)?;

@@ -52,16 +52,16 @@ pub(super) fn readiness(source: &Source, findings: &mut Vec<Finding>) -> Rules {
             .as_deref()
             .or_else(|| well_known_group(&rule.kind));
         if group.is_none() || rule.kind == "*" {
-            let message = format!("the group of {} is not known", rule.kind);
-            findings.push(invalid(node, message).hint("name one kind, with `group`"));
+            let message = format!("the API group of {} is not known", rule.kind);
+            findings.push(invalid(node, message).hint("name one kind and set `group`"));
         }
         if !kinds.insert((group, &rule.kind)) {
             let message = format!("a second readiness rule for {}", rule.kind);
             findings.push(invalid(node, message).hint("write one rule with `&&` or `||`"));
         }
         if rule.current.is_none() && rule.failed.is_none() && rule.stable_for.is_none() {
-            let message = format!("the readiness rule for {} says nothing", rule.kind);
-            findings.push(invalid(node, message).hint("write `current`"));
+            let message = format!("the readiness rule for {} is empty", rule.kind);
+            findings.push(invalid(node, message).hint("set `current`"));
         }
     }
     match Rules::read(rules) {
@@ -79,10 +79,10 @@ pub(super) fn readiness(source: &Source, findings: &mut Vec<Finding>) -> Rules {
 /// Checks that a rule selects objects of one kind, whose group is known.
 pub(super) fn check_objects(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
     if target.kind == "*" || target.service.is_some() {
-        findings.push(invalid(node, "`forEach` names one kind").hint("write kind and group"));
+        findings.push(invalid(node, "`forEach` must name one kind").hint("set `kind` and `group`"));
     } else if target.group_kind().is_none() {
-        let message = format!("the group of {} is not known", target.kind);
-        findings.push(invalid(node, message).hint("say it with `group`"));
+        let message = format!("the API group of {} is not known", target.kind);
+        findings.push(invalid(node, message).hint("set `group`"));
     }
 }
 
@@ -95,7 +95,7 @@ pub(super) fn expression(node: &Node, field: &str, error: &CompileError) -> Find
         format!("`{field}`: {error}"),
     )
     .at(place)
-    .hint("it is an expression in CEL, see docs/reference/checks.md")
+    .hint("expected a CEL expression, see docs/reference/checks.md")
 }
 
 fn invalid(node: &Node, message: impl Into<String>) -> Finding {

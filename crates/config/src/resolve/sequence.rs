@@ -82,11 +82,8 @@ fn migration_rule(
     let Migration { crd, from, to } = migration;
     if !crd.contains('.') {
         findings.push(
-            invalid(
-                node,
-                format!("`crd: {crd}` is not the name of a definition"),
-            )
-            .hint("the plural and the group, such as gears.example.org"),
+            invalid(node, format!("`crd: {crd}` is not the name of a CRD"))
+                .hint("write plural and group, such as gears.example.org"),
         );
     }
     if from == to {
@@ -144,13 +141,13 @@ fn overlay_rule(
         .is_some_and(|kind| kind.is("", "Secret"))
     {
         findings.push(
-            invalid(node, "a Secret cannot be changed for a while")
-                .hint("what was there before is written down, and a Secret must not be"),
+            invalid(node, "an overlay cannot change a Secret")
+                .hint("pleach records the previous values, and must not record those of a Secret"),
         );
     }
     check_patch(&overlay.patch, node, findings);
     let names = (overlay.from.as_deref(), overlay.until.as_deref());
-    let why = "nothing is deleted while objects are not as they will stay";
+    let why = "pleach deletes objects only after all others have their final state";
     let (from, until) = lasts(names, stages, node, why, findings);
     OverlayRule {
         name: overlay.name.clone(),
@@ -172,25 +169,25 @@ pub(super) fn check_name(what: &str, name: &str, node: &Node, findings: &mut Vec
             Finding::error(
                 Kind::Repository,
                 "invalid-name",
-                format!("`{name}` cannot be the name of {what}"),
+                format!("`{name}` is not a valid name for {what}"),
             )
             .at(node.origin())
-            .hint("lower-case letters, digits and -, at most 63 characters"),
+            .hint("use lower-case letters, digits and -, at most 63 characters"),
         );
     }
 }
 
 fn check_target(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
     if target.kind == "*" || target.group_kind().is_none() {
-        let message = format!("the group of {} is not known", target.kind);
-        findings.push(invalid(node, message).hint("name one kind, with `group`"));
+        let message = format!("the API group of {} is not known", target.kind);
+        findings.push(invalid(node, message).hint("name one kind and set `group`"));
     }
     if target
         .group_kind()
         .is_some_and(|kind| kind.group == OWN_GROUP)
     {
         let message = format!(
-            "{} holds records of pleach, which are not changed",
+            "{} contains records of pleach, which an overlay cannot change",
             target.kind
         );
         findings.push(invalid(node, message));
@@ -200,17 +197,18 @@ fn check_target(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
         .is_some_and(|kind| gate::is_admission(&kind))
     {
         let message = format!(
-            "{} decides what others may write, and is not changed for a while",
+            "{} controls the writes of other clients, and an overlay cannot change it",
             target.kind
         );
         findings.push(
             invalid(node, message)
-                .hint("change its manifest; `gates` refuse writes while a change lasts"),
+                .hint("change its manifest, or use `gates` to refuse writes during an upgrade"),
         );
     }
     if target.namespace.as_deref() == Some(STATE_NAMESPACE) {
-        let message =
-            format!("namespace {STATE_NAMESPACE} holds state of pleach, which is not changed");
+        let message = format!(
+            "namespace {STATE_NAMESPACE} contains state of pleach, which an overlay cannot change"
+        );
         findings.push(invalid(node, message));
     }
     check_service(target, node, findings);
@@ -220,7 +218,10 @@ fn check_target(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
 /// owners of the object.
 fn check_patch(patch: &Value, node: &Node, findings: &mut Vec<Finding>) {
     let Some(map) = patch.as_object().filter(|map| !map.is_empty()) else {
-        findings.push(invalid(node, "`patch` is a map with at least one field"));
+        findings.push(invalid(
+            node,
+            "`patch` must be a map with at least one field",
+        ));
         return;
     };
     for key in map.keys() {
@@ -230,11 +231,14 @@ fn check_patch(patch: &Value, node: &Node, findings: &mut Vec<Finding>) {
     }
     let metadata = map.get("metadata");
     if metadata.is_some_and(|metadata| !metadata.is_object()) {
-        findings.push(invalid(node, "`patch.metadata` is a map"));
+        findings.push(invalid(node, "`patch.metadata` must be a map"));
     }
     for (key, below) in metadata.and_then(Value::as_object).into_iter().flatten() {
         if !below.is_object() {
-            findings.push(invalid(node, format!("`patch.metadata.{key}` is a map")));
+            findings.push(invalid(
+                node,
+                format!("`patch.metadata.{key}` must be a map"),
+            ));
         }
         if !matches!(key.as_str(), "labels" | "annotations") {
             findings.push(invalid(
@@ -245,10 +249,7 @@ fn check_patch(patch: &Value, node: &Node, findings: &mut Vec<Finding>) {
         for name in below.as_object().into_iter().flat_map(|map| map.keys()) {
             let ours = name.starts_with("pleach.dev/") || name == labels::PART_OF;
             if ours || name == annotations::LAST_APPLIED {
-                findings.push(invalid(
-                    node,
-                    format!("`{name}` is not changed for a while"),
-                ));
+                findings.push(invalid(node, format!("an overlay cannot change `{name}`")));
             }
         }
     }
@@ -278,7 +279,7 @@ fn check_secrets(
         let message = format!("the patch changes {field}, which is secret");
         findings.push(
             invalid(node, message)
-                .hint("what was there before is written down, and a secret must not be"),
+                .hint("pleach records the previous values, and must not record a secret"),
         );
     }
 }
@@ -303,7 +304,7 @@ fn lasts(
         findings.push(invalid(node, message));
     }
     if until > StageName::Ungate {
-        let message = format!("`until: {until}`: it ends with `ungate` at the latest");
+        let message = format!("`until: {until}`: the last allowed stage is `ungate`");
         findings.push(invalid(node, message).hint(why));
     }
     (from, until)
@@ -340,6 +341,6 @@ fn unknown_stage(name: &str, known: &[&str], node: &Node) -> Finding {
     )
     .at(node.origin());
     finding.hint(
-        did_you_mean(name, known).unwrap_or_else(|| format!("there are {}", known.join(", "))),
+        did_you_mean(name, known).unwrap_or_else(|| format!("known stages: {}", known.join(", "))),
     )
 }

@@ -32,7 +32,7 @@ pub(super) fn resolve(
             )
             .at(place("namespace"))
             .hint(format!(
-                "leave it out: what belongs to it is in {STATE_NAMESPACE}; or write kind: ConfigMap"
+                "omit it, because such state is in {STATE_NAMESPACE}; or set kind: ConfigMap"
             )),
         ),
         (StateKind::ConfigMap, Some(namespace)) => {
@@ -46,7 +46,7 @@ pub(super) fn resolve(
                 "state of kind ConfigMap needs `namespace`",
             )
             .at(node.origin())
-            .hint("a namespace that exists; records, inventory and digest key lie in it"),
+            .hint("name an existing namespace for records, inventory and digest key"),
         ),
     }
     Store::default()

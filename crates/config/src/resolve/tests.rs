@@ -139,7 +139,7 @@ releases:
     assert_eq!(
         shown(&environment.findings),
         [
-            "manifests/web/v1.10.0/README.md: not rendered: neither .yaml, .yml, .json nor one of these with .j2"
+            "manifests/web/v1.10.0/README.md: not rendered: the name does not end in .yaml, .yml or .json, with or without .j2"
         ]
     );
 
@@ -226,10 +226,10 @@ releases:
         found,
         [
             "environments/prod.yaml:3: unknown field `clutser` (did you mean `cluster`?)",
-            "environments/prod.yaml:4: `cluster.kubernetes`: expected a text, found a number (put it in quotes)",
+            "environments/prod.yaml:4: `cluster.kubernetes`: expected a string, found a number (put it in quotes)",
             "environments/prod.yaml:7: `releases[0]`: unknown field `versoin` (did you mean `version`?)",
             "environments/prod.yaml:8: `releases[0].timeout`: `soon` is not a duration such as `10m`, `90s` or `1h30m`",
-            "pleach.yaml:4: this repository requires pleach >=0.2, this is 0.1.0 (install a version of pleach within that range)",
+            "pleach.yaml:4: this repository requires pleach >=0.2, but this is 0.1.0 (install a version of pleach within that range)",
         ]
     );
 }
@@ -266,6 +266,6 @@ fn state_is_kept_in_a_release_or_in_a_namespace() {
     );
     assert!(
         error("state: {kind: ConfigMap, namespace: A}")
-            .contains("cannot be the name of a namespace")
+            .contains("is not a valid name for a namespace")
     );
 }

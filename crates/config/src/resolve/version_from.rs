@@ -93,9 +93,9 @@ fn followed_by(
         return Ok(at);
     }
     let message = format!(
-        "release `{}`, whose version is followed, has none",
+        "release `{}`, whose version is followed, has no version",
         name_of(at)
     );
     Err(Box::new(error("missing-field", message)
-        .hint("a bundle without version folders has the git revision for a version: nothing else has to follow it")))
+        .hint("the version of a bundle without version folders is the git revision: no release has to follow it")))
 }

@@ -62,7 +62,7 @@ impl Walk<'_> {
         }
         match entry.kind {
             TreeKind::Folder if is_too_deep(&path) => {
-                let message = format!("more than {DEEPEST} levels of folders are not entered");
+                let message = format!("folders are nested more than {DEEPEST} levels deep");
                 return Err(error("too-deep", message).at(Origin::new(path, 0)).into());
             }
             TreeKind::Folder => self.enter(&path)?,
@@ -82,7 +82,7 @@ impl Walk<'_> {
 
     fn too_much(&self, message: &str) -> Box<Finding> {
         let hint = format!(
-            "no bundle may have that many; `git checkout REVISION -- {}` brings them all the same",
+            "this exceeds the limit of a bundle; `git checkout REVISION -- {}` restores the files anyway",
             self.folder
         );
         let finding = error("too-many-files", message.to_owned());
@@ -110,22 +110,22 @@ pub(super) fn bring_back(
     findings: &mut Vec<Finding>,
 ) -> Result<Option<String>, Vec<Finding>> {
     let folder = format!("{}/{version}", of_bundle(bundle));
-    let (present, former) = both(now, then, &folder)?;
+    let (present, previous) = both(now, then, &folder)?;
     let own = format!("{}/bundle.yaml", of_bundle(bundle));
     if let (Err(TreeError::Missing { .. }), Ok(content)) = (now.read(&own), then.read(&own)) {
         changes.insert(own, Some(content));
     }
     if !present.is_empty() {
-        if present != former {
+        if present != previous {
             findings.push(
                 not_restored(&format!("{folder} was changed since"))
                     .at(Origin::new(folder, 0))
-                    .hint("a version that is installed somewhere is best left as it is; other releases may use it"),
+                    .hint("do not change a version that other releases can use"),
             );
         }
         return Ok(None);
     }
-    for (path, content) in former {
+    for (path, content) in previous {
         changes.insert(path, Some(content));
     }
     Ok(Some(folder))
@@ -139,14 +139,14 @@ pub(super) fn set_back(
     changes: &mut FileChanges,
 ) -> Result<Option<String>, Vec<Finding>> {
     let folder = of_bundle(bundle);
-    let (present, former) = both(now, then, &folder)?;
-    if present == former {
+    let (present, previous) = both(now, then, &folder)?;
+    if present == previous {
         return Ok(None);
     }
-    for path in present.keys().filter(|path| !former.contains_key(*path)) {
+    for path in present.keys().filter(|path| !previous.contains_key(*path)) {
         changes.insert(path.clone(), None);
     }
-    for (path, content) in former {
+    for (path, content) in previous {
         if present.get(&path) != Some(&content) {
             changes.insert(path, Some(content));
         }

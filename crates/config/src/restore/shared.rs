@@ -37,7 +37,7 @@ pub(super) fn users(
             Kind::Policy,
             "shared-bundle",
             format!(
-                "bundle {name} has no version folders, so it goes back for {} as well",
+                "bundle {name} has no version folders, so the rollback also changes {}",
                 users.join(", ")
             ),
         )
@@ -52,10 +52,10 @@ pub(super) fn differences(
     environment: &str,
     release: &str,
 ) -> Vec<Finding> {
-    let (Ok(now), Ok(former)) = (read(after, environment), read(then, environment)) else {
+    let (Ok(now), Ok(previous)) = (read(after, environment), read(then, environment)) else {
         return Vec::new();
     };
-    let (Some(present), Some(past)) = (item(&now.node, release), item(&former.node, release))
+    let (Some(present), Some(past)) = (item(&now.node, release), item(&previous.node, release))
     else {
         return Vec::new();
     };
@@ -83,13 +83,13 @@ pub(super) fn differences(
         layers.extend(merged.layers(release));
         Values::merge(&layers)
     };
-    let (is, was) = (values(after, &now, present), values(then, &former, past));
+    let (is, was) = (values(after, &now, present), values(then, &previous, past));
     let pointers: BTreeSet<&String> = is.origins.keys().chain(was.origins.keys()).collect();
     for pointer in pointers {
         let (new, old) = (is.merged.pointer(pointer), was.merged.pointer(pointer));
         // Name the value, but do not show it: it can be secret.
         if new != old {
-            let what = format!("value `{}`, which the release shares", dotted(pointer));
+            let what = format!("shared value `{}`", dotted(pointer));
             let mut finding = not_restored(&what);
             finding.place = is.origins.get(pointer).map(|source| source.place.clone());
             findings.push(finding);
@@ -100,10 +100,10 @@ pub(super) fn differences(
 }
 
 fn source(tree: &dyn FileTree, at: &Node) -> Option<Source> {
-    let mut unheard = Vec::new();
+    let mut ignored = Vec::new();
     let place = at.origin();
-    let found = bundles::find(tree, bundle(at)?, &place, &mut unheard)?;
-    found.version(tree, version(at), &place, &mut unheard)
+    let found = bundles::find(tree, bundle(at)?, &place, &mut ignored)?;
+    found.version(tree, version(at), &place, &mut ignored)
 }
 
 /// Reports changed files that all versions of the bundle share, and changed macros.

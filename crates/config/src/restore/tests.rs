@@ -112,7 +112,7 @@ releases:
         said(&back),
         [
             "environments/prod.yaml:14: not restored: `timeout` of release web",
-            "environments/prod.yaml:4: not restored: value `region`, which the release shares",
+            "environments/prod.yaml:4: not restored: shared value `region`",
         ]
     );
     assert_eq!(back.done.files.len(), 1);
@@ -147,7 +147,7 @@ releases:
     );
     assert_eq!(
         said(&back),
-        ["environments/_eu.yaml:3: not restored: value `a`, which the release shares"]
+        ["environments/_eu.yaml:3: not restored: shared value `a`"]
     );
 }
 
@@ -208,7 +208,7 @@ fn a_bundle_without_versions_goes_back_as_a_folder() {
     assert_eq!(back.done.restored, [["manifests/app"]]);
     assert_eq!(
         said(&back),
-        ["bundle app has no version folders, so it goes back for staging/app as well"]
+        ["bundle app has no version folders, so the rollback also changes staging/app"]
     );
 }
 
@@ -241,7 +241,7 @@ fn what_cannot_go_back_is_said() {
     assert_eq!(
         errors,
         [
-            "environments/prod.yaml:1: release web was of another bundle at that revision",
+            "environments/prod.yaml:1: release web used another bundle at that revision",
             "environments/prod.yaml:1: environment prod had no release app at that revision",
             "environments/prod.yaml:1: environment prod has no release gone",
         ]
@@ -262,7 +262,7 @@ fn folders_are_entered_down_to_a_hundred_levels() {
     };
     assert_eq!(files(100).unwrap().len(), 1);
     let said = files(101).unwrap_err().to_string();
-    assert!(said.ends_with("/a: more than 100 levels of folders are not entered"));
+    assert!(said.ends_with("/a: folders are nested more than 100 levels deep"));
 }
 
 #[test]

@@ -52,16 +52,16 @@ impl Scopes {
         now: Instant,
     ) -> Vec<(Scope, CancellationToken)> {
         self.closed.retain(|_, until| *until > now);
-        let wanted = self.wanted(kinds, expected);
+        let desired = self.desired(kinds, expected);
         self.open.retain(|scope, ending| {
-            let stays = wanted.contains(scope);
+            let stays = desired.contains(scope);
             if !stays {
                 ending.cancel();
             }
             stays
         });
         let mut begun = Vec::new();
-        for scope in wanted {
+        for scope in desired {
             if !self.open.contains_key(&scope) {
                 let ending = CancellationToken::new();
                 self.open.insert(scope.clone(), ending.clone());
@@ -84,7 +84,7 @@ impl Scopes {
         self.closed.values().min().copied()
     }
 
-    fn wanted(
+    fn desired(
         &self,
         kinds: &BTreeMap<GroupKind, Kind>,
         expected: &BTreeMap<ObjectId, Expected>,
@@ -94,7 +94,7 @@ impl Scopes {
             namespace: id.namespace.clone(),
             name: Some(id.name.clone()),
         });
-        let mut wanted: BTreeSet<Scope> = objects
+        let mut desired: BTreeSet<Scope> = objects
             .filter(|scope| !self.closed.contains_key(scope))
             .collect();
         for kind in kinds.values() {
@@ -106,14 +106,14 @@ impl Scopes {
             };
             let everywhere = scope(None);
             if !self.closed.contains_key(&everywhere) {
-                wanted.insert(everywhere);
+                desired.insert(everywhere);
                 continue;
             }
             let namespaces = kind.members.keys().filter(|namespace| namespace.is_some());
             let each = namespaces.map(|namespace| scope(namespace.clone()));
-            wanted.extend(each.filter(|scope| !self.closed.contains_key(scope)));
+            desired.extend(each.filter(|scope| !self.closed.contains_key(scope)));
         }
-        wanted
+        desired
     }
 }
 

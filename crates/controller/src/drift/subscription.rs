@@ -18,7 +18,7 @@ use crate::run::Target;
 
 /// State of the objects of a release after a run.
 pub(crate) struct Left {
-    wanted: Arc<Target>,
+    desired: Arc<Target>,
     ignored: Ignored,
     members: Arc<Inventory>,
     /// Index of each manifest.
@@ -27,8 +27,12 @@ pub(crate) struct Left {
 
 impl Left {
     /// Captures the recorded state after the desired state was applied.
-    pub(crate) fn new(wanted: Arc<Target>, ignored: Ignored, members: Arc<Inventory>) -> Self {
-        let manifests = &wanted.release().1.manifests;
+    pub(crate) fn new(
+        desired: Arc<Target>,
+        ignored: Ignored,
+        members: Arc<Inventory>,
+    ) -> Self {
+        let manifests = &desired.release().1.manifests;
         let positions = manifests
             .iter()
             .enumerate()
@@ -37,7 +41,7 @@ impl Left {
             .map(|(position, manifest)| (manifest.id().clone(), position))
             .collect();
         Self {
-            wanted,
+            desired,
             ignored,
             members,
             positions,
@@ -46,7 +50,7 @@ impl Left {
 
     /// Returns whether lost readiness of the object is reported.
     fn awaits(&self, id: &ObjectId) -> bool {
-        let (release, rendered) = self.wanted.release();
+        let (release, rendered) = self.desired.release();
         let manifest = self.positions.get(id);
         let manifest = manifest.and_then(|position| rendered.manifests.get(*position));
         release.sequence.readiness.waits_for(&id.group_kind())
@@ -72,7 +76,7 @@ impl Left {
         let Some(entry) = entry.filter(|entry| entry.state == EntryState::Applied) else {
             return true;
         };
-        let manifests = &self.wanted.release().1.manifests;
+        let manifests = &self.desired.release().1.manifests;
         let position = self.positions.get(id);
         let Some(manifest) = position.and_then(|position| manifests.get(*position)) else {
             return true;

@@ -52,7 +52,7 @@ impl Environment {
             Some(Ok(named)) => named.into_iter().map(|(_, commit)| commit).collect(),
             Some(Err(error)) => {
                 let environment = &self.key.environment;
-                tracing::warn!(%environment, %error, "what was synced last is not known");
+                tracing::warn!(%environment, %error, "failed to read the last applied revisions");
                 return false;
             }
         };
@@ -78,7 +78,7 @@ impl Environment {
         match found {
             Some(Some(loaded)) if self.loaded.is_none() && self.sought.is_some() => {
                 let (environment, revision) = (&self.key.environment, &loaded.revision);
-                tracing::info!(%environment, %revision, "what was synced last is kept as it is");
+                tracing::info!(%environment, %revision, "the last applied revision is retained");
                 self.is_remembered = true;
                 let mut loaded = Arc::unwrap_or_clone(loaded);
                 self.formers = complete(&mut loaded, |_| Former::Unknown);
@@ -92,7 +92,7 @@ impl Environment {
     /// Starts lookups of the unknown previous states of stalled releases, all at once. Returns
     /// false to ask for a retry.
     pub(super) async fn remember_held(&mut self, assigned: &Assigned) -> bool {
-        let is_unknown = |former: &Former| matches!(former, Former::Unknown);
+        let is_unknown = |previous: &Former| matches!(previous, Former::Unknown);
         let (Some(source), Some(loaded)) = (
             assigned.grant.source(&self.key.environment),
             self.loaded.clone(),
@@ -109,15 +109,15 @@ impl Environment {
             Some(Ok(named)) => named.into_iter().collect(),
             Some(Err(error)) => {
                 let environment = &self.key.environment;
-                tracing::warn!(%environment, %error, "what held releases were is not known");
+                tracing::warn!(%environment, %error, "failed to read the last applied revisions of stalled releases");
                 return false;
             }
         };
-        for (name, former) in &mut self.formers {
-            if !is_unknown(former) {
+        for (name, previous) in &mut self.formers {
+            if !is_unknown(previous) {
                 continue;
             }
-            *former = Former::Asked;
+            *previous = Former::Asked;
             let (answer, answered) = oneshot::channel();
             match named.get(name) {
                 Some(commit) => {
@@ -136,7 +136,7 @@ impl Environment {
             self.asked
                 .spawn_local(async move { (name, answered.await.ok()) });
         }
-        tracing::debug!(revision = %loaded.revision, "held releases are looked up");
+        tracing::debug!(revision = %loaded.revision, "looking up the last applied revisions of stalled releases");
         true
     }
 
@@ -147,13 +147,13 @@ impl Environment {
         found: Result<(String, Option<Recalled>), JoinError>,
     ) -> bool {
         if let Ok((name, found)) = found
-            && let Some(former) = self.formers.get_mut(&name)
+            && let Some(previous) = self.formers.get_mut(&name)
         {
             let commit = self
                 .loaded
                 .as_ref()
                 .map(|loaded| loaded.revision.to_string());
-            *former = match found {
+            *previous = match found {
                 Some(Some(loaded)) if loaded.names() == [name.as_str()] => {
                     Former::Known(loaded, true)
                 }

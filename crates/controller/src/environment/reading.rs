@@ -104,7 +104,7 @@ impl Environment {
         };
         self.inputs = inputs;
         let read = read.map(|mut loaded| {
-            self.formers = complete(&mut loaded, |name| self.former(name, commit));
+            self.formers = complete(&mut loaded, |name| self.previous(name, commit));
             loaded
         });
         self.adopt(assigned, commit, started, read);
@@ -121,7 +121,7 @@ impl Environment {
     ) {
         match read {
             // Only irrelevant files or formatting changed, so no release is triggered.
-            Ok(loaded) if self.is_wanted_already(&loaded) => {
+            Ok(loaded) if self.is_desired_already(&loaded) => {
                 self.attempt.end();
                 self.unaffected(commit, Some(started.elapsed()));
             }
@@ -160,19 +160,19 @@ impl Environment {
     }
 
     /// Returns the state of a release before the commit at which it is stalled.
-    fn former(&self, name: &str, commit: &str) -> Former {
+    fn previous(&self, name: &str, commit: &str) -> Former {
         let before = self.loaded.as_ref();
         let before = before.filter(|loaded| loaded.names().contains(&name));
         match (before, self.formers.get(name)) {
             (Some(loaded), _) => Former::Known(Arc::new(loaded.alone(name)), self.is_remembered),
             (None, Some(Former::Absent(at))) if at != commit => Former::Unknown,
-            (None, Some(former)) => former.clone(),
+            (None, Some(previous)) => previous.clone(),
             (None, None) => Former::Unknown,
         }
     }
 
     /// Returns whether the loaded state already equals that of a commit.
-    fn is_wanted_already(&self, loaded: &Loaded) -> bool {
+    fn is_desired_already(&self, loaded: &Loaded) -> bool {
         let known = self.loaded.as_ref();
         self.hold.is_none() && known.is_some_and(|known| known.wants_the_same(loaded))
     }
@@ -230,7 +230,7 @@ pub(super) fn wrong_cluster(meant: &ClusterId, named: &ClusterId) -> Hold {
     Hold::new(
         "WrongCluster",
         format!(
-            "the environment file names cluster {named}, and the loop may sync it to {meant} only"
+            "the environment file names cluster {named}, and the controller is allowed to sync it to {meant} only"
         ),
     )
 }
@@ -243,7 +243,7 @@ impl Environment {
         let reading = timeout(LIMIT, reading);
         let read = self.shared.stop.run_until_cancelled(reading).await?;
         Some(read.unwrap_or_else(|_| {
-            let message = format!("it was not read within {LIMIT:?}");
+            let message = format!("the environment was not loaded within {LIMIT:?}");
             Read::Not(Hold::new("Unread", message))
         }))
     }

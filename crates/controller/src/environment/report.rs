@@ -33,16 +33,16 @@ fn condition(kind: ConditionKind, reason: &str, message: &str) -> Condition {
 pub(super) struct Untasked {
     /// The release; `None` for all releases of the environment.
     release: Option<String>,
-    said: Vec<Condition>,
+    conditions: Vec<Condition>,
     hold: Option<Hold>,
 }
 
 impl Untasked {
     /// Creates the report about one release.
-    pub(super) fn one(release: &str, said: Vec<Condition>, hold: Option<Hold>) -> Self {
+    pub(super) fn one(release: &str, conditions: Vec<Condition>, hold: Option<Hold>) -> Self {
         Self {
             release: Some(release.to_owned()),
-            said,
+            conditions,
             hold,
         }
     }
@@ -74,7 +74,7 @@ impl Environment {
         }
         let all = Untasked {
             release: None,
-            said: Self::conditions(assigned, self.hold.as_ref()),
+            conditions: Self::conditions(assigned, self.hold.as_ref()),
             hold: self.hold.clone(),
         };
         self.tell_untasked(assigned, vec![all]).await
@@ -125,8 +125,9 @@ impl Environment {
                     None => true,
                 };
                 if is_meant {
-                    let told = state::tell(&cluster, &release.name, &release.store, &one.said);
-                    told.await.map_err(|error| words(&error))?;
+                    let written =
+                        state::tell(&cluster, &release.name, &release.store, &one.conditions);
+                    written.await.map_err(|error| words(&error))?;
                     let news = self.news.entry(release.name.release.clone());
                     let news = news.or_insert_with(Told::new).of_hold(hold);
                     if let Some(item) = news {
@@ -137,8 +138,8 @@ impl Environment {
             Ok::<_, String>(())
         };
         let stop = self.shared.stop.clone();
-        if let Some(told) = stop.run_until_cancelled(telling).await {
-            told?;
+        if let Some(reported) = stop.run_until_cancelled(telling).await {
+            reported?;
             self.told = Some(untasked);
             self.renewed = Instant::now();
         }
@@ -185,16 +186,16 @@ async fn spread(
     let name = &release.name;
     let installed = release.record.as_ref().ok();
     let installed = installed.and_then(|record| record.installed.as_ref());
-    let (version, former) = installed
+    let (version, previous) = installed
         .map(|one| (one.version.as_str(), one.revision.as_str()))
         .unwrap_or_default();
     let held = hold.and_then(|hold| hold.revision.as_deref());
-    let revision = held.unwrap_or(former);
+    let revision = held.unwrap_or(previous);
     if let Some(news) = item.news(name, (version, revision), Timestamp::now()) {
         listener.tell(ControllerEvent::StateChanged(news));
     }
-    let said = item.announcement(revision);
-    if let Err(error) = state::announce(cluster, name, &release.store, said).await {
-        tracing::debug!(release = %name, error = %words(&error), "no Event could be written");
+    let announcement = item.announcement(revision);
+    if let Err(error) = state::announce(cluster, name, &release.store, announcement).await {
+        tracing::debug!(release = %name, error = %words(&error), "failed to write an Event");
     }
 }

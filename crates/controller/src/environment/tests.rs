@@ -20,6 +20,7 @@ use pleach_git::{
     remote::{Auth, Remote},
 };
 use pleach_testkit::program::script;
+use crate::crash::Crashes;
 
 fn shared() -> Shared {
     let (listener, _) = Listener::new();
@@ -45,7 +46,7 @@ fn shared() -> Shared {
             budget: Budget::of(1 << 30),
         },
         // No crash is recorded.
-        folder: "/nonexistent".into(),
+        crashes: Crashes::of("/nonexistent".into()),
         stop: CancellationToken::new(),
     }
 }
@@ -187,7 +188,7 @@ async fn what_takes_too_much_is_held_and_tried_again_much_later() {
         let hold = environment.hold.as_ref().unwrap();
         assert_eq!(hold.reason, "InvalidRepository");
         assert!(
-            hold.message.contains("more memory or time"),
+            hold.message.contains("the memory or time limit"),
             "{}",
             hold.message
         );
@@ -209,8 +210,10 @@ async fn a_commit_at_which_the_controller_crashed_waits_and_no_other_commit_does
     let tries =
         || pleach_files::read(&program.path().join("program.log")).map_or(0, |log| log.len() / 2);
     let key = environment.key.clone();
-    let start = || Attempt::of(program.path(), &remote.url, &key);
-    start().begin(head);
+    let records = program.path().to_owned();
+    let of = |url: &str| Attempt::of(&Crashes::of(records.clone()), url, &key);
+    let start = || of(&remote.url);
+    start().begin(head, None).await;
     environment.attempt = start();
     for _ in 0..2 {
         assert!(environment.read(&good).await);
@@ -225,13 +228,36 @@ async fn a_commit_at_which_the_controller_crashed_waits_and_no_other_commit_does
     let other = "01".repeat(20);
     assert_eq!(environment.attempt.hold(&other), None);
     // An attempt that failed without a crash leaves no crash record.
-    environment.attempt = Attempt::of(program.path(), "another", &key);
+    environment.attempt = of("another");
     assert!(!environment.read(&good).await);
     assert_eq!(tries(), 1);
-    assert_eq!(
-        Attempt::of(program.path(), "another", &key).hold(head),
-        None
-    );
+    assert_eq!(of("another").hold(head), None);
+}
+
+#[tokio::test]
+async fn a_canceled_task_leaves_no_crash_record() {
+    let (_folder, remote, fetched) = fetched();
+    let good = assigned(&remote, &fetched, &fetched.heads["env/web"]);
+    let (_program, mut environment) = tried_by(&good, "exec /bin/sleep 1000");
+    let folder = tempfile::tempdir().unwrap();
+    let crashes = Crashes::of(folder.path().to_owned());
+    environment.attempt = Attempt::of(&crashes, &remote.url, &environment.key);
+    let records = || pleach_files::names(folder.path()).unwrap().len();
+    let recorded = async {
+        while records() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let running = Box::pin(environment.run());
+    let local = tokio::task::LocalSet::new();
+    let canceling = async {
+        tokio::select! {
+            () = running => panic!("it ended"),
+            () = recorded => {}
+        }
+    };
+    local.run_until(canceling).await;
+    assert_eq!(records(), 0);
 }
 
 #[tokio::test]

@@ -119,7 +119,7 @@ fn the_reason_names_file_and_release() {
     );
     assert_eq!(
         message("b"),
-        "commit c0ffee0: environments/dev.yaml:5: it depends on release a, which is held"
+        "commit c0ffee0: environments/dev.yaml:5: it depends on release a, which is stalled"
     );
 }
 
@@ -138,7 +138,7 @@ fn what_a_held_release_had_no_other_release_may_have() {
     assert_eq!(now.names(), ["c"]);
     let reason = &now.held["b"].reasons[0];
     assert!(
-        reason.ends_with("release a, which is held, has ConfigMap/one/a"),
+        reason.ends_with("release a, which is stalled, contains ConfigMap/one/a"),
         "{reason}"
     );
     // Both retain their state, and their objects are known to the other releases.

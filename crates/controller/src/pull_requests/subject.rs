@@ -120,7 +120,7 @@ impl Subject {
         let comment = consent::comment(&self.head);
         let digits = self.head.get(..DIGITS).unwrap_or(&self.head);
         format!(
-            "Not compared with the cluster: this commit is of a fork, and no member of the repository consented to it. Consent is {review}the comment `{comment}`, or the label `{label} {digits}`. It counts for this commit only, and the label without a commit does not count."
+            "Not compared with the cluster: this commit is from a fork, and no member of the repository consented to it. A member consents with {review}the comment `{comment}`, or the label `{label} {digits}`. The consent covers this commit only, and a label without a commit id does not count."
         )
     }
 
@@ -134,8 +134,8 @@ impl Subject {
             Depth::Unanswered => "\nlive, unanswered",
         };
         // Branch names can contain anything but line breaks.
-        let told = format!("{}\n{}{depth}", self.head, self.base_branch);
-        format!("<!-- pleach told {} -->", Digest::of(told.as_bytes()))
+        let content = format!("{}\n{}{depth}", self.head, self.base_branch);
+        format!("<!-- pleach told {} -->", Digest::of(content.as_bytes()))
     }
 }
 

@@ -92,7 +92,7 @@ impl Work {
         let environments = self.environments(&subject.base_branch);
         let marker = marker(&environments);
         let ways = self.ways(&subject.base_branch, &environments);
-        let told = self.told(subject, &marker).await.map_err(failed)?;
+        let reported = self.last_reported(subject, &marker).await.map_err(failed)?;
         let depth = if ways.is_empty() {
             Depth::Offline
         } else if subject.awaits_consent() {
@@ -101,16 +101,16 @@ impl Work {
         } else {
             subject.depth(false)
         };
-        let is_told = |depth: Depth| told.as_ref() == Some(&subject.last_line(depth));
-        let is_judged = (is_told(depth) || is_told(Depth::Unanswered))
+        let is_reported = |depth: Depth| reported.as_ref() == Some(&subject.last_line(depth));
+        let is_judged = (is_reported(depth) || is_reported(Depth::Unanswered))
             && self.is_judged(subject).await.map_err(failed)?;
-        if is_judged && is_told(depth) {
+        if is_judged && is_reported(depth) {
             return Ok(None);
         }
         let none = BTreeMap::new();
         let ways = if depth == Depth::Live { &ways } else { &none };
         let (head, number) = (&subject.head, subject.number);
-        let pending = status(State::Pending, "is looked at");
+        let pending = status(State::Pending, "preview in progress");
         // Without permission to set a status, a comment can still work. A repeated preview keeps
         // its status until there is a new result.
         let marked = if is_judged {
@@ -122,7 +122,7 @@ impl Work {
             Ok(fetched) if fetched.head != *head => {
                 // The commit changed, and the next list contains it.
                 return Err(format!(
-                    "the forge says that {head} is its newest commit, and git says {}",
+                    "the forge reports {head} as the newest commit, and git has {}",
                     fetched.head
                 ));
             }
@@ -196,7 +196,11 @@ impl Work {
     }
 
     /// Returns the last line of the existing comment.
-    async fn told(&self, subject: &Subject, marker: &str) -> Result<Option<String>, ForgeError> {
+    async fn last_reported(
+        &self,
+        subject: &Subject,
+        marker: &str,
+    ) -> Result<Option<String>, ForgeError> {
         let forge = &self.previews.forge;
         let account = forge.account().await?;
         let comment = forge.find_comment(subject.number, account, marker).await?;

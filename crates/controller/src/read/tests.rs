@@ -8,6 +8,7 @@ use serde_json::json;
 use super::*;
 use pleach_engine::load::render_all;
 use pleach_testkit::program::script;
+use crate::crash::Crashes;
 
 const HEADER: &str = "apiVersion: pleach.dev/v1alpha1\nkind";
 
@@ -71,7 +72,7 @@ fn attempt(folder: &Path) -> Attempt {
         environment: "dev".to_owned(),
         cluster: None,
     };
-    Attempt::of(folder, "fleet", &key)
+    Attempt::of(&Crashes::of(folder.to_owned()), "fleet", &key)
 }
 
 /// Loads the environment with this answer of the process. Also returns the number of renders.
@@ -125,8 +126,8 @@ async fn an_answer_that_cannot_be_is_held() {
     let honest = answer(&which);
     let foreign = honest.replace("part-of\":\"", "part-of\":\"x");
     for (answer, expected) in [
-        ("", "the answer is not complete"),
-        (foreign.as_str(), "is not labeled as one of its release"),
+        ("", "the answer is incomplete"),
+        (foreign.as_str(), "does not have the label of its release"),
     ] {
         let (read, _) = read(&which, answer, None).await;
         let Read::Beyond(hold) = read else {

@@ -40,7 +40,7 @@ impl Release {
     /// `None` at shutdown.
     pub(super) async fn look(
         &mut self,
-        wanted: &Arc<Target>,
+        desired: &Arc<Target>,
         changed: &BTreeSet<ObjectId>,
         stop: &CancellationToken,
     ) -> Option<ReconcileReport> {
@@ -50,9 +50,9 @@ impl Release {
         // A new runtime object needs a plan of all objects.
         let is_made = subscription.is_some_and(|one| one.expects_any(changed));
         let changed = if verify || is_made { &none } else { changed };
-        self.was_reached = !self.is_elsewhere && self.has_reached(wanted);
-        let planning = match self.plan_some(wanted, changed, stop).await? {
-            Ok(None) => self.plan((wanted, wanted), verify, stop).await?,
+        self.was_reached = !self.is_elsewhere && self.has_reached(desired);
+        let planning = match self.plan_some(desired, changed, stop).await? {
+            Ok(None) => self.plan((desired, desired), verify, stop).await?,
             Ok(Some(planned)) => Ok(planned),
             Err(error) => Err(error),
         };
@@ -77,18 +77,18 @@ impl Release {
         if let Some(suspension) = orders.suspended(now) {
             return Some(suspended(suspension, now));
         }
-        let recorded = recorded(wanted, &planned);
+        let recorded = recorded(desired, &planned);
         let is_left = is_left(&planned);
         let look = Look {
             verify,
             is_new,
             by_change: !changed.is_empty(),
         };
-        let admitting = Box::pin(self.admit(wanted, planned, &orders, &look, stop));
+        let admitting = Box::pin(self.admit(desired, planned, &orders, &look, stop));
         let held = match admitting.await? {
             Ok(planned) => {
-                let said = wanted.conditions.clone();
-                let done = self.bring_about((wanted, wanted), planned, said, verify);
+                let conditions = desired.conditions.clone();
+                let done = self.execute((desired, desired), planned, conditions, verify);
                 return Some(Box::pin(done).await);
             }
             Err(held) => *held,
@@ -97,41 +97,41 @@ impl Release {
             return Some(held);
         }
         // While this waits, drift from the previous state is corrected.
-        Box::pin(self.keep(wanted, held, recorded, verify, stop)).await
+        Box::pin(self.keep(desired, held, recorded, verify, stop)).await
     }
 
     /// Returns the plan if it can be executed now, or the outcome of waiting.
     async fn admit(
         &mut self,
-        wanted: &Target,
+        desired: &Target,
         mut planned: Planned,
         orders: &Orders,
         look: &Look,
         stop: &CancellationToken,
     ) -> Option<Result<Planned, Box<ReconcileReport>>> {
         // Maintaining the reconciled state needs neither a window nor an approval.
-        if look.is_new && wanted.is_remembered {
-            let looked =
+        if look.is_new && desired.is_remembered {
+            let report =
                 ReconcileReport::new(ReconcileOutcome::Waiting, OTHERWISE).about(OTHERWISE);
-            return Some(Err(Box::new(looked)));
+            return Some(Err(Box::new(report)));
         }
         let now = Timestamp::now();
         let recorded = planned.observation.observed.policies();
-        let sync = policy(&wanted.loaded.environment.sync, recorded);
+        let sync = policy(&desired.loaded.environment.sync, recorded);
         if look.is_new && is_closed(&sync.windows, orders, now) {
             return Some(Err(Box::new(window_closed(&sync.windows, orders, now))));
         }
-        if let Some(looked) = refused(wanted, &planned, orders) {
-            return Some(Err(Box::new(looked)));
+        if let Some(report) = refused(desired, &planned, orders) {
+            return Some(Err(Box::new(report)));
         }
         if look.is_new && sync.needs_approval {
-            planned = match Box::pin(self.approved(wanted, planned, look, stop)).await? {
+            planned = match Box::pin(self.approved(desired, planned, look, stop)).await? {
                 Ok(planned) => planned,
-                Err(looked) => return Some(Err(looked)),
+                Err(report) => return Some(Err(report)),
             };
         }
         let blocked = blocked(&planned.plan, orders);
-        Some(blocked.map_or(Ok(planned), |looked| Err(Box::new(looked))))
+        Some(blocked.map_or(Ok(planned), |report| Err(Box::new(report))))
     }
 
     /// Corrects drift from the last applied state while a newer one waits. Deletes nothing, and
@@ -144,10 +144,10 @@ impl Release {
         verify: bool,
         stop: &CancellationToken,
     ) -> Option<ReconcileReport> {
-        let Some(former) = self.former(newer, &held, recorded) else {
+        let Some(previous) = self.previous(newer, &held, recorded) else {
             return Some(held);
         };
-        let looked = match self.plan((&former, newer), verify, stop).await? {
+        let report = match self.plan((&previous, newer), verify, stop).await? {
             Ok(planned) => {
                 let (orders, now) = (planned.observation.orders(), Timestamp::now());
                 if let Some(suspension) = orders.suspended(now) {
@@ -160,32 +160,32 @@ impl Release {
                 }
                 self.is_ours |= is_ours(&planned);
                 self.was_reached = true;
-                let stopped = refused(&former, &planned, &orders);
-                if let Some(looked) = stopped.or_else(|| blocked(&planned.plan, &orders)) {
-                    looked
+                let stopped = refused(&previous, &planned, &orders);
+                if let Some(report) = stopped.or_else(|| blocked(&planned.plan, &orders)) {
+                    report
                 } else {
-                    let said = held.conditions(&newer.conditions);
-                    let done = self.bring_about((&former, newer), planned, said, verify);
+                    let conditions = held.conditions(&newer.conditions);
+                    let done = self.execute((&previous, newer), planned, conditions, verify);
                     Box::pin(done).await
                 }
             }
             // The state is only known from a record.
             Err(error) if self.reached.is_none() => {
                 let release = &newer.release().0.name;
-                tracing::debug!(%release, error = %words(&error), "what its record names cannot be planned");
+                tracing::debug!(%release, error = %words(&error), "failed to plan the recorded revision");
                 return Some(held);
             }
             Err(error) => unplanned(&error, self.failures),
         };
         held.kept = Some(Box::new(Kept {
-            wanted: former,
-            looked,
+            wanted: previous,
+            looked: report,
         }));
         Some(held)
     }
 
     /// Returns the last applied state, which is retained while a newer one waits.
-    fn former(
+    fn previous(
         &mut self,
         newer: &Arc<Target>,
         held: &ReconcileReport,
@@ -217,11 +217,11 @@ impl Release {
         {
             return None;
         }
-        let former = Arc::new(newer.kept_at(loaded)?);
+        let previous = Arc::new(newer.kept_at(loaded)?);
         if self.reached.is_some() {
-            self.reached = Some(Arc::clone(&former));
+            self.reached = Some(Arc::clone(&previous));
         }
-        Some(former)
+        Some(previous)
     }
 
     /// Returns the environment at the recorded commit, or starts its lookup. A reconcile does not
@@ -238,9 +238,9 @@ impl Release {
 
     /// Executes an admitted plan, and reports `conditions` meanwhile. The applied state can be
     /// retained while a newer one waits.
-    async fn bring_about(
+    async fn execute(
         &mut self,
-        (wanted, newest): (&Arc<Target>, &Arc<Target>),
+        (desired, newest): (&Arc<Target>, &Arc<Target>),
         planned: Planned,
         conditions: Vec<Condition>,
         verify: bool,
@@ -251,28 +251,28 @@ impl Release {
         if planned.plan.has_steps() {
             // Execution can take long; let other releases plan meanwhile.
             self.room = None;
-            if !wanted.is_kept {
+            if !desired.is_kept {
                 // A remainder of the plan needs a new approval.
                 self.asked = None;
             }
         }
         let orders = planned.observation.orders();
-        if let Some(looked) = reported(wanted, &planned, &orders) {
-            if is_of_another_commit(&planned) && !wanted.is_kept {
+        if let Some(report) = reported(desired, &planned, &orders) {
+            if is_of_another_commit(&planned) && !desired.is_kept {
                 let affirming = Box::pin(affirm(&planned.desired, planned.observation)).await;
                 if let Err(error) = affirming {
                     return unplanned(&error, self.failures);
                 }
                 self.told = None;
             }
-            return looked;
+            return report;
         }
         // Report now: the stall can be over, and execution can take long.
         let conditions = self.with_health(conditions);
         if planned.observation.says(&conditions) {
             self.told = Some(conditions);
         } else {
-            self.say(wanted, conditions).await;
+            self.say(desired, conditions).await;
         }
         let ignored = planned.desired.ignored.clone();
         let is_whole = planned.observation.observed.focus.is_none() && planned.plan.has_steps();
@@ -282,14 +282,14 @@ impl Release {
             is_correction,
             about,
             members,
-        } = Box::pin(self.carry_out(wanted, newest, planned)).await;
+        } = Box::pin(self.carry_out(desired, newest, planned)).await;
         let is_reached = matches!(
             end,
             ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged
         );
         let left = members
             .filter(|_| is_reached && self.subscription.is_some())
-            .map(|members| Left::new(Arc::clone(wanted), ignored, members));
+            .map(|members| Left::new(Arc::clone(desired), ignored, members));
         if end != ReconcileOutcome::Unchanged {
             // The record can have been recreated.
             self.told = None;
@@ -298,30 +298,30 @@ impl Release {
             // The run waited for all objects.
             self.health.is_well();
         }
-        self.reach(wanted, end);
-        let mut looked = ReconcileReport::new(end, message).about(about);
-        looked.is_correction = is_correction;
-        looked.left = left;
+        self.reach(desired, end);
+        let mut report = ReconcileReport::new(end, message).about(about);
+        report.is_correction = is_correction;
+        report.left = left;
         if !matches!(
             end,
             ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted
         ) {
-            looked.request = orders.sync;
+            report.request = orders.sync;
         }
-        looked
+        report
     }
 
     /// Returns the plan if it is approved, or the outcome of waiting for approval.
     async fn approved(
         &mut self,
-        wanted: &Target,
+        desired: &Target,
         mut planned: Planned,
         look: &Look,
         stop: &CancellationToken,
     ) -> Option<Result<Planned, Box<ReconcileReport>>> {
         let failed = |error: SyncError| {
-            let looked = ReconcileReport::new(ReconcileOutcome::Failed, words(&error));
-            Box::new(looked.about(code(error.kind())))
+            let report = ReconcileReport::new(ReconcileOutcome::Failed, words(&error));
+            Box::new(report.about(code(error.kind())))
         };
         if planned.is_new() && planned.plan.has_steps() {
             // Create the record first, so that an approval can be written to it.
@@ -332,7 +332,7 @@ impl Release {
             self.told = None;
             // Shared answers from before do not contain the record.
             (self.room, self.since) = (None, None);
-            planned = match self.plan((wanted, wanted), look.verify, stop).await? {
+            planned = match self.plan((desired, desired), look.verify, stop).await? {
                 Ok(planned) => planned,
                 Err(error) => return Some(Err(failed(error))),
             };
@@ -348,44 +348,46 @@ impl Release {
             // Drift must not cause requests to the forge.
             Some(known) if approval::lacks(&planned).is_some() => Some(known.missing.clone()),
             _ => {
-                let asking = Box::pin(approval::missing(wanted, &planned));
+                let asking = Box::pin(approval::missing(desired, &planned));
                 stop.run_until_cancelled(asking).await?
             }
         };
         let Some(missing) = missing else {
             return Some(Ok(planned));
         };
-        let looked = missing.looked();
+        let report = missing.looked();
         self.asked = Some(Asked::of(planned, missing));
-        Some(Err(Box::new(looked)))
+        Some(Err(Box::new(report)))
     }
 
     /// Returns whether the same content was the last to be reconciled.
-    fn has_reached(&self, wanted: &Target) -> bool {
-        self.reached.as_ref().is_some_and(|one| one.is_same(wanted))
+    fn has_reached(&self, desired: &Target) -> bool {
+        self.reached
+            .as_ref()
+            .is_some_and(|one| one.is_same(desired))
     }
 
     /// Records the outcome of a run. Notifies dependent releases if it succeeded.
-    fn reach(&mut self, wanted: &Arc<Target>, end: ReconcileOutcome) {
+    fn reach(&mut self, desired: &Arc<Target>, end: ReconcileOutcome) {
         if !matches!(
             end,
             ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged
         ) {
             // Parts can be applied, so reverting to the previous state is no drift correction.
-            self.is_elsewhere |= !self.has_reached(wanted);
+            self.is_elsewhere |= !self.has_reached(desired);
             return;
         }
         self.is_elsewhere = false;
         let before = self.reached.as_ref().map(|one| one.revision());
-        if end == ReconcileOutcome::Deployed || before != Some(wanted.revision()) {
-            let name = wanted.release().0.name.release.clone();
+        if end == ReconcileOutcome::Deployed || before != Some(desired.revision()) {
+            let name = desired.release().0.name.release.clone();
             // The receiver is gone only at shutdown.
             drop(self.neighbors.reached.send(name));
         }
-        if !wanted.is_kept {
+        if !desired.is_kept {
             self.asked = None;
         }
-        self.reached = Some(Arc::clone(wanted));
+        self.reached = Some(Arc::clone(desired));
         self.recall = None;
     }
 
@@ -408,34 +410,34 @@ impl Release {
     /// Plans only changed objects. Returns `None` inside if a full plan is needed.
     async fn plan_some(
         &self,
-        wanted: &Target,
+        desired: &Target,
         changed: &BTreeSet<ObjectId>,
         stop: &CancellationToken,
     ) -> Option<Result<Option<Planned>, SyncError>> {
-        let corrects = wanted.loaded.environment.sync.drift == Drift::Correct;
-        if changed.is_empty() || !self.has_reached(wanted) || !corrects {
+        let corrects = desired.loaded.environment.sync.drift == Drift::Correct;
+        if changed.is_empty() || !self.has_reached(desired) || !corrects {
             return Some(Ok(None));
         }
-        let (release, rendered) = wanted.release();
+        let (release, rendered) = desired.release();
         let started = Instant::now();
-        let planner = wanted.planner(false);
+        let planner = desired.planner(false);
         let planning = Box::pin(planner.plan_some(release, rendered, changed));
         let planning = in_time(&release.name, planning);
         let planned = stop.run_until_cancelled(planning).await?;
-        self.planned(wanted, started, planned.as_ref().err());
+        self.planned(desired, started, planned.as_ref().err());
         Some(planned)
     }
 
     /// Plans the desired state, with the permit of the newest desired state.
     async fn plan(
         &mut self,
-        (wanted, newest): (&Target, &Target),
+        (desired, newest): (&Target, &Target),
         verify: bool,
         stop: &CancellationToken,
     ) -> Option<Result<Planned, SyncError>> {
-        let (release, rendered) = wanted.release();
+        let (release, rendered) = desired.release();
         let started = Instant::now();
-        let planner = wanted.planner(verify);
+        let planner = desired.planner(verify);
         let planning = async {
             let sight = match self.room.take() {
                 Some(sight) => sight,
@@ -455,15 +457,15 @@ impl Release {
             (planned, Some(Ok(sight)))
         };
         let (planned, sight) = stop.run_until_cancelled(planning).await?;
-        self.planned(wanted, started, planned.as_ref().err());
+        self.planned(desired, started, planned.as_ref().err());
         self.room = sight;
         Some(planned)
     }
 
-    fn planned(&self, wanted: &Target, started: Instant, error: Option<&SyncError>) {
-        self.was_planned(wanted);
+    fn planned(&self, desired: &Target, started: Instant, error: Option<&SyncError>) {
+        self.was_planned(desired);
         self.shared.listener.tell(ControllerEvent::Planned {
-            release: wanted.release().0.name.clone(),
+            release: desired.release().0.name.clone(),
             answered: !error
                 .and_then(SyncError::of_cluster)
                 .is_some_and(is_silence),
@@ -475,11 +477,13 @@ impl Release {
     /// waiting one.
     async fn carry_out(
         &self,
-        wanted: &Arc<Target>,
+        desired: &Arc<Target>,
         newest: &Arc<Target>,
         planned: Planned,
     ) -> Done {
-        let cluster = wanted.planner(false).cluster_for(&wanted.release().0.name);
+        let cluster = desired
+            .planner(false)
+            .cluster_for(&desired.release().0.name);
         let newer = CancellationToken::new();
         // Notifications about a drift correction name the drift.
         let corrected = self.was_reached.then(|| drift(&planned.plan));
@@ -504,7 +508,7 @@ impl Release {
                             return newer.cancel();
                         }
                     }
-                    () = self.wake.notified(), if wanted.is_kept => {
+                    () = self.wake.notified(), if desired.is_kept => {
                         // Keep the trigger for the next reconcile.
                         self.wake.notify_one();
                         return newer.cancel();
@@ -539,9 +543,9 @@ fn is_ours(planned: &Planned) -> bool {
 }
 
 /// Returns the recorded commit, if it came from the present branch.
-fn recorded(wanted: &Target, planned: &Planned) -> Option<String> {
+fn recorded(desired: &Target, planned: &Planned) -> Option<String> {
     let record = planned.observation.observed.installed.as_ref()?;
-    let is_of_branch = wanted.source.is_some() && record.source == wanted.source;
+    let is_of_branch = desired.source.is_some() && record.source == desired.source;
     let installed = record.installed.as_ref().filter(|_| is_of_branch)?;
     Some(installed.revision.clone())
 }

@@ -12,14 +12,14 @@ use pleach_engine::{sync::state, words};
 
 /// Last report about a release that left git.
 pub(super) struct Leaving {
-    said: Option<Vec<Condition>>,
+    conditions: Option<Vec<Condition>>,
     news: Told,
 }
 
 impl Default for Leaving {
     fn default() -> Self {
         Self {
-            said: None,
+            conditions: None,
             news: Told::new(),
         }
     }
@@ -32,42 +32,44 @@ impl Ends {
     /// Reports the outcome for a release that left git, if it changed.
     pub(super) async fn tell(
         &mut self,
-        wanted: &Target,
+        desired: &Target,
         (name, store, version): Former<'_>,
-        looked: &ReconcileReport,
+        report: &ReconcileReport,
     ) {
         if matches!(
-            looked.end,
+            report.end,
             ReconcileOutcome::Interrupted | ReconcileOutcome::Superseded
         ) {
             return;
         }
-        let cluster = wanted.planner(false).cluster_for(name);
+        let cluster = desired.planner(false).cluster_for(name);
         let leaving = self.leaving.entry(name.clone()).or_default();
-        let said = looked.conditions(&wanted.conditions);
-        if looked.end != ReconcileOutcome::Removed && leaving.said.as_ref() != Some(&said) {
-            match state::tell(&cluster, name, store, &said).await {
-                Ok(()) => leaving.said = Some(said),
+        let conditions = report.conditions(&desired.conditions);
+        if report.end != ReconcileOutcome::Removed
+            && leaving.conditions.as_ref() != Some(&conditions)
+        {
+            match state::tell(&cluster, name, store, &conditions).await {
+                Ok(()) => leaving.conditions = Some(conditions),
                 // The next reconcile reports it again.
                 Err(error) => {
-                    tracing::debug!(release = %name, error = %words(&error), "nothing could be told");
+                    tracing::debug!(release = %name, error = %words(&error), "failed to write the conditions");
                 }
             }
         }
-        let item = leaving.news.of(wanted, looked.end, false, &looked.message);
-        if looked.end == ReconcileOutcome::Removed {
+        let item = leaving.news.of(desired, report.end, false, &report.message);
+        if report.end == ReconcileOutcome::Removed {
             self.leaving.remove(name);
         }
         let Some(item) = item else { return };
-        let revision = wanted.revision();
+        let revision = desired.revision();
         if let Some(news) = item.news(name, (version, &revision), Timestamp::now()) {
             self.shared
                 .listener
                 .tell(ControllerEvent::StateChanged(news));
         }
-        let said = item.announcement(&revision);
-        if let Err(error) = state::announce(&cluster, name, store, said).await {
-            tracing::debug!(release = %name, error = %words(&error), "no Event could be written");
+        let announcement = item.announcement(&revision);
+        if let Err(error) = state::announce(&cluster, name, store, announcement).await {
+            tracing::debug!(release = %name, error = %words(&error), "failed to write an Event");
         }
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct View {
     own: String,
     seen: BTreeMap<String, Seen>,
     /// Time of the last event.
-    heard: Instant,
+    received: Instant,
     /// Total receiving time until then.
     listened: Duration,
 }
@@ -59,7 +59,7 @@ impl View {
         Self {
             own: own.to_owned(),
             seen: BTreeMap::new(),
-            heard: now,
+            received: now,
             listened: Duration::ZERO,
         }
     }
@@ -68,9 +68,9 @@ impl View {
     pub(super) fn take(&mut self, followed: Followed, now: Instant) -> News {
         let mut news = News::default();
         let before = self.listened;
-        let silence = now.saturating_duration_since(self.heard);
+        let silence = now.saturating_duration_since(self.received);
         self.listened += silence.min(DEAF);
-        self.heard = now;
+        self.received = now;
         match followed {
             Followed::Listed(leases) => {
                 let mut left: BTreeMap<String, Seen> = std::mem::take(&mut self.seen);
@@ -110,9 +110,9 @@ impl View {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (holder, renewed) = (text(&spec["holderIdentity"]), text(&spec["renewTime"]));
         let duration = Duration::from_secs(spec["leaseDurationSeconds"].as_u64().unwrap_or(0));
-        let said = lease["metadata"]["annotations"][PUSHED].as_str();
-        let pushed: BTreeMap<String, u64> = said
-            .and_then(|said| serde_json::from_str(said).ok())
+        let annotation = lease["metadata"]["annotations"][PUSHED].as_str();
+        let pushed: BTreeMap<String, u64> = annotation
+            .and_then(|annotation| serde_json::from_str(annotation).ok())
             .unwrap_or_default();
         let known = self.seen.get(name);
         if name != self.own {

@@ -154,9 +154,9 @@ fn digests(manifests: &[Manifest]) -> impl Iterator<Item = (&ObjectId, Digest)> 
 #[derive(PartialEq)]
 struct Around {
     /// The releases that take over its objects.
-    heirs: Vec<Heir>,
+    successors: Vec<Heir>,
     /// Whether git no longer contains the release whose objects it takes over.
-    former_is_given_up: bool,
+    previous_is_given_up: bool,
     /// Its scaled objects, each with the autoscaler.
     scaled: BTreeSet<(ObjectId, ObjectId)>,
 }
@@ -178,10 +178,10 @@ fn around(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Ar
         charge: _,
     } = loaded;
     let ids: BTreeSet<&ObjectId> = rendered.manifests.iter().map(Manifest::id).collect();
-    let former = release.moved_from.as_ref();
+    let previous = release.moved_from.as_ref();
     Around {
-        heirs: heirs_within(loaded, &release.name),
-        former_is_given_up: former.is_some_and(|former| given_up.contains(former)),
+        successors: heirs_within(loaded, &release.name),
+        previous_is_given_up: previous.is_some_and(|previous| given_up.contains(previous)),
         scaled: loaded
             .autoscaled()
             .filter(|(target, _)| ids.contains(target))

@@ -102,7 +102,7 @@ impl Hooks {
             let secret = match pleach_files::read(&hook.secret) {
                 Ok(secret) => secret,
                 Err(error) => {
-                    tracing::warn!(%error, "the secret of a webhook cannot be read");
+                    tracing::warn!(%error, "failed to read a webhook secret");
                     continue;
                 }
             };

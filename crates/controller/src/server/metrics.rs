@@ -175,7 +175,7 @@ impl Metrics {
         );
         r.register(
             NAMES[8],
-            "Time at which the oldest commit was seen that is not reconciled yet; 0 if there is none",
+            "Time at which the oldest unreconciled commit was first seen; 0 if there is none",
             self.pending_since.clone(),
         );
         r.register(

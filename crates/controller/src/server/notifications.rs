@@ -61,11 +61,11 @@ impl Notifier {
     }
 
     /// Queues a state change for all webhooks.
-    pub fn tell(&self, news: &StateChange) {
+    pub fn tell(&self, change: &StateChange) {
         for (address, sender) in &self.targets {
-            if let Err(TrySendError::Full(_)) = sender.try_send(news.clone()) {
+            if let Err(TrySendError::Full(_)) = sender.try_send(change.clone()) {
                 let webhook = address.display();
-                tracing::warn!(%webhook, "a notification is dropped: too many wait for the webhook");
+                tracing::warn!(%webhook, "notification dropped: the queue of the webhook is full");
             }
         }
     }
@@ -74,21 +74,21 @@ impl Notifier {
 /// Calls a webhook for each received state change, until the channel is closed.
 async fn call(caller: &Caller, target: &Target, mut receiver: mpsc::Receiver<StateChange>) {
     let webhook = target.address.display();
-    while let Some(news) = receiver.recv().await {
-        let (environment, release) = (&news.environment, &news.release);
-        let cause = news.cause.as_str();
-        let body = match target.notification.body(&news) {
+    while let Some(change) = receiver.recv().await {
+        let (environment, release) = (&change.environment, &change.release);
+        let cause = change.cause.as_str();
+        let body = match target.notification.body(&change) {
             None => continue,
             Some(Ok(body)) => body,
             Some(Err(finding)) => {
-                tracing::warn!(%webhook, %environment, %release, cause, error = %finding.message, "a notification cannot be written");
+                tracing::warn!(%webhook, %environment, %release, cause, error = %finding.message, "failed to format a notification");
                 continue;
             }
         };
         match caller.post(&target.address, &body).await {
             Ok(()) => tracing::debug!(%webhook, %environment, %release, cause, "notified"),
             Err(error) => {
-                tracing::warn!(%webhook, %environment, %release, cause, error = %words(&error), "nobody could be notified");
+                tracing::warn!(%webhook, %environment, %release, cause, error = %words(&error), "failed to send a notification");
             }
         }
     }

@@ -40,7 +40,7 @@ async fn ready(State(pulse): State<Pulse>) -> (StatusCode, &'static str) {
     } else {
         (
             StatusCode::SERVICE_UNAVAILABLE,
-            "not every repository was asked yet, or the loop ends\n",
+            "not every repository was fetched once, or the controller is shutting down\n",
         )
     }
 }

@@ -9,7 +9,7 @@ use sha2::Sha256;
 ///
 /// ```
 /// use axum::http::HeaderMap;
-/// use crate::server::signature::is_signed;
+/// use pleach_controller::server::signature::is_signed;
 /// use pleach_formats::file::ForgeKind;
 ///
 /// let mut headers = HeaderMap::new();

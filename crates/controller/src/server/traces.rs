@@ -51,7 +51,7 @@ impl Traces {
     /// Creates the exporter from the environment variables. `None` without an endpoint.
     #[expect(
         clippy::disallowed_methods,
-        reason = "only whether the library is to read them"
+        reason = "only checks whether the library is to read them"
     )]
     pub fn from_environment() -> Result<Option<Self>, ExporterBuildError> {
         let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -194,7 +194,7 @@ impl Traces {
         let ending =
             tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(DRAIN));
         if let Ok(Err(error)) = ending.await {
-            tracing::debug!(%error, "traces were not sent");
+            tracing::debug!(%error, "failed to send traces");
         }
     }
 

@@ -22,8 +22,8 @@ impl Tellers {
     /// Posts until shutdown, when the senders are closed.
     pub async fn run(self) {
         let mut tasks = JoinSet::new();
-        for (forge, wanted) in self.0 {
-            tasks.spawn(tell_all(forge, wanted));
+        for (forge, desired) in self.0 {
+            tasks.spawn(tell_all(forge, desired));
         }
         while let Some(ended) = tasks.join_next().await {
             if let Err(error) = ended
@@ -36,19 +36,19 @@ impl Tellers {
 }
 
 /// Posts changed statuses to one forge.
-async fn tell_all(forge: Arc<Forge>, mut wanted: watch::Receiver<Wanted>) {
-    let mut told = Told::default();
+async fn tell_all(forge: Arc<Forge>, mut desired: watch::Receiver<Wanted>) {
+    let mut posted = Told::default();
     let mut failures = 0_u32;
     let mut is_over = false;
     loop {
-        let now = wanted.borrow_and_update().clone();
-        let mut loop_ends = wanted.clone();
+        let now = desired.borrow_and_update().clone();
+        let mut loop_ends = desired.clone();
         let farewell = async {
             while loop_ends.changed().await.is_ok() {}
             sleep(FAREWELL).await;
         };
         let again = tokio::select! {
-            again = told.tell(&forge, &now) => again,
+            again = posted.tell(&forge, &now) => again,
             () = farewell => return,
         };
         if is_over {
@@ -67,7 +67,7 @@ async fn tell_all(forge: Arc<Forge>, mut wanted: watch::Receiver<Wanted>) {
         };
         tokio::select! {
             // Post the last status even at shutdown.
-            changed = wanted.changed() => is_over = changed.is_err(),
+            changed = desired.changed() => is_over = changed.is_err(),
             () = retry => {}
         }
     }
@@ -106,7 +106,7 @@ struct Told(BTreeMap<String, Known>);
 struct Known {
     commit: String,
     /// Desired status at the last post.
-    wanted: Status,
+    desired: Status,
     /// Status on the forge.
     there: Status,
     since: u64,
@@ -114,38 +114,38 @@ struct Known {
 
 impl Told {
     /// Posts missing statuses, and returns the time of the next attempt.
-    async fn tell(&mut self, forge: &Forge, wanted: &Wanted) -> Again {
+    async fn tell(&mut self, forge: &Forge, desired: &Wanted) -> Again {
         let mut again = Again::Never;
-        for (context, said) in wanted {
+        for (context, entry) in desired {
             let known = self.0.get(context);
-            let known = known.filter(|known| known.since == said.since);
+            let known = known.filter(|known| known.since == entry.since);
             if known.is_some_and(|known| {
-                known.commit == said.commit && is_same(&known.wanted, &said.status)
+                known.commit == entry.commit && is_same(&known.desired, &entry.status)
             }) {
                 continue;
             }
-            let there = match tell(forge, known, said).await {
+            let there = match tell(forge, known, entry).await {
                 Ok(there) => there,
                 Err(error) => {
                     tracing::warn!(
-                        commit = %said.commit,
+                        commit = %entry.commit,
                         %context,
                         error = %words(&error),
-                        "the state of a commit could not be told"
+                        "failed to post a commit status"
                     );
                     let next = Again::after(&error);
                     again = again.max(next);
                     if next != Again::Never {
                         continue;
                     }
-                    said.status.clone()
+                    entry.status.clone()
                 }
             };
             let known = Known {
-                commit: said.commit.clone(),
-                wanted: said.status.clone(),
+                commit: entry.commit.clone(),
+                desired: entry.status.clone(),
                 there,
-                since: said.since,
+                since: entry.since,
             };
             self.0.insert(context.clone(), known);
         }
@@ -154,32 +154,34 @@ impl Told {
 }
 
 /// Posts the status of a commit, and returns the status that the forge has then.
-async fn tell(forge: &Forge, known: Option<&Known>, said: &Said) -> Result<Status, ForgeError> {
-    let context = &said.status.context;
+async fn tell(forge: &Forge, known: Option<&Known>, entry: &Said) -> Result<Status, ForgeError> {
+    let context = &entry.status.context;
     match known {
-        Some(known) if known.commit == said.commit => {
-            if is_same(&known.there, &said.status) {
+        Some(known) if known.commit == entry.commit => {
+            if is_same(&known.there, &entry.status) {
                 return Ok(known.there.clone());
             }
         }
-        former => {
-            if let Some(former) = former.filter(|former| former.there.state == State::Pending) {
-                let end = match &said.former {
-                    Some((commit, end)) if *commit == former.commit => end.clone(),
-                    _ => superseded(context, &said.commit),
+        previous => {
+            if let Some(previous) =
+                previous.filter(|previous| previous.there.state == State::Pending)
+            {
+                let end = match &entry.former {
+                    Some((commit, end)) if *commit == previous.commit => end.clone(),
+                    _ => superseded(context, &entry.commit),
                 };
-                forge.set_status(&former.commit, &end).await?;
+                forge.set_status(&previous.commit, &end).await?;
             }
             // A post before a restart can already be there or be further ahead.
-            if let Some(there) = forge.status(&said.commit, context).await?
-                && (said.status.state == State::Pending || is_same(&there, &said.status))
+            if let Some(there) = forge.status(&entry.commit, context).await?
+                && (entry.status.state == State::Pending || is_same(&there, &entry.status))
             {
                 return Ok(there);
             }
         }
     }
-    forge.set_status(&said.commit, &said.status).await?;
-    Ok(said.status.clone())
+    forge.set_status(&entry.commit, &entry.status).await?;
+    Ok(entry.status.clone())
 }
 
 #[cfg(test)]

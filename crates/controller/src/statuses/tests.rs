@@ -93,7 +93,7 @@ fn a_state_is_said_once_and_when_all_releases_are_there() {
                 "a",
                 "old",
                 ReconcileOutcome::Waiting,
-                "its end waits for consent",
+                "its uninstall waits for consent",
             ),
             looked("a", "db", ReconcileOutcome::Unchanged, ""),
             looked("a", "db", ReconcileOutcome::Unchanged, ""),
@@ -101,8 +101,8 @@ fn a_state_is_said_once_and_when_all_releases_are_there() {
             loaded("a", &["web", "db"]),
         ],
         &[
-            "a Pending 0 of 2 releases as git says",
-            "a Success 2 releases as git says",
+            "a Pending 0 of 2 releases in sync",
+            "a Success 2 releases in sync",
         ],
     );
 }
@@ -120,12 +120,12 @@ fn what_fails_is_said_and_that_it_no_longer_does() {
             looked("a", "db", ReconcileOutcome::Deployed, ""),
         ],
         &[
-            "a Pending 0 of 2 releases as git says",
+            "a Pending 0 of 2 releases in sync",
             "a Failure web failed: Deployment/x: no",
             "a Failure db refused (and 1 more): prune-cap: too many",
             "a Failure db refused: prune-cap: too many",
             "a Pending db waiting: not at this time",
-            "a Success 2 releases as git says",
+            "a Success 2 releases in sync",
         ],
     );
 }
@@ -147,9 +147,9 @@ fn a_commit_that_changes_nothing_has_the_state_of_the_one_before() {
             looked("a", "web", ReconcileOutcome::Failed, "no"),
         ],
         &[
-            "a Pending 0 of 1 releases as git says",
-            "a Success 1 release as git says",
-            "b Success 1 release as git says (a Success)",
+            "a Pending 0 of 1 releases in sync",
+            "a Success 1 release in sync",
+            "b Success 1 release in sync (a Success)",
             "b Failure web failed: no (a Success)",
         ],
     );
@@ -176,10 +176,10 @@ fn a_bad_commit_is_told_and_the_next_good_one_goes_through() {
             looked("c", "web", ReconcileOutcome::Deployed, ""),
         ],
         &[
-            "a Pending 0 of 1 releases as git says",
+            "a Pending 0 of 1 releases in sync",
             "b Failure commit b: x.yaml:1: no (a Error)",
-            "c Pending 0 of 1 releases as git says (b Failure)",
-            "c Success 1 release as git says (b Failure)",
+            "c Pending 0 of 1 releases in sync (b Failure)",
+            "c Success 1 release in sync (b Failure)",
         ],
     );
 }
@@ -214,9 +214,9 @@ fn a_commit_fails_by_a_release_that_is_held() {
             loaded("c", &["db", "web"]),
         ],
         &[
-            "a Pending 0 of 2 releases as git says",
+            "a Pending 0 of 2 releases in sync",
             "b Failure web refused: commit b: a.yaml:1: no (a Error)",
-            "c Pending 0 of 2 releases as git says (b Failure)",
+            "c Pending 0 of 2 releases in sync (b Failure)",
         ],
     );
 }
@@ -240,11 +240,11 @@ fn an_environment_on_two_clusters_is_there_when_it_is_on_both() {
             on("west", looked("b", "web", ReconcileOutcome::Deployed, "")),
         ],
         &[
-            "a Pending 0 of 1 releases as git says",
-            "a Success 1 release as git says",
-            "b Pending 0 of 1 releases as git says (a Success)",
+            "a Pending 0 of 1 releases in sync",
+            "a Success 1 release in sync",
+            "b Pending 0 of 1 releases in sync (a Success)",
             "b Failure web failed: no (a Success)",
-            "b Success 1 release as git says (a Success)",
+            "b Success 1 release in sync (a Success)",
         ],
     );
 }
@@ -264,8 +264,8 @@ fn environments_of_two_repositories_are_two_whatever_their_names() {
             on("east", looked("a", "web", ReconcileOutcome::Deployed, "")),
         ],
         &[
-            "a Pending 0 of 1 releases as git says",
-            "a Success 1 release as git says",
+            "a Pending 0 of 1 releases in sync",
+            "a Success 1 release in sync",
         ],
     );
 }
@@ -283,10 +283,10 @@ fn what_is_in_the_way_of_an_end_is_told_of_the_commit_that_wants_it() {
             looked("a", "older", ReconcileOutcome::Unapproved, "nobody agreed"),
         ],
         &[
-            "a Pending 0 of 1 releases as git says",
-            "a Success 1 release as git says",
+            "a Pending 0 of 1 releases in sync",
+            "a Success 1 release in sync",
             "a Failure old refused: machines run",
-            "a Success 1 release as git says",
+            "a Success 1 release in sync",
             "a Pending older unapproved: nobody agreed",
         ],
     );
@@ -309,8 +309,8 @@ fn an_entry_ends_with_its_claim() {
                 on("east", looked("a", "web", ReconcileOutcome::Failed, "no")),
             ],
             &[
-                "a Pending 0 of 1 releases as git says",
-                "a Success 1 release as git says",
+                "a Pending 0 of 1 releases in sync",
+                "a Success 1 release in sync",
                 "a Failure web failed: no",
             ],
         );
@@ -323,8 +323,8 @@ fn a_commit_does_not_wait_for_an_environment_without_a_branch() {
     check(
         &[a.clone(), claimed(None, Claimed::Nobody)],
         &[
-            "a Pending 0 of 1 releases as git says",
-            "a Error no branch holds the environment any more, or several do",
+            "a Pending 0 of 1 releases in sync",
+            "a Error no branch contains the environment any more, or several do",
         ],
     );
     // The present leader reports the rest.
@@ -337,9 +337,9 @@ fn a_commit_does_not_wait_for_an_environment_without_a_branch() {
             a,
         ],
         &[
-            "a Pending 0 of 1 releases as git says",
+            "a Pending 0 of 1 releases in sync",
             "nothing",
-            "a Pending 0 of 1 releases as git says",
+            "a Pending 0 of 1 releases in sync",
         ],
     );
 }
@@ -377,9 +377,6 @@ fn server_text_is_not_told_by_default() {
     }
     check(
         &[loaded("a", &["web"]), silent],
-        &[
-            "a Pending 0 of 1 releases as git says",
-            "a Failure web failed",
-        ],
+        &["a Pending 0 of 1 releases in sync", "a Failure web failed"],
     );
 }

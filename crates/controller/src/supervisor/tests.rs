@@ -22,6 +22,7 @@ use pleach_git::{
 };
 use pleach_reconciler::config::{Branches, Reserved};
 use pleach_state::inventory::Source;
+use crate::crash::Crashes;
 
 /// Creates the shared resources, and the receiver of events.
 fn shared() -> (Shared, mpsc::Receiver<ControllerEvent>) {
@@ -49,7 +50,7 @@ fn shared() -> (Shared, mpsc::Receiver<ControllerEvent>) {
             budget: Budget::of(1 << 30),
         },
         // No crash is recorded.
-        folder: "/nonexistent".into(),
+        crashes: Crashes::of("/nonexistent".into()),
         stop: CancellationToken::new(),
     };
     (shared, heard)

@@ -29,7 +29,7 @@ pub(super) async fn all(
         match read {
             Ok(standing) => all.push(standing),
             Err(error) => observations.gaps.push(Gap {
-                what: "what a release changed for a while".to_owned(),
+                what: "the temporary changes of a release".to_owned(),
                 why: crate::words(&error),
                 forbidden: false,
             }),

@@ -124,7 +124,7 @@ type Place = (GroupKind, String, Option<String>, Option<String>);
 /// of its members in their namespaces.
 pub(super) async fn missing(cluster: &Cluster, search: &Search, observations: &mut Observations) {
     let everything = may(cluster, "*", ("*", "*"), None, None).await;
-    match observations.take("our rights", everything) {
+    match observations.take("the permissions of pleach", everything) {
         Some(true) | None => return,
         Some(false) => {}
     }
@@ -169,7 +169,9 @@ pub(super) async fn missing(cluster: &Cluster, search: &Search, observations: &m
         .buffered(CONCURRENCY)
         .try_collect()
         .await;
-    let missing = observations.take("our rights", asked).unwrap_or_default();
+    let missing = observations
+        .take("the permissions of pleach", asked)
+        .unwrap_or_default();
     observations.missing = missing.into_iter().flatten().collect();
 }
 

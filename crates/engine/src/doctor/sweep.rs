@@ -45,7 +45,7 @@ pub(super) async fn namespaces(
     let mut questions = Vec::new();
     let mut hidden = 0;
     for namespace in &namespaces {
-        let what = format!("our rights in namespace {namespace}");
+        let what = format!("the permissions in namespace {namespace}");
         let rights = cluster.rights_in(namespace).await;
         let Some(rights) = observations.take(&what, rights) else {
             continue;
@@ -66,11 +66,11 @@ pub(super) async fn namespaces(
     let names: Vec<&str> = namespaces.iter().map(String::as_str).collect();
     let why = match hidden {
         0 => String::new(),
-        hidden => format!(", without {hidden} kinds that may not be listed there"),
+        hidden => format!(", without {hidden} kinds that pleach is not allowed to list there"),
     };
     observations.gaps.push(Gap {
         what: "the rest of the cluster".to_owned(),
-        why: format!("only what lies in {} was{why}", names.join(", ")),
+        why: format!("only the namespaces {} were checked{why}", names.join(", ")),
         forbidden: true,
     });
 }

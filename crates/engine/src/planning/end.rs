@@ -252,15 +252,15 @@ pub fn readable(releases: Vec<ReleaseSummary>) -> Vec<Candidate> {
 pub fn candidates(loaded: &Loaded, is_whole: bool, installed: Vec<Candidate>) -> Vec<Candidate> {
     let environment = &loaded.environment;
     let formers: BTreeSet<&ReleaseName> = formers(loaded).collect();
-    let wanted = environment.releases.iter().map(|release| &release.name);
-    let wanted: BTreeSet<&ReleaseName> = wanted.collect();
+    let desired_names = environment.releases.iter().map(|release| &release.name);
+    let desired_names: BTreeSet<&ReleaseName> = desired_names.collect();
     installed
         .into_iter()
         .filter(|(name, _, record)| {
             let is_here = is_whole && name.environment == environment.name;
             (is_here || formers.contains(name))
                 && record.repository == environment.repository
-                && !wanted.contains(name)
+                && !desired_names.contains(name)
                 && !loaded.has_held(name)
         })
         .collect()

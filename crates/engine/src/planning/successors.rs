@@ -97,7 +97,7 @@ fn unread(environment: &str, former: &ReleaseName) -> Finding {
         Kind::Repository,
         "heirs-unknown",
         format!(
-            "environment {environment} cannot be read, and may take over objects of {former}: nothing of it is deleted"
+            "environment {environment} cannot be read and could take ownership of objects of {former}: no object of {former} is deleted"
         ),
     )
     .hint(format!("see `pleach render {environment}`"))

@@ -55,7 +55,7 @@ impl Meant {
             Finding::warning(
                 Kind::Policy,
                 "other-cluster",
-                "the change names another cluster; the head is compared with that of the base",
+                "the change names another cluster; the head is compared with the cluster of the base",
             )
         };
         Self {
@@ -114,9 +114,9 @@ fn unknown(
 ) -> Finding {
     const CODE: &str = "cluster-unknown";
     if !quotes {
-        let message = format!("the cluster could not be compared ({CODE})");
+        let message = format!("failed to compare with the cluster ({CODE})");
         return Finding::error(Kind::Cluster, CODE, message)
-            .hint("`pleach preview --live` on a terminal shows the error");
+            .hint("run `pleach preview --live` locally to see the error");
     }
     let mut finding = Finding::error(Kind::Cluster, CODE, words(error));
     finding.hint = hint;

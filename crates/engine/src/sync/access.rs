@@ -441,7 +441,7 @@ mod tests {
 
     fn refused(class: Class) -> ClusterError {
         ClusterError::Review {
-            about: "the right to * *".to_owned(),
+            about: "the permission to * *".to_owned(),
             source: Box::new(ApiError {
                 class,
                 status: Some(500),

@@ -43,11 +43,11 @@ impl Daemon {
     ) -> Result<Result<Self, String>, ClusterError> {
         let path = ResourcePath::namespaced("apps/v1", "DaemonSet", "daemonsets");
         let Some(object) = cluster.get_id(&path, id).await? else {
-            return Ok(Err("it is not there".to_owned()));
+            return Ok(Err("it does not exist".to_owned()));
         };
         let status = &object["status"];
         if status["observedGeneration"].as_i64() < object["metadata"]["generation"].as_i64() {
-            let message = "its controller has not seen the change yet";
+            let message = "its controller has not observed the change yet";
             return Ok(Err(message.to_owned()));
         }
         let labels = selector(&object);
@@ -65,7 +65,9 @@ impl Daemon {
             .filter(|revision| is_owned(revision, uid))
             .max_by_key(|revision| revision["revision"].as_i64());
         let Some(newest) = newest else {
-            return Ok(Err("its controller has not recorded it yet".to_owned()));
+            return Ok(Err(
+                "its controller has not created a ControllerRevision yet".to_owned(),
+            ));
         };
         let hash = &newest["metadata"]["labels"][HASH];
         let pods = ResourcePath::namespaced("v1", "Pod", "pods");

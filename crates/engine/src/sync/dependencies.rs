@@ -68,8 +68,9 @@ pub async fn look_at_dependencies<'a>(
                         (what, lacks, false)
                     }
                 };
-                let said = |lacks: String| said(dependency, index, &what, &lacks, comes_first);
-                Ok(lacks.map(said))
+                let lacking =
+                    |lacks: String| hindrance(dependency, index, &what, &lacks, comes_first);
+                Ok(lacks.map(lacking))
             })
             .buffered(CONCURRENCY)
             .collect()
@@ -77,7 +78,7 @@ pub async fn look_at_dependencies<'a>(
     looked.into_iter().filter_map(Result::transpose).collect()
 }
 
-fn said(
+fn hindrance(
     dependency: &Dependency,
     index: usize,
     what: &str,
@@ -85,7 +86,7 @@ fn said(
     comes_first: bool,
 ) -> Hindrance {
     let message = if comes_first {
-        format!("{what} is carried out and ready first")
+        format!("{what} is applied and ready first")
     } else {
         format!("it depends on {what}, which {lacks}")
     };
@@ -185,11 +186,11 @@ pub async fn look_at_dependants(
             (Some(false), _) => continue,
             // Unknown dependencies count as dependencies.
             (None, Err(why)) => {
-                format!("whether release {other} depends on it cannot be told: {why}")
+                format!("cannot determine whether release {other} depends on it: {why}")
             }
             (None, Ok(record)) if !remembers(record, &name.release) => continue,
-            _ if comes_first => format!("release {other}, which depends on it, goes first"),
-            _ => format!("release {other} depends on it: take that one away first"),
+            _ if comes_first => format!("release {other} depends on it and is uninstalled first"),
+            _ => format!("release {other} depends on it: uninstall that release first"),
         };
         hindrances.push(Hindrance {
             message,

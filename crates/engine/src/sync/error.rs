@@ -17,7 +17,7 @@ pub enum SyncError {
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// A webhook for the objects of pleach itself does not answer.
-    #[error("{registration} keeps pleach from writing: nothing answers for it")]
+    #[error("{registration} blocks the writes of pleach: its webhook does not answer")]
     Unanswered {
         /// The configuration with the webhook.
         registration: Box<ObjectId>,
@@ -63,7 +63,7 @@ pub enum SyncError {
         source: SealError,
     },
     /// The release is installed with a record in another store.
-    #[error("release {release} is installed, and its record is kept in {}, not in {}", found.spelled(), wanted.spelled())]
+    #[error("release {release} is installed with its record in {}, not in {}", found.spelled(), wanted.spelled())]
     KeptElsewhere {
         /// Environment and release.
         release: String,
@@ -73,13 +73,13 @@ pub enum SyncError {
         wanted: Store,
     },
     /// The namespace for the state does not exist.
-    #[error("namespace {0}, in which state is to be kept, does not exist")]
+    #[error("the state namespace {0} does not exist")]
     NoStateNamespace(String),
     /// The journal cannot be read or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// Another client changed the record meanwhile.
-    #[error("the record of release {release} was changed by somebody else in the meantime")]
+    #[error("another client changed the record of release {release} in the meantime")]
     Contended {
         /// Environment and release.
         release: String,
@@ -101,7 +101,7 @@ pub enum SyncError {
     },
     /// The Lease was lost during the run.
     #[error(
-        "release {release} may be applied by somebody else now: {lease} was lost, and nothing was written from then on"
+        "{lease} was lost: another client could be applying release {release}, so pleach stopped writing"
     )]
     LeaseLost {
         /// Environment and release.
@@ -110,15 +110,13 @@ pub enum SyncError {
         lease: Box<ObjectId>,
     },
     /// The Release CRD was not served in time.
-    #[error(
-        "the cluster does not serve releases.pleach.dev {0:?} after its definition was applied"
-    )]
+    #[error("the cluster does not serve releases.pleach.dev {0:?} after its CRD was applied")]
     Definition(Duration),
     /// A CRD defines a kind that discovery lacks. Its objects are unknown, not absent.
-    #[error("the cluster has a definition of {0}, and does not say yet that it serves it")]
+    #[error("the cluster has a CRD of {0}, but its discovery does not list the kind yet")]
     Undiscovered(GroupKind),
     /// Planning exceeded its time limit, and other releases wait for the permit.
-    #[error("no plan of release {release} was made within {limit:?}")]
+    #[error("planning of release {release} exceeded its time limit of {limit:?}")]
     TooLong {
         /// Environment and release.
         release: String,
@@ -188,40 +186,40 @@ impl SyncError {
             }
             | Self::Journal(JournalError::Newer { .. }) => Some("use a newer pleach".to_owned()),
             Self::Journal(JournalError::TooLarge { .. }) => {
-                Some("change fewer objects, or smaller fields, for a while".to_owned())
+                Some("declare fewer temporary changes, or change smaller fields".to_owned())
             }
             Self::Journal(JournalError::Parse { name, .. }) => Some(format!(
-                "somebody changed the ConfigMap {}: what it says of temporary changes has to be taken back by hand before it is deleted",
+                "another client edited ConfigMap {}: revert the temporary changes that it records by hand, then delete it",
                 Journal::name(name)
             )),
             Self::Record { .. } | Self::Definition(_) | Self::TooLong { .. } | Self::Random => None,
             Self::Undiscovered(_) => Some(
-                "an API server that was just started says so a little later: run the command again"
+                "the discovery of a restarted API server is incomplete for a moment: run the command again"
                     .to_owned(),
             ),
             Self::Inventory {
                 release, namespace, ..
             } => Some(format!(
-                "somebody changed or deleted what pleach keeps in the namespace {namespace}; `pleach recover {}` rebuilds it, and deletes nothing",
+                "another client changed or deleted state of pleach in namespace {namespace}; `pleach recover {}` rebuilds it and deletes nothing",
                 release.replacen('.', "/", 1)
             )),
             Self::Unverified {
                 release, source, ..
             } => Some(way_to_trust(release, source)),
             Self::KeptElsewhere { found, .. } => Some(format!(
-                "write `state: {}` again; members carry the id of that record, so another one starts with a release under another name",
+                "restore `state: {}`; members carry the id of that record, so another `state` needs a new release name",
                 found.spelled()
             )),
             Self::NoStateNamespace(namespace) => Some(format!(
-                "`kubectl create namespace {namespace}`, or name another one in `state` of the environment file"
+                "run `kubectl create namespace {namespace}`, or set another namespace in `state` of the environment file"
             )),
             Self::Contended { .. } => Some("run the command again".to_owned()),
             Self::Held { lease, .. } => Some(format!(
-                "run the command again when it has ended, or wait longer with --lock-timeout; {lease} of a process that is gone ends by itself {} s after it was last renewed",
+                "run the command again when that run has finished, or wait longer with --lock-timeout; if the holder has crashed, {lease} expires {} s after its last renewal",
                 Terms::default().duration.as_secs()
             )),
             Self::LeaseLost { .. } => Some(
-                "see `pleach status`, and run the command again: it goes on from there".to_owned(),
+                "check `pleach status`, then run the command again: it continues from there".to_owned(),
             ),
         }
     }
@@ -231,14 +229,14 @@ impl SyncError {
 fn way_to_trust(release: &str, source: &SealError) -> String {
     let target = release.replacen('.', "/", 1);
     let recover =
-        format!("`pleach recover {target}` rebuilds it from the objects, and deletes nothing");
+        format!("`pleach recover {target}` rebuilds it from the objects and deletes nothing");
     let home = match source {
         SealError::OtherKey { home } | SealError::NoKey { home } => home.as_deref(),
         SealError::Missing | SealError::Mismatch => None,
     };
     match home.and_then(|home| home.strip_suffix("/pleach-state-key")) {
         Some(namespace) => format!(
-            "if a controller in namespace {namespace} follows the release, use its key: --key-namespace {namespace}; otherwise {recover}"
+            "if a controller in namespace {namespace} reconciles the release, use its key: --key-namespace {namespace}; otherwise {recover}"
         ),
         None => recover,
     }

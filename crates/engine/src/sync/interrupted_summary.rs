@@ -104,20 +104,17 @@ impl<'a> Remainder<'a> {
         self.changed() + self.left.len()
     }
 
-    /// Summarizes the progress, for example `2 of 5 changes are made, 1 of them was not waited
-    /// for`.
+    /// Summarizes the progress, for example `2 of 5 changes applied, the wait for 1 of them did
+    /// not finish`.
     pub fn summary(&self) -> String {
         let (changed, planned) = (self.changed(), self.planned());
-        let made = match (changed, planned) {
-            (_, 0) => "nothing was to be changed; readiness was not waited for".to_owned(),
-            (0, planned) => format!("none of {planned} changes is made"),
-            (1, planned) => format!("1 of {planned} changes is made"),
-            (changed, planned) => format!("{changed} of {planned} changes are made"),
-        };
+        if planned == 0 {
+            return "no changes were planned; the wait for readiness did not finish".to_owned();
+        }
+        let applied = format!("{changed} of {planned} changes applied");
         match self.unsettled.len() {
-            0 => made,
-            1 => format!("{made}, 1 of them was not waited for"),
-            many => format!("{made}, {many} of them were not waited for"),
+            0 => applied,
+            count => format!("{applied}, the wait for {count} of them did not finish"),
         }
     }
 }
@@ -206,17 +203,17 @@ mod tests {
         check(
             &["a", "b", "c"],
             &[Outcome::Done, APPLIED, UNTOUCHED, UNTOUCHED],
-            "a|b|c: 2 of 3 changes are made, 1 of them was not waited for",
+            "a|b|c: 2 of 3 changes applied, the wait for 1 of them did not finish",
         );
         check(
             &["a"],
             &[UNTOUCHED, UNTOUCHED],
-            "||a: none of 1 changes is made",
+            "||a: 0 of 1 changes applied",
         );
         check(
             &[],
             &[UNTOUCHED],
-            "||: nothing was to be changed; readiness was not waited for",
+            "||: no changes were planned; the wait for readiness did not finish",
         );
     }
 
@@ -229,9 +226,9 @@ mod tests {
         };
         plan.steps[0].overlay = Some(stop.clone());
         let outcomes = [Outcome::Done, UNTOUCHED, Outcome::Done, UNTOUCHED];
-        check_plan(&plan, &outcomes, &[&stop], "b||a: 1 of 2 changes is made");
+        check_plan(&plan, &outcomes, &[&stop], "b||a: 1 of 2 changes applied");
         // While the temporary change is active, half of the work is done.
-        check_plan(&plan, &outcomes, &[], "b||a+: 1 of 2 changes is made");
+        check_plan(&plan, &outcomes, &[], "b||a+: 1 of 2 changes applied");
     }
 
     #[test]
@@ -241,17 +238,17 @@ mod tests {
         check(
             &["a", "a"],
             &[done.clone(), done.clone(), done.clone()],
-            "a||: 1 of 1 changes is made",
+            "a||: 1 of 1 changes applied",
         );
         check(
             &["a", "a"],
             &[done.clone(), UNTOUCHED, UNTOUCHED],
-            "||a+: none of 1 changes is made",
+            "||a+: 0 of 1 changes applied",
         );
         check(
             &["a", "b"],
             &[done, failed, UNTOUCHED],
-            "a||b: 1 of 2 changes is made",
+            "a||b: 1 of 2 changes applied",
         );
     }
 }

@@ -124,10 +124,10 @@ impl Ledger {
             return Ok(());
         };
         let found = self.cluster.get_id(&config_maps(), &self.id()).await?;
-        let said = found
+        let text = found
             .as_ref()
             .map(|found| found["data"]["journal"].as_str().unwrap_or_default());
-        if said == unheard.text.as_deref() {
+        if text == unheard.text.as_deref() {
             kept.journal = Arc::clone(&unheard.journal);
             kept.live = found;
         }
@@ -152,10 +152,10 @@ impl Ledger {
                 let Some(found) = self.cluster.get_id(&config_maps(), &self.id()).await? else {
                     return Err(self.contended(error));
                 };
-                let said = |value: &Value| value["data"]["journal"].clone();
-                if said(&found) == text {
+                let content = |value: &Value| value["data"]["journal"].clone();
+                if content(&found) == text {
                     Ok(found)
-                } else if live.is_some_and(|live| said(live) == said(&found)) {
+                } else if live.is_some_and(|live| content(live) == content(&found)) {
                     self.patch(&found, text)
                         .await
                         .map_err(|error| self.refused(error))

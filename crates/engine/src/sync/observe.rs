@@ -178,7 +178,7 @@ pub async fn observe(
     let listing = reader.list_members(desired, &named, lists, &mut observed);
     listing.await?;
     if let Some(kind) = unseen(&named, &observed) {
-        let what = "the record is empty, and what there is of kind";
+        let what = "the record is empty, and objects of kind";
         return Err(state.incomplete(format!("{what} {kind} could not be listed")));
     }
     reader.read_missing_members(desired, &mut observed).await?;
@@ -227,13 +227,13 @@ fn note_registrations(
 fn drop_unconfirmed(desired: &mut Desired, observed: &mut Observed) {
     let apply_set = desired.apply_set();
     let unconfirmed = observed.inventory.settle(&observed.meta, &apply_set);
-    let wanted: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+    let desired_ids: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     let dropped: Vec<Finding> = unconfirmed
         .into_iter()
-        .filter(|id| !wanted.contains(id))
+        .filter(|id| !desired_ids.contains(id))
         .map(|id| {
             let message =
-                "a former run meant to apply it and never saw it done; it is not a member";
+                "a previous run planned to apply it but did not confirm it; it is not a member";
             Finding::note(Kind::Cluster, "unconfirmed-entry", message).on(id)
         })
         .collect();
@@ -282,12 +282,12 @@ impl Reader<'_> {
         desired: &Desired,
         observed: &mut Observed,
     ) -> Result<(), SyncError> {
-        let wanted: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+        let desired_ids: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
         let leaving: Vec<ObjectId> = observed
             .inventory
             .entries
             .iter()
-            .filter(|(id, entry)| entry.state == EntryState::Applied && !wanted.contains(id))
+            .filter(|(id, entry)| entry.state == EntryState::Applied && !desired_ids.contains(id))
             .map(|(id, _)| id.clone())
             .collect();
         let paths = leaving.iter().filter_map(|id| {
@@ -296,7 +296,7 @@ impl Reader<'_> {
         });
         let read = self.read_those_there(paths.collect(), CONCURRENCY).await?;
         observed.full.extend(read);
-        self.read_former(&wanted, &leaving, observed).await?;
+        self.read_former(&desired_ids, &leaving, observed).await?;
         self.read_definitions_left(desired, observed).await?;
         // Deleted pods of an uninstalled release can leave stale registrations behind.
         let goes_as_a_whole = desired.manifests.is_empty();
@@ -312,9 +312,9 @@ impl Reader<'_> {
                         .any(|service| is_of(desired, &leaving, service))
             })
             .flat_map(|registration| registration.services.clone())
-            .chain(lost(observed, &wanted))
+            .chain(lost(observed, &desired_ids))
             .chain(definitions::converters(desired, observed))
-            .chain(elsewhere(desired, &wanted))
+            .chain(elsewhere(desired, &desired_ids))
             .collect();
         let backends: Vec<Option<(ServiceRef, Backend)>> = stream::iter(services)
             .map(|service| async move {
@@ -334,11 +334,11 @@ impl Reader<'_> {
     /// Reads objects that could be renamed in full, so that the diff shows their other changes.
     async fn read_former(
         &self,
-        wanted: &HashSet<&ObjectId>,
+        desired_ids: &HashSet<&ObjectId>,
         leaving: &[ObjectId],
         observed: &mut Observed,
     ) -> Result<(), SyncError> {
-        let come: Vec<&ObjectId> = wanted
+        let come: Vec<&ObjectId> = desired_ids
             .iter()
             .copied()
             .filter(|id| !observed.meta.contains_key(id))
@@ -402,25 +402,25 @@ fn path_of_leaving(id: &ObjectId, meta: &LiveMeta) -> Option<ResourcePath> {
 
 /// Returns Services of recorded, still existing registrations that are neither in git nor in the
 /// record. A previous run can have deleted them.
-fn lost(observed: &Observed, wanted: &HashSet<&ObjectId>) -> BTreeSet<ServiceRef> {
+fn lost(observed: &Observed, desired_ids: &HashSet<&ObjectId>) -> BTreeSet<ServiceRef> {
     let entries = &observed.inventory.entries;
     let there = observed.registrations.iter();
     let recorded = there.filter_map(|registration| entries.get(&registration.id));
     let recorded = recorded.filter(|entry| entry.state == EntryState::Observed);
     recorded
         .filter_map(|entry| entry.service.clone())
-        .filter(|service| !wanted.contains(&service.id()))
+        .filter(|service| !desired_ids.contains(&service.id()))
         .filter(|service| !entries.contains_key(&service.id()))
         .collect()
 }
 
 /// Returns Services outside of the release that its registrations refer to.
-fn elsewhere(desired: &Desired, wanted: &HashSet<&ObjectId>) -> BTreeSet<ServiceRef> {
+fn elsewhere(desired: &Desired, desired_ids: &HashSet<&ObjectId>) -> BTreeSet<ServiceRef> {
     let manifests = desired.manifests.iter();
     let registrations = manifests.filter(|one| REGISTRATIONS.contains(&one.id().group.as_str()));
     registrations
         .flat_map(|one| registered_services(&one.id().group_kind(), &one.value()))
-        .filter(|service| !wanted.contains(&service.id()))
+        .filter(|service| !desired_ids.contains(&service.id()))
         .collect()
 }
 

@@ -244,9 +244,9 @@ pub(super) fn into_refreshed(desired: &Desired, observed: Observed, plan: &Plan)
 /// live versions of unchanged ones.
 fn refreshed(desired: &Desired, observed: &Observed, plan: &Plan) -> Inventory {
     let mut inventory = observed.inventory.clone();
-    let wanted: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+    let desired_ids: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     inventory.entries.retain(|id, entry| {
-        if wanted.contains(id) {
+        if desired_ids.contains(id) {
             // A run-once job that was deleted by its own rule is complete.
             let is_over = desired.has_run(id, &observed.journal);
             return !is_over || observed.live_meta(id).is_some() || !observed.is_complete(id);
@@ -283,7 +283,7 @@ fn refreshed(desired: &Desired, observed: &Observed, plan: &Plan) -> Inventory {
         object: id, action, ..
     } in &plan.changes
     {
-        let is_read = wanted.contains(id) && observed.full.contains_key(id);
+        let is_read = desired_ids.contains(id) && observed.full.contains_key(id);
         if *action != Action::Unchanged || !is_read {
             continue;
         }

@@ -73,7 +73,7 @@ async fn begin(run: &Run<'_>, state: &mut State, before: &Inventory) -> Result<(
         record.removed = true;
         record.ready = false;
     };
-    let message = "the release is being taken away";
+    let message = "the release is being uninstalled";
     state.commit(before, change, "Uninstalling", message).await
 }
 
@@ -99,8 +99,8 @@ async fn settle(
     }
     if plan.has_steps() && result.is_success() && inventory.entries.is_empty() {
         // Terminating pods can have recreated their registrations.
-        let told = (run.cluster, run.events);
-        let look = returned::keep(told, desired, observed, plan, &mut inventory);
+        let context = (run.cluster, run.events);
+        let look = returned::keep(context, desired, observed, plan, &mut inventory);
         Box::pin(look).await;
     }
     finish(run, state, plan, outgoing, &inventory, result).await
@@ -212,7 +212,7 @@ fn message(plan: &Plan, result: &SyncResult, inventory: &Inventory) -> String {
     problem.map_or_else(
         || {
             format!(
-                "git no longer has it; {} objects stay",
+                "the release is no longer in git; {} objects stay",
                 inventory.entries.len()
             )
         },
@@ -233,7 +233,7 @@ pub async fn review_end(cluster: &Cluster, desired: &Desired, observed: &Observe
 async fn blocks(cluster: &Cluster, observed: &Observed, rule: &BlockUninstall) -> Option<Finding> {
     let kind = rule.for_each.group_kind()?;
     let unknown = |why: String| {
-        let message = format!("whether there are objects of kind {kind} cannot be told: {why}");
+        let message = format!("cannot determine whether objects of kind {kind} exist: {why}");
         Some(Finding::error(Kind::Cluster, "uninstall-unknown", message))
     };
     if observed.discovery.is_stale(&kind.group) {
@@ -243,7 +243,7 @@ async fn blocks(cluster: &Cluster, observed: &Observed, rule: &BlockUninstall) -
         ));
     }
     let Ok(check) = Check::of_end(rule, Origin::new("", 0)) else {
-        return unknown("a newer pleach wrote down how".to_owned());
+        return unknown("a newer pleach recorded the rule".to_owned());
     };
     // A kind that is not served has no usable objects.
     let path = ResourcePath::preferred(&observed.discovery, &kind)?;
@@ -266,6 +266,6 @@ async fn blocks(cluster: &Cluster, observed: &Observed, rule: &BlockUninstall) -
     };
     Some(
         Finding::error(Kind::Policy, "uninstall-blocked", message)
-            .hint("the bundle says so (`blockUninstall`); remove them first"),
+            .hint("the bundle requires it (`blockUninstall`); delete those objects first"),
     )
 }

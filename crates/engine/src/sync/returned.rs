@@ -33,9 +33,9 @@ pub(super) fn remembered<'a>(
     observed: &'a Observed,
     plan: &Plan,
 ) -> BTreeMap<ObjectId, &'a Entry> {
-    let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+    let desired_ids: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     let gone = unregistered(plan).map(ServiceRef::id);
-    let gone = gone.filter(|id| !wanted.contains(id) && observed.live_meta(id).is_none());
+    let gone = gone.filter(|id| !desired_ids.contains(id) && observed.live_meta(id).is_none());
     gone.filter_map(|id| {
         let entry = observed.inventory.entries.get(&id)?;
         (entry.state == EntryState::Applied).then_some((id, entry))
@@ -112,17 +112,18 @@ async fn look(
 }
 
 fn unseen(service: &ServiceRef, why: &str) -> (ObjectId, Finding) {
-    let message = format!("is gone, and whether somebody registered it anew cannot be told: {why}");
+    let message = format!("is gone; failed to check whether a client registered it again: {why}");
     let finding = Finding::warning(Kind::Cluster, "registrations-unseen", message);
-    let hint = "it stays on record, so that the next apply looks again";
+    let hint = "it stays in the record, so the next apply checks again";
     let id = service.id();
     (id.clone(), finding.on(id).hint(hint))
 }
 
 fn came_back(registration: &Registration, service: &ServiceRef) -> Finding {
-    let message = format!("points at Service {service}, which is gone: somebody made it anew");
+    let message =
+        format!("points at Service {service}, which is gone: another client recreated it");
     let finding = Finding::warning(Kind::Cluster, "registered-again", message);
-    let hint = "the next apply deletes it, if whoever makes it runs no more by then";
+    let hint = "the next apply deletes it if the client that recreates it no longer runs";
     finding.on(registration.id.clone()).hint(hint)
 }
 

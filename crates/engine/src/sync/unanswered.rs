@@ -73,16 +73,16 @@ pub(super) fn way_out(
     is_ours: bool,
 ) -> String {
     let answers = match service {
-        Some(service) => format!("see to it that Service {service} has ready endpoints"),
-        None => "see to it that its webhook answers".to_owned(),
+        Some(service) => format!("make sure that Service {service} has ready endpoints"),
+        None => "make sure that its webhook answers".to_owned(),
     };
     let again = if is_ours {
-        "the next apply writes it again"
+        "the next apply creates it again"
     } else {
-        "what it guards goes unchecked until its owner makes it again"
+        "its checks are skipped until its owner creates it again"
     };
     format!(
-        "{answers}; or, where that takes an apply, `kubectl delete {} {}`: {again}",
+        "{answers}; or, if that needs an apply, `kubectl delete {} {}`: {again}",
         registration.kind.to_lowercase(),
         registration.name
     )
@@ -138,15 +138,15 @@ mod tests {
     }
 
     #[rstest]
-    #[case::of_the_release("ours", "the next apply writes it again")]
-    #[case::of_others("theirs", "until its owner makes it again")]
+    #[case::of_the_release("ours", "the next apply creates it again")]
+    #[case::of_others("theirs", "until its owner creates it again")]
     #[tokio::test]
     async fn the_registration_is_named_with_what_to_do(#[case] set: &str, #[case] says: &str) {
         let error = refused(unavailable("g.example.org"));
         let error = explained(&cluster("Fail"), error, set).await;
         assert_eq!(
             error.to_string(),
-            "MutatingWebhookConfiguration.admissionregistration.k8s.io/guard keeps pleach from writing: nothing answers for it"
+            "MutatingWebhookConfiguration.admissionregistration.k8s.io/guard blocks the writes of pleach: its webhook does not answer"
         );
         let hint = error.hint().unwrap();
         let command = "`kubectl delete mutatingwebhookconfiguration guard`";

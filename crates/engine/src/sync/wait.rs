@@ -488,7 +488,7 @@ impl Waiter<'_> {
             path = ResourcePath::preferred(&discovery, kind);
             if path.is_none() && discovery.is_stale(&kind.group) {
                 return Ok(Look::NotYet(format!(
-                    "check {name} cannot be told: the server behind {} does not answer",
+                    "check {name} cannot be evaluated: the server behind {} does not answer",
                     kind.group
                 )));
             }
@@ -510,7 +510,7 @@ impl Waiter<'_> {
             }
         }
         Ok(Look::NotYet(
-            "the workloads have not made it yet".to_owned(),
+            "the workloads have not created it yet".to_owned(),
         ))
     }
 }

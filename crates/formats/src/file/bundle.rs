@@ -11,7 +11,7 @@ use crate::policy::RuntimeObject;
 use pleach_model::object::Selector;
 use pleach_model::order::Direction;
 
-/// What a bundle is, or what is special about a version of it.
+/// A bundle, or the differences of one of its versions.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Bundle {
@@ -19,41 +19,41 @@ pub struct Bundle {
     pub api_version: String,
     /// `Bundle` or `BundleVersion`.
     pub kind: String,
-    /// One line for people.
+    /// One-line description.
     pub description: Option<String>,
     /// Default values.
     pub values: Option<AnyMap>,
-    /// Versions of Kubernetes it is for.
+    /// Supported versions of Kubernetes.
     pub kubernetes: Option<Range>,
     /// Versions it can be upgraded from.
     pub upgrades_from: Option<Range>,
-    /// Which way a change goes, where versions cannot be compared.
+    /// Direction of a change whose versions cannot be compared.
     pub direction: Option<Direction>,
-    /// Stages of its own.
+    /// Stages that the bundle declares.
     pub stages: Option<Vec<Stage>>,
-    /// What nobody else may create or change for a while.
+    /// Temporary refusal of writes by other clients.
     pub gates: Option<Vec<Gate>>,
     /// Temporary changes.
     pub overlays: Option<Vec<Overlay>>,
-    /// What must hold before each stage.
+    /// Condition that must hold before each stage.
     pub checks: Option<Vec<Check>>,
-    /// What "ready" means, by kind.
+    /// Readiness rules, by kind.
     pub readiness: Option<Vec<ReadinessRule>>,
-    /// Objects that the workloads make.
+    /// Objects that the workloads create.
     pub runtime_objects: Option<Vec<RuntimeObject>>,
     /// Moves between namespaces.
     pub moves: Option<Vec<Move>>,
-    /// Stored objects that are rewritten.
+    /// Rewrite of stored objects in another version.
     pub migrate: Option<Vec<Migration>>,
     /// Changes to rendered objects.
     pub patches: Option<Vec<Patch>>,
-    /// What forbids an uninstall.
+    /// Rule that blocks an uninstall.
     pub block_uninstall: Option<Vec<BlockUninstall>>,
-    /// Fields beside Secrets that are never shown.
+    /// Fields outside of Secrets whose values are masked.
     pub secret_fields: Option<Vec<SecretFields>>,
 }
 
-/// A stage of a bundle's own.
+/// A stage that a bundle declares.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Stage {
@@ -61,17 +61,17 @@ pub struct Stage {
     pub name: String,
     /// The objects that are applied in it.
     pub select: Option<Vec<Selector>>,
-    /// How a DaemonSet is rolled out.
+    /// Rollout of a DaemonSet.
     pub rollout: Option<Rollout>,
     /// Deadline of its waits.
     pub timeout: Option<Timeout>,
-    /// What must succeed at its end.
+    /// Verifications at its end.
     pub verify: Option<Vec<Verify>>,
     /// Workloads that are restarted.
     pub restart: Option<Vec<Selector>>,
     /// Workloads that are scaled.
     pub scale: Option<Vec<Scale>>,
-    /// `applied`: nothing is waited for.
+    /// `applied`: later stages do not wait until its objects are ready.
     pub ready: Option<StageReady>,
     /// Stages before it.
     pub after: Option<Vec<String>>,
@@ -79,29 +79,29 @@ pub struct Stage {
     pub before: Option<Vec<String>>,
 }
 
-/// How far a stage goes.
+/// State of a stage's objects that later stages wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StageReady {
-    /// Until the server took everything.
+    /// The server accepted the objects.
     Applied,
-    /// Until everything is ready.
+    /// The objects are ready.
     Ready,
 }
 
-/// How a DaemonSet is rolled out.
+/// Rollout of a DaemonSet.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rollout {
-    /// How many nodes first: a number or a percentage.
+    /// Nodes of the first step: a number or a percentage.
     pub first: Option<Value>,
-    /// How many then.
+    /// Nodes at a time after the first step: a number or a percentage.
     pub then: Option<Value>,
-    /// Whether a restart of a pod stops it.
+    /// Whether a restart of one of the first pods stops the rollout.
     pub abort_on_restart: Option<bool>,
 }
 
-/// What must succeed at the end of a stage.
+/// Verification at the end of a stage.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Verify {
@@ -125,11 +125,11 @@ pub struct Scale {
     pub namespace: Option<String>,
     /// Labels.
     pub labels: Option<BTreeMap<String, String>>,
-    /// How many.
+    /// Number of replicas.
     pub replicas: u32,
 }
 
-/// What nobody else may create or change for a while.
+/// Temporary refusal of writes by other clients.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Gate {
@@ -139,19 +139,19 @@ pub struct Gate {
     pub groups: Vec<String>,
     /// Resources, `*` for all (the default).
     pub resources: Option<Vec<String>>,
-    /// What is closed; `[CREATE, UPDATE]` by default.
+    /// Refused operations; `[CREATE, UPDATE]` by default.
     pub operations: Option<Vec<Operation>>,
     /// Stage it begins with.
     pub from: Option<String>,
     /// Stage it ends with.
     pub until: Option<String>,
-    /// Who is not stopped.
+    /// Service accounts that are exempt.
     pub exempt: Option<Vec<Exempt>>,
-    /// How long it may stay.
+    /// Maximum duration.
     pub max_duration: Option<Timeout>,
 }
 
-/// What a gate closes.
+/// An operation that a gate refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Operation {
@@ -171,7 +171,7 @@ impl Operation {
     }
 }
 
-/// Who is not stopped by a gate.
+/// A service account that is exempt from a gate.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Exempt {
@@ -196,24 +196,24 @@ pub struct Overlay {
     pub until: Option<String>,
 }
 
-/// What must hold before each stage.
+/// Condition that must hold before each stage.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Check {
     /// Its name.
     pub name: String,
-    /// The objects it looks at.
+    /// The objects that it checks.
     pub for_each: Selector,
     /// CEL: which of them.
     #[serde(rename = "where")]
     pub condition: Option<String>,
     /// CEL: what must hold.
     pub require: String,
-    /// What is said otherwise.
+    /// Message if it does not hold.
     pub message: Option<String>,
 }
 
-/// What "ready" means for a kind.
+/// Readiness rule for a kind.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReadinessRule {
@@ -225,7 +225,7 @@ pub struct ReadinessRule {
     /// CEL: it is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current: Option<String>,
-    /// CEL: it will not get ready.
+    /// CEL: it will not become ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
     /// How long it must stay ready.
@@ -239,19 +239,19 @@ pub struct ReadinessRule {
 pub struct Move {
     /// The old namespace.
     pub from: String,
-    /// The new one.
+    /// The new namespace.
     pub to: String,
-    /// What users keep there that comes along.
+    /// Objects of users to copy to the new namespace.
     pub copy: Option<Vec<Selector>>,
 }
 
-/// Stored objects that are rewritten.
+/// Rewrite of stored objects in another version.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Migration {
-    /// Name of the definition.
+    /// Name of the CRD.
     pub crd: String,
-    /// The stored version that goes.
+    /// The stored version to remove.
     pub from: String,
     /// The version to store.
     pub to: String,
@@ -277,7 +277,7 @@ pub struct Patch {
 #[schemars(with = "JsonOperationFields")]
 pub struct JsonOperation(pub json_patch::PatchOperation);
 
-/// Its fields: the patch crate takes unknown ones for comments.
+/// Fields of an operation. The patch crate would ignore unknown ones.
 #[derive(Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct JsonOperationFields {
@@ -310,7 +310,7 @@ impl TryFrom<JsonOperationFields> for JsonOperation {
             ));
         }
         if !fields.path.is_empty() && !fields.path.starts_with('/') {
-            return Err("`path` is a JSON pointer: it starts with `/`".to_owned());
+            return Err("`path` must be a JSON pointer, which starts with `/`".to_owned());
         }
         if matches!(fields.op.as_str(), "move" | "copy") && fields.from.is_none() {
             return Err(format!("`{}` needs `from`", fields.op));
@@ -325,20 +325,20 @@ impl TryFrom<JsonOperationFields> for JsonOperation {
     }
 }
 
-/// What forbids an uninstall.
+/// Rule that blocks an uninstall.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BlockUninstall {
-    /// While one of these exists.
+    /// Objects that block it while one of them exists.
     pub for_each: Selector,
     /// CEL: which of them.
     #[serde(rename = "where", default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
-    /// What is said then.
+    /// Message of the refusal.
     pub message: String,
 }
 
-/// Fields beside Secrets that are never shown.
+/// Fields outside of Secrets whose values are masked.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SecretFields {

@@ -11,7 +11,7 @@ use super::environment::{Approval, Window};
 use super::scalar::Timeout;
 use crate::policy::Protect;
 
-/// The loop's configuration file.
+/// The configuration file of the controller.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Controller {
@@ -19,18 +19,18 @@ pub struct Controller {
     pub api_version: String,
     /// `Controller`.
     pub kind: String,
-    /// Where webhooks are listened for, such as `0.0.0.0:8080`; nowhere when left out.
+    /// Address to listen on for webhooks, such as `0.0.0.0:8080`; none if omitted.
     pub listen: Option<String>,
     /// Metrics and probes.
     pub metrics: Option<Metrics>,
-    /// Whether changes of objects are watched, so that drift is seen when it happens
-    /// and not at the interval; they are when left out.
+    /// Whether the controller watches objects, to detect drift immediately and not only at the
+    /// interval; true if omitted.
     pub drift_watch: Option<bool>,
     /// Disk space of copies of repositories.
     pub disk: Option<Disk>,
-    /// The repositories that are followed.
+    /// Repositories to follow.
     pub repositories: Vec<WatchedRepository>,
-    /// Who is told of what.
+    /// Notification about releases.
     pub notifications: Option<Vec<Notification>>,
 }
 
@@ -38,7 +38,7 @@ pub struct Controller {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Metrics {
-    /// Where they are served, such as `0.0.0.0:9090`.
+    /// Address to serve them on, such as `0.0.0.0:9090`.
     pub listen: String,
 }
 
@@ -46,30 +46,30 @@ pub struct Metrics {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Disk {
-    /// All copies together; `3Gi` when left out.
+    /// Limit for all copies together; `3Gi` if omitted.
     pub budget: Option<String>,
-    /// The most that is downloaded for a commit of a fork; `100Mi` when left out.
+    /// Limit for the download of a commit of a fork; `100Mi` if omitted.
     pub fork_head: Option<String>,
 }
 
-/// A repository that is followed.
+/// A repository to follow.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WatchedRepository {
-    /// What messages and metrics call it.
+    /// Name in messages and metrics.
     pub name: String,
-    /// https, ssh, or the path of a folder.
+    /// A URL (https or ssh), or the path of a folder.
     pub url: String,
-    /// Who we are for it.
+    /// Credentials for the repository.
     pub auth: Option<Auth>,
     /// Signatures that are required.
     pub verify: Option<SignedCommits>,
-    /// Whether an http URL is accepted without signatures: anybody on the network
-    /// path can change the commits.
+    /// Whether an http URL is accepted without signatures, although anyone on the network path can
+    /// change the commits.
     pub insecure: Option<bool>,
-    /// The forge it is kept in.
+    /// The forge that hosts it.
     pub forge: Option<Forge>,
-    /// The environments that are synced from it.
+    /// Environments to sync from it.
     pub environments: Vec<EnvironmentGrant>,
 }
 
@@ -85,58 +85,57 @@ pub struct Auth {
     pub token_file: Option<String>,
     /// Private key, for ssh.
     pub ssh_key_file: Option<String>,
-    /// Keys of hosts, for ssh: any other host is refused.
+    /// Known host keys, for ssh: any other host is refused.
     pub known_hosts_file: Option<String>,
-    /// An app of GitHub.
+    /// A GitHub App.
     pub github_app: Option<GithubApp>,
 }
 
-/// An app of GitHub.
+/// A GitHub App.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GithubApp {
     /// Its id.
     pub app_id: String,
-    /// Its installation.
+    /// Id of its installation.
     pub installation_id: String,
     /// Its private key.
     pub private_key_file: String,
 }
 
-/// Signatures that commits need.
+/// Required signatures of commits.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SignedCommits {
-    /// The keys that count.
+    /// File with the trusted keys.
     pub keys_file: String,
 }
 
-/// The forge that a repository is kept in.
+/// The forge that hosts a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Forge {
-    /// Which product.
+    /// Product.
     pub kind: ForgeKind,
-    /// Its API.
+    /// URL of its API.
     pub url: Option<String>,
-    /// Who we are for its API.
+    /// File with the token for its API.
     pub token_file: Option<String>,
-    /// What its webhooks are signed with.
+    /// File with the secret that signs its webhooks.
     pub webhook_secret_file: Option<String>,
-    /// Whether states of commits and comments quote errors of clusters: everybody who can read
-    /// the repository reads them.
+    /// Whether commit statuses and comments quote errors of clusters, which everyone with read
+    /// access to the repository can see.
     pub details: Option<bool>,
     /// Whether pull requests get a preview.
     pub previews: Option<bool>,
-    /// Whether previews also compare with the cluster: those of the repository's
-    /// own branches, into a branch that holds environments.
+    /// Whether previews also compare with the cluster. Only for the repository's own branches,
+    /// into a branch that contains environments.
     pub live: Option<bool>,
-    /// The label by which a maintainer has a commit of a fork compared with the
-    /// cluster too.
+    /// The label with which a maintainer allows the comparison for a commit of a fork.
     pub fork_label: Option<String>,
 }
 
-/// The product that a forge is.
+/// Product of a forge.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize, JsonSchema,
 )]
@@ -150,7 +149,7 @@ pub enum ForgeKind {
     Gitea,
 }
 
-/// Environments that may be synced from a repository, where to, and as whom.
+/// Source policy: environments to sync from a repository, their cluster and the user.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EnvironmentGrant {
@@ -159,13 +158,13 @@ pub struct EnvironmentGrant {
     pub matches: Option<String>,
     /// One environment, instead of `match`.
     pub name: Option<String>,
-    /// The branch that holds it.
+    /// The branch that contains it.
     pub branch: Option<String>,
-    /// The cluster that is meant, and the way to it.
+    /// The intended cluster and the connection to it.
     pub cluster: ClusterGrant,
-    /// The service account that is impersonated: `NAMESPACE/NAME`.
+    /// The service account to impersonate: `NAMESPACE/NAME`.
     pub service_account: Option<String>,
-    /// What its branches may write: `all`, or namespaces and kinds.
+    /// Objects that its branches are allowed to write: `all`, or namespaces and kinds.
     pub allow: Allow,
     /// The least strict `sync.interval`, `sync.approval`, `sync.windows` and `protect` of
     /// its environments.
@@ -186,21 +185,21 @@ pub struct Minimum {
     pub protect: Option<Vec<Protect>>,
 }
 
-/// The cluster that is meant, and the way to it.
+/// The intended cluster and the connection to it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClusterGrant {
-    /// uid of its namespace kube-system; or of the one that state is kept in.
+    /// uid of its namespace kube-system, or of the namespace of the state.
     pub id: String,
-    /// The cluster that the loop runs in.
+    /// Whether it is the cluster that the controller runs in.
     pub in_cluster: Option<bool>,
     /// A kubeconfig without exec and auth plugins.
     pub kubeconfig_file: Option<String>,
-    /// Likewise, from a Secret.
+    /// A kubeconfig in a Secret.
     pub kubeconfig_secret: Option<KubeconfigSecret>,
 }
 
-/// A Secret that holds a kubeconfig.
+/// A Secret with a kubeconfig.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct KubeconfigSecret {
@@ -212,11 +211,11 @@ pub struct KubeconfigSecret {
     pub key: Option<String>,
 }
 
-/// What the branches of a grant may write.
+/// Objects that the branches of a source policy are allowed to write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Allow {
-    /// Everything that the account may write.
+    /// Everything that the account is allowed to write.
     All(Everything),
     /// These namespaces and kinds.
     Only(AllowList),
@@ -304,7 +303,7 @@ impl<'de> Deserialize<'de> for ClusterScoped {
     }
 }
 
-/// What an environment may hold. Anything else is refused.
+/// Objects that an environment is allowed to contain. All others are refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AllowList {
@@ -315,29 +314,29 @@ pub struct AllowList {
     pub cluster_scoped: Option<Vec<ClusterScoped>>,
 }
 
-/// Who is told of what.
+/// Notification about releases.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Notification {
-    /// A webhook of theirs.
+    /// The webhook to call.
     pub webhook: NotificationWebhook,
-    /// When.
+    /// Causes of a call; all if omitted.
     // YAML 1.1, as Kubernetes clients read it, parses a bare `on` as true.
     #[serde(alias = "true")]
     pub on: Option<Vec<NotificationCause>>,
 }
 
-/// A webhook that is called.
+/// A webhook to call.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NotificationWebhook {
-    /// Its address.
+    /// File with its URL.
     pub url_file: String,
-    /// What is sent.
+    /// Template of the request body.
     pub template: Option<String>,
 }
 
-/// What somebody is told of.
+/// Cause of a notification.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize, JsonSchema,
 )]
@@ -347,9 +346,9 @@ pub enum NotificationCause {
     Deployed,
     /// A sync failed.
     Failed,
-    /// Somebody changed what git says.
+    /// The cluster drifted from git.
     Drifted,
-    /// What was ready is not any more.
+    /// A release lost its readiness.
     Degraded,
 }
 

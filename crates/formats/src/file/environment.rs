@@ -22,33 +22,33 @@ pub struct Environment {
     pub kind: String,
     /// Name of the file that this one is merged over.
     pub extends: Option<String>,
-    /// The cluster that is meant.
+    /// The intended cluster.
     pub cluster: Option<Cluster>,
     /// Values of all releases.
     pub values: Option<AnyMap>,
-    /// What is installed.
+    /// Releases to install.
     pub releases: Option<Vec<Release>>,
-    /// When and how the loop syncs.
+    /// When and how the controller syncs.
     pub sync: Option<Sync>,
     /// Whether and how much is pruned.
     pub prune: Option<PrunePolicy>,
     /// Kinds protected beside the built-in ones.
     pub protect: Option<Vec<Protect>>,
-    /// Destructive steps allowed.
+    /// Allowed destructive steps.
     pub consent: Option<Vec<Consent>>,
-    /// Where state is kept.
+    /// Location of the state.
     pub state: Option<State>,
 }
 
-/// The cluster that is meant.
+/// The intended cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Cluster {
-    /// Context of the kubeconfig, at the desk.
+    /// Context of the kubeconfig, for the CLI.
     pub context: Option<String>,
     /// uid of the namespace kube-system.
     pub id: Option<String>,
-    /// Version it is linted against.
+    /// Version of Kubernetes to check against.
     pub kubernetes: Option<KubernetesVersion>,
 }
 
@@ -56,31 +56,31 @@ pub struct Cluster {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Release {
-    /// The bundle's name when left out.
+    /// Name; that of the bundle if omitted.
     pub name: Option<String>,
     /// Folder below `manifests/`.
     pub bundle: Option<String>,
-    /// Folder below the bundle's.
+    /// Folder below that of the bundle.
     pub version: Option<String>,
     /// The release whose version it follows.
     pub version_from: Option<String>,
     /// Default namespace.
     pub namespace: Option<String>,
-    /// Whether that namespace may be created.
+    /// Whether pleach is allowed to create that namespace.
     pub create_namespace: Option<bool>,
     /// Values of this release.
     pub values: Option<AnyMap>,
     /// Changes to rendered objects.
     pub patches: Option<Vec<Patch>>,
-    /// Fields that are left to others.
+    /// Fields that are left to other field managers.
     pub ignore: Option<Vec<Ignore>>,
-    /// Managers whose objects may be taken over.
+    /// Field managers whose objects pleach is allowed to adopt.
     pub adopt: Option<Vec<String>>,
-    /// What must be ready before.
+    /// Releases and objects that must be ready before.
     pub depends_on: Option<Vec<Dependency>>,
-    /// The release whose objects are taken over.
+    /// The previous release of the objects, which move to this one.
     pub moved_from: Option<MovedFrom>,
-    /// Going down is meant, this once.
+    /// An intended rollback, for one change of versions.
     pub rollback: Option<Rollback>,
     /// Deadline of each wait.
     pub timeout: Option<Timeout>,
@@ -92,7 +92,7 @@ pub struct Release {
     pub restart_on_config_change: Option<bool>,
 }
 
-/// Fields of objects that are left to others.
+/// Fields of objects that are left to other field managers.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Ignore {
@@ -110,13 +110,13 @@ pub struct Ignore {
     pub fields: Vec<String>,
 }
 
-/// What must be ready before a release starts.
+/// A dependency that must be ready before a release starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Dependency {
     /// Another release.
     Release(String),
-    /// An object of anybody.
+    /// Any object.
     Object(DependencyObject),
 }
 
@@ -162,7 +162,7 @@ impl<'de> Deserialize<'de> for Dependency {
     }
 }
 
-/// The release whose objects are taken over.
+/// The previous release of the objects, which move to this one.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MovedFrom {
@@ -172,37 +172,37 @@ pub struct MovedFrom {
     pub release: String,
 }
 
-/// A way down that is meant.
+/// An intended rollback.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rollback {
-    /// Version that is left.
+    /// Version before the rollback.
     pub from: String,
-    /// Version that is gone to.
+    /// Version after the rollback.
     pub to: String,
 }
 
-/// When and how the loop syncs.
+/// When and how the controller syncs.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Sync {
-    /// How often.
+    /// Interval between two syncs.
     pub interval: Option<Timeout>,
-    /// What is done about drift.
+    /// Reaction to drift.
     pub drift: Option<Drift>,
     /// Whether plans wait for approval.
     pub approval: Option<Approval>,
-    /// When it may happen.
+    /// Times at which the controller is allowed to sync.
     pub windows: Option<Vec<Window>>,
 }
 
-/// What is done about drift.
+/// Reaction to drift.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Drift {
-    /// Taken back.
+    /// Drift is reverted.
     Correct,
-    /// Only said.
+    /// Drift is only reported.
     Report,
 }
 
@@ -210,9 +210,9 @@ pub enum Drift {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Approval {
-    /// They do not.
+    /// Plans need no approval.
     None,
-    /// Only a plan with the approved effects is carried out.
+    /// Only a plan with the approved effects is executed.
     Digest,
 }
 
@@ -228,21 +228,21 @@ pub struct Window {
     pub time_zone: Option<String>,
 }
 
-/// Where state is kept.
+/// Location of the state.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct State {
-    /// The kind of object that holds it.
+    /// Kind of the objects that contain it.
     pub kind: StateKind,
-    /// Namespace it lies in, where the kind has one.
+    /// Namespace of the objects, if the kind has one.
     pub namespace: Option<String>,
 }
 
-/// The kind of object that holds state.
+/// Kind of the objects that contain the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum StateKind {
     /// A custom resource of pleach.
     Release,
-    /// Where the definition may not be installed.
+    /// ConfigMaps, for clusters without the CRD.
     ConfigMap,
 }

@@ -124,7 +124,7 @@ impl From<KubernetesVersion> for String {
     }
 }
 
-/// A map with anything in it.
+/// A map with any content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(with = "BTreeMap<String, Value>")]
 pub struct AnyMap;

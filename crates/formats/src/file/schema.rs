@@ -31,6 +31,6 @@ fn of<T: schemars::JsonSchema>(kind: &str) -> Value {
         "description": "The format.",
         "const": API_VERSION,
     });
-    schema["properties"]["kind"] = json!({"description": "What the file is.", "const": kind});
+    schema["properties"]["kind"] = json!({"description": "Kind of the file.", "const": kind});
     schema
 }

@@ -102,9 +102,9 @@ pub(super) fn unobserved(value: &Value) -> Option<Assessment> {
 fn lag(generation: i64, observed: Option<i64>) -> Assessment {
     Assessment::in_progress(match observed {
         Some(observed) => {
-            format!("its controller has seen generation {observed}, not {generation} yet")
+            format!("its controller has observed generation {observed}, not {generation} yet")
         }
-        None => "its controller has not seen it yet".to_owned(),
+        None => "its controller has not observed it yet".to_owned(),
     })
 }
 

@@ -43,20 +43,20 @@ pub(super) fn job(value: &Value) -> Assessment {
     }
     let status = &value["status"];
     if !status["startTime"].is_string() {
-        return Assessment::in_progress("its controller has not seen it yet");
+        return Assessment::in_progress("its controller has not observed it yet");
     }
     let [active, succeeded, failed] =
         ["active", "succeeded", "failed"].map(|key| status[key].as_i64().unwrap_or(0));
     // Without `completions` and `parallelism` one success is needed. Without
     // `completions` alone, any success is sufficient.
-    let wanted = value["spec"]["completions"].as_i64().unwrap_or(1);
+    let desired = value["spec"]["completions"].as_i64().unwrap_or(1);
     let failed = if failed > 0 {
         format!(", {failed} failed")
     } else {
         String::new()
     };
     Assessment::in_progress(format!(
-        "{succeeded} of {wanted} pods succeeded, {active} active{failed}"
+        "{succeeded} of {desired} pods succeeded, {active} active{failed}"
     ))
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::new(json!({"spec": {}, "status": {}}), InProgress, "its controller has not seen it yet")]
+    #[case::new(json!({"spec": {}, "status": {}}), InProgress, "its controller has not observed it yet")]
     #[case::running(json!({"spec": {"completions": 1}, "status": {"startTime": "2026-07-01T10:00:00Z", "active": 1, "ready": 0, "terminating": 0}}),
         InProgress, "0 of 1 pods succeeded, 1 active")]
     #[case::retrying(json!({"spec": {"completions": 3}, "status": {"startTime": "2026-07-01T10:00:00Z", "active": 1, "succeeded": 1, "failed": 2}}),

@@ -85,7 +85,7 @@ impl Lazy {
         });
         match compiled {
             Some(expression) => expression.test(subject),
-            None => Err(Unevaluable::Wrong("it cannot be read".to_owned())),
+            None => Err(Unevaluable::Wrong("it cannot be compiled".to_owned())),
         }
     }
 }

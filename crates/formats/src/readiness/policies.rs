@@ -63,7 +63,7 @@ mod tests {
 
     #[rstest]
     #[case(json!({"metadata": {"generation": 1}, "status": {"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0}}),
-        InProgress, "its controller has not seen it yet")]
+        InProgress, "its controller has not observed it yet")]
     #[case::pods_are_not_its_business(json!({"metadata": {"generation": 1}, "status": {"observedGeneration": 1, "currentHealthy": 0, "desiredHealthy": 2, "disruptionsAllowed": 0,
         "expectedPods": 2, "conditions": [{"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": ""}]}}),
         Current, "")]

@@ -226,7 +226,7 @@ mod tests {
         InProgress, "`status.phase == 'Deployed' && status.observed == status.target` does not hold yet")]
     #[case::broken(json!({"status": {"phase": "Broken"}}), Failed, "`status.phase == 'Broken'` holds")]
     #[case::lag(json!({"metadata": {"generation": 2}, "status": {"observedGeneration": 1, "phase": "Broken"}}), InProgress,
-        "its controller has seen generation 1, not 2 yet")]
+        "its controller has observed generation 1, not 2 yet")]
     #[case::of_another_type(json!({"status": {"phase": "Deployed", "observed": [], "target": 1}}), InProgress,
         "`status.phase == 'Deployed' && status.observed == status.target` does not hold yet")]
     #[case::terminating(json!({"metadata": {"deletionTimestamp": "2026-07-01T10:00:00Z"}, "status": {"phase": "Broken"}}),

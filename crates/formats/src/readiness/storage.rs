@@ -21,7 +21,7 @@ pub(super) fn claim(value: &Value) -> Assessment {
         Some("Lost") => Assessment::failed("phase Lost: its volume is gone"),
         // The claim does not show whether its class waits for a consumer.
         Some("Pending") => Assessment::in_progress(
-            "phase Pending; where the class waits for a consumer it is bound once a pod uses it",
+            "phase Pending; if its storage class waits for a consumer, it is bound once a pod uses it",
         ),
         Some(phase) => Assessment::in_progress(format!("phase {phase}")),
         None => Assessment::in_progress("no status yet"),
@@ -60,7 +60,7 @@ mod tests {
         "PersistentVolumeClaim",
         "Pending",
         InProgress,
-        "phase Pending; where the class waits for a consumer it is bound once a pod uses it"
+        "phase Pending; if its storage class waits for a consumer, it is bound once a pod uses it"
     )]
     #[case("PersistentVolume", "Available", Current, "")]
     #[case("PersistentVolume", "Pending", InProgress, "phase Pending")]

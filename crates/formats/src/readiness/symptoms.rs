@@ -103,8 +103,8 @@ pub fn newest(events: &[Value]) -> Option<String> {
     let when = |event: &Value| {
         let times = ["lastTimestamp", "eventTime", "firstTimestamp"];
         let series = text(&event["series"]["lastObservedTime"]);
-        let said = times.into_iter().map(|key| text(&event[key]));
-        said.chain([series]).max().unwrap_or_default()
+        let reported = times.into_iter().map(|key| text(&event[key]));
+        reported.chain([series]).max().unwrap_or_default()
     };
     let event = events.iter().max_by_key(|event| when(event))?;
     let object = &event["involvedObject"];

@@ -14,16 +14,16 @@ fn count(value: &Value) -> i64 {
 }
 
 /// Returns `spec.replicas`; one by default, like the server.
-fn wanted(value: &Value) -> i64 {
+fn desired(value: &Value) -> i64 {
     value["spec"]["replicas"].as_i64().unwrap_or(1)
 }
 
 /// Returns whether the `Progressing` condition is older than the last apply.
 /// The controller only updates it when the new rollout progresses, so a
 /// rollback from a stuck version would otherwise fail immediately.
-fn is_of_a_former_rollout(value: &Value) -> bool {
+fn is_of_a_previous_rollout(value: &Value) -> bool {
     let conditions = value["status"]["conditions"].as_array();
-    let said = conditions
+    let reported = conditions
         .into_iter()
         .flatten()
         .find(|condition| condition["type"] == "Progressing")
@@ -37,7 +37,7 @@ fn is_of_a_former_rollout(value: &Value) -> bool {
         .max();
     // Both are RFC 3339 in UTC with whole seconds, so string order is time
     // order.
-    matches!((said, applied), (Some(said), Some(applied)) if said <= applied)
+    matches!((reported, applied), (Some(reported), Some(applied)) if reported <= applied)
 }
 
 pub(super) fn deployment(value: &Value) -> Assessment {
@@ -48,12 +48,12 @@ pub(super) fn deployment(value: &Value) -> Assessment {
         return lag;
     }
     let stuck = condition(value, "Progressing")
-        .filter(|progressing| progressing.is_false() && !is_of_a_former_rollout(value));
+        .filter(|progressing| progressing.is_false() && !is_of_a_previous_rollout(value));
     if let Some(deadline) = stuck.filter(|stuck| stuck.reason() == "ProgressDeadlineExceeded") {
         return Assessment::failed(deadline.line());
     }
     let status = &value["status"];
-    let wanted = wanted(value);
+    let desired = desired(value);
     let [replicas, updated, ready, available] = [
         "replicas",
         "updatedReplicas",
@@ -61,19 +61,19 @@ pub(super) fn deployment(value: &Value) -> Assessment {
         "availableReplicas",
     ]
     .map(|key| count(&status[key]));
-    let behind = if updated < wanted {
-        Some(format!("{updated} of {wanted} replicas updated"))
+    let behind = if updated < desired {
+        Some(format!("{updated} of {desired} replicas updated"))
     } else if replicas > updated {
         Some(format!(
-            "{} replicas of the former version still run",
+            "{} replicas of the previous version still run",
             replicas - updated
         ))
-    } else if replicas > wanted {
-        Some(format!("{} replicas too many", replicas - wanted))
-    } else if ready < wanted {
-        Some(format!("{ready} of {wanted} replicas ready"))
-    } else if available < wanted {
-        Some(format!("{available} of {wanted} replicas available"))
+    } else if replicas > desired {
+        Some(format!("{} replicas too many", replicas - desired))
+    } else if ready < desired {
+        Some(format!("{ready} of {desired} replicas ready"))
+    } else if available < desired {
+        Some(format!("{available} of {desired} replicas available"))
     } else {
         None
     };
@@ -109,7 +109,7 @@ pub(super) fn stateful_set(value: &Value) -> Assessment {
         return lag;
     }
     let status = &value["status"];
-    let wanted = wanted(value);
+    let desired = desired(value);
     let replicas = count(&status["replicas"]);
     let ready = count(&status["readyReplicas"]);
     let updated = count(&status["updatedReplicas"]);
@@ -118,38 +118,38 @@ pub(super) fn stateful_set(value: &Value) -> Assessment {
     let due = if on_delete {
         0
     } else {
-        (wanted - partition).max(0)
+        (desired - partition).max(0)
     };
     // When a rollout is complete, the controller makes the revisions equal.
     let same_revision = status["updateRevision"].is_string()
         && status["updateRevision"] == status["currentRevision"];
-    if replicas > wanted {
-        return Assessment::in_progress(format!("{} replicas too many", replicas - wanted));
+    if replicas > desired {
+        return Assessment::in_progress(format!("{} replicas too many", replicas - desired));
     }
     if updated < due && !same_revision {
         return Assessment::in_progress(format!("{updated} of {due} replicas updated"));
     }
-    if ready < wanted {
-        return Assessment::in_progress(format!("{ready} of {wanted} replicas ready"));
+    if ready < desired {
+        return Assessment::in_progress(format!("{ready} of {desired} replicas ready"));
     }
     let available = count(&status["availableReplicas"]);
-    if count(&value["spec"]["minReadySeconds"]) > 0 && available < wanted {
-        return Assessment::in_progress(format!("{available} of {wanted} replicas available"));
+    if count(&value["spec"]["minReadySeconds"]) > 0 && available < desired {
+        return Assessment::in_progress(format!("{available} of {desired} replicas available"));
     }
     let differs = status["updateRevision"].is_string() && status["currentRevision"].is_string();
     if differs && !same_revision && !on_delete && partition == 0 {
         return Assessment::in_progress("the new revision is not the current one yet");
     }
-    if same_revision || updated >= wanted {
+    if same_revision || updated >= desired {
         return Assessment::current();
     }
-    let old = wanted - updated;
+    let old = desired - updated;
     Assessment::note(if on_delete {
         format!(
-            "{old} of {wanted} replicas run the former version until they are deleted (OnDelete)"
+            "{old} of {desired} replicas run the previous version until they are deleted (OnDelete)"
         )
     } else {
-        format!("{old} of {wanted} replicas run the former version (partition {partition})")
+        format!("{old} of {desired} replicas run the previous version (partition {partition})")
     })
 }
 
@@ -160,9 +160,9 @@ pub(super) fn daemon_set(value: &Value) -> Assessment {
     let status = &value["status"];
     // The controller always writes this count, even if it is zero.
     if !status["desiredNumberScheduled"].is_i64() {
-        return Assessment::in_progress("its controller has counted no pods yet");
+        return Assessment::in_progress("its controller has not reported a pod count yet");
     }
-    let [wanted, updated, ready, available, misplaced] = [
+    let [desired, updated, ready, available, misplaced] = [
         "desiredNumberScheduled",
         "updatedNumberScheduled",
         "numberReady",
@@ -171,25 +171,25 @@ pub(super) fn daemon_set(value: &Value) -> Assessment {
     ]
     .map(|key| count(&status[key]));
     let on_delete = value["spec"]["updateStrategy"]["type"] == "OnDelete";
-    if updated < wanted && !on_delete {
-        return Assessment::in_progress(format!("{updated} of {wanted} pods updated"));
+    if updated < desired && !on_delete {
+        return Assessment::in_progress(format!("{updated} of {desired} pods updated"));
     }
-    if ready < wanted {
-        return Assessment::in_progress(format!("{ready} of {wanted} pods ready"));
+    if ready < desired {
+        return Assessment::in_progress(format!("{ready} of {desired} pods ready"));
     }
-    if available < wanted {
-        return Assessment::in_progress(format!("{available} of {wanted} pods available"));
+    if available < desired {
+        return Assessment::in_progress(format!("{available} of {desired} pods available"));
     }
-    if updated < wanted {
+    if updated < desired {
         return Assessment::note(format!(
-            "{} of {wanted} pods run the former version until they are deleted (OnDelete)",
-            wanted - updated
+            "{} of {desired} pods run the previous version until they are deleted (OnDelete)",
+            desired - updated
         ));
     }
     if misplaced > 0 {
-        return Assessment::note(format!("{misplaced} pods on nodes where none should run"));
+        return Assessment::note(format!("{misplaced} pods run on nodes that do not match"));
     }
-    if wanted == 0 {
+    if desired == 0 {
         return Assessment::note("no node matches");
     }
     Assessment::current()
@@ -200,17 +200,17 @@ pub(super) fn replica_set(value: &Value) -> Assessment {
         return lag;
     }
     let status = &value["status"];
-    let wanted = wanted(value);
+    let desired = desired(value);
     let [replicas, ready, available] =
         ["replicas", "readyReplicas", "availableReplicas"].map(|key| count(&status[key]));
     let labeled = status["fullyLabeledReplicas"].as_i64();
-    let behind = if replicas > wanted {
-        format!("{} replicas too many", replicas - wanted)
-    } else if ready < wanted {
-        format!("{ready} of {wanted} replicas ready")
-    } else if available < wanted {
-        format!("{available} of {wanted} replicas available")
-    } else if labeled.is_some_and(|labeled| labeled < wanted) {
+    let behind = if replicas > desired {
+        format!("{} replicas too many", replicas - desired)
+    } else if ready < desired {
+        format!("{ready} of {desired} replicas ready")
+    } else if available < desired {
+        format!("{available} of {desired} replicas available")
+    } else if labeled.is_some_and(|labeled| labeled < desired) {
         "not every replica has the labels of the template yet".to_owned()
     } else {
         return replica_failure(value).map_or_else(Assessment::current, |failure| {
@@ -231,10 +231,10 @@ mod tests {
 
     #[rstest]
     #[case::just_created(json!({"metadata": {"generation": 1}, "spec": {"replicas": 2}, "status": {}}),
-        InProgress, "its controller has not seen it yet")]
+        InProgress, "its controller has not observed it yet")]
     #[case::not_observed(json!({"metadata": {"generation": 4}, "spec": {"replicas": 2},
         "status": {"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2}}),
-        InProgress, "its controller has seen generation 3, not 4 yet")]
+        InProgress, "its controller has observed generation 3, not 4 yet")]
     #[case::rolled_out(json!({"metadata": {"generation": 2}, "spec": {"replicas": 2}, "status": {
         "observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
         "conditions": [
@@ -246,7 +246,7 @@ mod tests {
         InProgress, "1 of 3 replicas updated")]
     #[case::old_replicas_left(json!({"metadata": {"generation": 2}, "spec": {"replicas": 3}, "status": {
         "observedGeneration": 2, "replicas": 4, "updatedReplicas": 3, "readyReplicas": 4, "availableReplicas": 4}}),
-        InProgress, "1 replicas of the former version still run")]
+        InProgress, "1 replicas of the previous version still run")]
     #[case::min_ready_seconds(json!({"metadata": {"generation": 1}, "spec": {"replicas": 2, "minReadySeconds": 30}, "status": {
         "observedGeneration": 1, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 1}}),
         InProgress, "1 of 2 replicas available")]
@@ -281,7 +281,7 @@ mod tests {
     #[case::resumed(json!({"metadata": {"generation": 4}, "spec": {"replicas": 2}, "status": {
         "observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 2,
         "conditions": [{"type": "Progressing", "status": "Unknown", "reason": "DeploymentPaused"}]}}),
-        InProgress, "its controller has seen generation 3, not 4 yet")]
+        InProgress, "its controller has observed generation 3, not 4 yet")]
     #[case::still_progressing(json!({"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": {
         "observedGeneration": 2, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1,
         "conditions": [{"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated", "message": "ReplicaSet \"web-5d8\" is progressing."}]}}),
@@ -315,7 +315,7 @@ mod tests {
 
     #[rstest]
     #[case::unseen(json!({"metadata": {"generation": 1}, "spec": {"replicas": 1}, "status": {"replicas": 0, "availableReplicas": 0}}),
-        InProgress, "its controller has not seen it yet")]
+        InProgress, "its controller has not observed it yet")]
     #[case::done(json!({"metadata": {"generation": 1}, "spec": {"replicas": 3}, "status": {
         "observedGeneration": 1, "replicas": 3, "readyReplicas": 3, "currentReplicas": 3, "updatedReplicas": 3, "availableReplicas": 3,
         "currentRevision": "db-1", "updateRevision": "db-1"}}),
@@ -339,7 +339,7 @@ mod tests {
     #[case::on_delete(json!({"metadata": {"generation": 2}, "spec": {"replicas": 2, "updateStrategy": {"type": "OnDelete"}}, "status": {
         "observedGeneration": 2, "replicas": 2, "readyReplicas": 2, "currentReplicas": 2,
         "currentRevision": "db-1", "updateRevision": "db-2"}}),
-        Current, "2 of 2 replicas run the former version until they are deleted (OnDelete)")]
+        Current, "2 of 2 replicas run the previous version until they are deleted (OnDelete)")]
     #[case::on_delete_not_ready(json!({"metadata": {"generation": 2}, "spec": {"replicas": 2, "updateStrategy": {"type": "OnDelete"}}, "status": {
         "observedGeneration": 2, "replicas": 2, "readyReplicas": 1, "currentRevision": "db-1", "updateRevision": "db-2"}}),
         InProgress, "1 of 2 replicas ready")]
@@ -347,7 +347,7 @@ mod tests {
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}}, "status": {
         "observedGeneration": 2, "replicas": 3, "readyReplicas": 3, "updatedReplicas": 1, "currentReplicas": 2,
         "currentRevision": "db-1", "updateRevision": "db-2"}}),
-        Current, "2 of 3 replicas run the former version (partition 2)")]
+        Current, "2 of 3 replicas run the previous version (partition 2)")]
     #[case::partition_rolling(json!({"metadata": {"generation": 2}, "spec": {"replicas": 3,
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}}, "status": {
         "observedGeneration": 2, "replicas": 3, "readyReplicas": 3, "updatedReplicas": 1, "currentReplicas": 2,
@@ -379,7 +379,7 @@ mod tests {
     // object.
     #[case::unseen(json!({"metadata": {"generation": 1}, "spec": {}, "status": {
         "currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0}}),
-        InProgress, "its controller has not seen it yet")]
+        InProgress, "its controller has not observed it yet")]
     #[case::done(json!({"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": 1,
         "currentNumberScheduled": 2, "desiredNumberScheduled": 2, "numberReady": 2, "updatedNumberScheduled": 2, "numberAvailable": 2}}),
         Current, "")]
@@ -391,13 +391,13 @@ mod tests {
         InProgress, "1 of 2 pods ready")]
     #[case::on_delete(json!({"metadata": {"generation": 2}, "spec": {"updateStrategy": {"type": "OnDelete"}}, "status": {"observedGeneration": 2,
         "currentNumberScheduled": 2, "desiredNumberScheduled": 2, "numberReady": 2, "numberAvailable": 2}}),
-        Current, "2 of 2 pods run the former version until they are deleted (OnDelete)")]
+        Current, "2 of 2 pods run the previous version until they are deleted (OnDelete)")]
     #[case::without_counts(json!({"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": 1}}),
-        InProgress, "its controller has counted no pods yet")]
+        InProgress, "its controller has not reported a pod count yet")]
     #[case::nowhere(json!({"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": 1, "desiredNumberScheduled": 0}}),
         Current, "no node matches")]
     #[case::misplaced(json!({"metadata": {"generation": 1}, "spec": {}, "status": {"observedGeneration": 1, "desiredNumberScheduled": 0, "numberMisscheduled": 1}}),
-        Current, "1 pods on nodes where none should run")]
+        Current, "1 pods run on nodes that do not match")]
     fn daemon_sets(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
         assert_eq!(
             check("apps/v1", "DaemonSet", rest),

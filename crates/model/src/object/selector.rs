@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use super::{GroupKind, ObjectId, pointed_at};
 
-/// Selects objects. All given fields must match.
+/// A selector of objects. All given fields must match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Selector {
     /// Kind; `*` for any.
     pub kind: String,
-    /// API group; any when left out, the core group when empty.
+    /// API group; any if omitted, the core group if empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Name, exact or with `*` and `?`.
@@ -24,10 +24,10 @@ pub struct Selector {
     /// Namespace, exact or with `*` and `?`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Labels that must be there with these values.
+    /// Labels that the object must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Name of a Service that it points at: of registrations, and of definitions.
+    /// Name of a Service that it points at, for registrations and CRDs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
 }
@@ -125,7 +125,7 @@ impl Pattern {
     pub fn matches(&self, text: Option<&str>) -> bool {
         match self {
             Self::Any => true,
-            Self::Exact(wanted) => text == Some(wanted),
+            Self::Exact(expected) => text == Some(expected),
             Self::Glob(glob) => text.is_some_and(|text| glob.is_match(text)),
         }
     }

@@ -195,9 +195,9 @@ fn copying(from: &str, to: &str) -> Plan {
 #[rstest]
 #[case::both_are_allowed("team-a-old", "team-a-new", &[])]
 #[case::the_source_is_not("team-b", "team-a-new",
-    &["ConfigMap/team-b/settings: the loop may not copy from it for this environment"])]
+    &["ConfigMap/team-b/settings: the controller is not allowed to copy from it for this environment"])]
 #[case::the_copy_is_not("team-a-old", "team-b",
-    &["ConfigMap/team-b/settings: the loop may not write to it for this environment"])]
+    &["ConfigMap/team-b/settings: the controller is not allowed to write to it for this environment"])]
 fn what_is_copied_is_read_only_where_it_may_be_written(
     #[case] from: &str,
     #[case] to: &str,
@@ -317,7 +317,7 @@ fn state_is_kept_only_where_it_may_be_written() {
     assert_eq!(
         refused("team-b").as_deref(),
         Some(
-            "state is kept in namespace team-b (`state` in the environment file), and the loop may not write there for this environment (`allow` in the configuration of the loop says what it may; no branch can widen it)"
+            "state is kept in namespace team-b (`state` in the environment file), where the controller is not allowed to write for this environment (`allow` in the controller's configuration sets these limits; no branch can extend them)"
         )
     );
     // The controller stores its own state there, too.

@@ -158,7 +158,7 @@ fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId) {
             *body = Body::Inline(NonSecret(wider));
         }
         planned.reason = format!(
-            "{}; what the version that still runs may need stays until the end",
+            "{}; access that the running version may need is retained until the end",
             planned.reason
         );
         Some(step)
@@ -202,7 +202,7 @@ pub(super) fn shrink(ctx: &Ctx<'_>, draft: &mut Draft) {
         {
             change.stage = Some(StageName::Shrink);
         }
-        let reason = "nothing of the former version needs the rest any more";
+        let reason = "no pod of the previous version needs the remaining access";
         let step = draft.step(ctx, StageName::Shrink, id, op, reason);
         draft.at(step).require = require;
         if let Some(before) = before {
@@ -210,14 +210,15 @@ pub(super) fn shrink(ctx: &Ctx<'_>, draft: &mut Draft) {
         }
         steps.push(step);
     }
-    let reason = "access is reduced when nothing of the former version is left";
+    let reason = "access is reduced after the previous version is removed";
     after_everything(ctx, draft, verified, &steps, reason);
 }
 
 /// Reports that access is not reduced: without verify, pods of the previous
 /// version may still run.
 fn stays_wide(draft: &mut Draft, narrowings: &[Narrowing], stand_ins: &[StandIn]) {
-    let reason = "access is reduced once everything is ready, which this run does not look at";
+    let reason =
+        "access is reduced only after all objects are ready, which this run does not check";
     for one in narrowings.iter().filter(|one| one.before.is_none()) {
         if let Some(change) = draft.changes.get_mut(&one.id) {
             change.action = Action::Skip;

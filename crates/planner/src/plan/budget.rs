@@ -75,11 +75,11 @@ impl Budget {
         WORK - self.0.work.get()
     }
 
-    fn take(&self, left: &Cell<usize>, wanted: usize, beyond: Beyond) -> bool {
+    fn take(&self, left: &Cell<usize>, amount: usize, beyond: Beyond) -> bool {
         if self.0.beyond.get().is_some() {
             return false;
         }
-        let Some(rest) = left.get().checked_sub(wanted) else {
+        let Some(rest) = left.get().checked_sub(amount) else {
             self.0.beyond.set(Some(beyond));
             return false;
         };
@@ -91,10 +91,10 @@ impl Budget {
     pub(super) fn refusal(&self) -> Option<Finding> {
         let message = match self.0.beyond.get()? {
             Beyond::Edges => format!(
-                "its objects need each other in more than {EDGES} ways, and no larger plan is made"
+                "the objects have more than {EDGES} dependencies on each other, the limit of a plan"
             ),
             Beyond::Work => {
-                "it takes too long to find out how its objects need each other, and no plan is made"
+                "finding the dependencies between the objects exceeds the work limit of a plan"
                     .to_owned()
             }
         };
@@ -104,7 +104,7 @@ impl Budget {
 
 fn refusal(message: String) -> Finding {
     Finding::error(Kind::Policy, CODE, message)
-        .hint("divide the bundle into several, and let releases of them depend on each other")
+        .hint("split the bundle into several, with releases that depend on each other")
 }
 
 impl Desired {
@@ -113,7 +113,7 @@ impl Desired {
         let objects = self.manifests.len();
         (objects > OBJECTS).then(|| {
             refusal(format!(
-                "it has {objects} objects, and at most {OBJECTS} are planned at once"
+                "the release has {objects} objects, more than the limit of {OBJECTS} in a plan"
             ))
         })
     }

@@ -23,7 +23,7 @@ const END: &str = "-----END CERTIFICATE-----";
 
 /// Reason text of a step that retains certificates.
 pub(super) const TRUSTED: &str =
-    "the certificates that the former pods answer with are trusted until the end";
+    "the serving certificates of the previous pods stay trusted until the end";
 
 /// Retains trusted certificates in the steps that would remove them.
 pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
@@ -71,29 +71,29 @@ pub(super) fn of_conversion(
     ctx: &Ctx<'_>,
     draft: &Draft,
     id: &ObjectId,
-    (wanted, live): (&Value, &Value),
+    (desired, live): (&Value, &Value),
 ) -> Option<Value> {
     let is_changed = draft.changes.get(id).is_some_and(is_of_git);
     if !is_changed || !may_pods_be_exchanged(ctx, draft) {
         return None;
     }
-    let mut wider = wanted.clone();
+    let mut wider = desired.clone();
     let client = wider.pointer_mut("/spec/conversion/webhook/clientConfig")?;
-    let former = &live["spec"]["conversion"]["webhook"]["clientConfig"];
-    add(client, former).then_some(wider)
+    let previous = &live["spec"]["conversion"]["webhook"]["clientConfig"];
+    add(client, previous).then_some(wider)
 }
 
 /// Adds the certificates of the live object to the desired one. Returns whether
 /// any were added.
-fn trust_both(wanted: &mut Value, live: &Value) -> bool {
-    let spec = wanted.get_mut("spec");
+fn trust_both(desired: &mut Value, live: &Value) -> bool {
+    let spec = desired.get_mut("spec");
     let mut added = spec.is_some_and(|spec| add(spec, &live["spec"]));
-    let hooks = wanted.get_mut("webhooks").and_then(Value::as_array_mut);
+    let hooks = desired.get_mut("webhooks").and_then(Value::as_array_mut);
     for hook in hooks.into_iter().flatten() {
-        let mut former = live["webhooks"].as_array().into_iter().flatten();
-        if let Some(former) = former.find(|former| former["name"] == hook["name"]) {
+        let mut previous = live["webhooks"].as_array().into_iter().flatten();
+        if let Some(previous) = previous.find(|previous| previous["name"] == hook["name"]) {
             let client = hook.get_mut("clientConfig");
-            added |= client.is_some_and(|client| add(client, &former["clientConfig"]));
+            added |= client.is_some_and(|client| add(client, &previous["clientConfig"]));
         }
     }
     added
@@ -101,15 +101,15 @@ fn trust_both(wanted: &mut Value, live: &Value) -> bool {
 
 /// Merges the bundles of one client configuration. A configuration without a
 /// bundle is skipped, because another client injects it.
-fn add(wanted: &mut Value, live: &Value) -> bool {
-    let (Some(ours), Some(theirs)) = (wanted["caBundle"].as_str(), live["caBundle"].as_str())
+fn add(desired: &mut Value, live: &Value) -> bool {
+    let (Some(ours), Some(theirs)) = (desired["caBundle"].as_str(), live["caBundle"].as_str())
     else {
         return false;
     };
     let Some(both) = union(ours, theirs) else {
         return false;
     };
-    wanted["caBundle"] = both.into();
+    desired["caBundle"] = both.into();
     true
 }
 
@@ -188,14 +188,14 @@ mod tests {
         let hook =
             |name: &str, bundle: &str| json!({"name": name, "clientConfig": {"caBundle": bundle}});
         let (new, old) = (bundle(&["new"]), bundle(&["old"]));
-        let mut wanted = json!({"webhooks": [hook("a", &new), hook("b", &new)]});
+        let mut desired = json!({"webhooks": [hook("a", &new), hook("b", &new)]});
         assert!(trust_both(
-            &mut wanted,
+            &mut desired,
             &json!({"webhooks": [hook("b", &old), hook("c", &old)]})
         ));
         let both = bundle(&["new", "old"]);
         assert_eq!(
-            wanted,
+            desired,
             json!({"webhooks": [hook("a", &new), hook("b", &both)]})
         );
     }

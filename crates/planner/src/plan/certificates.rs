@@ -31,9 +31,9 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         };
         for (field, ends) in places.ends(&sent.value()) {
             let message = if ends <= now {
-                format!("the certificate in {field} ended at {ends}")
+                format!("the certificate in {field} expired at {ends}")
             } else if ends.duration_since(now) < SOON {
-                format!("the certificate in {field} ends at {ends}")
+                format!("the certificate in {field} expires at {ends}")
             } else {
                 continue;
             };
@@ -41,7 +41,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
                 Finding::warning(Kind::Repository, "certificate-ends", message)
                     .at(manifest.origin().clone())
                     .on((*id).clone())
-                    .hint("who calls what it is for refuses it then; renew it"),
+                    .hint("renew the certificate; clients reject it after that time"),
             );
         }
     }

@@ -121,7 +121,7 @@ pub(super) fn goes_along(ctx: &Ctx<'_>, draft: &Draft, id: &ObjectId) -> bool {
 
 /// Plans the creation of a custom resource that is deleted with its CRD.
 fn lost(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
-    let reason = "it goes with its definition, which is created anew";
+    let reason = "it is deleted with its CRD, which is recreated";
     change(ctx, draft, manifest, Action::Create, reason).unverified =
         Some(Unverified::KindMissing.to_string());
     create(ctx, draft, manifest, reason);
@@ -132,7 +132,7 @@ fn lost(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
 fn absent(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     let id = manifest.id();
     if has_ended(ctx, manifest) {
-        let reason = "it ended, and its ttlSecondsAfterFinished took it away";
+        let reason = "it finished, and the cluster deleted it after its ttlSecondsAfterFinished";
         return unchanged(ctx, draft, manifest, reason);
     }
     let unverified = match ctx.observed.predicted.get(id) {
@@ -176,7 +176,7 @@ fn has_ended(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
         .filter(|entry| entry.state == EntryState::Applied)
         .and_then(|entry| entry.desired);
     let is_as_applied = match (ctx.desired.digests.get(id), recorded) {
-        (Some(DesiredDigest::Known(wanted)), Some(recorded)) => *wanted == recorded,
+        (Some(DesiredDigest::Known(desired)), Some(recorded)) => *desired == recorded,
         _ => false,
     };
     is_as_applied && installed.is_some_and(|installed| installed.ready)
@@ -189,7 +189,7 @@ fn ending(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta
     let waiting = ending_reason(live);
     change(ctx, draft, manifest, Action::Create, &waiting);
     let gone = draft.wait_for_end(ctx, ctx.stage_of(id), id, &live.uid, &waiting);
-    let step = create(ctx, draft, manifest, "the former object is gone");
+    let step = create(ctx, draft, manifest, "the previous object is gone");
     draft.edge(gone, Need::Absent, step, EdgeReason::SameObject);
 }
 

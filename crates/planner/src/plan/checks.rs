@@ -76,7 +76,7 @@ pub(super) fn of_stage(ctx: &Ctx<'_>, draft: &mut Draft, rule: &StageRule) -> Ve
 fn refuse(ctx: &Ctx<'_>, draft: &mut Draft, check: &Check, looked: &Looked) {
     let hint = || {
         format!(
-            "to go on all the same, add to `consent` in {}: {{action: override, check: {}, {}, reason: …}}",
+            "to continue anyway, add to `consent` in {}: {{action: override, check: {}, {}, reason: …}}",
             ctx.environment_file(),
             check.name,
             bound_to(ctx)
@@ -95,7 +95,7 @@ fn refuse(ctx: &Ctx<'_>, draft: &mut Draft, check: &Check, looked: &Looked) {
             add(
                 Kind::Cluster,
                 "check-unknown",
-                format!("cannot be told: {why}"),
+                format!("cannot be evaluated: {why}"),
             );
         }
         Looked::Seen { objections, more } => {

@@ -26,8 +26,7 @@ use pleach_model::order::{Direction, StageName, pointed_at};
 use pleach_state::live::Live;
 
 /// Reason for taking ownership of conversion fields.
-pub(super) const ENDS: &str =
-    "what others hold of the conversion becomes ours, or it would stay alone when that goes";
+pub(super) const ENDS: &str = "the release takes the conversion fields of other managers, which would otherwise outlive the conversion";
 
 impl Desired {
     /// Returns the conversion fields of other managers in a CRD whose
@@ -46,10 +45,10 @@ impl Desired {
         let manager = self.name.field_manager();
         let ours = applied_by(&live["metadata"], &manager);
         // An ignore rule may leave the conversion to another manager.
-        let wanted = self.ignored.question(manifest, live, &ours);
-        let wanted = wanted.unwrap_or_else(|| manifest.value());
+        let desired = self.ignored.question(manifest, live, &ours);
+        let desired = desired.unwrap_or_else(|| manifest.value());
         let may_be_taken = |who: &str| ownership::takes_over(self, policy, who);
-        left_of_conversion(&wanted, live, &manager, &may_be_taken)
+        left_of_conversion(&desired, live, &manager, &may_be_taken)
     }
 
     /// Returns the same fields if the CRD drops its webhook in the first apply,
@@ -82,22 +81,22 @@ fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
     for rule in &ctx.desired.sequence.migrations {
         let MigrationRule { crd, to, .. } = rule;
         let mut definitions = ctx.manifests.iter();
-        let wanted = definitions.find(|(id, _)| is_definition(id) && id.name == *crd);
-        let finding = match wanted.map(|(_, manifest)| manifest.value()) {
+        let desired = definitions.find(|(id, _)| is_definition(id) && id.name == *crd);
+        let finding = match desired.map(|(_, manifest)| manifest.value()) {
             None => Finding::warning(
                 Kind::Repository,
                 "migration-of-nothing",
-                format!("`migrate` names {crd}, which is no definition of the release"),
+                format!("`migrate` names {crd}, which is not a CRD of the release"),
             ),
-            Some(wanted) if storage(&wanted) != Some(to) => Finding::error(
+            Some(desired) if storage(&desired) != Some(to) => Finding::error(
                 Kind::Repository,
                 "migration-to-another-version",
                 format!(
-                    "`migrate` leads to {to}, but {crd} stores its objects in {}",
-                    storage(&wanted).unwrap_or("no version")
+                    "`migrate` targets version {to}, but {crd} stores its objects in {}",
+                    storage(&desired).unwrap_or("no version")
                 ),
             )
-            .hint("a migration leads to the version with `storage: true`"),
+            .hint("set `to` to the version with `storage: true`"),
             Some(_) => continue,
         };
         draft.findings.push(finding.at(rule.origin.clone()));
@@ -115,13 +114,13 @@ fn split(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, direction: Direction) 
     if !is_there {
         return;
     }
-    let wanted = ctx.desired.ignored.lean(manifest).value();
+    let desired = ctx.desired.ignored.lean(manifest).value();
     let rules = &ctx.desired.sequence.migrations;
-    let kept = kept(&wanted, live.value(), rules);
-    let rewritten = rewritten(&wanted, live.value(), rules);
+    let kept = kept(&desired, live.value(), rules);
+    let rewritten = rewritten(&desired, live.value(), rules);
     let step = draft.done_by.get(id).copied();
-    let trusted = ca_bundles::of_conversion(ctx, draft, id, (&wanted, live.value()));
-    let body = trusted.as_ref().unwrap_or(&wanted).clone();
+    let trusted = ca_bundles::of_conversion(ctx, draft, id, (&desired, live.value()));
+    let body = trusted.as_ref().unwrap_or(&desired).clone();
     let body = keeping(body, live.value(), &kept);
     let mut closing = None;
     let mut last = step;
@@ -138,11 +137,11 @@ fn split(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, direction: Direction) 
         if !kept.is_empty() {
             let names: Vec<&str> = kept.iter().map(|rule| rule.from.as_str()).collect();
             planned.reason = format!(
-                "{}; version {} stays until nothing is stored in it",
+                "{}; version {} stays until no object is stored in it",
                 planned.reason,
                 names.join(", ")
             );
-            let without = keeping(wanted.clone(), live.value(), &kept);
+            let without = keeping(desired.clone(), live.value(), &kept);
             let without = unserved(without, &kept);
             closing = Some((without, whole.0.clone(), whole.1.clone()));
         }
@@ -163,13 +162,13 @@ fn split(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, direction: Direction) 
             });
         }
     }
-    rewrite_before(ctx, draft, id, (&wanted, live.value()));
+    rewrite_before(ctx, draft, id, (&desired, live.value()));
     if let Some(rule) = rewritten.first() {
         draft.rewrites.push(Rewrite {
             id: id.clone(),
             from: rewritten.iter().map(|rule| rule.from.clone()).collect(),
             to: rule.to.clone(),
-            served: gvk(&wanted, &rule.to),
+            served: gvk(&desired, &rule.to),
             before: last,
             closing,
             left: ctx.desired.left_of_conversion(ctx.policy, manifest, live),
@@ -183,19 +182,19 @@ fn rewrite_before(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     id: &ObjectId,
-    (wanted, live): (&Value, &Value),
+    (desired, live): (&Value, &Value),
 ) {
     let ours = |manager: &str| ownership::may_take_over(ctx, manager);
-    let rules = rewritten_before(wanted, live, &ctx.desired.sequence.migrations);
+    let rules = rewritten_before(desired, live, &ctx.desired.sequence.migrations);
     let (Some(step), Some(rule)) = (draft.done_by.get(id).copied(), rules.first()) else {
         return;
     };
-    if !ends_conversion(wanted, live, &ours) {
+    if !ends_conversion(desired, live, &ours) {
         return;
     }
     let from: Vec<String> = rules.iter().map(|rule| rule.from.clone()).collect();
     let reason = format!(
-        "objects that may be stored as {} are written as {} while the webhook still converts",
+        "objects that may be stored as {} are rewritten as {} while the webhook still converts",
         from.join(", "),
         rule.to
     );
@@ -220,7 +219,7 @@ pub(super) fn run_before(ctx: &Ctx<'_>, draft: &mut Draft) {
     steps.retain(|step| !draft.dropped.contains(step));
     if !steps.is_empty() {
         let why = &EdgeReason::Rewritten;
-        let reason = "the former webhook converts the objects that are rewritten";
+        let reason = "the previous webhook converts the objects that are rewritten";
         before_later(ctx, draft, &steps, (&StageName::Definitions, why, reason));
     }
 }
@@ -252,13 +251,13 @@ enum Course {
 
 /// Returns the way to introduce the conversion. `None` if the CRD can be
 /// applied in one step and its conversion does not change.
-fn course(ctx: &Ctx<'_>, id: &ObjectId, wanted: &Value, live: &Value) -> Option<Course> {
+fn course(ctx: &Ctx<'_>, id: &ObjectId, desired: &Value, live: &Value) -> Option<Course> {
     let mut services = pointed_at(&id.group_kind(), live).into_iter();
     let backend = services.find_map(|service| ctx.observed.backends.get(&service));
-    if converts(wanted) && is_conversion_broken(live, backend) {
+    if converts(desired) && is_conversion_broken(live, backend) {
         return Some(Course::Repair);
     }
-    before_backend(wanted, live).map(Course::ByParts)
+    before_backend(desired, live).map(Course::ByParts)
 }
 
 /// Applies the parts that need no webhook first, and the whole CRD once the
@@ -281,7 +280,7 @@ fn convert_later(
         Course::ByParts(first) => {
             let first = served(first).next().and_then(|name| gvk(first, name));
             planned.until = first.map(Until::Served);
-            "what its webhook has to convert comes when that answers"
+            "versions that its webhook converts follow when the webhook answers"
         }
         Course::Repair => "its conversion in the cluster cannot work and is replaced at once",
     };
@@ -321,7 +320,7 @@ pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
     for rewrite in rewrites {
         first.push(rewrite_objects(ctx, draft, rewrite));
     }
-    let reason = "objects are rewritten when nothing of the former version is left";
+    let reason = "objects are rewritten after the previous version is removed";
     after_everything(ctx, draft, verified, &first, reason);
 }
 
@@ -345,7 +344,7 @@ fn rewrite_objects(ctx: &Ctx<'_>, draft: &mut Draft, rewrite: Rewrite) -> StepId
         from,
         to: to.clone(),
     };
-    let reason = format!("objects that may be stored as {names} are written as {to}");
+    let reason = format!("objects that may be stored as {names} are rewritten as {to}");
     let migrated = draft.step(ctx, shrink(), id.clone(), migrate, &reason);
     draft.at(migrated).require = uid.into_iter().collect();
     let mut first = migrated;
@@ -354,7 +353,7 @@ fn rewrite_objects(ctx: &Ctx<'_>, draft: &mut Draft, rewrite: Rewrite) -> StepId
         if let Op::Apply { body, .. } = &mut closed {
             *body = Body::Inline(NonSecret(unserved));
         }
-        let reason = format!("nobody writes {names} while its objects are rewritten");
+        let reason = format!("clients cannot write {names} while its objects are rewritten");
         first = draft.step(ctx, shrink(), id.clone(), closed, &reason);
         draft.at(first).require.clone_from(&require);
         draft.at(first).until = served.clone().map(Until::Served);
@@ -364,7 +363,7 @@ fn rewrite_objects(ctx: &Ctx<'_>, draft: &mut Draft, rewrite: Rewrite) -> StepId
             last = take_over(ctx, draft, &id, left);
             draft.edge(migrated, Need::Applied, last, EdgeReason::SameObject);
         }
-        let reason = format!("nothing is stored as {names} any more");
+        let reason = format!("no object is stored as {names} any more");
         let gone = draft.step(ctx, shrink(), id.clone(), whole, &reason);
         draft.at(gone).require = require;
         draft.at(gone).until = served.map(Until::Served);
@@ -399,7 +398,7 @@ fn take_over(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, left: FieldSet) ->
 fn stay(draft: &mut Draft, rewrites: &[Rewrite]) {
     let names: Vec<String> = rewrites.iter().map(|one| one.id.to_string()).collect();
     let message = format!(
-        "stored objects are rewritten once everything is ready, which this run does not look at: {}",
+        "stored objects are rewritten only after all objects are ready, which this run does not check: {}",
         names.join(", ")
     );
     let finding = Finding::note(Kind::Policy, "not-migrated", message);

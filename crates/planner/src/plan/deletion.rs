@@ -483,13 +483,13 @@ impl Deletion {
         if part_of != self.seen.part_of.as_deref() {
             return Some(match part_of {
                 Some(set) => format!("it is part of another ApplySet now ({set})"),
-                None => "it is part of no ApplySet any more".to_owned(),
+                None => "it is no longer part of an ApplySet".to_owned(),
             });
         }
         if let Some(manager) = &self.seen.entry_of
             && apply_entry(metadata, manager).is_none()
         {
-            return Some(format!("{manager} holds no field of it any more"));
+            return Some(format!("{manager} no longer owns any of its fields"));
         }
         match &self.because {
             Grant::Inventory
@@ -501,7 +501,7 @@ impl Deletion {
             | Grant::Recreate { .. } => {
                 let prune = metadata["annotations"][annotations::PRUNE].as_str();
                 (prune == Some("disabled") && !self.seen.kept)
-                    .then(|| format!("it has the annotation {}: disabled now", annotations::PRUNE))
+                    .then(|| format!("it now has the annotation {}: disabled", annotations::PRUNE))
             }
             // The server writes an APIService whenever its availability
             // changes.
@@ -511,7 +511,7 @@ impl Deletion {
                     .then(|| format!("it no longer points at Service {service} only"))
             }
             Grant::DeadRegistration { .. } | Grant::Doctor { .. } | Grant::Gate { .. } => {
-                Some("somebody wrote to it since it was looked at".to_owned())
+                Some("a client wrote to it after pleach read it".to_owned())
             }
             Grant::Rerun | Grant::Overlay { .. } | Grant::Exchange { .. } => None,
         }
@@ -540,37 +540,42 @@ impl Deletion {
                 )
             }
             Grant::EndingNamespace { service } => format!(
-                "it points into namespace {}, which is being deleted and cannot end while this API is registered; created again with it",
+                "it points into namespace {}, which is being deleted and cannot end while this API is registered; it is created again with the namespace",
                 service.namespace
             ),
             Grant::Rerun => {
-                "it runs again: it failed, or it or what its pods read changed".to_owned()
+                "it runs again: it failed, or its manifest or an object that its pods read changed"
+                    .to_owned()
             }
-            Grant::Uninstall => "its release is taken away".to_owned(),
+            Grant::Uninstall => "its release is uninstalled".to_owned(),
             Grant::Former { release } => {
-                format!("of release {release}; what takes over from it lies in another namespace")
+                format!("of release {release}; its successor is in another namespace")
             }
             Grant::RunTimeObject {
                 service: Some(service),
-            } => format!("made at run time by the workload behind Service {service}, which goes"),
+            } => format!(
+                "created at run time by the workload behind Service {service}, which is deleted"
+            ),
             Grant::RunTimeObject { service: None } => {
-                "made at run time by workloads that are no longer there".to_owned()
+                "created at run time by workloads that no longer exist".to_owned()
             }
             Grant::DeadRegistration { service } => {
-                format!("no longer wanted, and nothing answers behind Service {service}")
+                format!("no longer desired, and no backend answers behind Service {service}")
             }
-            Grant::Overlay { overlay } => format!("was there for a while only (gate {overlay})"),
+            Grant::Overlay { overlay } => format!("was temporary (gate {overlay})"),
             Grant::Exchange { overlay } => {
-                format!("its DaemonSet makes it anew (overlay {overlay})")
+                format!("its DaemonSet recreates it (overlay {overlay})")
             }
             Grant::Gate { release } => {
-                format!("was a gate of an upgrade of {release}, which nobody carries out")
+                format!("was a gate of an upgrade of {release} that no client executes")
             }
             Grant::Superseded { service } => format!(
-                "no longer in git, and the pods that come behind Service {service} know nothing of it"
+                "no longer in git, and the new pods behind Service {service} do not serve it"
             ),
-            Grant::TakenOver { by } => format!("no longer in git, and {by} takes over from it"),
-            Grant::Registration { service } => format!("points at Service {service}, which goes"),
+            Grant::TakenOver { by } => format!("no longer in git, and {by} replaces it"),
+            Grant::Registration { service } => {
+                format!("points at Service {service}, which is deleted")
+            }
             Grant::Doctor { services } => {
                 let names: Vec<String> = services.iter().map(ToString::to_string).collect();
                 format!(

@@ -156,10 +156,10 @@ impl<'a> Ctx<'a> {
 
     /// Returns the desired objects with a name and a kind of any group.
     pub(super) fn named(&self, kind: &str, name: &str) -> &[&'a ObjectId] {
-        let wanted = (kind, name);
-        let start = self.by_name.partition_point(|id| name_of(id) < wanted);
+        let key = (kind, name);
+        let start = self.by_name.partition_point(|id| name_of(id) < key);
         let rest = &self.by_name[start..];
-        let end = rest.partition_point(|id| name_of(id) == wanted);
+        let end = rest.partition_point(|id| name_of(id) == key);
         &rest[..end]
     }
 

@@ -47,11 +47,11 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
         if turned.holds(position) {
             let need = reached_before(ctx, &dependency);
             back(draft, dependency.to, need, dependency.from);
-            look_again(draft, &dependency);
+            recheck(draft, &dependency);
             continue;
         }
         let Some(to) = draft.done_by.get(dependency.to).copied() else {
-            look_again(draft, &dependency);
+            recheck(draft, &dependency);
             continue;
         };
         let Dependency {
@@ -83,7 +83,7 @@ fn join(ctx: &Ctx<'_>, draft: &mut Draft, joint: Joint<'_>) {
         why,
         reason,
     } = joint;
-    let (changed, as_wanted): (Vec<&ObjectId>, Vec<&ObjectId>) = to
+    let (changed, unchanged): (Vec<&ObjectId>, Vec<&ObjectId>) = to
         .into_iter()
         .partition(|id| draft.done_by.contains_key(*id));
     if !changed.is_empty() {
@@ -103,7 +103,7 @@ fn join(ctx: &Ctx<'_>, draft: &mut Draft, joint: Joint<'_>) {
     }
     let steps = from.iter().filter_map(|id| draft.done_by.get(*id));
     let earlier: Vec<(StepId, Need)> = steps.map(|step| (*step, Need::Applied)).collect();
-    if earlier.is_empty() || as_wanted.is_empty() {
+    if earlier.is_empty() || unchanged.is_empty() {
         return;
     }
     let stage = last_stage(draft, &earlier);
@@ -111,7 +111,7 @@ fn join(ctx: &Ctx<'_>, draft: &mut Draft, joint: Joint<'_>) {
     for (from, need) in earlier {
         draft.edge(from, need, joined, why.clone());
     }
-    for id in as_wanted {
+    for id in unchanged {
         let after = draft.looked_at_again.entry(id.clone()).or_default();
         after.push((Changed::All(joined), Need::Applied, why.clone()));
     }
@@ -139,12 +139,12 @@ fn back_after(
         return;
     }
     let stage = last_stage(draft, &earlier);
-    let reason = "workloads are ready before their definitions go back";
+    let reason = "workloads are ready before their CRDs are downgraded";
     draft.all_before(ctx, stage, &earlier, &later, &EdgeReason::Reverse, reason);
 }
 
 /// Re-checks readiness of objects whose dependency is about to change.
-fn look_again(draft: &mut Draft, dependency: &Dependency<'_>) {
+fn recheck(draft: &mut Draft, dependency: &Dependency<'_>) {
     let Dependency {
         from,
         to,
@@ -196,7 +196,7 @@ fn reached_by(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, why: &EdgeReason)
     if draft.action(id) != Some(Action::Unchanged) {
         return None;
     }
-    let reason = "nothing is done to it, but others need it ready";
+    let reason = "it does not change, but other objects need it ready";
     let wait = draft.wait(ctx, ctx.stage_of(id), id.clone(), Some(until), reason);
     draft.awaited.insert(id.clone(), wait);
     Some(wait)

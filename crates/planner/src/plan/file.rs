@@ -79,10 +79,12 @@ pub struct ReviewedObject {
 #[derive(Debug, thiserror::Error)]
 pub enum PlanFileError {
     /// The file was not written by `pleach plan --out`.
-    #[error("it is not a plan that pleach wrote")]
+    #[error("the file is not a plan that pleach wrote")]
     Parse(#[source] serde_json::Error),
     /// A newer version of pleach wrote the file.
-    #[error("it has format {found}, this pleach reads up to {PLAN_FILE_FORMAT}")]
+    #[error(
+        "the file has format {found}, but this version of pleach reads formats up to {PLAN_FILE_FORMAT}"
+    )]
     Newer {
         /// Format of the file.
         found: u32,
@@ -135,30 +137,30 @@ impl PlanFile {
         let mut moved = Vec::new();
         if self.repository != now.repository {
             moved.push(another(format!(
-                "the plan is of repository {}, this one is {}",
+                "the plan is for repository {}, but this repository is {}",
                 self.repository, now.repository
             )));
         }
         if self.cluster != now.cluster {
             moved.push(another(format!(
-                "the plan was made for cluster {}, this one is {}",
+                "the plan is for cluster {}, but this cluster is {}",
                 self.cluster, now.cluster
             )));
         }
-        let former: BTreeMap<&ReleaseName, &ReviewedRelease> = self
+        let previous: BTreeMap<&ReleaseName, &ReviewedRelease> = self
             .releases
             .iter()
             .map(|one| (&one.release, one))
             .collect();
-        let latter: BTreeMap<&ReleaseName, &ReviewedRelease> =
+        let current: BTreeMap<&ReleaseName, &ReviewedRelease> =
             now.releases.iter().map(|one| (&one.release, one)).collect();
-        for name in former.keys().filter(|name| !latter.contains_key(*name)) {
-            moved.push(stale(format!("release {name} is not planned any more")));
+        for name in previous.keys().filter(|name| !current.contains_key(*name)) {
+            moved.push(stale(format!("release {name} is no longer planned")));
         }
-        for (name, release) in &latter {
-            match former.get(name) {
+        for (name, release) in &current {
+            match previous.get(name) {
                 Some(before) => before.compare(release, &mut moved),
-                None => moved.push(stale(format!("the plan does not have release {name}"))),
+                None => moved.push(stale(format!("the plan does not contain release {name}"))),
             }
         }
         moved
@@ -170,10 +172,10 @@ impl ReviewedRelease {
         let before = moved.len();
         let name = &self.release;
         let version =
-            |version: &Option<String>| version.clone().unwrap_or_else(|| "nothing".to_owned());
+            |version: &Option<String>| version.clone().unwrap_or_else(|| "none".to_owned());
         if self.from != now.from {
             moved.push(stale(format!(
-                "release {name}: {} is installed now, it was {}",
+                "release {name}: the installed version is {}, but was {}",
                 version(&now.from),
                 version(&self.from)
             )));
@@ -182,30 +184,30 @@ impl ReviewedRelease {
         let is_commit = self.to == self.revision && now.to == now.revision;
         if self.to != now.to && !is_commit {
             moved.push(stale(format!(
-                "release {name}: git wants {} now, it was {}",
+                "release {name}: the desired version is {}, but was {}",
                 now.to, self.to
             )));
         }
-        let former: BTreeMap<&ObjectId, &ReviewedObject> =
+        let previous: BTreeMap<&ObjectId, &ReviewedObject> =
             self.objects.iter().map(|one| (&one.object, one)).collect();
-        let latter: BTreeMap<&ObjectId, &ReviewedObject> =
+        let current: BTreeMap<&ObjectId, &ReviewedObject> =
             now.objects.iter().map(|one| (&one.object, one)).collect();
-        for (id, object) in &former {
-            let change = match latter.get(id) {
+        for (id, object) in &previous {
+            let change = match current.get(id) {
                 Some(now) => object.change(now),
                 // The object was not going to change, and does not change now.
                 None if object.action == Action::Unchanged => None,
                 None => Some(format!(
-                    "the plan was to {} it, and now does not have it",
+                    "the plan was to {} it, but the new plan does not contain it",
                     object.action
                 )),
             };
             moved.extend(change.map(|change| stale(change).on((*id).clone())));
         }
-        for (id, object) in latter.iter().filter(|(id, _)| !former.contains_key(*id)) {
+        for (id, object) in current.iter().filter(|(id, _)| !previous.contains_key(*id)) {
             if object.action != Action::Unchanged {
                 let change = format!(
-                    "the plan does not have it, now it is to {}",
+                    "the plan does not contain it, but the new plan is to {}",
                     doing(object.action)
                 );
                 moved.push(stale(change).on((*id).clone()));
@@ -215,7 +217,7 @@ impl ReviewedRelease {
         // patch.
         if self.effects != now.effects && moved.len() == before && !self.was_unkeyed() {
             moved.push(stale(format!(
-                "release {name}: the steps are no longer those that were reviewed"
+                "release {name}: the steps differ from the reviewed ones"
             )));
         }
     }
@@ -234,7 +236,7 @@ impl ReviewedObject {
     fn change(&self, now: &Self) -> Option<String> {
         if self.action != now.action {
             return Some(format!(
-                "the plan was to {}, now it is to {}",
+                "the plan was to {}, but the new plan is to {}",
                 doing(self.action),
                 doing(now.action)
             ));
@@ -243,7 +245,7 @@ impl ReviewedObject {
             (self.digest, now.digest)
             && before != now
         {
-            return Some("git wants something else of it now".to_owned());
+            return Some("its desired state in git changed".to_owned());
         }
         let uid = |object: &Self| {
             object.require.iter().find_map(|one| match one {
@@ -252,9 +254,9 @@ impl ReviewedObject {
             })
         };
         if uid(self) != uid(now) {
-            return Some("it was deleted and made anew".to_owned());
+            return Some("it was deleted and recreated".to_owned());
         }
-        (self.require != now.require).then(|| "somebody changed it in the cluster".to_owned())
+        (self.require != now.require).then(|| "a client changed it in the cluster".to_owned())
     }
 }
 

@@ -168,12 +168,12 @@ fn too_late(ctx: &Ctx<'_>, draft: &Draft, replaces_handover: bool) -> Vec<Findin
                 continue;
             }
             let message = format!(
-                "gate {} is lifted after stage {}, before {} is deleted in stage {}: nothing validates {} from then on",
+                "gate {} is lifted after stage {}, before {} is deleted in stage {}: no webhook validates {} from then on",
                 gate.name, gate.until, step.object, step.stage, rule.resource
             );
             let finding = Finding::error(Kind::Repository, "gate-too-late", message)
                 .at(gate.origin.clone())
-                .hint("let the gate end with `until: ungate`");
+                .hint("set `until: ungate` on the gate");
             findings.push(finding);
         }
     }
@@ -322,7 +322,7 @@ fn moving(
     groups.extend(closed.into_iter().flat_map(|one| one.groups));
     for (object, group) in open {
         let message = format!(
-            "what {object} guards in group `{group}` is not guarded from its removal until its successor is there"
+            "resources in group `{group}` are not guarded between the removal of {object} and the start of its successor"
         );
         let finding = Finding::note(Kind::Cluster, "not-guarded", message);
         draft.findings.push(finding.on(object));
@@ -388,12 +388,12 @@ fn aggregated(ctx: &Ctx<'_>) -> BTreeMap<String, ObjectId> {
 
 fn cannot_be_closed(rule: &GateRule, group: &str, by: &ObjectId) -> Finding {
     let message = format!(
-        "gate {}: group {group} is served behind {by}, and the server there asks no admission policy",
+        "gate {}: group {group} is served behind {by}, whose server does not evaluate admission policies",
         rule.name
     );
     Finding::error(Kind::Repository, "gate-of-aggregated-api", message)
         .at(rule.origin.clone())
-        .hint("close the groups of custom resources; take this one out of the gate")
+        .hint("a gate can only close groups of custom resources; remove this group from it")
 }
 
 /// Records a gate, with the step that closes it.
@@ -475,7 +475,7 @@ pub(super) fn answered(ctx: &Ctx<'_>, draft: &mut Draft, lifts: &[StepId], after
             }
             let key = (stage.clone(), service.clone());
             let known = waits.entry(key).or_insert_with(|| {
-                let reason = "a gate stands for the webhooks behind it until it answers";
+                let reason = "a gate replaces the webhooks behind it until it answers";
                 let Some(wait) = wait_for(ctx, draft, stage.clone(), &service, reason) else {
                     return Vec::new();
                 };
@@ -510,7 +510,7 @@ fn registered(
     let kinds: BTreeSet<_> = objects.filter_map(RuntimeObject::group_kind).collect();
     let mut waits = Vec::new();
     for kind in kinds {
-        let reason = format!("a gate stands for the {} until it is registered", kind.kind);
+        let reason = format!("a gate replaces the {} until it is registered", kind.kind);
         let until = Some(Until::Registered {
             kind,
             service: service.clone(),

@@ -70,13 +70,13 @@ impl Desired {
             return BTreeSet::new();
         }
         let inventory = &observed.inventory;
-        let wanted: BTreeSet<&ObjectId> = self
+        let desired: BTreeSet<&ObjectId> = self
             .manifests
             .iter()
             .map(Manifest::id)
             .filter(|id| has_pods(id))
             .collect();
-        let names: BTreeSet<(&str, &str)> = wanted
+        let names: BTreeSet<(&str, &str)> = desired
             .iter()
             .map(|id| (id.kind.as_str(), id.name.as_str()))
             .collect();
@@ -85,7 +85,7 @@ impl Desired {
         let former: Vec<&ObjectId> = former.map(|(id, _)| id).collect();
         let places: BTreeSet<&Option<String>> = former
             .iter()
-            .filter(|id| has_pods(id) && comes(id) && !wanted.contains(*id))
+            .filter(|id| has_pods(id) && comes(id) && !desired.contains(*id))
             .map(|id| &id.namespace)
             .collect();
         let former = former
@@ -103,7 +103,7 @@ impl Desired {
             .filter(|_| inventory.entries.is_empty());
         let unknown = unknown.flat_map(|rule| {
             let to = Some(rule.to.as_str());
-            let come = wanted
+            let come = desired
                 .iter()
                 .filter(move |id| id.namespace.as_deref() == to);
             come.map(|id| id.in_namespace(&rule.from))
@@ -111,7 +111,7 @@ impl Desired {
         leaving
             .chain(unknown)
             .chain(former.cloned())
-            .filter(|id| !wanted.contains(id))
+            .filter(|id| !desired.contains(id))
             .collect()
     }
 }
@@ -156,13 +156,13 @@ fn refuse_unrecorded(ctx: &Ctx<'_>, draft: &mut Draft) {
         let there = |id: &&ObjectId| has_pods(id) && id.namespace.as_deref() == from && comes(id);
         if let Some(id) = observed.targets.keys().find(there) {
             let message = format!(
-                "the bundle moves from {} to {}, and {id} runs there, but nothing of it is recorded",
+                "the bundle moves from namespace {} to {}, and {id} still runs, but the release has no record of it",
                 rule.from, rule.to
             );
             let finding = Finding::error(Kind::Policy, "unrecorded-move", message)
                 .at(rule.origin.clone())
                 .on(id.clone())
-                .hint("adopt the version that is installed first: pin it, with `adopt` of who applied it; then pin this one");
+                .hint("adopt the installed version first: pin it, with `adopt` naming the tool that applied it; then pin this version");
             draft.findings.push(finding);
         }
     }
@@ -244,7 +244,7 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &Draft) -> Vec<Wanted<'a>> {
             begin: Begin::Steps { after, before: own },
             end: End::Stage(StageName::Ungate),
             on_failure: OnFailure::UndoUnless { ready: new.clone() },
-            reason: format!("it is emptied before {new} takes over"),
+            reason: format!("its pods are removed before {new} replaces it"),
             ready: Some(Until::Emptied { pods: pods(live) }),
             deadline: None,
             object: old,
@@ -401,7 +401,7 @@ pub(super) fn restart(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, St
             let Some(live) = ctx.observed.live_meta(id) else {
                 continue;
             };
-            let reason = "its pods may be crashing on the registrations that go";
+            let reason = "its pods may be crashing because of the deleted registrations";
             let step = start_again(ctx, draft, (id, live), one.uid.clone(), reason);
             let stage = draft.steps[step.0].stage.clone();
             draft.edge(one.step, Need::Absent, step, EdgeReason::Leftover);
@@ -475,7 +475,7 @@ pub(super) fn look_again(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId,
             continue;
         }
         let until = Some(Until::Absent { pods: None });
-        let reason = "the pods that registered it are gone: it must not have come back";
+        let reason = "the pods that registered it are gone: it must still be absent";
         let wait = draft.wait(ctx, stage, one.object.clone(), until, reason);
         draft.edge(one.step, Need::Absent, wait, EdgeReason::SameObject);
         for (_, set) in behind {

@@ -79,7 +79,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             &deletions,
             &later,
             &EdgeReason::Leftover,
-            "the new workloads would crash on the registrations of the former ones",
+            "the new workloads would crash because of the registrations of the previous ones",
         );
     }
 }
@@ -219,11 +219,11 @@ fn reservation(
         let why = format!("it also points at Service {other}, which stays");
         ("leftover-shared", why)
     } else if registration.asks_url {
-        let why = "its Service goes, but one of its webhooks is asked at a URL".to_owned();
+        let why = "its Service is deleted, but one of its webhooks is called at a URL".to_owned();
         ("leftover-shared", why)
     } else {
         let (code, why) = made_by_others(meta, apply_set)?;
-        (code, format!("its Service goes, but {why}"))
+        (code, format!("its Service is deleted, but {why}"))
     };
     Some(left_in_place(code, why))
 }
@@ -239,21 +239,21 @@ pub fn made_by_others(meta: &LiveMeta, apply_set: &str) -> Option<(&'static str,
         return Some(("leftover-owned", "another object owns it".to_owned()));
     }
     let deployer = foreign_tools::marked(meta)?;
-    let why = format!("it carries the mark `{}`", deployer.key);
+    let why = format!("it carries the mark `{}` of another tool", deployer.key);
     Some(("leftover-foreign", why))
 }
 
 /// Returns a finding if the kind of the registration could not be listed
 /// completely.
 fn unseen(ctx: &Ctx<'_>, registration: &Registration) -> Option<Finding> {
-    let why = "its Service goes, but its kind could not be listed completely";
+    let why = "its Service is deleted, but its kind could not be listed completely";
     let is_seen = ctx.observed.is_complete(&registration.id);
     (!is_seen).then(|| left_in_place("incomplete-view", why.to_owned()))
 }
 
 fn left_in_place(code: &str, why: String) -> Finding {
     let finding = Finding::warning(Kind::Policy, code, why);
-    finding.hint("it is left in place; remove it by hand if nobody needs it")
+    finding.hint("it is left in place; delete it by hand if it is not needed")
 }
 
 fn delete(
@@ -267,7 +267,7 @@ fn delete(
     let mut services = registration.services.iter();
     let reason = match (services.find(|one| draft.deserted.contains(*one)), former) {
         (Some(service), Some(former)) => format!(
-            "points at Service {service} of release {}, whose pods go",
+            "points at Service {service} of release {}, whose pods are deleted",
             former.name
         ),
         _ => deletion.explain(),

@@ -211,7 +211,7 @@ impl Taken {
     /// Returns the field manager for messages, or a placeholder if unknown.
     pub fn who(&self) -> &str {
         if self.manager.is_empty() {
-            "somebody who is not on record"
+            "an unknown field manager"
         } else {
             &self.manager
         }

@@ -28,7 +28,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     if live.is_some() && ending.is_none() {
         if ctx.observed.inventory.entries.contains_key(&id) {
             let action = Action::Unchanged;
-            draft.change(&id, action, StageName::Definitions, "as wanted", Vec::new());
+            draft.change(&id, action, StageName::Definitions, "in sync", Vec::new());
         }
         return;
     }
@@ -54,7 +54,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
     let reason = match ending {
         Some(live) => ending_reason(live),
-        None => "objects of the release lie in it and no manifest has it".to_owned(),
+        None => "objects of the release are in it, and no manifest contains it".to_owned(),
     };
     let body = json!({
         "apiVersion": "v1",
@@ -90,7 +90,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// Refuses objects in a namespace that does not exist and that nothing creates.
 pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
     let implied = implied(ctx).map(|id| id.name.clone());
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for (&id, manifest) in &ctx.manifests {
         let Some(Prediction::Unverified(Unverified::NamespaceMissing(name))) =
             ctx.observed.predicted.get(id)
@@ -104,16 +104,16 @@ pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
             || ctx.desired.terms.brought.has_namespace(name)
             // The state namespace is created before the first step.
             || ctx.desired.store == Store::Release && name == STATE_NAMESPACE;
-        if comes || !told.insert(name) {
+        if comes || !reported.insert(name) {
             continue;
         }
         let message =
-            format!("namespace {name} does not exist, and nothing of the release makes it");
+            format!("namespace {name} does not exist, and the release does not create it");
         let finding = Finding::error(Kind::Policy, "namespace-missing", message)
             .at(manifest.origin().clone())
             .on(id.clone());
         draft.findings.push(finding.hint(format!(
-            "add the Namespace to the bundle, say `namespace: {name}` for release {} in {}, or create it",
+            "add the Namespace to the bundle, set `namespace: {name}` for release {} in {}, or create it",
             ctx.desired.name.release,
             ctx.environment_file()
         )));

@@ -104,7 +104,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         .cloned()
         .collect();
     // Temporary bindings end in pass `access`.
-    let dropped = drop_unwanted(ctx, draft, &names, &|journaled| !journaled.is_made());
+    let dropped = drop_undesired(ctx, draft, &names, &|journaled| !journaled.is_made());
     let mut groups = Groups::new();
     let mut early: BTreeMap<StageName, Vec<StepId>> = BTreeMap::new();
     let mut rollouts: BTreeMap<ObjectId, Rollout> = BTreeMap::new();
@@ -306,10 +306,10 @@ pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
         .collect();
     gate::answered(ctx, draft, &lifts, draft.verified);
     let why = EdgeReason::Overlay;
-    let reason = "temporary changes stay until everything before is done";
+    let reason = "temporary changes stay until all earlier steps are done";
     draft.all_before(ctx, StageName::Ungate, &before, &lifts, &why, reason);
     if draft.verified.is_some() {
-        let reason = "temporary changes are taken back before anything is pruned";
+        let reason = "temporary changes are reverted before objects are pruned";
         let done = draft.wait(ctx, StageName::Ungate, ctx.release(), None, reason);
         for lift in lifts {
             let (from, need) = reached(&draft.steps[lift.0]);
@@ -323,15 +323,15 @@ pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// journal knows the previous values, and it may be removed with the release.
 pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft, ends: bool) {
     if ends || !draft.steps.is_empty() {
-        drop_unwanted(ctx, draft, &BTreeSet::new(), &|_| true);
+        drop_undesired(ctx, draft, &BTreeSet::new(), &|_| true);
     }
 }
 
 /// Reverts temporary changes of earlier runs that are no longer desired.
-fn drop_unwanted(
+fn drop_undesired(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
-    wanted: &BTreeSet<OverlayId>,
+    needed: &BTreeSet<OverlayId>,
     which: &dyn Fn(&Journaled) -> bool,
 ) -> Vec<(ObjectId, StepId)> {
     let mut dropped = Vec::new();
@@ -341,12 +341,12 @@ fn drop_unwanted(
         // The existence of a gate is checked when it is closed or lifted.
         let is_there =
             journaled.is_gate() || live.is_some_and(|live| live.meta().uid == journaled.uid);
-        if wanted.contains(id) && is_there {
+        if needed.contains(id) && is_there {
             continue;
         }
         if !is_there {
             let message = format!(
-                "overlay {id}: what a former run changed for a while is gone; there is nothing to take back"
+                "overlay {id}: the object that a previous run changed temporarily is gone; there is nothing to revert"
             );
             let finding = Finding::note(Kind::Cluster, "overlay-gone", message);
             draft.findings.push(finding.on(journaled.object.clone()));
@@ -410,7 +410,7 @@ fn begin(
             Some(Action::Create | Action::Recreate)
         ) {
             let message = format!(
-                "overlay {}: the object is made anew by this plan, and not changed for a while",
+                "overlay {}: this plan creates the object, so it is not changed temporarily",
                 one.id
             );
             let finding = Finding::note(Kind::Repository, "overlay-of-new-object", message);
@@ -473,7 +473,7 @@ fn put_between(draft: &mut Draft, (after, before): (&[(StepId, Need)], &[StepId]
 /// Waits for a workload that an earlier run emptied, because it may still have
 /// pods.
 fn emptied_before(ctx: &Ctx<'_>, draft: &mut Draft, one: &Wanted<'_>) -> StepId {
-    let reason = "a former run emptied it, for what takes over";
+    let reason = "a previous run removed its pods for its successor";
     let (object, until) = (one.object.clone(), one.ready.clone());
     draft.wait(ctx, one.from.clone(), object, until, reason)
 }
@@ -509,7 +509,7 @@ pub(super) fn lift(
     let Overlay { id, object, .. } = draft.overlays[overlay].clone();
     let what = if is_gate { "gate" } else { "overlay" };
     let reason = match draft.overlays[overlay].course {
-        Course::Dropped => format!("{what} {id} of a former run is not wanted any more"),
+        Course::Dropped => format!("{what} {id} of a previous run is no longer needed"),
         Course::Made | Course::Kept => format!("{what} {id} ends"),
     };
     let step = draft.step(ctx, stage, object.clone(), Op::Lift, &reason);

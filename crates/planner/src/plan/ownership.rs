@@ -73,23 +73,23 @@ pub(super) fn claim_of(
         return Claim::Adopt;
     }
     let managers = if strangers.is_empty() {
-        "nobody on record".to_owned()
+        "no recorded manager".to_owned()
     } else {
         strangers.join(", ")
     };
     let family = strangers
         .iter()
         .find_map(|manager| foreign_tools::family(manager));
-    let wanted = family.or_else(|| strangers.first().copied());
+    let manager = family.or_else(|| strangers.first().copied());
     Claim::Refused(Box::new(
         Finding::error(
             Kind::Policy,
             "not-adopted",
             format!(
-                "it exists already and is not of this release; its fields are held by {managers}"
+                "it already exists and is not part of this release; its fields are owned by {managers}"
             ),
         )
-        .hint(adoption_hint(ctx, wanted.unwrap_or("kubectl"))),
+        .hint(adoption_hint(ctx, manager.unwrap_or("kubectl"))),
     ))
 }
 
@@ -126,7 +126,7 @@ fn of_another(ctx: &Ctx<'_>, live: &LiveMeta, set: &str) -> Finding {
         Some((name, (environment, release))) => (
             format!("it is part of release {name}"),
             format!(
-                "to take it over, add to release {} in {}: `movedFrom: {{environment: {environment}, release: {release}}}`; or remove it from one of the two",
+                "to take ownership of it, add to release {} in {}: `movedFrom: {{environment: {environment}, release: {release}}}`; or remove it from one of the two releases",
                 ctx.desired.name.release,
                 ctx.environment_file()
             ),
@@ -135,7 +135,7 @@ fn of_another(ctx: &Ctx<'_>, live: &LiveMeta, set: &str) -> Finding {
         None if live.fingerprint.is_some() => (
             format!("it is part of another ApplySet ({set})"),
             format!(
-                "remove it from the other set, or from this release; if nobody else has it, take its label {} off",
+                "remove it from the other set, or from this release; if no other set contains it, remove its label {}",
                 labels::PART_OF
             ),
         ),
@@ -178,16 +178,16 @@ fn claim_from(ctx: &Ctx<'_>, deployer: &Deployer) -> Claim {
         }
         OwnerState::Unknown(why) => refused(
             "owned-by-deployer",
-            format!("{name} manages it, and whether it is active cannot be told: {why}"),
-            format!("let pleach read it, or delete it; {then}"),
+            format!("{name} manages it, and it is unknown whether the tool is active: {why}"),
+            format!("allow pleach to read {name}, or delete it; {then}"),
         ),
         OwnerState::Suspended | OwnerState::Absent | OwnerState::Recorded { .. } => {
-            if ctx.policy.adopt.iter().any(|wanted| wanted == family) {
+            if ctx.policy.adopt.iter().any(|adopted| adopted == family) {
                 return Claim::Adopt;
             }
             refused(
                 "not-adopted",
-                format!("it exists already and is not of this release; {name} installed it"),
+                format!("it already exists and is not part of this release; {name} installed it"),
                 then,
             )
         }
@@ -204,7 +204,7 @@ fn state_of(observed: &Observed, deployer: &Deployer) -> OwnerState {
         Some(known) => known.state.clone(),
         // Helm only acts on a command, so an unread state is harmless.
         None if deployer.tool == Tool::Helm => OwnerState::Absent,
-        None => OwnerState::Unknown("it was not looked up".to_owned()),
+        None => OwnerState::Unknown("its state was not read".to_owned()),
     }
 }
 
@@ -222,10 +222,10 @@ pub(super) fn helm_remains(ctx: &Ctx<'_>, live: &LiveMeta) -> Option<Finding> {
         OwnerState::Recorded { namespace, records } => {
             let names = records.join(", ");
             let message = format!(
-                "Helm still has {owner} on record ({names} in namespace {namespace}): `helm uninstall {name}` would delete the objects that are taken over"
+                "Helm still has a record of {owner} ({names} in namespace {namespace}): `helm uninstall {name}` would delete the adopted objects"
             );
             let hint = foreign_tools::forget_helm(namespace, records)
-                .map(|command| format!("when this apply is done, delete the record: `{command}`"));
+                .map(|command| format!("after this apply, delete the record: `{command}`"));
             Some(match hint {
                 Some(hint) => finding(message).hint(hint),
                 None => finding(message),
@@ -233,10 +233,10 @@ pub(super) fn helm_remains(ctx: &Ctx<'_>, live: &LiveMeta) -> Option<Finding> {
         }
         OwnerState::Unknown(why) => Some(
             finding(format!(
-                "whether Helm still has {owner} on record cannot be told: {why}"
+                "it is unknown whether Helm still has a record of {owner}: {why}"
             ))
             .hint(format!(
-                "delete its Secrets or ConfigMaps sh.helm.release.v1.{name}.v*, or `helm uninstall {name}` deletes the objects that are taken over"
+                "delete its Secrets or ConfigMaps sh.helm.release.v1.{name}.v*, or `helm uninstall {name}` deletes the adopted objects"
             )),
         ),
         OwnerState::Active { .. } | OwnerState::Suspended | OwnerState::Absent => None,
@@ -292,9 +292,9 @@ pub(super) fn strangers<'a>(ctx: &Ctx<'_>, live: &'a LiveMeta) -> Vec<&'a str> {
         .collect()
 }
 
-fn adoption_hint(ctx: &Ctx<'_>, wanted: &str) -> String {
+fn adoption_hint(ctx: &Ctx<'_>, manager: &str) -> String {
     format!(
-        "to take it over, add `adopt: [{wanted}]` to the release {} in {}",
+        "to adopt the object, add `adopt: [{manager}]` to release {} in {}",
         ctx.desired.name.release,
         ctx.environment_file()
     )
@@ -307,7 +307,7 @@ impl Policy {
         let family = foreign_tools::family(manager);
         self.adopt
             .iter()
-            .any(|wanted| wanted == manager || Some(wanted.as_str()) == family)
+            .any(|adopted| adopted == manager || Some(adopted.as_str()) == family)
     }
 }
 
@@ -315,10 +315,10 @@ impl Policy {
 /// These are its other managers, the release it takes objects from, and the
 /// managers it adopts. Any other release counts as foreign.
 pub fn takes_over(desired: &Desired, policy: &Policy, manager: &str) -> bool {
-    let former = desired.terms.moved_from.as_ref();
+    let previous = desired.terms.moved_from.as_ref();
     manager == desired.name.field_manager()
         || managers::is_other(manager)
-        || former.is_some_and(|former| former.field_manager() == manager)
+        || previous.is_some_and(|previous| previous.field_manager() == manager)
         || policy.adopts(manager)
 }
 
@@ -374,10 +374,10 @@ pub(super) fn own(
 /// Returns the marks of other deployment tools on an object that git does not
 /// contain.
 pub(super) fn marks_to_strip(manifest: &Manifest, live: &Live) -> Vec<FieldPath> {
-    let wanted = manifest.value();
+    let desired = manifest.value();
     foreign_tools::marks(&live.value()["metadata"])
         .into_iter()
-        .filter(|path| pleach_fields::diff::locate::find(&wanted, path).is_none())
+        .filter(|path| pleach_fields::diff::locate::find(&desired, path).is_none())
         .collect()
 }
 

@@ -89,15 +89,15 @@ fn check_record(ctx: &Ctx<'_>, draft: &mut Draft) {
         .count()
     {
         0 => return,
-        1 => "an object of it is".to_owned(),
-        many => format!("{many} objects of it are"),
+        1 => "one of its objects exists".to_owned(),
+        many => format!("{many} of its objects exist"),
     };
     let ReleaseName {
         environment,
         release,
     } = &ctx.desired.name;
     let message = format!(
-        "the record of release {} is {}, and {objects} there",
+        "the record of release {} is {}, but {objects}",
         ctx.desired.name,
         if record.is_some() { "empty" } else { "gone" }
     );
@@ -131,7 +131,8 @@ fn check_tooling(ctx: &Ctx<'_>, draft: &mut Draft) {
 
 fn check_grants(ctx: &Ctx<'_>, draft: &mut Draft) {
     if let Some(why) = &ctx.observed.access.unasked {
-        let message = format!("whether pleach has all rights that it needs is not known: {why}");
+        let message =
+            format!("it is unknown whether pleach has all permissions that it needs: {why}");
         let finding = Finding::note(Kind::Cluster, "rights-not-known", message);
         draft.findings.push(finding);
     }

@@ -32,37 +32,33 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
     let mut pruned = Vec::new();
     let mut counted = 0_usize;
     let mut moved = BTreeMap::new();
-    let unwanted = || {
+    let undesired = || {
         let left = ctx.left.iter().copied();
         left.filter(|(id, _)| implied.as_ref() != Some(*id))
     };
-    for (id, entry) in unwanted() {
+    for (id, entry) in undesired() {
         if goes_along(ctx, draft, id) {
-            stays(
-                draft,
-                id,
-                "it goes with its definition, which is created anew",
-            );
+            stays(draft, id, "it is deleted with its CRD, which is recreated");
             continue;
         }
         match entry.state {
             EntryState::Intended if is_gone(ctx, id) => {
-                stays(draft, id, "no longer in git, and not there");
+                stays(draft, id, "no longer in git, and does not exist");
             }
             EntryState::Intended => skip(
                 draft,
                 id,
-                "no longer in git; its creation was never confirmed, so whatever exists is left alone",
+                "no longer in git; its creation was never confirmed, so an existing object is not changed",
             ),
             EntryState::Kept if is_copy(ctx, id) => skip(
                 draft,
                 id,
-                "copied when the product moved; stays because it is the user's",
+                "copied when the bundle moved; stays because it belongs to the user",
             ),
             EntryState::Kept => skip(
                 draft,
                 id,
-                "no longer in git; stays because others hold fields of it",
+                "no longer in git; stays because other field managers own fields of it",
             ),
             EntryState::Applied if handed_over(ctx, draft, id) => {}
             EntryState::Applied => {
@@ -73,25 +69,25 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
                 if matches!(verdict, Verdict::Delete(_)) && !is_moved(ctx, &mut moved, id) {
                     counted += 1;
                 }
-                carry_out(draft, id, verdict, &mut pruned);
+                apply_verdict(draft, id, verdict, &mut pruned);
             }
             EntryState::Observed => {}
         }
     }
     draft.leaving.extend(lost_services(ctx));
-    for (id, entry) in unwanted().filter(|(_, entry)| entry.state == EntryState::Observed) {
+    for (id, entry) in undesired().filter(|(_, entry)| entry.state == EntryState::Observed) {
         if goes_along(ctx, draft, id) {
             continue;
         }
         let verdict = judge.run_time_object(id, entry, &draft.leaving);
-        carry_out(draft, id, verdict, &mut pruned);
+        apply_verdict(draft, id, verdict, &mut pruned);
     }
     for (id, entry) in &ctx.observed.found {
         let verdict = judge.found(id, entry, &draft.leaving);
-        carry_out(draft, id, verdict, &mut pruned);
+        apply_verdict(draft, id, verdict, &mut pruned);
     }
     if pruned.is_empty() && draft.leaving.is_empty() {
-        return say_unlisted(ctx, draft);
+        return report_unlisted(ctx, draft);
     }
     if let Some(why) = hold(ctx, draft) {
         for one in pruned {
@@ -142,15 +138,15 @@ fn is_copy(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     })
 }
 
-fn carry_out(draft: &mut Draft, id: &ObjectId, verdict: Verdict, pruned: &mut Vec<Pruned>) {
+fn apply_verdict(draft: &mut Draft, id: &ObjectId, verdict: Verdict, pruned: &mut Vec<Pruned>) {
     match verdict {
         Verdict::Absent => stays(draft, id, "no longer in git, and gone already"),
         Verdict::Replaced => stays(
             draft,
             id,
-            "no longer in git; what has its name now is another object",
+            "no longer in git; its name now belongs to another object",
         ),
-        Verdict::InUse => stays(draft, id, "the workloads made it"),
+        Verdict::InUse => stays(draft, id, "the workloads created it"),
         Verdict::Keep(finding) => {
             skip(draft, id, &finding.message);
             draft.findings.push(finding.on(id.clone()));
@@ -200,7 +196,7 @@ pub(super) fn lost_services(ctx: &Ctx<'_>) -> Vec<ServiceRef> {
 /// Warns about registrations that could not be listed although nothing is
 /// deleted now. Dead ones are not visible, and the next plan may be unable to
 /// prune.
-fn say_unlisted(ctx: &Ctx<'_>, draft: &mut Draft) {
+fn report_unlisted(ctx: &Ctx<'_>, draft: &mut Draft) {
     for (group, kind) in REGISTRATIONS {
         let key = ListingKey {
             kind: GroupKind::new(*group, *kind),
@@ -208,7 +204,7 @@ fn say_unlisted(ctx: &Ctx<'_>, draft: &mut Draft) {
         };
         if let Some(Listing::Failed(why)) = ctx.observed.listings.get(&key) {
             let message = format!(
-                "objects of kind {kind} could not be listed: {why}; nothing could be pruned, as they may need what goes"
+                "objects of kind {kind} could not be listed: {why}; nothing could be pruned, because they may need a deleted object"
             );
             let finding = Finding::warning(Kind::Cluster, "incomplete-view", message);
             draft.findings.push(finding);
@@ -223,14 +219,14 @@ pub(super) fn hold(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<String> {
         draft.findings.push(Finding::warning(
             Kind::Cluster,
             "incomplete-view",
-            format!("nothing is pruned: objects of kind {kind} may need what goes, and could not be listed: {why}"),
+            format!("nothing is pruned: objects of kind {kind} may need a deleted object, and could not be listed: {why}"),
         ));
     }
     if draft.is_blocked() {
         return Some("objects are blocked".to_owned());
     }
     if !ctx.policy.wait {
-        return Some("nothing is waited for".to_owned());
+        return Some("this run does not wait for readiness".to_owned());
     }
     if !ctx.policy.prune.enabled {
         return Some("pruning is disabled in the environment file".to_owned());
@@ -271,7 +267,7 @@ pub(super) fn unseen_registrations(
             Some(Listing::Forbidden(_)) => draft.findings.push(Finding::note(
                 Kind::Cluster,
                 "registrations-not-seen",
-                format!("objects of kind {kind} may not be listed; one that points at a Service which goes is not found"),
+                format!("pleach is not allowed to list objects of kind {kind}; those that point at a deleted Service are not found"),
             )),
             Some(Listing::Complete | Listing::NotServed) | None => {}
         }
@@ -333,7 +329,7 @@ fn check_cap(ctx: &Ctx<'_>, draft: &mut Draft, counted: usize) {
             format!("{counted} objects would be pruned, more than the cap of {cap}"),
         )
         .hint(format!(
-            "if that is meant, add to `consent` in the environment file: {{action: prune, {}, count: {counted}}}",
+            "if that is intended, add to `consent` in the environment file: {{action: prune, {}, count: {counted}}}",
             bound_to(ctx)
         )),
     );

@@ -137,7 +137,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Outgoing {
         draft.findings.push(finding.on(id));
     }
     check_backends(ctx, draft, &pruned);
-    say_running(ctx, draft, &pruned);
+    report_running(ctx, draft, &pruned);
     draft.pruned = pruned;
     prune::steps(ctx, draft);
     kept.retain(|id| draft.action(id) != Some(Action::Delete));
@@ -181,7 +181,7 @@ fn wait_for_consent(ctx: &Ctx<'_>, draft: &mut Draft, members: &[(&ObjectId, &En
             unchanged(draft, id, "no longer in git, and gone already");
         } else {
             staying += 1;
-            let reason = "no longer in git; stays until the end of its release is consented to";
+            let reason = "no longer in git; stays until a consent to uninstall its release";
             skip(draft, id, reason);
         }
     }
@@ -201,7 +201,7 @@ fn wait_for_consent(ctx: &Ctx<'_>, draft: &mut Draft, members: &[(&ObjectId, &En
         )
     } else {
         format!(
-            "run `pleach uninstall {}/{}`: its environment has no file any more to consent in",
+            "run `pleach uninstall {}/{}`: its environment no longer has a file for the consent",
             name.environment, name.release
         )
     };
@@ -209,9 +209,11 @@ fn wait_for_consent(ctx: &Ctx<'_>, draft: &mut Draft, members: &[(&ObjectId, &En
         Finding::warning(
             Kind::Policy,
             "removal-waits",
-            format!("release {name} is no longer in git; {objects} until that is consented to"),
+            format!(
+                "release {name} is no longer in git; {objects} until a consent to uninstall it"
+            ),
         )
-        .hint(format!("to take it away, {how}")),
+        .hint(format!("to uninstall it, {how}")),
     );
 }
 
@@ -228,14 +230,18 @@ fn judge(
     draft.leaving.extend(lost_services(ctx));
     for &(id, entry) in members {
         match entry.state {
-            EntryState::Intended if is_gone(ctx, id) => unchanged(draft, id, "it is not there"),
+            EntryState::Intended if is_gone(ctx, id) => unchanged(draft, id, "it does not exist"),
             EntryState::Intended => skip(
                 draft,
                 id,
-                "its creation was never confirmed, so whatever exists is left alone",
+                "its creation was never confirmed, so an existing object is not changed",
             ),
             EntryState::Kept => {
-                skip(draft, id, "stays because others hold fields of it");
+                skip(
+                    draft,
+                    id,
+                    "stays because other field managers own fields of it",
+                );
                 kept.push(id.clone());
             }
             EntryState::Applied => {
@@ -243,7 +249,7 @@ fn judge(
                 if matches!(verdict, Verdict::Absent | Verdict::Delete(_)) {
                     draft.leaving.extend(service_ref(id));
                 }
-                carry_out(draft, id, verdict, pruned, kept);
+                apply_verdict(draft, id, verdict, pruned, kept);
             }
             EntryState::Observed => {}
         }
@@ -251,7 +257,7 @@ fn judge(
     for &(id, entry) in members {
         if entry.state == EntryState::Observed {
             let verdict = judge.run_time_object(id, entry, &draft.leaving);
-            carry_out(draft, id, verdict, pruned, kept);
+            apply_verdict(draft, id, verdict, pruned, kept);
         }
     }
     for (id, entry) in &ctx.observed.found {
@@ -268,7 +274,7 @@ fn judge(
     }
 }
 
-fn carry_out(
+fn apply_verdict(
     draft: &mut Draft,
     id: &ObjectId,
     verdict: Verdict,
@@ -278,11 +284,11 @@ fn carry_out(
     match verdict {
         Verdict::Absent => unchanged(draft, id, "gone already"),
         Verdict::Replaced => {
-            unchanged(draft, id, "what has its name now is another object");
+            unchanged(draft, id, "its name now belongs to another object");
             kept.push(id.clone());
         }
         Verdict::InUse => {
-            skip(draft, id, "stays because what made it stays");
+            skip(draft, id, "stays because its creator stays");
             kept.push(id.clone());
         }
         Verdict::Keep(finding) => {
@@ -329,14 +335,14 @@ fn hold(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) -> Option<String> {
     draft.findings.push(Finding::warning(
         Kind::Cluster,
         "incomplete-view",
-        format!("nothing is deleted: objects of kind {kind} may need what goes, and could not be listed: {why}"),
+        format!("nothing is deleted: objects of kind {kind} may need a deleted object, and could not be listed: {why}"),
     ));
     Some(format!("objects of kind {kind} could not be listed"))
 }
 
 /// Warns about running run-once Jobs. An uninstall ends them, because a Job
 /// whose pods never start would block it forever.
-fn say_running(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) {
+fn report_running(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) {
     for Pruned { id, .. } in pruned {
         let Some(live) = ctx.observed.live_meta(id) else {
             continue;
@@ -344,10 +350,10 @@ fn say_running(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) {
         if live.deleting || !is_running(ctx, id, live) {
             continue;
         }
-        let message = "still runs, and is ended: what it has not done yet is left undone";
+        let message = "still runs and is stopped: its remaining work is not done";
         let namespace = id.namespace.as_deref().unwrap_or_default();
         let hint = format!(
-            "`kubectl -n {namespace} get job {}` says how far it is; to let it end first, take the release away after that",
+            "`kubectl -n {namespace} get job {}` shows its progress; to let it finish, uninstall the release afterwards",
             id.name
         );
         let finding = Finding::warning(Kind::Policy, "ends-running", message);
@@ -380,12 +386,12 @@ fn release(ctx: &Ctx<'_>, draft: &mut Draft, kept: &[ObjectId]) {
             patch: NonSecret(patch),
             subresource: None,
         };
-        let reason = "it stays, and is no longer of the release";
+        let reason = "it stays, and is no longer part of the release";
         let step = draft.step(ctx, StageName::Shrink, id.clone(), op, reason);
         draft.at(step).require = vec![Precondition::Uid(live.uid.clone())];
         releases.push(step);
     }
-    let reason = "what stays is let go of last";
+    let reason = "remaining objects are released last";
     let why = EdgeReason::Reverse;
     draft.all_before(ctx, StageName::Shrink, &deletions, &releases, &why, reason);
 }

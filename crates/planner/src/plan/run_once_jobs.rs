@@ -77,7 +77,8 @@ impl Desired {
 pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     let id = manifest.id();
     if ctx.desired.has_run(id, &ctx.observed.journal) {
-        let reason = "it ran; it runs again when it or what its pods read changes";
+        let reason =
+            "it has run; it runs again when its manifest or an object that its pods read changes";
         change(ctx, draft, manifest, Action::Unchanged, reason);
         return;
     }
@@ -99,7 +100,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
             draft,
             manifest,
             Precondition::Absent,
-            "the former one is gone",
+            "the previous Job is gone",
         );
         draft.edge(gone, Need::Absent, step, EdgeReason::SameObject);
         return;
@@ -107,13 +108,13 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     match ownership::claim(ctx, id, live) {
         Claim::Ours => exists(ctx, draft, manifest, live),
         Claim::Adopt => {
-            let message = "it exists already and is not of this release: whether it ran for this is not known";
+            let message = "it already exists and is not part of this release: it is unknown whether it ran for this release";
             let finding = Finding::error(Kind::Policy, "job-not-ours", message);
             block(
                 ctx,
                 draft,
                 manifest,
-                finding.hint("delete it, or give this one another name: either way it runs again"),
+                finding.hint("delete it, or rename the Job in git: either way it runs again"),
             );
         }
         Claim::Refused(finding) => block(ctx, draft, manifest, *finding),
@@ -129,7 +130,7 @@ fn exists(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta
     };
     let readiness = assess(full.value()).readiness;
     if is_for(ctx, id, full) && readiness != Readiness::Failed {
-        let reason = "a former run began it; its end is waited for";
+        let reason = "a previous run started it; pleach waits for it to finish";
         change(ctx, draft, manifest, Action::Update, reason);
         run(
             ctx,
@@ -169,7 +170,7 @@ fn exists(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta
         draft,
         manifest,
         Precondition::Absent,
-        "the former one is gone",
+        "the previous Job is gone",
     );
     draft.edge(delete, Need::Absent, step, EdgeReason::SameObject);
     if !matches!(readiness, Readiness::Current | Readiness::Failed) {
@@ -225,7 +226,7 @@ pub(super) fn run_before(ctx: &Ctx<'_>, draft: &mut Draft) {
         }
     }
     for (stage, steps) in stages {
-        let reason = "what comes after a Job that runs once waits for it";
+        let reason = "later stages wait for Jobs that run once";
         let behind = (&stage, &EdgeReason::Once, reason);
         super::overlays::before_later(ctx, draft, &steps, behind);
     }

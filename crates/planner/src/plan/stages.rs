@@ -49,8 +49,8 @@ pub(super) fn assign<'a>(ctx: &Ctx<'a>) -> BTreeMap<&'a ObjectId, StageName> {
         .collect();
     let mut assigned = BTreeMap::new();
     for (&id, manifest) in &ctx.manifests {
-        let said = manifest.facts().stage.as_deref();
-        if let Some(stage) = said.and_then(|name| ctx.sequence.stage(name)) {
+        let declared = manifest.facts().stage.as_deref();
+        if let Some(stage) = declared.and_then(|name| ctx.sequence.stage(name)) {
             assigned.insert(id, stage);
             continue;
         }

@@ -124,7 +124,7 @@ fn wait_for_run_time(ctx: &Ctx<'_>, draft: &mut Draft) {
         &workloads,
         &waits,
         &EdgeReason::Reference,
-        "the workloads make the run-time objects",
+        "the workloads create the runtime objects",
     );
 }
 
@@ -162,12 +162,12 @@ fn wait_for_one(
             draft.findings.push(Finding::warning(
                 Kind::Repository,
                 "run-time-object-without-namespace",
-                format!("runtimeObjects names {kind} {name}, but nothing of the release lies in a namespace"),
+                format!("runtimeObjects names {kind} {name}, but no object of the release is in a namespace"),
             ));
             return;
         };
         let until = Some(Until::Exists { any_of });
-        let reason = "the workloads make it at run time";
+        let reason = "the workloads create it at run time";
         waits.push(draft.wait(ctx, stage, first, until, reason));
     }
 }

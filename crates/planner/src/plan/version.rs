@@ -42,7 +42,7 @@ pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
                         ctx.desired.version
                     ),
                 )
-                .hint("say `direction: forward` or `direction: reverse` in bundle.yaml or version.yaml"),
+                .hint("set `direction: forward` or `direction: reverse` in bundle.yaml or version.yaml"),
             ),
         }
     }
@@ -57,8 +57,8 @@ pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) -> Direction {
 /// Returns the versions that may have objects in the cluster, except the
 /// desired one. The installed version comes first, and the attempt started last
 /// comes last.
-fn there<'r>(record: &'r Installed, wanted: &str) -> Vec<(&'r str, &'static str)> {
-    let begun = "was begun and not finished";
+fn there<'r>(record: &'r Installed, desired: &str) -> Vec<(&'r str, &'static str)> {
+    let begun = "was started but not finished";
     // Attempts since the last deployed version; oldest first after the reversal
     // below.
     let since: Vec<&AttemptResult> = record
@@ -80,7 +80,7 @@ fn there<'r>(record: &'r Installed, wanted: &str) -> Vec<(&'r str, &'static str)
     let mut seen = BTreeSet::new();
     attempts
         .map(|(version, state)| (version.as_str(), state))
-        .filter(|(version, _)| *version != wanted && seen.insert(*version))
+        .filter(|(version, _)| *version != desired && seen.insert(*version))
         .collect()
 }
 
@@ -93,21 +93,21 @@ fn way(ctx: &Ctx<'_>, from: &str) -> Option<Direction> {
     compare(from, &ctx.desired.version, ctx.policy.versions.direction)
 }
 
-fn compare(from: &str, to: &str, said: Option<Direction>) -> Option<Direction> {
+fn compare(from: &str, to: &str, declared: Option<Direction>) -> Option<Direction> {
     match (semantic(from), semantic(to)) {
         (Some(from), Some(to)) if to < from => Some(Direction::Reverse),
         (Some(_), Some(_)) => Some(Direction::Forward),
-        _ => said,
+        _ => declared,
     }
 }
 
 /// Returns the version that a rollback to `to` would leave, which a `rollback`
-/// entry must name. `None` if the change is no rollback. `said` is the bundle's
-/// `direction`.
-pub fn version_left(record: &Installed, to: &str, said: Option<Direction>) -> Option<String> {
+/// entry must name. `None` if the change is no rollback. `declared` is the
+/// bundle's `direction`.
+pub fn version_left(record: &Installed, to: &str, declared: Option<Direction>) -> Option<String> {
     let mut there = there(record, to).into_iter().rev();
     there
-        .find(|(from, _)| compare(from, to, said) == Some(Direction::Reverse))
+        .find(|(from, _)| compare(from, to, declared) == Some(Direction::Reverse))
         .map(|(from, _)| from.to_owned())
 }
 
@@ -124,9 +124,9 @@ fn check_upgrade(ctx: &Ctx<'_>, draft: &mut Draft, from: &str, state: &str) {
     }
     let versions = &ctx.policy.versions;
     let range = versions.upgrades_from.as_ref();
-    let wanted = &ctx.desired.version;
+    let desired = &ctx.desired.version;
     let brings_apis = brings_apis(ctx);
-    let allowed = match (semantic(from), semantic(wanted)) {
+    let allowed = match (semantic(from), semantic(desired)) {
         (Some(from), Some(to)) => can_upgrade(range, &from, &to, brings_apis),
         // The bundle's `direction` compares the versions. A version that is not
         // semantic is in no range.
@@ -136,25 +136,25 @@ fn check_upgrade(ctx: &Ctx<'_>, draft: &mut Draft, from: &str, state: &str) {
     if allowed {
         return;
     }
-    let only = match (range, semantic(wanted)) {
+    let only = match (range, semantic(desired)) {
         (None, Some(to)) if to.minor > 0 => {
             format!(
-                "the minors {}.{} and {}.{}",
+                "the minor versions {}.{} and {}.{}",
                 to.major,
                 to.minor - 1,
                 to.major,
                 to.minor
             )
         }
-        (None, Some(to)) => format!("the minor {}.{}", to.major, to.minor),
+        (None, Some(to)) => format!("the minor version {}.{}", to.major, to.minor),
         (Some(range), _) => range.to_string(),
         (None, None) => return,
     };
     let folder = format!("manifests/{}", ctx.desired.bundle);
-    let way = match versions.way_up(from, wanted, brings_apis) {
+    let way = match versions.way_up(from, desired, brings_apis) {
         Some(way) if !way.is_empty() => format!("go through {} first", way.join(", then ")),
         _ => format!(
-            "no way leads there from {from} through the versions of {folder}: {}",
+            "there is no upgrade path from {from} through the versions of {folder}: {}",
             versions
                 .known
                 .iter()
@@ -171,7 +171,7 @@ fn check_upgrade(ctx: &Ctx<'_>, draft: &mut Draft, from: &str, state: &str) {
                 start.to_string()
             };
             format!(
-                "; that is so for a bundle with definitions, APIServices or webhook configurations that does not say `upgradesFrom`: where it supports the step, add the line `upgradesFrom: \">={least}\"` to {folder}/bundle.yaml"
+                "; this is the default for a bundle with CRDs, APIServices or webhook configurations and without `upgradesFrom`: if it supports this upgrade, add the line `upgradesFrom: \">={least}\"` to {folder}/bundle.yaml"
             )
         }
         _ => String::new(),
@@ -180,7 +180,7 @@ fn check_upgrade(ctx: &Ctx<'_>, draft: &mut Draft, from: &str, state: &str) {
         Finding::error(
             Kind::Policy,
             "version-path",
-            format!("{wanted} can be gone to from {only} only, and {from} {state}"),
+            format!("an upgrade to {desired} is only possible from {only}, but {from} {state}"),
         )
         .hint(format!("{way}{default}")),
     );
@@ -203,7 +203,7 @@ fn check_rollback(ctx: &Ctx<'_>, draft: &mut Draft, from: &str, state: &str) {
     }
     let but = entry.map_or_else(String::new, |entry| {
         format!(
-            "; the entry there is for going from {} to {}",
+            "; the existing entry is for a rollback from {} to {}",
             entry.from, entry.to
         )
     });
@@ -214,7 +214,7 @@ fn check_rollback(ctx: &Ctx<'_>, draft: &mut Draft, from: &str, state: &str) {
             format!("{to} is older than {from}, which {state}"),
         )
         .hint(format!(
-            "if going back is meant, say so at release {} in {}: `rollback: {{from: {from}, to: {to}}}`{but}",
+            "if the rollback is intended, add to release {} in {}: `rollback: {{from: {from}, to: {to}}}`{but}",
             ctx.desired.name.release,
             ctx.environment_file()
         )),
@@ -235,11 +235,11 @@ fn point_out_used(ctx: &Ctx<'_>, draft: &mut Draft) {
                 Kind::Policy,
                 "rollback-used",
                 format!(
-                    "release {} went from {} to {}, as its `rollback` says",
+                    "release {} was rolled back from {} to {} as its `rollback` entry allows",
                     ctx.desired.name, entry.from, entry.to
                 ),
             )
-            .hint(format!("take the entry out of {}", ctx.environment_file())),
+            .hint(format!("remove the entry from {}", ctx.environment_file())),
         );
     }
 }
@@ -257,7 +257,7 @@ fn check_kubernetes(ctx: &Ctx<'_>, draft: &mut Draft) {
         return;
     }
     let message = format!(
-        "{} {} is for Kubernetes {range}, and the server is {server}",
+        "{} {} supports Kubernetes {range}, but the server is {server}",
         ctx.desired.bundle, ctx.desired.version
     );
     let installed = ctx.observed.installed.as_ref();
@@ -265,7 +265,7 @@ fn check_kubernetes(ctx: &Ctx<'_>, draft: &mut Draft) {
     let is_new = installed.is_none_or(|attempt| attempt.version != ctx.desired.version);
     draft.findings.push(if is_new {
         Finding::error(Kind::Policy, "kubernetes-version", message).hint(
-            "pin a version that is for it, or upgrade the cluster first; `kubernetes` of the bundle says what a version is for",
+            "pin a version that supports it, or upgrade the cluster first; `kubernetes` of the bundle declares the supported range",
         )
     } else {
         Finding::warning(Kind::Policy, "kubernetes-version", message)

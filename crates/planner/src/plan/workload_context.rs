@@ -53,7 +53,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
 
 fn nodes(surroundings: &Surroundings, draft: &mut Draft) {
     let all = surroundings.nodes.unwrap_or_default();
-    let mut say = |code: &str, names: &[String], what: &str, hint: &str| {
+    let mut report = |code: &str, names: &[String], what: &str, hint: &str| {
         if names.is_empty() {
             return;
         }
@@ -67,17 +67,17 @@ fn nodes(surroundings: &Surroundings, draft: &mut Draft) {
             .findings
             .push(Finding::warning(Kind::Cluster, code, message).hint(hint));
     };
-    say(
+    report(
         "nodes-not-ready",
         &surroundings.not_ready,
         "not ready",
-        "pods on them do not get ready, and what runs on every node waits for them",
+        "pods on them do not become ready, and DaemonSets wait for them",
     );
-    say(
+    report(
         "nodes-cordoned",
         &surroundings.cordoned,
         "cordoned",
-        "no new pod is put on them; there may be too little room on the others",
+        "no new pod is scheduled on them; the other nodes may lack capacity",
     );
 }
 
@@ -174,7 +174,7 @@ fn budgets(
     if specs.len() > 1 {
         let names: Vec<String> = specs.keys().map(|budget| budget.name.clone()).collect();
         let message = format!(
-            "its pods have {} disruption budgets: {}",
+            "its pods have {} PodDisruptionBudgets: {}",
             names.len(),
             named(&names)
         );
@@ -192,7 +192,7 @@ fn budgets(
             .unwrap_or("minAvailable");
         let value = spec[bound].to_string();
         let message = format!(
-            "the disruption budget {} allows none of its {replicas} pods to go ({bound}: {})",
+            "PodDisruptionBudget {} allows no eviction of its {replicas} pods ({bound}: {})",
             budget.name,
             value.trim_matches('"')
         );

@@ -54,8 +54,8 @@ impl Branches {
                 .filter(|name| !name.is_empty() && !name.contains('/')),
             Self::One {
                 environment,
-                branch: wanted,
-            } => (branch == wanted).then_some(environment),
+                branch: expected,
+            } => (branch == expected).then_some(environment),
         }
     }
 }

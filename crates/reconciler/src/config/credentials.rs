@@ -7,7 +7,7 @@ use pleach_model::object::yaml::Node;
 
 /// Resolves the credentials for the repository at a URL. Reports incomplete or mixed ones.
 pub(super) fn credentials(
-    said: file::Auth,
+    declared: file::Auth,
     at: (&str, Option<&file::Forge>),
     repository: &Node,
     findings: &mut Vec<Finding>,
@@ -20,7 +20,7 @@ pub(super) fn credentials(
         ssh_key_file,
         known_hosts_file,
         github_app: app,
-    } = said;
+    } = declared;
     let basic = username_file.zip(password_file);
     let ssh = ssh_key_file.zip(known_hosts_file);
     let kinds = [
@@ -44,7 +44,7 @@ pub(super) fn credentials(
         }
         (None, None, None, Some(app)) if is_one => github_app(app, at, node, findings),
         _ => {
-            let message = "`auth`: one of `usernameFile` and `passwordFile`, `tokenFile`, `sshKeyFile` and `knownHostsFile`, `githubApp`";
+            let message = "`auth`: exactly one of `usernameFile` with `passwordFile`, `tokenFile`, `sshKeyFile` with `knownHostsFile`, and `githubApp` is required";
             findings.push(error("invalid-value", message).at(node.origin()));
             None
         }
@@ -52,7 +52,7 @@ pub(super) fn credentials(
 }
 
 fn github_app(
-    said: file::GithubApp,
+    declared: file::GithubApp,
     (url, forge): (&str, Option<&file::Forge>),
     auth: &Node,
     findings: &mut Vec<Finding>,
@@ -63,16 +63,19 @@ fn github_app(
     };
     let is_id = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric());
     // The app is identified by a number or by its client id.
-    let is_app = said.app_id.split('.').all(is_id);
+    let is_app = declared.app_id.split('.').all(is_id);
     if !is_app {
-        wrong("appId", "`appId`: the number of the app, or its client id");
+        wrong(
+            "appId",
+            "`appId`: expected the number of the app, or its client id",
+        );
     }
-    let is_installation = said.installation_id.bytes().all(|b| b.is_ascii_digit())
-        && !said.installation_id.is_empty();
+    let is_installation = declared.installation_id.bytes().all(|b| b.is_ascii_digit())
+        && !declared.installation_id.is_empty();
     if !is_installation {
         wrong(
             "installationId",
-            "`installationId`: the number of the installation",
+            "`installationId`: expected the number of the installation",
         );
     }
     if forge.is_some_and(|forge| forge.kind != ForgeKind::Github) {
@@ -88,9 +91,9 @@ fn github_app(
         }
     };
     (is_app && is_installation).then_some(Auth::GithubApp {
-        app: said.app_id,
-        installation: said.installation_id,
-        key: said.private_key_file,
+        app: declared.app_id,
+        installation: declared.installation_id,
+        key: declared.private_key_file,
         api: address.api,
     })
 }

@@ -26,18 +26,22 @@ impl Default for Disk {
     }
 }
 
-pub(super) fn resolve(said: Option<file::Disk>, node: &Node, findings: &mut Vec<Finding>) -> Disk {
+pub(super) fn resolve(
+    declared: Option<file::Disk>,
+    node: &Node,
+    findings: &mut Vec<Finding>,
+) -> Disk {
     let usual = Disk::default();
-    let file::Disk { budget, fork_head } = said.unwrap_or_default();
+    let file::Disk { budget, fork_head } = declared.unwrap_or_default();
     let node = node.get("disk").unwrap_or(node);
-    let mut read = |key: &str, said: Option<String>, usual: u64| {
-        let Some(said) = said else {
+    let mut read = |key: &str, declared: Option<String>, usual: u64| {
+        let Some(declared) = declared else {
             return usual;
         };
-        let bytes = bytes(&said).filter(|bytes| *bytes >= LEAST);
+        let bytes = bytes(&declared).filter(|bytes| *bytes >= LEAST);
         if bytes.is_none() {
             let message =
-                format!("`{key}`: `{said}` is not an amount such as `3Gi`, of at least `1Mi`");
+                format!("`{key}`: `{declared}` is not a quantity such as `3Gi`, of at least `1Mi`");
             findings.push(error("invalid-value", message).at(place(node, key)));
         }
         bytes.unwrap_or(usual)
@@ -83,7 +87,7 @@ mod tests {
         };
         assert_eq!(disk("disk: {forkHead: 5Mi}\n"), Ok(expected));
         let errors = disk("disk: {budget: 3G, forkHead: 512Ki}\n").unwrap_err();
-        let amount = "is not an amount such as `3Gi`, of at least `1Mi`";
+        let amount = "is not a quantity such as `3Gi`, of at least `1Mi`";
         for (error, said) in errors.iter().zip(["`budget`: `3G`", "`forkHead`: `512Ki`"]) {
             assert!(error.contains(&format!("{said} {amount}")), "{errors:?}");
         }

@@ -30,8 +30,8 @@ pub struct ForgeAddress {
 impl ForgeAddress {
     /// Derives the address from a clone URL. `api` overrides the default API root of the product.
     pub fn of(kind: ForgeKind, repository: &str, api: Option<&str>) -> Result<Self, String> {
-        let (base, path) = parts(repository)
-            .ok_or("a forge is found by the URL of the repository, and this is none")?;
+        let (base, path) =
+            parts(repository).ok_or("expected a repository URL with the host of the forge")?;
         let api = match api {
             Some(api) => check_api(api)?,
             None => default_api(kind, &base),
@@ -70,7 +70,7 @@ pub fn check_api(url: &str) -> Result<String, String> {
     let authority = |rest: &str| rest.split('/').next().unwrap_or_default().to_owned();
     match trimmed.split_once("://") {
         Some(("https" | "http", rest)) if authority(rest).contains('@') => {
-            Err("credentials belong into a file, not into the URL".to_owned())
+            Err("credentials belong in a file, not in the URL".to_owned())
         }
         Some(("https", rest)) if !authority(rest).is_empty() => Ok(trimmed.to_owned()),
         Some(("http", rest)) if is_loopback(&authority(rest)) => Ok(trimmed.to_owned()),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[rstest]
-    #[case(ForgeKind::Github, "/srv/fleet", None, "this is none")]
+    #[case(ForgeKind::Github, "/srv/fleet", None, "expected a repository URL")]
     #[case(ForgeKind::Github, "https://github.com/", None, "is not OWNER/NAME")]
     #[case(
         ForgeKind::Gitea,
@@ -222,7 +222,7 @@ mod tests {
         ForgeKind::Gitlab,
         "https://git.example.org/a/b",
         Some("https://me:pass@git.example.org"),
-        "belong into a file"
+        "belong in a file"
     )]
     #[case(
         ForgeKind::Gitlab,

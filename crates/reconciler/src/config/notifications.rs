@@ -86,25 +86,27 @@ impl Notification {
 /// Reads the notifications. Renders each template once for every cause, so that errors are reported
 /// at startup.
 pub(super) fn resolve(
-    said: Vec<file::Notification>,
+    declared: Vec<file::Notification>,
     nodes: &[Node],
     findings: &mut Vec<Finding>,
 ) -> Vec<Notification> {
     let mut resolved = Vec::new();
-    for (said, node) in said.into_iter().zip(nodes) {
+    for (declared, node) in declared.into_iter().zip(nodes) {
         let webhook = node.get("webhook").unwrap_or(node);
-        if said.webhook.url_file.is_empty() {
-            let message = "`urlFile`: the file that holds the address";
+        if declared.webhook.url_file.is_empty() {
+            let message = "`urlFile`: expected the path of a file that contains the URL";
             findings.push(error("invalid-value", message).at(place(webhook, "urlFile")));
         }
-        let on = said.on.unwrap_or_else(|| NotificationCause::ALL.to_vec());
+        let on = declared
+            .on
+            .unwrap_or_else(|| NotificationCause::ALL.to_vec());
         if on.is_empty() {
-            let message = "`on`: it is called for nothing";
+            let message = "`on`: at least one cause is required";
             findings.push(error("invalid-value", message).at(node.origin()));
         }
         let notification = Notification {
-            url_file: said.webhook.url_file,
-            template: said.webhook.template,
+            url_file: declared.webhook.url_file,
+            template: declared.webhook.template,
             on: on.into_iter().collect(),
         };
         let broken = notification.on.iter().find_map(|cause| {
@@ -124,5 +126,5 @@ fn explain(broken: &Finding, place: &Origin) -> Finding {
     let message = format!("`template`: {}", broken.message);
     error("template", message)
         .at(place.clone())
-        .hint("it may name cause, environment, release, version, revision, message and at")
+        .hint("the variables are cause, environment, release, version, revision, message and at")
 }

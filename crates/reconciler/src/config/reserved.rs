@@ -47,9 +47,9 @@ fn refusal() -> Finding {
     Finding::error(
         Kind::Policy,
         "not-allowed",
-        "it configures the controller, and only the release of the controller may write it",
+        "it configures the controller, and only the controller's own release is allowed to write it",
     )
-    .hint("`--own-release` names that release; keep other objects in another namespace")
+    .hint("`--own-release` names that release; move other objects to another namespace")
 }
 
 #[cfg(test)]

@@ -27,13 +27,16 @@ impl SshAddress {
     /// can contain a password.
     pub fn parse(url: &str) -> Result<Self, String> {
         if url.chars().any(|char| char.is_control() || char == ' ') {
-            return Err("it holds a space or a control character".to_owned());
+            return Err("the URL contains a space or a control character".to_owned());
         }
         let (user, host, path) = if let Some(rest) = url.strip_prefix("ssh://") {
             if rest.contains('%') {
-                return Err("write the characters themselves instead of `%…`".to_owned());
+                return Err(
+                    "the URL contains `%…`, which is not decoded; write the characters themselves"
+                        .to_owned(),
+                );
             }
-            let (authority, _) = rest.split_once('/').ok_or("it names no path")?;
+            let (authority, _) = rest.split_once('/').ok_or("the URL has no path")?;
             let path = &rest[authority.len()..];
             let (user, host) = split_user(authority)?;
             // `/~/x` and `/~name/x` are relative to a home directory.
@@ -50,7 +53,7 @@ impl SshAddress {
             } else {
                 rest.find(':')
             };
-            let end = end.ok_or("it names no path: `user@host:path`")?;
+            let end = end.ok_or("the URL has no path; expected `user@host:path`")?;
             (user, &rest[..end], &rest[end + 1..])
         };
         let is_long = url.starts_with("ssh://");
@@ -61,13 +64,13 @@ impl SshAddress {
             || host.starts_with('-')
             || !(host.bytes().all(is_name) || host.bytes().all(is_address))
         {
-            return Err("it names no host".to_owned());
+            return Err("the URL has no valid host".to_owned());
         }
         if user.is_empty() || user.starts_with('-') || !user.bytes().all(is_name) {
-            return Err("it has to name the user: `ssh://git@host/path`".to_owned());
+            return Err("the URL has no valid user; expected `ssh://git@host/path`".to_owned());
         }
         if matches!(path, "" | "/") || path.starts_with('-') {
-            return Err("it names no path".to_owned());
+            return Err("the URL has no path".to_owned());
         }
         Ok(Self {
             user: user.to_owned(),
@@ -89,9 +92,9 @@ impl SshAddress {
 fn split_user(authority: &str) -> Result<(&str, &str), String> {
     let (user, host) = authority
         .split_once('@')
-        .ok_or("it has to name the user: `ssh://git@host/path`")?;
+        .ok_or("the URL has no valid user; expected `ssh://git@host/path`")?;
     if user.contains(':') || host.contains('@') {
-        return Err("passwords do not belong into a URL, and are not used for ssh".to_owned());
+        return Err("passwords do not belong in a URL, and are not used for ssh".to_owned());
     }
     Ok((user, host))
 }
@@ -99,7 +102,7 @@ fn split_user(authority: &str) -> Result<(&str, &str), String> {
 /// Splits a host into name, without brackets, and port.
 fn split_port(host: &str, may_have_port: bool) -> Result<(&str, Option<u16>), String> {
     let (host, port) = match host.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').ok_or("it names no host")?,
+        Some(rest) => rest.split_once(']').ok_or("the URL has no valid host")?,
         None => match host.find(':') {
             Some(at) => host.split_at(at),
             None => (host, ""),
@@ -111,7 +114,7 @@ fn split_port(host: &str, may_have_port: bool) -> Result<(&str, Option<u16>), St
     let number = port.strip_prefix(':').and_then(|port| port.parse().ok());
     match number {
         Some(port) if port > 0 && may_have_port => Ok((host, Some(port))),
-        _ => Err("what follows the host is no port".to_owned()),
+        _ => Err("the URL has no valid port after the host".to_owned()),
     }
 }
 
@@ -160,32 +163,47 @@ mod tests {
 
     #[test]
     fn what_a_program_could_take_for_something_else_is_refused() {
-        let user = "it has to name the user: `ssh://git@host/path`";
-        let password = "passwords do not belong into a URL, and are not used for ssh";
+        let user = "the URL has no valid user; expected `ssh://git@host/path`";
+        let password = "passwords do not belong in a URL, and are not used for ssh";
         for (url, wrong) in [
             ("ssh://h/a", user),
             ("ssh://@h/a", user),
             ("ssh://-l@h/a", user),
             ("ssh://me:hunter2@h/a", password),
             ("ssh://a@b@h/a", password),
-            ("ssh://git@-oProxyCommand=x/a", "it names no host"),
-            ("ssh://git@/a", "it names no host"),
-            ("ssh://git@h$(x)/a", "it names no host"),
-            ("ssh://git@[::1/a", "it names no host"),
-            ("ssh://git@h", "it names no path"),
-            ("ssh://git@h/", "it names no path"),
-            ("git@h:", "it names no path"),
-            ("git@h:-x", "it names no path"),
-            ("git@h", "it names no path: `user@host:path`"),
-            ("ssh://git@h:0/a", "what follows the host is no port"),
-            ("ssh://git@h:x/a", "what follows the host is no port"),
-            ("ssh://git@h:99999/a", "what follows the host is no port"),
+            ("ssh://git@-oProxyCommand=x/a", "the URL has no valid host"),
+            ("ssh://git@/a", "the URL has no valid host"),
+            ("ssh://git@h$(x)/a", "the URL has no valid host"),
+            ("ssh://git@[::1/a", "the URL has no valid host"),
+            ("ssh://git@h", "the URL has no path"),
+            ("ssh://git@h/", "the URL has no path"),
+            ("git@h:", "the URL has no path"),
+            ("git@h:-x", "the URL has no path"),
+            ("git@h", "the URL has no path; expected `user@host:path`"),
+            (
+                "ssh://git@h:0/a",
+                "the URL has no valid port after the host",
+            ),
+            (
+                "ssh://git@h:x/a",
+                "the URL has no valid port after the host",
+            ),
+            (
+                "ssh://git@h:99999/a",
+                "the URL has no valid port after the host",
+            ),
             (
                 "ssh://git@h/a%20b",
-                "write the characters themselves instead of `%…`",
+                "the URL contains `%…`, which is not decoded; write the characters themselves",
             ),
-            ("ssh://git@h/a b", "it holds a space or a control character"),
-            ("git@h:a\nb", "it holds a space or a control character"),
+            (
+                "ssh://git@h/a b",
+                "the URL contains a space or a control character",
+            ),
+            (
+                "git@h:a\nb",
+                "the URL contains a space or a control character",
+            ),
         ] {
             assert_eq!(shown(url), wrong, "{url}");
         }

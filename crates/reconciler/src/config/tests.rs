@@ -100,10 +100,10 @@ fn every_mistake_is_told_with_its_line() {
         errors,
         [
             "loop.yaml:5: `url`: expected https, http, ssh or the path of a folder",
-            "loop.yaml:10: `cluster`: one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret`",
-            "loop.yaml:10: either `match`, or `name` and `branch`",
-            "loop.yaml:11: `id`: the uid of the cluster's namespace kube-system",
-            "loop.yaml:11: `match`: `main` has to hold one `*`, which stands for the name of the environment",
+            "loop.yaml:10: `cluster`: exactly one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret` is required",
+            "loop.yaml:10: either `match`, or `name` and `branch`, is required",
+            "loop.yaml:11: `id`: expected the uid of the cluster's namespace kube-system",
+            "loop.yaml:11: `match`: `main` must contain exactly one `*`, which stands for the environment name",
             "loop.yaml:11: `serviceAccount`: `deployer` is not `NAMESPACE/NAME`",
         ]
     );
@@ -138,19 +138,19 @@ fn credentials_are_files_and_are_not_sent_in_the_clear() {
     );
     told(
         url("https://me:hunter2@git.example.org/fleet.git", ""),
-        "not into the URL",
+        "not in the URL",
     );
-    told(url("/srv/fleet", basic), "takes no credentials");
+    told(url("/srv/fleet", basic), "does not use credentials");
     told(
         url("https://x/y", "    auth: {usernameFile: /s/user}\n"),
-        "one of `usernameFile` and `passwordFile`, `tokenFile`",
+        "one of `usernameFile` with `passwordFile`, `tokenFile`",
     );
     told(
         url(
             "https://x/y",
             "    auth: {usernameFile: /s/user, passwordFile: /s/password, tokenFile: /s/token}\n",
         ),
-        "one of `usernameFile` and `passwordFile`, `tokenFile`",
+        "one of `usernameFile` with `passwordFile`, `tokenFile`",
     );
 }
 
@@ -187,8 +187,8 @@ fn ssh_needs_a_key_and_the_keys_of_hosts() {
         "    auth: {sshKeyFile: /s/key}\n",
         "`sshKeyFile` and `knownHostsFile`",
     );
-    told("https://x/y", auth, "the URL is not one of ssh");
-    told("ssh://git.example.org/x", auth, "has to name the user");
+    told("https://x/y", auth, "an ssh key requires an ssh URL");
+    told("ssh://git.example.org/x", auth, "the URL has no valid user");
 }
 
 #[test]
@@ -242,8 +242,8 @@ fn an_app_of_github_is_one_of_github_and_asks_its_api_safely() {
     assert_eq!(
         errors.unwrap_err(),
         [
-            "loop.yaml:6: `appId`: the number of the app, or its client id",
-            "loop.yaml:6: `installationId`: the number of the installation",
+            "loop.yaml:6: `appId`: expected the number of the app, or its client id",
+            "loop.yaml:6: `installationId`: expected the number of the installation",
         ]
     );
 }
@@ -287,7 +287,7 @@ fn a_forge_is_asked_as_the_app_that_fetches() {
     assert_eq!(
         errors,
         [
-            "loop.yaml:6: `previews`: nothing can be asked of the forge without `tokenFile`, or `githubApp` in `auth`"
+            "loop.yaml:6: `previews`: requests to the forge need `tokenFile`, or `githubApp` in `auth`"
         ]
     );
 }
@@ -310,7 +310,7 @@ fn http_needs_signatures() {
         let errors = errors(http, lines).unwrap();
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(
-            errors[0].contains("name the keys of signatures (`verify`)"),
+            errors[0].contains("require signatures with `verify`"),
             "{errors:?}"
         );
     }
@@ -339,8 +339,8 @@ fn keys_of_signatures_and_secrets_with_kubeconfigs_are_read() {
     assert_eq!(
         errors,
         [
-            "loop.yaml:12: `cluster`: one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret`",
-            "loop.yaml:15: `namespace`: `a/b` is no name of an object",
+            "loop.yaml:12: `cluster`: exactly one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret` is required",
+            "loop.yaml:15: `namespace`: `a/b` is not an object name",
         ]
     );
 }
@@ -380,29 +380,29 @@ fn a_forge_is_found_by_the_repository_and_asked_with_a_token() {
     };
     told(
         forge(url, "kind: gitea, previews: true"),
-        "loop.yaml:6: `previews`: nothing can be asked of the forge without `tokenFile`",
+        "loop.yaml:6: `previews`: requests to the forge need `tokenFile`",
     );
     told(
         forge(url, "kind: gitea, tokenFile: /s/token, live: true"),
-        "loop.yaml:6: `live`: it says something only with `previews: true`",
+        "loop.yaml:6: `live`: it has no effect without `previews: true`",
     );
     told(
         forge(
             url,
             "kind: gitea, tokenFile: /s/token, previews: true, forkLabel: x",
         ),
-        "loop.yaml:6: `forkLabel`: it says something only with `live: true`",
+        "loop.yaml:6: `forkLabel`: it has no effect without `live: true`",
     );
     told(
         forge(
             url,
             "kind: gitea, tokenFile: /s/token, previews: true, live: true, forkLabel: \" \"",
         ),
-        "loop.yaml:6: `forkLabel`: the name of a label",
+        "loop.yaml:6: `forkLabel`: expected a label name",
     );
     told(
         forge("/srv/fleet", "kind: gitea, tokenFile: /s/token"),
-        "`forge`: a forge is found by the URL",
+        "`forge`: expected a repository URL",
     );
     told(
         forge(
@@ -423,7 +423,7 @@ fn a_grant_without_allow_is_an_error() {
     assert_eq!(
         grant("").unwrap_err(),
         [
-            "loop.yaml:7: `repositories[0].environments[0]`: `allow` is required (say which namespaces and kinds its branches may write; `allow: all` sets no limit beside the permissions of the account)"
+            "loop.yaml:7: `repositories[0].environments[0]`: `allow` is required (list the namespaces and kinds that its branches are allowed to write; `allow: all` leaves only the permissions of the account as a limit)"
         ]
     );
     let everything = grant("        allow: all\n").unwrap();
@@ -514,7 +514,8 @@ fn only_what_is_allowed_may_be_written() {
         needed("kube-system"),
         Some((
             "not-allowed".to_owned(),
-            "the loop may not read it for this environment (`dependsOn`)".to_owned(),
+            "the controller is not allowed to read it for this environment (`dependsOn`)"
+                .to_owned(),
             true
         ))
     );

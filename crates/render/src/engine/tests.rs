@@ -98,7 +98,7 @@ fn templates_give(#[case] source: &str, #[case] expected: &str) {
 )]
 #[case(
     "a:\n  {{ values.list }}\n",
-    "manifests/web/v1.0.0/web.yaml.j2:2: a list has no text of its own in `values.list` \
+    "manifests/web/v1.0.0/web.yaml.j2:2: a list cannot be written as text in `values.list` \
      [template-failed]"
 )]
 #[case(

@@ -31,12 +31,12 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
             Kind::Repository,
             "autoscaled-field",
             format!(
-                "`spec.replicas` is what {} at {} decides",
+                "{} at {} controls `spec.replicas`",
                 scaler.id(),
                 scaler.manifest.origin()
             ),
         )
-        .hint("leave `replicas` out of the manifest");
+        .hint("omit `replicas` in the manifest");
         findings.push(object.at(finding, "/spec/replicas"));
     }
 }

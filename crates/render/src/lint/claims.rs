@@ -24,14 +24,14 @@ pub fn across(environments: &[Linted]) -> Vec<Finding> {
                         Kind::Repository,
                         "claimed-twice",
                         format!(
-                            "environments {owner} and {} both have the object on cluster \
+                            "environments {owner} and {} both contain the object on cluster \
                              {cluster}; {owner} has it at {place}",
                             linted.environment
                         ),
                     )
                     .at(origin.clone())
                     .on(id.clone())
-                    .hint("one environment per object: the other would take it over and prune it"),
+                    .hint("declare an object in one environment only: the other one would take ownership and prune it"),
                 );
             }
         }

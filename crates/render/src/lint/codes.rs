@@ -17,27 +17,27 @@ const fn code(name: &'static str, meaning: &'static str) -> Code {
 pub const CODES: [Code; 78] = [
     code(
         "annotation",
-        "An annotation of pleach with a value that it cannot have, or that it does not know.",
+        "An annotation of pleach that is unknown, or that has an invalid value.",
     ),
     code(
         "api-not-served",
-        "The declared Kubernetes, or the definition, does not serve that version of a kind. Says when it was removed, since when it is there, and what is served instead.",
+        "The declared Kubernetes, or the CRD, does not serve that version of a kind. The message names the release that removed or added the version, and the served versions.",
     ),
     code(
         "autoscaled-field",
-        "`spec.replicas` of an object that a HorizontalPodAutoscaler of the environment scales: it is sent once and then left to it.",
+        "`spec.replicas` of an object that a HorizontalPodAutoscaler of the environment scales. pleach applies the field once and then leaves it to the autoscaler.",
     ),
     code(
         "claimed-twice",
-        "Two environments with the same `cluster.id` have the same object.",
+        "Two environments with the same `cluster.id` contain the same object.",
     ),
     code(
         "duplicate-item",
-        "Two items of a list have the same keys, such as a port and its protocol, or the name of a variable. Server-side apply refuses that.",
+        "Two items of a list have the same keys, such as a port and its protocol, or the name of a variable. Server-side apply refuses such a list.",
     ),
     code(
         "duplicate-object",
-        "The same object twice in an environment. A note where both places of a release say the same: it counts once.",
+        "The same object twice in an environment. A note if both are equal and in the same release: the object counts once.",
     ),
     code("duplicate-release", "Two releases with one name."),
     code("extends-cycle", "Environments that extend each other."),
@@ -47,57 +47,63 @@ pub const CODES: [Code; 78] = [
     ),
     code(
         "generate-name",
-        "`generateName` outside of a Job that runs once: each apply would make another object. Or on one with a secret value in it, which the name would tell of.",
+        "`generateName` on another object than a Job that runs once: each apply would create another object. Or on a Job that contains a secret value, which the name would reveal.",
     ),
-    code("helm-chart", "A Chart.yaml. Render the chart beforehand."),
+    code(
+        "helm-chart",
+        "A Helm chart, which pleach does not support. Render it beforehand.",
+    ),
     code(
         "ignore-matches-nothing",
-        "An ignore rule of a release names no object, or a field that none of its objects has.",
+        "An ignore rule of a release matches no object, or names a field that none of its objects has.",
     ),
     code(
         "invalid-expression",
-        "A check, a readiness rule or what forbids an uninstall is no expression in CEL, or names what there is not.",
+        "A check, a readiness rule or an item of `blockUninstall` is not a valid CEL expression, or uses an unknown name.",
     ),
     code(
         "invalid-extends",
-        "`extends` names something else than a file of environments/.",
+        "`extends` does not name a file in environments/.",
     ),
     code(
         "invalid-name",
-        "A name that is no DNS label, or is too long.",
+        "A name that is not a DNS label, or is too long.",
     ),
     code(
         "invalid-value",
-        "A value that a field cannot have: of our own files, or of a kind whose schema lists what is allowed. Also a number outside of the range of its field, such as a port.",
+        "A value that a field of a pleach file or of a kind does not allow. Also a number outside the range of its field, such as a port.",
     ),
-    code("invalid-yaml", "A file of our own is not YAML."),
+    code("invalid-yaml", "A pleach file is not YAML."),
     code(
         "kind-unknown",
-        "A kind that neither Kubernetes nor a definition of the environment has. It is taken for namespaced and not checked.",
+        "A kind that neither Kubernetes nor a CRD of the environment defines. pleach assumes that it is namespaced, and does not check its fields.",
     ),
     code(
         "kubernetes-range",
-        "The bundle is not for the declared Kubernetes.",
+        "The bundle does not support the declared Kubernetes.",
     ),
     code(
         "kubernetes-unknown",
-        "The declared Kubernetes is not built in; the nearest is used.",
+        "pleach has no schemas for the declared Kubernetes, and uses the nearest version.",
     ),
-    code("kustomization", "A kustomization. Render it beforehand."),
-    code("lfs-pointer", "A pointer of git LFS instead of the file."),
+    code(
+        "kustomization",
+        "A kustomization, which pleach does not support. Render it beforehand.",
+    ),
+    code("lfs-pointer", "A Git LFS pointer instead of the file."),
     code(
         "missing-field",
-        "A field that is required: of our own files, of a kind, or to tell the items of a list apart.",
+        "A required field is missing: of a pleach file, of a kind, or a key that identifies the items of a list.",
     ),
-    code("missing-file", "A file or folder that is not there."),
+    code("missing-file", "A file or folder that does not exist."),
     code(
         "more-errors",
-        "A file of our own with so many errors that no more of them are looked for.",
+        "A pleach file with so many errors that the rest is not reported.",
     ),
-    code("name", "A name that the server does not take."),
+    code("name", "A name that the server refuses."),
     code(
         "namespace-ignored",
-        "A cluster-scoped object with a namespace; it is left out.",
+        "A cluster-scoped object with a namespace, which is ignored.",
     ),
     code(
         "namespace-missing",
@@ -105,50 +111,50 @@ pub const CODES: [Code; 78] = [
     ),
     code(
         "namespace-not-made",
-        "An object lies in a namespace that no manifest has and that is no release's: it has to exist.",
+        "An object in a namespace that no manifest and no release creates. The namespace must already exist.",
     ),
     code(
         "never-ready",
-        "A Job that runs once (`pleach.dev/run: once`) with `suspend: true`: an apply waits for it until its timeout, unless something in the cluster lets it go on.",
+        "A Job that runs once (`pleach.dev/run: once`) with `suspend: true`. An apply waits for it until the timeout, unless another client resumes it.",
     ),
-    code("not-a-file", "A link or a submodule; neither is followed."),
     code(
-        "not-a-manifest",
-        "A file of pleach's own among the manifests.",
+        "not-a-file",
+        "A symbolic link or a submodule, which pleach does not follow.",
     ),
+    code("not-a-manifest", "A pleach file among the manifests."),
     code(
         "not-a-string",
-        "A label or annotation that is no text: `on` and `1` need quotes.",
+        "A label or annotation that is not a string: `on` and `1` need quotes.",
     ),
     code(
         "not-editable",
-        "An environment file that `pleach rollback` cannot change without changing more than it should: anchors, maps in brackets with comments in them. Not said by lint.",
+        "An environment file that `pleach rollback` cannot safely edit, because of anchors or of flow maps with comments. `pleach lint` does not report it.",
     ),
     code(
         "not-rendered",
-        "A file that is not rendered, or not read, where it lies.",
+        "A file that is not rendered, or not read, because of its location or name.",
     ),
     code("not-text", "A file that is not UTF-8."),
-    code("nothing-to-render", "A version without manifests."),
+    code(
+        "nothing-to-render",
+        "A version or bundle without manifests.",
+    ),
     code(
         "object",
-        "A document that is no object, or lacks apiVersion, kind or name.",
+        "A document that is not an object, or lacks apiVersion, kind or name.",
     ),
-    code(
-        "patch-failed",
-        "An operation of a patch that cannot be carried out.",
-    ),
+    code("patch-failed", "An operation of a patch that fails."),
     code(
         "patch-without-target",
-        "A patch that is for no object of the release.",
+        "A patch that matches no object of the release.",
     ),
     code(
         "reference-not-made",
-        "Pods need a ConfigMap, Secret, claim, class or ServiceAccount that no manifest has, or a binding names a role or ServiceAccount that none has.",
+        "Pods need a ConfigMap, Secret, PersistentVolumeClaim, class or ServiceAccount that is in no manifest, or a binding refers to a role or ServiceAccount that is in none.",
     ),
     code(
         "registration-without-service",
-        "An APIService, webhook configuration or conversion points at a Service that no manifest has. `plan` and `apply` warn too, where the cluster does not have it either.",
+        "An APIService, webhook configuration or conversion points at a Service that is in no manifest. `plan` and `apply` also warn if the cluster does not have it either.",
     ),
     code(
         "release-cycle",
@@ -160,20 +166,20 @@ pub const CODES: [Code; 78] = [
     ),
     code(
         "reserved-annotation",
-        "An annotation that is pleach's own to set.",
+        "An annotation that is reserved for pleach.",
     ),
-    code("reserved-label", "A label that is pleach's own to set."),
+    code("reserved-label", "A label that is reserved for pleach."),
     code(
         "secret",
-        "A Secret whose data is no map of texts, or not base64.",
+        "A Secret whose data is not a map of strings, or not base64.",
     ),
     code(
         "secret-field-unused",
-        "An entry of `secretFields` that is for no object, or whose object does not have the field.",
+        "An item of `secretFields` that matches no object, or names a field that no matched object has.",
     ),
     code(
         "secret-in-name",
-        "A value that values.schema.json marks `writeOnly` is part of a name, where it cannot be hidden.",
+        "A value that values.schema.json marks `writeOnly` is part of a name, where it cannot be masked.",
     ),
     code(
         "selector-mismatch",
@@ -181,47 +187,47 @@ pub const CODES: [Code; 78] = [
     ),
     code(
         "server-fields",
-        "Fields that only the server writes; they are left out.",
+        "Fields that only the server writes. pleach removes them.",
     ),
     code(
         "service-without-pods",
-        "The selector of a Service matches no pods of the environment in its namespace, and nothing there can be expected to make others.",
+        "The selector of a Service matches no pods of the environment in its namespace, and no known object there creates others.",
     ),
     code(
         "service-without-port",
-        "`targetPort` of a Service is a name that no port of the selected pods has.",
+        "`targetPort` of a Service names a port that the selected pods do not have.",
     ),
     code(
         "state-object",
-        "An object whose name is one of the state of pleach: the Secret `pleach-digest-key`, or a ConfigMap or Lease in a namespace that holds state, named `ENVIRONMENT.…`.",
+        "An object with the name of a state object of pleach: the Secret `pleach-digest-key`, or a ConfigMap or Lease named `ENVIRONMENT.…` in a namespace with state.",
     ),
     code(
         "template-failed",
         "An expression that fails with these values.",
     ),
-    code("template-limit", "A template that runs or writes too long."),
+    code(
+        "template-limit",
+        "A template that exceeds the limit of its steps or of its output.",
+    ),
     code(
         "template-missing",
-        "An import of a template that is not there.",
+        "An import of a template that does not exist.",
     ),
     code("template-syntax", "A template that cannot be parsed."),
     code("template-undefined", "A value that is not defined."),
-    code(
-        "too-deep",
-        "More than 100 levels of folders within each other.",
-    ),
+    code("too-deep", "Folders are nested more than 100 levels deep."),
     code(
         "too-many-files",
         "More than 10,000 files and folders in a version of a bundle, or 256 MiB of files.",
     ),
-    code("unknown-bundle", "A bundle that is not there."),
+    code("unknown-bundle", "A bundle that does not exist."),
     code(
         "unknown-environment",
-        "An environment that is not there, or none at all.",
+        "An environment that does not exist, or a repository without environments.",
     ),
     code(
         "unknown-field",
-        "A field that the format or the kind does not have. Suggests the name that was meant, or the place where the field belongs.",
+        "A field that the format or the kind does not have. The hint suggests a similar name, or the correct location of the field.",
     ),
     code(
         "unknown-release",
@@ -229,7 +235,7 @@ pub const CODES: [Code; 78] = [
     ),
     code(
         "unknown-stage",
-        "A stage that is neither a standard one nor one of the bundle.",
+        "A stage that is neither a standard stage nor declared by the bundle.",
     ),
     code(
         "unknown-version",
@@ -238,41 +244,44 @@ pub const CODES: [Code; 78] = [
     code("unreadable-file", "A file that cannot be read."),
     code(
         "unused-adopt",
-        "An item of `adopt` that says nothing more than another one, that is pleach's own anyway, or that nearly is the name of a family.",
+        "An item of `adopt` that another item covers, that names a field manager of pleach, or that is probably a misspelled family.",
     ),
     code(
         "unused-consent",
-        "A consent for a release that is not there, for another version than the release is at, to delete what is still in the manifests (with `to`; a line without it may wait for the end of the release), to recreate what is in none, or to override a check that its bundle does not have.",
+        "A consent without effect. It names an unknown release, another version than that of the release, an object to delete that is still in the manifests (only with `to`, because without it the consent can be for an uninstall), an object to recreate that is in no manifest, or an unknown check.",
     ),
     code(
         "unused-rollback",
-        "A `rollback` to another version than the release is at, or of a bundle without versions.",
+        "A `rollback` to another version than that of the release, or of a bundle without versions.",
     ),
     code(
         "unused-value",
-        "A value of the environment that the bundle does not declare and none of its templates reads. A map that the bundle declares as `{}` takes anything.",
+        "A value of the environment that the bundle does not declare and none of its templates reads. A map that the bundle declares as `{}` accepts any key.",
     ),
     code(
         "values-refused",
-        "A value that values.schema.json does not allow, or that it requires. The templates of that release are not rendered; all else is looked at.",
+        "A value that values.schema.json does not allow, or a missing value that it requires. The templates of that release are not rendered, but everything else is checked.",
     ),
     code(
         "values-schema",
-        "values.schema.json is not JSON, is no JSON Schema, or refers to something outside of itself.",
+        "values.schema.json is not JSON, is not a JSON Schema, or refers to another file.",
     ),
     code(
         "verify-without-job",
-        "A file that verifies a stage and holds something else than Jobs.",
+        "A file that verifies a stage and contains other objects than Jobs.",
     ),
     code(
         "wrong-kind",
-        "A file that does not begin with the apiVersion and kind of its place.",
+        "A pleach file without the apiVersion and kind that its location requires.",
     ),
     code(
         "wrong-type",
-        "A value of another type: of our own files, or of a kind.",
+        "A value of the wrong type, in a pleach file or in an object.",
     ),
-    code("yaml", "A manifest, or what a template wrote, is not YAML."),
+    code(
+        "yaml",
+        "A manifest, or the output of a template, is not YAML.",
+    ),
 ];
 
 /// Returns the meaning of a code. `None` for an unknown code.

@@ -11,7 +11,7 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
         let expected = format!("{}.{}", defines.plural, defines.kind.group);
         if object.id().name != expected {
             let message = format!(
-                "a CustomResourceDefinition is named after the plural and the group of its kind: {expected}"
+                "a CustomResourceDefinition must have the name PLURAL.GROUP of its kind: {expected}"
             );
             let finding = Finding::error(Kind::Repository, "name", message);
             findings.push(object.at(finding, "/metadata/name"));

@@ -35,16 +35,16 @@ fn rollback_left_over(scene: &Scene<'_>, release: &ResolvedRelease) -> Option<Fi
     let rollback = release.versions.rollback.as_ref()?;
     let (message, hint) = match &release.version {
         None => (
-            "`rollback` is between versions, and the version of this release is the git revision"
+            "`rollback` is between versions, but the version of this release is the git revision"
                 .to_owned(),
-            "take it out; to go back, revert the commit",
+            "remove it; to go back, revert the commit",
         ),
         Some(version) if *version != rollback.to => (
             format!(
-                "the rollback is to {}, and release {} is at {version}",
+                "the rollback is to {}, but release {} is at {version}",
                 rollback.to, release.name.release
             ),
-            "take it out when the way back is gone",
+            "remove it after the rollback",
         ),
         Some(_) => return None,
     };
@@ -69,12 +69,13 @@ fn rollback_left_over(scene: &Scene<'_>, release: &ResolvedRelease) -> Option<Fi
 ///
 /// Any name can be that of a field manager, so only obvious mistakes are found.
 fn adopts_nothing(item: &str, all: &[String]) -> Option<(String, String)> {
-    let take_out = || "take it out".to_owned();
+    let take_out = || "remove it".to_owned();
     if all.iter().filter(|other| *other == item).count() > 1 {
         return Some((format!("`adopt` has {item} more than once"), take_out()));
     }
     if item == "pleach" || managers::is_of_pleach(item) {
-        let message = format!("`adopt` has {item}: what pleach itself holds needs no consent");
+        let message =
+            format!("`adopt` has {item}: field managers of pleach itself need no consent");
         return Some((message, take_out()));
     }
     match foreign_tools::family(item) {
@@ -85,7 +86,8 @@ fn adopts_nothing(item: &str, all: &[String]) -> Option<(String, String)> {
         Some(_) => None,
         None => {
             let hint = foreign_tools::families().find(|family| is_misspelled(item, family))?;
-            let message = format!("`adopt` has {item}, which is no family of field managers");
+            let message =
+                format!("`adopt` has {item}, which is not a known family of field managers");
             Some((message, format!("did you mean `{hint}`?")))
         }
     }
@@ -121,11 +123,11 @@ fn consent_left_over(scene: &Scene<'_>, consent: &Consent) -> Option<Finding> {
                 Kind::Repository,
                 "unused-consent",
                 format!(
-                    "the consent is for {to}, and release {} is at {version}",
+                    "the consent is for {to}, but release {} is at {version}",
                     consent.release
                 ),
             )
-            .hint("take it out when that upgrade is done"),
+            .hint("remove it after that upgrade"),
         );
     }
     let named = scene.objects.iter().find(|object| {
@@ -144,20 +146,20 @@ fn consent_left_over(scene: &Scene<'_>, consent: &Consent) -> Option<Finding> {
         // Without `to`, the consent is possibly meant for the uninstall of the release.
         (ConsentAction::Delete, Some(kept)) if consent.to.is_some() => Some(
             unused(format!(
-                "the consent is to delete {}, which release {} has",
+                "the consent is to delete {}, which release {} still contains",
                 kept.id(),
                 consent.release
             ))
-            .hint("take it out, or take the object out of the manifests"),
+            .hint("remove the consent, or remove the object from the manifests"),
         ),
         (ConsentAction::Recreate, None) => Some(
             unused(format!(
-                "the consent is to recreate {} {}, which no manifest of release {} has",
+                "the consent is to recreate {} {}, which no manifest of release {} contains",
                 consent.kind.as_deref().unwrap_or_default(),
                 consent.name.as_deref().unwrap_or_default(),
                 consent.release
             ))
-            .hint("correct the name, or take it out"),
+            .hint("correct the name, or remove the consent"),
         ),
         (ConsentAction::Override, _) => overrides_nothing(release, consent),
         _ => None,
@@ -181,5 +183,5 @@ fn overrides_nothing(release: &ResolvedRelease, consent: &Consent) -> Option<Fin
     );
     let finding = Finding::warning(Kind::Repository, "unused-consent", message);
     let hint = did_you_mean(name, &known);
-    Some(finding.hint(hint.unwrap_or_else(|| "correct the name, or take it out".to_owned())))
+    Some(finding.hint(hint.unwrap_or_else(|| "correct the name, or remove the consent".to_owned())))
 }

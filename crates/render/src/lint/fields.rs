@@ -169,7 +169,7 @@ impl<'a> Walk<'a> {
                         keys.iter().map(|name| key(item, name)).collect();
                     values.map(|values| Value::from(values).to_string())
                 };
-                let said = |item: &Value| {
+                let describe = |item: &Value| {
                     let parts: Vec<String> = keys
                         .iter()
                         .filter_map(|name| match key(item, name)? {
@@ -179,7 +179,7 @@ impl<'a> Walk<'a> {
                         .collect();
                     Some(parts.join(", "))
                 };
-                self.repeated(items, all, said);
+                self.repeated(items, all, describe);
                 for (index, item) in items.iter().enumerate() {
                     if !item.is_object() {
                         continue;
@@ -191,7 +191,7 @@ impl<'a> Walk<'a> {
                         if missing {
                             self.path.push(Step::Index(index));
                             let message = format!(
-                                "{} needs the field `{name}`: it tells the items of the list apart",
+                                "{} needs the field `{name}`, which identifies the items of the list",
                                 self.shown()
                             );
                             self.report("missing-field", message, None);
@@ -220,7 +220,7 @@ impl<'a> Walk<'a> {
         &mut self,
         items: &'a [Value],
         key: impl Fn(&Value) -> Option<String>,
-        said: impl Fn(&Value) -> Option<String>,
+        describe: impl Fn(&Value) -> Option<String>,
     ) {
         let mut first = BTreeMap::new();
         for (index, item) in items.iter().enumerate() {
@@ -232,8 +232,8 @@ impl<'a> Walk<'a> {
             self.path.push(Step::Index(*earlier));
             let place = self.spot().origin;
             self.path.pop();
-            let said = said(item).filter(|_| !self.object.has_secrets());
-            let with = said.map_or_else(String::new, |said| format!(" with {said}"));
+            let description = describe(item).filter(|_| !self.object.has_secrets());
+            let with = description.map_or_else(String::new, |text| format!(" with {text}"));
             let message = format!(
                 "`{}` has a second item{with}; the first is at {place}",
                 self.shown()
@@ -242,7 +242,7 @@ impl<'a> Walk<'a> {
             self.report(
                 "duplicate-item",
                 message,
-                Some("server-side apply refuses it; take one of them out".to_owned()),
+                Some("server-side apply refuses duplicates; remove one of them".to_owned()),
             );
             self.path.pop();
         }
@@ -263,7 +263,7 @@ impl<'a> Walk<'a> {
             .and_then(|text| nearest(text, names.iter().copied()));
         let hint = match near {
             Some(near) => format!("did you mean `{near}`?"),
-            None if choices.len() > LISTED => format!("it has {} choices", choices.len()),
+            None if choices.len() > LISTED => format!("{} values are allowed", choices.len()),
             None => {
                 let all: Vec<String> = choices
                     .iter()
@@ -273,10 +273,10 @@ impl<'a> Walk<'a> {
                             .map_or_else(|| choice.to_string(), str::to_owned)
                     })
                     .collect();
-                format!("one of {}", all.join(", "))
+                format!("allowed values: {}", all.join(", "))
             }
         };
-        let message = format!("`{}` does not have a value that is allowed", self.shown());
+        let message = format!("the value of `{}` is not allowed", self.shown());
         self.report("invalid-value", message, Some(hint));
     }
 
@@ -285,25 +285,25 @@ impl<'a> Walk<'a> {
             Type::Any => "anything",
             Type::Object => "a map",
             Type::List => "a list",
-            Type::String => "a text",
-            Type::Integer => "a whole number",
+            Type::String => "a string",
+            Type::Integer => "an integer",
             Type::Number => "a number",
             Type::Boolean => "true or false",
-            Type::IntOrString => "a whole number or a text",
-            Type::Quantity => "an amount such as `500m` or `2Gi`",
-            Type::Bytes => "bytes as base64",
+            Type::IntOrString => "an integer or a string",
+            Type::Quantity => "a quantity such as `500m` or `2Gi`",
+            Type::Bytes => "base64",
             Type::Time => "a time such as `2006-01-02T15:04:05Z`",
         };
         let found = match value {
             Value::Null => "nothing",
             Value::Bool(_) => "a boolean",
             Value::Number(_) => "a number",
-            Value::String(_) => "a text",
+            Value::String(_) => "a string",
             Value::Array(_) => "a list",
             Value::Object(_) => "a map",
         };
         let found = match kind {
-            Type::Quantity | Type::Bytes | Type::Time if value.is_string() => "another text",
+            Type::Quantity | Type::Bytes | Type::Time if value.is_string() => "another string",
             _ => found,
         };
         let hint = match (kind, value) {
@@ -311,12 +311,12 @@ impl<'a> Walk<'a> {
                 Some("put it in quotes")
             }
             (Type::Integer | Type::Number, Value::String(text)) if text.parse::<f64>().is_ok() => {
-                Some("take the quotes away")
+                Some("remove the quotes")
             }
             (Type::Boolean, Value::String(text))
                 if ["true", "false", "yes", "no"].contains(&text.as_str()) =>
             {
-                Some("take the quotes away")
+                Some("remove the quotes")
             }
             (Type::List, Value::Object(_)) => Some("begin each item with `- `"),
             _ => None,
@@ -336,10 +336,10 @@ impl<'a> Walk<'a> {
                 let known: Vec<&str> = schema.fields().collect();
                 (1..=LISTED)
                     .contains(&known.len())
-                    .then(|| format!("known are {}", known.join(", ")))
+                    .then(|| format!("known fields: {}", known.join(", ")))
             });
         let message = format!(
-            "`{}` is no field of {}",
+            "`{}` is not a field of {}",
             self.shown(),
             self.object.manifest.gvk().kind
         );

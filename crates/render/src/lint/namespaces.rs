@@ -17,7 +17,7 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
         .iter()
         .filter_map(|release| release.namespace.as_deref())
         .collect();
-    let mut said = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for object in &scene.objects {
         let Some(namespace) = object.id().namespace.as_deref() else {
             continue;
@@ -29,15 +29,15 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
             || created.contains(namespace)
             || scene.has(&ObjectId::new("", "Namespace", None, namespace));
         // One finding per namespace and release is sufficient.
-        if exists || !said.insert((namespace, &object.release.name)) {
+        if exists || !reported.insert((namespace, &object.release.name)) {
             continue;
         }
         let finding = Finding::warning(
             Kind::Repository,
             "namespace-not-made",
-            format!("namespace {namespace} is in no manifest of the environment: it has to exist"),
+            format!("no manifest of the environment creates namespace {namespace}, so it must exist already"),
         )
-        .hint("add a Namespace, or a release whose `namespace` it is");
+        .hint("add a Namespace, or a release with this `namespace`");
         findings.push(object.at(finding, "/metadata/namespace"));
     }
 }

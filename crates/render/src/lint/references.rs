@@ -14,7 +14,7 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
         let of_pods = facts.pod_references.iter().chain(&facts.service_account);
         report(scene, object, "the pods need", of_pods, findings);
         let of_binding = facts.role.iter().chain(&facts.subjects);
-        report(scene, object, "the binding names", of_binding, findings);
+        report(scene, object, "the binding refers to", of_binding, findings);
     }
 }
 

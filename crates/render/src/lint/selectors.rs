@@ -156,7 +156,7 @@ fn service(scene: &Scene<'_>, object: &Object<'_>, pods: &[Pods<'_>], found: &mu
             continue;
         }
         let message = format!(
-            "`spec.ports[{index}].targetPort` is a name that no port of the selected pods has"
+            "`spec.ports[{index}].targetPort` names a port that the selected pods do not have"
         );
         let mut finding = Finding::warning(Kind::Repository, "service-without-port", message);
         finding.hint = match nearest(target, names.iter().copied()) {
@@ -164,7 +164,7 @@ fn service(scene: &Scene<'_>, object: &Object<'_>, pods: &[Pods<'_>], found: &mu
             None if names.is_empty() => Some("name a port of a container".to_owned()),
             None => {
                 let names: Vec<&str> = names.iter().copied().collect();
-                Some(format!("they have {}", names.join(", ")))
+                Some(format!("known ports: {}", names.join(", ")))
             }
         };
         found.push(object.at(finding, &format!("/spec/ports/{index}/targetPort")));

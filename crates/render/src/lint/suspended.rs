@@ -6,9 +6,9 @@ use pleach_model::finding::{Finding, Kind};
 
 pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
     for object in scene.objects.iter().filter(|object| is_suspended(object)) {
-        let message = "`suspend: true` in git: the Job does not run, and an apply waits for that until its timeout, unless something lets it go on";
+        let message = "`suspend: true` in git: the Job does not run, and an apply waits for it until the timeout, unless another client resumes it";
         let finding = Finding::note(Kind::Repository, "never-ready", message)
-            .hint("take `suspend` out, or apply with --wait=none");
+            .hint("remove `suspend`, or apply with --wait=none");
         findings.push(object.at(finding, "/spec/suspend"));
     }
 }

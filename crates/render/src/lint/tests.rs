@@ -95,7 +95,7 @@ fn unknown_fields_are_found_where_they_are_written() {
     check(
         &format!("{DEPLOYMENT}          imagePullPolcy: Always\n"),
         &[
-            "a.yaml:13:11 unknown-field: `spec.template.spec.containers[0].imagePullPolcy` is no \
+            "a.yaml:13:11 unknown-field: `spec.template.spec.containers[0].imagePullPolcy` is not a \
            field of Deployment (did you mean `imagePullPolicy`?)",
         ],
     );
@@ -103,7 +103,7 @@ fn unknown_fields_are_found_where_they_are_written() {
     check(
         &DEPLOYMENT.replace("  template:", "  initContainers: []\n  template:"),
         &[
-            "a.yaml:7:3 unknown-field: `spec.initContainers` is no field of Deployment \
+            "a.yaml:7:3 unknown-field: `spec.initContainers` is not a field of Deployment \
            (`initContainers` is a field of `spec.template.spec`)",
         ],
     );
@@ -128,9 +128,9 @@ items:
           name: b
 ",
         &[
-            "a.yaml:11:11 unknown-field: `spec.containers[0].imgae` is no field of Pod (did you \
+            "a.yaml:11:11 unknown-field: `spec.containers[0].imgae` is not a field of Pod (did you \
              mean `image`?)",
-            "a.yaml:11:11 unknown-field: `spec.containers[1].imgae` is no field of Pod (did you \
+            "a.yaml:11:11 unknown-field: `spec.containers[1].imgae` is not a field of Pod (did you \
              mean `image`?)",
         ],
     );
@@ -150,7 +150,7 @@ dta: {}
 ";
     assert_eq!(
         shown(&lint(&[("a.yaml.j2", template)])),
-        ["a.yaml.j2:8 unknown-field: `dta` is no field of ConfigMap (did you mean `data`?)"]
+        ["a.yaml.j2:8 unknown-field: `dta` is not a field of ConfigMap (did you mean `data`?)"]
     );
 }
 
@@ -164,26 +164,26 @@ fn types_are_those_of_the_server() {
     check(
         &deployment,
         &[
-            "a.yaml:6:3 wrong-type: `spec.replicas`: expected a whole number, found a text (take \
-             the quotes away)",
-            "a.yaml:7:3 wrong-type: `spec.paused`: expected true or false, found a text (take the \
-             quotes away)",
-            "a.yaml:8:3 wrong-type: `spec.minReadySeconds`: expected a whole number, found a number",
+            "a.yaml:6:3 wrong-type: `spec.replicas`: expected an integer, found a string (remove \
+             the quotes)",
+            "a.yaml:7:3 wrong-type: `spec.paused`: expected true or false, found a string (remove \
+             the quotes)",
+            "a.yaml:8:3 wrong-type: `spec.minReadySeconds`: expected an integer, found a number",
             "a.yaml:16:40 wrong-type: `spec.template.spec.containers[0].resources.limits.memory`: \
-             expected an amount such as `500m` or `2Gi`, found another text",
+             expected a quantity such as `500m` or `2Gi`, found another string",
             "a.yaml:17:11 wrong-type: `spec.template.spec.containers[0].args`: expected a list, \
              found a map (begin each item with `- `)",
             "a.yaml:18:28 wrong-type: `spec.template.spec.containers[0].command[1]`: expected a \
-             text, found a number (put it in quotes)",
-            "a.yaml:19:39 invalid-value: `spec.template.spec.containers[0].ports[0].protocol` does \
-             not have a value that is allowed (did you mean `TCP`?)",
+             string, found a number (put it in quotes)",
+            "a.yaml:19:39 invalid-value: the value of \
+             `spec.template.spec.containers[0].ports[0].protocol` is not allowed (did you mean `TCP`?)",
         ],
     );
     check(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  port: 80\nbinaryData: {a: '%'}\n",
         &[
-            "a.yaml:5:3 wrong-type: `data.port`: expected a text, found a number (put it in quotes)",
-            "a.yaml:6:14 wrong-type: `binaryData.a`: expected bytes as base64, found another text",
+            "a.yaml:5:3 wrong-type: `data.port`: expected a string, found a number (put it in quotes)",
+            "a.yaml:6:14 wrong-type: `binaryData.a`: expected base64, found another string",
         ],
     );
 }
@@ -204,12 +204,12 @@ fn items_with_the_same_keys_are_refused() {
     let expected = [
         "a.yaml:15:15 duplicate-item: `spec.template.spec.containers[0].ports` has a second item \
          with containerPort 8443, protocol TCP; the first is at manifests/web/v1.0.0/a.yaml:14 \
-         (server-side apply refuses it; take one of them out)",
+         (server-side apply refuses duplicates; remove one of them)",
         "a.yaml:19:15 duplicate-item: `spec.template.spec.containers[0].env` has a second item \
          with name A; the first is at manifests/web/v1.0.0/a.yaml:18 (server-side apply refuses \
-         it; take one of them out)",
+         duplicates; remove one of them)",
         "a.yaml:20:15 missing-field: spec.template.spec.containers[0].env[2] needs the field \
-         `name`: it tells the items of the list apart",
+         `name`, which identifies the items of the list",
     ];
     check(&twice, &expected);
     // A patch removes the first duplicate.
@@ -226,7 +226,7 @@ fn a_field_that_a_patch_brings_is_at_the_object() {
     assert_eq!(
         shown(&linted),
         [
-            "a.yaml:1 unknown-field: `spec.replcas` is no field of Deployment (did you mean \
+            "a.yaml:1 unknown-field: `spec.replcas` is not a field of Deployment (did you mean \
           `replicas`?)"
         ]
     );
@@ -271,8 +271,8 @@ fn custom_resources_are_checked_by_their_definition() {
         shown(&linted),
         [
             "b.yaml:4:1 missing-field: spec needs the field `size`",
-            "b.yaml:5:3 unknown-field: `spec.sizee` is no field of Foo (did you mean `size`?)",
-            "b.yaml:6:3 invalid-value: `spec.mode` does not have a value that is allowed (one of \
+            "b.yaml:5:3 unknown-field: `spec.sizee` is not a field of Foo (did you mean `size`?)",
+            "b.yaml:6:3 invalid-value: the value of `spec.mode` is not allowed (one of \
              fast, safe)",
             "b.yaml:9 missing-field: the object needs the field `spec`",
         ]
@@ -302,9 +302,9 @@ spec: {maxReplicas: 3, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, n
     let fixed = DEPLOYMENT.replace("  selector:", "  replicas: 3\n  selector:");
     check(
         &format!("{fixed}{scaler}"),
-        &["a.yaml:6:3 autoscaled-field: `spec.replicas` is what \
-           HorizontalPodAutoscaler.autoscaling/shop/web at manifests/web/v1.0.0/a.yaml:15 decides \
-           (leave `replicas` out of the manifest)"],
+        &["a.yaml:6:3 autoscaled-field: \
+           HorizontalPodAutoscaler.autoscaling/shop/web at manifests/web/v1.0.0/a.yaml:15 controls \
+           `spec.replicas` (omit `replicas` in the manifest)"],
     );
 }
 
@@ -333,7 +333,7 @@ spec:
         told,
         [(
             "Job",
-            "`suspend: true` in git: the Job does not run, and an apply waits for that until its timeout, unless something lets it go on"
+            "`suspend: true` in git: the Job does not run, and an apply waits for it until the timeout, unless another client resumes it"
         )]
     );
     let resumed = job.replace("true", "false");
@@ -365,14 +365,14 @@ consent:
     assert_eq!(
         shown(&linted),
         [
-            "dev.yaml:5 kubernetes-range: bundle web is for Kubernetes >=1.37, and the cluster \
+            "dev.yaml:5 kubernetes-range: bundle web is for Kubernetes >=1.37, but the cluster \
              has 1.36 (apply refuses to install it there)",
             "dev.yaml:9 unused-consent: the consent is to delete Deployment.apps/shop/web, which \
-             release web has (take it out, or take the object out of the manifests)",
-            "dev.yaml:10 unused-consent: the consent is for v0.9.0, and release web is at v1.0.0 \
-             (take it out when that upgrade is done)",
+             release web still contains (remove the consent, or remove the object from the manifests)",
+            "dev.yaml:10 unused-consent: the consent is for v0.9.0, but release web is at v1.0.0 \
+             (remove it after that upgrade)",
             "dev.yaml:11 unused-consent: the consent is to recreate StatefulSet db, which no \
-             manifest of release web has (correct the name, or take it out)",
+             manifest of release web contains (correct the name, or remove the consent)",
             "dev.yaml:13 unused-consent: the consent is to override check wel, which the bundle \
              of release web does not have (did you mean `well`?)",
         ]
@@ -394,22 +394,22 @@ fn every_rule_of_the_planner_that_can_be_overridden_is_known() {
 #[rstest]
 #[case::misspelled(
     "kubctl",
-    Some("which is no family of field managers (did you mean `kubectl`?)")
+    Some("which is not a known family of field managers (did you mean `kubectl`?)")
 )]
 #[case::spelled_otherwise(
     "Argo-CD",
-    Some("which is no family of field managers (did you mean `argocd`?)")
+    Some("which is not a known family of field managers (did you mean `argocd`?)")
 )]
 #[case::with_its_surname(
     "FluxCD",
-    Some("which is no family of field managers (did you mean `flux`?)")
+    Some("which is not a known family of field managers (did you mean `flux`?)")
 )]
-#[case::covered("kubectl, kubectl-edit", Some("which kubectl covers (take it out)"))]
+#[case::covered("kubectl, kubectl-edit", Some("which kubectl covers (remove it)"))]
 #[case::our_own(
     "pleach-overlay",
-    Some("what pleach itself holds needs no consent (take it out)")
+    Some("field managers of pleach itself need no consent (remove it)")
 )]
-#[case::twice("flux, flux", Some("more than once (take it out)"))]
+#[case::twice("flux, flux", Some("more than once (remove it)"))]
 #[case::a_manager("kubelet", None)]
 #[case::a_program_of_a_family("helm-controller", None)]
 #[case::a_family("Helm, argocd", None)]
@@ -442,8 +442,8 @@ fn a_rollback_to_another_version_than_the_wanted_one_is_left_over() {
     assert_eq!(
         found("{from: v1.0.0, to: v0.9.0}"),
         [
-            "dev.yaml:8 unused-rollback: the rollback is to v0.9.0, and release web is at v1.0.0 \
-             (take it out when the way back is gone)"
+            "dev.yaml:8 unused-rollback: the rollback is to v0.9.0, but release web is at v1.0.0 \
+             (remove it after the rollback)"
         ]
     );
 }
@@ -458,7 +458,7 @@ fn two_environments_of_a_cluster_cannot_have_one_object() {
     assert_eq!(
         findings[0].to_string(),
         "manifests/web/v1.0.0/a.yaml:1: Deployment.apps/shop/web: environments dev and prod both \
-         have the object on cluster c1; dev has it at manifests/web/v1.0.0/a.yaml:1"
+         contain the object on cluster c1; dev has it at manifests/web/v1.0.0/a.yaml:1"
     );
     two.cluster = Some("c2".to_owned());
     assert_eq!(across(&[one.clone(), two.clone()]), []);
@@ -491,7 +491,7 @@ fn the_line_of_a_secret_field_is_not_pointed_at() {
     assert_eq!(
         shown(&linted),
         [
-            "a.yaml:1 wrong-type: `data.password`: expected a text, found a number (put it in quotes)"
+            "a.yaml:1 wrong-type: `data.password`: expected a string, found a number (put it in quotes)"
         ]
     );
 }

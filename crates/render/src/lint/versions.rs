@@ -22,7 +22,7 @@ pub(super) fn check(scene: &Scene<'_>, findings: &mut Vec<Finding>) {
                     Kind::Repository,
                     "kubernetes-range",
                     format!(
-                        "bundle {} is for Kubernetes {range}, and the cluster has {declared}",
+                        "bundle {} is for Kubernetes {range}, but the cluster has {declared}",
                         release.bundle
                     ),
                 )

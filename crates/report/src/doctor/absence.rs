@@ -141,7 +141,7 @@ fn without_workload(workloads: &[Workload], controller: &str, absence: &mut Abse
         .collect();
     if called.is_empty() {
         absence.words.insert(format!(
-            "no Deployment, StatefulSet or DaemonSet is called {controller}, nor a container, image or command of one"
+            "no Deployment, StatefulSet or DaemonSet is named {controller}, nor a container, image or command of one"
         ));
     } else if called.iter().all(|workload| !workload.is_ready) {
         for workload in called {
@@ -186,7 +186,7 @@ fn behind_webhook(observations: &Observations, object: &Subject, absence: &mut A
         };
         if let Some(webhook) = webhooks.iter().find(refuses) {
             absence.words.insert(format!(
-                "webhook {} is asked before a finalizer is taken away, and nothing answers",
+                "webhook {} must admit the removal of a finalizer, but does not answer",
                 webhook.name
             ));
             absence.related.insert(registered.subject.id.clone());
@@ -195,10 +195,10 @@ fn behind_webhook(observations: &Observations, object: &Subject, absence: &mut A
 }
 
 fn asks_about_updates(rule: &Rule, group: &str, plural: &str) -> bool {
-    let is = |items: &[String], wanted: &[&str]| {
+    let is = |items: &[String], expected: &[&str]| {
         items
             .iter()
-            .any(|item| wanted.contains(&item.as_str()) || item == "*")
+            .any(|item| expected.contains(&item.as_str()) || item == "*")
     };
     is(&rule.operations, &["UPDATE"])
         && is(&rule.api_groups, &[group])

@@ -172,7 +172,7 @@ fn advise(diagnosis: &mut Diagnosis, registered: &Registered, dead: &BTreeSet<&S
     }
     if let Some(release) = &owner.release {
         diagnosis.hint = Some(format!(
-            "release {release} has it or its Service: applying that puts the Service back, or removes what points at it"
+            "release {release} has it or its Service: an apply restores the Service, or removes the object that points at it"
         ));
         diagnosis.command = Some(format!("pleach apply {release}"));
         return;
@@ -181,20 +181,25 @@ fn advise(diagnosis: &mut Diagnosis, registered: &Registered, dead: &BTreeSet<&S
     match &owner.deployer {
         Some(deployer) => {
             let first = deployer.suspend.as_ref().map_or_else(
-                || "make sure that it is no longer deployed".to_owned(),
-                |suspend| format!("take it out of what is deployed, or stop that first: {suspend}"),
+                || "make sure that the tool no longer deploys it".to_owned(),
+                |suspend| {
+                    format!(
+                        "remove it from the tool's source, or suspend the tool first: {suspend}"
+                    )
+                },
             );
-            diagnosis.hint = Some(format!("{} may put it back; {first}", deployer.name));
+            diagnosis.hint = Some(format!("{} can recreate it; {first}", deployer.name));
             diagnosis.command = Some(format!("{fix} --yes"));
         }
         None if owner.apply_set.is_some() => {
-            diagnosis.hint =
-                Some("the tool that keeps its ApplySet may put it back, or miss it".to_owned());
+            diagnosis.hint = Some(
+                "the tool that manages its ApplySet can recreate it, or fail without it".to_owned(),
+            );
             diagnosis.command = Some(format!("{fix} --yes"));
         }
         None => {
             diagnosis.hint = Some(
-                "bring the Service back if it is still needed; otherwise remove what points at it"
+                "restore the Service if it is still needed; otherwise remove the object that points at it"
                     .to_owned(),
             );
             diagnosis.command = Some(fix);
@@ -231,7 +236,7 @@ fn tell_of_git(
     };
     let release = release.summary.target();
     diagnosis.hint = Some(format!(
-        "release {release} was applied with it and without Service {}: add the Service to the files, or remove the registration from them; then apply {release}",
+        "release {release} contains it, but not Service {}: add the Service to the files, or remove the registration; then apply {release}",
         names(dead)
     ));
     diagnosis.command = None;
@@ -261,7 +266,7 @@ fn tell_of_end(
         return;
     };
     diagnosis.hint = Some(format!(
-        "namespace {} of its Service is being deleted: applying release {release} removes it and creates both again, where the release has that namespace too; otherwise `pleach doctor --fix {id} --yes` removes it",
+        "namespace {} of its Service is being deleted: an apply of release {release} removes it and recreates both if the release also has that namespace; otherwise `pleach doctor --fix {id} --yes` removes it",
         service.namespace
     ));
 }
@@ -280,12 +285,12 @@ fn repair_by_hand(
         )
     });
     if code == Code::ServiceWithoutEndpoints {
-        let hint = "the pods behind the Service are not there or not ready; bring them back";
+        let hint = "the pods of the Service are missing or not ready; repair them";
         return (hint.to_owned(), endpoints);
     }
     if code == Code::ApiUnavailable {
         let name = &registered.subject.id.name;
-        let hint = "the Service has ready endpoints; look at the pods behind it, at its port and at the caBundle";
+        let hint = "the Service has ready endpoints; check its pods, its port and the caBundle";
         return (
             hint.to_owned(),
             Some(format!("kubectl get apiservice {name} -o yaml")),
@@ -296,7 +301,7 @@ fn repair_by_hand(
         let waits: Vec<String> = finalizers.map(ToString::to_string).collect();
         return (
             format!(
-                "it is being deleted already and waits for {}",
+                "it is already being deleted and waits for {}",
                 waits.join(", ")
             ),
             None,
@@ -304,7 +309,7 @@ fn repair_by_hand(
     }
     if !owner.references.is_empty() {
         let hint = format!(
-            "it goes with {}; until then that may put it back",
+            "it is deleted together with {}, which can recreate it until then",
             owner.references.join(", ")
         );
         return (hint, None);
@@ -312,13 +317,13 @@ fn repair_by_hand(
     let name = &registered.subject.id.name;
     match &registered.role {
         Role::Conversion { .. } => (
-            "bring the Service back; only where all versions have the same schema, do without conversion".to_owned(),
+            "restore the Service; disable conversion only if all versions have the same schema".to_owned(),
             Some(format!(
                 "kubectl patch customresourcedefinition {name} --type=merge -p '{{\"spec\":{{\"conversion\":{{\"strategy\":\"None\",\"webhook\":null}}}}}}'"
             )),
         ),
         Role::Api { .. } | Role::Webhooks(_) => (
-            "other webhooks of it still answer: bring the Service back, or remove the dead webhooks from it".to_owned(),
+            "its other webhooks still answer: restore the Service, or remove the dead webhooks from the configuration".to_owned(),
             Some(format!("kubectl edit {} {name}", registered.subject.id.kind.to_lowercase())),
         ),
     }
@@ -342,13 +347,15 @@ pub(super) fn discovery(observations: &Observations, found: &mut Vec<Diagnosis>)
             format!("discovery of {stale} is stale: its server does not answer"),
         );
         diagnosis.breaks = vec![
-            "its kinds are unknown, not absent: nothing of them can be read, applied or pruned"
+            "its kinds are unknown, not absent: their objects cannot be read, applied or pruned"
                 .to_owned(),
             "namespaces cannot be deleted: their deletion waits for the discovery of every API"
                 .to_owned(),
         ];
-        diagnosis.hint =
-            Some("it may just have gone or come; look again in a few seconds".to_owned());
+        diagnosis.hint = Some(
+            "the API was possibly just registered or removed; check again in a few seconds"
+                .to_owned(),
+        );
         diagnosis.command = Some(format!("kubectl get apiservice {} -o yaml", id.name));
         found.push(diagnosis);
     }

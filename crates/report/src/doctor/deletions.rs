@@ -8,10 +8,12 @@ use pleach_planner::plan::{Deletion, Evidence, Proof};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A deletion does not repair the problem.
-    #[error("it cannot be fixed by deleting it: {0}")]
+    #[error("deleting it does not fix the problem: {0}")]
     NotDead(String),
     /// The garbage collector or the owner is responsible for the object.
-    #[error("it is owned by {0}: it goes with that, which may put it back until then")]
+    #[error(
+        "it is owned by {0}: it is deleted together with its owner, which can recreate it until then"
+    )]
     Owned(String),
     /// Another owner could recreate the object or depend on it.
     #[error("it belongs to {who}")]

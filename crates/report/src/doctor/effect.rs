@@ -41,7 +41,7 @@ fn api(group_version: &str, waiting: &[&str]) -> Vec<String> {
     };
     vec![
         format!("requests to {group_version} fail (HTTP 503)"),
-        "discovery of it is stale: clients leave its kinds out without an error".to_owned(),
+        "its discovery is stale: clients omit its kinds without an error".to_owned(),
         namespaces,
     ]
 }
@@ -49,24 +49,24 @@ fn api(group_version: &str, waiting: &[&str]) -> Vec<String> {
 fn conversion(resource: &str, served: &[String]) -> Vec<String> {
     if served.len() < 2 {
         return vec![format!(
-            "nothing for now: {resource} is served at {} only, so that objects are converted only if they are stored at another version",
+            "nothing for now: {resource} is served only at {}, so objects are converted only if they are stored at another version",
             served.first().map_or("no version", String::as_str)
         )];
     }
     vec![
         format!(
-            "{resource} cannot be read or written at any version but the one an object is stored at; it is served at {}",
+            "objects of {resource} can be read and written only at the version that they are stored at; it is served at {}",
             served.join(", ")
         ),
         format!(
-            "namespaces that hold objects of {resource} may not go: their content cannot be listed"
+            "namespaces with objects of {resource} possibly cannot be deleted: the server cannot list their content"
         ),
     ]
 }
 
 fn of_webhook(webhook: &Webhook) -> Vec<String> {
     let selected = if webhook.selects {
-        ", where its selectors match"
+        " if its selectors match"
     } else {
         ""
     };
@@ -77,7 +77,7 @@ fn of_webhook(webhook: &Webhook) -> Vec<String> {
         effects.push(match (webhook.refuses, webhook.mutates) {
             (true, _) => format!("{what} is refused{selected} (webhook {name}, failurePolicy Fail)"),
             (false, true) => format!(
-                "{what} is not changed as it should be{selected} (webhook {name}, failurePolicy Ignore)"
+                "{what} is admitted without the webhook's changes{selected} (webhook {name}, failurePolicy Ignore)"
             ),
             (false, false) => format!(
                 "{what} is not checked{selected} (webhook {name}, failurePolicy Ignore)"
@@ -85,7 +85,7 @@ fn of_webhook(webhook: &Webhook) -> Vec<String> {
         });
         if webhook.refuses && deletes(rule) {
             effects.push(format!(
-                "namespaces that hold {} cannot be deleted",
+                "namespaces with {} cannot be deleted",
                 resources(rule)
             ));
         }

@@ -119,8 +119,8 @@ pub(super) fn abandoned_by(
     let words = match holding {
         Holding::Held | Holding::Unknown => return None,
         _ if !release_exists => "whose Release does not exist",
-        Holding::Expired => "whose holder does not renew its Lease any more",
-        Holding::Free => "which nobody is carrying out",
+        Holding::Expired => "whose Lease holder no longer renews the Lease",
+        Holding::Free => "which no client is executing",
     };
     Some(Abandonment {
         release_exists,
@@ -143,7 +143,7 @@ fn abandoned(observations: &Observations, gate: &Gate) -> Option<Diagnosis> {
         .iter()
         .map(|rule| {
             format!(
-                "{} of {} is refused, except for those who are exempt",
+                "{} of {} is refused, except for exempt clients",
                 operations(rule),
                 resources(rule)
             )
@@ -153,10 +153,10 @@ fn abandoned(observations: &Observations, gate: &Gate) -> Option<Diagnosis> {
     diagnosis.related = gate.bindings.iter().map(|one| one.id.clone()).collect();
     diagnosis.hint = Some(if why.release_exists {
         format!(
-            "`pleach apply {owner}` goes on with the upgrade; only where that is not wanted, lift the gate"
+            "`pleach apply {owner}` continues the upgrade; lift the gate only if you do not want that"
         )
     } else {
-        "nothing will lift it: remove it".to_owned()
+        "no run will lift it: remove it".to_owned()
     });
     if gate.policy.references.is_empty() && gate.policy.deleting_since.is_none() {
         diagnosis.evidence = Some(super::deletions::of_gate(gate));

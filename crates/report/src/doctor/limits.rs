@@ -12,7 +12,7 @@ pub(super) fn gaps(observations: &Observations, found: &mut Vec<Diagnosis>) {
         } else {
             Severity::Warning
         };
-        let message = format!("{} could not be looked at: {}", gap.what, gap.why);
+        let message = format!("{} could not be checked: {}", gap.what, gap.why);
         found.push(Diagnosis::new(Code::NotExamined, severity, None, message));
     }
 }

@@ -75,10 +75,11 @@ fn is_copied(object: &Subject) -> bool {
 fn orphan(object: &Subject, release: Option<&KnownRelease>) -> Diagnosis {
     let message = match release {
         Some(release) => format!(
-            "says that it belongs to release {}, whose inventory does not have it",
+            "is labeled as part of release {}, whose inventory does not have it",
             release.summary.target()
         ),
-        None => "was applied by pleach, or copied from what was, and is in no inventory".to_owned(),
+        None => "was applied by pleach, or copied from an applied object, and is in no inventory"
+            .to_owned(),
     };
     let mut diagnosis = Diagnosis::new(
         Code::Orphan,
@@ -92,10 +93,10 @@ fn orphan(object: &Subject, release: Option<&KnownRelease>) -> Diagnosis {
     diagnosis.owner = Some(owner);
     diagnosis.hint = Some(match release {
         Some(release) => format!(
-            "if git has it, `pleach apply {0}` takes it back; if the record was lost, `pleach recover {0}` does; otherwise remove it",
+            "if git has it, `pleach apply {0}` adds it to the inventory; if the record was lost, `pleach recover {0}` does; otherwise remove it",
             release.summary.target()
         ),
-        None => "remove it if nobody needs it, or its annotation pleach.dev/desired".to_owned(),
+        None => "remove the object if it is not needed; otherwise remove its annotation pleach.dev/desired".to_owned(),
     });
     // For protected kinds, no deletion command is suggested, because it would delete more than the
     // object.
@@ -123,7 +124,7 @@ fn lost_release(set: &str, objects: &[&Subject]) -> Diagnosis {
         .map(|object| object.id.clone())
         .collect();
     diagnosis.hint = Some(
-        "if git still has the release, `pleach recover` of it takes them back; otherwise they are leftovers"
+        "if git still has the release, `pleach recover` adds them to its inventory; otherwise they are leftovers"
             .to_owned(),
     );
     diagnosis.command = objects.first().map(|object| {
@@ -138,7 +139,7 @@ fn way_out(summary: &ReleaseSummary) -> (Option<String>, Option<String>) {
     let target = summary.target();
     if summary.record.is_ok() {
         let hint = format!(
-            "`pleach recover {target}` rebuilds its inventory from what its objects say, and deletes nothing; what a newer pleach wrote needs that one"
+            "`pleach recover {target}` rebuilds its inventory from the metadata of its objects, and deletes nothing; if a newer pleach wrote it, use that version"
         );
         return (Some(hint), Some(format!("pleach recover {target}")));
     }
@@ -147,7 +148,7 @@ fn way_out(summary: &ReleaseSummary) -> (Option<String>, Option<String>) {
         Store::ConfigMap { .. } => r#"-p '{"data":null}'"#,
     };
     let hint = format!(
-        "what a newer pleach wrote needs that one; what somebody else wrote there, take away (`kubectl patch {} --type=merge {patch}`): `pleach recover {target}` rebuilds it, and deletes nothing",
+        "if a newer pleach wrote it, use that version; if another client wrote it, clear it with `kubectl patch {} --type=merge {patch}`: `pleach recover {target}` rebuilds it, and deletes nothing",
         summary.store.address(&summary.name)
     );
     (Some(hint), None)
@@ -171,7 +172,7 @@ pub(super) fn releases(observations: &Observations, found: &mut Vec<Diagnosis>) 
                 format!("release {target} cannot be read: {why}"),
             );
             diagnosis.breaks =
-                vec!["nothing of it is applied or pruned until it can be read".to_owned()];
+                vec!["its objects are neither applied nor pruned until it can be read".to_owned()];
             (diagnosis.hint, diagnosis.command) = way_out(summary);
             found.push(diagnosis);
         }
@@ -201,7 +202,7 @@ pub(super) fn releases(observations: &Observations, found: &mut Vec<Diagnosis>) 
         diagnosis.command = Some(format!("pleach {verb} {target}"));
         // A release with another reason is being uninstalled and possibly still in git.
         if is_removed && summary.reason == "Removed" {
-            let hint = "git no longer had it when it was last looked at: take it away, or put its entry back and apply";
+            let hint = "git no longer had it at the last reconciliation: uninstall it, or restore its entry and apply";
             diagnosis.hint = Some(hint.to_owned());
         }
         found.push(diagnosis);

@@ -16,7 +16,7 @@ use pleach_state::inventory::{Journal, JournalError};
 use pleach_state::overlay::{Journaled, OverlayId, State, fields};
 
 /// Maximum number of fields that are listed per object.
-const TOLD: usize = 5;
+const NAMED: usize = 5;
 /// Maximum length of a shown value, in characters.
 const SHOWN: usize = 40;
 
@@ -91,7 +91,7 @@ fn diagnosis(
         Severity::Warning,
         Some(one.object.clone()),
         format!(
-            "{is} different for a while, for {} now: {}; overlay {id} of an upgrade of {} to {}",
+            "{is} temporarily changed, for {} now: {}; overlay {id} of an upgrade of {} to {}",
             pleach_model::age::age(one.since, observations.at),
             differences(one),
             target(&standing.owner),
@@ -104,7 +104,7 @@ fn diagnosis(
 fn goes_on(diagnosis: &mut Diagnosis, owner: &str) {
     let target = target(owner);
     diagnosis.hint = Some(
-        "the next apply goes on with the upgrade, or takes back what git no longer wants"
+        "the next apply continues the upgrade, or reverts overlays that git no longer has"
             .to_owned(),
     );
     diagnosis.command = Some(format!("pleach apply {target}"));
@@ -113,10 +113,10 @@ fn goes_on(diagnosis: &mut Diagnosis, owner: &str) {
 /// Adds the advice if no run will find the change.
 fn by_hand(diagnosis: &mut Diagnosis, standing: &Standing, one: &Journaled) {
     diagnosis.severity = Severity::Error;
-    diagnosis.breaks = vec!["nothing will take it back".to_owned()];
+    diagnosis.breaks = vec!["no run will revert it".to_owned()];
     diagnosis.related = vec![standing.record.clone()];
     diagnosis.hint = Some(format!(
-        "if git still has the release, `pleach recover {}` and an apply take it back; otherwise do so by hand, and then `kubectl delete {}`",
+        "if git still has the release, `pleach recover {}` and an apply revert it; otherwise revert it by hand, and then run `kubectl delete {}`",
         target(&standing.owner),
         standing.record.kubectl_arguments()
     ));
@@ -134,9 +134,9 @@ fn target(owner: &str) -> String {
 /// Lists the changed fields, such as `.spec.replicas is 0 and was 2`.
 fn differences(one: &Journaled) -> String {
     let fields = fields(&one.set.0);
-    let mut told: Vec<String> = fields
+    let mut texts: Vec<String> = fields
         .iter()
-        .take(TOLD)
+        .take(NAMED)
         .map(|path| {
             let value = |all| shown(find(all, path).unwrap_or(&Value::Null));
             format!(
@@ -146,10 +146,10 @@ fn differences(one: &Journaled) -> String {
             )
         })
         .collect();
-    if fields.len() > TOLD {
-        told.push(format!("{} more", fields.len() - TOLD));
+    if fields.len() > NAMED {
+        texts.push(format!("{} more", fields.len() - NAMED));
     }
-    told.join(", ")
+    texts.join(", ")
 }
 
 fn shown(value: &Value) -> String {

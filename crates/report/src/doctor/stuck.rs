@@ -89,14 +89,14 @@ fn by_discovery(observations: &Observations, namespace: &Leaving, message: &str)
     let apis = apis.join(", ");
     let hint = match (causes.as_slice(), &left) {
         ([], _) => {
-            "no APIService explains it any more: the namespace controller tries again by itself, within minutes"
+            "no APIService explains it any longer: the namespace controller retries within minutes"
                 .to_owned()
         }
         (_, None) => format!(
-            "its content is deleted; it goes by itself once {apis} answers, or is no longer registered"
+            "its content is deleted; the server removes the namespace once {apis} answers, or is no longer registered"
         ),
         (_, Some(_)) => format!(
-            "it goes once {apis} answers, or is no longer registered, and what is left in it is gone too"
+            "the server removes the namespace once {apis} answers, or is no longer registered, and the remaining objects are removed"
         ),
     };
     diagnosis.hint = Some(hint);
@@ -140,7 +140,7 @@ fn by_content(observations: &Observations, namespace: &Leaving, message: &str) -
     let held = held(observations, namespace);
     diagnosis.related = held.iter().map(|object| object.id.clone()).collect();
     diagnosis.hint = Some(how_it_ends(&held).unwrap_or_else(|| {
-        "its objects are being deleted, or come back: look at what is left".to_owned()
+        "its objects are being deleted, or another client recreates them: check the remaining objects".to_owned()
     }));
     absence::of_controllers(observations, &held).tell(&mut diagnosis);
     diagnosis.command = Some(match namespace.remaining().first() {
@@ -160,11 +160,11 @@ fn by_content(observations: &Observations, namespace: &Leaving, message: &str) -
 /// remaining objects, and both messages contain details.
 fn left_in(namespace: &Leaving) -> Option<String> {
     let conditions = ["NamespaceFinalizersRemaining", "NamespaceContentRemaining"];
-    let said: Vec<&str> = conditions
+    let reported: Vec<&str> = conditions
         .into_iter()
         .filter_map(|condition| namespace.condition(condition))
         .collect();
-    (!said.is_empty()).then(|| said.join("; "))
+    (!reported.is_empty()).then(|| reported.join("; "))
 }
 
 /// Returns the objects in a namespace that are being deleted.
@@ -187,7 +187,7 @@ fn how_it_ends(held: &[&Subject]) -> Option<String> {
     let finalizers: Vec<&str> = finalizers.into_iter().collect();
     (!finalizers.is_empty()).then(|| {
         format!(
-            "the controllers that take away {} have to do so; bring them back if they are gone",
+            "the controllers of {} must remove these finalizers; restore the controllers if they are missing",
             finalizers.join(", ")
         )
     })
@@ -196,13 +196,13 @@ fn how_it_ends(held: &[&Subject]) -> Option<String> {
 /// Diagnoses a namespace without a condition. No controller works on its deletion.
 fn by_nobody(observations: &Observations, namespace: &Leaving) -> Diagnosis {
     let why = if namespace.finalizers.is_empty() {
-        "no condition says why".to_owned()
+        "no condition reports a cause".to_owned()
     } else {
         format!("waits for {}", namespace.finalizers.join(", "))
     };
     let mut diagnosis = start(observations, namespace, Severity::Warning, &why);
     diagnosis.hint = Some(
-        "no controller has said anything about it: for `kubernetes` that is the kube-controller-manager, for any other finalizer the controller that set it"
+        "no controller has reported a condition: finalizer `kubernetes` belongs to the kube-controller-manager, any other finalizer to the controller that set it"
             .to_owned(),
     );
     diagnosis.command = Some(show(namespace));
@@ -216,7 +216,7 @@ fn show(namespace: &Leaving) -> String {
 /// Adds objects whose finalizers are not removed. Objects that are part of a namespace diagnosis
 /// are skipped.
 pub(super) fn objects(observations: &Observations, found: &mut Vec<Diagnosis>) {
-    let told: BTreeSet<ObjectId> = found
+    let diagnosed: BTreeSet<ObjectId> = found
         .iter()
         .filter(|diagnosis| diagnosis.code == Code::NamespaceStuck)
         .flat_map(|diagnosis| diagnosis.related.clone())
@@ -225,7 +225,7 @@ pub(super) fn objects(observations: &Observations, found: &mut Vec<Diagnosis>) {
         let Some(since) = object.deleting_since else {
             continue;
         };
-        if object.finalizers.is_empty() || told.contains(&object.id) {
+        if object.finalizers.is_empty() || diagnosed.contains(&object.id) {
             continue;
         }
         let absence = absence::of_controllers(observations, &[object]);
@@ -252,7 +252,7 @@ pub(super) fn objects(observations: &Observations, found: &mut Vec<Diagnosis>) {
         );
         diagnosis.owner = Some(object.owner());
         diagnosis.hint = Some(format!(
-            "the controller that takes away {} has to do so; bring it back if it is gone",
+            "the controller of {} must remove the finalizer; restore the controller if it is missing",
             names.join(", ")
         ));
         diagnosis.command = Some(format!(

@@ -165,12 +165,12 @@ fn missing_rights_are_notes_and_gaps_are_told() {
     assert_eq!(
         told,
         [
-            (Severity::Warning, "the Services could not be looked at: no"),
+            (Severity::Warning, "the Services could not be checked: no"),
             (
                 Severity::Note,
                 "pleach may not patch, delete deployments.apps in namespace web"
             ),
-            (Severity::Note, "the Services could not be looked at: no"),
+            (Severity::Note, "the Services could not be checked: no"),
         ]
     );
 }

@@ -86,9 +86,7 @@ pub fn comment(preview: &Preview, about: &Comment<'_>) -> String {
             what.push(format!("{left_out} more objects are not shown"));
         }
         if cut > 0 {
-            what.push(format!(
-                "what there is to say of {cut} releases is not shown"
-            ));
+            what.push(format!("the details of {cut} releases are not shown"));
         }
         let _ = write!(
             text,
@@ -211,7 +209,7 @@ struct Section<'a> {
 fn sections(environment: &EnvironmentPreview) -> Vec<Section<'_>> {
     let name = escaped(&environment.environment);
     let mut sections = Vec::new();
-    let mut say = |title: &str, found: &[Finding]| {
+    let mut add = |title: &str, found: &[Finding]| {
         let list = findings(found);
         if !list.is_empty() {
             sections.push(Section {
@@ -220,13 +218,13 @@ fn sections(environment: &EnvironmentPreview) -> Vec<Section<'_>> {
             });
         }
     };
-    say(
+    add(
         &format!("Refused by the API server in {name}"),
         &environment.refusals,
     );
-    say(&format!("Environment {name}"), &environment.findings);
+    add(&format!("Environment {name}"), &environment.findings);
     if let Some(cluster) = &environment.cluster {
-        say(&format!("The cluster of {name}"), &cluster.findings);
+        add(&format!("The cluster of {name}"), &cluster.findings);
     }
     for release in &environment.releases {
         let title = format!(

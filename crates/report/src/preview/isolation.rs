@@ -50,9 +50,9 @@ pub fn stays_apart(base: &Rendered, head: &Rendered, kinds: &KindTable) -> bool 
             .map(|one| (one.id().clone(), one.clone()))
             .collect()
     };
-    let (former, wanted) = (by_id(base), by_id(head));
-    former.len() == wanted.len()
-        && former.iter().zip(&wanted).all(|((id, a), (other, b))| {
+    let (previous, desired) = (by_id(base), by_id(head));
+    previous.len() == desired.len()
+        && previous.iter().zip(&desired).all(|((id, a), (other, b))| {
             let is_known = |manifest: &Manifest| {
                 kinds.scope(&id.group_kind()).is_some() && kinds.served(&manifest.gvk())
             };

@@ -45,16 +45,16 @@ fn registrations(base: &Desired, plan: &Plan) -> Vec<Finding> {
         let then = of(plan, "Service", Action::Create)
             .find(|id| id.name == service.name)
             .map_or_else(
-                || "they go with it".to_owned(),
+                || "they are removed with it".to_owned(),
                 |id| {
                     format!(
-                        "they are taken away before the new pods start, which make their own for {}",
+                        "they are removed before the new pods start, which create their own for {}",
                         place(id)
                     )
                 },
             );
         Some(note(format!(
-            "{} that point at Service {} are made by pods, and no manifest has them: {then}",
+            "pods create {} that point at Service {}, and no manifest has them: {then}",
             list(kinds),
             place(service),
         )))
@@ -84,7 +84,7 @@ fn leftovers(base: &Desired, plan: &Plan) -> Vec<Finding> {
     left.difference(&kept)
         .map(|namespace| {
             note(format!(
-                "{} are left over in {namespace} where pods made them, and are taken away with what else leaves it",
+                "if pods created {} in {namespace}, pleach removes them with the other objects that leave the namespace",
                 list(&names)
             ))
         })

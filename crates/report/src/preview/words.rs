@@ -13,7 +13,7 @@ pub fn compared(preview: &Preview, base: &str, head: &str) -> String {
     let mut asked = preview.environments.iter();
     let is_live = asked.any(|environment| environment.cluster.is_some());
     let how = if is_live {
-        "and the head with the cluster"
+        "and the head compared with the cluster"
     } else {
         "without a cluster"
     };
@@ -188,11 +188,11 @@ pub fn without_effect(preview: &Preview) -> Vec<String> {
         .iter()
         .all(|one| one.releases.is_empty() && one.findings.is_empty())
     {
-        lines.push("this change does nothing to any environment".to_owned());
+        lines.push("this change affects no environment".to_owned());
     } else if releases > 0 {
         let plural = if releases == 1 { "release" } else { "releases" };
         lines.push(format!(
-            "nothing happens to {releases} other {plural} of these environments"
+            "no change to {releases} other {plural} of these environments"
         ));
     }
     if !preview.unchanged.is_empty() {

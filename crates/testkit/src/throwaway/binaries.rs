@@ -112,7 +112,7 @@ mod tests {
         );
         let text = binaries.find("kubectl").unwrap_err().to_string();
         assert!(
-            text.starts_with("`kubectl` is in none of /nowhere/assets, /nowhere/.cache/pleach"),
+            text.starts_with("`kubectl` was not found in /nowhere/assets, /nowhere/.cache/pleach"),
             "{text}"
         );
         assert!(text.ends_with("`make controlplane` builds it"), "{text}");

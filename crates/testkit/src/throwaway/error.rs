@@ -6,7 +6,7 @@ use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 #[derive(Debug, thiserror::Error)]
 pub enum ThrowawayError {
     /// No folder contains a program of the control plane.
-    #[error("`{name}` is in none of {}; `make controlplane` builds it", list(.folders))]
+    #[error("`{name}` was not found in {}; `make controlplane` builds it", list(.folders))]
     FindBinary {
         /// Requested file.
         name: &'static str,
@@ -93,7 +93,7 @@ pub enum ThrowawayError {
     NotIsolated,
     /// The program could not be run in its own network.
     #[error(
-        "failed to run {program} in an own user and network namespace; \
+        "failed to run {program} in its own user and network namespace; \
          it needs `unshare` (util-linux), `ip` (iproute2) and a kernel that lets users create namespaces"
     )]
     Isolate {

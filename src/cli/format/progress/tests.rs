@@ -142,7 +142,7 @@ fn the_block_shows_the_longest_waits_in_full() {
         let wait = Wait {
             line: "x".to_owned(),
             since: Duration::ZERO,
-            told: None,
+            logged: None,
         };
         progress.waiting.insert(StepId(id), wait);
     }

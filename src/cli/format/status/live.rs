@@ -89,16 +89,16 @@ fn line(member: &MemberStatus, width: usize, now: Timestamp) -> String {
         (true, None) => (ADDED, "✓"),
     };
     let drift = member.drift.as_ref().map(|drift| words(drift, now));
-    let said = [Some(member.message.clone()), drift].into_iter().flatten();
-    let said: Vec<String> = said.filter(|text| !text.is_empty()).collect();
+    let texts = [Some(member.message.clone()), drift].into_iter().flatten();
+    let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
     let object = one_line(&member.object.to_string());
-    let text = format!("{object:width$}  {}", one_line(&said.join("; ")));
+    let text = format!("{object:width$}  {}", one_line(&texts.join("; ")));
     format!("  {style}{mark}{style:#} {}", text.trim_end())
 }
 
 fn words(drift: &Drift, now: Timestamp) -> String {
     let what = if drift.is_recreated {
-        "created again"
+        "recreated"
     } else {
         "changed"
     };

@@ -71,11 +71,11 @@ fn releases_are_a_table_with_their_trouble_below() {
     prod/web                         Unknown             0
     prod/old: Failed: 1 step failed: no
     prod/odd: release prod.odd was written in format 99 by a newer pleach; this one writes format 6
-    prod/web: nothing is known of its readiness yet
+    prod/web: its readiness is not known yet
     git: prod/cache (v3) is not installed
     git: prod/api is pinned to v2, and v1 is installed
     git: prod/old is installed, and environment prod no longer has it
-    git: prod/theirs belongs to repository other, and this is fleet
+    git: prod/theirs belongs to repository other, not to fleet
     ");
 }
 
@@ -140,7 +140,7 @@ fn what_people_said_stands_below_the_table() {
     assert!(
         shown.ends_with(
             "prod/api: suspended by ann@desk until 2026-07-01T12:00:00Z: the database moves\n\
-             prod/api: a sync is requested by bob@desk since 5m, and no loop has carried it out"
+             prod/api: sync requested by bob@desk 5m ago; no controller has executed it yet"
         ),
         "{shown}"
     );
@@ -207,7 +207,7 @@ fn live_objects_stand_below_with_the_reason_and_who_changed_them() {
     prod/api  v1       0123456   False  verify  12       5m
       ~ ConfigMap/shop/api           changed by ann 40s ago: .data.a and 2 more
       ✗ Deployment.apps/shop/api     missing
-      ✗ Deployment.apps/shop/search  0 of 3 replicas ready; created again by kubectl 40s ago
+      ✗ Deployment.apps/shop/search  0 of 3 replicas ready; recreated by kubectl 40s ago
       ? failed to list Gear.example.org: no
     prod/api: NOT READY: 2 of 4 objects ready, 2 objects drifted (as of 2026-07-01T10:05:00Z)
     ");

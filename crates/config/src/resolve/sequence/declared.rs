@@ -42,7 +42,7 @@ impl<'a> Declared<'a> {
             let before = findings.len();
             check_name("a stage", &stage.name, node, findings);
             if StageName::standard(&stage.name).is_some() || !names.insert(&stage.name) {
-                let message = format!("there is a stage `{}` already", stage.name);
+                let message = format!("stage `{}` already exists", stage.name);
                 findings.push(invalid(node, message).hint("give it another name"));
             }
             check_contents(stage, node, findings);
@@ -100,7 +100,7 @@ impl<'a> Declared<'a> {
                 if slot >= position(&StageName::Verify) {
                     findings.push(
                         invalid(node, format!("stage `{}` comes after `verify`", stage.name))
-                            .hint("by then everything is ready, and nothing is changed any more"),
+                            .hint("after `verify`, everything is ready and pleach changes no more objects"),
                     );
                 }
                 let after = &StageName::STANDARD[slot];
@@ -155,9 +155,9 @@ impl<'a> Declared<'a> {
                 }
                 for (first, second) in pairs {
                     let (slot, depth) = slots[first];
-                    let wanted = (slots[second].0.max(slot), slots[second].1.max(depth + 1));
-                    if wanted != slots[second] {
-                        slots[second] = wanted;
+                    let needed = (slots[second].0.max(slot), slots[second].1.max(depth + 1));
+                    if needed != slots[second] {
+                        slots[second] = needed;
                         moved = true;
                     }
                 }
@@ -214,8 +214,8 @@ fn check_contents(stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
         && stage.select.iter().flatten().next().is_none()
         && (stage.scale.is_some() || stage.restart.is_some());
     if says_nothing {
-        let message = format!("stage `{}`: `ready` is about what it applies", stage.name);
-        findings.push(invalid(node, message).hint("say what it applies with `select`"));
+        let message = format!("stage `{}`: `ready` needs objects to apply", stage.name);
+        findings.push(invalid(node, message).hint("select the objects with `select`"));
     }
 }
 
@@ -234,20 +234,20 @@ fn check_rollout(stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
         .as_ref()
         .is_some_and(|targets| !targets.iter().any(is_daemon_set))
     {
-        let hint = "name it with `select`: `{kind: DaemonSet, name: …}`";
-        refuse("`rollout` is about a DaemonSet", hint);
+        let hint = "set `select`: `{kind: DaemonSet, name: …}`";
+        refuse("`rollout` needs a DaemonSet", hint);
     }
     if rollout.first.is_none() && rollout.then.is_none() {
-        refuse("`rollout` says nothing", "say `first`, or `then`, or both");
+        refuse("`rollout` is empty", "set `first`, `then`, or both");
     }
     if rollout.first.is_none() && rollout.abort_on_restart.is_some() {
-        let hint = "say with `first` how many of them are watched";
-        refuse("`abortOnRestart` is about the first pods", hint);
+        let hint = "set `first` to the number of pods to watch";
+        refuse("`abortOnRestart` needs `first`", hint);
     }
     for (field, value) in [("first", &rollout.first), ("then", &rollout.then)] {
         if value.as_ref().is_some_and(|value| count(value).is_none()) {
             refuse(
-                &format!("`rollout.{field}` is a number from 1, or a percentage"),
+                &format!("`rollout.{field}` must be a number of at least 1, or a percentage"),
                 "for instance `1` or `10%`",
             );
         }
@@ -278,7 +278,7 @@ fn check_verify(source: &Source, stage: &Stage, node: &Node, findings: &mut Vec<
             (None, Some(check)) => check_known(source, check, node, findings),
             _ => findings.push(invalid(
                 node,
-                "`verify` names one `job` or one `check` each",
+                "each item of `verify` needs either `job` or `check`",
             )),
         }
         let Some(job) = &verify.job else { continue };
@@ -315,8 +315,8 @@ fn check_verified_once(stages: &[Stage], nodes: &[Node], findings: &mut Vec<Find
         let jobs = stage.verify.iter().flatten();
         for job in jobs.filter_map(|verify| verify.job.as_deref()) {
             if let Some(other) = known.insert(job, &stage.name) {
-                let message = format!("{job} verifies stage `{other}` already");
-                findings.push(invalid(node, message).hint("give each stage a Job of its own"));
+                let message = format!("{job} already verifies stage `{other}`");
+                findings.push(invalid(node, message).hint("give each stage its own Job"));
             }
         }
     }

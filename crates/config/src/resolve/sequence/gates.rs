@@ -45,7 +45,10 @@ fn gate_rule(
 ) -> GateRule {
     check_name("a gate", &gate.name, node, findings);
     if gate.name.starts_with('-') || gate.name.ends_with('-') {
-        findings.push(invalid(node, "a gate's name begins and ends with no -"));
+        findings.push(invalid(
+            node,
+            "the name of a gate must not begin or end with -",
+        ));
     }
     check_groups(&gate.groups, node, findings);
     let resources = gate
@@ -58,7 +61,7 @@ fn gate_rule(
         .clone()
         .unwrap_or_else(|| vec![Operation::Create, Operation::Update]);
     if operations.is_empty() {
-        findings.push(invalid(node, "`operations` names nothing that is closed"));
+        findings.push(invalid(node, "`operations` must not be empty"));
     }
     operations.sort_by_key(|operation| operation.as_str());
     operations.dedup();
@@ -71,18 +74,18 @@ fn gate_rule(
             _ => findings.push(
                 invalid(
                     node,
-                    format!("`{}` is no service account", one.service_account),
+                    format!("`{}` is not a service account", one.service_account),
                 )
-                .hint("written as namespace/name"),
+                .hint("write it as NAMESPACE/NAME"),
             ),
         }
     }
     let names = (gate.from.as_deref(), gate.until.as_deref());
-    let why = "by then everything is ready, and there is nothing to wait for";
+    let why = "after `ungate`, everything is ready and no client has to wait";
     let (from, until) = lasts(names, stages, node, why, findings);
     let max_age = gate.max_duration.map_or(MAX_AGE, |duration| duration.0);
     if max_age <= SignedDuration::ZERO {
-        findings.push(invalid(node, "`maxDuration` is longer than nothing"));
+        findings.push(invalid(node, "`maxDuration` must be longer than zero"));
     }
     GateRule {
         name: gate.name.clone(),
@@ -101,14 +104,14 @@ fn gate_rule(
 
 fn check_groups(groups: &[String], node: &Node, findings: &mut Vec<Finding>) {
     if groups.is_empty() {
-        findings.push(invalid(node, "`groups` names nothing that is closed"));
+        findings.push(invalid(node, "`groups` must not be empty"));
     }
     for group in groups {
         if group.contains('*') {
             findings.push(
                 invalid(
                     node,
-                    format!("`{group}` would close what is not the bundle's"),
+                    format!("`{group}` would also match API groups of other bundles"),
                 )
                 .hint("name each API group"),
             );
@@ -119,14 +122,14 @@ fn check_groups(groups: &[String], node: &Node, findings: &mut Vec<Finding>) {
 /// Checks that resources are plurals or `*`. Their subresources are included implicitly.
 fn check_resources(resources: &[String], node: &Node, findings: &mut Vec<Finding>) {
     if resources.is_empty() {
-        findings.push(invalid(node, "`resources` names nothing that is closed"));
+        findings.push(invalid(node, "`resources` must not be empty"));
     }
     for resource in resources {
         let is_plural = resource.bytes().all(|b| b.is_ascii_alphanumeric());
         if resource != "*" && (!is_plural || resource.is_empty()) {
             findings.push(
-                invalid(node, format!("`{resource}` is not the plural of a kind"))
-                    .hint("such as `deployments`, with its subresources; or `*` for all"),
+                invalid(node, format!("`{resource}` is not the plural name of a kind"))
+                    .hint("use a plural such as `deployments`, which includes subresources, or `*` for all"),
             );
         }
     }

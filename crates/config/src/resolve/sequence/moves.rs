@@ -16,7 +16,7 @@ pub(super) fn moves(moves: &[Move], nodes: &[Node], findings: &mut Vec<Finding>)
             let before = findings.len();
             for (field, namespace) in [("from", &one.from), ("to", &one.to)] {
                 if !is_label(namespace) {
-                    let message = format!("`{field}: {namespace}` is no namespace");
+                    let message = format!("`{field}: {namespace}` is not a namespace name");
                     findings.push(invalid(node, message));
                 }
             }
@@ -48,17 +48,20 @@ fn is_label(text: &str) -> bool {
 fn copied(selector: &Selector, node: &Node, findings: &mut Vec<Finding>) -> Option<CopyRule> {
     let kind = selector.group_kind();
     if kind.is_none() {
-        let message = format!("the group of {} is not known", selector.kind);
-        findings.push(invalid(node, message).hint("name it with `group`"));
+        let message = format!("the API group of {} is not known", selector.kind);
+        findings.push(invalid(node, message).hint("set `group`"));
     }
     if selector.namespace.is_some() {
-        let finding = invalid(node, "what is copied lies in the namespace `from`");
-        findings.push(finding.hint("leave `namespace` out"));
+        let finding = invalid(node, "objects are copied from the namespace `from`");
+        findings.push(finding.hint("omit `namespace`"));
     }
     check_service(selector, node, findings);
     if selector.name.is_none() {
-        let finding = invalid(node, format!("a {} is copied by its name", selector.kind));
-        findings.push(finding.hint("say `name`, also with `*` and `?`"));
+        let finding = invalid(
+            node,
+            format!("a rule that copies a {} needs `name`", selector.kind),
+        );
+        findings.push(finding.hint("set `name`, which can contain `*` and `?`"));
     }
     Some(CopyRule {
         kind: kind?,

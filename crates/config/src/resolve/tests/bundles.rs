@@ -7,7 +7,7 @@ use super::*;
 #[rstest]
 #[case(
     "patches: [{target: {kind: A}, patch: x}]",
-    "`patch` holds neither a list of operations nor a map"
+    "`patch` must contain a list of operations or a map"
 )]
 #[case(
     "patches: [{target: {kind: A}, patch: \"a: 1\", merge: {a: 1}}]",
@@ -15,43 +15,43 @@ use super::*;
 )]
 #[case(
     "patches: [{target: {kind: A}, patch: \"a: [\"}]",
-    "`patch` is no YAML: line 1, column 4: unclosed bracket '['"
+    "`patch` is not YAML: line 1, column 4: unclosed bracket '['"
 )]
 #[case(
     "patches: [{target: {kind: A}, patch: \"- {op: move, path: /a}\"}]",
-    "operation 0 of `patch` is none: `move` needs `from`"
+    "operation 0 of `patch` is invalid: `move` needs `from`"
 )]
 #[case(
     "patches: [{target: {kind: A}, patch: \"[a]\"}]",
-    "operation 0 of `patch` is none: it is no map"
+    "operation 0 of `patch` is invalid: it is not a map"
 )]
 #[case(
     "patches: [{target: {kind: A}, patch: \"a: {$patch: remove}\"}]",
-    "`$patch` of `patch` does not say how to merge"
+    "`$patch` of `patch` is not a valid merge directive"
 )]
 #[case(
     "patches: [{target: {kind: A}, patch: \"{$setElementOrder/a: b}\"}]",
-    "`$setElementOrder/a` of `patch` does not say how to merge"
+    "`$setElementOrder/a` of `patch` is not a valid merge directive"
 )]
 #[case(
     "patches: [{target: {kind: A}, patch: \"{$setElementOrder: []}\"}]",
-    "`$setElementOrder` of `patch` does not say how to merge"
+    "`$setElementOrder` of `patch` is not a valid merge directive"
 )]
 #[case(
     "patches: [{target: {kind: A}, patch: \"a: 1\\n---\\nb: 1\"}]",
-    "`patch` holds more than one document (write a patch for each of them)"
+    "`patch` contains more than one document (write one patch per document)"
 )]
 #[case(
     "runtimeObjects: [{kind: Secret, service: a}]",
-    "no Secret points at a Service (name it with `name`)"
+    "kind Secret does not point at a Service (set `name` instead)"
 )]
 #[case(
     "runtimeObjects: [{kind: APIService}]",
-    "run-time APIService needs either `name` or `service` (`service` is the Service that it points at)"
+    "runtime object of kind APIService needs either `name` or `service` (`service` is the Service that it points at)"
 )]
 #[case(
     "runtimeObjects: [{kind: Foo, name: a}]",
-    "the group of Foo is not known (say it with `group`)"
+    "the API group of Foo is not known (set `group`)"
 )]
 #[case(
     "kubernetes: newest",
@@ -70,17 +70,17 @@ fn a_bundle_is_refused(#[case] text: &str, #[case] expected: &str) {
 #[case(
     "deep/kustomization.yaml",
     "a: 1",
-    "kustomizations are not understood: the files beside it would be rendered without it (render it beforehand: `kubectl kustomize DIR > manifests.yaml`, and keep only the result here)"
+    "kustomizations are not supported: the files beside it would be rendered without it (render it beforehand: `kubectl kustomize DIR > manifests.yaml`, and keep only the result here)"
 )]
 #[case(
     "Chart.yaml",
     "a: 1",
-    "Helm charts are not understood: the files beside it are templates of another kind (render it beforehand: `helm template NAME DIR > manifests.yaml`, and keep only the result here)"
+    "Helm charts are not supported: the files beside it use another template language (render it beforehand: `helm template NAME DIR > manifests.yaml`, and keep only the result here)"
 )]
 #[case(
     "a.yaml",
     "version https://git-lfs.github.com/spec/v1\noid sha256:00\n",
-    "the file is a git-LFS pointer, not its content (keep manifests in git itself; pleach does not fetch from LFS)"
+    "the file is a Git LFS pointer, not the content (commit manifests to git itself; pleach does not fetch from Git LFS)"
 )]
 fn files_that_cannot_be_rendered_are_refused(
     #[case] file: &str,

@@ -35,15 +35,15 @@ fn a_release_names_what_must_be_ready_before() {
 
 #[rstest]
 #[case::a_circle("[{name: a, bundle: app, dependsOn: [b]}, {name: b, bundle: app, dependsOn: [c]}, {name: c, bundle: app, dependsOn: [a]}]",
-    &["these releases wait for each other: a -> b -> c -> a (one of them has to start without the other)"])]
+    &["these releases wait for each other: a -> b -> c -> a (remove one of these dependencies)"])]
 #[case::itself("[{bundle: app, dependsOn: [app]}]",
-    &["these releases wait for each other: app -> app (one of them has to start without the other)"])]
+    &["these releases wait for each other: app -> app (remove one of these dependencies)"])]
 #[case::nobody("[{name: site, bundle: app}, {name: a, bundle: app, dependsOn: [sit]}]",
     &["`dependsOn` names release `sit`, which the environment does not have (did you mean `site`?)"])]
 #[case::no_group("[{bundle: app, dependsOn: [{kind: Issuer, name: ca}]}]",
-    &["the group of Issuer is not known (say it with `group`)"])]
+    &["the API group of Issuer is not known (set `group`)"])]
 #[case::a_pattern("[{bundle: app, dependsOn: [{kind: Deployment, name: \"a*\"}]}]",
-    &["`dependsOn` names one object (write kind, name and namespace without patterns)"])]
+    &["`dependsOn` must name exactly one object (write kind, name and namespace without patterns)"])]
 #[case::no_expression("[{bundle: app, dependsOn: [{kind: Deployment, name: a, ready: \"spec.x &&\"}]}]",
     &["`ready`: "])]
 #[case::a_typo("[{bundle: app, dependsOn: [{kind: Deployment, name: a, redy: \"true\"}]}]",

@@ -30,7 +30,7 @@ fn a_release_says_where_its_objects_come_from_and_what_forbids_its_end() {
 )]
 #[case(
     "releases: [{bundle: app, movedFrom: {environment: prod, release: A}}]",
-    "environments/prod.yaml:3: `A` cannot be the name of a release (a DNS label: lower-case letters, digits and -, at most 63 characters)"
+    "environments/prod.yaml:3: `A` is not a valid name for a release (use a DNS label: lower-case letters, digits and -, at most 63 characters)"
 )]
 fn origins_are_checked(#[case] text: &str, #[case] expected: &str) {
     assert_eq!(errors(&[(PROD, text)]), [expected]);
@@ -39,11 +39,11 @@ fn origins_are_checked(#[case] text: &str, #[case] expected: &str) {
 #[rstest]
 #[case(
     "{forEach: {kind: \"*\"}, message: m}",
-    "`forEach` names one kind (write kind and group)"
+    "`forEach` must name one kind (set `kind` and `group`)"
 )]
 #[case(
     "{forEach: {kind: V}, message: m}",
-    "the group of V is not known (say it with `group`)"
+    "the API group of V is not known (set `group`)"
 )]
 fn what_forbids_an_end_is_of_a_known_kind(#[case] rule: &str, #[case] expected: &str) {
     let bundle = format!("blockUninstall: [{rule}]");

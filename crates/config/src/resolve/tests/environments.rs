@@ -86,31 +86,31 @@ releases:
 )]
 #[case(
     "releases: [{bundle: something}]",
-    "environments/prod.yaml:3: there is no bundle `something`: no folder manifests/something (there are app, web)"
+    "environments/prod.yaml:3: there is no bundle `something`: no folder manifests/something (known bundles: app, web)"
 )]
 #[case(
     "releases: [{name: a, bundle: web/v1.0.0}]",
-    "environments/prod.yaml:3: `web/v1.0.0` names no bundle: a bundle is a folder directly below manifests/"
+    "environments/prod.yaml:3: `web/v1.0.0` is not a bundle name: a bundle is a folder directly below manifests/"
 )]
 #[case(
     "releases:\n- bundle: web\n  version: v1.0.1",
-    "environments/prod.yaml:5: there is no version `v1.0.1` of manifests/web; there are v1.0.0, v1.10.0 (did you mean `v1.0.0`?)"
+    "environments/prod.yaml:5: there is no version `v1.0.1` of manifests/web; known versions: v1.0.0, v1.10.0 (did you mean `v1.0.0`?)"
 )]
 #[case(
     "releases: [{bundle: web, version: 1.10.0}]",
-    "environments/prod.yaml:3: there is no version `1.10.0` of manifests/web; there are v1.0.0, v1.10.0 (did you mean `v1.10.0`?)"
+    "environments/prod.yaml:3: there is no version `1.10.0` of manifests/web; known versions: v1.0.0, v1.10.0 (did you mean `v1.10.0`?)"
 )]
 #[case(
     "releases: [{bundle: web, version: newest}]",
-    "environments/prod.yaml:3: there is no version `newest` of manifests/web; there are v1.0.0, v1.10.0 (did you mean `v1.10.0`?)"
+    "environments/prod.yaml:3: there is no version `newest` of manifests/web; known versions: v1.0.0, v1.10.0 (did you mean `v1.10.0`?)"
 )]
 #[case(
     "releases: [{bundle: web}]",
-    "environments/prod.yaml:3: `version` is required: manifests/web has versions (there are v1.0.0, v1.10.0)"
+    "environments/prod.yaml:3: `version` is required: manifests/web has versions (known versions: v1.0.0, v1.10.0)"
 )]
 #[case(
     "releases: [{bundle: app, version: v1.0.0}]",
-    "environments/prod.yaml:3: there is no version `v1.0.0`: manifests/app has no version folders (leave `version` out; the git revision is the version)"
+    "environments/prod.yaml:3: there is no version `v1.0.0`: manifests/app has no version folders (omit `version`; the git revision is the version)"
 )]
 #[case(
     "releases:\n- {bundle: app}\n- {name: app, bundle: web, version: v1.0.0}",
@@ -118,11 +118,11 @@ releases:
 )]
 #[case(
     "releases: [{bundle: app, name: a.b}]",
-    "environments/prod.yaml:3: `a.b` cannot be the name of a release (a DNS label: lower-case letters, digits and -, at most 63 characters)"
+    "environments/prod.yaml:3: `a.b` is not a valid name for a release (use a DNS label: lower-case letters, digits and -, at most 63 characters)"
 )]
 #[case(
     "releases: [{bundle: app, namespace: Web}]",
-    "environments/prod.yaml:3: `Web` cannot be the name of a namespace (a DNS label: lower-case letters, digits and -, at most 63 characters)"
+    "environments/prod.yaml:3: `Web` is not a valid name for a namespace (use a DNS label: lower-case letters, digits and -, at most 63 characters)"
 )]
 #[case(
     "releases:\n- bundle: app\n  patches:\n  - target: {kind: A}",
@@ -142,7 +142,7 @@ releases:
 )]
 #[case(
     "consent: [{action: delete, release: web}]\nreleases: [{bundle: web, version: v1.0.0}]",
-    "environments/prod.yaml:3: `from` is required: a consent is bound to what it is for|environments/prod.yaml:3: `kind` is required: a consent is bound to what it is for|environments/prod.yaml:3: `name` is required: a consent is bound to what it is for|environments/prod.yaml:3: `to` is required: a consent is bound to what it is for"
+    "environments/prod.yaml:3: `from` is required: a consent is bound to one change|environments/prod.yaml:3: `kind` is required: a consent is bound to one change|environments/prod.yaml:3: `name` is required: a consent is bound to one change|environments/prod.yaml:3: `to` is required: a consent is bound to one change"
 )]
 #[case(
     "values: [a]",
@@ -162,7 +162,7 @@ releases:
 )]
 #[case(
     "extends: ../x.yaml",
-    "environments/prod.yaml:3: `extends` names a file of environments/, not `../x.yaml` (write it as `_base.yaml`)"
+    "environments/prod.yaml:3: `extends` must name a file in environments/, not `../x.yaml` (write it as `_base.yaml`)"
 )]
 #[case(
     "extends: prod.yaml",
@@ -192,11 +192,11 @@ fn cycles_of_extends_are_shown() {
 #[case("prdo", "there is no environment `prdo` (did you mean `prod`?)")]
 #[case(
     "elsewhere",
-    "there is no environment `elsewhere` (there are prod, staging)"
+    "there is no environment `elsewhere` (known environments: prod, staging)"
 )]
 #[case(
     "_eu",
-    "`_eu` is no environment: files that start with _ are only extended from"
+    "`_eu` is not an environment: files that start with _ are only for `extends`"
 )]
 #[case(
     "dev",
@@ -255,15 +255,15 @@ fn a_consent_for_nobody_is_warned_about() {
 )]
 #[case(
     "consent: [{action: recreate, kind: StatefulSet, name: db, release: app}]\nreleases: [{bundle: app}]",
-    "a consent to recreate a StatefulSet says what becomes of its pods: `propagation: Orphan` keeps them"
+    "a consent to recreate a StatefulSet needs `propagation`; `propagation: Orphan` retains its pods"
 )]
 #[case(
     "consent: [{action: recreate, kind: Deployment, name: db, release: app, propagation: Orphan}]\nreleases: [{bundle: app}]",
-    "`propagation: Orphan` is only for StatefulSets: nothing else adopts what is left behind"
+    "`propagation: Orphan` is only for StatefulSets: no other kind adopts its orphaned objects"
 )]
 #[case(
     "consent: [{action: recreate, kind: Job, release: app}]\nreleases: [{bundle: app}]",
-    "`name` is required: a consent is bound to what it is for"
+    "`name` is required: a consent is bound to one change"
 )]
 fn a_rule_or_consent_that_cannot_be_meant(#[case] text: &str, #[case] expected: &str) {
     assert_eq!(

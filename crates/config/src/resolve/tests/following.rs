@@ -53,9 +53,9 @@ fn what_follows_goes_back_too(
 #[case::both("[{name: a, bundle: web, version: v1.0.0, versionFrom: b}, {name: b, bundle: web, version: v1.0.0}]",
     &["a release has either `version` or `versionFrom`"])]
 #[case::no_version("[{name: a, bundle: web, versionFrom: app}, {bundle: app}]",
-    &["release `app`, whose version is followed, has none (a bundle without version folders has the git revision for a version: nothing else has to follow it)"])]
+    &["release `app`, whose version is followed, has no version (the version of a bundle without version folders is the git revision: no release has to follow it)"])]
 #[case::a_version_that_the_bundle_lacks("[{name: a, bundle: web, versionFrom: b}, {name: b, bundle: other, version: v2.0.0}]",
-    &["there is no version `v2.0.0` of manifests/web; there are v1.0.0, v1.10.0 (did you mean `v1.0.0`?)"])]
+    &["there is no version `v2.0.0` of manifests/web; known versions: v1.0.0, v1.10.0 (did you mean `v1.0.0`?)"])]
 fn a_version_that_cannot_be_followed_is_refused(#[case] releases: &str, #[case] expected: &[&str]) {
     let found = errors(&[
         (PROD, &format!("releases: {releases}")),

@@ -8,13 +8,10 @@ use pleach_model::tree::{TreeEntry, TreeError, TreeKind};
 
 #[rstest]
 #[case("kind: Environment\n", ":1: `apiVersion` is required")]
-#[case(
-    "apiVersion: v1\nkind: Environment\n",
-    ":1: this is not a file of pleach"
-)]
+#[case("apiVersion: v1\nkind: Environment\n", ":1: this is not a pleach file")]
 #[case(
     "apiVersion: pleach.dev/v2\nkind: Environment\n",
-    ":1: this version of pleach does not know the format `pleach.dev/v2`"
+    ":1: this version of pleach does not support the format `pleach.dev/v2`"
 )]
 #[case("apiVersion: pleach.dev/v1alpha1\n", ":1: `kind` is required")]
 #[case(
@@ -27,7 +24,7 @@ use pleach_model::tree::{TreeEntry, TreeError, TreeKind};
 )]
 #[case(
     "# nothing\n",
-    ": the file is empty; it begins with `apiVersion: pleach.dev/v1alpha1` and `kind: Environment`"
+    ": the file is empty, expected `apiVersion: pleach.dev/v1alpha1` and `kind: Environment`"
 )]
 fn files_of_another_kind_are_refused(#[case] text: &str, #[case] expected: &str) {
     let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
@@ -44,7 +41,7 @@ fn a_folder_without_pleach_yaml_is_no_repository() {
     assert_eq!(
         shown(&findings),
         [
-            "pleach.yaml: this is no repository of pleach: pleach.yaml is missing (`pleach init` writes one)"
+            "pleach.yaml: this is not a pleach repository: pleach.yaml is missing (`pleach init` creates one)"
         ]
     );
 }
@@ -79,7 +76,7 @@ impl FileTree for Special<'_> {
 )]
 #[case(
     TreeKind::Submodule,
-    "manifests/app/x.yaml: submodules are not entered"
+    "manifests/app/x.yaml: submodules are not followed"
 )]
 fn links_and_submodules_are_refused(#[case] kind: TreeKind, #[case] expected: &str) {
     let tree = tree(&[
@@ -103,7 +100,7 @@ fn folders_are_entered_down_to_a_hundred_levels() {
     resolved(&[release, (last.as_str(), MANIFEST)]);
     let found = errors(&[release, (beyond.as_str(), MANIFEST)]);
     assert!(
-        found[0].contains("/a/a: more than 100 levels of folders are not entered"),
+        found[0].contains("/a/a: folders are nested more than 100 levels deep"),
         "{found:?}"
     );
 }

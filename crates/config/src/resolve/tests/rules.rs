@@ -40,10 +40,10 @@ fn checks_and_readiness_rules_come_with_their_release() {
 #[case(
     "checks: [{name: a, forEach: {kind: Pod}, require: item.a}, {name: a, forEach: {kind: Volume}, require: item.a}, {name: A, forEach: {kind: '*'}, require: item.a}]",
     &[
-        "manifests/app/bundle.yaml:3: `A` cannot be the name of a check",
-        "manifests/app/bundle.yaml:3: `forEach` names one kind",
+        "manifests/app/bundle.yaml:3: `A` is not a valid name for a check",
+        "manifests/app/bundle.yaml:3: `forEach` must name one kind",
         "manifests/app/bundle.yaml:3: a second check `a`",
-        "manifests/app/bundle.yaml:3: the group of Volume is not known",
+        "manifests/app/bundle.yaml:3: the API group of Volume is not known",
     ]
 )]
 #[case(
@@ -52,8 +52,8 @@ fn checks_and_readiness_rules_come_with_their_release() {
         "manifests/app/bundle.yaml:5: `current`: `statu` is not known; there are item, apiVersion, kind, metadata, spec, status, data",
         "manifests/app/bundle.yaml:6: `failed`: there is no function `nope`",
         "manifests/app/bundle.yaml:6: a second readiness rule for Job",
-        "manifests/app/bundle.yaml:7: the group of Volume is not known",
-        "manifests/app/bundle.yaml:8: the readiness rule for Pod says nothing",
+        "manifests/app/bundle.yaml:7: the API group of Volume is not known",
+        "manifests/app/bundle.yaml:8: the readiness rule for Pod is empty",
     ]
 )]
 #[case(

@@ -59,19 +59,19 @@ fn declared_stages_stand_where_they_say() {
 #[rstest]
 #[case(
     "{name: a, target: {kind: Secret, name: b}, patch: {data: {c: d}}}",
-    "a Secret cannot be changed for a while"
+    "an overlay cannot change a Secret"
 )]
 #[case(
     "{name: a, target: {kind: Gear, name: b}, patch: {spec: {c: d}}}",
-    "the group of Gear is not known"
+    "the API group of Gear is not known"
 )]
 #[case(
     "{name: a, target: {kind: \"*\", group: g}, patch: {spec: {c: d}}}",
-    "the group of * is not known"
+    "the API group of * is not known"
 )]
 #[case(
     "{name: a, target: {kind: Pod, name: b}, patch: {}}",
-    "`patch` is a map with at least one field"
+    "`patch` must be a map with at least one field"
 )]
 #[case(
     "{name: a, target: {kind: Pod, name: b}, patch: {status: {}}}",
@@ -83,7 +83,7 @@ fn declared_stages_stand_where_they_say() {
 )]
 #[case(
     "{name: a, target: {kind: Pod, name: b}, patch: {metadata: {labels: {pleach.dev/x: c}}}}",
-    "`pleach.dev/x` is not changed for a while"
+    "an overlay cannot change `pleach.dev/x`"
 )]
 #[case(
     "{name: a, target: {kind: Pod, name: b}, patch: {spec: {}}, from: verfy}",
@@ -95,11 +95,11 @@ fn declared_stages_stand_where_they_say() {
 )]
 #[case(
     "{name: a, target: {kind: Pod, name: b}, patch: {spec: {}}, until: prune}",
-    "`until: prune`: it ends with `ungate` at the latest"
+    "`until: prune`: the last allowed stage is `ungate`"
 )]
 #[case(
     "{name: A, target: {kind: Pod, name: b}, patch: {spec: {}}}",
-    "`A` cannot be the name of an overlay"
+    "`A` is not a valid name for an overlay"
 )]
 #[case(
     "{name: a, target: {kind: ConfigMap, name: b}, patch: {data: {hidden: c}}}",
@@ -111,15 +111,15 @@ fn declared_stages_stand_where_they_say() {
 )]
 #[case(
     "{name: a, target: {group: pleach.dev, kind: Release}, patch: {spec: {suspend: {}}}}",
-    "Release holds records of pleach"
+    "Release contains records of pleach"
 )]
 #[case(
     "{name: a, target: {kind: Pod, name: b}, patch: {metadata: x}}",
-    "`patch.metadata` is a map"
+    "`patch.metadata` must be a map"
 )]
 #[case(
     "{name: a, target: {kind: Pod, name: b}, patch: {metadata: {annotations: null}}}",
-    "`patch.metadata.annotations` is a map"
+    "`patch.metadata.annotations` must be a map"
 )]
 fn overlays_are_checked(#[case] overlay: &str, #[case] expected: &str) {
     let secret = "secretFields: [{kind: ConfigMap, fields: [data.hidden]}]";
@@ -147,26 +147,26 @@ fn gates_close_everything_of_their_groups_unless_said_otherwise() {
 }
 
 #[rstest]
-#[case("{name: a, groups: []}", "`groups` names nothing that is closed")]
+#[case("{name: a, groups: []}", "`groups` must not be empty")]
 #[case(
     "{name: a, groups: [\"*\"]}",
-    "`*` would close what is not the bundle's"
+    "`*` would also match API groups of other bundles"
 )]
 #[case(
     "{name: a, groups: [x.org], resources: [gears/status]}",
-    "`gears/status` is not the plural of a kind"
+    "`gears/status` is not the plural name of a kind"
 )]
 #[case(
     "{name: a, groups: [x.org], resources: []}",
-    "`resources` names nothing that is closed"
+    "`resources` must not be empty"
 )]
 #[case(
     "{name: a, groups: [x.org], operations: []}",
-    "`operations` names nothing that is closed"
+    "`operations` must not be empty"
 )]
 #[case(
     "{name: a, groups: [x.org], exempt: [{serviceAccount: velero}]}",
-    "`velero` is no service account"
+    "`velero` is not a service account"
 )]
 #[case("{name: a, groups: [x.org], from: api}", "there is no stage `api`")]
 #[case(
@@ -175,12 +175,12 @@ fn gates_close_everything_of_their_groups_unless_said_otherwise() {
 )]
 #[case(
     "{name: a, groups: [x.org], until: prune}",
-    "`until: prune`: it ends with `ungate` at the latest"
+    "`until: prune`: the last allowed stage is `ungate`"
 )]
-#[case("{name: A, groups: [x.org]}", "`A` cannot be the name of a gate")]
+#[case("{name: A, groups: [x.org]}", "`A` is not a valid name for a gate")]
 #[case(
     "{name: -a, groups: [x.org]}",
-    "a gate's name begins and ends with no -"
+    "the name of a gate must not begin or end with -"
 )]
 #[case(
     "{name: b, groups: [x.org]}, {name: b, groups: [x.org]}",
@@ -217,22 +217,22 @@ fn moves_name_two_namespaces_and_what_comes_along() {
 
 #[rstest]
 #[case("{from: a, to: a}", "`from` and `to` are the same namespace")]
-#[case("{from: a/b, to: c}", "`from: a/b` is no namespace")]
+#[case("{from: a/b, to: c}", "`from: a/b` is not a namespace name")]
 #[case(
     "{from: a, to: b, copy: [{kind: Gear, name: c}]}",
-    "the group of Gear is not known"
+    "the API group of Gear is not known"
 )]
 #[case(
     "{from: a, to: b, copy: [{kind: Secret, name: c, namespace: a}]}",
-    "what is copied lies in the namespace `from`"
+    "objects are copied from the namespace `from`"
 )]
 #[case(
     "{from: a, to: b, copy: [{kind: ConfigMap}]}",
-    "a ConfigMap is copied by its name"
+    "a rule that copies a ConfigMap needs `name`"
 )]
 #[case(
     "{from: a, to: b, copy: [{kind: ConfigMap, name: c, service: d}]}",
-    "no ConfigMap points at a Service"
+    "kind ConfigMap does not point at a Service"
 )]
 fn moves_are_checked(#[case] moves: &str, #[case] expected: &str) {
     let found = refused(&format!("moves: [{moves}]\n"));
@@ -254,7 +254,7 @@ fn only_what_points_at_a_service_is_selected_by_it() {
         "patches: [{target: {kind: Deployment, service: api}, merge: {}}]\n",
     ] {
         let found = refused(text);
-        let expected = "no Deployment points at a Service (name it with `name`)";
+        let expected = "kind Deployment does not point at a Service (set `name` instead)";
         assert!(found.iter().any(|one| one.contains(expected)), "{found:?}");
     }
 }
@@ -262,27 +262,27 @@ fn only_what_points_at_a_service_is_selected_by_it() {
 #[rstest]
 #[case(
     "[{name: a, select: [{kind: Deployment}], rollout: {first: 1}}]",
-    "stage `a`: `rollout` is about a DaemonSet"
+    "stage `a`: `rollout` needs a DaemonSet"
 )]
 #[case(
     "[{name: a, select: [{kind: DaemonSet}], rollout: {}}]",
-    "stage `a`: `rollout` says nothing"
+    "stage `a`: `rollout` is empty"
 )]
 #[case(
     "[{name: a, select: [{kind: DaemonSet}], rollout: {first: 0}}]",
-    "stage `a`: `rollout.first` is a number from 1, or a percentage"
+    "stage `a`: `rollout.first` must be a number of at least 1, or a percentage"
 )]
 #[case(
     "[{name: a, select: [{kind: DaemonSet}], rollout: {first: 1, then: 101%}}]",
-    "stage `a`: `rollout.then` is a number from 1, or a percentage"
+    "stage `a`: `rollout.then` must be a number of at least 1, or a percentage"
 )]
 #[case(
     "[{name: a, select: [{kind: DaemonSet}], rollout: {then: 2, abortOnRestart: true}}]",
-    "stage `a`: `abortOnRestart` is about the first pods"
+    "stage `a`: `abortOnRestart` needs `first`"
 )]
 #[case(
     "[{name: a, restart: [{kind: Deployment}], ready: applied}]",
-    "stage `a`: `ready` is about what it applies"
+    "stage `a`: `ready` needs objects to apply"
 )]
 #[case(
     "[{name: a, verify: [{job: none.yaml}]}]",
@@ -291,11 +291,11 @@ fn only_what_points_at_a_service_is_selected_by_it() {
 #[case("[{name: a, verify: [{check: b}]}]", "there is no check `b`")]
 #[case(
     "[{name: a, verify: [{job: none.yaml, check: b}]}]",
-    "`verify` names one `job` or one `check` each"
+    "each item of `verify` needs either `job` or `check`"
 )]
 #[case(
     "[{name: gates, restart: [{kind: Deployment}]}]",
-    "there is a stage `gates` already"
+    "stage `gates` already exists"
 )]
 #[case("[{name: a, restart: [{kind: Pod}]}]", "a Pod cannot be restarted")]
 #[case(
@@ -368,7 +368,7 @@ fn a_job_verifies_one_stage() {
     assert_eq!(
         found,
         [
-            "manifests/app/bundle.yaml:3: test.yaml verifies stage `a` already (give each stage a Job of its own)"
+            "manifests/app/bundle.yaml:3: test.yaml already verifies stage `a` (give each stage its own Job)"
         ]
     );
 }
@@ -389,7 +389,7 @@ fn stored_objects_are_migrated_to_one_version() {
 #[rstest]
 #[case(
     "{crd: gears, from: v1, to: v2}",
-    "`crd: gears` is not the name of a definition (the plural and the group, such as gears.example.org)"
+    "`crd: gears` is not the name of a CRD (write plural and group, such as gears.example.org)"
 )]
 #[case(
     "{crd: gears.example.org, from: v1, to: v1}",

@@ -134,7 +134,7 @@ impl Reader<'_> {
     async fn look_up_helm(&self, owner: &Owner) -> Result<OwnerState, ClusterError> {
         let Some(namespace) = &owner.namespace else {
             return Ok(OwnerState::Unknown(
-                "its namespace is not on the object".to_owned(),
+                "the object does not name the namespace of its Helm release".to_owned(),
             ));
         };
         let labels = format!("owner=helm,name={}", owner.name);
@@ -244,7 +244,7 @@ impl Reader<'_> {
                     let mut why = error.api().and_then(ApiError::prediction)?;
                     if let (Prediction::Refused(refusal), true) = (&mut why, manifest.is_secret()) {
                         // The server does not know which fields of a patch are secret.
-                        "what is left of it would not be valid".clone_into(&mut refusal.message);
+                        "the remaining object would not be valid".clone_into(&mut refusal.message);
                     }
                     Some(Err(why))
                 }

@@ -129,7 +129,7 @@ pub(super) fn leave(desired: &mut Desired, autoscalers: &Autoscalers, inventory:
                 desired.ignored.add(manifest, &[FieldPattern::replicas()]);
             }
             let message = format!(
-                "HorizontalPodAutoscalers could not be listed: {why}; replicas are as git says unless they were left to one before"
+                "HorizontalPodAutoscalers could not be listed: {why}; replicas are applied as in git, except where an autoscaler controlled them before"
             );
             desired.findings.push(if *forbidden && before.is_empty() {
                 Finding::note(Kind::Cluster, "autoscalers-not-seen", message)

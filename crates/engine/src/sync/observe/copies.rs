@@ -32,7 +32,7 @@ impl Reader<'_> {
                 Err(error) if ends_observation(&error) => return Err(error.into()),
                 Err(error) => {
                     let message = format!(
-                        "what comes along from {namespace} cannot be listed: {}: {error}",
+                        "objects to copy from {namespace} cannot be listed: {}: {error}",
                         rule.kind
                     );
                     let mut finding = Finding::error(Kind::Cluster, "copies-unlisted", message);

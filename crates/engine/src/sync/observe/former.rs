@@ -73,7 +73,7 @@ pub(super) async fn inherit(
     // If the members are needed, reading them reports the error.
     if desired.is_fresh(installed) && !desired.needs_former(installed) {
         let message = format!(
-            "`movedFrom`: the record of release {} cannot be read or verified, and its approval, windows and protected kinds hold for its successor",
+            "`movedFrom`: the record of release {} cannot be read or verified, but its approval, windows and protected kinds apply to its successor",
             former.name
         );
         let finding = Finding::error(Kind::Cluster, "former-unread", message);
@@ -104,7 +104,7 @@ pub(super) async fn read(
         }
         Err(why) => {
             let message = format!(
-                "`movedFrom`: the record of release {} cannot be read, and what of it runs elsewhere would run beside its successor: {why}",
+                "`movedFrom`: the record of release {} cannot be read, so its workloads could run beside those of its successor: {why}",
                 former.name
             );
             let finding = Finding::error(Kind::Cluster, "former-unread", message);

@@ -92,9 +92,9 @@ impl Reader<'_> {
         let record = observed.installed.as_ref();
         let is_unrecorded = record.is_none_or(Installed::is_blank) && inventory.entries.is_empty();
         let apply_set = desired.apply_set();
-        let wanted: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+        let desired_ids: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
         observed.meta.retain(|id, meta| {
-            wanted.contains(id)
+            desired_ids.contains(id)
                 || inventory.entries.contains_key(id)
                 || is_unrecorded && meta.is_applied_to(&apply_set)
         });

@@ -48,11 +48,11 @@ pub async fn observe_some(
     let Some(installed) = recorded.installed else {
         return Ok(None);
     };
-    let wanted: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
-    if !some.iter().all(|id| wanted.contains(id))
+    let desired_ids: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+    if !some.iter().all(|id| desired_ids.contains(id))
         || !is_settled(
             desired,
-            &wanted,
+            &desired_ids,
             &installed,
             &recorded.inventory,
             &recorded.journal,
@@ -134,7 +134,7 @@ impl Reader<'_> {
 /// nothing else requires action.
 fn is_settled(
     desired: &Desired,
-    wanted: &HashSet<&ObjectId>,
+    desired_ids: &HashSet<&ObjectId>,
     record: &Installed,
     inventory: &Inventory,
     journal: &Journal,
@@ -157,7 +157,7 @@ fn is_settled(
         // The namespace of the release is not always in a manifest.
         let is_own = id.is("", "Namespace") && desired.namespace.as_ref() == Some(&id.name);
         is_own
-            || wanted.contains(id)
+            || desired_ids.contains(id)
             || matches!(entry.state, EntryState::Observed | EntryState::Kept)
     };
     is_reached

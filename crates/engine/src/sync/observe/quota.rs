@@ -7,13 +7,13 @@ use pleach_cluster::ResourcePath;
 /// Returns whether the only objection is a full object-count quota that the deletion of the
 /// previous object frees. If more is used than allowed, the new object would be rejected anyway.
 pub(super) fn is_filled_by_former(message: &str, path: &ResourcePath) -> bool {
-    let Some((_, said)) = message.split_once("exceeded quota: ") else {
+    let Some((_, usage)) = message.split_once("exceeded quota: ") else {
         return false;
     };
     let (Some(requested), Some(used), Some(limited)) = (
-        amounts(said, "requested: "),
-        amounts(said, "used: "),
-        amounts(said, "limited: "),
+        amounts(usage, "requested: "),
+        amounts(usage, "used: "),
+        amounts(usage, "limited: "),
     ) else {
         return false;
     };
@@ -27,8 +27,8 @@ pub(super) fn is_filled_by_former(message: &str, path: &ResourcePath) -> bool {
 }
 
 /// Returns the amounts by resource in the message.
-fn amounts<'m>(said: &'m str, what: &str) -> Option<BTreeMap<&'m str, &'m str>> {
-    let (_, after) = said.split_once(what)?;
+fn amounts<'m>(usage: &'m str, what: &str) -> Option<BTreeMap<&'m str, &'m str>> {
+    let (_, after) = usage.split_once(what)?;
     let list = after.split(", ").next()?;
     list.split(',').map(|one| one.split_once('=')).collect()
 }

@@ -28,13 +28,13 @@ impl Reader<'_> {
         if declared.is_empty() {
             return Ok(());
         }
-        let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
-        find_registrations(&declared, &wanted, observed);
+        let desired_ids: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+        find_registrations(&declared, &desired_ids, observed);
         let recorded = &observed.inventory.entries;
-        let all = wanted.iter().copied().chain(recorded.keys());
+        let all = desired_ids.iter().copied().chain(recorded.keys());
         let namespaces = all.filter_map(|id| id.namespace.as_deref()).collect();
         let mut missing = named(&declared, &namespaces, &observed.discovery);
-        missing.retain(|id, _| !wanted.contains(id) && !recorded.contains_key(id));
+        missing.retain(|id, _| !desired_ids.contains(id) && !recorded.contains_key(id));
         let read: Vec<(ObjectId, ResourcePath, Result<_, ClusterError>)> = stream::iter(missing)
             .map(|(id, path)| async move {
                 let value = self.cluster.get_id(&path, &id).await;
@@ -73,10 +73,10 @@ pub fn expected_objects(
     desired: &Desired,
     discovery: &Discovery,
 ) -> BTreeMap<ObjectId, ResourcePath> {
-    let wanted: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
-    let namespaces = wanted.iter().filter_map(|id| id.namespace.as_deref());
+    let desired_ids: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
+    let namespaces = desired_ids.iter().filter_map(|id| id.namespace.as_deref());
     let mut expected = named(&desired.runtime_objects, &namespaces.collect(), discovery);
-    expected.retain(|id, _| !wanted.contains(id));
+    expected.retain(|id, _| !desired_ids.contains(id));
     expected
 }
 
@@ -121,19 +121,19 @@ fn declared(desired: &Desired, observed: &Observed) -> Vec<RuntimeObject> {
 /// Finds registrations, which were already read, that refer to a declared Service of the release.
 fn find_registrations(
     declared: &[RuntimeObject],
-    wanted: &BTreeSet<&ObjectId>,
+    desired_ids: &BTreeSet<&ObjectId>,
     observed: &mut Observed,
 ) {
     let entries = &observed.inventory.entries;
     let mut found = Vec::new();
     for registration in &observed.registrations {
         let id = &registration.id;
-        if registration.meta.deleting || wanted.contains(id) || entries.contains_key(id) {
+        if registration.meta.deleting || desired_ids.contains(id) || entries.contains_key(id) {
             continue;
         }
         let service = registration.services.iter().find(|service| {
             let mut declared = declared.iter();
-            wanted.contains(&service.id())
+            desired_ids.contains(&service.id())
                 && declared.any(|one| {
                     one.service.as_ref() == Some(&service.name)
                         && one.group_kind().as_ref() == Some(&id.group_kind())

@@ -108,7 +108,7 @@ fn unread(desired: &mut Desired, what: &str, error: ClusterError) -> Result<(), 
     if ends_observation(&error) {
         return Err(error.into());
     }
-    let message = format!("what is to be changed for a while cannot be read: {what}: {error}");
+    let message = format!("the target of a temporary change cannot be read: {what}: {error}");
     let mut finding = Finding::error(Kind::Cluster, "overlay-unread", message);
     finding.hint = error.hint();
     desired.findings.push(finding);

@@ -276,7 +276,7 @@ impl Operator<'_> {
                     foreign.join(", ")
                 ),
                 hint: Some(
-                    "run the command again; it will say whether the object can be adopted"
+                    "run the command again: the new plan shows whether the object can be adopted"
                         .to_owned(),
                 ),
             });
@@ -297,11 +297,12 @@ fn is_of_former(error: &ClusterError, step: &Step) -> bool {
 
 /// Returns whether a quota rejected an object whose previous incarnation was just deleted.
 fn is_counted_still(error: &ClusterError, step: &Step) -> bool {
-    let comes_anew = |edge: &Edge| edge.why == EdgeReason::SameObject && edge.state == Need::Absent;
+    let is_recreated =
+        |edge: &Edge| edge.why == EdgeReason::SameObject && edge.state == Need::Absent;
     let is_full = |api: &ApiError| {
         api.class == Class::AdmissionDenied && api.message.contains("exceeded quota: ")
     };
-    step.needs.iter().any(comes_anew) && error.api().is_some_and(is_full)
+    step.needs.iter().any(is_recreated) && error.api().is_some_and(is_full)
 }
 
 /// Returns whether all conflicts are covered by the plan.

@@ -51,7 +51,7 @@ impl Operator<'_> {
             Contents::Known(_) => Failure {
                 kind: FailureKind::Conflict,
                 message,
-                hint: Some("delete or move them first, or take back the consent".to_owned()),
+                hint: Some("delete or move them first, or withdraw the consent".to_owned()),
             },
         })
     }

@@ -50,7 +50,7 @@ impl Operator<'_> {
         let value = match created {
             Ok(created) => created.value,
             Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
-                self.tell(step, format!("{to} exists already, and stays as it is"));
+                self.tell(step, format!("{to} already exists and is left unchanged"));
                 return Ok(());
             }
             Err(error) => return Err(failure(&error)),

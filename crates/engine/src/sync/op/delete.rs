@@ -133,7 +133,7 @@ fn spared(why: &str) -> Failure {
     Failure {
         kind: FailureKind::Conflict,
         message: format!("not deleted, as it changed since the plan was made: {why}"),
-        hint: Some("run it again: what is to stay is left out of the next plan".to_owned()),
+        hint: Some("run the command again: the next plan leaves out objects that stay".to_owned()),
     }
 }
 

@@ -115,10 +115,10 @@ impl Operator<'_> {
     async fn lift_late(&self, step: &Step, id: &OverlayId, journaled: &Journaled) {
         let message = match self.open(step, (id, journaled), Instant::now()).await {
             Ok(()) => format!(
-                "gate {id} was closed for as long as it may be, and is lifted before the change is done"
+                "gate {id} reached its time limit and was lifted before the change finished"
             ),
             Err(failure) => format!(
-                "gate {id} is closed for longer than it may be, and could not be lifted: {}",
+                "gate {id} exceeded its time limit and could not be lifted: {}",
                 failure.message
             ),
         };
@@ -154,7 +154,7 @@ impl Operator<'_> {
             return Err(Failure {
                 kind: FailureKind::Conflict,
                 message: format!("{id} exists and is not a gate of this release"),
-                hint: Some("remove it if nobody needs it".to_owned()),
+                hint: Some("delete it if it is not in use".to_owned()),
             });
         };
         let change = json!({
@@ -189,7 +189,8 @@ impl Operator<'_> {
             };
             let release = &self.desired.name;
             let Some(deletion) = Deletion::of_gate((overlay, journaled), release, &live) else {
-                let message = format!("{id} is not the gate any more that was closed, and stays");
+                let message =
+                    format!("{id} is no longer the gate that was closed; it is not deleted");
                 self.warn(step, "gate-moved", &message);
                 continue;
             };

@@ -53,10 +53,10 @@ impl Operator<'_> {
                 return Err(Failure {
                     kind: FailureKind::NotReady,
                     message: format!(
-                        "somebody keeps writing objects as {}: there were {left} again",
+                        "another client is still writing objects at {}: {left} appeared during the migration",
                         from.join(", ")
                     ),
-                    hint: Some("managedFields of the objects name who it is".to_owned()),
+                    hint: Some("managedFields of the objects name that client".to_owned()),
                 });
             }
         }
@@ -76,7 +76,7 @@ impl Operator<'_> {
             .ok_or_else(|| {
                 Failure::new(
                     FailureKind::Conflict,
-                    "it is not the definition any more that the plan was made for",
+                    "the CRD was replaced since the plan was made",
                 )
             })
     }
@@ -137,7 +137,7 @@ impl Operator<'_> {
                             "{so_far} objects written as {}{}",
                             rewriting.to.version,
                             match page.remaining {
-                                Some(left) if left > 0 => format!(", about {left} to come"),
+                                Some(left) if left > 0 => format!(", about {left} left"),
                                 _ => String::new(),
                             }
                         ),
@@ -162,7 +162,7 @@ impl Operator<'_> {
         if self.stop.asked().is_some() {
             return Err(Failure::new(
                 FailureKind::Other,
-                "stopped; what was rewritten stays so, and the next run goes on",
+                "stopped; rewritten objects stay rewritten, and the next run continues",
             ));
         }
         let id = rewriting.id(&metadata);
@@ -258,8 +258,8 @@ impl Rewriting {
             return Err(Failure::new(
                 FailureKind::Conflict,
                 format!(
-                    "objects are stored as {}, and not as {to} as the plan says",
-                    stored.unwrap_or("nothing")
+                    "the plan expects storage version {to}, the CRD has {}",
+                    stored.unwrap_or("none")
                 ),
             ));
         }

@@ -54,7 +54,7 @@ impl Operator<'_> {
                 Err(self.with_log(step, failure, then).await)
             }
             Err(failure) => {
-                let then = "the next apply waits for the same one";
+                let then = "the next apply waits for the same Job";
                 Err(self.with_log(step, failure, then).await)
             }
         }
@@ -63,10 +63,7 @@ impl Operator<'_> {
     async fn outcome(&self, step: &Step, outcome: Outcome) -> Result<(), Failure> {
         let id = step.object.clone();
         let Some(key) = self.desired.run_key(&id) else {
-            return Err(Failure::new(
-                FailureKind::Other,
-                "what it runs for is not known",
-            ));
+            return Err(Failure::new(FailureKind::Other, "the Job has no run key"));
         };
         self.ledger
             .record(|journal| {
@@ -87,16 +84,16 @@ impl Operator<'_> {
     /// Adds the last log lines of the pod, and the next step, to the failure of a Job.
     async fn with_log(&self, step: &Step, failure: Failure, then: &str) -> Failure {
         let id = &step.object;
-        let said = match self.tail(id).await {
-            Ok(Some((pod, text))) => format!("; its pod {pod} said last: {text}"),
-            Ok(None) => "; none of its pods is there to tell why".to_owned(),
+        let log = match self.tail(id).await {
+            Ok(Some((pod, text))) => format!("; the log of its pod {pod} ends with: {text}"),
+            Ok(None) => "; none of its pods is left to read the log from".to_owned(),
             Err(error) => format!("; the log of its pod could not be read: {error}"),
         };
         let namespace = id.namespace.as_deref().unwrap_or_default();
         Failure {
-            message: format!("{}{said}", self.without_secrets(failure.message)),
+            message: format!("{}{log}", self.without_secrets(failure.message)),
             hint: Some(format!(
-                "`kubectl -n {namespace} logs job/{}` has the whole log; {then}",
+                "`kubectl -n {namespace} logs job/{}` shows the whole log; {then}",
                 id.name
             )),
             ..failure

@@ -143,7 +143,7 @@ impl Operator<'_> {
                 self.warn(
                     step,
                     "overlay-gone",
-                    "what was changed for a while is gone; there is nothing to take back",
+                    "the temporarily changed object is gone; there is nothing to revert",
                 );
                 break;
             };
@@ -208,7 +208,7 @@ impl Operator<'_> {
         if !taken.moved.is_empty() {
             let fields: Vec<String> = taken.moved.iter().map(ToString::to_string).collect();
             let message = format!(
-                "{} was changed by somebody else in the meantime, and stays",
+                "{} was changed by another client in the meantime and is not reverted",
                 fields.join(", ")
             );
             self.warn(step, "overlay-moved", &message);
@@ -319,7 +319,7 @@ impl Operator<'_> {
                 journal.unregistered.clear();
             });
             if let Err(error) = forgotten.await {
-                tracing::debug!(%error, "what is over stays in the journal");
+                tracing::debug!(%error, "failed to remove finished entries from the journal");
             }
         }
         let journal = self.ledger.journal().await;
@@ -366,7 +366,7 @@ impl Operator<'_> {
         let Some(step) = own.or_else(|| steps.find(|step| step.object == journaled.object)) else {
             return Err(Failure::new(
                 FailureKind::Other,
-                "the plan says nothing of it",
+                "the plan has no step for it",
             ));
         };
         let step = Step {
@@ -460,8 +460,8 @@ fn is_stale(error: &ClusterError) -> bool {
 fn moved() -> Failure {
     Failure {
         kind: FailureKind::Conflict,
-        message: "it is not the object any more that the plan was made for".to_owned(),
-        hint: Some("run the command again to see what it is now".to_owned()),
+        message: "the object was replaced since the plan was made".to_owned(),
+        hint: Some("run the command again to plan from its current state".to_owned()),
     }
 }
 

@@ -35,7 +35,7 @@ impl Operator<'_> {
             let live = read
                 .map_err(|error| failure(&error))?
                 .filter(|live| required_uid(step).is_none_or(|uid| live["metadata"]["uid"] == uid))
-                .ok_or_else(|| moved("it is not the object any more that the plan was made for"))?;
+                .ok_or_else(|| moved("the object was replaced"))?;
             let Some(transferred) = self.transfer(own, &live) else {
                 // Already done by a request that lost its answer.
                 return Ok(());
@@ -45,7 +45,7 @@ impl Operator<'_> {
             let fields = Digest::of(&canonical_json(&transferred.fields.to_json()));
             if !is_overlaid && own.fields.is_some_and(|planned| planned != fields) {
                 return Err(moved(
-                    "somebody wrote to fields that are taken over, or to fields of ours",
+                    "another client wrote to the adopted fields or to fields of pleach",
                 ));
             }
             let change = Patch::Json(transferred.patch);
@@ -91,6 +91,6 @@ fn moved(message: &str) -> Failure {
     Failure {
         kind: FailureKind::Conflict,
         message: format!("{message} since the plan was made"),
-        hint: Some("run the command again to see what it is now".to_owned()),
+        hint: Some("run the command again to plan from its current state".to_owned()),
     }
 }

@@ -85,6 +85,6 @@ impl Operator<'_> {
 /// itself.
 fn not_held(pod: &ObjectId) -> Failure {
     let message =
-        format!("{pod} is not replaced: the journal does not say that the roll-out is held");
+        format!("{pod} is not replaced: the journal does not record the rollout as suspended");
     Failure::new(FailureKind::Conflict, message)
 }

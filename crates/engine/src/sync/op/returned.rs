@@ -81,7 +81,7 @@ impl Operator<'_> {
             for registration in open.filter(|one| !self.is_spoken_of(one)) {
                 match returned(registration, going, &self.desired.apply_set()) {
                     None => {}
-                    Some(Err(finding)) => self.tell_left(*finding),
+                    Some(Err(finding)) => self.report_left(*finding),
                     Some(Ok(deletion)) => {
                         self.take(&cluster, registration, &deletion).await?;
                     }
@@ -98,9 +98,9 @@ impl Operator<'_> {
     }
 
     /// Reports a remaining registration, unless the plan did.
-    fn tell_left(&self, finding: Finding) {
-        let mut said = self.plan.findings.iter();
-        if !said.any(|one| one.object == finding.object && one.code == finding.code) {
+    fn report_left(&self, finding: Finding) {
+        let mut findings = self.plan.findings.iter();
+        if !findings.any(|one| one.object == finding.object && one.code == finding.code) {
             self.events.send(EventKind::Warning(finding));
         }
     }
@@ -125,7 +125,7 @@ impl Operator<'_> {
             Err(error) => {
                 let failure = failure(&error);
                 let message = format!(
-                    "{id} points at a Service that goes, and could not be deleted: {}",
+                    "{id} points at a Service that is removed, and could not be deleted: {}",
                     failure.message
                 );
                 return Err(Failure { message, ..failure });

@@ -56,7 +56,7 @@ impl Operator<'_> {
                     .ok_or_else(|| {
                         Failure::new(
                             FailureKind::Conflict,
-                            "somebody else made an object of this name",
+                            "another client created an object of this name",
                         )
                     })?
             }

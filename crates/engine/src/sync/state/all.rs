@@ -17,7 +17,7 @@ use pleach_cluster::{Class, Cluster, ClusterError, Followed, List, ResourcePath,
 const RECORDS: &str = "applyset.kubernetes.io/id,pleach.dev/release";
 
 /// Reason why the inventory of an empty record cannot be read.
-const BLANK: &str = "its record is empty: a first run was killed, or somebody emptied it";
+const BLANK: &str = "its record is empty: the first run was killed, or a client emptied it";
 
 /// Location of records to search.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use crate::sync::error::SyncError;
 use pleach_cluster::{DeleteOptions, Propagation};
 
 /// Reason and message of the condition Ready until the record is removed.
-const LAST_WORDS: (&str, &str) = ("Uninstalling", "nothing is left but the record");
+const LAST_WORDS: (&str, &str) = ("Uninstalling", "only the record is left");
 
 impl State {
     /// Removes the record of a release without members: first the shards that it names, then its

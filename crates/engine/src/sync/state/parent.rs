@@ -257,10 +257,12 @@ fn foreign_record(id: ObjectId) -> Finding {
     Finding::warning(
         Kind::Cluster,
         "foreign-record",
-        "it has the name of this release's record and is not sealed by pleach, so it does not count",
+        "it has the name of this release's record but no seal of pleach, so it is ignored",
     )
     .on(id)
-    .hint("delete it; if the release is kept there, set `state` of the environment file to its namespace")
+    .hint(
+        "delete it; if it is the real record, set `state` of the environment file to its namespace",
+    )
 }
 
 /// Ignores errors of forbidden or unserved objects, which count as absent.

@@ -35,7 +35,7 @@ impl State {
         id: &ClusterId,
         discovery: &Discovery,
     ) -> Result<Salvaged, SyncError> {
-        let lost_key = "the key of digests: objects with secrets are applied once more".to_owned();
+        let lost_key = "the digest key: objects with secrets are applied again".to_owned();
         match Self::read(cluster, (name, store), id, discovery).await {
             Ok((mut state, recorded)) => {
                 // If only the CRD is gone, the key was not read yet.
@@ -110,7 +110,7 @@ impl State {
             let why = crate::words(&error);
             salvaged.lost.push(match store {
                 // Tenants cannot write there, so the content is kept and sealed again.
-                Store::Release => format!("the proof of who wrote the record: {why}"),
+                Store::Release => format!("the seal of the record: {why}"),
                 Store::ConfigMap { .. } => {
                     installed = Installed {
                         uid: installed.uid,
@@ -139,7 +139,7 @@ impl State {
             match read {
                 Some(part) => salvaged.inventory.entries.extend(part.entries),
                 None => salvaged.lost.push(format!(
-                    "ConfigMap {}/{}: somebody changed it",
+                    "ConfigMap {}/{}: another client changed it",
                     store.namespace(),
                     shard.name
                 )),
@@ -169,7 +169,7 @@ impl Salvaged {
             self.state.unlisted.insert(name);
             let why = crate::words(&error);
             self.lost.push(format!(
-                "the journal, so that no temporary change that it names is reverted: {why}"
+                "the journal, so its temporary changes are not reverted: {why}"
             ));
         }
         Ok(())

@@ -41,7 +41,7 @@ impl WayOut<'_> {
         };
         if self.can_go_back {
             let release = format!("{}/{}", self.release.environment, self.release.release);
-            format!("{fix}, or go back: pleach rollback {release} && pleach apply {release}")
+            format!("{fix}, or roll back: pleach rollback {release} && pleach apply {release}")
         } else {
             format!("{fix}, then apply again")
         }
@@ -81,7 +81,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn more_time_is_advised_only_for_an_object_that_moved() {
-        let back = "or go back: pleach rollback dev/web && pleach apply dev/web";
+        let back = "or roll back: pleach rollback dev/web && pleach apply dev/web";
         assert_eq!(
             hint(10, |_| {}).await,
             format!("fix the cause in git, {back}")

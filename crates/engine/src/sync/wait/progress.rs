@@ -79,7 +79,7 @@ impl<'a> Progress<'a> {
     pub(super) fn timed_out(&self, stuck: Option<&'static str>) -> Failure {
         let waited = self.started.elapsed().as_secs();
         let last = if self.last.is_empty() {
-            "the server told nothing about it"
+            "the server reported no state"
         } else {
             &self.last
         };

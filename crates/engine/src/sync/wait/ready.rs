@@ -81,7 +81,7 @@ impl Waiter<'_> {
             let looked = match now {
                 Seen::Present(value) if since.is_reached(&value) => Some(value),
                 Seen::Present(_) => {
-                    progress.tell("the server has not seen the change yet".to_owned());
+                    progress.tell("the server does not show the change yet".to_owned());
                     None
                 }
                 Seen::Unselected if unseen_until.is_some_and(|until| Instant::now() < until) => {
@@ -121,7 +121,7 @@ impl Waiter<'_> {
                             return Ok(Value::clone(&value));
                         }
                         let seconds = stable_for.as_secs();
-                        progress.tell(format!("ready, and has to stay so for {seconds} s"));
+                        progress.tell(format!("ready; must stay ready for {seconds} s"));
                         wake = wake.min(at + stable_for);
                     }
                     Verdict::Failed(message) => {
@@ -233,8 +233,8 @@ impl Waiter<'_> {
         let _place = self.places.acquire().await;
         match self.cluster.get_id(path, id).await {
             Ok(Some(value)) if since.is_reached(&value) => Ok(Ok(value)),
-            Ok(Some(_)) => Ok(Err("the server has not seen the change yet".to_owned())),
-            Ok(None) => Ok(Err("it is not there".to_owned())),
+            Ok(Some(_)) => Ok(Err("the server does not show the change yet".to_owned())),
+            Ok(None) => Ok(Err("it does not exist".to_owned())),
             Err(error) => {
                 let is_unserved = error.class() == Some(&Class::KindNotServed);
                 if error.is_retryable() || is_unserved && comes_with_the_plan {

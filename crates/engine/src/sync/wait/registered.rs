@@ -60,7 +60,7 @@ impl Waiter<'_> {
     /// more.
     fn or_without(&self, step: &Step, ended: Result<Option<Value>, Failure>) -> Option<Value> {
         ended.unwrap_or_else(|failure| {
-            let message = format!("{}; the change goes on without it", failure.message);
+            let message = format!("{}; the change continues without it", failure.message);
             let finding = Finding::warning(Kind::Cluster, "not-registered-again", message);
             let finding = finding.on(step.object.clone());
             self.events.send(EventKind::Warning(finding));

@@ -70,7 +70,7 @@ impl Watched {
                 format!(": {}", pod.trouble)
             };
             return Look::Never(format!(
-                "its new pod {} was restarted{trouble}; the other pods stay as they were",
+                "its new pod {} restarted{trouble}; the other pods are not replaced",
                 pod.name
             ));
         }
@@ -82,7 +82,7 @@ impl Watched {
         if now.duration_since(since) >= wanted.stable_for {
             Look::Done
         } else {
-            Look::NotYet("its new pods are ready; they must stay so for some seconds".to_owned())
+            Look::NotYet("its new pods are ready; they must stay ready for some seconds".to_owned())
         }
     }
 
@@ -99,16 +99,16 @@ impl Watched {
 /// Describes the missing pods, if any.
 fn missing(daemon: &Daemon, pods: Option<Count>) -> Option<String> {
     let ready = daemon.updated.iter().filter(|pod| pod.is_ready).count();
-    let wanted = pods.map_or(daemon.desired, |pods| pods.of(daemon.desired));
-    if ready < wanted {
-        return Some(format!("{ready} of {wanted} new pods ready"));
+    let desired = pods.map_or(daemon.desired, |pods| pods.of(daemon.desired));
+    if ready < desired {
+        return Some(format!("{ready} of {desired} new pods ready"));
     }
     if pods.is_some() {
         return None;
     }
     if !daemon.former.is_empty() {
         let left = daemon.former.len();
-        return Some(format!("former pods that are still there: {left}"));
+        return Some(format!("previous pods that still exist: {left}"));
     }
     (daemon.available < daemon.desired).then(|| {
         let (available, desired) = (daemon.available, daemon.desired);
@@ -169,10 +169,10 @@ mod tests {
         let look = watched.judge(&begun, FIRST, start);
         assert_eq!(word(&look), "0 of 1 new pods ready");
         let first = daemon(&["a"], &["b"]);
-        assert!(word(&watched.judge(&first, FIRST, after(1))).contains("must stay so"));
+        assert!(word(&watched.judge(&first, FIRST, after(1))).contains("must stay ready"));
         // The condition did not hold in between.
         watched.judge(&begun, FIRST, after(2));
-        assert!(word(&watched.judge(&first, FIRST, after(6))).contains("must stay so"));
+        assert!(word(&watched.judge(&first, FIRST, after(6))).contains("must stay ready"));
         assert_eq!(word(&watched.judge(&first, FIRST, after(11))), "done");
     }
 
@@ -184,13 +184,13 @@ mod tests {
         let mut half = daemon(&["a", "b"], &["c"]);
         half.desired = 2;
         let look = watched.judge(&half, ALL, start);
-        assert_eq!(word(&look), "former pods that are still there: 1");
+        assert_eq!(word(&look), "previous pods that still exist: 1");
         let mut unavailable = daemon(&["a", "b"], &[]);
         unavailable.available = 1;
         let look = watched.judge(&unavailable, ALL, start);
         assert_eq!(word(&look), "1 of 2 pods available");
         let all = daemon(&["a", "b"], &[]);
-        assert!(word(&watched.judge(&all, ALL, start)).contains("must stay so"));
+        assert!(word(&watched.judge(&all, ALL, start)).contains("must stay ready"));
         assert_eq!(word(&watched.judge(&all, ALL, later)), "done");
     }
 
@@ -200,7 +200,7 @@ mod tests {
         let mut old = daemon(&["a"], &["b"]);
         old.updated[0].restarts = 7;
         let mut watched = Watched::new([("a".to_owned(), 7)].into());
-        assert!(word(&watched.judge(&old, FIRST, now)).contains("must stay so"));
+        assert!(word(&watched.judge(&old, FIRST, now)).contains("must stay ready"));
         old.updated.push(DaemonPod {
             name: "c".to_owned(),
             uid: "c".to_owned(),
@@ -212,7 +212,7 @@ mod tests {
         assert!(matches!(look, Look::Never(_)));
         assert_eq!(
             word(&look),
-            "its new pod c was restarted: container x ended with Error (1); the other pods stay as they were"
+            "its new pod c restarted: container x ended with Error (1); the other pods are not replaced"
         );
         assert!(!matches!(watched.judge(&old, ALL, now), Look::Never(_)));
     }

@@ -560,7 +560,7 @@ fn conditions_of_an_earlier_generation_do_not_count() {
     ] {
         let status = json!({field: 2, "conditions": conditions("Ready=True")});
         let found = judged(json!({"metadata": {"generation": 3}, "status": status}));
-        let lag = "its controller has seen generation 2, not 3 yet".to_owned();
+        let lag = "its controller has observed generation 2, not 3 yet".to_owned();
         assert_eq!(found, (InProgress, lag), "{field}");
     }
 }
@@ -663,11 +663,11 @@ fn an_object_that_is_about_to_resume_is_in_progress() {
         ),
         (
             json!({"metadata": {"generation": 2}, "status": {"observedGeneration": 1, "phase": "Suspended"}}),
-            "its controller has seen generation 1, not 2 yet",
+            "its controller has observed generation 1, not 2 yet",
         ),
         (
             json!({"metadata": {"generation": 2}, "status": {"observedGeneration": 1, "conditions": conditions("Paused=True")}}),
-            "its controller has seen generation 1, not 2 yet",
+            "its controller has observed generation 1, not 2 yet",
         ),
     ] {
         assert_eq!(

@@ -58,8 +58,8 @@ fn gives(rule: &Value, (verb, group, resource, name): (&str, &str, &str, Option<
         })
 }
 
-fn allows(given: &[&str], wanted: &str) -> bool {
-    given.contains(&"*") || given.contains(&wanted)
+fn allows(given: &[&str], needed: &str) -> bool {
+    given.contains(&"*") || given.contains(&needed)
 }
 
 fn matches_url(pattern: &str, url: &str) -> bool {

@@ -76,22 +76,22 @@ pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direct
         let nearest = lacking.min_by_key(|(_, lacks)| lacks.len());
         if let Some((account, lacks)) = nearest.filter(|(_, lacks)| !lacks.is_empty()) {
             let rules: Vec<String> = lacks.into_iter().map(ToString::to_string).collect();
-            say(ctx, draft, direction, (account, role, &rules.join("\n  ")));
+            report(ctx, draft, direction, (account, role, &rules.join("\n  ")));
         }
     }
 }
 
 /// Reports the problem; it is an error unless a consent overrides it.
-fn say(
+fn report(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     direction: Direction,
     (account, role, rules): (&ObjectId, ObjectId, &str),
 ) {
     let message = format!(
-        "{account} writes it at run time and could not any more: it would have to hold what the role gives"
+        "{account} writes this role at run time and could no longer do so: it needs the permissions that the role grants"
     );
-    let give = format!("give {account} these rules, or the verb `escalate` on roles:\n  {rules}");
+    let give = format!("grant {account} these rules, or the verb `escalate` on roles:\n  {rules}");
     let (release, from) = (&ctx.desired.name.release, installed_version(ctx));
     let to = &ctx.desired.version;
     let mut consents = ctx.policy.consent.iter();
@@ -110,7 +110,7 @@ fn say(
         Finding::warning(Kind::Policy, CANNOT_GRANT, message).hint(give)
     } else {
         Finding::error(Kind::Policy, CANNOT_GRANT, message).hint(format!(
-            "{give}\nor, if the new version gives less, add to `consent` in {}: {{action: override, check: {CANNOT_GRANT}, kind: {}, name: {}, {}, reason: …}}",
+            "{give}\nor, if the new version grants fewer permissions, add to `consent` in {}: {{action: override, check: {CANNOT_GRANT}, kind: {}, name: {}, {}, reason: …}}",
             ctx.environment_file(),
             role.kind,
             role.name,

@@ -24,14 +24,14 @@ pub(in crate::plan) struct StandIn {
 
 /// Adds a temporary binding for each binding that is recreated.
 pub(super) fn add(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let anew: Vec<ObjectId> = draft
+    let recreated: Vec<ObjectId> = draft
         .changes
         .values()
         .filter(|change| change.action == Action::Recreate)
         .filter(|change| List::of(&change.object) == Some(List::Subjects))
         .map(|change| change.object.clone())
         .collect();
-    for id in anew {
+    for id in recreated {
         let Some(live) = ctx.observed.full.get(&id) else {
             continue;
         };
@@ -119,7 +119,7 @@ fn make(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, object: &ObjectId, body
     });
     let index = draft.overlays.len() - 1;
     let reason = format!(
-        "{id} becomes one to another role; what the version that still runs may need stays until the end"
+        "the roleRef of {id} changes; access that the running version may need is retained until the end"
     );
     let patch = NonSecret(body);
     let made = draft.step(

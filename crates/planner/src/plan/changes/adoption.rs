@@ -26,18 +26,18 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
     };
     let strangers = ownership::strangers(ctx, live);
     let reason = if !live.has_managed_fields {
-        "it exists and is taken over; its record of owners is empty".to_owned()
+        "it exists and is adopted; its managedFields are empty".to_owned()
     } else if strangers.is_empty() {
-        "it exists; a former adoption of it was not finished".to_owned()
+        "it exists; a previous adoption did not finish".to_owned()
     } else {
-        format!("it exists and is taken over from {}", strangers.join(", "))
+        format!("it exists and is adopted from {}", strangers.join(", "))
     };
     change(ctx, draft, manifest, Action::Adopt, &reason).unverified = unverified;
     let strip = ownership::marks_to_strip(manifest, before);
     let why = if strip.is_empty() {
-        "the fields of the former managers become ours"
+        "pleach takes ownership of the fields of the previous managers"
     } else {
-        "the fields of the former managers become ours, and the marks of the former deployer go"
+        "pleach takes ownership of the fields of the previous managers, and removes the marks of the previous tool"
     };
     let from = |manager: &str| ownership::may_take_over(ctx, manager);
     let own = ownership::own(
@@ -126,7 +126,7 @@ fn prospect(
         Some(Prediction::Refused(refusal)) => refusal::refused(refusal),
         // Only objects that we applied ourselves can be recreated.
         Some(Prediction::Immutable { fields, .. }) => refusal::immutable_foreign(fields),
-        Some(Prediction::Creates) | None => refusal::not_read("the server was not asked about it"),
+        Some(Prediction::Creates) | None => refusal::not_read("there is no dry run of the change"),
     };
     Err(Box::new(finding))
 }
@@ -139,11 +139,11 @@ fn left_out(ctx: &Ctx<'_>, manifest: &Manifest, within: &[FieldPath]) -> Vec<Fie
     };
     let from = |manager: &str| ownership::may_take_over(ctx, manager);
     let live = before.value();
-    let wanted = manifest.value();
+    let desired = manifest.value();
     let ours = at_stake(live, live, &ctx.manager, &from).present(live);
     ours.into_iter()
         .map(|(path, _)| path)
         .filter(|path| within.iter().any(|field| path.0.starts_with(&field.0)))
-        .filter(|path| locate::find(&wanted, path).is_none())
+        .filter(|path| locate::find(&desired, path).is_none())
         .collect()
 }

@@ -49,7 +49,7 @@ pub(super) fn decide(
     let delete = draft.step(ctx, stage, id.clone(), Op::Delete(deletion), &why);
     draft.at(delete).require = vec![Precondition::Uid(live.uid.clone())];
     draft.at(delete).until = Some(Until::Absent { pods: None });
-    let created = create(ctx, draft, manifest, "its namespace is there again");
+    let created = create(ctx, draft, manifest, "its namespace exists again");
     // Uses `Leftover`, not `SameObject`: dependencies of the creation do not
     // apply to the deletion.
     draft.edge(delete, Need::Absent, created, EdgeReason::Leftover);

@@ -34,11 +34,11 @@ pub(super) fn guard(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) -> Gu
     let Some(live) = ctx.observed.full.get(id).filter(|_| is_definition(id)) else {
         return Guarded::Free;
     };
-    let wanted = ctx.desired.ignored.lean(manifest).value();
+    let desired = ctx.desired.ignored.lean(manifest).value();
     let guard = Guard {
         ctx,
         manifest,
-        wanted: &wanted,
+        desired: &desired,
         live: live.value(),
         instances: ctx.observed.instances.get(id),
     };
@@ -72,7 +72,7 @@ pub(super) fn guard(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) -> Gu
 struct Guard<'a> {
     ctx: &'a Ctx<'a>,
     manifest: &'a Manifest,
-    wanted: &'a Value,
+    desired: &'a Value,
     live: &'a Value,
     instances: Option<&'a Instances>,
 }
@@ -108,13 +108,13 @@ impl Guard<'_> {
     /// Returns stored versions that git dropped and that no migration retains.
     fn dropped(&self) -> Vec<&str> {
         let kept = kept(
-            self.wanted,
+            self.desired,
             self.live,
             &self.ctx.desired.sequence.migrations,
         );
         stored(self.live)
             .into_iter()
-            .filter(|name| !has_version(self.wanted, name))
+            .filter(|name| !has_version(self.desired, name))
             .filter(|name| !kept.iter().any(|rule| rule.from == *name))
             .collect()
     }
@@ -128,20 +128,20 @@ impl Guard<'_> {
             return None;
         }
         let rules = &self.ctx.desired.sequence.migrations;
-        let before = rewritten_before(self.wanted, self.live, rules);
+        let before = rewritten_before(self.desired, self.live, rules);
         let dropped = self.dropped();
-        let mut left = unconverted(self.wanted, self.live);
+        let mut left = unconverted(self.desired, self.live);
         // Versions dropped without a migration already have a finding.
         left.retain(|name| {
             !dropped.contains(name) && !before.iter().any(|rule| rule.from == *name)
         });
         let from = left.first()?;
-        let to = storage(self.wanted).unwrap_or("…");
+        let to = storage(self.desired).unwrap_or("…");
         let finding = Finding::error(
             Kind::Policy,
             "conversion-goes",
             format!(
-                "objects may be stored as {} (status.storedVersions), and the webhook that converts them goes: they would be read as if they were written as {to}, and lose what that does not have",
+                "objects may be stored as {} (status.storedVersions), and their conversion webhook is removed: the server would read them as {to} without conversion, and they would lose fields that {to} does not have",
                 left.join(", ")
             ),
         );
@@ -149,7 +149,7 @@ impl Guard<'_> {
             self.by_a_version_between(from)
         } else {
             format!(
-                "to rewrite them while it still converts, {}",
+                "to rewrite them while the webhook still converts, {}",
                 self.by_migrating(from)
             )
         }))
@@ -158,20 +158,20 @@ impl Guard<'_> {
     /// Returns whether the change removes the conversion webhook.
     fn ends_conversion(&self) -> bool {
         let ours = |manager: &str| ownership::may_take_over(self.ctx, manager);
-        ends_conversion(self.wanted, self.live, &ours)
+        ends_conversion(self.desired, self.live, &ours)
     }
 
     /// Returns whether no `migrate` of this version can rewrite stored objects,
     /// because the conversion webhook is removed together with the storage
     /// version.
     fn is_between_needed(&self) -> bool {
-        self.ends_conversion() && storage(self.live) != storage(self.wanted)
+        self.ends_conversion() && storage(self.live) != storage(self.desired)
     }
 
     fn by_a_version_between(&self, from: &str) -> String {
-        let to = storage(self.wanted).unwrap_or("…");
+        let to = storage(self.desired).unwrap_or("…");
         format!(
-            "go through a version that stores {to}, keeps the webhook, and says `{}`",
+            "go through a version that stores {to}, keeps the webhook, and declares `{}`",
             self.migration(from)
         )
     }
@@ -186,7 +186,7 @@ impl Guard<'_> {
 
     fn migration(&self, from: &str) -> String {
         let name = &self.manifest.id().name;
-        let to = storage(self.wanted).unwrap_or("…");
+        let to = storage(self.desired).unwrap_or("…");
         format!("migrate: [{{crd: {name}, from: {from}, to: {to}}}]")
     }
 
@@ -201,9 +201,7 @@ impl Guard<'_> {
     /// Describes the existing objects of the kind.
     fn objects(&self) -> String {
         match self.instances {
-            Some(Instances::Known { all, .. }) if all.count == 0 => {
-                "there are no objects of it".to_owned()
-            }
+            Some(Instances::Known { all, .. }) if all.count == 0 => "it has no objects".to_owned(),
             Some(Instances::Known { all, .. }) => {
                 let is_one = all.count == 1;
                 let (noun, verb) = if is_one {
@@ -223,10 +221,10 @@ impl Guard<'_> {
                 let value = definition.pointer(pointer).and_then(Value::as_str);
                 value.unwrap_or_default().to_owned()
             };
-            let (live, wanted) = (at(self.live), at(self.wanted));
-            (live != wanted).then_some((live, wanted))
+            let (live, desired) = (at(self.live), at(self.desired));
+            (live != desired).then_some((live, desired))
         };
-        let (what, (live, wanted)) = [("scope", "/spec/scope"), ("kind", "/spec/names/kind")]
+        let (what, (live, desired)) = [("scope", "/spec/scope"), ("kind", "/spec/names/kind")]
             .into_iter()
             .find_map(|(what, pointer)| Some((what, differs(pointer)?)))?;
         Some(
@@ -234,13 +232,13 @@ impl Guard<'_> {
                 Kind::Policy,
                 "definition-identity",
                 format!(
-                    "its {what} is {live} and cannot become {wanted} while it is there; {}",
+                    "its {what} is {live} and cannot change to {desired} while the CRD exists; {}",
                     self.objects()
                 ),
             )
             .hint(format!(
                 "give the new kind another name, or {}",
-                self.anew()
+                self.by_recreating()
             )),
         )
     }
@@ -250,7 +248,7 @@ impl Guard<'_> {
             self.by_a_version_between(version)
         } else {
             format!(
-                "to rewrite them before it goes, {}",
+                "to rewrite them before the version is removed, {}",
                 self.by_migrating(version)
             )
         };
@@ -258,29 +256,29 @@ impl Guard<'_> {
             Kind::Policy,
             "version-stored",
             format!(
-                "version {version} goes, and objects may be stored in it (status.storedVersions); {}",
+                "version {version} is removed, but objects may be stored in it (status.storedVersions); {}",
                 self.objects()
             ),
         )
-        .hint(format!("{way}; or {}", self.anew()))
+        .hint(format!("{way}; or {}", self.by_recreating()))
     }
 
     fn recorded(&self, version: &str, objects: &str) -> Finding {
-        let to = storage(self.wanted).unwrap_or("…");
-        let verb = if versions(self.wanted).any(|name| name == version) {
-            "is not served any more"
+        let to = storage(self.desired).unwrap_or("…");
+        let verb = if versions(self.desired).any(|name| name == version) {
+            "is no longer served"
         } else {
-            "goes"
+            "is removed"
         };
         Finding::error(
             Kind::Policy,
             "version-recorded",
             format!(
-                "version {version} {verb}, and managedFields of objects record it, which nobody could apply any more: {objects}"
+                "version {version} {verb}, but managedFields of objects still refer to it, so no client could apply them: {objects}"
             ),
         )
         .hint(format!(
-            "to have them recorded at {to} before it goes, {}",
+            "to rewrite their managedFields to {to} first, {}",
             self.by_migrating(version)
         ))
     }
@@ -292,7 +290,7 @@ impl Guard<'_> {
             format!("objects do not fit the new schema: {misfit}: {objects}"),
         )
         .hint(format!(
-            "change the objects or the schema; or, to take the loss, add to `consent` in {}: {{action: override, check: {FIELD_IN_USE}, kind: CustomResourceDefinition, name: {}, {}, reason: …}}",
+            "change the objects or the schema; or, to accept the loss, add to `consent` in {}: {{action: override, check: {FIELD_IN_USE}, kind: CustomResourceDefinition, name: {}, {}, reason: …}}",
             self.ctx.environment_file(),
             self.manifest.id().name,
             bound_to(self.ctx),
@@ -307,9 +305,9 @@ impl Guard<'_> {
         consents.any(|consent| consent.allows_override_for((FIELD_IN_USE, id), release, from, to))
     }
 
-    fn anew(&self) -> String {
+    fn by_recreating(&self) -> String {
         format!(
-            "to lose the objects, add to `consent` in {}: {{action: recreate, kind: CustomResourceDefinition, name: {}, {}}}",
+            "to recreate the CRD and lose its objects, add to `consent` in {}: {{action: recreate, kind: CustomResourceDefinition, name: {}, {}}}",
             self.ctx.environment_file(),
             self.manifest.id().name,
             bound_to(self.ctx),
@@ -322,8 +320,8 @@ fn unread(why: &str) -> Finding {
         Kind::Policy,
         "objects-unread",
         format!(
-            "what it would do to its objects cannot be told, as they cannot all be read: {why}"
+            "the effect on its objects is unknown, because they cannot all be read: {why}"
         ),
     )
-    .hint("nothing is changed in a definition whose objects are not known; see to it that they can be listed")
+    .hint("make sure that its objects can be listed; a CRD does not change while its objects are unknown")
 }

@@ -54,7 +54,8 @@ pub(super) fn put_back(
     let contended = drift::contended(ctx, manifest, &taken);
     if !contended.is_empty() {
         draft.findings.push(drift::finding(manifest, &contended));
-        let reason = "others keep writing to fields of ours; it is left alone";
+        let reason =
+            "other field managers keep writing to fields of the release; it is not changed";
         change(ctx, draft, manifest, Action::Skip, reason);
         return true;
     }
@@ -67,7 +68,9 @@ pub(super) fn put_back(
     let change = change(ctx, draft, manifest, Action::Update, &reason);
     change.cause = Some(Cause::Drift { managers });
     change.corrects = taken;
-    change.unverified = Some("refused as long as the items of others are in its lists".to_owned());
+    change.unverified = Some(
+        "the server refuses it while its lists contain items of other field managers".to_owned(),
+    );
     let manner = Manner {
         take_over: fields.to_vec(),
         ..Manner::default()

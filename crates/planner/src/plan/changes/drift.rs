@@ -96,7 +96,7 @@ pub(super) fn finding(manifest: &Manifest, contended: &[Taken]) -> Finding {
         Kind::Conflict,
         "contended",
         format!(
-            "contended: {}; it was taken back three times within ten minutes and is left alone until that calms down",
+            "contended: {}; pleach reverted it three times within ten minutes, and leaves it unchanged until the other writes stop",
             fields.join(", ")
         ),
     )

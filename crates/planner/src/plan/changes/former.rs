@@ -52,8 +52,8 @@ fn closed_by(ctx: &Ctx<'_>, refusal: &ApiRefusal) -> Option<String> {
     let journaled = ctx.observed.journal.overlays.values();
     let mut gates = journaled.map(|one| &one.object).filter(|id| is_policy(id));
     let refuses = |gate: &&ObjectId| {
-        let says = format!("ValidatingAdmissionPolicy '{}' with binding ", gate.name);
-        refusal.message.contains(&says)
+        let text = format!("ValidatingAdmissionPolicy '{}' with binding ", gate.name);
+        refusal.message.contains(&text)
     };
     gates.find(refuses).map(|gate| gate.name.clone())
 }
@@ -65,7 +65,7 @@ fn is_outdated(ctx: &Ctx<'_>, id: &ObjectId, refusal: &ApiRefusal) -> bool {
         return false;
     };
     if let Some(webhook) = denied_by(&refusal.message) {
-        return is_answered_anew(ctx, webhook) || goes_before(ctx, webhook);
+        return changes_version(ctx, webhook) || goes_before(ctx, webhook);
     }
     let is_invalid = matches!(refusal.code, 400 | 422)
         || refusal.code == 500 && refusal.message.starts_with(UNKNOWN_FIELD);
@@ -82,7 +82,7 @@ fn denied_by(message: &str) -> Option<&str> {
 /// Returns whether another version will serve a webhook of the release, or one
 /// that its pods registered. This includes a version that an unfinished run
 /// already started.
-fn is_answered_anew(ctx: &Ctx<'_>, webhook: &str) -> bool {
+fn changes_version(ctx: &Ctx<'_>, webhook: &str) -> bool {
     let is_begun = is_begun(ctx);
     let mut registrations = ctx
         .facts
@@ -153,7 +153,7 @@ fn is_changed(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     let recorded = ctx.observed.inventory.entries.get(id);
     let recorded = recorded.and_then(|entry| entry.desired);
     match (ctx.desired.digests.get(id), recorded) {
-        (Some(DesiredDigest::Known(wanted)), Some(recorded)) => *wanted != recorded,
+        (Some(DesiredDigest::Known(desired)), Some(recorded)) => *desired != recorded,
         _ => true,
     }
 }

@@ -32,11 +32,11 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
         && !ctx.policy.verify
         && is_unchanged(ctx.desired.ignored.lean(manifest), digest, entry, live)
     {
-        return unchanged(ctx, draft, manifest, "as wanted");
+        return unchanged(ctx, draft, manifest, "in sync");
     }
     // Git changed unless the new digest equals the recorded one.
     let git = match (digest, entry.and_then(|entry| entry.desired)) {
-        (Some(DesiredDigest::Known(wanted)), Some(recorded)) => *wanted != recorded,
+        (Some(DesiredDigest::Known(desired)), Some(recorded)) => *desired != recorded,
         _ => true,
     };
     let Some(before) = ctx.observed.full.get(id) else {
@@ -81,7 +81,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
             recreate::decide(ctx, draft, manifest, live, why, git.then_some(Cause::Git));
         }
         Some(Prediction::Creates | Prediction::Unverified(_)) | None => {
-            let finding = refusal::not_read("the server was not asked about it");
+            let finding = refusal::not_read("there is no dry run of the change");
             block(ctx, draft, manifest, finding);
         }
     }
@@ -193,7 +193,7 @@ fn compare(
     let must_repair = after.meta().has_managed_fields && needs_repair(ctx, before);
     if !differs && !entry_differs && !git && !must_repair {
         // Only the record is refreshed, without a write to the object.
-        return unchanged(ctx, draft, manifest, "as wanted; the record is refreshed");
+        return unchanged(ctx, draft, manifest, "in sync; the record is updated");
     }
     let mut taken = drift::taken(ctx, sides);
     if is_overlaid(ctx, manifest) {
@@ -213,7 +213,8 @@ fn compare(
             Some(fields) if others || git => leave = fields,
             _ if git => {}
             _ => {
-                let reason = "others keep writing to fields of ours; it is left alone";
+                let reason =
+                    "other field managers keep writing to fields of the release; it is not changed";
                 change(ctx, draft, manifest, Action::Skip, reason);
                 return;
             }
@@ -235,20 +236,20 @@ fn compare(
     change.corrects = corrects;
     for (path, owners) in survivors(before.value(), after.value(), &ctx.manager) {
         let owners = owners.join(", ");
-        let message = format!("git no longer has {path}, but it stays: {owners} holds it too");
+        let message = format!("git no longer has {path}, but it stays: {owners} also owns it");
         draft.findings.push(
             Finding::warning(Kind::Conflict, "co-owned-field", message)
                 .at(manifest.origin().clone())
                 .on(id.clone()),
         );
     }
-    tell_unowned(ctx, draft, manifest, sides);
+    report_unowned(ctx, draft, manifest, sides);
     if let Some(locked) = ignored
         .iter()
         .find(|field| field.is_locked(&applied_by(&after.value()["metadata"], &ctx.manager)))
     {
         let message = format!(
-            "{locked} cannot be left to others: it lies in a list or map that the server keeps one owner for"
+            "{locked} cannot be ignored: it is in an atomic list or map, which has a single owner"
         );
         draft.findings.push(
             Finding::error(Kind::Repository, "ignore-inside-atomic", message)
@@ -272,7 +273,7 @@ fn compare(
 
 /// Warns about items that git dropped and that the apply does not remove. They
 /// have no owner since the CRD gave their list keys.
-fn tell_unowned(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, sides: Sides<'_>) {
+fn report_unowned(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, sides: Sides<'_>) {
     let Sides { before, after } = sides;
     let stranded = stranded(before.value(), after.value(), &ctx.manager);
     let is_item = |at: &&String| {
@@ -288,14 +289,16 @@ fn tell_unowned(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, sides: Si
         return;
     }
     let message = format!(
-        "git no longer has {}, but it stays: nobody owns it since its list has keys",
+        "git no longer has {}, but it stays: it has no owner since its list is keyed",
         items.join(", ")
     );
     draft.findings.push(
         Finding::warning(Kind::Conflict, "unowned-item", message)
             .at(manifest.origin().clone())
             .on(manifest.id().clone())
-            .hint("take it out by hand, as with `kubectl edit`; what git has of the list stays as it is"),
+            .hint(
+                "remove it with `kubectl edit`; the items of the list that git has do not change",
+            ),
     );
 }
 
@@ -334,7 +337,7 @@ fn cause(
         }
         (true, false) => (Cause::Git, of_git(ctx, manifest).to_owned()),
         (false, _) if differs && !is_drift => {
-            let reason = "a temporary change of a former run is taken back".to_owned();
+            let reason = "a temporary change of a previous run is reverted".to_owned();
             (Cause::Overlay, reason)
         }
         (false, _) if differs => {
@@ -343,7 +346,7 @@ fn cause(
         }
         (false, _) => (
             Cause::Ownership,
-            "what we own of it is not recorded as ours".to_owned(),
+            "its managedFields differ from the fields that the release owns".to_owned(),
         ),
     }
 }
@@ -359,10 +362,10 @@ fn of_git(ctx: &Ctx<'_>, manifest: &Manifest) -> &'static str {
         return "git changed";
     };
     if ctx.desired.digests.get(id) == Some(&DesiredDigest::Unkeyed) {
-        return "whether git changed cannot be told: the key of digests is gone";
+        return "cannot determine whether git changed: the digest key is gone";
     }
     if ignored.initial(id) == Some(DesiredDigest::Known(recorded)) {
-        return "fields of it are left to others now";
+        return "some of its fields are ignored now";
     }
     let replicas = FieldPattern::replicas();
     if manifest.is_secret() || !wants_replicas(manifest) || ignored.of(id).contains(&replicas) {
@@ -371,7 +374,7 @@ fn of_git(ctx: &Ctx<'_>, manifest: &Manifest) -> &'static str {
     let mut scaled = ignored.clone();
     scaled.add(manifest, &[replicas]);
     if scaled.lean(manifest).digest() == recorded {
-        return "its replicas are left to no autoscaler any more";
+        return "its replicas are no longer left to an autoscaler";
     }
     "git changed"
 }
@@ -448,15 +451,15 @@ pub(super) fn own(
 ) -> Option<(Own, &'static str)> {
     let left = ctx.desired.left_at_once(ctx.policy, manifest, before);
     let why = if !before.meta().has_managed_fields {
-        "its record of owners was wiped"
+        "its managedFields were cleared"
     } else if needs_repair(ctx, before) {
-        "the fields of our other managers become ours"
+        "the field manager of the release takes the fields of pleach's other managers"
     } else if !left.is_empty() {
         ENDS
     } else if !take_back.is_empty() {
-        "what others took from us is ours alone again"
+        "the release becomes the only owner of its fields again"
     } else {
-        "the ignored fields are given up, or they would go with the apply"
+        "ownership of the ignored fields is released, because the apply would otherwise remove them"
     };
     let take_back = if left.is_empty() {
         take_back
@@ -494,7 +497,7 @@ pub(super) fn drift_reason(prefix: &str, managers: &[String]) -> String {
         format!("{prefix}the cluster drifted")
     } else {
         format!(
-            "{prefix}the cluster drifted: {} wrote to fields of ours",
+            "{prefix}the cluster drifted: {} wrote to fields of the release",
             managers.join(", ")
         )
     }

@@ -75,7 +75,7 @@ pub(super) fn decide(
     let delete = draft.step(ctx, stage, id.clone(), Op::Delete(deletion), &why);
     draft.at(delete).require = vec![Precondition::Uid(live.uid.clone())];
     draft.at(delete).until = Some(Until::Absent { pods: None });
-    let created = create(ctx, draft, manifest, "the former object is gone");
+    let created = create(ctx, draft, manifest, "the previous object is gone");
     draft.edge(delete, Need::Absent, created, EdgeReason::SameObject);
 }
 
@@ -102,11 +102,11 @@ fn named(ctx: &Ctx<'_>, manifest: &Manifest, fields: &[FieldPath]) -> Vec<FieldP
     ) else {
         return fields.to_vec();
     };
-    let wanted = ctx.desired.ignored.lean(manifest).value();
-    let wanted = wanted["spec"].as_object().into_iter().flatten();
-    let found: Vec<FieldPath> = wanted
+    let desired = ctx.desired.ignored.lean(manifest).value();
+    let desired = desired["spec"].as_object().into_iter().flatten();
+    let found: Vec<FieldPath> = desired
         .filter(|(key, _)| !MUTABLE.contains(&key.as_str()))
-        .filter(|(key, wanted)| !covers(&live.value()["spec"][*key], wanted))
+        .filter(|(key, desired)| !covers(&live.value()["spec"][*key], desired))
         .map(|(key, _)| spec.key(key))
         .collect();
     if found.is_empty() {
@@ -138,7 +138,7 @@ fn propagation(
                     "its annotation {}: disabled forbids that",
                     annotations::PRUNE
                 )),
-                "take the annotation off, in the cluster too; or, ",
+                "remove the annotation, in the cluster too; or, ",
             )
         }
         None => (None, ""),
@@ -170,7 +170,7 @@ fn propagation(
                 _ => ", propagation: Foreground",
             };
             let message = format!(
-                "{}; it would have to be deleted and created anew, and {against}",
+                "{}; it would have to be recreated, but {against}",
                 refusal::cannot_change(fields)
             );
             Err(Box::new(

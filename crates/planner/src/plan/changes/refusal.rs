@@ -55,7 +55,7 @@ pub(super) fn not_served(ctx: &Ctx<'_>, manifest: &Manifest) -> Finding {
     if let Some((_, definition)) = ctx.definition(&id.group_kind()) {
         let versions: Vec<String> = definition.served.iter().map(version).collect();
         return finding.hint(format!(
-            "its definition in this release serves {}",
+            "its CRD in this release serves {}",
             versions.join(", ")
         ));
     }
@@ -85,7 +85,7 @@ pub(super) fn cannot_change(fields: &[FieldPath]) -> String {
 /// Refuses to recreate an object that is not recorded as applied by us.
 pub(super) fn immutable_foreign(fields: &[FieldPath]) -> Finding {
     Finding::error(Kind::Policy, "immutable-field", cannot_change(fields)).hint(
-        "only an object that this release has applied is recreated; write the fields as they are in the cluster and apply that first",
+        "pleach only recreates objects that this release has applied; set the fields to their values in the cluster and apply that first",
     )
 }
 
@@ -98,7 +98,7 @@ pub(super) fn immutable_left_out(fields: &[FieldPath], gone: &[FieldPath]) -> Fi
     let gone = gone.join(", ");
     let message = format!("{}, and git does not have {gone}", cannot_change(fields));
     Finding::error(Kind::Policy, "immutable-field", message).hint(
-        "what git does not have goes with an adoption; write these fields as they are in the cluster",
+        "an adoption removes fields that git does not have; add these fields with their values in the cluster",
     )
 }
 
@@ -108,7 +108,7 @@ pub(super) fn refused_anew(fields: &[FieldPath], refusal: &ApiRefusal) -> Findin
         Kind::Policy,
         "immutable-field",
         format!(
-            "{}, and the server would refuse the new one ({}): {}",
+            "{}, and the server would refuse the new object ({}): {}",
             cannot_change(fields),
             refusal.code,
             refusal.message
@@ -146,7 +146,7 @@ pub(in crate::plan) fn refused(refusal: &ApiRefusal) -> Finding {
         .or_else(|| filled_in(&refusal.message))
         .or_else(|| {
             let ask =
-                "give the object what they ask for, or have it allowed by those whose check it is";
+                "change the object so that it passes the check, or ask the owner of the check to allow it";
             (code == "denied").then(|| ask.to_owned())
         });
     finding
@@ -166,14 +166,14 @@ pub(super) fn refused_beside(
         return found;
     }
     let message = format!(
-        "what git wants does not go together with what {} wrote: {}",
+        "the fields in git conflict with fields that {} wrote: {}",
         managers.join(", "),
         found.message
     );
     let object = manifest.id().kubectl_arguments();
     Finding::error(Kind::Conflict, &found.code, message).hint(format!(
-        "take theirs out by hand, `kubectl edit {object}`; \
-         who wrote what is in `kubectl get {object} -o yaml --show-managed-fields`"
+        "remove those fields with `kubectl edit {object}`; \
+         `kubectl get {object} -o yaml --show-managed-fields` shows their managers"
     ))
 }
 
@@ -181,8 +181,8 @@ pub(super) fn refused_beside(
 /// git no longer makes. The field has no owner, so no apply removes it.
 fn filled_in(message: &str) -> Option<String> {
     message.contains("may not be specified when").then(|| {
-        "if git does not have that field, the server filled it in, and no apply takes away what nobody owns: \
-         write it into the manifest with its present value and apply that first, then the change"
+        "if git does not have that field, the server defaulted it, and no apply removes a field without an owner: \
+         add it to the manifest with its current value and apply that first, then the change"
             .to_owned()
     })
 }
@@ -202,7 +202,7 @@ pub(super) fn conflict<'a>(
 fn holders(fields: &[&FieldConflict]) -> String {
     let held: Vec<String> = fields
         .iter()
-        .map(|field| format!("{} holds {}", field.manager, field.field))
+        .map(|field| format!("{} owns {}", field.manager, field.field))
         .collect();
     held.join("; ")
 }
@@ -254,7 +254,7 @@ fn ways_out(
     let take_over = if may_change {
         let managers: Vec<String> = managers.iter().map(|manager| in_flow(manager)).collect();
         format!(
-            "to take them over, add:\n  adopt: [{}]\n",
+            "to take ownership of them, add:\n  adopt: [{}]\n",
             managers.join(", ")
         )
     } else {

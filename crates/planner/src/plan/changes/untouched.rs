@@ -119,7 +119,7 @@ fn unchanged(
         object: id.clone(),
         action: Action::Unchanged,
         stage: None,
-        reason: "as wanted".to_owned(),
+        reason: "in sync".to_owned(),
         cause: None,
         require: as_seen(stage, live),
         digest: digest.copied(),

@@ -52,7 +52,7 @@ pub(super) fn before_workloads<'a>(
                 from: Vec::new(),
                 to,
                 why: EdgeReason::Operator,
-                reason: "definitions come before the workloads that may serve them".to_owned(),
+                reason: "CRDs come before the workloads that may serve them".to_owned(),
             };
             (needs.joint(&joint.to), joint)
         });

@@ -119,7 +119,7 @@ fn rights<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
             from: from.collect(),
             to,
             why: EdgeReason::Rights,
-            reason: format!("{account} has its rights"),
+            reason: format!("{account} has its permissions"),
         });
     }
 }
@@ -229,7 +229,7 @@ fn named<'a>(
 
 fn after_nothing(ctx: &Ctx<'_>, id: &ObjectId, kind: &str, name: &str) -> Finding {
     let message = if name.is_empty() {
-        format!("annotation pleach.dev/after holds `{kind}`, which is not written as Kind/name")
+        format!("annotation pleach.dev/after contains `{kind}`, expected Kind/name")
     } else {
         format!("annotation pleach.dev/after names {kind}/{name}, which is not part of the release")
     };

@@ -102,8 +102,8 @@ pub(in crate::plan) fn selected_anew(
     let live = ctx.observed.full.get(service)?;
     let before = texts(&live.value()["spec"]["selector"]);
     // Ignored fields do not change.
-    let wanted = ctx.desired.ignored.lean(ctx.manifests.get(service)?);
-    let after = texts(&wanted.value()["spec"]["selector"]);
+    let desired = ctx.desired.ignored.lean(ctx.manifests.get(service)?);
+    let after = texts(&desired.value()["spec"]["selector"]);
     (!after.is_empty() && after != before).then_some(after)
 }
 

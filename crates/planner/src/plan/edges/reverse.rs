@@ -186,23 +186,23 @@ pub(super) fn reached_before(ctx: &Ctx<'_>, dependency: &Dependency<'_>) -> Need
 
 /// Returns whether the spec of an object changes a version number.
 fn names_another_version(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
-    let wanted = ctx.manifests.get(id).map(|manifest| manifest.value());
+    let desired = ctx.manifests.get(id).map(|manifest| manifest.value());
     let live = ctx.observed.full.get(id);
-    wanted
+    desired
         .zip(live)
-        .is_some_and(|(wanted, live)| has_another_version(&wanted["spec"], &live.value()["spec"]))
+        .is_some_and(|(desired, live)| has_another_version(&desired["spec"], &live.value()["spec"]))
 }
 
-fn has_another_version(wanted: &Value, live: &Value) -> bool {
-    match wanted {
-        Value::String(text) => wanted != live && semantic(text).is_some(),
+fn has_another_version(desired: &Value, live: &Value) -> bool {
+    match desired {
+        Value::String(text) => desired != live && semantic(text).is_some(),
         Value::Object(fields) => fields
             .iter()
-            .any(|(name, wanted)| has_another_version(wanted, &live[name])),
+            .any(|(name, desired)| has_another_version(desired, &live[name])),
         Value::Array(items) => items
             .iter()
             .enumerate()
-            .any(|(place, wanted)| has_another_version(wanted, &live[place])),
+            .any(|(place, desired)| has_another_version(desired, &live[place])),
         _ => false,
     }
 }

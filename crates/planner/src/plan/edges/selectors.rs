@@ -140,7 +140,7 @@ impl Reselected {
             return None;
         }
         let workloads = ctx.workloads_in(namespace);
-        let wanted = |id: &ObjectId| {
+        let desired = |id: &ObjectId| {
             ctx.facts
                 .get(id)
                 .and_then(|facts| facts.pod_labels.as_ref())
@@ -152,9 +152,9 @@ impl Reselected {
             );
             let now = labels_until_now(ctx, id).filter(|_| stays);
             now.is_some_and(|now| selects(&after, &now))
-                && wanted(id).is_some_and(|labels| selects(&after, labels))
+                && desired(id).is_some_and(|labels| selects(&after, labels))
         };
-        let keeps = |id: &ObjectId| wanted(id).is_some_and(|labels| selects(&before, labels));
+        let keeps = |id: &ObjectId| desired(id).is_some_and(|labels| selects(&before, labels));
         Some(Self {
             is_headless: spec["clusterIP"] == "None",
             finds_pods: workloads.iter().any(|id| finds(id)),
@@ -254,14 +254,14 @@ pub(in crate::plan) fn labels_until_now(ctx: &Ctx<'_>, id: &ObjectId) -> Option<
 fn no_endpoints(ctx: &Ctx<'_>, service: &ObjectId, workloads: &[&ObjectId]) -> Finding {
     let named: Vec<String> = workloads.iter().map(ToString::to_string).collect();
     let mut message = format!(
-        "its selector and the labels of the pods of {} change at once: nothing is behind it while only one of them is written",
+        "its selector and the pod labels of {} change together: the Service has no endpoints while only one of them is applied",
         named.join(", ")
     );
     let asked = registrations(ctx, service);
     if !asked.is_empty() {
         let asked: Vec<String> = asked.into_iter().map(ToString::to_string).collect();
         message = format!(
-            "{message}, and what {} needs it for is refused or fails",
+            "{message}, and requests through {} are refused or fail",
             asked.join(", ")
         );
     }
@@ -271,7 +271,7 @@ fn no_endpoints(ctx: &Ctx<'_>, service: &ObjectId, workloads: &[&ObjectId]) -> F
         None => finding,
     };
     finding.on(service.clone()).hint(
-        "go there in two versions: in one the pods get the labels of both selectors, in the next the selector changes and the former labels go",
+        "change it in two versions: first give the pods the labels of both selectors, then change the selector and remove the previous labels",
     )
 }
 

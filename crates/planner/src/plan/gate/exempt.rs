@@ -33,7 +33,7 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
         let Some(object) = stopped(ctx, draft, close, &gate) else {
             continue;
         };
-        draft.findings.push(say(ctx, &gate, &object));
+        draft.findings.push(report(ctx, &gate, &object));
         gate.exempts_us = true;
         let id = draft.steps[close.0].overlay.clone();
         for overlay in &mut draft.overlays {
@@ -65,10 +65,10 @@ fn stopped(ctx: &Ctx<'_>, draft: &Draft, close: StepId, gate: &Gate) -> Option<O
 }
 
 /// Reports the exemption, as a warning if people may share the user.
-fn say(ctx: &Ctx<'_>, gate: &Gate, object: &ObjectId) -> Finding {
+fn report(ctx: &Ctx<'_>, gate: &Gate, object: &ObjectId) -> Finding {
     let user = ctx.observed.access.user.as_deref();
     let who = match user {
-        Some(user) => format!("`{user}`, as whom pleach runs"),
+        Some(user) => format!("`{user}`, the user that pleach runs as"),
         None => "the user that pleach runs as".to_owned(),
     };
     let message = format!(
@@ -78,7 +78,7 @@ fn say(ctx: &Ctx<'_>, gate: &Gate, object: &ObjectId) -> Finding {
     let is_shared = user.is_some_and(|user| !user.starts_with(ACCOUNT));
     let finding = if is_shared {
         Finding::warning(Kind::Policy, "gate-exempts-us", message).hint(
-            "people who use the same user are not stopped either: give pleach a user of its own",
+            "the gate does not stop other clients with the same user either; give pleach its own user",
         )
     } else {
         Finding::note(Kind::Policy, "gate-exempts-us", message)

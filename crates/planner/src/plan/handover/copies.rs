@@ -32,10 +32,10 @@ impl Desired {
         if moves.is_empty() || !Progress::of(self, record).unfinished {
             return Vec::new();
         }
-        let wanted: BTreeSet<&ObjectId> = self.manifests.iter().map(Manifest::id).collect();
+        let desired: BTreeSet<&ObjectId> = self.manifests.iter().map(Manifest::id).collect();
         moves
             .into_iter()
-            .filter(|rule| is_left(rule, observed, &|id| wanted.contains(id)))
+            .filter(|rule| is_left(rule, observed, &|id| desired.contains(id)))
             .flat_map(|rule| {
                 let copied = rule.copy.iter();
                 copied.map(move |one| (rule.from.clone(), one.clone()))
@@ -61,11 +61,11 @@ pub fn is_copied(rule: &CopyRule, id: &ObjectId, live: &LiveMeta) -> bool {
 
 /// Returns whether the previous namespace still has members of this release, or
 /// of the release that hands its objects over.
-fn is_left(rule: &MoveRule, observed: &Observed, is_wanted: &dyn Fn(&ObjectId) -> bool) -> bool {
+fn is_left(rule: &MoveRule, observed: &Observed, is_desired: &dyn Fn(&ObjectId) -> bool) -> bool {
     let former = observed.former.iter();
     let former = former.flat_map(|former| former.inventory.entries.keys());
     let mut members = observed.inventory.entries.keys().chain(former);
-    members.any(|id| id.namespace.as_ref() == Some(&rule.from) && !is_wanted(id))
+    members.any(|id| id.namespace.as_ref() == Some(&rule.from) && !is_desired(id))
 }
 
 /// Adds the copies, before the workloads that read them.
@@ -83,7 +83,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
                 if !ctx.is_desired(&to) && !ctx.is_desired(&from) {
                     copy(ctx, draft, rule, from, to);
                 } else if one.is_one() {
-                    let message = format!("{to} is to be copied, but the release has it itself");
+                    let message =
+                        format!("{to} cannot be copied, because the release contains the object");
                     let finding = Finding::error(Kind::Repository, "copy-of-own", message);
                     draft.findings.push(finding.at(rule.origin.clone()));
                 }
@@ -122,7 +123,7 @@ fn copy(ctx: &Ctx<'_>, draft: &mut Draft, rule: &MoveRule, from: ObjectId, to: O
             return;
         }
     }
-    let reason = format!("from {from}, if there is one; what exists stays");
+    let reason = format!("copied from {from}, if that exists; an existing object does not change");
     let op = Op::Copy {
         from,
         to: to.clone(),

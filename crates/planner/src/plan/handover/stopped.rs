@@ -75,8 +75,8 @@ pub(super) fn say_unknown(ctx: &Ctx<'_>, draft: &mut Draft) {
     if is_named || !is_unfinished(ctx) || !unregistered(draft).is_empty() {
         return;
     }
-    let message = "a former run removed what pods registered, and nothing says what that was: the gate is lifted when everything is ready, whether they registered again or not";
-    let hint = "name it in `runtimeObjects` of the bundle; pods that run on as they are register only after a restart";
+    let message = "a previous run deleted registrations of pods, and the bundle does not declare them: the gate is lifted when all objects are ready, whether the pods registered again or not";
+    let hint = "declare them in `runtimeObjects` of the bundle; pods that keep running register only after a restart";
     let finding = Finding::warning(Kind::Cluster, "successor-undeclared", message);
     draft.findings.push(finding.on(gate.clone()).hint(hint));
 }
@@ -104,7 +104,7 @@ pub(super) fn restart(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, St
         let Some(live) = ctx.observed.live_meta(id) else {
             continue;
         };
-        let reason = "a former run removed what its pods registered when they started";
+        let reason = "a previous run deleted the objects that its pods registered at startup";
         let mark = live.resource_version.clone();
         let step = start_again(ctx, draft, (id, live), mark, reason);
         for &gone in &gone {
@@ -163,7 +163,7 @@ fn is_turned(ctx: &Ctx<'_>) -> bool {
     let Some(record) = &ctx.observed.installed else {
         return false;
     };
-    let is_wanted = |attempt: &Attempt| ctx.desired.is_of(attempt);
-    record.installed.as_ref().is_some_and(is_wanted)
-        || record.applying.as_ref().is_some_and(|one| !is_wanted(one))
+    let is_desired = |attempt: &Attempt| ctx.desired.is_of(attempt);
+    record.installed.as_ref().is_some_and(is_desired)
+        || record.applying.as_ref().is_some_and(|one| !is_desired(one))
 }

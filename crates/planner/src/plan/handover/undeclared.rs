@@ -58,21 +58,23 @@ fn undeclared(ctx: &Ctx<'_>, draft: &Draft) -> Vec<(ObjectId, ServiceRef, Vec<Se
 pub(super) fn say(ctx: &Ctx<'_>, draft: &mut Draft) {
     for (object, service, _) in undeclared(ctx, draft) {
         let what = format!(
-            "goes, and nothing says that the pods behind Service {} register it again",
+            "is deleted, and the bundle does not declare that the pods behind Service {} register it again",
             service.name
         );
         let message = if ctx.policy.wait {
             let seconds = patience(ctx).as_secs();
             format!(
-                "{what}: it is waited for, for {seconds} s at most; then the gate is lifted, whether they have or not"
+                "{what}: pleach waits for it for up to {seconds} s, then lifts the gate in any case"
             )
         } else {
-            format!("{what}: the change ends when they are ready, whether they have or not")
+            format!(
+                "{what}: the run finishes when the pods are ready, whether they registered it or not"
+            )
         };
         let finding = Finding::warning(Kind::Cluster, "successor-undeclared", message);
         let kind = object.group_kind();
         let hint = format!(
-            "say it in the bundle: runtimeObjects: [{{kind: {}, group: {}, service: {}}}]; with `optional: true` it is not waited for at all",
+            "declare it in the bundle: runtimeObjects: [{{kind: {}, group: {}, service: {}}}]; with `optional: true` pleach does not wait for it",
             kind.kind, kind.group, service.name
         );
         draft.findings.push(finding.on(object).hint(hint));
@@ -92,7 +94,7 @@ pub(in crate::plan) fn waits(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<StepId> {
     let mut waits = Vec::new();
     for (service, kind) in awaited {
         let reason = format!(
-            "its pods may register what goes; after {} s the change goes on without it",
+            "its pods may register the deleted object again; after {} s the run continues without it",
             deadline.as_secs()
         );
         let id = service.id();

@@ -98,7 +98,7 @@ pub(super) fn place(
     let why = place.why();
     let reason = match place {
         Place::Before => format!("temporary changes come before stage {stage}"),
-        Place::In => format!("stage {stage} is a stage of the bundle's own"),
+        Place::In => format!("stage {stage} is declared by the bundle"),
         Place::After => format!("temporary changes end with stage {stage}"),
     };
     draft.all_before(ctx, stage.clone(), &earlier, group, &why, &reason);

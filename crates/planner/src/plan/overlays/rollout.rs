@@ -50,7 +50,7 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
         }
         if holds(&manifest.value()) {
             let message = format!(
-                "stage {} does not roll it out: its updateStrategy is OnDelete, so its pods stay until somebody deletes them",
+                "stage {} does not roll it out: its updateStrategy is OnDelete, so its pods stay until a client deletes them",
                 stage.stage
             );
             let finding = Finding::warning(Kind::Repository, "rollout-on-delete", message);
@@ -72,7 +72,7 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
         };
         if rule.first.is_some() {
             let patch = json!({"spec": {"updateStrategy": {"type": "OnDelete"}}});
-            let reason = "holds its roll-out".to_owned();
+            let reason = "suspends its rollout".to_owned();
             all.push(change(Role::Hold, patch, reason));
         }
         if let Some(then) = rule.then {
@@ -82,7 +82,7 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
             };
             let patch =
                 json!({"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": value}}}});
-            let reason = format!("has {then} of its pods replaced at a time");
+            let reason = format!("replaces {then} of its pods at a time");
             all.push(change(Role::Pace, patch, reason));
         }
     }

@@ -115,7 +115,7 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
                 .any(|one| one.place.as_ref() == Some(&rule.origin) && one.is_error())
         {
             let message = format!(
-                "overlay {}: there is no such {}",
+                "overlay {}: no {} matches its target",
                 rule.name, rule.target.kind
             );
             let finding = Finding::note(Kind::Repository, "overlay-without-object", message);
@@ -182,7 +182,7 @@ fn secret(ctx: &Ctx<'_>, rule: &OverlayRule, object: &ObjectId, live: &Live) -> 
         Finding::error(Kind::Repository, "overlay-of-secret", message)
             .at(rule.origin.clone())
             .on(object.clone())
-            .hint("what was there before is written down, and a secret must not be"),
+            .hint("an overlay records the previous value, and a secret must not be recorded"),
     )
 }
 

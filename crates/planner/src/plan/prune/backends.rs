@@ -23,10 +23,10 @@ impl Desired {
     /// Returns undesired CRDs that must be read, because a deleted Service may
     /// be their conversion webhook.
     pub fn definitions_left(&self, observed: &Observed) -> Vec<ObjectId> {
-        let wanted: BTreeSet<&ObjectId> = self.manifests.iter().map(Manifest::id).collect();
+        let desired: BTreeSet<&ObjectId> = self.manifests.iter().map(Manifest::id).collect();
         let left = || {
             let recorded = observed.inventory.entries.keys();
-            recorded.filter(|id| !wanted.contains(id) && observed.live_meta(id).is_some())
+            recorded.filter(|id| !desired.contains(id) && observed.live_meta(id).is_some())
         };
         if !left().any(|id| id.is("", "Service")) {
             return Vec::new();
@@ -53,7 +53,7 @@ pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]
         match observed.full.get(id) {
             Some(live) => {
                 if let Some(service) = converter(live.value()).filter(|one| going.contains(one)) {
-                    say(ctx, draft, id, &service);
+                    report(ctx, draft, id, &service);
                 }
             }
             None if observed.live_meta(id).is_none() && observed.is_complete(id) => {}
@@ -71,7 +71,7 @@ pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]
         }
         let services = registration.services.iter();
         for service in services.filter(|one| going.contains(*one)) {
-            say(ctx, draft, id, service);
+            report(ctx, draft, id, service);
         }
     }
 }
@@ -98,17 +98,17 @@ fn successor<'c>(ctx: &Ctx<'c>, id: &ObjectId) -> Option<(Handed, &'c Heir)> {
 }
 
 /// Reports what would break; it is an error unless a consent overrides it.
-fn say(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, service: &ServiceRef) {
+fn report(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, service: &ServiceRef) {
     let harm = match id.kind.as_str() {
         "CustomResourceDefinition" => {
-            "this Service converts its objects: without it they can be neither read nor written in another version than the one they are stored in"
+            "this Service converts its objects: without it they can only be read and written in their stored version"
         }
-        "APIService" => "this Service answers for its API: without it nobody can use that",
+        "APIService" => "this Service serves its API: without it no client can use the API",
         _ => {
-            "this Service answers its webhooks: without it the writes that they are asked about are refused, or go unchecked"
+            "this Service serves its webhooks: without it the writes that they intercept are refused or not checked"
         }
     };
-    let message = format!("goes, and {id} stays; {harm}");
+    let message = format!("is deleted, but {id} stays; {harm}");
     let service = service.id();
     let (release, from) = (&ctx.desired.name.release, installed_version(ctx));
     let to = &ctx.desired.version;
@@ -135,7 +135,7 @@ fn ways_out(ctx: &Ctx<'_>, id: &ObjectId, service: &ObjectId) -> String {
     if let Some((_, heir)) = successor(ctx, id) {
         let name = &heir.name;
         return format!(
-            "{id} is handed over to release {name}: `pleach apply {}/{}` comes first",
+            "{id} is handed over to release {name}: run `pleach apply {}/{}` first",
             name.environment, name.release
         );
     }
@@ -148,7 +148,7 @@ fn ways_out(ctx: &Ctx<'_>, id: &ObjectId, service: &ObjectId) -> String {
     let overriding = consent(ctx, &action, service);
     let overriding = overriding.trim_end_matches('}');
     format!(
-        "{}{keep}; or, if nobody needs it, add to `consent` in {file}: {overriding}, reason: …}}",
+        "{}{keep}; or, if the Service is not needed, add to `consent` in {file}: {overriding}, reason: …}}",
         without(ctx, id, &file)
     )
 }
@@ -158,28 +158,29 @@ fn without(ctx: &Ctx<'_>, id: &ObjectId, file: &str) -> String {
     let entry = ctx.observed.inventory.entries.get(id);
     let live = ctx.observed.live_meta(id);
     let (Some(entry), Some(live)) = (entry, live) else {
-        return "see to it first".to_owned();
+        return format!("change or delete {id} first");
     };
     let is_ours = entry.state == EntryState::Applied
         && entry.uid.as_deref() == Some(&live.uid)
         && live.part_of().is_none_or(|set| set == ctx.apply_set);
     let disabled = live.annotations.get(annotations::PRUNE);
     if is_ours && disabled.is_some_and(|value| value == "disabled") {
-        format!("to delete {id} as well, take its annotation pleach.dev/prune off")
+        format!("to delete {id} as well, remove its annotation pleach.dev/prune")
     } else if is_ours && protected(ctx, id, Some(entry)).is_some() {
         format!(
             "to delete {id} as well, add to `consent` in {file}: {}",
             consent(ctx, "delete", id)
         )
     } else {
-        format!("have {id} do without the Service first")
+        format!("change {id} first so that it does not need the Service")
     }
 }
 
 /// Refuses a deletion because an unread CRD may need the Service (I1).
 fn unread(id: &ObjectId) -> Finding {
     let message = format!(
-        "{id} stays and could not be read: whether a Service that goes converts its objects cannot be told"
+        "{id} stays and could not be read: it is unknown whether a deleted Service converts its objects"
     );
-    Finding::error(Kind::Cluster, "backend-unknown", message).hint("see to it that it can be read")
+    Finding::error(Kind::Cluster, "backend-unknown", message)
+        .hint("make sure that pleach can read it")
 }

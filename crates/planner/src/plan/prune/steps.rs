@@ -54,7 +54,7 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
                 .push(step);
         }
     }
-    let reason = "nothing answers behind these registrations: they go before everything";
+    let reason = "no backend answers behind these registrations: they are deleted first";
     let why = EdgeReason::Leftover;
     draft.all_before(ctx, first.clone(), &dead, &others, &why, reason);
     if let Some(next) = by_turn.values().next().filter(|_| ctx.removal.is_some()) {
@@ -65,10 +65,10 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
     let turns: Vec<Vec<StepId>> = by_turn.into_values().collect();
     for pair in turns.windows(2) {
-        let former: Vec<(StepId, Need)> = pair[0].iter().map(|id| (*id, Need::Absent)).collect();
-        let reason = "what is deleted next is needed by these until they are gone";
+        let previous: Vec<(StepId, Need)> = pair[0].iter().map(|id| (*id, Need::Absent)).collect();
+        let reason = "these objects need the ones that are deleted next";
         let why = EdgeReason::Reverse;
-        draft.all_before(ctx, StageName::Prune, &former, &pair[1], &why, reason);
+        draft.all_before(ctx, StageName::Prune, &previous, &pair[1], &why, reason);
     }
 }
 

@@ -38,7 +38,7 @@ pub(in crate::plan) struct Judge<'a, 'c> {
     ctx: &'c Ctx<'a>,
     /// UIDs of existing desired objects. Most plans judge no object and need
     /// none.
-    wanted: OnceCell<BTreeSet<&'a str>>,
+    desired: OnceCell<BTreeSet<&'a str>>,
     /// Namespaces with desired objects.
     holding: BTreeSet<&'a str>,
     registrations: BTreeMap<&'a ObjectId, &'a Registration>,
@@ -50,7 +50,7 @@ impl<'a, 'c> Judge<'a, 'c> {
         let registrations = &ctx.observed.registrations;
         Self {
             ctx,
-            wanted: OnceCell::new(),
+            desired: OnceCell::new(),
             holding: ids
                 .chain(ctx.removal.into_iter().flat_map(Removal::handed_over))
                 .filter_map(|id| id.namespace.as_deref())
@@ -60,16 +60,16 @@ impl<'a, 'c> Judge<'a, 'c> {
     }
 
     /// Returns whether a UID is that of a desired object.
-    fn is_wanted(&self, uid: &str) -> bool {
+    fn is_desired(&self, uid: &str) -> bool {
         let ctx = self.ctx;
-        let wanted = self.wanted.get_or_init(|| {
+        let desired = self.desired.get_or_init(|| {
             let live = ctx
                 .manifests
                 .keys()
                 .filter_map(|id| ctx.observed.live_meta(id));
             live.map(|live| live.uid.as_str()).collect()
         });
-        wanted.contains(uid)
+        desired.contains(uid)
     }
 
     /// Judges an applied member, which is deleted unless there is an objection.
@@ -145,9 +145,9 @@ impl<'a, 'c> Judge<'a, 'c> {
         match (verdict, others) {
             (Verdict::InUse, _) => Verdict::InUse,
             (_, Some((code, why))) => {
-                let message = format!("made at run time as far as its name says, but {why}");
+                let message = format!("created at run time according to its name, but {why}");
                 let finding = Finding::warning(Kind::Policy, code, message);
-                let hint = "it is left in place; remove it by hand if nobody needs it";
+                let hint = "it is left in place; delete it by hand if it is not needed";
                 Verdict::Keep(Box::new(finding.hint(hint)))
             }
             (verdict, None) => verdict,
@@ -171,7 +171,7 @@ impl<'a, 'c> Judge<'a, 'c> {
         let observed = self.ctx.observed;
         let live = observed.live_meta(id);
         if let Some(live) = live
-            && (entry.uid.as_deref() != Some(&live.uid) || self.is_wanted(&live.uid))
+            && (entry.uid.as_deref() != Some(&live.uid) || self.is_desired(&live.uid))
         {
             // An object that changed its API group keeps its UID.
             return Err(Verdict::Replaced);
@@ -220,7 +220,7 @@ impl<'a, 'c> Judge<'a, 'c> {
     fn protection(&self, id: &ObjectId, entry: &Entry) -> Option<Finding> {
         let ctx = self.ctx;
         if id.is("", "Namespace") && entry.adopted {
-            let why = "a namespace that was there before is never deleted";
+            let why = "a namespace that existed before the release is never deleted";
             return Some(kept(self.ctx, "kept-adopted", why));
         }
         let what = protected(ctx, id, Some(entry))?;

@@ -131,7 +131,7 @@ fn without_a_look_at_the_end_access_stays_as_wide_as_it_is() {
     let plan = scene.plan();
     assert_eq!(steps(&plan, ROLE), [""; 0]);
     assert!(changes(&plan).contains(&format!(
-        "skip {ROLE}: access is reduced once everything is ready, which this run does not look at"
+        "skip {ROLE}: access is reduced only after all objects are ready, which this run does not check"
     )));
     assert!(
         plan.findings

@@ -53,7 +53,7 @@ fn what_the_server_gives_to_nobody_is_told_with_the_reason() {
     assert_eq!(finding.kind, Kind::Conflict);
     assert_eq!(
         finding.message,
-        "what git wants does not go together with what kubectl-edit wrote: \
+        "the fields in git conflict with fields that kubectl-edit wrote: \
          the server refuses it (422): may not specify more than 1 handler type"
     );
     let plan = drifted(Vec::new())
@@ -68,7 +68,7 @@ fn what_the_server_gives_to_nobody_is_told_with_the_reason() {
         (finding.code.as_str(), finding.message.as_str()),
         (
             "field-conflict",
-            "kubectl-edit holds .data.k, and .data cannot be changed on an existing object"
+            "kubectl-edit owns .data.k, and .data cannot be changed on an existing object"
         )
     );
     let hint = finding.hint.as_deref().unwrap();
@@ -79,7 +79,7 @@ fn what_the_server_gives_to_nobody_is_told_with_the_reason() {
     let plan = drifted(field())
         .git("ConfigMap/web/c: {data: {k: x}}")
         .plan();
-    assert_eq!(plan.findings[0].message, "kubectl-edit holds .data.k");
+    assert_eq!(plan.findings[0].message, "kubectl-edit owns .data.k");
     let hint = plan.findings[0].hint.as_deref().unwrap();
     assert!(hint.contains("adopt: [kubectl-edit]"), "{hint}");
 

@@ -61,17 +61,17 @@ fn errors(plan: &Plan) -> Vec<&Finding> {
 #[case::of_a_definition(
     gears(),
     GEARS,
-    "this Service converts its objects: without it they can be neither read nor written in another version than the one they are stored in"
+    "this Service converts its objects: without it they can only be read and written in their stored version"
 )]
 #[case::of_a_webhook(
     hook(),
     HOOK,
-    "this Service answers its webhooks: without it the writes that they are asked about are refused, or go unchecked"
+    "this Service serves its webhooks: without it the writes that they intercept are refused or not checked"
 )]
 #[case::of_an_api(
     api(),
     API,
-    "this Service answers for its API: without it nobody can use that"
+    "this Service serves its API: without it no client can use the API"
 )]
 fn the_backend_of_what_stays_does_not_go(
     #[case] scene: Scene,
@@ -84,7 +84,10 @@ fn the_backend_of_what_stays_does_not_go(
         };
         assert_eq!(
             (error.code.as_str(), error.message.as_str()),
-            ("backend-goes", &*format!("goes, and {id} stays; {harm}"))
+            (
+                "backend-goes",
+                &*format!("is deleted, but {id} stays; {harm}")
+            )
         );
         let object = error.object.as_ref().map(ToString::to_string);
         assert_eq!(object.as_deref(), Some(SERVICE));
@@ -145,7 +148,7 @@ fn the_backend_of_what_is_to_be_handed_over_does_not_go_before(
         panic!("{:#?}", plan.findings)
     };
     assert_eq!(error.code, "backend-goes");
-    let hint = format!("{id} is handed over to release e.new: `pleach apply e/new` comes first");
+    let hint = format!("{id} is handed over to release e.new: run `pleach apply e/new` first");
     assert_eq!(error.hint.as_deref(), Some(hint.as_str()));
 
     let consent = serde_json::from_str(r#"{"action": "uninstall", "release": "r"}"#).unwrap();

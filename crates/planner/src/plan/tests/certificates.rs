@@ -63,13 +63,13 @@ fn said(git: &str, at: &str) -> Vec<String> {
 
 #[rstest]
 #[case::weeks_before(&tls("kubernetes.io/tls", &[SHORT]), LONG_BEFORE, &[])]
-#[case::soon(&tls("kubernetes.io/tls", &[SHORT]), BEFORE, &["the certificate in data[tls.crt] ends at 2026-12-22T02:18:49Z"])]
-#[case::over(&tls("kubernetes.io/tls", &[SHORT]), AFTER, &["the certificate in data[tls.crt] ended at 2026-12-22T02:18:49Z"])]
-#[case::a_chain_ends_with_its_first(&tls("kubernetes.io/tls", &[LONG, SHORT]), BEFORE, &["the certificate in data[tls.crt] ends at 2026-12-22T02:18:49Z"])]
+#[case::soon(&tls("kubernetes.io/tls", &[SHORT]), BEFORE, &["the certificate in data[tls.crt] expires at 2026-12-22T02:18:49Z"])]
+#[case::over(&tls("kubernetes.io/tls", &[SHORT]), AFTER, &["the certificate in data[tls.crt] expired at 2026-12-22T02:18:49Z"])]
+#[case::a_chain_ends_with_its_first(&tls("kubernetes.io/tls", &[LONG, SHORT]), BEFORE, &["the certificate in data[tls.crt] expires at 2026-12-22T02:18:49Z"])]
 #[case::another_secret(&tls("Opaque", &[SHORT]), AFTER, &[])]
-#[case::an_authority(&webhooks(&[SHORT]), BEFORE, &["the certificate in webhooks[a.org].clientConfig.caBundle ends at 2026-12-22T02:18:49Z"])]
+#[case::an_authority(&webhooks(&[SHORT]), BEFORE, &["the certificate in webhooks[a.org].clientConfig.caBundle expires at 2026-12-22T02:18:49Z"])]
 #[case::one_of_two_authorities(&webhooks(&[SHORT, LONG]), AFTER, &[])]
-#[case::an_api(&api(&[SHORT]), AFTER, &["the certificate in spec.caBundle ended at 2026-12-22T02:18:49Z"])]
+#[case::an_api(&api(&[SHORT]), AFTER, &["the certificate in spec.caBundle expired at 2026-12-22T02:18:49Z"])]
 #[case::no_certificate(&tls("kubernetes.io/tls", &["hello"]), AFTER, &[])]
 #[case::nothing(&webhooks(&[]), AFTER, &[])]
 fn what_ends_within_a_week_is_said(#[case] git: &str, #[case] at: &str, #[case] expected: &[&str]) {

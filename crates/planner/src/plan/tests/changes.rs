@@ -102,7 +102,7 @@ fn what_the_server_refuses_beside_what_others_wrote_is_a_conflict_with_them() {
         (finding.kind, finding.message.as_str()),
         (
             Kind::Conflict,
-            "what git wants does not go together with what kubectl-edit wrote: the server refuses it (422): no"
+            "the fields in git conflict with fields that kubectl-edit wrote: the server refuses it (422): no"
         )
     );
     assert!(plan.refusals().next().is_none());
@@ -146,7 +146,7 @@ fn an_item_that_got_another_key_is_taken_out_before_ours_comes_back() {
         (change.action, change.reason.as_str()),
         (
             Action::Update,
-            "the cluster drifted: hand wrote to fields of ours"
+            "the cluster drifted: hand wrote to fields of the release"
         )
     );
     assert!(change.corrects.iter().all(|one| one.manager == "hand"));
@@ -168,7 +168,7 @@ fn what_the_server_filled_in_has_a_way_out() {
     let scene = Scene::new().installed(CONFIG).git(EDITED);
     let plan = scene.predict(KEY, refused).plan();
     let hint = plan.findings[0].hint.as_deref().unwrap();
-    assert!(hint.contains("write it into the manifest"), "{hint}");
+    assert!(hint.contains("add it to the manifest"), "{hint}");
 }
 
 #[test]
@@ -206,18 +206,18 @@ fn a_kind_that_an_earlier_release_brings_need_not_be_served_yet() {
 #[rstest]
 #[case::new(Scene::new().git(CONFIG), Action::Create, "it does not exist yet", &["apply"])]
 #[case::deleted(Scene::new().installed(CONFIG).git(CONFIG).gone(KEY), Action::Create, "it was deleted in the cluster", &["apply"])]
-#[case::as_wanted(Scene::new().installed(CONFIG).git(CONFIG), Action::Unchanged, "as wanted", &[])]
+#[case::as_wanted(Scene::new().installed(CONFIG).git(CONFIG), Action::Unchanged, "in sync", &[])]
 #[case::read_for_nothing(Scene::new().installed(CONFIG).git(CONFIG).policy(|policy| policy.verify = true),
-    Action::Unchanged, "as wanted; the record is refreshed", &[])]
+    Action::Unchanged, "in sync; the record is updated", &[])]
 #[case::foreign_field(Scene::new().installed(CONFIG).git(CONFIG).edited("kubectl-edit", "ConfigMap/web/c: {data: {other: x}}"),
-    Action::Unchanged, "as wanted; the record is refreshed", &[])]
+    Action::Unchanged, "in sync; the record is updated", &[])]
 #[case::git(Scene::new().installed(CONFIG).git(EDITED), Action::Update, "git changed", &["apply"])]
 #[case::drift(Scene::new().installed(CONFIG).git(CONFIG).edited("kubectl-edit", EDITED), Action::Update,
-    "the cluster drifted: kubectl-edit wrote to fields of ours", &["apply forced"])]
+    "the cluster drifted: kubectl-edit wrote to fields of the release", &["apply forced"])]
 #[case::both(Scene::new().installed(CONFIG).git("ConfigMap/web/c: {data: {k: v, l: w}}").adopt("kubectl").edited("kubectl-edit", EDITED),
-    Action::Update, "git changed and the cluster drifted: kubectl-edit wrote to fields of ours", &["apply forced"])]
+    Action::Update, "git changed and the cluster drifted: kubectl-edit wrote to fields of the release", &["apply forced"])]
 #[case::foreign_conflict(Scene::new().installed(CONFIG).git("ConfigMap/web/c: {data: {k: later}}").edited("kubectl-edit", EDITED),
-    Action::Blocked, "kubectl-edit holds .data.k", &[])]
+    Action::Blocked, "kubectl-edit owns .data.k", &[])]
 #[case::just_deleted(Scene::new().installed(CONFIG).git(EDITED).predict(KEY, Prediction::Creates),
     Action::Create, "it was deleted in the cluster", &["apply"])]
 #[case::refused(Scene::new().git(CONFIG).predict(KEY, refused(422)), Action::Blocked, "the server refuses it (422): no", &[])]
@@ -298,7 +298,7 @@ fn a_wiped_record_of_owners_is_repaired_before_the_apply() {
     );
     assert_eq!(
         change(&plan, KEY).reason,
-        "what we own of it is not recorded as ours"
+        "its managedFields differ from the fields that the release owns"
     );
     let Op::Own(own) = &plan.steps[0].op else {
         panic!("{:?}", plan.steps[0]);
@@ -358,7 +358,7 @@ fn a_field_that_stays_because_others_hold_it_is_named() {
         .unwrap();
     assert_eq!(
         finding.message,
-        "git no longer has .data.l, but it stays: x holds it too"
+        "git no longer has .data.l, but it stays: x also owns it"
     );
 }
 
@@ -414,7 +414,7 @@ fn what_lies_in_a_terminating_namespace_is_waited_for_too() {
     "see the APIService of that group-version: `kubectl get apiservices`")]
 #[case::defined_at_another_version(Scene::new().unserved("Widget.example.org").git(
     "Widget.example.org/web/w: {}\nCustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v2, served: true}, {name: v1, served: false}]}}"),
-    "kind-not-served", "the cluster serves no Widget at example.org/v1", "its definition in this release serves example.org/v2")]
+    "kind-not-served", "the cluster serves no Widget at example.org/v1", "its CRD in this release serves example.org/v2")]
 fn a_kind_that_cannot_be_had(
     #[case] scene: Scene,
     #[case] code: &str,

@@ -68,7 +68,7 @@ fn everything_that_does_not_hold_is_said_at_once() {
             error(
                 Kind::Cluster,
                 "check-unknown",
-                "check nodes cannot be told: forbidden"
+                "check nodes cannot be evaluated: forbidden"
             ),
         ]
     );

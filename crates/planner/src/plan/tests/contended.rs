@@ -50,7 +50,7 @@ fn a_field_is_taken_back_three_times_and_then_left_until_it_has_calmed_down() {
     assert!(!plan.has_steps());
     assert_eq!(
         plan.findings[0].message,
-        "contended: .data.k with other; it was taken back three times within ten minutes and is left alone until that calms down"
+        "contended: .data.k with other; pleach reverted it three times within ten minutes, and leaves it unchanged until the other writes stop"
     );
     let plan = fought(3).cluster(later(601)).plan();
     assert_eq!(plan.count(Action::Update), 1);
@@ -127,7 +127,7 @@ fn what_was_taken_and_written_back_as_it_was_is_ours_alone_again() {
     assert!(own.from.is_empty(), "what else they hold stays theirs");
     assert_eq!(
         plan.steps[0].reason,
-        "what others took from us is ours alone again"
+        "the release becomes the only owner of its fields again"
     );
     assert!(matches!(plan.steps[1].op, Op::Apply { .. }));
 

@@ -94,24 +94,24 @@ fn refusals(plan: &Plan) -> Vec<String> {
 #[rstest]
 #[case::replaced_in_place(
     seen(from_to(&["v1"], &["v1"], &["v2"]), things(&[("a", &["v1"], &[]), ("b", &[], &[])])),
-    &["version-stored: version v1 goes, and objects may be stored in it (status.storedVersions); 2 objects are lost with it: Thing.example.org/web/a, Thing.example.org/web/b"])]
+    &["version-stored: version v1 is removed, but objects may be stored in it (status.storedVersions); 2 objects are lost with it: Thing.example.org/web/a, Thing.example.org/web/b"])]
 #[case::nothing_is_stored(
     seen(from_to(&["v2", "v1"], &["v2"], &["v2"]), things(&[("a", &[], &[])])), &[])]
 #[case::stored_long_ago(
     seen(from_to(&["v2", "v1"], &["v1", "v2"], &["v2"]), things(&[])),
-    &["version-stored: version v1 goes, and objects may be stored in it (status.storedVersions); there are no objects of it"])]
+    &["version-stored: version v1 is removed, but objects may be stored in it (status.storedVersions); it has no objects"])]
 #[case::offline(
     from_to(&["v1"], &["v1"], &["v2"]).with_live(CRD, |live| live["status"] = Value::Null),
-    &["version-stored: version v1 goes, and objects may be stored in it (status.storedVersions); its objects are lost with it"])]
+    &["version-stored: version v1 is removed, but objects may be stored in it (status.storedVersions); its objects are lost with it"])]
 #[case::recorded(
     seen(from_to(&["v2", "v1"], &["v2"], &["v2"]), things(&[("a", &["v1"], &[]), ("b", &[], &[])])),
-    &["version-recorded: version v1 goes, and managedFields of objects record it, which nobody could apply any more: Thing.example.org/web/a"])]
+    &["version-recorded: version v1 is removed, but managedFields of objects still refer to it, so no client could apply them: Thing.example.org/web/a"])]
 #[case::a_field_in_use(
     seen(from_to(&["v1", "v2"], &["v1"], &["v1"]), things(&[("a", &[], &["spec.a"])])),
     &["field-in-use: objects do not fit the new schema: spec.a goes: Thing.example.org/web/a"])]
 #[case::not_all_could_be_read(
     seen(from_to(&["v1", "v2"], &["v1"], &["v1"]), Instances::Unknown("time-out".to_owned())),
-    &["objects-unread: what it would do to its objects cannot be told, as they cannot all be read: time-out"])]
+    &["objects-unread: the effect on its objects is unknown, because they cannot all be read: time-out"])]
 #[case::a_version_more(from_to(&["v1"], &["v1"], &["v2", "v1"]), &[])]
 fn a_definition_is_refused_that_loses_objects(#[case] scene: Scene, #[case] expected: &[&str]) {
     let plan = scene.plan();
@@ -132,12 +132,12 @@ fn a_definition_is_refused_that_loses_objects(#[case] scene: Scene, #[case] expe
 #[case(
     "scope: Namespaced",
     "scope: Cluster",
-    "its scope is Namespaced and cannot become Cluster while it is there; 1 object is lost with it: Thing.example.org/web/a"
+    "its scope is Namespaced and cannot change to Cluster while the CRD exists; 1 object is lost with it: Thing.example.org/web/a"
 )]
 #[case(
     "kind: Thing",
     "kind: Item",
-    "its kind is Thing and cannot become Item while it is there; 1 object is lost with it: Thing.example.org/web/a"
+    "its kind is Thing and cannot change to Item while the CRD exists; 1 object is lost with it: Thing.example.org/web/a"
 )]
 fn scope_and_kind_stay_as_they_are(#[case] from: &str, #[case] to: &str, #[case] expected: &str) {
     let before = definition(&["v1"], "");
@@ -199,7 +199,7 @@ fn what_goes_with_a_definition_is_created_again(#[case] before: &str, #[case] af
     assert_eq!(ours.action, Action::Create);
     assert_eq!(
         ours.reason,
-        "it goes with its definition, which is created anew"
+        "it is deleted with its CRD, which is recreated"
     );
     let of_thing = format!("{CRD} -> {THING}: Ready Definition");
     assert!(edges(&plan).contains(&of_thing), "{:#?}", edges(&plan));
@@ -233,7 +233,7 @@ fn objects_lie_elsewhere_when_their_definition_has_another_scope() {
     assert_eq!(
         refusals(&plan),
         [
-            "definition-identity: its scope is Namespaced and cannot become Cluster while it is there; 1 object is lost with it: Thing.example.org/web/ours"
+            "definition-identity: its scope is Namespaced and cannot change to Cluster while the CRD exists; 1 object is lost with it: Thing.example.org/web/ours"
         ]
     );
     assert!(!plan.has_steps());
@@ -265,7 +265,7 @@ fn an_item_that_nobody_owns_is_told() {
     let finding = findings.find(|one| one.code == "unowned-item").unwrap();
     assert_eq!(
         finding.message,
-        "git no longer has /spec/groups/1, but it stays: nobody owns it since its list has keys"
+        "git no longer has /spec/groups/1, but it stays: it has no owner since its list is keyed"
     );
 }
 

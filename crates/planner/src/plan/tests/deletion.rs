@@ -67,12 +67,12 @@ fn what_only_moved_still_goes(#[case] key: &str) {
 fn what_is_to_be_kept_by_now_stays(#[case] key: &str) {
     assert_eq!(
         objection(key, keep).as_deref(),
-        Some("it has the annotation pleach.dev/prune: disabled now")
+        Some("it now has the annotation pleach.dev/prune: disabled")
     );
 }
 
 #[rstest]
-#[case::since(false, Some("it has the annotation pleach.dev/prune: disabled now"))]
+#[case::since(false, Some("it now has the annotation pleach.dev/prune: disabled"))]
 #[case::before_somebody_consented(true, None)]
 fn what_is_to_be_kept_is_not_created_anew(#[case] before: bool, #[case] expected: Option<&str>) {
     let consent = "{action: recreate, kind: ConfigMap, namespace: web, name: a, release: r, from: v1.0.0, to: v2.0.0}";
@@ -110,7 +110,7 @@ fn what_was_let_go_by_now_stays() {
     let freed = |now: &mut Value| now["metadata"]["labels"] = json!({});
     assert_eq!(
         objection(MEMBER, freed).as_deref(),
-        Some("it is part of no ApplySet any more")
+        Some("it is no longer part of an ApplySet")
     );
 }
 

@@ -442,7 +442,7 @@ fn a_blocked_object_blocks_what_needs_it_and_nothing_else() {
         [
             "create ConfigMap/web/free: it does not exist yet",
             "create Service/web/api: it does not exist yet",
-            "blocked ServiceAccount/web/s: it exists already and is not of this release; its fields are held by x",
+            "blocked ServiceAccount/web/s: it already exists and is not part of this release; its fields are owned by x",
             "blocked ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: it needs Deployment.apps/web/api, which is blocked",
             "blocked Deployment.apps/web/api: it needs ServiceAccount/web/s, which is blocked",
         ]
@@ -509,7 +509,7 @@ fn a_cycle_prints_its_path() {
 )]
 #[case(
     "typo",
-    "annotation pleach.dev/after holds `typo`, which is not written as Kind/name"
+    "annotation pleach.dev/after contains `typo`, expected Kind/name"
 )]
 fn an_annotation_that_names_nothing_is_an_error(#[case] after: &str, #[case] message: &str) {
     let git =

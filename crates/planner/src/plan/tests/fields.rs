@@ -41,13 +41,13 @@ fn drift_of_one_field_does_not_block_a_change_of_another() {
             "the same field",
             &scaled,
             web(5, "a", "info"),
-            held("kubectl holds .spec.replicas"),
+            held("kubectl owns .spec.replicas"),
         ),
         (
             "both of them",
             &both,
             web(3, "b", "warn"),
-            held("kubectl holds .spec.level"),
+            held("kubectl owns .spec.level"),
         ),
     ];
     for (name, edited, git, conflict) in cases {
@@ -87,7 +87,7 @@ fn a_field_that_another_manager_had_first_is_a_conflict() {
         .edited("scaler", &format!("{WEB}: {{spec: {{replicas: 1}}}}"))
         .git(&web(3, "b", "info"));
     let plan = shared.plan();
-    assert_eq!(change(&plan, WEB).reason, "scaler holds .spec.replicas");
+    assert_eq!(change(&plan, WEB).reason, "scaler owns .spec.replicas");
 }
 
 /// Returns the fields that a plan restores from other managers.

@@ -477,7 +477,7 @@ fn a_plan_names_the_user_that_a_gate_does_not_stop() {
         assert_eq!(
             finding.message,
             format!(
-                "gate hold does not stop `{user}`, as whom pleach runs: this plan writes {GEAR_ID} while it is closed"
+                "gate hold does not stop `{user}`, the user that pleach runs as: this plan writes {GEAR_ID} while it is closed"
             )
         );
         assert_eq!(finding.severity, severity);

@@ -135,11 +135,11 @@ fn an_autoscaler_that_comes_or_goes_is_no_change_of_git() {
     for (_, ignored) in comes.desired.ignored.iter_mut() {
         ignored.initial = DesiredDigest::Known(full);
     }
-    assert_eq!(reason(&comes), "fields of it are left to others now");
+    assert_eq!(reason(&comes), "some of its fields are ignored now");
     let goes = created().wants(|desired| desired.ignored = Ignored::default());
     assert_eq!(
         reason(&goes),
-        "its replicas are left to no autoscaler any more"
+        "its replicas are no longer left to an autoscaler"
     );
     let git = Scene::new().installed(GIT).git(LATER);
     assert_eq!(reason(&git), "git changed");
@@ -147,7 +147,7 @@ fn an_autoscaler_that_comes_or_goes_is_no_change_of_git() {
     let unknown = Scene::new().installed(GIT).git(GIT).unkeyed(KEY);
     assert_eq!(
         reason(&unknown),
-        "whether git changed cannot be told: the key of digests is gone"
+        "cannot determine whether git changed: the digest key is gone"
     );
 }
 

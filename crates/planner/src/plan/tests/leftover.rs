@@ -77,7 +77,10 @@ fn it_goes_right_before_the_new_workloads(#[case] scene: Scene) {
         .unwrap();
     assert_eq!(
         (change.action, change.reason.as_str()),
-        (Action::Delete, "points at Service old/api, which goes")
+        (
+            Action::Delete,
+            "points at Service old/api, which is deleted"
+        )
     );
 }
 
@@ -87,16 +90,16 @@ fn it_goes_right_before_the_new_workloads(#[case] scene: Scene) {
     .gone(KEY).live("ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: old, name: api}}}, {clientConfig: {service: {namespace: web, name: api}}}]}"),
     "leftover-shared", "it also points at Service web/api, which stays")]
 #[case::asks_a_url(moved().gone(KEY).live("ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: old, name: api}}}, {clientConfig: {url: 'https://10.0.0.1/'}}]}"),
-    "leftover-shared", "its Service goes, but one of its webhooks is asked at a URL")]
+    "leftover-shared", "its Service is deleted, but one of its webhooks is called at a URL")]
 #[case::of_another_set(moved().meta(KEY, |meta| drop(meta.labels.insert(labels::PART_OF.into(), "other".into()))),
-    "leftover-foreign", "its Service goes, but it is part of another ApplySet (other)")]
+    "leftover-foreign", "its Service is deleted, but it is part of another ApplySet (other)")]
 #[case::marked(moved().meta(KEY, |meta| drop(meta.labels.insert("helm.toolkit.fluxcd.io/name".into(), "x".into()))),
-    "leftover-foreign", "its Service goes, but it carries the mark `helm.toolkit.fluxcd.io/name`")]
+    "leftover-foreign", "its Service is deleted, but it carries the mark `helm.toolkit.fluxcd.io/name` of another tool")]
 #[case::owned(moved().meta(KEY, |meta| meta.owners.push("x".into())),
-    "leftover-owned", "its Service goes, but another object owns it")]
+    "leftover-owned", "its Service is deleted, but another object owns it")]
 #[case::unseen(moved().listing("APIService.apiregistration.k8s.io", Listing::Forbidden("no".to_owned()))
     .wants(|desired| desired.namespace = None),
-    "incomplete-view", "its Service goes, but its kind could not be listed completely")]
+    "incomplete-view", "its Service is deleted, but its kind could not be listed completely")]
 fn it_is_left_with_a_finding(#[case] scene: Scene, #[case] code: &str, #[case] message: &str) {
     let plan = scene.plan();
     let finding = plan
@@ -186,7 +189,10 @@ fn lost() -> Scene {
 fn one_that_a_former_run_left_dead_goes() {
     let plan = lost().plan();
     let found = deletion(&plan, KEY).unwrap();
-    assert_eq!(found.explain(), "points at Service old/api, which goes");
+    assert_eq!(
+        found.explain(),
+        "points at Service old/api, which is deleted"
+    );
     assert!(deletion(&lost().end(&by_command()), KEY).is_some());
 }
 

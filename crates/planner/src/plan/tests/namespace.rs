@@ -16,7 +16,7 @@ fn it_is_created_before_what_lies_in_it() {
         changes(&plan),
         [
             "create ConfigMap/web/c: it does not exist yet",
-            "create Namespace/web: objects of the release lie in it and no manifest has it",
+            "create Namespace/web: objects of the release are in it, and no manifest contains it",
         ]
     );
     let [namespace, config] = &plan.steps[..2] else {
@@ -56,8 +56,8 @@ fn one_that_we_created_stays_a_member() {
     assert_eq!(
         changes(&plan),
         [
-            "unchanged ConfigMap/web/c: as wanted",
-            "unchanged Namespace/web: as wanted"
+            "unchanged ConfigMap/web/c: in sync",
+            "unchanged Namespace/web: in sync"
         ]
     );
     assert!(!plan.has_steps());
@@ -109,7 +109,7 @@ fn one_that_nobody_makes_is_refused_before_anything_is_written() {
         told,
         [(
             "namespace-missing",
-            "namespace elsewhere does not exist, and nothing of the release makes it"
+            "namespace elsewhere does not exist, and the release does not create it"
         )]
     );
     assert!(plan.findings.iter().any(crate::plan::is_refusal));

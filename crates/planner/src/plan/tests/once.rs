@@ -83,7 +83,7 @@ fn it_runs_for_its_content_and_before_what_comes_after() {
 fn what_ran_is_over_whether_it_is_still_there_or_not() {
     let plan = ran(scene(), Outcome::Succeeded).plan();
     assert_eq!(of_job(&plan), [""; 0]);
-    let over = "unchanged Job.batch/web/migrate: it ran; it runs again when it or what its pods read changes";
+    let over = "unchanged Job.batch/web/migrate: it has run; it runs again when its manifest or an object that its pods read changes";
     assert!(changes(&plan).contains(&over.to_owned()));
     let still = there(ran(scene(), Outcome::Succeeded), true, complete());
     assert_eq!(of_job(&still.plan()), [""; 0]);

@@ -84,53 +84,53 @@ fn active() -> OwnerState {
 #[case::nobody_was_asked(
     theirs("kubectl-edit"),
     "not-adopted",
-    "it exists already and is not of this release; its fields are held by kubectl-edit",
+    "it already exists and is not part of this release; its fields are owned by kubectl-edit",
     "add `adopt: [kubectl]`"
 )]
 #[case::a_family_is_named_first(
     theirs("kube-controller-manager, helm"),
     "not-adopted",
-    "it exists already and is not of this release; its fields are held by kube-controller-manager, helm",
+    "it already exists and is not part of this release; its fields are owned by kube-controller-manager, helm",
     "add `adopt: [helm]`"
 )]
 #[case::no_record(
     theirs(""),
     "not-adopted",
-    "it exists already and is not of this release; its fields are held by nobody on record",
+    "it already exists and is not part of this release; its fields are owned by no recorded manager",
     "add `adopt: [kubectl]`"
 )]
 #[case::of_another_family(theirs("helm-controller").adopt("helm"), "not-adopted",
-    "it exists already and is not of this release; its fields are held by helm-controller", "add `adopt: [flux]`")]
+    "it already exists and is not part of this release; its fields are owned by helm-controller", "add `adopt: [flux]`")]
 #[case::of_another_set(theirs("kubectl").adopt("kubectl").with_live(KEY, |live| { live["metadata"]["labels"] = json!({labels::PART_OF: "other"}); }),
     "foreign-apply-set", "it is part of another ApplySet (other)", "remove it from the other set")]
 #[case::of_another_release(theirs("pleach/e.other, kubectl").with_live(KEY, |live| { live["metadata"]["labels"] = json!({labels::PART_OF: "other"}); }),
     "foreign-apply-set", "it is part of release e.other",
-    "to take it over, add to release r in environments/e.yaml: `movedFrom: {environment: e, release: other}`")]
+    "to take ownership of it, add to release r in environments/e.yaml: `movedFrom: {environment: e, release: other}`")]
 #[case::of_another_set_by_its_label_alone(
     Scene::new().git(GIT).installed(GIT).with_live(KEY, |live| {
         live["metadata"]["labels"] = json!({labels::PART_OF: "other"});
         live["metadata"]["uid"] = json!("later");
     }),
     "foreign-apply-set", "it is part of another ApplySet (other)",
-    "remove it from the other set, or from this release; if nobody else has it, take its label applyset.kubernetes.io/part-of off")]
+    "remove it from the other set, or from this release; if no other set contains it, remove its label applyset.kubernetes.io/part-of")]
 #[case::of_flux(of_flux("kustomize").adopt("flux").owner(kustomization(), active()),
     "owned-by-deployer", "Flux (Kustomization flux-system/x) manages it and is active",
-    "suspend it first: `flux suspend kustomization x -n flux-system` or `kubectl -n flux-system patch kustomizations.kustomize.toolkit.fluxcd.io x --type=merge -p '{\"spec\":{\"suspend\":true}}'`; to take it over, add `adopt: [flux]` to the release r in environments/e.yaml")]
+    "suspend it first: `flux suspend kustomization x -n flux-system` or `kubectl -n flux-system patch kustomizations.kustomize.toolkit.fluxcd.io x --type=merge -p '{\"spec\":{\"suspend\":true}}'`; to adopt the object, add `adopt: [flux]` to release r in environments/e.yaml")]
 #[case::of_flux_that_cannot_be_read(of_flux("kustomize").adopt("flux").owner(kustomization(), OwnerState::Unknown("forbidden".to_owned())),
-    "owned-by-deployer", "Flux (Kustomization flux-system/x) manages it, and whether it is active cannot be told: forbidden", "let pleach read it")]
+    "owned-by-deployer", "Flux (Kustomization flux-system/x) manages it, and it is unknown whether the tool is active: forbidden", "allow pleach to read Flux")]
 #[case::of_flux_that_is_suspended(of_flux("kustomize").adopt("kubectl").owner(kustomization(), OwnerState::Suspended),
-    "not-adopted", "it exists already and is not of this release; Flux (Kustomization flux-system/x) installed it", "add `adopt: [flux]`")]
+    "not-adopted", "it already exists and is not part of this release; Flux (Kustomization flux-system/x) installed it", "add `adopt: [flux]`")]
 #[case::of_helm_by_flux(of_flux("helm").adopt("flux"),
-    "owned-by-deployer", "Flux (HelmRelease flux-system/x) manages it, and whether it is active cannot be told: it was not looked up", "let pleach read it")]
+    "owned-by-deployer", "Flux (HelmRelease flux-system/x) manages it, and it is unknown whether the tool is active: its state was not read", "allow pleach to read Flux")]
 #[case::of_argo(of_argo().adopt("argocd").owner(application(), active()),
     "owned-by-deployer", "Argo CD (application x) manages it and is active", "`argocd app set x --sync-policy none` or `kubectl -n flux-system patch applications.argoproj.io x")]
 #[case::of_helm(of_helm().adopt("kubectl"),
-    "not-adopted", "it exists already and is not of this release; Helm (release web/x) installed it", "add `adopt: [helm]`")]
+    "not-adopted", "it already exists and is not part of this release; Helm (release web/x) installed it", "add `adopt: [helm]`")]
 #[case::made_again_by_another_deployer(made_again().with_live(KEY, |live| { live["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "x"}); }),
-    "not-adopted", "it exists already and is not of this release; Helm (release x) installed it", "add `adopt: [helm]`")]
+    "not-adopted", "it already exists and is not part of this release; Helm (release x) installed it", "add `adopt: [helm]`")]
 #[case::created_by_somebody_while_we_applied(Scene::new().installed(GIT).git(GIT).edited("x", "ConfigMap/web/c: {data: {more: y}}")
     .entry(KEY, |entry| entry.state = EntryState::Kept),
-    "not-adopted", "it exists already and is not of this release; its fields are held by x", "add `adopt: [x]`")]
+    "not-adopted", "it already exists and is not part of this release; its fields are owned by x", "add `adopt: [x]`")]
 fn is_somebody_elses(
     #[case] scene: Scene,
     #[case] code: &str,
@@ -242,7 +242,7 @@ fn what_helm_has_on_record_is_named_with_the_command_that_removes_it() {
     assert_eq!(
         finding.hint.as_deref(),
         Some(
-            "when this apply is done, delete the record: `kubectl -n web delete configmap/sh.helm.release.v1.x.v1`"
+            "after this apply, delete the record: `kubectl -n web delete configmap/sh.helm.release.v1.x.v1`"
         )
     );
     assert!(!finding.is_error());
@@ -279,13 +279,13 @@ fn only_what_may_be_taken_over_is_forced() {
         .edited("x", "ConfigMap/web/c: {data: {k: of x}}")
         .plan();
     assert_eq!(plan.count(Action::Blocked), 1);
-    assert_eq!(plan.findings[0].message, "x holds .data.k");
+    assert_eq!(plan.findings[0].message, "x owns .data.k");
     assert_eq!(
         plan.findings[0].hint.as_deref(),
         Some(
             "to leave the fields to x, add to release r in environments/e.yaml:\n  \
              ignore: [{kind: ConfigMap, name: c, namespace: web, fields: [data.k]}]\n\
-             to take them over, add:\n  adopt: [x]\n\
+             to take ownership of them, add:\n  adopt: [x]\n\
              or remove data.k from web.yaml:1"
         )
     );
@@ -394,7 +394,7 @@ fn a_namespace_is_adopted_like_anything_else() {
         changes(&plan),
         [
             "create ConfigMap/a/c: it does not exist yet",
-            "adopt Namespace/a: it exists and is taken over from kubectl",
+            "adopt Namespace/a: it exists and is adopted from kubectl",
         ]
     );
 }

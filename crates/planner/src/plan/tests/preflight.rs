@@ -47,24 +47,24 @@ fn range(text: &str) -> VersionReq {
         object: "Role.rbac.authorization.k8s.io/web/a".parse().unwrap(), rules: vec!["{verbs: [get]}".to_owned()] })),
     Kind::Cluster, "missing-right", "may not write Role.rbac.authorization.k8s.io/web/a, which gives rights that pleach does not hold itself")]
 #[case::kubernetes(Scene::new().policy(|policy| policy.versions.kubernetes = Some(range(">=1.37"))), Kind::Policy, "kubernetes-version",
-    "web v2.0.0 is for Kubernetes >=1.37, and the server is 1.36.0")]
+    "web v2.0.0 supports Kubernetes >=1.37, but the server is 1.36.0")]
 #[case::path(Scene::new().version("v0.9.0").policy(|policy| policy.versions.upgrades_from = Some(range(">=1.0, <2.0"))), Kind::Policy, "version-path",
-    "v2.0.0 can be gone to from >=1.0, <2.0 only, and v0.9.0 is installed")]
+    "an upgrade to v2.0.0 is only possible from >=1.0, <2.0, but v0.9.0 is installed")]
 #[case::path_of_the_half_done(Scene::new().version("v1.0.0").unfinished("v0.9.0").policy(|policy| policy.versions.upgrades_from = Some(range(">=1.0, <2.0"))),
-    Kind::Policy, "version-path", "v2.0.0 can be gone to from >=1.0, <2.0 only, and v0.9.0 was begun and not finished")]
+    Kind::Policy, "version-path", "an upgrade to v2.0.0 is only possible from >=1.0, <2.0, but v0.9.0 was started but not finished")]
 #[case::path_from_a_name(Scene::new().version("spring").policy(|policy| { policy.versions.upgrades_from = Some(range(">=1.0")); policy.versions.direction = Some(Direction::Forward); }),
-    Kind::Policy, "version-path", "v2.0.0 can be gone to from >=1.0 only, and spring is installed")]
+    Kind::Policy, "version-path", "an upgrade to v2.0.0 is only possible from >=1.0, but spring is installed")]
 #[case::path_by_default(by_default().wants(|desired| desired.version = "v1.3.0".to_owned()).version("v1.0.0"),
-    Kind::Policy, "version-path", "v1.3.0 can be gone to from the minors 1.2 and 1.3 only, and v1.0.0 is installed")]
+    Kind::Policy, "version-path", "an upgrade to v1.3.0 is only possible from the minor versions 1.2 and 1.3, but v1.0.0 is installed")]
 #[case::path_to_a_major(by_default().version("v1.9.0"),
-    Kind::Policy, "version-path", "v2.0.0 can be gone to from the minor 2.0 only, and v1.9.0 is installed")]
+    Kind::Policy, "version-path", "an upgrade to v2.0.0 is only possible from the minor version 2.0, but v1.9.0 is installed")]
 #[case::path_of_what_failed(Scene::new().version("v1.9.0").failed("v1.1.0").policy(|policy| policy.versions.upgrades_from = Some(range(">=1.5"))),
-    Kind::Policy, "version-path", "v2.0.0 can be gone to from >=1.5 only, and v1.1.0 was begun and not finished")]
+    Kind::Policy, "version-path", "an upgrade to v2.0.0 is only possible from >=1.5, but v1.1.0 was started but not finished")]
 #[case::older(Scene::new().version("v2.1.0"), Kind::Policy, "older-version", "v2.0.0 is older than v2.1.0, which is installed")]
 #[case::older_than_the_half_done(Scene::new().version("v2.0.0").unfinished("v2.1.0"), Kind::Policy, "older-version",
-    "v2.0.0 is older than v2.1.0, which was begun and not finished")]
+    "v2.0.0 is older than v2.1.0, which was started but not finished")]
 #[case::older_than_what_failed(Scene::new().version("v2.0.0").failed("v2.1.0"), Kind::Policy, "older-version",
-    "v2.0.0 is older than v2.1.0, which was begun and not finished")]
+    "v2.0.0 is older than v2.1.0, which was started but not finished")]
 #[case::older_and_said_for_another(Scene::new().version("v2.1.0").policy(|policy| policy.versions.rollback = Some(rollback("v2.2.0", "v2.0.0"))),
     Kind::Policy, "older-version", "v2.0.0 is older than v2.1.0, which is installed")]
 #[case::older_by_name(Scene::new().version("spring").policy(|policy| policy.versions.direction = Some(Direction::Reverse)),
@@ -158,7 +158,7 @@ fn the_versions_to_go_through_are_named() {
     let through = hint(&["v1.1.0", "v1.2.0", "v1.2.1", "v1.3.0"]);
     assert!(
         through.starts_with(
-            "go through v1.1.0, then v1.2.1 first; that is so for a bundle with definitions"
+            "go through v1.1.0, then v1.2.1 first; this is the default for a bundle with CRDs"
         ),
         "{through}"
     );
@@ -168,7 +168,7 @@ fn the_versions_to_go_through_are_named() {
     assert!(nowhere.ends_with(line), "{nowhere}");
     assert!(
         nowhere.starts_with(
-            "no way leads there from v1.0.0 through the versions of manifests/web: v1.2.0, v1.3.0;"
+            "there is no upgrade path from v1.0.0 through the versions of manifests/web: v1.2.0, v1.3.0;"
         ),
         "{nowhere}"
     );
@@ -180,7 +180,7 @@ fn the_entry_that_allows_going_back_can_be_copied() {
     assert_eq!(
         plan.findings[0].hint.as_deref(),
         Some(
-            "if going back is meant, say so at release r in environments/e.yaml: `rollback: {from: v2.1.0, to: v2.0.0}`"
+            "if the rollback is intended, add to release r in environments/e.yaml: `rollback: {from: v2.1.0, to: v2.0.0}`"
         )
     );
 }
@@ -312,7 +312,7 @@ fn a_release_whose_record_was_emptied_is_not_a_new_one(#[case] git: &str) {
         assert_eq!(refusals[0].code, "record-lost");
         assert_eq!(
             refusals[0].message,
-            "the record of release e.r is empty, and an object of it is there"
+            "the record of release e.r is empty, but one of its objects exists"
         );
         let hint = refusals[0].hint.as_deref().unwrap();
         assert!(hint.starts_with("`pleach recover e/r`"), "{hint}");

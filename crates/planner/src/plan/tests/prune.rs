@@ -82,7 +82,7 @@ fn unmarked() -> Scene {
 
 #[rstest]
 #[case::pruning_is_off(old().policy(|policy| policy.prune.enabled = false), "pruning is disabled in the environment file", "")]
-#[case::not_waiting(old().policy(|policy| policy.wait = false), "nothing is waited for", "")]
+#[case::not_waiting(old().policy(|policy| policy.wait = false), "this run does not wait for readiness", "")]
 #[case::blocked(old().live("ConfigMap/web/c: {managers: [x]}").git("ConfigMap/web/c: {}"), "objects are blocked", "not-adopted")]
 #[case::incomplete(old().incomplete("ConfigMap"), "its kind could not be listed completely", "incomplete-view")]
 #[case::incomplete_and_absent(old().gone(KEY).incomplete("ConfigMap"), "its kind could not be listed completely", "incomplete-view")]
@@ -121,18 +121,18 @@ fn it_stays(#[case] scene: Scene, #[case] why: &str, #[case] code: &str) {
 
 #[rstest]
 #[case::gone(old().gone(KEY), Action::Unchanged, "no longer in git, and gone already")]
-#[case::another_incarnation(old().meta(KEY, |meta| meta.uid = "later".into()), Action::Unchanged, "no longer in git; what has its name now is another object")]
+#[case::another_incarnation(old().meta(KEY, |meta| meta.uid = "later".into()), Action::Unchanged, "no longer in git; its name now belongs to another object")]
 #[case::intended(old().entry(KEY, |entry| { entry.state = EntryState::Intended; entry.uid = None; }), Action::Skip,
-    "no longer in git; its creation was never confirmed, so whatever exists is left alone")]
+    "no longer in git; its creation was never confirmed, so an existing object is not changed")]
 #[case::intended_with_uid(old().entry(KEY, |entry| entry.state = EntryState::Intended), Action::Skip,
-    "no longer in git; its creation was never confirmed, so whatever exists is left alone")]
+    "no longer in git; its creation was never confirmed, so an existing object is not changed")]
 #[case::intended_and_not_there(old().entry(KEY, |entry| entry.state = EntryState::Intended).gone(KEY), Action::Unchanged,
-    "no longer in git, and not there")]
+    "no longer in git, and does not exist")]
 #[case::intended_and_not_seen(old().entry(KEY, |entry| entry.state = EntryState::Intended).gone(KEY).incomplete("ConfigMap"), Action::Skip,
-    "no longer in git; its creation was never confirmed, so whatever exists is left alone")]
-#[case::kept(old().entry(KEY, |entry| entry.state = EntryState::Kept), Action::Skip, "no longer in git; stays because others hold fields of it")]
-#[case::applied_without_uid(old().entry(KEY, |entry| entry.uid = None), Action::Unchanged, "no longer in git; what has its name now is another object")]
-#[case::run_time_in_use(Scene::new().run_time(OLD, None).git("ConfigMap/web/c: {}"), Action::Unchanged, "the workloads made it")]
+    "no longer in git; its creation was never confirmed, so an existing object is not changed")]
+#[case::kept(old().entry(KEY, |entry| entry.state = EntryState::Kept), Action::Skip, "no longer in git; stays because other field managers own fields of it")]
+#[case::applied_without_uid(old().entry(KEY, |entry| entry.uid = None), Action::Unchanged, "no longer in git; its name now belongs to another object")]
+#[case::run_time_in_use(Scene::new().run_time(OLD, None).git("ConfigMap/web/c: {}"), Action::Unchanged, "the workloads created it")]
 fn it_is_none_of_ours_to_delete(
     #[case] scene: Scene,
     #[case] action: Action,

@@ -218,7 +218,7 @@ fn pods_stay_where_the_new_selector_finds_them(
         assert!(
             finding
                 .message
-                .contains("the new selector does not find them"),
+                .contains("the new selector does not match them"),
             "{finding}"
         );
     }
@@ -254,7 +254,11 @@ fn claims_that_are_deleted_with_their_set_are_named() {
         }
         let plan = scene.plan();
         let mut changes = plan.changes.iter();
-        changes.any(|change| change.reason.contains("its claims are deleted with it"))
+        changes.any(|change| {
+            change
+                .reason
+                .contains("its PersistentVolumeClaims are deleted with it")
+        })
     };
     assert!(told("Delete", None));
     assert!(told("Delete", Some("Foreground")));
@@ -273,11 +277,11 @@ fn what_is_annotated_to_stay_is_recreated_with_consent_only() {
     assert!(!plan.has_steps());
     let finding = &plan.findings[0];
     assert_eq!(finding.code, "immutable-field");
-    let why = "created anew, and its annotation pleach.dev/prune: disabled forbids that";
+    let why = "recreated, but its annotation pleach.dev/prune: disabled forbids that";
     assert!(finding.message.ends_with(why), "{}", finding.message);
     let line = "{action: recreate, kind: ConfigMap, namespace: web, name: a, release: r, from: v1.0.0, to: v2.0.0}";
     let hint = format!(
-        "take the annotation off, in the cluster too; or, to recreate it, add to `consent` in environments/e.yaml: {line}"
+        "remove the annotation, in the cluster too; or, to recreate it, add to `consent` in environments/e.yaml: {line}"
     );
     assert_eq!(finding.hint.as_deref(), Some(hint.as_str()));
     let plan = scene.consent(line).plan();
@@ -315,7 +319,7 @@ fn nothing_is_deleted_for_an_object_that_the_server_would_refuse() {
     assert!(!plan.has_steps());
     assert_eq!(
         plan.findings[0].message,
-        ".spec.selector cannot be changed on an existing object, and the server would refuse the new one (422): spec.x: Invalid value"
+        ".spec.selector cannot be changed on an existing object, and the server would refuse the new object (422): spec.x: Invalid value"
     );
 }
 

@@ -125,7 +125,7 @@ fn claims_that_go_with_their_set_are_named(#[case] policy: &str, #[case] is_told
         let mut changes = plan.changes.iter();
         let change = changes.find(|change| change.action == Action::Delete);
         let reason = &change.unwrap().reason;
-        let told = reason.contains("; its claims are deleted with it, unless ");
+        let told = reason.contains("; its PersistentVolumeClaims are deleted with it, unless ");
         assert_eq!(told, is_told, "{reason}");
     }
 }
@@ -218,7 +218,7 @@ fn what_has_no_versions_goes_with_the_line_that_is_said() {
     "skip ConfigMap/web/c: stays because of its annotation pleach.dev/prune", true)]
 #[case::adopted_namespace(Scene::new().installed("Namespace/m: {}").entry("Namespace/m", |entry| entry.adopted = true)
     .consent("{action: delete, kind: Namespace, name: m, release: r}"),
-    "skip Namespace/m: stays because a namespace that was there before is never deleted", true)]
+    "skip Namespace/m: stays because a namespace that existed before the release is never deleted", true)]
 #[case::load_balancer(Scene::new().installed("Service/web/s: {spec: {type: LoadBalancer}}"),
     "skip Service/web/s: stays because load balancers are protected", true)]
 #[case::protected_by_the_environment(Scene::new().installed("ConfigMap/web/c: {}").protect("{kind: ConfigMap}"),
@@ -226,17 +226,17 @@ fn what_has_no_versions_goes_with_the_line_that_is_said() {
 #[case::of_another_set(Scene::new().installed("ConfigMap/web/c: {}").meta("ConfigMap/web/c", |meta| drop(meta.labels.insert(labels::PART_OF.into(), "other".into()))),
     "skip ConfigMap/web/c: stays because it is part of another ApplySet now", true)]
 #[case::of_others(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Kept),
-    "skip ConfigMap/web/c: stays because others hold fields of it", true)]
+    "skip ConfigMap/web/c: stays because other field managers own fields of it", true)]
 #[case::gone(Scene::new().installed("ConfigMap/web/c: {}").gone("ConfigMap/web/c"), "unchanged ConfigMap/web/c: gone already", false)]
 #[case::another(Scene::new().installed("ConfigMap/web/c: {}").meta("ConfigMap/web/c", |meta| meta.uid = "later".into()),
-    "unchanged ConfigMap/web/c: what has its name now is another object", true)]
+    "unchanged ConfigMap/web/c: its name now belongs to another object", true)]
 #[case::never_confirmed(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Intended),
-    "skip ConfigMap/web/c: its creation was never confirmed, so whatever exists is left alone", false)]
+    "skip ConfigMap/web/c: its creation was never confirmed, so an existing object is not changed", false)]
 #[case::never_confirmed_nor_seen(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Intended)
     .gone("ConfigMap/web/c").incomplete("ConfigMap"),
-    "skip ConfigMap/web/c: its creation was never confirmed, so whatever exists is left alone", false)]
+    "skip ConfigMap/web/c: its creation was never confirmed, so an existing object is not changed", false)]
 #[case::never_made(Scene::new().installed("ConfigMap/web/c: {}").entry("ConfigMap/web/c", |entry| entry.state = EntryState::Intended)
-    .gone("ConfigMap/web/c"), "unchanged ConfigMap/web/c: it is not there", false)]
+    .gone("ConfigMap/web/c"), "unchanged ConfigMap/web/c: it does not exist", false)]
 #[case::not_seen(Scene::new().installed("ConfigMap/web/c: {}").incomplete("ConfigMap"),
     "skip ConfigMap/web/c: stays because its kind could not be listed completely", false)]
 #[case::not_served(Scene::new().installed("Widget.example.org/web/w: {}").gone("Widget.example.org/web/w").unserved("Widget.example.org"),
@@ -324,11 +324,11 @@ fn content(id: &str, owners: &[&str]) -> Content {
 #[rstest]
 #[case::in_its_file(
     true,
-    "to take it away, add to `consent` in environments/e.yaml: {action: uninstall, release: r}"
+    "to uninstall it, add to `consent` in environments/e.yaml: {action: uninstall, release: r}"
 )]
 #[case::its_file_is_gone(
     false,
-    "to take it away, run `pleach uninstall e/r`: its environment has no file any more to consent in"
+    "to uninstall it, run `pleach uninstall e/r`: its environment no longer has a file for the consent"
 )]
 fn without_consent_everything_stays_and_what_is_needed_is_said(
     #[case] has_file: bool,
@@ -345,9 +345,9 @@ fn without_consent_everything_stays_and_what_is_needed_is_said(
     assert_eq!(
         changes(&plan),
         [
-            "skip ConfigMap/web/c: no longer in git; stays until the end of its release is consented to",
+            "skip ConfigMap/web/c: no longer in git; stays until a consent to uninstall its release",
             "unchanged ConfigMap/web/gone: no longer in git, and gone already",
-            "skip Namespace/made: no longer in git; stays until the end of its release is consented to",
+            "skip Namespace/made: no longer in git; stays until a consent to uninstall its release",
         ]
     );
     let [finding] = plan.findings.as_slice() else {
@@ -418,11 +418,11 @@ fn what_an_heir_wants_changes_hands_and_all_else_goes() {
     assert_eq!(
         changes(&plan),
         [
-            "delete ConfigMap/web/neither: its release is taken away",
+            "delete ConfigMap/web/neither: its release is uninstalled",
             "unchanged ConfigMap/web/taken: it was handed over to release e.new",
             "skip ConfigMap/web/wanted: it is handed over to release e.new",
             "unchanged Secret/web/gone: gone already",
-            "skip Secret/web/made: stays because what made it stays",
+            "skip Secret/web/made: stays because its creator stays",
         ]
     );
     assert_eq!(released(&plan), ["ConfigMap/web/taken", "Secret/web/made"]);

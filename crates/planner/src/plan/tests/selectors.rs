@@ -103,7 +103,7 @@ fn a_gap_says_what_it_harms_and_how_to_go_without() {
     assert!(!finding.is_error() && finding.place.is_some());
     assert_eq!(
         finding.message,
-        "its selector and the labels of the pods of Deployment.apps/web/api change at once: nothing is behind it while only one of them is written"
+        "its selector and the pod labels of Deployment.apps/web/api change together: the Service has no endpoints while only one of them is applied"
     );
     assert!(finding.hint.as_ref().unwrap().contains("in two versions"));
     // One registration is shipped, and one was made by pods.
@@ -114,7 +114,7 @@ fn a_gap_says_what_it_harms_and_how_to_go_without() {
         .live(&made)
         .plan();
     let message = &gap(&plan).unwrap().message;
-    let asked = "and what ValidatingWebhookConfiguration.admissionregistration.k8s.io/h, ValidatingWebhookConfiguration.admissionregistration.k8s.io/made needs it for is refused or fails";
+    let asked = "and requests through ValidatingWebhookConfiguration.admissionregistration.k8s.io/h, ValidatingWebhookConfiguration.admissionregistration.k8s.io/made are refused or fail";
     assert!(message.ends_with(asked), "{message}");
 }
 

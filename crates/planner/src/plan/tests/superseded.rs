@@ -80,7 +80,7 @@ fn it_goes_when_the_pods_that_come_are_ready(#[case] git: &str) {
         ],
     );
     let line = format!(
-        "delete {OLD}: no longer in git, and the pods that come behind Service web/api know nothing of it"
+        "delete {OLD}: no longer in git, and the new pods behind Service web/api do not serve it"
     );
     assert!(changes(&plan).contains(&line), "{:#?}", changes(&plan));
 }
@@ -142,7 +142,7 @@ fn what_another_one_takes_over_from_goes_when_that_is_registered() {
             format!("{OLD} -> {BARRIER}: Absent Barrier"),
         ],
     );
-    let line = format!("delete {OLD}: no longer in git, and {NEW} takes over from it");
+    let line = format!("delete {OLD}: no longer in git, and {NEW} replaces it");
     assert!(changes(&plan).contains(&line), "{:#?}", changes(&plan));
     let deletion = format!("prune: delete {API} until gone");
     assert!(lines(&plan).contains(&deletion), "{:#?}", lines(&plan));

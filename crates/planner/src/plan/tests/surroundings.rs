@@ -102,7 +102,7 @@ fn a_budget_that_lets_no_pod_go_is_named(#[case] spec: &str, #[case] bound: Opti
     let expected: Vec<String> = bound
         .map(|bound| {
             format!(
-                "budget-allows-nothing: the disruption budget b allows none of its 2 pods to go ({bound})"
+                "budget-allows-nothing: PodDisruptionBudget b allows no eviction of its 2 pods ({bound})"
             )
         })
         .into_iter()
@@ -144,7 +144,7 @@ fn two_budgets_for_a_pod_are_one_too_many() {
     );
     assert_eq!(
         said(&git, Some(surroundings)),
-        ["budgets-overlap: its pods have 2 disruption budgets: ours, theirs"]
+        ["budgets-overlap: its pods have 2 PodDisruptionBudgets: ours, theirs"]
     );
 }
 

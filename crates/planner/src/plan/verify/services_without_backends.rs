@@ -47,7 +47,7 @@ pub(super) fn wait_for_endpoints(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// possibly before an interrupted run, whose changes now match git.
 fn is_deserted(ctx: &Ctx<'_>, id: &ObjectId, service: &ServiceRef) -> bool {
     let facts = ctx.facts.get(id);
-    let Some(wanted) = facts.and_then(|facts| facts.selector.as_ref()) else {
+    let Some(desired) = facts.and_then(|facts| facts.selector.as_ref()) else {
         return false;
     };
     let workloads = ctx.workloads_in(&service.namespace);
@@ -59,7 +59,7 @@ fn is_deserted(ctx: &Ctx<'_>, id: &ObjectId, service: &ServiceRef) -> bool {
     let live = ctx.observed.full.get(id);
     let selector = match live {
         Some(live) => texts(&live.value()["spec"]["selector"]),
-        None => wanted.clone(),
+        None => desired.clone(),
     };
     let selects = |labels: BTreeMap<String, String>| {
         let mut all = selector.iter();

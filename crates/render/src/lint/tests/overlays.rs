@@ -51,7 +51,7 @@ fn an_overlay_on_a_policy_is_refused() {
                 "overlays:\n  - name: x\n    target: {{kind: {kind}, group: admissionregistration.k8s.io, name: images}}\n    patch: {patch}\n"
             );
             let expected = format!(
-                "manifests/web/bundle.yaml:4 invalid-value: {kind} decides what others may write, and is not changed for a while"
+                "manifests/web/bundle.yaml:4 invalid-value: {kind} controls the writes of other clients, and an overlay cannot change it"
             );
             assert_eq!(refused(&bundle), [expected]);
         }
@@ -68,7 +68,7 @@ fn an_overlay_on_state_of_pleach_is_refused() {
             "{kind: ConfigMap, name: prod.db, namespace: pleach-system}"
         )),
         [
-            "manifests/web/bundle.yaml:4 invalid-value: namespace pleach-system holds state of pleach, which is not changed"
+            "manifests/web/bundle.yaml:4 invalid-value: namespace pleach-system contains state of pleach, which an overlay cannot change"
         ]
     );
     assert_eq!(refused(&overlay("{kind: ConfigMap, name: web}")).len(), 0);

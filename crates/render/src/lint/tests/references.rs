@@ -36,8 +36,8 @@ spec:
     assert_eq!(
         shown(&linted),
         [
-            "a.yaml:3:21 namespace-not-made: namespace nowhere is in no manifest of the \
-             environment: it has to exist (add a Namespace, or a release whose `namespace` it is)",
+            "a.yaml:3:21 namespace-not-made: no manifest of the environment creates \
+             namespace nowhere, so it must exist already (add a Namespace, or a release with this `namespace`)",
             "a.yaml:17:3 registration-without-service: Service shop/api, which it points at, is in \
              no manifest of the environment (requests that it intercepts fail as long as that \
              Service has no endpoints)",
@@ -112,11 +112,11 @@ spec:
     assert_eq!(
         shown(&linted),
         [
-            "a.yaml:4:60 reference-not-made: the binding names \
+            "a.yaml:4:60 reference-not-made: the binding refers to \
              Role.rbac.authorization.k8s.io/shop/reader, which is in no manifest of the environment",
-            "a.yaml:8:5 reference-not-made: the binding names ServiceAccount/shop/runner, which is \
+            "a.yaml:8:5 reference-not-made: the binding refers to ServiceAccount/shop/runner, which is \
              in no manifest of the environment",
-            "a.yaml:16:28 reference-not-made: the binding names ServiceAccount/elsewhere/runner, \
+            "a.yaml:16:28 reference-not-made: the binding refers to ServiceAccount/elsewhere/runner, \
              which is in no manifest of the environment",
             "a.yaml:31:15 reference-not-made: the pods need ConfigMap/shop/settings, which is in \
              no manifest of the environment",

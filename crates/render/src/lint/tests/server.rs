@@ -142,9 +142,9 @@ fn required_fields_and_names_are_known() {
             ),
             &[
                 "13 error missing-field: spec.template.spec.containers[0].ports[0] needs the field \
-                 `containerPort`: it tells the items of the list apart",
+                 `containerPort`, which identifies the items of the list",
                 "14 error missing-field: spec.template.spec.containers[0].volumeMounts[0] needs the \
-                 field `mountPath`: it tells the items of the list apart",
+                 field `mountPath`, which identifies the items of the list",
             ],
         ),
         (
@@ -158,7 +158,7 @@ fn required_fields_and_names_are_known() {
             "a definition with another name",
             crd("foo.example.org"),
             &[
-                "3 error name: a CustomResourceDefinition is named after the plural and the group of its \
+                "3 error name: a CustomResourceDefinition must have the name PLURAL.GROUP of its \
                kind: foos.example.org",
             ],
         ),
@@ -182,8 +182,8 @@ fn services_select_pods_and_ports() {
                 "          ports: [{name: web, containerPort: 80}]\n",
             ) + SERVICE,
             &[
-                "20 warning service-without-port: `spec.ports[0].targetPort` is a name that no port of \
-               the selected pods has",
+                "20 warning service-without-port: `spec.ports[0].targetPort` names a port that \
+               the selected pods do not have",
             ],
         ),
         (
@@ -192,8 +192,8 @@ fn services_select_pods_and_ports() {
             &[
                 "20 error invalid-value: `spec.ports[0].targetPort` is not a port: 1 to 65535, or a name \
                of at most 15 lower-case letters, digits and `-`",
-                "20 warning service-without-port: `spec.ports[0].targetPort` is a name that no port of \
-               the selected pods has",
+                "20 warning service-without-port: `spec.ports[0].targetPort` names a port that \
+               the selected pods do not have",
             ],
         ),
         (

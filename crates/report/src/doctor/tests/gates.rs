@@ -43,9 +43,9 @@ fn diagnoses(gate: Gate, releases: Vec<KnownRelease>) -> Vec<Diagnosis> {
 #[case::given_up(
     Holding::Expired,
     true,
-    Some("whose holder does not renew its Lease any more")
+    Some("whose Lease holder no longer renews the Lease")
 )]
-#[case::left(Holding::Free, true, Some("which nobody is carrying out"))]
+#[case::left(Holding::Free, true, Some("which no client is executing"))]
 #[case::of_no_release(Holding::Free, false, Some("whose Release does not exist"))]
 fn a_gate_belongs_to_a_run(
     #[case] holding: Holding,
@@ -69,7 +69,7 @@ fn a_gate_belongs_to_a_run(
     assert_eq!(found.object.as_ref().unwrap().to_string(), id);
     assert_eq!(
         found.breaks,
-        ["CREATE, UPDATE of everything of ex.org is refused, except for those who are exempt"]
+        ["CREATE, UPDATE of everything of ex.org is refused, except for exempt clients"]
     );
     assert_eq!(
         found.command.as_deref(),

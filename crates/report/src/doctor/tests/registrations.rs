@@ -19,7 +19,7 @@ fn a_dead_api_is_told_with_owner_effect_and_command() {
         found.breaks,
         [
             "requests to sub.ex.io/v1alpha2 fail (HTTP 503)",
-            "discovery of it is stale: clients leave its kinds out without an error",
+            "its discovery is stale: clients omit its kinds without an error",
             "namespaces cannot be deleted: their deletion waits for the discovery of every API",
         ]
     );
@@ -126,11 +126,11 @@ fn a_service_of_another_name_may_answer() {
     &["CREATE, UPDATE of things.ex.io, things.ex.io/scale is refused (webhook create.ex.io, failurePolicy Fail)"])]
 #[case("ValidatingWebhookConfiguration", "Fail", &["*"], Severity::Error,
     &["every write of things.ex.io, things.ex.io/scale is refused (webhook create.ex.io, failurePolicy Fail)",
-      "namespaces that hold things.ex.io, things.ex.io/scale cannot be deleted"])]
+      "namespaces with things.ex.io, things.ex.io/scale cannot be deleted"])]
 #[case("ValidatingWebhookConfiguration", "Ignore", &["DELETE"], Severity::Warning,
     &["DELETE of things.ex.io, things.ex.io/scale is not checked (webhook create.ex.io, failurePolicy Ignore)"])]
 #[case("MutatingWebhookConfiguration", "Ignore", &["CREATE"], Severity::Warning,
-    &["CREATE of things.ex.io, things.ex.io/scale is not changed as it should be (webhook create.ex.io, failurePolicy Ignore)"])]
+    &["CREATE of things.ex.io, things.ex.io/scale is admitted without the webhook's changes (webhook create.ex.io, failurePolicy Ignore)"])]
 fn what_a_dead_webhook_breaks_depends_on_its_rules(
     #[case] kind: &str,
     #[case] policy: &str,
@@ -156,7 +156,7 @@ fn selectors_and_wildcards_are_told() {
     assert_eq!(
         found.breaks,
         [
-            "CREATE of everything is refused, where its selectors match (webhook create.ex.io, failurePolicy Fail)"
+            "CREATE of everything is refused if its selectors match (webhook create.ex.io, failurePolicy Fail)"
         ]
     );
 }
@@ -243,7 +243,7 @@ fn what_has_an_owner_reference_goes_with_it() {
     assert_eq!(found.deletion(true), Err(refusal));
     assert_eq!(
         found.hint.as_deref(),
-        Some("it goes with Deployment/web; until then that may put it back")
+        Some("it is deleted together with Deployment/web, which can recreate it until then")
     );
 }
 
@@ -283,7 +283,7 @@ fn a_registration_that_git_has_without_its_service_is_to_be_fixed_in_git() {
     let (hint, command) = advice(&[registration]);
     assert_eq!(
         hint,
-        "release prod/web was applied with it and without Service old/api: add the Service to the files, or remove the registration from them; then apply prod/web"
+        "release prod/web contains it, but not Service old/api: add the Service to the files, or remove the registration; then apply prod/web"
     );
     assert_eq!(command, None);
     // Only a previous version contained it, or the release has its Service. An apply helps.

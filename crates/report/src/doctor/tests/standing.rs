@@ -45,10 +45,10 @@ fn what_somebody_may_be_at_is_nothing_wrong(#[case] holding: Holding) {
     Holding::Expired,
     "on",
     "is",
-    "whose holder does not renew its Lease any more"
+    "whose Lease holder no longer renews the Lease"
 )]
-#[case::left(Holding::Free, "on", "is", "which nobody is carrying out")]
-#[case::begun(Holding::Free, "intended", "may be", "which nobody is carrying out")]
+#[case::left(Holding::Free, "on", "is", "which no client is executing")]
+#[case::begun(Holding::Free, "intended", "may be", "which no client is executing")]
 fn what_a_run_left_is_told_with_the_command_that_ends_it(
     #[case] holding: Holding,
     #[case] state: &str,
@@ -65,7 +65,7 @@ fn what_a_run_left_is_told_with_the_command_that_ends_it(
     assert_eq!(
         found.message,
         format!(
-            "{is} different for a while, for 10m now: .spec.replicas is 0 and was 2, .spec.note is \"it's\" and was absent; overlay stop of an upgrade of production/web to v2, {why}"
+            "{is} temporarily changed, for 10m now: .spec.replicas is 0 and was 2, .spec.note is \"it's\" and was absent; overlay stop of an upgrade of production/web to v2, {why}"
         )
     );
     assert_eq!(

@@ -42,7 +42,7 @@ fn a_namespace_that_waits_for_an_api_names_it() {
     assert_eq!(
         stuck.hint.as_deref(),
         Some(
-            "its content is deleted; it goes by itself once sub.ex.io/v1alpha2 answers, or is no longer registered"
+            "its content is deleted; the server removes the namespace once sub.ex.io/v1alpha2 answers, or is no longer registered"
         )
     );
     assert!(!stuck.is_fixable());
@@ -77,7 +77,7 @@ fn a_namespace_that_waits_for_an_api_and_for_its_content_names_both() {
     assert!(stuck.message.starts_with(&why), "{}", stuck.message);
     let hint = stuck.hint.as_deref().unwrap();
     assert!(
-        hint.starts_with("it goes once sub.ex.io/v1alpha2 answers, or is no longer registered, and what is left in it is gone too: the controllers that take away ex.io/keep"),
+        hint.starts_with("the server removes the namespace once sub.ex.io/v1alpha2 answers, or is no longer registered, and the remaining objects are removed: the controllers of ex.io/keep"),
         "{hint}"
     );
     let related = ["APIService", "Thing"];
@@ -200,7 +200,7 @@ fn workload(kind: &str, container: &Value, status: &Value) -> Workload {
     Workload::read(kind, &value).unwrap()
 }
 
-const NOBODY: &str = "no Deployment, StatefulSet or DaemonSet is called gears, nor a container, image or command of one";
+const NOBODY: &str = "no Deployment, StatefulSet or DaemonSet is named gears, nor a container, image or command of one";
 const IDLE: &str = "Deployment.apps/gears-system/operator has no ready pods";
 
 #[rstest]
@@ -284,7 +284,7 @@ fn a_webhook_that_keeps_a_finalizer_in_place_is_named(
     if let Some(stuck) = stuck {
         assert_eq!(
             stuck.message,
-            "has been terminating for 30s: waits for ex.io/keep (set by gears); webhook create.ex.io is asked before a finalizer is taken away, and nothing answers"
+            "has been terminating for 30s: waits for ex.io/keep (set by gears); webhook create.ex.io must admit the removal of a finalizer, but does not answer"
         );
         let id = format!("{kind}.admissionregistration.k8s.io/w");
         assert_eq!(stuck.related, [id.parse::<ObjectId>().unwrap()]);

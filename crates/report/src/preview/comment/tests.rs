@@ -212,7 +212,7 @@ fn the_cluster_is_shown_beside_the_base_and_nothing_twice() {
         "1 object changes as shown above",
         "ConfigMap/web/drifted",
         "release dev.x: &lt;forbidden&gt;",
-        "and the head with the cluster",
+        "and the head compared with the cluster",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }

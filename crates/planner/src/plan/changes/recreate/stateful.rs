@@ -12,8 +12,8 @@ pub(super) fn adopts(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     let (Some(manifest), Some(live)) = (ctx.manifests.get(id), ctx.observed.full.get(id)) else {
         return true;
     };
-    let wanted = manifest.value();
-    let selector = &wanted["spec"]["selector"];
+    let desired = manifest.value();
+    let selector = &desired["spec"]["selector"];
     *selector == live.value()["spec"]["selector"]
         || labels_until_now(ctx, id).is_some_and(|labels| selects(selector, &labels))
 }
@@ -30,11 +30,11 @@ pub(super) fn advised(ctx: &Ctx<'_>, id: &ObjectId) -> Propagation {
 /// Refuses a consent with `Orphan` if the new selector does not match the pods.
 pub(super) fn left_behind(fields: &[FieldPath]) -> Finding {
     let message = format!(
-        "{}; with the consent's `propagation: Orphan` its pods stay under the names that new ones need, and the new selector does not find them",
+        "{}; with `propagation: Orphan` in the consent, its pods keep the names that the new pods need, and the new selector does not match them",
         refusal::cannot_change(fields)
     );
     Finding::error(Kind::Policy, "immutable-field", message).hint(
-        "say `propagation: Foreground` in that consent: its pods are deleted with it, and made anew",
+        "set `propagation: Foreground` in that consent: its pods are then deleted with it and recreated",
     )
 }
 
@@ -49,6 +49,6 @@ pub(in crate::plan) fn taken_along(
     let claims_go = spec["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
         && spec["volumeClaimTemplates"].is_array();
     (id.is("apps", "StatefulSet") && propagation != Propagation::Orphan && claims_go).then_some(
-        "its claims are deleted with it, unless .spec.persistentVolumeClaimRetentionPolicy.whenDeleted becomes Retain before",
+        "its PersistentVolumeClaims are deleted with it, unless .spec.persistentVolumeClaimRetentionPolicy.whenDeleted is set to Retain first",
     )
 }

@@ -180,7 +180,7 @@ fn what_others_put_into_a_conversion_goes_with_it(#[case] scene: Scene, #[case] 
     );
 }
 
-const GOES: &str = "conversion-goes: objects may be stored as v1 (status.storedVersions), and the webhook that converts them goes: they would be read as if they were written as v2, and lose what that does not have";
+const GOES: &str = "conversion-goes: objects may be stored as v1 (status.storedVersions), and their conversion webhook is removed: the server would read them as v2 without conversion, and they would lose fields that v2 does not have";
 
 #[rstest]
 #[case::no_migration(unconverting(&["v2", "v1"], &definition(&["v2", "v1"], "")), things(&[("a", &[], &[])]), &[GOES])]
@@ -202,9 +202,9 @@ fn a_webhook_stays_as_long_as_objects_need_it(
 /// A migration in the version that drops both would be refused too.
 #[rstest]
 #[case::with_its_webhook(unconverting(&["v1", "v2"], &definition(&["v2"], "")),
-    "go through a version that stores v2, keeps the webhook, and says `migrate: [")]
+    "go through a version that stores v2, keeps the webhook, and declares `migrate: [")]
 #[case::stored_as_that_already(unconverting(&["v2", "v1"], &definition(&["v2"], "")),
-    "to rewrite them before it goes, add to version.yaml of ")]
+    "to rewrite them before the version is removed, add to version.yaml of ")]
 fn the_way_out_of_a_version_that_goes_is_one(#[case] scene: Scene, #[case] expected: &str) {
     let plan = seen(scene, things(&[("a", &[], &[])])).plan();
     let mut findings = plan.findings.iter();

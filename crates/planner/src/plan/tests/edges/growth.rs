@@ -70,7 +70,7 @@ fn edges_grow_linearly(#[case] git: fn(usize) -> String) {
 fn many_workloads_wait_for_the_rights_of_their_account_in_one_step() {
     let plan = Scene::new().git(&shared_account(9)).plan();
     let mut steps = plan.steps.iter();
-    let joined = steps.find(|step| step.reason == "ServiceAccount/web/s has its rights");
+    let joined = steps.find(|step| step.reason == "ServiceAccount/web/s has its permissions");
     let joined = joined.expect("there is a step between them");
     assert_eq!(joined.stage, StageName::Access);
     // The account, its role, and nine bindings.

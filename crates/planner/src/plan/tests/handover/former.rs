@@ -58,7 +58,7 @@ fn what_the_pods_of_the_former_release_registered_goes_before_their_successors_c
     let unregister = deleted(&plan, HOOK_ID).unwrap();
     assert_eq!(
         unregister.reason,
-        "points at Service old/api of release e.old, whose pods go"
+        "points at Service old/api of release e.old, whose pods are deleted"
     );
     let close = find(&plan, "gate", |step| matches!(step.op, Op::Close { .. }));
     let Op::Close { gate } = &close.op else {

@@ -46,9 +46,9 @@ fn it_is_waited_for_a_while_before_the_gate_is_lifted(
         step.op.applies() && step.object.to_string() == "Deployment.apps/web/api"
     });
     assert!(comes_before(&plan, ready, wait) && comes_before(&plan, wait, lift));
-    let words = format!("for {seconds} s at most");
+    let words = format!("for up to {seconds} s");
     assert!(said(&plan).unwrap().contains(&words), "{:?}", said(&plan));
-    assert!(wait.reason.contains("the change goes on without it"));
+    assert!(wait.reason.contains("the run continues without it"));
 }
 
 /// Two registrations of one kind share a wait: either of them proves that the
