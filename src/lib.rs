@@ -1,6 +1,6 @@
 //! pleach reconciles Kubernetes clusters with git.
 //!
-//! Layers import only downward: [`cli`] and [`server`] ← [`engine`] ← [`io`] ← the pure
-//! crates below `crates/`. `tests/it/architecture.rs` checks this.
+//! This crate is the command line: [`cli`] parses the arguments, calls the crates below `crates/` and
+//! prints the results. ARCHITECTURE.md has the map of the crates.
 
 pub mod cli;

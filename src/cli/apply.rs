@@ -20,9 +20,9 @@ use pleach_cluster::Class;
 use pleach_engine::planning::{Gone, Options, Planned, Predecessors, Subject};
 use pleach_engine::sync::state;
 
-pub(super) use outcome::Outcome;
-use super::verdict::Verdict;
 use super::session;
+use super::verdict::Verdict;
+pub(super) use outcome::Outcome;
 
 /// Apply the state in git to the cluster
 ///

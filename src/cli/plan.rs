@@ -9,9 +9,9 @@ use pleach_planner::plan::Plan;
 
 use super::error::CliError;
 use super::session::Session;
+use super::verdict::Verdict;
 use super::{Context, Exit, Target, Ui, explain, format, plan_file};
 use pleach_engine::planning::{Options, Predecessors};
-use super::verdict::Verdict;
 
 /// Show the stages and steps that apply would execute
 ///

@@ -260,9 +260,11 @@ fn check(now: &dyn FileTree, done: &Promotion, environment: &str) -> Result<(), 
     };
     let loaded = read_all(&tree, Revision::None, environment)
         .map_err(|findings| refused(&target, findings))?;
-    super::load::sound(loaded, &target).map(drop).map_err(|error| {
-        error.hint("nothing was committed: this environment does not render with the versions")
-    })
+    super::load::sound(loaded, &target)
+        .map(drop)
+        .map_err(|error| {
+            error.hint("nothing was committed: this environment does not render with the versions")
+        })
 }
 
 /// Returns the commit message.

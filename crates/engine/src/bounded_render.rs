@@ -310,7 +310,6 @@ mod tests {
 
     use super::*;
     use crate::load::read_each;
-    
 
     /// Builds an environment with one release per bundle: its name and a file of manifests.
     fn environment(bundles: &[(&str, &str)]) -> Loaded {

@@ -186,7 +186,6 @@ fn clusters(ways: &BTreeMap<String, Way>) -> Result<Option<String>, PreviewError
 #[cfg(test)]
 mod tests {
     use super::*;
-    
 
     /// Previews with a shell script in place of pleach.
     async fn run(script: &str) -> Result<Report, PreviewError> {

@@ -7,7 +7,13 @@ use pleach_planner::plan::Plan;
 use serde_json::Value;
 
 use super::{ApplyOutput, Reviewed};
-use crate::cli::{error::{CliError, Kind}, format::{self, report::Report}, session, verdict::Verdict, Context, Exit, Ui};
+use crate::cli::{
+    Context, Exit, Ui,
+    error::{CliError, Kind},
+    format::{self, report::Report},
+    session,
+    verdict::Verdict,
+};
 use pleach_cluster::Cluster;
 use pleach_engine::planning::Planned;
 use pleach_engine::stop::Cause;
@@ -68,8 +74,10 @@ impl Outcome {
         ui: &mut Ui,
         reviewed: impl Iterator<Item = &'a Planned> + Clone,
     ) -> bool {
-        let answers: Vec<Result<(), CliError>> =
-            reviewed.clone().map(|planned| Verdict(&planned.plan).ensure_allowed()).collect();
+        let answers: Vec<Result<(), CliError>> = reviewed
+            .clone()
+            .map(|planned| Verdict(&planned.plan).ensure_allowed())
+            .collect();
         if answers.iter().all(Result::is_ok) {
             return false;
         }

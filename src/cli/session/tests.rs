@@ -1,5 +1,5 @@
 use super::*;
-use crate::cli::{format::samples, Exit};
+use crate::cli::{Exit, format::samples};
 
 #[tokio::test]
 async fn reading_is_given_up_when_somebody_asks_to_stop() {

@@ -91,7 +91,7 @@ fn a_version_is_added_to_a_bundle() {
     let run = add(Some("v1.1.0"));
     assert_eq!(run.code, 1, "{}", run.shown());
     assert!(
-        run.stderr.contains("add overwrites nothing"),
+        run.stderr.contains("add overwrites no files"),
         "{}",
         run.shown()
     );

@@ -224,12 +224,12 @@ async fn an_unknown_target_is_refused_with_the_names_there_are() {
         (
             "nope",
             "there is no environment nope",
-            "there are prod, stage",
+            "known names: prod, stage",
         ),
         (
             "prod/nope",
             "there is no release nope in environment prod",
-            "there are cache, web",
+            "known names: cache, web",
         ),
     ] {
         let arguments: &'static [&'static str] = Vec::leak(vec!["status", target]);

@@ -265,7 +265,7 @@ async fn a_credential_plugin_is_run() {
     "echo hunter2; echo please log in >&2; exit 3",
     "exit status: 3: please log in"
 )]
-#[case("echo hunter2", "no ExecCredential")]
+#[case("echo hunter2", "is not an ExecCredential")]
 #[tokio::test]
 async fn a_failing_plugin_is_told_without_its_output(#[case] script: &str, #[case] expected: &str) {
     let server = Scripted::start(|_| version()).await;

@@ -27,11 +27,7 @@ pub(crate) struct Left {
 
 impl Left {
     /// Captures the recorded state after the desired state was applied.
-    pub(crate) fn new(
-        desired: Arc<Target>,
-        ignored: Ignored,
-        members: Arc<Inventory>,
-    ) -> Self {
+    pub(crate) fn new(desired: Arc<Target>, ignored: Ignored, members: Arc<Inventory>) -> Self {
         let manifests = &desired.release().1.manifests;
         let positions = manifests
             .iter()

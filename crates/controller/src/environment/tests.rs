@@ -8,19 +8,17 @@ use pleach_state::inventory::HEARTBEAT;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::crash::Crashes;
 use crate::{Fetching, Listener, concurrency::Sights, drift::Watches, read::Reading, self_update};
 use pleach_cluster::Connection;
-use pleach_engine::{
-    bounded_render::RenderSlots, fetching::Fetcher, lease::Peers, sync::Claim,
-};
-use tempfile::TempDir;
+use pleach_engine::{bounded_render::RenderSlots, fetching::Fetcher, lease::Peers, sync::Claim};
 use pleach_git::{
     budget::Budget,
     mirror::{Fetched, Mirror},
     remote::{Auth, Remote},
 };
 use pleach_testkit::program::script;
-use crate::crash::Crashes;
+use tempfile::TempDir;
 
 fn shared() -> Shared {
     let (listener, _) = Listener::new();

@@ -6,9 +6,9 @@ use pleach_render::answer::write;
 use serde_json::json;
 
 use super::*;
+use crate::crash::Crashes;
 use pleach_engine::load::render_all;
 use pleach_testkit::program::script;
-use crate::crash::Crashes;
 
 const HEADER: &str = "apiVersion: pleach.dev/v1alpha1\nkind";
 

@@ -28,7 +28,11 @@ pub(super) fn is_same((a, at): (&Loaded, usize), (b, bt): (&Loaded, usize)) -> b
 }
 
 /// Returns whether two environments have the same terms for a release.
-pub(crate) fn are_same_terms(a: &ResolvedEnvironment, b: &ResolvedEnvironment, release: &str) -> bool {
+pub(crate) fn are_same_terms(
+    a: &ResolvedEnvironment,
+    b: &ResolvedEnvironment,
+    release: &str,
+) -> bool {
     terms(a, release) == terms(b, release)
 }
 

@@ -6,6 +6,7 @@ use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::crash::Crashes;
 use crate::{
     Fetching, Listener, SourcePolicy, concurrency::Sights, drift::Watches,
     known_environments::Recalled, read::Reading, self_update::Last, source,
@@ -22,7 +23,6 @@ use pleach_git::{
 };
 use pleach_reconciler::config::{Branches, Reserved};
 use pleach_state::inventory::Source;
-use crate::crash::Crashes;
 
 /// Creates the shared resources, and the receiver of events.
 fn shared() -> (Shared, mpsc::Receiver<ControllerEvent>) {

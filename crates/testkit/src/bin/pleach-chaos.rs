@@ -14,9 +14,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use pleach_testkit::throwaway::isolate;
 use anyhow::{Context as _, bail};
 use pleach_testkit::chaos::lane::{Lane, Report, Work};
+use pleach_testkit::throwaway::isolate;
 
 /// Names of all tests.
 const PLAYS: [&str; 5] = ["storm", "moves", "replicas", "loop", "kills"];

@@ -4,10 +4,10 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use pleach_testkit::throwaway::isolate;
 use anyhow::Context as _;
 use pleach_testkit::control_plane::binaries;
 use pleach_testkit::demo::Demo;
+use pleach_testkit::throwaway::isolate;
 
 fn main() -> ExitCode {
     match run() {

@@ -6,8 +6,8 @@
 
 use std::process::ExitCode;
 
-use pleach_testkit::throwaway::{ControlPlane, Network, Options};
 use pleach_testkit::control_plane::binaries;
+use pleach_testkit::throwaway::{ControlPlane, Network, Options};
 
 fn main() -> ExitCode {
     if std::env::args_os().len() > 1 {
