@@ -256,7 +256,7 @@ async fn in_order(
             unready.insert(name.release);
             continue;
         }
-        let ending = Box::pin(outcome.carry_out(ui, ctx, &cluster, one.planned)).await;
+        let ending = Box::pin(outcome.execute(ui, ctx, &cluster, one.planned)).await;
         // A new release could not be suspended before it existed.
         if let Some(local) = hold.filter(|_| is_new)
             && let Err(error) = local.hold(&cluster, &name, &store).await
@@ -283,7 +283,7 @@ async fn unready_successor(
 ) -> Option<CliError> {
     let environment = &gone.name().environment;
     let successors = gone
-        .heirs()
+        .successors()
         .filter(|successor| successor.environment == *environment);
     for successor in successors.filter(|successor| !reached.contains(successor)) {
         let cluster = session.cluster_for(successor);

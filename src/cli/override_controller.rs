@@ -76,7 +76,7 @@ impl LocalArgs {
             by: person(),
             at: Some(Timestamp::now()),
         };
-        let change = |orders: &mut pleach_state::inventory::Orders| {
+        let change = |orders: &mut pleach_state::inventory::UserRequests| {
             orders.suspend = Some(suspension.clone());
         };
         let written = state::order(cluster, name, store, change).await;

@@ -1,7 +1,7 @@
 //! `pleach suspend`, `pleach resume` and `pleach sync`: user requests for releases.
 
 use jiff::{SignedDuration, Timestamp};
-use pleach_state::inventory::{Orders, ReleaseSummary, Suspension, SyncRequest};
+use pleach_state::inventory::{ReleaseSummary, Suspension, SyncRequest, UserRequests};
 
 use super::error::{CliError, Kind};
 use super::lease::person;
@@ -107,7 +107,7 @@ pub(crate) async fn suspend(
         at: Some(now),
     };
     let words = suspension.words();
-    let change = |orders: &mut Orders| orders.suspend = Some(suspension.clone());
+    let change = |orders: &mut UserRequests| orders.suspend = Some(suspension.clone());
     let report = |ui: &mut Ui, release: &ReleaseSummary| {
         ui.print(format!("{}: {words}", release.target()));
     };
@@ -115,7 +115,7 @@ pub(crate) async fn suspend(
 }
 
 pub(crate) async fn resume(ui: &mut Ui, ctx: &Context, args: ResumeArgs) -> Result<Exit, CliError> {
-    let change = |orders: &mut Orders| orders.suspend = None;
+    let change = |orders: &mut UserRequests| orders.suspend = None;
     let report = |ui: &mut Ui, release: &ReleaseSummary| {
         let was = release.orders.suspended(Timestamp::now());
         let was = was.map_or_else(
@@ -136,7 +136,7 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
         by: person(),
         override_window: args.override_window,
     };
-    let change = |orders: &mut Orders| orders.sync = Some(request.clone());
+    let change = |orders: &mut UserRequests| orders.sync = Some(request.clone());
     let report = |ui: &mut Ui, release: &ReleaseSummary| {
         let target = release.target();
         ui.print(format!("{target}: sync requested"));
@@ -157,7 +157,7 @@ pub(crate) async fn sync(ui: &mut Ui, ctx: &Context, args: SyncArgs) -> Result<E
 
 /// Withdraws requests that no controller has accepted yet.
 async fn withdraw(ui: &mut Ui, ctx: &Context, args: &SyncArgs) -> Result<Exit, CliError> {
-    let change = |orders: &mut Orders| orders.sync = None;
+    let change = |orders: &mut UserRequests| orders.sync = None;
     let report = |ui: &mut Ui, release: &ReleaseSummary| {
         let target = release.target();
         ui.print(match &release.orders.sync {
@@ -174,7 +174,7 @@ async fn each(
     ctx: &Context,
     target: &Target,
     place: &StatePlace,
-    change: impl Fn(&mut Orders),
+    change: impl Fn(&mut UserRequests),
     report: impl Fn(&mut Ui, &ReleaseSummary),
 ) -> Result<Exit, CliError> {
     let environment = environment(ui, ctx, target)?;

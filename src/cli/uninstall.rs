@@ -14,7 +14,7 @@ use super::session::{Session, not_installed};
 use super::status::StatePlace;
 use super::{Context, Exit, Target, Ui};
 use pleach_cluster::Cluster;
-use pleach_engine::planning::{Gone, Heirs, Options, Planned, Predecessors};
+use pleach_engine::planning::{Gone, Options, Planned, Predecessors, Successors};
 use pleach_engine::{
     lease::Holder,
     load::beside,
@@ -134,7 +134,7 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
         }
         shown = Some(planned.plan.clone());
         let unseen = incomplete(&planned.plan);
-        match Box::pin(outcome.carry_out(ui, ctx, &cluster, planned)).await {
+        match Box::pin(outcome.execute(ui, ctx, &cluster, planned)).await {
             // Remove objects that its pods recreated before they ended in another round.
             Some("removed") if outcome.exit == Exit::DONE && unseen == Exit::DONE => {}
             Some("removed") => {
@@ -186,7 +186,7 @@ async fn plan(
         .map_err(|why| CliError::new(Kind::Cluster, why))?;
     let tree = ctx.open()?.tree;
     let read = beside(&*tree, &session.loaded);
-    let successors = Heirs::of(name, &*tree, &session.loaded, &read);
+    let successors = Successors::of(name, &*tree, &session.loaded, &read);
     let gone = Gone::by_command(
         name.clone(),
         summary.store,

@@ -412,8 +412,8 @@ fn what_hands_over_to_a_release_that_failed_in_this_run_stays() {
     let fleet = beside("heir-late");
     fleet.applied();
     let is_ready = || {
-        let heir = fleet.get(&["release", "heir-late.new"]).unwrap();
-        let record = &heir["status"]["record"];
+        let successor = fleet.get(&["release", "heir-late.new"]).unwrap();
+        let record = &successor["status"]["record"];
         record["ready"] == true && record["applying"].is_null()
     };
     assert!(is_ready());
@@ -456,8 +456,8 @@ fn what_hands_over_to_a_release_that_is_ready_and_not_asked_for_goes() {
     let fleet = beside("heir-ready");
     fleet.applied();
     let from = "movedFrom: {environment: heir-ready, release: old},";
-    for heir in ["name: base, bundle: base,", "name: new, bundle: next,"] {
-        fleet.edit_environment(heir, &format!("{heir} {from}"));
+    for successor in ["name: base, bundle: base,", "name: new, bundle: next,"] {
+        fleet.edit_environment(successor, &format!("{successor} {from}"));
     }
     fleet.edit_environment(&old("heir-ready-a"), "");
     fleet.extend_environment("consent: [{action: uninstall, release: old}]\n");

@@ -70,8 +70,8 @@ fn who_takes_over_what_left_git_is_not_rendered_without_bounds_either() {
     fleet.write(&file, &format!("{text}{consent}"));
     fleet.write("manifests/bomb/bundle.yaml", BUNDLE);
     fleet.write("manifests/bomb/bomb.yaml.j2", WITHOUT_END);
-    let heir = "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nreleases:\n  - {name: bomb, bundle: bomb, namespace: loop-heirs, movedFrom: {environment: loop-heirs, release: extra}}\n";
-    fleet.write("environments/loop-heirs-evil.yaml", heir);
+    let successor = "apiVersion: pleach.dev/v1alpha1\nkind: Environment\nreleases:\n  - {name: bomb, bundle: bomb, namespace: loop-heirs, movedFrom: {environment: loop-heirs, release: extra}}\n";
+    fleet.write("environments/loop-heirs-evil.yaml", successor);
     fleet.push("an heir");
     let reason = |status: &str| {
         let path = "{.status.conditions[?(@.type==\"Ready\")].reason}";

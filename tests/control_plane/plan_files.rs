@@ -49,7 +49,7 @@ fn reviewed(environment: &'static str) -> Fleet {
 
 /// Applies the plan file.
 #[track_caller]
-fn carry_out(fleet: &Fleet) -> crate::fleet::Run {
+fn execute(fleet: &Fleet) -> crate::fleet::Run {
     fleet.run(&["apply", fleet.environment, "--plan", FILE])
 }
 
@@ -64,11 +64,11 @@ fn what_was_reviewed_is_carried_out_without_a_question() {
     fleet.kubectl(&[&annotate[..], &["-n", fleet.environment]].concat());
     fleet.write("README.md", "Read me.\n");
     fleet.commit();
-    let (_, events) = fleet.watched(|fleet| carry_out(fleet).ended_with(0));
+    let (_, events) = fleet.watched(|fleet| execute(fleet).ended_with(0));
     assert_eq!(object_writes(&events).len(), 4, "{events}");
     // The file is used up, because its changes have been made.
     fleet.writes_nothing(|fleet| {
-        carry_out(fleet)
+        execute(fleet)
             .ended_with(5)
             .says("ConfigMap/planned/changing")
             .says("the plan was to update it, but the new plan is to leave it as it is")
@@ -99,7 +99,7 @@ fn objects_that_moved_are_all_named_and_nothing_is_written() {
         kubectl(&["create", "configmap", name]);
     }
     fleet.edit("manifests/web/key.yaml", PLANTED, &format!("{PLANTED}3"));
-    let run = fleet.writes_nothing(|fleet| carry_out(fleet).ended_with(5));
+    let run = fleet.writes_nothing(|fleet| execute(fleet).ended_with(5));
     [
         "ConfigMap/plan-moved/changing",
         "the plan was to update it, but the new plan is to leave it blocked",
@@ -124,7 +124,7 @@ fn a_file_of_something_else_is_refused() {
     let refused = |text: &str, code: i32, says: &str| {
         fleet.write(FILE, text);
         fleet
-            .writes_nothing(|fleet| carry_out(fleet).ended_with(code))
+            .writes_nothing(|fleet| execute(fleet).ended_with(code))
             .says(says)
     };
     refused("no", 2, "the file is not a plan that pleach wrote");

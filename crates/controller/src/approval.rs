@@ -10,7 +10,7 @@
 use pleach_model::object::{ReleaseName, annotations};
 use pleach_planner::plan::Plan;
 use pleach_report::preview::comment::stated;
-use pleach_state::inventory::{Attempt, ConditionKind, Orders, Source, Store};
+use pleach_state::inventory::{Attempt, ConditionKind, Source, Store, UserRequests};
 
 use super::outcome::ReconcileReport;
 use super::run::Target;
@@ -174,7 +174,7 @@ fn approval_place(store: &Store, name: &ReleaseName) -> String {
     match store {
         Store::Release => format!("{} {}", store.address(name), annotations::APPROVED),
         Store::ConfigMap { namespace } => {
-            let annotation = Orders::approval_annotation(name);
+            let annotation = UserRequests::approval_annotation(name);
             format!("namespace {namespace} {annotation}")
         }
     }

@@ -29,7 +29,7 @@ const MANY: usize = 8;
 
 /// Source of reconcile permits. Clones share it.
 #[derive(Debug, Clone)]
-pub(super) struct Sights {
+pub(super) struct ReconcilePermits {
     room: Arc<Semaphore>,
     servers: Arc<Mutex<BTreeMap<String, Arc<Server>>>>,
     queue: Queue,
@@ -85,14 +85,14 @@ impl Default for Server {
 
 /// Reconcile permit, released on drop. Reports also need it, because they use memory too.
 #[derive(Debug)]
-pub(super) struct Sight {
+pub(super) struct ReconcilePermit {
     /// Client for reads.
     pub(super) cluster: Cluster,
     server: Arc<Server>,
     _room: [Option<OwnedSemaphorePermit>; 2],
 }
 
-impl Sights {
+impl ReconcilePermits {
     /// Creates the permits. The listener receives the queue depth.
     pub(super) fn new(listener: Listener) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl Sights {
         &self,
         desired: &Target,
         since: Option<Instant>,
-    ) -> Result<Sight, ClusterError> {
+    ) -> Result<ReconcilePermit, ClusterError> {
         let since = since.unwrap_or_else(Instant::now);
         let server = self.server(desired.cluster.server());
         let queued = self.queue.join();
@@ -133,7 +133,7 @@ impl Sights {
             let oldest = Instant::now().checked_sub(STALE);
             cluster.as_of(oldest.map_or(since, |oldest| oldest.max(since)))
         };
-        Ok(Sight {
+        Ok(ReconcilePermit {
             cluster,
             server,
             _room: room,
@@ -172,7 +172,7 @@ impl Server {
     }
 }
 
-impl Sight {
+impl ReconcilePermit {
     /// Records whether the API server answered.
     pub(super) fn heard(&self, error: Option<&ClusterError>) {
         let is_silent = error.is_some_and(is_silence);
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn it_is_told_how_many_wait() {
         let (listener, mut heard) = Listener::new();
-        let sights = Sights::new(listener);
+        let sights = ReconcilePermits::new(listener);
         let first = sights.queue.join();
         let second = sights.queue.join();
         drop(first);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use pleach_model::object::{Digest, ReleaseName};
-use pleach_state::inventory::{Orders, ReleaseSummary, Store, SyncRequest};
+use pleach_state::inventory::{ReleaseSummary, Store, SyncRequest, UserRequests};
 
 use super::drift::Members;
 use super::{Shared, SourcePolicy};
@@ -37,7 +37,7 @@ pub(super) struct Connected {
 /// Last received state of a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Known {
-    orders: Orders,
+    orders: UserRequests,
     /// State that dependent releases wait for: readiness and commit.
     standing: Option<(bool, Option<String>)>,
 }

@@ -60,7 +60,7 @@ pub use self::replicas::Sharing;
 pub use self::setup::{Repository, Setup, SourcePolicy};
 
 use self::backoff::Paces;
-use self::concurrency::Sights;
+use self::concurrency::ReconcilePermits;
 use self::crash::Crashes;
 use self::drift::Watches;
 use self::liveness::Pulse;
@@ -101,7 +101,7 @@ struct Shared {
     claim: LeaseClaim,
     watches: Watches,
     last: Last,
-    sights: Sights,
+    sights: ReconcilePermits,
     /// Permits to fetch the history of a branch.
     histories: Arc<Semaphore>,
     reading: Reading,
@@ -203,7 +203,7 @@ impl Controller {
             claim: self.setup.claim,
             watches,
             last: Last::of(self.setup.own),
-            sights: Sights::new(self.listener.clone()),
+            sights: ReconcilePermits::new(self.listener.clone()),
             histories: Arc::new(Semaphore::new(1)),
             reading: Reading {
                 slots: RenderSlots::by(self.setup.program, self.setup.repositories.len()),

@@ -12,8 +12,8 @@ use pleach_formats::{sync::SyncPolicy, window::Windows};
 use pleach_model::finding::Finding;
 use pleach_planner::plan::{Action, Plan, Taken};
 use pleach_state::inventory::{
-    Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Memory, Orders, Suspension,
-    SyncRequest, WINDOW_CLOSED,
+    Condition, ConditionKind, DEPENDENCY_NOT_READY, Installed, Memory, Suspension, SyncRequest,
+    UserRequests, WINDOW_CLOSED,
 };
 
 use super::drift::Left;
@@ -128,7 +128,11 @@ impl ReconcileReport {
 }
 
 /// Returns the outcome for a change that waits for its window.
-pub(super) fn window_closed(windows: &Windows, orders: &Orders, now: Timestamp) -> ReconcileReport {
+pub(super) fn window_closed(
+    windows: &Windows,
+    orders: &UserRequests,
+    now: Timestamp,
+) -> ReconcileReport {
     let report = ReconcileReport::new(ReconcileOutcome::Waiting, CLOSED).about(CLOSED);
     ReconcileReport {
         // Requests with a window override do not get here.
@@ -151,7 +155,7 @@ pub(super) fn suspended(suspension: &Suspension, now: Timestamp) -> ReconcileRep
 pub(super) fn refused(
     desired: &Target,
     planned: &Planned,
-    orders: &Orders,
+    orders: &UserRequests,
 ) -> Option<ReconcileReport> {
     let refusals = desired.refusals(planned);
     let waits = |finding: &Finding| finding.code == dependencies::NOT_READY;
@@ -180,7 +184,7 @@ pub(super) fn refused(
 pub(super) fn reported(
     desired: &Target,
     planned: &Planned,
-    orders: &Orders,
+    orders: &UserRequests,
 ) -> Option<ReconcileReport> {
     let only_reports = desired.loaded.environment.sync.drift == Drift::Report;
     if !only_reports || !is_reached(planned) || is_new(planned) || !has_drifted(&planned.plan) {
@@ -194,7 +198,7 @@ pub(super) fn reported(
 }
 
 /// Returns the outcome if no step of a plan can be executed, or `None`. No run records that.
-pub(super) fn blocked(plan: &Plan, orders: &Orders) -> Option<ReconcileReport> {
+pub(super) fn blocked(plan: &Plan, orders: &UserRequests) -> Option<ReconcileReport> {
     if !plan.is_stuck() {
         return None;
     }
@@ -254,7 +258,7 @@ pub(super) fn policy<'m>(
 }
 
 /// Returns whether windows forbid new changes now.
-pub(super) fn is_closed(windows: &Windows, orders: &Orders, now: Timestamp) -> bool {
+pub(super) fn is_closed(windows: &Windows, orders: &UserRequests, now: Timestamp) -> bool {
     let is_overridden = orders
         .sync
         .as_ref()

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::approval::Asked;
 use super::catch_panic::guarded;
-use super::concurrency::Sight;
+use super::concurrency::ReconcilePermit;
 use super::crash::Attempt;
 use super::drift::Subscription;
 use super::health::Health;
@@ -48,7 +48,7 @@ pub(super) struct Release {
     /// The last plan that waited for approval.
     asked: Option<Asked>,
     /// The reconcile permit, or the error of its cluster.
-    room: Option<Result<Sight, ClusterError>>,
+    room: Option<Result<ReconcilePermit, ClusterError>>,
     /// Number of consecutive drift corrections that could unblock the waiting revision.
     made_way: u32,
     /// Whether other content was started since and did not finish.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use pleach_model::object::ReleaseName;
-use pleach_state::inventory::{ConditionKind, Installed, Orders, ReleaseSummary};
+use pleach_state::inventory::{ConditionKind, Installed, ReleaseSummary, UserRequests};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +17,7 @@ use super::catch_panic::guarded;
 use super::outcome::{ReconcileReport, policy, unplanned, until_open, window_closed};
 use super::read::Which;
 use super::requests::Requests;
-use super::run::{Done, LIMIT, Target, are_same_terms, carry_out, codes, in_time, line};
+use super::run::{Done, LIMIT, Target, are_same_terms, codes, execute, in_time, line};
 use super::{ControllerEvent, ReconcileOutcome, Shared, approval, backoff};
 use pleach_cluster::Class;
 use pleach_engine::{
@@ -151,7 +151,7 @@ impl Ends {
         leaving = may_go;
         if !wait.is_empty() {
             for (name, store, record) in &wait {
-                let closed = window_closed(&windows(record), &Orders::default(), now);
+                let closed = window_closed(&windows(record), &UserRequests::default(), now);
                 let previous = (name, store, version(record));
                 let telling = Box::pin(self.tell(&desired, previous, &closed));
                 if stop.run_until_cancelled(telling).await.is_none() {
@@ -244,7 +244,7 @@ impl Ends {
             return true;
         }
         let cluster = desired.planner(false).cluster_for(name);
-        let done = |orders: &mut Orders| {
+        let done = |orders: &mut UserRequests| {
             if orders.sync.as_ref() == Some(request) {
                 orders.sync = None;
             }
@@ -313,7 +313,7 @@ impl Ends {
                 if let Some(missing) = lacks {
                     missing.looked()
                 } else if refusals.is_empty() {
-                    let done = Box::pin(self.carry_out(desired, gone, planned)).await;
+                    let done = Box::pin(self.execute(desired, gone, planned)).await;
                     ReconcileReport::new(done.end, done.message).about(done.about)
                 } else {
                     let report = ReconcileReport::new(ReconcileOutcome::Refused, line(&refusals));
@@ -326,10 +326,10 @@ impl Ends {
 
     /// Executes the plan. Cancels it if git contains the release again, the consent is withdrawn,
     /// or the environment is no longer synced.
-    async fn carry_out(&self, desired: &Target, gone: &Gone, planned: Planned) -> Done {
+    async fn execute(&self, desired: &Target, gone: &Gone, planned: Planned) -> Done {
         let cluster = desired.planner(false).cluster_for(gone.name());
         let newer = CancellationToken::new();
-        let run = carry_out(&self.shared, &cluster, planned, newer.clone());
+        let run = execute(&self.shared, &cluster, planned, newer.clone());
         let mut coming = self.wanted.clone();
         let watching = async {
             loop {
@@ -376,7 +376,7 @@ fn is_at_any_time(releases: &[ReleaseSummary], name: &ReleaseName) -> bool {
 
 /// Returns whether all successors of a release are ready at the desired commit.
 fn is_taken_over(desired: &Target, gone: &Gone, releases: &[ReleaseSummary]) -> bool {
-    gone.heirs().all(|successor| {
+    gone.successors().all(|successor| {
         releases.iter().any(|release| {
             release.name == *successor
                 && release.record.as_ref().is_ok_and(|record| {

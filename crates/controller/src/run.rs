@@ -255,7 +255,7 @@ pub(super) async fn in_time<T>(
 }
 
 /// Executes a plan. `newer` stops it at its next safe point.
-pub(super) async fn carry_out(
+pub(super) async fn execute(
     shared: &Shared,
     cluster: &Cluster,
     planned: Planned,
@@ -281,7 +281,7 @@ pub(super) async fn carry_out(
             changes: text_diff::summary(plan.changes.iter().map(|change| change.action)),
         });
     }
-    let running = sync::carry_out(&run, &mut desired, observation, &plan);
+    let running = sync::execute(&run, &mut desired, observation, &plan);
     let started = Instant::now();
     let result = Box::pin(running).await;
     let took = started.elapsed();

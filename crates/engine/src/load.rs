@@ -499,7 +499,7 @@ mod tests {
              - {{name: base, bundle: base, namespace: one, createNamespace: true}}\n\
              - {{name: web, bundle: web, namespace: one, dependsOn: [base]}}\n\
              - {{name: scaler, bundle: scaler, namespace: one}}\n\
-             - {{name: heir, bundle: heir, namespace: two, movedFrom: {{environment: dev, release: base}}}}\n\
+             - {{name: successor, bundle: successor, namespace: two, movedFrom: {{environment: dev, release: base}}}}\n\
              - {{name: other, bundle: other, namespace: two}}\n"
         );
         let project = format!("{HEADER}: Repository\nid: load-tests\n");

@@ -15,7 +15,7 @@ use pleach_model::finding::{self, Finding};
 use pleach_model::object::{Manifest, ObjectId, ReleaseName};
 use pleach_planner::allow::Allow;
 use pleach_planner::observe::{ClusterId, Observed, Surroundings};
-use pleach_planner::plan::{self, Brought, Desired, Digests, Heir, Plan, Policy, Terms};
+use pleach_planner::plan::{self, Desired, Digests, Plan, Policy, PriorReleases, Successor, Terms};
 use pleach_render::Rendered;
 use pleach_state::inventory::Source;
 use tokio::join;
@@ -29,7 +29,7 @@ use pleach_cluster::Cluster;
 use pleach_git::Revision;
 
 pub use end::{Candidate, Gone, Subject, candidates, formers, gone, readable};
-pub use successors::Heirs;
+pub use successors::Successors;
 
 use making::{Answers, Making, settle_namespaces};
 
@@ -307,9 +307,9 @@ impl Planner<'_> {
     }
 
     /// Returns the objects of the releases that are executed before this one.
-    fn brought_before(&self, release: &ResolvedRelease) -> Brought {
+    fn brought_before(&self, release: &ResolvedRelease) -> PriorReleases {
         let releases = &self.loaded.rendered;
-        let mut brought = Brought::default();
+        let mut brought = PriorReleases::default();
         let order = in_order(releases).into_iter();
         let before = order
             .map(|index| &releases[index])
@@ -432,8 +432,8 @@ pub fn desired_among(
                 .moved_from
                 .as_ref()
                 .is_some_and(|former| loaded.given_up.contains(former)),
-            heirs: heirs_within(loaded, &release.name),
-            brought: Brought::default(),
+            successors: heirs_within(loaded, &release.name),
+            brought: PriorReleases::default(),
             block_uninstall: release.block_uninstall.clone(),
             protect: loaded.environment.protect.clone(),
             sync: loaded.environment.sync.clone(),
@@ -452,11 +452,11 @@ pub fn desired_among(
 }
 
 /// Returns the releases of the same environment that take over objects of a remaining one.
-pub fn heirs_within(loaded: &Loaded, former: &ReleaseName) -> Vec<Heir> {
+pub fn heirs_within(loaded: &Loaded, former: &ReleaseName) -> Vec<Successor> {
     let releases = loaded.rendered.iter().chain(&loaded.others);
     releases
         .filter(|(release, _)| release.moved_from.as_ref() == Some(former))
-        .map(|(release, rendered)| successors::heir(release, rendered))
+        .map(|(release, rendered)| successors::successor(release, rendered))
         .collect()
 }
 

@@ -10,7 +10,7 @@ mod dependencies;
 mod error;
 pub mod events;
 pub mod interrupted_summary;
-mod ledger;
+mod journal_writer;
 mod live;
 pub mod novelty;
 mod observe;
@@ -40,7 +40,7 @@ use pleach_model::order::StageName;
 use pleach_planner::observe::{Grants, Observed};
 use pleach_planner::plan::{Desired, Plan};
 use pleach_state::inventory::{
-    Attempt, Condition, Following, Installed, Inventory, Orders, RECONCILING, Store,
+    Attempt, Condition, Following, Installed, Inventory, RECONCILING, Store, UserRequests,
 };
 use tokio::sync::{OnceCell, Semaphore};
 
@@ -62,7 +62,7 @@ pub use workload_context::look_around;
 use super::lease::Holder;
 use super::stop::Stop;
 use events::{EventKind, Events, Verb};
-use ledger::Ledger;
+use journal_writer::JournalWriter;
 use pleach_cluster::Cluster;
 use record::Under;
 use report::SyncResult;
@@ -104,14 +104,14 @@ pub struct Run<'a> {
 /// under the Lease of the release, and only if the record is unchanged since the observation. The
 /// superset of the inventory is written before the first change, and shrinks after confirmed
 /// deletions.
-pub async fn carry_out(
+pub async fn execute(
     run: &Run<'_>,
     desired: &mut Desired,
     observation: Observation,
     plan: &Plan,
 ) -> Result<SyncResult, SyncError> {
     if let Some(outgoing) = &plan.removal {
-        let removing = removal::carry_out(run, desired, observation, plan, outgoing);
+        let removing = removal::execute(run, desired, observation, plan, outgoing);
         return Box::pin(removing).await;
     }
     let Observation {
@@ -138,10 +138,10 @@ pub async fn carry_out(
             state.keep_plan(&kept).await?;
         }
         let journal = observed.journal.clone();
-        let ledger = state.ledger(journal, begun.attempt.clone(), plan.effects());
+        let journal_writer = state.journal_writer(journal, begun.attempt.clone(), plan.effects());
         let books = Books {
             inventory: superset,
-            ledger,
+            journal_writer,
             key: state.key().cloned(),
         };
         let steps = run.steps(desired, &observed, plan, books);
@@ -238,7 +238,7 @@ struct Books {
     /// The inventory written before the first step.
     inventory: Inventory,
     /// The journal writer.
-    ledger: Ledger,
+    journal_writer: JournalWriter,
     /// Key of digests; `None` if there is none yet.
     key: Option<DigestKey>,
 }
@@ -357,7 +357,7 @@ impl Run<'_> {
     ) -> op::Operator<'a> {
         let Books {
             inventory,
-            ledger,
+            journal_writer,
             key,
         } = books;
         op::Operator {
@@ -376,7 +376,7 @@ impl Run<'_> {
             manager: desired.name.field_manager(),
             key,
             paths: paths::Paths::new(&observed.discovery, &desired.manifests),
-            hub: watch_cache::Hub::new(
+            hub: watch_cache::WatchCache::new(
                 self.cluster.clone(),
                 format!("{}={}", labels::PART_OF, desired.apply_set()),
                 rbac_scope::Reach::of(observed),
@@ -384,7 +384,7 @@ impl Run<'_> {
             ),
             events: self.events,
             stop: self.stop,
-            ledger,
+            journal_writer,
             inventory: Mutex::new(inventory),
             unregistered: OnceCell::new(),
             gone: Mutex::default(),
@@ -420,16 +420,16 @@ impl Observation {
 
     /// Returns the user requests on the record. If the record is a ConfigMap, the approval is an
     /// annotation of its namespace.
-    pub fn orders(&self) -> Orders {
+    pub fn orders(&self) -> UserRequests {
         let orders = self.state.orders();
         let Store::ConfigMap { namespace } = self.state.store() else {
             return orders;
         };
         let id = ObjectId::new("", "Namespace", None, namespace);
-        let annotation = Orders::approval_annotation(self.state.name());
+        let annotation = UserRequests::approval_annotation(self.state.name());
         let live = self.observed.live_meta(&id);
         let approved = live.and_then(|live| live.annotations.get(&annotation));
-        Orders {
+        UserRequests {
             approved: approved.map(|digest| digest.trim().to_owned()),
             ..orders
         }

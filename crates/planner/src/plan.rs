@@ -86,13 +86,13 @@ pub use file::{PLAN_FILE_FORMAT, PlanFile, PlanFileError, ReviewedObject, Review
 pub use handover::is_copied;
 pub use leftover::{leaving_service, made_by_others, returned};
 pub use model::{
-    Action, Body, Brought, Change, Course, Desired, Digests, Edge, EdgeReason, Need, Op, Outgoing,
-    Overlay, Own, Plan, Policy, Precondition, Stage, Step, StepId, Taken, Terms, Until,
+    Action, Body, Change, Course, Desired, Digests, Edge, EdgeReason, Need, Op, Outgoing, Overlay,
+    Own, Plan, Policy, Precondition, PriorReleases, Stage, Step, StepId, Taken, Terms, Until,
     is_protected_kind, is_refusal,
 };
 pub use ownership::{is_foreign, owners_of, takes_over};
 pub use prune::REGISTRATIONS;
-pub use removal::{Consented, Heir, Removal};
+pub use removal::{Consented, Removal, Successor};
 pub use version::version_left;
 
 use crate::observe::Observed;

@@ -35,4 +35,4 @@ pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};
 pub use store::{STATE_NAMESPACE, Store};
 pub use summary::ReleaseSummary;
 pub use uninstall_spec::{Memory, RememberedStage};
-pub use user_requests::{Orders, Suspension, SyncRequest};
+pub use user_requests::{Suspension, SyncRequest, UserRequests};

@@ -138,7 +138,7 @@ impl Outcome {
     }
 
     /// Applies one release. Reports a failure without affecting other releases.
-    pub(in crate::cli) async fn carry_out(
+    pub(in crate::cli) async fn execute(
         &mut self,
         ui: &mut Ui,
         ctx: &Context,
@@ -146,7 +146,7 @@ impl Outcome {
         planned: Planned,
     ) -> Option<&'static str> {
         self.exit = self.exit.and(Verdict(&planned.plan).blocks());
-        let (plan, result) = Box::pin(carry_out(ui, ctx, cluster, self, planned)).await;
+        let (plan, result) = Box::pin(execute(ui, ctx, cluster, self, planned)).await;
         let (result, error) = match result {
             Ok(result) => {
                 // Report the executed steps even if recording failed.
@@ -196,7 +196,7 @@ impl Outcome {
     }
 }
 
-async fn carry_out(
+async fn execute(
     ui: &mut Ui,
     ctx: &Context,
     cluster: &Cluster,
@@ -220,7 +220,7 @@ async fn carry_out(
             events: &events,
             stop: &ctx.stop(),
         };
-        let sync = sync::carry_out(&run, &mut desired, observation, &plan);
+        let sync = sync::execute(&run, &mut desired, observation, &plan);
         tokio::pin!(sync);
         loop {
             tokio::select! {

@@ -7,7 +7,8 @@ use pleach_model::object::ReleaseName;
 use tokio::time::Instant;
 
 #[cfg(feature = "otlp")]
-use pleach_controller::server::{metrics::Metrics, notifications::Notifier, traces::Traces};
+use pleach_controller::server::traces::Traces;
+use pleach_controller::server::{metrics::Metrics, notifications::Notifier};
 use pleach_controller::{
     ControllerEvent as Event, Heard, Previewed, ReconcileOutcome, statuses::Statuses,
 };

@@ -9,7 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::crash::Crashes;
-use crate::{Fetching, Listener, concurrency::Sights, drift::Watches, read::Reading, self_update};
+use crate::{
+    Fetching, Listener, concurrency::ReconcilePermits, drift::Watches, read::Reading, self_update,
+};
 use pleach_cluster::Connection;
 use pleach_engine::{bounded_render::RenderSlots, fetching::Fetcher, lease::Peers, sync::Claim};
 use pleach_git::{
@@ -33,7 +35,7 @@ fn shared() -> Shared {
         },
         watches,
         last: self_update::Last::of(None),
-        sights: Sights::new(listener),
+        sights: ReconcilePermits::new(listener),
         histories: Arc::new(tokio::sync::Semaphore::new(1)),
         reading: Reading {
             slots: RenderSlots::by("/bin/true".into(), 1),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use pleach_formats::file::Drift;
 use pleach_model::object::ObjectId;
-use pleach_state::inventory::{Condition, Orders};
+use pleach_state::inventory::{Condition, UserRequests};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +22,7 @@ use crate::{
         is_of_another_commit, is_reached, policy, refused, reported, suspended, unplanned,
         was_there, window_closed,
     },
-    run::{Done, Target, carry_out, code, in_time},
+    run::{self, Done, Target, code, in_time},
 };
 use pleach_cluster::ResourcePath;
 use pleach_engine::{
@@ -105,7 +105,7 @@ impl Release {
         &mut self,
         desired: &Target,
         mut planned: Planned,
-        orders: &Orders,
+        orders: &UserRequests,
         look: &Look,
         stop: &CancellationToken,
     ) -> Option<Result<Planned, Box<ReconcileReport>>> {
@@ -282,7 +282,7 @@ impl Release {
             is_correction,
             about,
             members,
-        } = Box::pin(self.carry_out(desired, newest, planned)).await;
+        } = Box::pin(self.execute_plan(desired, newest, planned)).await;
         let is_reached = matches!(
             end,
             ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged
@@ -475,7 +475,7 @@ impl Release {
 
     /// Executes the plan. Cancels it if a newer state arrives, or if a user request could unblock a
     /// waiting one.
-    async fn carry_out(
+    async fn execute_plan(
         &self,
         desired: &Arc<Target>,
         newest: &Arc<Target>,
@@ -489,7 +489,7 @@ impl Release {
         let corrected = self.was_reached.then(|| drift(&planned.plan));
         let corrected = corrected.filter(|corrected| !corrected.is_empty());
         let run = async {
-            let run = carry_out(&self.shared, &cluster, planned, newer.clone());
+            let run = run::execute(&self.shared, &cluster, planned, newer.clone());
             let mut done = Box::pin(run).await;
             if let (ReconcileOutcome::Deployed, Some(corrected)) = (done.end, corrected) {
                 done.is_correction = true;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use pleach_model::object::ObjectId;
-use pleach_state::inventory::{Condition, HEARTBEAT, Orders};
+use pleach_state::inventory::{Condition, HEARTBEAT, UserRequests};
 use tokio::time::Instant;
 
 use super::{ReconcileReport, Release, Target};
@@ -153,7 +153,7 @@ impl Release {
         let store = &desired.loaded.environment.store;
         let cluster = desired.planner(false).cluster_for(name);
         if let Some(request) = &report.request {
-            let done = |orders: &mut Orders| {
+            let done = |orders: &mut UserRequests| {
                 if orders.sync.as_ref() == Some(request) {
                     orders.sync = None;
                 }

@@ -9,7 +9,7 @@ use pleach_config::{ClusterRef, ResolvedEnvironment, ResolvedRelease};
 use pleach_fields::ignore::FieldPattern;
 use pleach_formats::{policy::Consent, sync::SyncPolicy};
 use pleach_model::object::{Digest, Manifest, ObjectId, SecretField, Selector};
-use pleach_planner::plan::Heir;
+use pleach_planner::plan::Successor;
 use pleach_render::Rendered;
 
 use pleach_engine::{load::Loaded, planning::heirs_within};
@@ -158,7 +158,7 @@ fn digests(manifests: &[Manifest]) -> impl Iterator<Item = (&ObjectId, Digest)> 
 #[derive(PartialEq)]
 struct Around {
     /// The releases that take over its objects.
-    successors: Vec<Heir>,
+    successors: Vec<Successor>,
     /// Whether git no longer contains the release whose objects it takes over.
     previous_is_given_up: bool,
     /// Its scaled objects, each with the autoscaler.

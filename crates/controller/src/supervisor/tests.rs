@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::crash::Crashes;
 use crate::{
-    Fetching, Listener, SourcePolicy, concurrency::Sights, drift::Watches,
+    Fetching, Listener, SourcePolicy, concurrency::ReconcilePermits, drift::Watches,
     known_environments::Recalled, read::Reading, self_update::Last, source,
 };
 use pleach_cluster::Connection;
@@ -39,7 +39,7 @@ fn shared() -> (Shared, mpsc::Receiver<ControllerEvent>) {
         },
         watches,
         last: Last::of(None),
-        sights: Sights::new(listener.clone()),
+        sights: ReconcilePermits::new(listener.clone()),
         histories: Arc::new(tokio::sync::Semaphore::new(1)),
         reading: Reading {
             slots: RenderSlots::by(PathBuf::from("/bin/true"), 1),

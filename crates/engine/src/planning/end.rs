@@ -14,12 +14,12 @@ use pleach_formats::{
 use pleach_model::finding::Finding;
 use pleach_model::object::ReleaseName;
 use pleach_model::tree::FileTree;
-use pleach_planner::plan::{Brought, Consented, Desired, Digests, Policy, Removal, Terms};
+use pleach_planner::plan::{Consented, Desired, Digests, Policy, PriorReleases, Removal, Terms};
 use pleach_render::Rendered;
 use pleach_state::inventory::{Installed, ReleaseSummary, Store};
 
 use super::making::{Making, settle_namespaces};
-use super::{Heirs, Planned, Planner, Predecessors};
+use super::{Planned, Planner, Predecessors, Successors};
 use crate::{
     load::{Loaded, is_unknown, pleach_version},
     sync::{SyncError, look_at_dependants, observe, recognize, review_access, review_end},
@@ -67,8 +67,11 @@ impl Gone {
     }
 
     /// Returns the releases that take over objects of this one.
-    pub fn heirs(&self) -> impl Iterator<Item = &ReleaseName> {
-        self.removal.heirs.iter().map(|heir| &heir.name)
+    pub fn successors(&self) -> impl Iterator<Item = &ReleaseName> {
+        self.removal
+            .successors
+            .iter()
+            .map(|successor| &successor.name)
     }
 
     /// Creates the uninstall that a user requested by command.
@@ -76,11 +79,11 @@ impl Gone {
         name: ReleaseName,
         store: Store,
         record: Installed,
-        heirs: Heirs,
+        successors: Successors,
         timeout: Option<SignedDuration>,
     ) -> Self {
         // The command itself is the consent, so no hint about consent is needed.
-        let (removal, findings) = heirs.removal(Some(Consented::by_command()), true);
+        let (removal, findings) = successors.removal(Some(Consented::by_command()), true);
         Self {
             name,
             store,
@@ -114,8 +117,8 @@ impl Gone {
                 moved_from: None,
                 former_set: None,
                 former_is_given_up: false,
-                heirs: Vec::new(),
-                brought: Brought::default(),
+                successors: Vec::new(),
+                brought: PriorReleases::default(),
                 block_uninstall: memory.block_uninstall,
                 protect: memory.protect,
                 sync: SyncPolicy::default()
@@ -289,10 +292,10 @@ pub fn gone(
         if !is_here && !is_gone_elsewhere(tree, &name) {
             continue;
         }
-        let heirs = Heirs::of(&name, tree, loaded, read);
+        let successors = Successors::of(&name, tree, loaded, read);
         let consented = Consented::in_git(&environment.consent, &name.release);
         let has_file = is_here || pleach_config::environments(tree).contains(&name.environment);
-        let (removal, findings) = heirs.removal(consented.filter(|_| is_here), has_file);
+        let (removal, findings) = successors.removal(consented.filter(|_| is_here), has_file);
         gone.push(Gone {
             name,
             store,

@@ -4,20 +4,20 @@ use pleach_config::{Outline, ResolvedRelease};
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::ReleaseName;
 use pleach_model::tree::FileTree;
-use pleach_planner::plan::{Consented, Heir, Removal};
+use pleach_planner::plan::{Consented, Removal, Successor};
 use pleach_render::Rendered;
 
 use crate::load::{Loaded, pleach_version};
 
 /// Successors of a release.
 #[derive(Default)]
-pub struct Heirs {
-    known: Vec<Heir>,
+pub struct Successors {
+    known: Vec<Successor>,
     /// Findings about environments that cannot be read and could contain successors.
     unread: Vec<Finding>,
 }
 
-impl Heirs {
+impl Successors {
     /// Finds the successors in all environments of the repository. `loaded` is one of them, and
     /// `read` loads the others; `None` on errors.
     pub fn of(
@@ -26,7 +26,7 @@ impl Heirs {
         loaded: &Loaded,
         read: &dyn Fn(&str) -> Option<Loaded>,
     ) -> Self {
-        let mut heirs = Self::default();
+        let mut successors = Self::default();
         let is_heir = |release: &ResolvedRelease| release.moved_from.as_ref() == Some(former);
         for name in pleach_config::environments(tree) {
             let is_loaded = name == loaded.environment.name
@@ -38,7 +38,7 @@ impl Heirs {
                 .filter(|_| name == loaded.environment.name);
             if held.any(|held| held.moved_from.as_ref() == Some(former)) {
                 // Its objects are unknown until it can be rendered.
-                heirs.unread.push(unread(&name, former));
+                successors.unread.push(unread(&name, former));
                 continue;
             }
             let read_in;
@@ -48,7 +48,7 @@ impl Heirs {
                 let Ok(Outline { releases, .. }) =
                     pleach_config::outline(tree, &name, &pleach_version())
                 else {
-                    heirs.unread.push(unread(&name, former));
+                    successors.unread.push(unread(&name, former));
                     continue;
                 };
                 if !releases.values().flatten().any(|from| from == former) {
@@ -57,17 +57,17 @@ impl Heirs {
                 match read(&name) {
                     Some(read) if read.is_sound() => read_in = read,
                     Some(_) | None => {
-                        heirs.unread.push(unread(&name, former));
+                        successors.unread.push(unread(&name, former));
                         continue;
                     }
                 }
                 &read_in.rendered
             };
             let found = releases.iter().filter(|(release, _)| is_heir(release));
-            let found = found.map(|(release, rendered)| heir(release, rendered));
-            heirs.known.extend(found);
+            let found = found.map(|(release, rendered)| successor(release, rendered));
+            successors.known.extend(found);
         }
-        heirs
+        successors
     }
 
     /// Builds the removal. Consent only counts if all possible successors are known, so that
@@ -75,7 +75,7 @@ impl Heirs {
     pub fn removal(self, consented: Option<Consented>, has_file: bool) -> (Removal, Vec<Finding>) {
         let removal = Removal {
             consented: consented.filter(|_| self.unread.is_empty()),
-            heirs: self.known,
+            successors: self.known,
             has_file,
         };
         (removal, self.unread)
@@ -83,9 +83,9 @@ impl Heirs {
 }
 
 /// Describes a release as a successor.
-pub(super) fn heir(release: &ResolvedRelease, rendered: &Rendered) -> Heir {
+pub(super) fn successor(release: &ResolvedRelease, rendered: &Rendered) -> Successor {
     let wants = rendered.manifests.iter();
-    Heir {
+    Successor {
         name: release.name.clone(),
         apply_set: release.store.apply_set(&release.name),
         wants: wants.map(|manifest| manifest.id().clone()).collect(),

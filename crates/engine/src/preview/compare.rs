@@ -21,7 +21,7 @@ use super::few::{self, Aside};
 use crate::{
     load::{self, Loaded, is_unknown},
     mask,
-    planning::{Heirs, Options, Predecessors, desired_among, policy},
+    planning::{Options, Predecessors, Successors, desired_among, policy},
     refusals,
 };
 use pleach_git::Revision;
@@ -476,14 +476,14 @@ impl Sides<'_> {
         former: &[(&ResolvedRelease, Desired)],
     ) -> Compared {
         let environment = &self.head.environment;
-        let heirs = Heirs::of(
+        let successors = Successors::of(
             &release.name,
             self.tree,
             self.head,
             &load::beside(self.tree, self.head),
         );
         let consented = Consented::in_git(&environment.consent, &release.name.release);
-        let (removal, findings) = heirs.removal(consented, true);
+        let (removal, findings) = successors.removal(consented, true);
         let desired = Desired {
             version: String::new(),
             manifests: Vec::new(),

@@ -29,12 +29,12 @@ use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 
 use super::events::{EventKind, Events};
-use super::ledger::Ledger;
+use super::journal_writer::JournalWriter;
 use super::paths::Paths;
 use super::report::{Failure, FailureKind};
 use super::scheduler::{Executor, Place};
 use super::wait::{Controllers, Since, Statuses, Waiter};
-use super::watch_cache::Hub;
+use super::watch_cache::WatchCache;
 use crate::stop::Stop;
 use pleach_cluster::{Class, Cluster, ClusterError, Retry};
 
@@ -54,11 +54,11 @@ pub(super) struct Operator<'a> {
     /// The key of digests; `None` if there is none yet.
     pub(super) key: Option<DigestKey>,
     pub(super) paths: Paths,
-    pub(super) hub: Hub,
+    pub(super) hub: WatchCache,
     pub(super) events: &'a Events,
     /// Ends retries of failed requests when requested.
     pub(super) stop: &'a Stop,
-    pub(super) ledger: Ledger,
+    pub(super) journal_writer: JournalWriter,
     pub(super) inventory: Mutex<Inventory>,
     /// Whether registrations of the deleted Services were searched.
     pub(super) unregistered: OnceCell<()>,
@@ -79,7 +79,7 @@ pub(super) struct Operator<'a> {
 }
 
 impl Executor for Operator<'_> {
-    async fn carry_out<'a>(&'a self, step: &'a Step, place: &'a Place) -> Result<(), Failure> {
+    async fn execute<'a>(&'a self, step: &'a Step, place: &'a Place) -> Result<(), Failure> {
         let operations = || {
             let operations = self.operations.lock();
             operations.unwrap_or_else(PoisonError::into_inner)

@@ -22,7 +22,7 @@ use pleach_cluster::{Cluster, ResourcePath};
 ///
 /// The record shrinks after confirmed deletions, and is removed once it has no members. Until then,
 /// the uninstall can be resumed.
-pub(super) async fn carry_out(
+pub(super) async fn execute(
     run: &Run<'_>,
     desired: &Desired,
     observation: Observation,
@@ -53,10 +53,10 @@ pub(super) async fn carry_out(
             let kept = record::last_plan(desired, &observed, plan, attempt.at);
             state.keep_plan(&kept).await?;
             let journal = observed.journal.clone();
-            let ledger = state.ledger(journal, attempt, plan.effects());
+            let journal_writer = state.journal_writer(journal, attempt, plan.effects());
             let books = Books {
                 inventory: before,
-                ledger,
+                journal_writer,
                 key: state.key().cloned(),
             };
             Box::pin(run.steps(desired, &observed, plan, books)).await

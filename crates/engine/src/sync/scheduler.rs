@@ -23,7 +23,7 @@ use crate::stop::Stop;
 pub(super) trait Executor: Sync {
     /// Executes the operation of a step, with retries, until the server accepted it. Waits do not
     /// hold `place`.
-    fn carry_out<'a>(
+    fn execute<'a>(
         &'a self,
         step: &'a Step,
         place: &'a Place,
@@ -147,7 +147,7 @@ impl<'a, E: Executor> Run<'a, E> {
             self.in_flight += 1;
             let executor = self.executor;
             let operation = async move {
-                let result = executor.carry_out(step, &place).await;
+                let result = executor.execute(step, &place).await;
                 place.give_back();
                 (id, Ended::Operation(result))
             };

@@ -29,14 +29,14 @@ use pleach_model::object::{
 };
 use pleach_planner::observe::ClusterId;
 use pleach_state::inventory::{
-    Attempt, Condition, Following, Installed, Inventory, Journal, Orders, Scope, StateKey, Store,
-    degraded, followed, telling,
+    Attempt, Condition, Following, Installed, Inventory, Journal, Scope, StateKey, Store,
+    UserRequests, degraded, followed, telling,
 };
 use serde_json::Value;
 
 use super::absent::has_definition;
 use super::error::SyncError;
-use super::ledger::Ledger;
+use super::journal_writer::JournalWriter;
 use pleach_cluster::{Applied, ApplyOptions, Class, Cluster, ClusterError, ResourcePath};
 
 pub use all::{
@@ -192,11 +192,16 @@ impl State {
 
     /// Returns the journal writer for an attempt whose plan has these effects. `journal` is the
     /// content as read. Writes nothing.
-    pub(super) fn ledger(&self, journal: Journal, attempt: Attempt, plan: Digest) -> Ledger {
+    pub(super) fn journal_writer(
+        &self,
+        journal: Journal,
+        attempt: Attempt,
+        plan: Digest,
+    ) -> JournalWriter {
         let live = self.journal.clone();
         let of = (&self.name, &self.store);
         let seals = self.key.clone().map(|key| (self.scope.clone(), key));
-        Ledger::new(&self.cluster, (of, seals), (journal, live), (attempt, plan))
+        JournalWriter::new(&self.cluster, (of, seals), (journal, live), (attempt, plan))
     }
 
     /// Returns the key of digests; `None` before the first apply in this cluster.
@@ -256,8 +261,11 @@ impl State {
     }
 
     /// Returns the user requests, as last read.
-    pub fn orders(&self) -> Orders {
-        self.live.as_ref().map(Orders::read).unwrap_or_default()
+    pub fn orders(&self) -> UserRequests {
+        self.live
+            .as_ref()
+            .map(UserRequests::read)
+            .unwrap_or_default()
     }
 
     /// Returns the store of the record.

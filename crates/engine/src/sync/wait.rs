@@ -36,7 +36,7 @@ use super::checks::{self, secrecy_of};
 use super::events::{EventKind, Events};
 use super::paths::Paths;
 use super::report::{Failure, FailureKind};
-use super::watch_cache::{Hub, describe};
+use super::watch_cache::{WatchCache, describe};
 use pleach_cluster::{ApplyOptions, Class, Cluster, ClusterError, ResourcePath, Selector};
 
 /// First interval between reads of a state that cannot be watched.
@@ -88,7 +88,7 @@ pub(super) struct Waiter<'a> {
     /// Desired state, with its readiness rules.
     pub(super) desired: &'a Desired,
     pub(super) paths: &'a Paths,
-    pub(super) hub: &'a Hub,
+    pub(super) hub: &'a WatchCache,
     pub(super) events: &'a Events,
     /// Limits the requests of all waits together.
     pub(super) places: &'a Semaphore,

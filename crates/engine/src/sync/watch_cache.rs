@@ -88,7 +88,7 @@ pub(super) fn describe(error: &ClusterError) -> String {
 type Senders = Arc<HashMap<ObjectId, watch::Sender<Seen>>>;
 
 /// The watches of one sync, which end on drop.
-pub(super) struct Hub {
+pub(super) struct WatchCache {
     cluster: Cluster,
     /// Label selector of the release members.
     selector: String,
@@ -100,7 +100,7 @@ pub(super) struct Hub {
     tasks: Mutex<JoinSet<()>>,
 }
 
-impl Hub {
+impl WatchCache {
     /// Prepares for the waits of a plan.
     pub(super) fn new(cluster: Cluster, selector: String, reach: Reach, plan: &Plan) -> Self {
         let senders = plan

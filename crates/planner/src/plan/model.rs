@@ -1,13 +1,13 @@
 //! Data types of a plan.
 
-mod brought;
 mod configuration;
 mod desired;
 mod op;
+mod prior_releases;
 
-pub use brought::Brought;
 pub use desired::{Desired, Digests, Policy, Terms};
 pub use op::{Body, Op, Own};
+pub use prior_releases::PriorReleases;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -18,7 +18,7 @@ use super::consent::bound_to;
 use super::draft::{Ctx, Draft, Pruned};
 use super::model::Action;
 use super::namespace;
-use super::removal::{Handed, heir};
+use super::removal::{Handed, successor};
 use crate::observe::{Listing, ListingKey};
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{GroupKind, ObjectId, ServiceRef};
@@ -111,16 +111,16 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// the reason.
 fn handed_over(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId) -> bool {
     let live = ctx.observed.live_meta(id);
-    match heir(&ctx.desired.terms.heirs, id, live) {
-        Some((Handed::Taken, heir)) => {
-            let reason = format!("it was handed over to release {}", heir.name);
+    match successor(&ctx.desired.terms.successors, id, live) {
+        Some((Handed::Taken, successor)) => {
+            let reason = format!("it was handed over to release {}", successor.name);
             stays(draft, id, &reason);
             true
         }
-        Some((Handed::Waiting, heir)) => {
+        Some((Handed::Waiting, successor)) => {
             let reason = format!(
                 "no longer in git; stays because it is to be handed over to release {}",
-                heir.name
+                successor.name
             );
             skip(draft, id, &reason);
             true

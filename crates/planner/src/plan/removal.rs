@@ -29,7 +29,7 @@ pub struct Removal {
     /// Consent to the uninstall; without it nothing is deleted.
     pub consented: Option<Consented>,
     /// Releases that take over objects.
-    pub heirs: Vec<Heir>,
+    pub successors: Vec<Successor>,
     /// True if the environment still has a file in which a user could consent.
     pub has_file: bool,
 }
@@ -46,7 +46,7 @@ enum Where {
 
 /// A release that takes over objects of an uninstalled one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Heir {
+pub struct Successor {
     /// Name of the release.
     pub name: ReleaseName,
     /// Part-of label value of its members.
@@ -87,22 +87,31 @@ pub(super) enum Handed {
 }
 
 /// Returns the release that takes or took over an object, with the progress.
-pub(super) fn heir<'h>(
-    heirs: &'h [Heir],
+pub(super) fn successor<'h>(
+    successors: &'h [Successor],
     id: &ObjectId,
     live: Option<&LiveMeta>,
-) -> Option<(Handed, &'h Heir)> {
+) -> Option<(Handed, &'h Successor)> {
     let live = live?;
-    let has = |heir: &&Heir| live.part_of() == Some(heir.apply_set.as_str());
-    let taken = heirs.iter().find(has).map(|heir| (Handed::Taken, heir));
-    let waiting = || heirs.iter().find(|heir| heir.wants.contains(id));
-    taken.or_else(|| waiting().map(|heir| (Handed::Waiting, heir)))
+    let has = |successor: &&Successor| live.part_of() == Some(successor.apply_set.as_str());
+    let taken = successors
+        .iter()
+        .find(has)
+        .map(|successor| (Handed::Taken, successor));
+    let waiting = || {
+        successors
+            .iter()
+            .find(|successor| successor.wants.contains(id))
+    };
+    taken.or_else(|| waiting().map(|successor| (Handed::Waiting, successor)))
 }
 
 impl Removal {
     /// Returns the objects that other releases take over.
     pub(super) fn handed_over(&self) -> impl Iterator<Item = &ObjectId> {
-        self.heirs.iter().flat_map(|heir| &heir.wants)
+        self.successors
+            .iter()
+            .flat_map(|successor| &successor.wants)
     }
 }
 
@@ -112,7 +121,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Outgoing {
         return Outgoing::default();
     };
     let mut outgoing = Outgoing {
-        ends: removal.consented.is_some() || !removal.heirs.is_empty(),
+        ends: removal.consented.is_some() || !removal.successors.is_empty(),
         released: Vec::new(),
     };
     let members = hand_over(ctx, draft, removal, &mut outgoing);
@@ -157,14 +166,14 @@ fn hand_over<'a>(
     let mut left = Vec::new();
     for (id, entry) in &ctx.observed.inventory.entries {
         let live = ctx.observed.live_meta(id);
-        match heir(&removal.heirs, id, live) {
-            Some((Handed::Taken, heir)) => {
-                let reason = format!("it was handed over to release {}", heir.name);
+        match successor(&removal.successors, id, live) {
+            Some((Handed::Taken, successor)) => {
+                let reason = format!("it was handed over to release {}", successor.name);
                 draft.change(id, Action::Unchanged, StageName::Prune, reason, Vec::new());
                 outgoing.released.push(id.clone());
             }
-            Some((Handed::Waiting, heir)) => {
-                let reason = format!("it is handed over to release {}", heir.name);
+            Some((Handed::Waiting, successor)) => {
+                let reason = format!("it is handed over to release {}", successor.name);
                 skip(draft, id, &reason);
             }
             None => left.push((id, entry)),
@@ -185,7 +194,11 @@ fn wait_for_consent(ctx: &Ctx<'_>, draft: &mut Draft, members: &[(&ObjectId, &En
             skip(draft, id, reason);
         }
     }
-    if staying == 0 && ctx.removal.is_some_and(|removal| !removal.heirs.is_empty()) {
+    if staying == 0
+        && ctx
+            .removal
+            .is_some_and(|removal| !removal.successors.is_empty())
+    {
         return;
     }
     let name = &ctx.desired.name;

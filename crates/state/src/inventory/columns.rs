@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::Orders;
+use super::UserRequests;
 use super::conditions::{ConditionKind, of};
 
 /// Maximum length of the message, in characters.
@@ -16,7 +16,7 @@ const APPLIED: [&str; 2] = ["Degraded", "Recovered"];
 /// Sets the column fields of a status. `live` is the live object with the user requests.
 pub(super) fn fill(status: &mut Value, live: &Value, now: Timestamp) {
     let commit: String = text(&status["revision"]).chars().take(COMMIT).collect();
-    let suspended = Orders::read(live).suspended(now).is_some();
+    let suspended = UserRequests::read(live).suspended(now).is_some();
     let conditions = of(status);
     let synced = if is_true(conditions, "SourceUnavailable") {
         "Unknown"

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::conditions::{ConditionKind, Following, followed, is_told};
 use super::release::status_of;
-use super::{Installed, Journal, Orders, Store};
+use super::{Installed, Journal, Store, UserRequests};
 use pleach_model::object::{ObjectId, ReleaseName};
 
 /// Content of the object with a record. Available even if the record is unreadable.
@@ -18,7 +18,7 @@ pub struct ReleaseSummary {
     /// The record, or the reason why it is unreadable.
     pub record: Result<Installed, String>,
     /// User requests.
-    pub orders: Orders,
+    pub orders: UserRequests,
     /// Status of condition Ready. `None` before the first status write.
     pub ready: Option<bool>,
     /// Reason of condition Ready.
@@ -69,7 +69,7 @@ impl ReleaseSummary {
                 let cause = std::error::Error::source(&error);
                 cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
             }),
-            orders: Orders::read(value),
+            orders: UserRequests::read(value),
             ready: condition["status"].as_str().map(|status| status == "True"),
             reason: text("reason"),
             message: text("message"),

@@ -10,13 +10,13 @@ use pleach_model::object::{Digest, ReleaseName, annotations};
 /// User requests. A Release has them in its spec, a ConfigMap as JSON text under `orders`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Orders {
+pub struct UserRequests {
     /// The controller does not reconcile the release.
     pub suspend: Option<Suspension>,
     /// The controller syncs the release now, before its regular time.
     pub sync: Option<SyncRequest>,
     /// Digest of the approved plan effects, from annotation `pleach.dev/approved` of a Release. The
-    /// annotation of a ConfigMap is ignored: see [`Orders::approval_annotation`].
+    /// annotation of a ConfigMap is ignored: see [`UserRequests::approval_annotation`].
     #[serde(skip)]
     pub approved: Option<String>,
 }
@@ -63,7 +63,7 @@ impl SyncRequest {
     }
 }
 
-impl Orders {
+impl UserRequests {
     /// Returns the namespace annotation that approves plans of a release whose record is a
     /// ConfigMap in the namespace. Permission to write ConfigMaps there does not include permission
     /// to annotate the namespace.
@@ -153,8 +153,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn orders() -> Orders {
-        Orders {
+    fn orders() -> UserRequests {
+        UserRequests {
             suspend: Some(Suspension {
                 until: Some(at(7200)),
                 reason: "the database moves".to_owned(),
@@ -175,7 +175,7 @@ mod tests {
         let approvals = [("Release", Some("sha256:ab")), ("ConfigMap", None)];
         for (kind, approved) in approvals {
             let metadata = json!({"annotations": {"pleach.dev/approved": " sha256:ab\n"}});
-            let orders = Orders::read(&json!({"kind": kind, "metadata": metadata}));
+            let orders = UserRequests::read(&json!({"kind": kind, "metadata": metadata}));
             assert_eq!(orders.approved.as_deref(), approved);
             // The approval is stored only as an annotation.
             assert!(
@@ -194,11 +194,11 @@ mod tests {
             release: release.to_owned(),
         };
         assert_eq!(
-            Orders::approval_annotation(&name("web")),
+            UserRequests::approval_annotation(&name("web")),
             "pleach.dev/approved.prod.web"
         );
         for length in [49, 50, 63] {
-            let annotation = Orders::approval_annotation(&name(&"x".repeat(length)));
+            let annotation = UserRequests::approval_annotation(&name(&"x".repeat(length)));
             let (_, name) = annotation.split_once('/').unwrap();
             assert!(name.len() <= 63, "{annotation}");
         }
@@ -215,24 +215,24 @@ mod tests {
     fn orders_round_trip_through_both_kinds_of_record() {
         for kind in ["Release", "ConfigMap"] {
             let parent = json!({"kind": kind, "metadata": {"resourceVersion": "7"}});
-            assert_eq!(Orders::read(&parent), Orders::default());
-            for orders in [orders(), Orders::default()] {
+            assert_eq!(UserRequests::read(&parent), UserRequests::default());
+            for orders in [orders(), UserRequests::default()] {
                 let mut written = orders.patch(&parent);
                 assert_eq!(written["metadata"]["resourceVersion"], "7");
                 written["kind"] = json!(kind);
-                assert_eq!(Orders::read(&written), orders);
+                assert_eq!(UserRequests::read(&written), orders);
             }
         }
         // A merge patch removes only the fields that it names.
         let parent = json!({"kind": "Release"});
-        let change = Orders::default().patch(&parent);
+        let change = UserRequests::default().patch(&parent);
         assert_eq!(change["spec"], json!({"suspend": null, "sync": null}));
     }
 
     #[test]
     fn other_fields_of_the_spec_are_none_of_its_concern() {
         let parent = json!({"kind": "Release", "spec": {"environment": "e", "release": "r"}});
-        assert_eq!(Orders::read(&parent), Orders::default());
+        assert_eq!(UserRequests::read(&parent), UserRequests::default());
     }
 
     #[test]
@@ -246,9 +246,9 @@ mod tests {
         );
         let endless: Suspension = serde_json::from_value(json!({})).unwrap();
         assert_eq!(endless.words(), "suspended until it is resumed");
-        let orders = Orders {
+        let orders = UserRequests {
             suspend: Some(endless),
-            ..Orders::default()
+            ..UserRequests::default()
         };
         assert!(orders.suspended(at(1 << 33)).is_some());
     }
@@ -259,7 +259,7 @@ mod tests {
             json!({"kind": "Release", "spec": {"suspend": {"until": "soon"}}}),
             json!({"kind": "ConfigMap", "data": {"orders": "{"}}),
         ] {
-            let orders = Orders::read(&parent);
+            let orders = UserRequests::read(&parent);
             let words = orders.suspended(at(0)).unwrap().words();
             assert!(words.contains("cannot be read"), "{words}");
         }

@@ -83,7 +83,7 @@ impl Operator<'_> {
         if !comes_elsewhere {
             return Ok(());
         }
-        let recorded = self.ledger.record(|journal| {
+        let recorded = self.journal_writer.record(|journal| {
             journal.unregistered.insert(service.clone());
         });
         recorded.await.map_err(|error| unrecorded(&error))

@@ -44,7 +44,7 @@ impl Operator<'_> {
         let since = Timestamp::now();
         let id = &overlay.id;
         let set = overlay.content.written();
-        self.ledger
+        self.journal_writer
             .record(|journal| {
                 let journaled = journal
                     .overlays
@@ -60,13 +60,15 @@ impl Operator<'_> {
                         on_failure: overlay.on_failure.clone(),
                         until: overlay.until.to_string(),
                         since,
-                        attempt: self.ledger.version().to_owned(),
+                        attempt: self.journal_writer.version().to_owned(),
                     });
                 journaled.set = set;
                 journaled.on_failure = overlay.on_failure.clone();
                 journaled.until = overlay.until.to_string();
                 journaled.since = since;
-                self.ledger.version().clone_into(&mut journaled.attempt);
+                self.journal_writer
+                    .version()
+                    .clone_into(&mut journaled.attempt);
             })
             .await
             .map_err(|error| unrecorded(&error))?;
@@ -75,7 +77,7 @@ impl Operator<'_> {
             .make_half(&cluster, gate, (&gate.id(), &policy))
             .await?;
         let uid = policy["metadata"]["uid"].as_str().unwrap_or_default();
-        self.ledger
+        self.journal_writer
             .record(|journal| {
                 if let Some(journaled) = journal.overlays.get_mut(id) {
                     uid.clone_into(&mut journaled.uid);
@@ -95,7 +97,7 @@ impl Operator<'_> {
     pub(in crate::sync) async fn lift_expired(&self, begun: Timestamp) -> Infallible {
         let mut tried: BTreeMap<OverlayId, Tried> = BTreeMap::new();
         loop {
-            let journal = self.ledger.journal().await;
+            let journal = self.journal_writer.journal().await;
             let now = Timestamp::now();
             for (id, journaled) in &journal.overlays {
                 if journaled.since >= begun
@@ -203,7 +205,7 @@ impl Operator<'_> {
             let deleted: Result<_, ClusterError> = cluster.delete(&place, &id, &options).await;
             deleted.map_err(|error| failure(&error))?;
         }
-        self.ledger
+        self.journal_writer
             .record(|journal| drop(journal.overlays.remove(overlay)))
             .await
             .map_err(|error| unrecorded(&error))

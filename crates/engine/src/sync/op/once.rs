@@ -65,7 +65,7 @@ impl Operator<'_> {
         let Some(key) = self.desired.run_key(&id) else {
             return Err(Failure::new(FailureKind::Other, "the Job has no run key"));
         };
-        self.ledger
+        self.journal_writer
             .record(|journal| {
                 journal.runs.insert(id, Run { key, outcome });
             })

@@ -48,7 +48,7 @@ impl Operator<'_> {
                 .filter(|live| required_uid(step).is_none_or(|uid| live["metadata"]["uid"] == uid))
                 .ok_or_else(moved)?;
             let now = project(&patch.0, &live);
-            let known = self.ledger.journal().await;
+            let known = self.journal_writer.journal().await;
             let known = known.overlays.get(&overlay.id);
             if known.is_some_and(|known| known.state == State::On && known.set.0 == now) {
                 return Ok(());
@@ -70,7 +70,7 @@ impl Operator<'_> {
             match written {
                 Ok(answer) => {
                     let set = NonSecret(project(&patch.0, &answer));
-                    let recorded = self.ledger.record(|journal| {
+                    let recorded = self.journal_writer.record(|journal| {
                         if let Some(journaled) = journal.overlays.get_mut(&overlay.id) {
                             journaled.state = State::On;
                             journaled.set = set;
@@ -104,10 +104,10 @@ impl Operator<'_> {
             on_failure: overlay.on_failure.clone(),
             until: overlay.until.to_string(),
             since: Timestamp::now(),
-            attempt: self.ledger.version().to_owned(),
+            attempt: self.journal_writer.version().to_owned(),
         };
         let id = overlay.id.clone();
-        self.ledger
+        self.journal_writer
             .record(|journal| drop(journal.overlays.insert(id, journaled)))
             .await
             .map_err(|error| unrecorded(&error))
@@ -121,7 +121,7 @@ impl Operator<'_> {
         id: &OverlayId,
         started: Instant,
     ) -> Result<(), Failure> {
-        let known = self.ledger.journal().await;
+        let known = self.journal_writer.journal().await;
         let Some(journaled) = known.overlays.get(id) else {
             // It was never applied.
             return Ok(());
@@ -161,7 +161,7 @@ impl Operator<'_> {
                 Err(error) => return Err(failure(&error)),
             }
         }
-        self.ledger
+        self.journal_writer
             .record(|journal| drop(journal.overlays.remove(id)))
             .await
             .map_err(|error| unrecorded(&error))
@@ -265,7 +265,7 @@ impl Operator<'_> {
 
     /// Merges active temporary changes into an object. Returns whether there are any.
     pub(super) async fn overlaid(&self, step: &Step, value: &mut Value) -> bool {
-        let journal = self.ledger.journal().await;
+        let journal = self.journal_writer.journal().await;
         let mut is_overlaid = false;
         for (id, journaled) in journal.overlays_of(&step.object) {
             if step.overlay.as_ref() != Some(id) {
@@ -278,7 +278,7 @@ impl Operator<'_> {
 
     /// Removes the temporary changes of a deleted object from the journal.
     pub(super) async fn forget_overlays(&self, id: &ObjectId) -> Result<(), Failure> {
-        self.ledger
+        self.journal_writer
             .record(|journal| journal.overlays.retain(|_, one| one.object != *id))
             .await
             .map_err(|error| unrecorded(&error))
@@ -314,7 +314,7 @@ impl Operator<'_> {
         if result.is_success() {
             // Run-once jobs that left git are forgotten. If the write fails, the next run repeats
             // it.
-            let forgotten = self.ledger.record(|journal| {
+            let forgotten = self.journal_writer.record(|journal| {
                 journal.runs.retain(|id, _| self.manifests.contains_key(id));
                 journal.unregistered.clear();
             });
@@ -322,7 +322,7 @@ impl Operator<'_> {
                 tracing::debug!(%error, "failed to remove finished entries from the journal");
             }
         }
-        let journal = self.ledger.journal().await;
+        let journal = self.journal_writer.journal().await;
         for (id, journaled) in &journal.overlays {
             let stays = match &journaled.on_failure {
                 OnFailure::Keep { .. } => true,

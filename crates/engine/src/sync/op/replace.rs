@@ -39,7 +39,7 @@ impl Operator<'_> {
         self.record(step, started, since);
         let cluster = self.cluster_for(step, started);
         let path = ResourcePath::namespaced("v1", "Pod", "pods");
-        let journal = self.ledger.journal().await;
+        let journal = self.journal_writer.journal().await;
         let held = journal.overlays.iter();
         let held = held.filter(|(_, journaled)| journaled.object == step.object);
         for pod in daemon.next(pods.of(daemon.desired)) {

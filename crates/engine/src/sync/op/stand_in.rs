@@ -23,7 +23,7 @@ impl Operator<'_> {
     ) -> Result<(), Failure> {
         let (place, cluster) = self.place_of(step, started)?;
         let id = &step.object;
-        let known = self.ledger.journal().await;
+        let known = self.journal_writer.journal().await;
         if !known.overlays.contains_key(&overlay.id) {
             let journaled = Journaled {
                 kind: Some(OverlayKind::Binding),
@@ -36,10 +36,10 @@ impl Operator<'_> {
                 on_failure: overlay.on_failure.clone(),
                 until: overlay.until.to_string(),
                 since: Timestamp::now(),
-                attempt: self.ledger.version().to_owned(),
+                attempt: self.journal_writer.version().to_owned(),
             };
             let key = overlay.id.clone();
-            self.ledger
+            self.journal_writer
                 .record(|journal| drop(journal.overlays.insert(key, journaled)))
                 .await
                 .map_err(|error| unrecorded(&error))?;
@@ -63,7 +63,7 @@ impl Operator<'_> {
             Err(error) => return Err(failure(&error)),
         };
         let uid = uid(&live);
-        self.ledger
+        self.journal_writer
             .record(|journal| {
                 if let Some(journaled) = journal.overlays.get_mut(&overlay.id) {
                     journaled.uid = uid;
@@ -100,7 +100,7 @@ impl Operator<'_> {
                 Err(error) => return Err(failure(&error)),
             }
         }
-        self.ledger
+        self.journal_writer
             .record(|journal| drop(journal.overlays.remove(id)))
             .await
             .map_err(|error| unrecorded(&error))

@@ -80,7 +80,7 @@ fn failure() -> Failure {
 }
 
 impl Executor for Checker {
-    async fn carry_out<'a>(&'a self, step: &'a Step, _: &'a Place) -> Result<(), Failure> {
+    async fn execute<'a>(&'a self, step: &'a Step, _: &'a Place) -> Result<(), Failure> {
         for edge in &step.needs {
             let needed = if edge.state == Need::Applied {
                 Reached::Applied
@@ -126,7 +126,7 @@ impl Executor for Checker {
     }
 }
 
-async fn carry_out(plan: &Plan, checker: &Checker, limit: usize) -> SyncResult {
+async fn execute(plan: &Plan, checker: &Checker, limit: usize) -> SyncResult {
     let stop = match &checker.cancel {
         Some((_, token)) => Stop::on(Cause::Superseded, token.clone()),
         None => Stop::never(),
@@ -178,7 +178,7 @@ proptest! {
     fn every_edge_is_respected_and_every_step_runs(steps in graphs(), limit in 1usize..6) {
         let checker = Checker::new(steps.len());
         let plan = plan(steps);
-        let result = block_on(carry_out(&plan, &checker, limit));
+        let result = block_on(execute(&plan, &checker, limit));
         prop_assert!(result.is_success());
         prop_assert_eq!(result.outcomes.len(), plan.steps.len());
         prop_assert!(checker.most.load(Ordering::SeqCst) <= limit);
@@ -191,7 +191,7 @@ proptest! {
         let mut checker = Checker::new(steps.len());
         if in_wait { checker.fail_wait = Some(at) } else { checker.fail_operation = Some(at) }
         let plan = plan(steps);
-        let result = block_on(carry_out(&plan, &checker, 4));
+        let result = block_on(execute(&plan, &checker, 4));
         let mut lost = vec![false; plan.steps.len()];
         lost[at] = true;
         for step in &plan.steps {
@@ -221,7 +221,7 @@ proptest! {
         let mut checker = Checker::new(steps.len());
         checker.cancel = Some((at, token));
         let plan = plan(steps);
-        let result = block_on(carry_out(&plan, &checker, 1));
+        let result = block_on(execute(&plan, &checker, 1));
         // With one operation at a time, steps that started before the stop are done, and no later
         // one starts.
         let started = checker.reached.lock().unwrap().iter().filter(|reached| **reached != Reached::Nothing).count();
@@ -243,7 +243,7 @@ struct Troubled {
 }
 
 impl Executor for Troubled {
-    async fn carry_out<'a>(&'a self, step: &'a Step, place: &'a Place) -> Result<(), Failure> {
+    async fn execute<'a>(&'a self, step: &'a Step, place: &'a Place) -> Result<(), Failure> {
         loop {
             let now = self.sending.fetch_add(1, Ordering::SeqCst) + 1;
             self.most.fetch_max(now, Ordering::SeqCst);
@@ -294,7 +294,7 @@ fn a_failure_skips_a_long_chain() {
     let plan = plan(steps.collect());
     let mut checker = Checker::new(plan.steps.len());
     checker.fail_operation = Some(0);
-    let result = block_on(carry_out(&plan, &checker, 4));
+    let result = block_on(execute(&plan, &checker, 4));
     let skipped = result.outcomes.values();
     let skipped =
         skipped.filter(|outcome| matches!(outcome, Outcome::Skipped { because } if because.0 == 0));

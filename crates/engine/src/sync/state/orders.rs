@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pleach_model::finding::Kind;
 use pleach_model::object::{ReleaseName, managers};
-use pleach_state::inventory::{Orders, Store};
+use pleach_state::inventory::{Store, UserRequests};
 
 use super::parent::path;
 use super::{State, is_contended};
@@ -22,8 +22,8 @@ pub async fn order(
     cluster: &Cluster,
     name: &ReleaseName,
     store: &Store,
-    give: impl Fn(&mut Orders),
-) -> Result<Option<Orders>, SyncError> {
+    give: impl Fn(&mut UserRequests),
+) -> Result<Option<UserRequests>, SyncError> {
     let (path, id) = (path(store), store.parent(name));
     let options = PatchOptions::new(managers::STATE);
     let mut refused = None;
@@ -31,7 +31,7 @@ pub async fn order(
         let Some(live) = cluster.get_id(&path, &id).await? else {
             return Ok(None);
         };
-        let mut orders = Orders::read(&live);
+        let mut orders = UserRequests::read(&live);
         give(&mut orders);
         let change = Patch::Merge(orders.patch(&live));
         match cluster.patch(&path, &id, &change, &options).await {

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use jiff::SignedDuration;
 
 use crate::observe::ClusterId;
-use crate::plan::Heir;
+use crate::plan::Successor;
 use pleach_config::dependencies::Dependency;
 use pleach_fields::ignore::{FieldPattern, Ignored};
 use pleach_formats::{
@@ -21,7 +21,7 @@ use pleach_model::finding::Finding;
 use pleach_model::object::{DesiredDigest, Digest, DigestKey, Manifest, ObjectId, ReleaseName};
 use pleach_state::inventory::{Attempt, Installed, Memory, RememberedStage, Source, Store};
 
-use super::Brought;
+use super::PriorReleases;
 
 /// Desired state of one release, after rendering.
 #[derive(Debug, Clone)]
@@ -158,9 +158,9 @@ pub struct Terms {
     /// namespace then stop before those of the successor start.
     pub former_is_given_up: bool,
     /// Releases in git that take over objects of this one.
-    pub heirs: Vec<Heir>,
+    pub successors: Vec<Successor>,
     /// Objects of releases that the same command applies first.
-    pub brought: Brought,
+    pub brought: PriorReleases,
     /// Conditions that block the uninstall.
     pub block_uninstall: Vec<BlockUninstall>,
     /// Kinds that the environment protects in addition to the built-in ones.

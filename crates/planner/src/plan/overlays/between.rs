@@ -1,4 +1,4 @@
-//! Orders steps relative to a stage: after all earlier steps and before all
+//! UserRequests steps relative to a stage: after all earlier steps and before all
 //! later ones.
 //!
 //! A bundle may assign a prerequisite of an earlier stage to a later one. The

@@ -13,7 +13,7 @@ use crate::plan::{
     draft::{Ctx, Draft, Pruned},
     model::Desired,
     protection::{installed_version, protected},
-    removal::{Consented, Handed, Heir, heir},
+    removal::{Consented, Handed, Successor, successor},
 };
 use pleach_model::finding::{Finding, Kind, overridable::BACKEND_GOES};
 use pleach_model::object::{Manifest, ObjectId, ServiceRef, annotations};
@@ -81,7 +81,7 @@ pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]
 fn is_handed_over(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     let waits = ctx.removal.and_then(|removal| removal.consented.as_ref());
     let is_out_of_turn = waits.is_some_and(Consented::is_out_of_turn);
-    match successor(ctx, id) {
+    match successor_of(ctx, id) {
         Some((Handed::Taken, _)) => true,
         Some((Handed::Waiting, _)) => !is_out_of_turn,
         None => false,
@@ -89,12 +89,12 @@ fn is_handed_over(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
 }
 
 /// Returns the release that takes or took over an object.
-fn successor<'c>(ctx: &Ctx<'c>, id: &ObjectId) -> Option<(Handed, &'c Heir)> {
-    let heirs = match ctx.removal {
-        Some(removal) => &removal.heirs,
-        None => &ctx.desired.terms.heirs,
+fn successor_of<'c>(ctx: &Ctx<'c>, id: &ObjectId) -> Option<(Handed, &'c Successor)> {
+    let successors = match ctx.removal {
+        Some(removal) => &removal.successors,
+        None => &ctx.desired.terms.successors,
     };
-    heir(heirs, id, ctx.observed.live_meta(id))
+    successor(successors, id, ctx.observed.live_meta(id))
 }
 
 /// Reports what would break; it is an error unless a consent overrides it.
@@ -132,8 +132,8 @@ fn report(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, service: &ServiceRef)
 
 /// Returns hints: delete the remaining object, keep the Service, or override.
 fn ways_out(ctx: &Ctx<'_>, id: &ObjectId, service: &ObjectId) -> String {
-    if let Some((_, heir)) = successor(ctx, id) {
-        let name = &heir.name;
+    if let Some((_, successor)) = successor_of(ctx, id) {
+        let name = &successor.name;
         return format!(
             "{id} is handed over to release {name}: run `pleach apply {}/{}` first",
             name.environment, name.release

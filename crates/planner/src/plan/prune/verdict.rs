@@ -118,7 +118,7 @@ impl<'a, 'c> Judge<'a, 'c> {
             (None, Some(namespace)) => self.holding.contains(namespace.as_str()),
             (None, None) => {
                 let removal = self.ctx.removal;
-                let is_handed_over = removal.is_some_and(|removal| !removal.heirs.is_empty());
+                let is_handed_over = removal.is_some_and(|removal| !removal.successors.is_empty());
                 is_handed_over || !self.ctx.manifests.is_empty()
             }
         };

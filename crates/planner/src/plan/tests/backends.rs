@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::removal::{by_command, heir};
+use super::removal::{by_command, successor};
 use super::scene::Scene;
 use crate::plan::{Action, Consented, Plan, Removal, is_refusal};
 use pleach_model::finding::Finding;
@@ -142,7 +142,7 @@ fn the_backend_of_what_is_to_be_handed_over_does_not_go_before(
     #[case] scene: Scene,
     #[case] id: &str,
 ) {
-    let removal = heir(&[id]);
+    let removal = successor(&[id]);
     let plan = scene.end(&removal);
     let [error] = errors(&plan)[..] else {
         panic!("{:#?}", plan.findings)
@@ -215,8 +215,10 @@ fn a_definition_that_could_not_be_read_may_need_it() {
 
 #[test]
 fn what_is_handed_over_is_the_concern_of_who_takes_it() {
-    let heirs = heir(&[GEARS]).heirs;
-    let plan = gears().wants(|desired| desired.terms.heirs = heirs).plan();
+    let successors = successor(&[GEARS]).successors;
+    let plan = gears()
+        .wants(|desired| desired.terms.successors = successors)
+        .plan();
     assert_eq!(errors(&plan), Vec::<&Finding>::new());
     let mut changes = plan.changes.iter();
     assert!(changes.any(|one| one.object.to_string() == SERVICE && one.action == Action::Delete));

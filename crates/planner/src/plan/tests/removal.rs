@@ -6,7 +6,7 @@ use serde_json::json;
 use super::scene::Scene;
 use super::{changes, edges, lines, position};
 use crate::observe::{Content, Contents, Listing};
-use crate::plan::{Action, Consented, Grant, Heir, Op, Plan, Removal, ReviewedRelease, Terms};
+use crate::plan::{Action, Consented, Grant, Op, Plan, Removal, ReviewedRelease, Successor, Terms};
 use pleach_model::object::{ObjectId, ReleaseName, annotations, labels};
 use pleach_state::inventory::{EntryState, Store};
 
@@ -28,10 +28,10 @@ fn set(release: &str) -> String {
     Store::Release.apply_set(&name(release))
 }
 
-pub(super) fn heir(wants: &[&str]) -> Removal {
+pub(super) fn successor(wants: &[&str]) -> Removal {
     Removal {
         consented: Some(Consented::by_command()),
-        heirs: vec![Heir {
+        successors: vec![Successor {
             name: name("new"),
             apply_set: set("new"),
             wants: wants.iter().map(|id| id.parse().unwrap()).collect(),
@@ -408,7 +408,7 @@ fn what_an_heir_wants_changes_hands_and_all_else_goes() {
         .with_live("ConfigMap/web/taken", |live| {
             live["metadata"]["labels"] = json!({labels::PART_OF: taken});
         });
-    let removal = heir(&[
+    let removal = successor(&[
         "ConfigMap/web/taken",
         "ConfigMap/web/wanted",
         "Secret/web/gone",
@@ -530,7 +530,9 @@ fn a_release_that_stays_leaves_alone_what_another_one_takes_over() {
         Scene::new()
             .installed(&format!("{git}\n{worker}"))
             .git(git)
-            .wants(|desired| desired.terms.heirs = heir(&["ConfigMap/web/worker"]).heirs)
+            .wants(|desired| {
+                desired.terms.successors = successor(&["ConfigMap/web/worker"]).successors
+            })
     };
     let plan = scene().plan();
     assert_eq!(deleted(&plan), ["ConfigMap/web/left"]);

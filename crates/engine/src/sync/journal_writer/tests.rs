@@ -108,7 +108,7 @@ impl Server {
         Cluster::over(kube::Client::new(service, "default"), &connection, "x")
     }
 
-    fn ledger(&self) -> Ledger {
+    fn journal_writer(&self) -> JournalWriter {
         let store = Store::ConfigMap {
             namespace: "web".to_owned(),
         };
@@ -118,7 +118,7 @@ impl Server {
             digest: Digest::of(b"desired"),
             at: Timestamp::UNIX_EPOCH,
         };
-        Ledger::new(
+        JournalWriter::new(
             &self.cluster(),
             ((&name(), &store), None),
             (Journal::default(), None),
@@ -153,9 +153,9 @@ fn services(names: &[&str]) -> BTreeSet<ServiceRef> {
     names.iter().map(service).collect()
 }
 
-async fn note(ledger: &Ledger, name: &str) -> Result<(), SyncError> {
+async fn note(journal_writer: &JournalWriter, name: &str) -> Result<(), SyncError> {
     let noted = services(&[name]);
-    ledger
+    journal_writer
         .record(|journal| journal.unregistered.extend(noted))
         .await
 }
@@ -176,15 +176,15 @@ async fn a_write_that_nobody_heard_of_spoils_none_after_it(
     #[values(Fault::Lost, Fault::Silent)] fault: Fault,
 ) {
     let server = Server::default();
-    let ledger = server.ledger();
+    let journal_writer = server.journal_writer();
     for name in before {
-        note(&ledger, name).await.unwrap();
+        note(&journal_writer, name).await.unwrap();
     }
     server.fails(fault);
-    unheard(note(&ledger, "unheard")).await;
-    note(&ledger, "later").await.unwrap();
+    unheard(note(&journal_writer, "unheard")).await;
+    note(&journal_writer, "later").await.unwrap();
     assert_eq!(server.says(), services(after));
-    assert_eq!(ledger.journal().await.unregistered, services(after));
+    assert_eq!(journal_writer.journal().await.unregistered, services(after));
 }
 
 #[rstest]
@@ -193,21 +193,21 @@ async fn an_end_that_nobody_heard_of_spoils_no_beginning(
     #[values(Fault::Lost, Fault::Silent)] fault: Fault,
 ) {
     let server = Server::default();
-    let ledger = server.ledger();
-    note(&ledger, "before").await.unwrap();
+    let journal_writer = server.journal_writer();
+    note(&journal_writer, "before").await.unwrap();
     server.fails(fault);
-    unheard(ledger.record(|journal| journal.unregistered.clear())).await;
-    note(&ledger, "later").await.unwrap();
+    unheard(journal_writer.record(|journal| journal.unregistered.clear())).await;
+    note(&journal_writer, "later").await.unwrap();
     assert_eq!(server.says(), services(&["later"]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_somebody_else_wrote_is_not_taken_for_ours() {
     let server = Server::default();
-    let ledger = server.ledger();
-    note(&ledger, "before").await.unwrap();
+    let journal_writer = server.journal_writer();
+    note(&journal_writer, "before").await.unwrap();
     server.fails(Fault::Lost);
-    unheard(note(&ledger, "unheard")).await;
+    unheard(note(&journal_writer, "unheard")).await;
     // Another run that has read this content.
     let other = services(&["other"]);
     if let Some(live) = &mut server.0.lock().unwrap().live {
@@ -218,7 +218,7 @@ async fn what_somebody_else_wrote_is_not_taken_for_ours() {
         live["data"]["journal"] = json!(journal.to_text(&name()).unwrap());
         live["metadata"]["resourceVersion"] = json!("77");
     }
-    let error = note(&ledger, "later").await.unwrap_err();
+    let error = note(&journal_writer, "later").await.unwrap_err();
     assert!(matches!(error, SyncError::Contended { .. }), "{error}");
     assert_eq!(server.says(), other);
 }

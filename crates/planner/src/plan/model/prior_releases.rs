@@ -8,14 +8,14 @@ use pleach_model::object::{ApiVersion, Gvk, Manifest, ObjectId};
 /// Kinds, namespaces and Services that do not exist when a release is planned.
 /// Earlier releases of the same command create them before it is applied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Brought {
+pub struct PriorReleases {
     kinds: BTreeSet<Gvk>,
     apis: BTreeSet<ApiVersion>,
     namespaces: BTreeSet<String>,
     services: BTreeSet<ObjectId>,
 }
 
-impl Brought {
+impl PriorReleases {
     /// Adds the objects of an earlier release, and the namespace created for
     /// it.
     pub fn add(&mut self, manifests: &[Manifest], namespace: Option<&str>) {

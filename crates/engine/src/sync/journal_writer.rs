@@ -18,7 +18,7 @@ use pleach_cluster::{
 
 /// Journal writer of one release.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct JournalWriter {
     cluster: Cluster,
     name: ReleaseName,
     store: Store,
@@ -46,7 +46,7 @@ struct Unheard {
     text: Option<String>,
 }
 
-impl Ledger {
+impl JournalWriter {
     /// Creates the writer from the journal as read, for one attempt. Writes nothing.
     pub(super) fn new(
         cluster: &Cluster,
