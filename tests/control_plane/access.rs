@@ -217,7 +217,7 @@ fn what_is_given_for_a_while_must_be_held_before_anything_is_written() {
     fleet.commit();
     fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(4))
-        .says("may not write Role.rbac.authorization.k8s.io/giver/app, which gives rights that pleach does not hold itself")
+        .says("pleach is not allowed to write Role.rbac.authorization.k8s.io/giver/app: it grants permissions that pleach does not have")
         .says(r#"{apiGroups: [""], resources: ["secrets"], verbs: ["get"]}"#)
         .says("nothing was written");
     // The user does not have the rules of this role in git.

@@ -198,7 +198,7 @@ fn fields_that_objects_use_go_with_consent_only() {
     let run = fleet
         .writes_nothing(|fleet| fleet.apply().ended_with(7))
         .says(&format!(
-            "objects do not fit the new schema: spec.b goes: Gear.{g}/used/one"
+            "objects do not fit the new schema: spec.b is dropped: Gear.{g}/used/one"
         ));
     assert!(!run.stderr.contains("used/other"), "{}", run.shown());
 

@@ -63,7 +63,7 @@ fn a_dead_webhook_stops_what_it_is_asked_about_and_nothing_else() {
         .diff()
         .ended_with(10)
         .says("ConfigMap/hooked/a")
-        .says("not verified by the server: a webhook could not be asked")
+        .says("not verified by the server: a webhook could not be called")
         .says("dead.hooked.example.org");
     let (run, events) = hooked.watched(Fleet::apply);
     let run = run.says("failed ConfigMap/hooked/a: ");

@@ -355,8 +355,8 @@ fn leftovers_are_found_told_and_removed_one_by_one() {
         .filter_map(|found| found["message"].as_str())
         .collect();
     for expected in [
-        "pleach may not create, delete, patch releases.pleach.dev in the whole cluster",
-        "pleach may not create, get secrets in namespace pleach-system",
+        "pleach is not allowed to create, delete, patch releases.pleach.dev in the whole cluster",
+        "pleach is not allowed to create, get secrets in namespace pleach-system",
         "the apiservices could not be checked: failed to list APIService.apiregistration.k8s.io",
         "the objects of kind ",
     ] {

@@ -110,14 +110,14 @@ fn a_gate_stops_everybody_but_those_exempt_until_the_change_is_done() {
     fleet
         .run(&["diff", "gate-hold"])
         .ended_with(0)
-        .says("CREATE and UPDATE of *.gate-hold.example.org is closed until ungate (gate hold)");
+        .says("gate hold blocks CREATE and UPDATE of *.gate-hold.example.org until ungate");
     assert!(!is_closed(&fleet, "hold"));
     let lifts = format!("`pleach doctor --fix {policy}` lifts it now");
     fleet
         .apply()
         .ended_with(6)
         .says(&format!(
-            "still closed: {policy} (gate hold: stays when the run fails, for at most 30m"
+            "still closed: {policy} (gate hold: retained if the run fails, for at most 30m"
         ))
         .says(&lifts);
     assert!(is_closed(&fleet, "hold"));

@@ -38,7 +38,7 @@ fn a_release_that_waits_is_woken_when_what_it_depends_on_is_ready() {
     running.pushed();
     let said = fleet.until_condition("Reconciling", "DependencyNotReady");
     assert!(
-        said.contains("it depends on release base, which was not brought to commit "),
+        said.contains("it depends on release base, which was not reconciled at commit "),
         "{said}"
     );
     assert_eq!(fleet.value().as_deref(), Some("first"));

@@ -103,7 +103,10 @@ fn a_field_that_somebody_keeps_writing_to_is_left_alone_by_the_loop() {
     }
     fleet.edit_by_hand("ann");
     let said = fleet.until_condition("Contended", "FieldsFoughtOver");
-    assert_eq!(said, ".data.k of ConfigMap/loop-fought/web with ann");
+    assert_eq!(
+        said,
+        "ann keeps changing .data.k of ConfigMap/loop-fought/web"
+    );
     let metric = "pleach_release_contended_fields{environment=\"loop-fought\",release=\"web\"}";
     fleet.until(metric, |_| (running.number(metric) > 0.0).then_some(()));
     let events = ["events", "-A", "--field-selector=reason=Contended"];

@@ -292,7 +292,7 @@ fn an_operator_that_is_dead_holds_the_end_until_it_is_back() {
     let (run, events) = fleet.watched(|fleet| fleet.run(&uninstall).ended_with(6));
     run.says("failed Depot.depot.example.org/depot/depot: not gone after")
         .says("it waits for depot.example.org/operands (set by depot-operator); Deployment.apps/depot/depot-operator has no ready pods")
-        .says("the controller that set depot.example.org/operands has to take it off; pleach never does");
+        .says("the controller that set depot.example.org/operands must remove it; pleach never does");
     assert_eq!(
         deleted(&events),
         [
@@ -478,7 +478,7 @@ fn an_operator_gives_no_right_that_it_lacks() {
         ])
         .ended_with(0)
         .says(
-            "not verified by the server: refused by the former version, which is replaced before",
+            "not verified by the server: refused by the previous version, which is replaced first",
         );
     fleet.applied();
     let depot = ["depots.depot.example.org", "depot", "-n", "depot"];

@@ -71,10 +71,9 @@ fn what_others_have_is_different_while_a_change_lasts_and_theirs_again_after_it(
     let plan = fleet.run(&["plan", fleet.environment]).ended_with(0);
     let plan = plan.says("set       ConfigMap/overlay-theirs/theirs  (overlay hold until verify)");
     plan.says("lift      ConfigMap/overlay-theirs/theirs  (overlay hold ends)");
-    fleet
-        .run(&["diff", fleet.environment])
-        .ended_with(0)
-        .says("ConfigMap/overlay-theirs/theirs is different until verify (overlay hold)");
+    fleet.run(&["diff", fleet.environment]).ended_with(0).says(
+        "ConfigMap/overlay-theirs/theirs is changed temporarily, until verify (overlay hold)",
+    );
     let (_, events) = fleet.watched(Fleet::applied);
     let writes = events.writes().to_string();
     let journaled = writes.find("overlay-theirs.web.journal").unwrap();
@@ -103,7 +102,7 @@ fn what_somebody_changed_in_the_meantime_is_theirs() {
     let never = deployment("app").replace("replicas: 0", "replicas: 1");
     deploy(&fleet, &never);
     let failed = fleet.apply().ended_with(6);
-    failed.says("still temporarily changed: ConfigMap/overlay-moved/theirs (overlay hold: stays when the run fails");
+    failed.says("still temporarily changed: ConfigMap/overlay-moved/theirs (overlay hold: retained if the run fails");
     assert_eq!(theirs(&fleet)["data"]["mode"], "slow");
     let left = journal(&fleet).unwrap();
     let one = left["overlays"]

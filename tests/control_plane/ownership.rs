@@ -272,7 +272,7 @@ fn a_field_that_somebody_keeps_writing_to_is_left_alone_after_three_times() {
     let message = r#"{.status.conditions[?(@.type=="Contended")].message}"#;
     assert_eq!(
         fleet.field(&["release", "fought.web"], message),
-        ".data.color of ConfigMap/fought/settings with fighter"
+        "fighter keeps changing .data.color of ConfigMap/fought/settings"
     );
     // Other objects are still corrected, and changes in git are applied.
     fleet.kubectl(&["-n", "fought", "delete", "cm/new"]);

@@ -358,11 +358,11 @@ fn namespaces_with_objects_of_others_stay() {
     );
     fleet.commit();
     // Already detected in the plan: it is retained, and everything else is applied.
-    let why = "kept Namespace/tenant-extra: no longer in git; stays because it holds objects of others: ConfigMap/tenant-extra/precious";
+    let why = "kept Namespace/tenant-extra: no longer in git; stays because it contains objects that the release does not own: ConfigMap/tenant-extra/precious";
     fleet
         .diff()
         .ended_with(0)
-        .says("it holds objects of others: ConfigMap/tenant-extra/precious");
+        .says("it contains objects that the release does not own: ConfigMap/tenant-extra/precious");
     fleet.applied().says(why);
     assert!(fleet.exists(&["-n", "tenant-extra", "cm/precious"]));
     kubectl::admin(&["-n", "tenant-extra", "delete", "cm", "precious"]);
@@ -414,7 +414,7 @@ fn namespaces_with_objects_of_a_kind_that_came_after_the_plan_stay() {
     );
     fleet.through(proxy.kubeconfig());
     let (run, events) = fleet.watched(|fleet| fleet.apply().ended_with(5));
-    run.says("it holds objects of others: Gear.between.example.org/between-extra/first")
+    run.says("it contains objects that the release does not own: Gear.between.example.org/between-extra/first")
         .says("delete or move them first, or withdraw the consent");
     assert_eq!(proxy.log().faults().count(), 1);
     assert_eq!(deletions(&events), ["configmaps"]);

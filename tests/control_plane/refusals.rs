@@ -253,7 +253,7 @@ fn a_user_who_may_read_but_not_write_writes_nothing() {
     fleet.through(shared().kubeconfig_for_user("reader", &[]).unwrap());
     let run = fleet.writes_nothing(|fleet| fleet.apply().ended_with(4));
     let run = run
-        .says("may not create, patch configmaps in namespace reader")
+        .says("pleach is not allowed to create, patch configmaps in namespace reader")
         .says("add to a Role in namespace reader: {apiGroups: [\"\"], resources: [configmaps], verbs: [create, patch]}")
         .says("nothing was written");
     assert!(!fleet.exists(&["namespace", "reader"]), "{}", run.shown());

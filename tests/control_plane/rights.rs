@@ -314,7 +314,7 @@ fn one_role_is_enough_for_the_whole_life_of_a_release() {
     });
     // The role allows reading this one namespace.
     assert!(
-        !looked.stdout.contains("may not get namespaces"),
+        !looked.stdout.contains("not allowed to get namespaces"),
         "{}",
         looked.shown()
     );
@@ -510,7 +510,7 @@ fn what_a_preview_needs_is_not_enough_to_apply() {
             .run(&["apply", "peek", "--yes", "--cluster-id", &id])
             .ended_with(4)
     });
-    run.says("may not watch deployments.apps in namespace peek")
+    run.says("pleach is not allowed to watch deployments.apps in namespace peek")
         .says("add to a Role in namespace peek: {apiGroups: [apps], resources: [deployments], verbs: [watch]}")
         .says("nothing was written");
     assert_eq!(events.writes().to_string(), "");

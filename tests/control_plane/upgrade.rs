@@ -270,7 +270,7 @@ fn check_stands(scene: &Scene, run: &Run) {
     assert_eq!(scene.world.controllers_together(), []);
     let policy = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/demo.kubevirt.handover";
     let lines = [
-        format!("still closed: {policy} (gate handover: stays when the run fails, for at most 1h"),
+        format!("still closed: {policy} (gate handover: retained if the run fails, for at most 1h"),
         "still temporarily changed: Deployment.apps/kube-system/virt-controller (overlay handover:"
             .to_owned(),
     ];

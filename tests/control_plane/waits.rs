@@ -148,7 +148,7 @@ fn the_waits_for_an_end_end() {
         .apply()
         .ended_with(6)
         .says("ConfigMap/wait-absent/ended: not gone after 3 s: it waits for example.org/ended")
-        .says("the controller that set example.org/ended has to take it off");
+        .says("the controller that set example.org/ended must remove it");
 }
 
 #[test]

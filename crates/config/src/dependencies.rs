@@ -107,12 +107,12 @@ impl Wanted<'_> {
             && installed.version != version
         {
             let is = &installed.version;
-            return Some(format!("is at {is}, and git wants {version}"));
+            return Some(format!("is at {is}, expected {version}"));
         }
         let revision = self.revision?;
         (installed.revision != revision).then(|| {
             let short = revision.get(..7).unwrap_or(revision);
-            format!("was not brought to commit {short} yet")
+            format!("was not reconciled at commit {short} yet")
         })
     }
 }
@@ -199,9 +199,9 @@ mod tests {
     #[case::this_version(Wanted { version: Some("v1"), ..ANY }, |_: &mut Installed| {}, None)]
     #[case::this_commit(Wanted { revision: Some("abcdef012"), ..ANY }, |_: &mut Installed| {}, None)]
     #[case::another_version(Wanted { version: Some("v2"), ..ANY }, |_: &mut Installed| {},
-        Some("is at v1, and git wants v2"))]
+        Some("is at v1, expected v2"))]
     #[case::another_commit(Wanted { revision: Some("0123456789"), ..ANY }, |_: &mut Installed| {},
-        Some("was not brought to commit 0123456 yet"))]
+        Some("was not reconciled at commit 0123456 yet"))]
     #[case::not_ready(ANY, |record: &mut Installed| record.ready = false, Some("is not ready"))]
     #[case::never_converged(ANY, |record: &mut Installed| record.installed = None, Some("is not ready"))]
     #[case::on_its_way(ANY, |record: &mut Installed| record.applying = Some(attempt("v2", "b")),

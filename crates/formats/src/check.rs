@@ -158,8 +158,8 @@ impl Check {
 
     /// Returns whether the check reads the content of objects, not only their existence.
     pub fn sees_everything(&self) -> bool {
-        let says = self.message.as_ref().is_some_and(Template::asks);
-        self.condition.is_some() || self.require.is_some() || says
+        let message_reads = self.message.as_ref().is_some_and(Template::asks);
+        self.condition.is_some() || self.require.is_some() || message_reads
     }
 
     /// Returns the labels of a live object.
@@ -205,7 +205,7 @@ impl Looked {
     /// Describes the first objection and the number of others in one line. `None` if it holds.
     pub fn explain(&self) -> Option<String> {
         match self {
-            Self::Unknown(why) => Some(format!("cannot be told: {why}")),
+            Self::Unknown(why) => Some(format!("cannot be evaluated: {why}")),
             Self::Seen { objections, more } => {
                 let first = objections.first()?;
                 let more = objections.len() - 1 + more;
@@ -287,7 +287,7 @@ mod tests {
     #[case::not_known_yet(json!({"metadata": {"name": "a"}, "spec": {"replicas": 1}}),
         Some("volume a is (unknown) (`require`: there is no `status`)"))]
     #[case::of_another_type(json!({"metadata": {"name": "a"}, "spec": {"replicas": "1"}, "status": {"robustness": "healthy"}}),
-        Some("volume a is healthy (`where`: it uses a value of another type than it thinks)"))]
+        Some("volume a is healthy (`where`: type error: a value does not have the expected type)"))]
     fn what_speaks_against_an_object(#[case] value: Value, #[case] expected: Option<&str>) {
         let check = check(
             Some("item.spec.replicas < 2"),

@@ -270,7 +270,7 @@ impl Gate {
             release,
         } = &self.release;
         format!(
-            "{environment}/{release} is being changed to {} (gate {}, since {}); try again when that is done. If nobody carries it out any more: {}",
+            "{environment}/{release} is being changed to {} (gate {}, since {}); retry when the run has finished. If no run is active any more: {}",
             self.version,
             self.name,
             second(since),
@@ -384,7 +384,7 @@ mod tests {
         let policy = gate(&[("a.example.org", "*")]).policy(Some("ops"), Timestamp::UNIX_EPOCH);
         assert_eq!(
             policy["spec"]["validations"][0]["message"],
-            "production/web is being changed to v2.0.0 (gate handover, since 1970-01-01T00:00:00Z); try again when that is done. If nobody carries it out any more: pleach doctor --fix ValidatingAdmissionPolicy.admissionregistration.k8s.io/production.web.handover"
+            "production/web is being changed to v2.0.0 (gate handover, since 1970-01-01T00:00:00Z); retry when the run has finished. If no run is active any more: pleach doctor --fix ValidatingAdmissionPolicy.admissionregistration.k8s.io/production.web.handover"
         );
         let metadata = &policy["metadata"]["annotations"];
         assert_eq!(metadata[annotations::GATE_SINCE], "1970-01-01T00:00:00Z");

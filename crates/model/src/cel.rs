@@ -167,16 +167,16 @@ impl Expression {
             return Err(CompileError(vec![message]));
         }
         if nesting(text) > BRACKETS {
-            let message = format!("more than {BRACKETS} brackets within each other");
+            let message = format!("brackets are nested deeper than {BRACKETS} levels");
             return Err(CompileError(vec![message]));
         }
         stacker::grow(STACK, || {
             // The parser's own depth limit is disabled because it counts incorrectly. The limits on
             // length and brackets already prevent a stack overflow.
             let parser = Parser::new().max_recursion_depth(u16::MAX);
-            let tree = parser
-                .parse(text)
-                .map_err(|errors| CompileError(errors.errors.iter().map(said).collect()))?;
+            let tree = parser.parse(text).map_err(|errors| {
+                CompileError(errors.errors.iter().map(parse_message).collect())
+            })?;
             let checked = check::check(tree, names)?;
             Ok(Self {
                 text: text.to_owned(),
@@ -196,7 +196,7 @@ impl Expression {
         match self.evaluate(subject)? {
             Value::Bool(answer) => Ok(answer),
             other => Err(Unevaluable::Wrong(format!(
-                "it gives a {}, not true or false",
+                "expected bool, got {}",
                 other.type_of()
             ))),
         }
@@ -232,7 +232,7 @@ fn nesting(text: &str) -> usize {
 }
 
 /// Formats a parse error, with its position if there is one.
-fn said(error: &kube_cel::cel::ParseError) -> String {
+fn parse_message(error: &kube_cel::cel::ParseError) -> String {
     let message = error.msg.trim();
     match error.pos {
         (line, column) if line > 0 => format!("line {line}, column {}: {message}", column.max(1)),
@@ -245,7 +245,7 @@ impl Expression {
     fn explain(&self, error: &ExecutionError) -> Unevaluable {
         // Functions hide the errors of their arguments, so the step limit is checked here.
         if LEFT.with(Cell::get) == 0 {
-            return Unevaluable::Wrong(format!("it takes more than {STEPS} steps"));
+            return Unevaluable::Wrong(format!("the evaluation takes more than {STEPS} steps"));
         }
         let wrong = |text: &str| Unevaluable::Wrong(text.to_owned());
         match error {
@@ -257,23 +257,23 @@ impl Expression {
             ExecutionError::IndexOutOfBounds(_) => Unevaluable::Missing("such item".to_owned()),
             // The argument may exist, but its evaluation failed.
             ExecutionError::MissingArgumentOrTarget => {
-                Unevaluable::Missing("value for a function".to_owned())
+                Unevaluable::Missing("value for a function argument".to_owned())
             }
             ExecutionError::FunctionError { function, .. } => {
-                Unevaluable::Wrong(format!("`{function}` cannot take what it is given"))
+                Unevaluable::Wrong(format!("invalid argument for `{function}`"))
             }
             ExecutionError::UndeclaredReference(name) => {
-                Unevaluable::Wrong(format!("`{name}` is not known"))
+                Unevaluable::Wrong(format!("unknown name `{name}`"))
             }
             ExecutionError::InvalidArgumentCount { expected, actual } => {
-                Unevaluable::Wrong(format!("{actual} arguments where {expected} are needed"))
+                Unevaluable::Wrong(format!("expected {expected} arguments, got {actual}"))
             }
             ExecutionError::DivisionByZero(_) | ExecutionError::RemainderByZero(_) => {
-                wrong("it divides by zero")
+                wrong("division by zero")
             }
-            ExecutionError::Overflow(..) => wrong("a number gets too large"),
+            ExecutionError::Overflow(..) => wrong("number overflow"),
             // The other variants are different forms of a type error.
-            _ => wrong("it uses a value of another type than it thinks"),
+            _ => wrong("type error: a value does not have the expected type"),
         }
     }
 }

@@ -124,19 +124,21 @@ impl KindTable {
     ///
     /// Returns `None` if there is no built-in table of that minor.
     pub fn for_minor(version: &str) -> Option<Self> {
-        let wanted = parse_minor(version)?;
+        let requested = parse_minor(version)?;
         TABLES
             .iter()
-            .find(|table| parse_minor(table.minor) == Some(wanted))
+            .find(|table| parse_minor(table.minor) == Some(requested))
             .map(Self::built_in)
     }
 
     /// Returns the table of a minor, or the closest one and a note. Without a version, the newest
     /// table is returned.
     pub fn nearest(version: Option<&str>) -> (Self, Option<Finding>) {
-        let wanted = version.and_then(parse_minor);
-        let distance = |minor: &str| match (wanted, parse_minor(minor)) {
-            (Some(wanted), Some(minor)) => (wanted.0.abs_diff(minor.0), wanted.1.abs_diff(minor.1)),
+        let requested = version.and_then(parse_minor);
+        let distance = |minor: &str| match (requested, parse_minor(minor)) {
+            (Some(requested), Some(minor)) => {
+                (requested.0.abs_diff(minor.0), requested.1.abs_diff(minor.1))
+            }
             _ => (0, 0),
         };
         // At equal distance, prefer the newer table: kinds that it lacks were removed for good.
@@ -146,7 +148,7 @@ impl KindTable {
             .min_by_key(|table| distance(table.minor))
             .unwrap_or(&TABLES[TABLES.len() - 1]);
         let minor = table.minor;
-        let exact = version.is_none() || (wanted.is_some() && wanted == parse_minor(minor));
+        let exact = version.is_none() || (requested.is_some() && requested == parse_minor(minor));
         let note = (!exact).then(|| {
             Finding::note(
                 Kind::Repository,

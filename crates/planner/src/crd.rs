@@ -79,15 +79,15 @@ pub fn stored(definition: &Value) -> Vec<&str> {
 
 /// Returns the desired CRD with the conversion of the dry-run answer if git sets none. An unset
 /// conversion is not the same as conversion `None`: another manager can own it.
-pub fn with_conversion(mut wanted: Value, predicted: &Value) -> Value {
+pub fn with_conversion(mut desired: Value, predicted: &Value) -> Value {
     let conversion = &predicted["spec"]["conversion"];
-    if let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut)
+    if let Some(spec) = desired.get_mut("spec").and_then(Value::as_object_mut)
         && spec.get("conversion").is_none_or(Value::is_null)
         && !conversion.is_null()
     {
         spec.insert("conversion".to_owned(), conversion.clone());
     }
-    wanted
+    desired
 }
 
 /// Returns whether a webhook converts objects between versions.

@@ -298,17 +298,17 @@ impl fmt::Display for Unverified {
             Self::KindMissing => f.write_str("its kind is not served yet"),
             Self::RoleMissing(name) => write!(f, "role {name} does not exist yet"),
             Self::ApiStale => f.write_str("its API does not answer"),
-            Self::Webhook(message) => write!(f, "a webhook could not be asked: {message}"),
+            Self::Webhook(message) => write!(f, "a webhook could not be called: {message}"),
             Self::Former(message) => write!(
                 f,
-                "refused by the former version, which is replaced before: {message}"
+                "refused by the previous version, which is replaced first: {message}"
             ),
             Self::Recorded(message) => write!(
                 f,
-                "its record of owners names another version, and is changed before: {message}"
+                "its managedFields name another API version, and are corrected first: {message}"
             ),
-            Self::Gate(name) => write!(f, "gate {name} of a former run is closed"),
-            Self::Offline => f.write_str("no cluster was asked"),
+            Self::Gate(name) => write!(f, "gate {name} of a previous run is closed"),
+            Self::Offline => f.write_str("no cluster was queried"),
         }
     }
 }
@@ -317,17 +317,19 @@ impl ApiRefusal {
     /// Returns whether admission refused the object: a webhook, an admission policy, a quota or pod
     /// security. The HTTP status is no indication, because they choose it themselves.
     pub fn is_by_admission(&self) -> bool {
-        let says = |start: &str, end: &str| {
+        let contains = |start: &str, end: &str| {
             let rest = self.message.split_once(start).map(|(_, rest)| rest);
             rest.is_some_and(|rest| rest.contains(end))
         };
         // `User "x" cannot …` comes from authorization, not admission.
-        let is_about_rights = says("User \"", " cannot ")
+        let is_from_authorization = contains("User \"", " cannot ")
             || Escalation::hint_of(&self.message).is_some()
             || self.message.contains("because it is being terminated");
-        says("admission webhook \"", "\" denied the request")
-            || says("ValidatingAdmissionPolicy '", "' denied request")
-            || (self.code == 403 && self.message.contains(" is forbidden: ") && !is_about_rights)
+        contains("admission webhook \"", "\" denied the request")
+            || contains("ValidatingAdmissionPolicy '", "' denied request")
+            || (self.code == 403
+                && self.message.contains(" is forbidden: ")
+                && !is_from_authorization)
     }
 }
 

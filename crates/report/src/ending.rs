@@ -13,8 +13,8 @@ use pleach_model::object::ObjectId;
 
 /// Finalizers of Kubernetes itself, with the cause of the delay.
 const WELL_KNOWN: &[(&str, &str)] = &[
-    ("foregroundDeletion", "what it owns is being deleted"),
-    ("orphan", "what it owns is being let go of"),
+    ("foregroundDeletion", "its dependents are being deleted"),
+    ("orphan", "its dependents are being orphaned"),
     ("kubernetes.io/pvc-protection", "a pod still uses it"),
     (
         "kubernetes.io/pv-protection",
@@ -26,11 +26,11 @@ const WELL_KNOWN: &[(&str, &str)] = &[
     ),
     (
         "service.kubernetes.io/load-balancer-cleanup",
-        "the cloud controller has to take its load balancer down",
+        "the cloud controller must delete its load balancer first",
     ),
     (
         "batch.kubernetes.io/job-tracking",
-        "the job controller has to count it",
+        "the Job controller must count it first",
     ),
 ];
 
@@ -100,7 +100,7 @@ pub fn explain(value: &Value) -> String {
         [] if value["metadata"]["deletionTimestamp"].is_string() => {
             "it is being deleted".to_owned()
         }
-        [] => "it is still there".to_owned(),
+        [] => "it still exists".to_owned(),
         finalizers => format!("it waits for {}", finalizers.join(", ")),
     }
 }
@@ -110,9 +110,9 @@ pub fn advice(id: &ObjectId, value: &Value) -> Option<String> {
     let mut foreign = Finalizer::all(&value["metadata"]);
     foreign.retain(|finalizer| finalizer.meaning().is_none());
     if foreign.is_empty() {
-        return id
-            .is("", "Namespace")
-            .then(|| "`pleach doctor` says what keeps namespaces from ending".to_owned());
+        return id.is("", "Namespace").then(|| {
+            "run `pleach doctor` to see what blocks the deletion of namespaces".to_owned()
+        });
     }
     let names: Vec<&str> = foreign.iter().map(|one| one.name.as_str()).collect();
     let kind = id.group_kind().to_string().to_lowercase();
@@ -122,7 +122,7 @@ pub fn advice(id: &ObjectId, value: &Value) -> Option<String> {
         .map(|namespace| format!(" -n {namespace}"))
         .unwrap_or_default();
     Some(format!(
-        "the controller that set {} has to take it off; pleach never does. Only if that controller is gone for good: kubectl patch {kind} {}{option} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'",
+        "the controller that set {} must remove it; pleach never does. Only if that controller no longer exists: kubectl patch {kind} {}{option} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'",
         names.join(", "),
         id.name
     ))
@@ -168,10 +168,10 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case(json!({}), "it is still there")]
+    #[case(json!({}), "it still exists")]
     #[case(json!({"metadata": {"deletionTimestamp": "2026-07-01T10:00:00Z"}}), "it is being deleted")]
     #[case(json!({"metadata": {"finalizers": ["foregroundDeletion"]}}),
-        "it waits for foregroundDeletion (what it owns is being deleted)")]
+        "it waits for foregroundDeletion (its dependents are being deleted)")]
     #[case(json!({"metadata": {"finalizers": ["ex.org/a", "ex.org/b"], "managedFields": [
         {"manager": "gears", "fieldsV1": {"f:metadata": {"f:finalizers": {".": {}, "v:\"ex.org/a\"": {}}}}}]}}),
         "it waits for ex.org/a (set by gears), ex.org/b")]

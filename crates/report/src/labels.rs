@@ -25,38 +25,40 @@ pub fn meanwhile(temporary: &Temporary) -> Vec<String> {
     let (patch, original) = match &temporary.content {
         OverlayContent::Patch { patch, original } => (patch, original),
         OverlayContent::Gate(gate) => {
-            let closed = gate.as_ref().map(Gate::explain);
-            let closed = closed.unwrap_or_else(|| object.to_string());
+            let blocked = gate.as_ref().map(Gate::explain);
+            let blocked = blocked.unwrap_or_else(|| format!("writes ({object})"));
             return vec![match temporary.course {
-                Course::Made => format!("{closed} is closed until {until} (gate {overlay})"),
+                Course::Made => format!("gate {overlay} blocks {blocked} until {until}"),
                 Course::Kept => format!(
-                    "{closed} was left closed by a former run, until {until} (gate {overlay})"
+                    "gate {overlay} of a previous run still blocks {blocked}, until {until}"
                 ),
-                Course::Dropped => format!(
-                    "{closed} was left closed by a former run and is opened (gate {overlay})"
-                ),
+                Course::Dropped => {
+                    format!("gate {overlay} of a previous run still blocks {blocked} and is lifted")
+                }
             }];
         }
         OverlayContent::Binding { .. } => {
             return vec![match temporary.course {
-                Course::Made => format!("{object} is there until {until} ({overlay})"),
+                Course::Made => format!("{object} exists temporarily, until {until} ({overlay})"),
                 Course::Kept => {
-                    format!("{object} was left by a former run, until {until} ({overlay})")
+                    format!("{object} of a previous run exists until {until} ({overlay})")
                 }
                 Course::Dropped => {
-                    format!("{object} was left by a former run and goes ({overlay})")
+                    format!("{object} of a previous run is deleted ({overlay})")
                 }
             }];
         }
     };
     let headline = match temporary.course {
-        Course::Made => format!("{object} is different until {until} (overlay {overlay})"),
+        Course::Made => {
+            format!("{object} is changed temporarily, until {until} (overlay {overlay})")
+        }
         Course::Kept => format!(
-            "{object} was left different by a former run, until {until} (overlay {overlay})"
+            "{object} is still changed by a previous run, until {until} (overlay {overlay})"
         ),
         Course::Dropped => {
             format!(
-                "{object} was left different by a former run and is put back (overlay {overlay})"
+                "{object} is still changed by a previous run and is reverted (overlay {overlay})"
             )
         }
     };
@@ -146,16 +148,16 @@ pub fn remarks(diff: &ObjectDiff) -> Vec<String> {
     if matches!(diff.note.cause, Some(Cause::Both { .. })) {
         let mut fields: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for change in &diff.fields {
-            let whose = match &change.cause {
+            let author = match &change.cause {
                 Some(Cause::Git) => "git".to_owned(),
                 Some(Cause::Drift { managers }) => managers.join(", "),
                 _ => "git or the cluster".to_owned(),
             };
-            let paths = fields.entry(whose).or_default();
+            let paths = fields.entry(author).or_default();
             paths.push(change.path.to_string());
         }
         let lines = fields.into_iter();
-        remarks.extend(lines.map(|(whose, paths)| format!("by {whose}: {}", paths.join(", "))));
+        remarks.extend(lines.map(|(author, paths)| format!("by {author}: {}", paths.join(", "))));
     }
     remarks
 }

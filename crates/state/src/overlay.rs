@@ -87,15 +87,16 @@ impl OnFailure {
     /// Describes the policy in one sentence fragment.
     pub fn explain(&self) -> String {
         match self {
-            Self::Undo => "taken back when the run fails".to_owned(),
+            Self::Undo => "reverted if the run fails".to_owned(),
             Self::UndoUnless { ready } => {
-                format!("taken back when the run fails before {ready} is ready")
+                format!("reverted if the run fails before {ready} is ready")
             }
             Self::Keep { max_age: None } => {
-                "stays when the run fails, until one succeeds or git no longer has it".to_owned()
+                "retained if the run fails, until a run succeeds or git no longer contains it"
+                    .to_owned()
             }
             Self::Keep { max_age: Some(age) } => {
-                format!("stays when the run fails, for at most {age:#}")
+                format!("retained if the run fails, for at most {age:#}")
             }
         }
     }

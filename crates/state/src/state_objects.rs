@@ -69,7 +69,7 @@ pub fn refusal() -> Finding {
     Finding::error(
         Kind::Policy,
         "state-object",
-        "it holds state of pleach, which no release and no overlay may target",
+        "it contains state of pleach, which releases and overlays are not allowed to target",
     )
     .hint("give the object another name or another namespace")
 }

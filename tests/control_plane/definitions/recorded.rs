@@ -119,7 +119,7 @@ fn an_object_goes_to_a_version_that_another_release_brings() {
     fleet.run(&["plan", name]).says(&gear).says(missing);
     let base = format!("{name}/base");
     fleet.run(&["apply", &base, "--yes"]).ended_with(0);
-    let why = "not verified by the server: its record of owners names another version";
+    let why = "not verified by the server: its managedFields name another API version";
     fleet
         .run(&["plan", name])
         .ended_with(0)

@@ -90,12 +90,12 @@ manifests/web/v1.0.0/web.yaml:2: error: unclosed bracket '{' (column 11)
     |           ^^^^^
 "),
         case("a tab", WEB_FILE, WEB.replace("  theme", "\ttheme"), "\
-manifests/web/v1.0.0/web.yaml:6: error: a tab cannot indent or separate in YAML; use spaces (column 2)
+manifests/web/v1.0.0/web.yaml:6: error: YAML does not allow tabs here; use spaces (column 2)
   6 | \ttheme: dark
     | \t^^^^^
 "),
         case("a tab after a key", WEB_FILE, WEB.replace("data:", "data:\t"), "\
-manifests/web/v1.0.0/web.yaml:5: error: a tab cannot indent or separate in YAML; use spaces (column 6)
+manifests/web/v1.0.0/web.yaml:5: error: YAML does not allow tabs here; use spaces (column 6)
   5 | data:
 "),
         case("a duplicate key", WEB_FILE, format!("{WEB}  theme: light\n"), "\
@@ -232,7 +232,7 @@ manifests/web/v1.0.0/more.yaml.j2:1: error: undefined value in `values.repicas`
         case("a list where text is meant", TEMPLATE, "a: {{ [1, 2] }}\n", "\
 manifests/web/v1.0.0/more.yaml.j2:1: error: "),
         case("a template that writes no YAML", TEMPLATE, "{# x #}\na: b: c\n", "\
-manifests/web/v1.0.0/more.yaml.j2:2: error: the output of the template is not YAML: `:` is not allowed here; is the indentation right, or does a text need quotes? (line 1, column 5 of the output)
+manifests/web/v1.0.0/more.yaml.j2:2: error: the output of the template is not YAML: `:` is not allowed here; check the indentation, or put the string in quotes (line 1, column 5 of the output)
   2 | a: b: c
 "),
         case("a value that the schema refuses", DEV, format!("{ENVIRONMENT}    values:\n      replicas: many\n"), "\
@@ -240,14 +240,14 @@ environments/dev.yaml:9: error: `values.replicas`: the value is not of type \"in
   9 |       replicas: …
 ").and("manifests/web/v1.0.0/values.schema.json", schema),
         case("a value that the schema does not name", BUNDLE_FILE, format!("{BUNDLE}values:\n  replcas: 2\n"), "\
-manifests/web/bundle.yaml:4: error: `values.replcas`: the schema does not name this value
+manifests/web/bundle.yaml:4: error: `values.replcas`: the schema does not declare this value
   4 |   replcas: …
   hint: did you mean `replicas`?
 ").and("manifests/web/v1.0.0/values.schema.json", schema),
         case("a schema that is none", "manifests/web/v1.0.0/values.schema.json", "{\n  \"type\": \"map\"\n}", "\
-manifests/web/v1.0.0/values.schema.json:2: error: no JSON Schema: `/type`: "),
+manifests/web/v1.0.0/values.schema.json:2: error: not a valid JSON Schema: `/type`: "),
         case("a schema that leads elsewhere", "manifests/web/v1.0.0/values.schema.json", "{\n  \"$ref\": \"https://example.org/x\"\n}", "\
-manifests/web/v1.0.0/values.schema.json:2: error: `$ref` leads out of the file
+manifests/web/v1.0.0/values.schema.json:2: error: `$ref` points outside the file
   2 |   \"$ref\": \"https://example.org/x\"
   hint: put the definition into `$defs` and write `#/$defs/NAME`
 "),

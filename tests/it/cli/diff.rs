@@ -361,7 +361,7 @@ fn a_secret_field_that_nothing_has_is_pointed_out() {
     let run = folder.run(&["render", "dev/web"]);
     assert_eq!(run.code, 3);
     assert!(
-        run.stderr.contains("`data[0]` is no path of a field"),
+        run.stderr.contains("`data[0]` is not a field path"),
         "{}",
         run.stderr
     );

@@ -39,13 +39,13 @@ pub fn arrange(needs: &[Vec<usize>]) -> Arranged {
         // Path from the start, with the number of visited dependencies for each item. Recursion
         // could overflow the stack, because a file can contain any number of releases.
         let mut path = vec![(start, 0)];
-        while let Some((at, looked)) = path.pop() {
-            let Some(&need) = needs[at].get(looked) else {
+        while let Some((at, visited)) = path.pop() {
+            let Some(&need) = needs[at].get(visited) else {
                 seen[at] = Seen::Done;
                 arranged.order.push(at);
                 continue;
             };
-            path.push((at, looked + 1));
+            path.push((at, visited + 1));
             match seen[need] {
                 Seen::Never => {
                     seen[need] = Seen::Open;

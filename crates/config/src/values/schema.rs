@@ -32,7 +32,10 @@ impl ValuesSchema {
             Finding::error(Kind::Repository, "values-schema", message).at(Origin::new(file, line))
         };
         let schema: Value = serde_json::from_str(text).map_err(|failure| {
-            vec![error("the file is not JSON".to_owned(), failure.line()).column(failure.column())]
+            vec![
+                error("the file is not valid JSON".to_owned(), failure.line())
+                    .column(failure.column()),
+            ]
         })?;
         // JSON is a subset of YAML, and the YAML parser reports line numbers.
         let nodes = yaml::parse_nodes(file, text).unwrap_or_default();
@@ -49,7 +52,7 @@ impl ValuesSchema {
                 return Err(found
                     .into_iter()
                     .map(|line| {
-                        error("`$ref` leads out of the file".to_owned(), line)
+                        error("`$ref` points outside the file".to_owned(), line)
                             .hint("put the definition into `$defs` and write `#/$defs/NAME`")
                     })
                     .collect());
@@ -59,7 +62,10 @@ impl ValuesSchema {
             Ok(validator) => Ok(Self { schema, validator }),
             Err(failure) => {
                 let pointer = failure.instance_path().as_str();
-                let message = format!("no JSON Schema: `{pointer}`: {}", failure.masked_with(MASK));
+                let message = format!(
+                    "not a valid JSON Schema: `{pointer}`: {}",
+                    failure.masked_with(MASK)
+                );
                 Err(vec![error(message, line(pointer))])
             }
         }
@@ -98,7 +104,7 @@ impl ValuesSchema {
                 .iter()
                 .map(|name| {
                     let at = format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
-                    let finding = refuse(&at, "the schema does not name this value".to_owned());
+                    let finding = refuse(&at, "the schema does not declare this value".to_owned());
                     match nearest(name, self.siblings(error)) {
                         Some(near) => finding.hint(format!("did you mean `{near}`?")),
                         None => finding,
@@ -226,7 +232,7 @@ mod tests {
                 "b.yaml:2: `values.mode`: the value is not one of \"fast\" or \"safe\"",
                 "b.yaml:4: `values.image.tag`: the value is not of type \"string\"",
                 "b.yaml:5: `values.ports.1`: the value is not of type \"integer\"",
-                "c.yaml:1: `values.hots`: the schema does not name this value (did you mean `host`?)",
+                "c.yaml:1: `values.hots`: the schema does not declare this value (did you mean `host`?)",
                 "c.yaml:2: `values.password`: the value does not match \"^[a-z]+$\"",
             ],
         );
@@ -237,23 +243,23 @@ mod tests {
     }
 
     #[rstest]
-    #[case("{\n  \"type\": \n}", 3, "the file is not JSON")]
+    #[case("{\n  \"type\": \n}", 3, "the file is not valid JSON")]
     #[case(
         "{\n  \"$ref\": \"https://example.org/x.json\"\n}",
         2,
-        "`$ref` leads out of the file"
+        "`$ref` points outside the file"
     )]
     #[case(
         "{\n  \"properties\": {\n    \"a\": {\"$ref\": \"other.json\"}\n  }\n}",
         3,
-        "`$ref` leads out of the file"
+        "`$ref` points outside the file"
     )]
     #[case(
         "{\n  \"properties\": {\n    \"a\": {\"type\": \"int\"}\n  }\n}",
         3,
-        "no JSON Schema: `/properties/a/type`: "
+        "not a valid JSON Schema: `/properties/a/type`: "
     )]
-    #[case("{\n  \"$ref\": \"#/$defs/none\"\n}", 1, "no JSON Schema: ")]
+    #[case("{\n  \"$ref\": \"#/$defs/none\"\n}", 1, "not a valid JSON Schema: ")]
     fn a_bad_schema_is_an_error_with_its_place(
         #[case] text: &str,
         #[case] line: usize,

@@ -69,12 +69,12 @@ pub(crate) fn may_go_unsaid(key: &str, value: &str) -> bool {
 pub(crate) fn position(items: &[Value], segment: &PathSegment) -> Option<usize> {
     match segment {
         PathSegment::Index(index) => (*index < items.len()).then_some(*index),
-        PathSegment::Item(wanted) => items
+        PathSegment::Item(expected) => items
             .iter()
-            .position(|item| KeyValue::from_json(item).as_ref() == Some(wanted)),
+            .position(|item| KeyValue::from_json(item).as_ref() == Some(expected)),
         PathSegment::Select(keys) => {
-            let holds = |item: &Value, (key, wanted): &(String, KeyValue)| {
-                KeyValue::from_json(&item[key]).as_ref() == Some(wanted)
+            let holds = |item: &Value, (key, expected): &(String, KeyValue)| {
+                KeyValue::from_json(&item[key]).as_ref() == Some(expected)
             };
             let exact = items
                 .iter()
@@ -82,12 +82,12 @@ pub(crate) fn position(items: &[Value], segment: &PathSegment) -> Option<usize> 
             // The server fills in defaults for key fields that a manifest omits.
             exact.or_else(|| {
                 items.iter().position(|item| {
-                    let (said, unsaid): (Vec<_>, Vec<_>) =
+                    let (present, absent): (Vec<_>, Vec<_>) =
                         keys.iter().partition(|(key, _)| item.get(key).is_some());
-                    !said.is_empty()
-                        && !unsaid.is_empty()
-                        && said.into_iter().all(|key| holds(item, key))
-                        && unsaid.into_iter().all(|(key, wanted)| match wanted {
+                    !present.is_empty()
+                        && !absent.is_empty()
+                        && present.into_iter().all(|key| holds(item, key))
+                        && absent.into_iter().all(|(key, expected)| match expected {
                             KeyValue::Text(text) => may_go_unsaid(key, text),
                             KeyValue::Bool(_) | KeyValue::Int(_) => true,
                         })

@@ -183,10 +183,10 @@ pub fn held_by_others(metadata: &Value, ours: &str) -> FieldSet {
     })
 }
 
-fn collect(metadata: &Value, wanted: impl Fn(&Value) -> bool) -> FieldSet {
+fn collect(metadata: &Value, selects: impl Fn(&Value) -> bool) -> FieldSet {
     entries(metadata)
         .iter()
-        .filter(|entry| wanted(entry))
+        .filter(|entry| selects(entry))
         .fold(FieldSet::default(), |set, entry| {
             set.union(&FieldSet::parse(&entry["fieldsV1"]))
         })
@@ -250,12 +250,12 @@ pub fn survivors(live: &Value, predicted: &Value, ours: &str) -> Vec<(FieldPath,
         .collect()
 }
 
-fn managers_where(metadata: &Value, wanted: impl Fn(&FieldSet) -> bool) -> Vec<String> {
+fn managers_where(metadata: &Value, selects: impl Fn(&FieldSet) -> bool) -> Vec<String> {
     let mut managers: Vec<String> = Vec::new();
     for entry in entries(metadata) {
         let manager = manager_of(entry);
         if !managers.iter().any(|known| known == manager)
-            && wanted(&FieldSet::parse(&entry["fieldsV1"]))
+            && selects(&FieldSet::parse(&entry["fieldsV1"]))
         {
             managers.push(manager.to_owned());
         }

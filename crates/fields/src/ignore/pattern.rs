@@ -31,14 +31,14 @@ enum Step {
 
 /// Reason why a text is not a valid pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no path of a field: {why}")]
+#[error("`{text}` is not a field path: {why}")]
 pub struct PatternError {
     text: String,
     why: &'static str,
 }
 
 const BY_POSITION: &str =
-    "items of lists are selected by what they hold, such as [name=app], or all of them as [*]";
+    "select list items by content, such as [name=app], or all of them with [*]";
 
 impl FromStr for FieldPattern {
     type Err = PatternError;
@@ -49,7 +49,7 @@ impl FromStr for FieldPattern {
             why,
         };
         if text.starts_with('/') {
-            return Err(error("write it with dots, such as spec.replicas"));
+            return Err(error("separate keys with dots, such as spec.replicas"));
         }
         let mut steps = Vec::new();
         let mut rest = text.strip_prefix('.').unwrap_or(text);
@@ -66,7 +66,7 @@ impl FromStr for FieldPattern {
                 let end = rest.find(['.', '[']).unwrap_or(rest.len());
                 let (key, after) = rest.split_at(end);
                 if key.is_empty() {
-                    return Err(error("it has an empty step"));
+                    return Err(error("it has an empty key"));
                 }
                 if key.bytes().all(|byte| byte.is_ascii_digit()) {
                     return Err(error(BY_POSITION));
@@ -82,7 +82,7 @@ impl FromStr for FieldPattern {
         match steps.first() {
             None => Err(error("it is empty")),
             Some(Step::Key(_)) => Ok(Self { steps }),
-            Some(_) => Err(error("it begins with a key, such as spec")),
+            Some(_) => Err(error("it must start with a key, such as spec")),
         }
     }
 }
@@ -120,7 +120,7 @@ fn bracket(inner: &str) -> Result<Step, &'static str> {
             (!key.trim().is_empty()).then(|| (key.trim().to_owned(), value.to_owned()))
         })
         .collect::<Option<Vec<_>>>()
-        .ok_or("brackets hold a key and a value, such as [name=app], or a quoted key")?;
+        .ok_or("brackets must contain a key and a value, such as [name=app], or a quoted key")?;
     Ok(Step::Where(keys))
 }
 
@@ -263,8 +263,8 @@ impl FieldPattern {
 /// Returns whether a list item contains all of these values.
 fn holds(item: &Value, keys: &[(String, String)]) -> bool {
     item.is_object()
-        && keys.iter().all(|(key, wanted)| {
-            KeyValue::from_json(&item[key]).is_some_and(|value| text_of(&value) == *wanted)
+        && keys.iter().all(|(key, expected)| {
+            KeyValue::from_json(&item[key]).is_some_and(|value| text_of(&value) == *expected)
         })
 }
 

@@ -26,21 +26,21 @@ impl FieldPattern {
     pub fn reserved(&self) -> Option<&'static str> {
         match self.keys().as_slice() {
             ["apiVersion" | "kind", ..] | ["metadata", "name" | "namespace", ..] => {
-                Some("it names the object")
+                Some("it identifies the object")
             }
             ["metadata"] if self.is_keys() => Some("pleach writes labels and annotations"),
             ["metadata", "labels" | "annotations"] if self.is_keys() => {
-                Some("pleach writes some of them; name single ones")
+                Some("pleach writes some of them; list individual keys")
             }
             ["metadata", "labels", key] if *key == labels::PART_OF => {
-                Some("it says whose member the object is")
+                Some("it marks the object as a member of its release")
             }
             ["metadata", "annotations", key]
                 if *key == annotations::DESIRED || key.starts_with("pleach.dev/") =>
             {
-                Some("it is pleach's own")
+                Some("it is reserved for pleach")
             }
-            ["status", ..] => Some("a status is never applied"),
+            ["status", ..] => Some("pleach never applies a status"),
             _ => None,
         }
     }
@@ -141,7 +141,9 @@ fn no_field(rule: &IgnoreRule, field: &FieldPattern, matched: &[&(&Manifest, Val
             }
             _ => None,
         });
-    finding.hint(hint.unwrap_or_else(|| {
-        "a field that the manifest does not have need not be ignored".to_owned()
-    }))
+    finding.hint(
+        hint.unwrap_or_else(|| {
+            "remove the field from the rule: no manifest contains it".to_owned()
+        }),
+    )
 }

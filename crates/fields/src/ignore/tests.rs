@@ -54,29 +54,29 @@ fn paths_are_read_and_written(#[case] text: &str, #[case] expected: &str) {
 
 #[rstest]
 #[case("", "it is empty")]
-#[case("/spec/replicas", "write it with dots, such as spec.replicas")]
-#[case("spec..replicas", "it has an empty step")]
+#[case("/spec/replicas", "separate keys with dots, such as spec.replicas")]
+#[case("spec..replicas", "it has an empty key")]
 #[case("spec.", "it ends with a `.`")]
 #[case(
     "spec.containers[0].image",
-    "items of lists are selected by what they hold, such as [name=app], or all of them as [*]"
+    "select list items by content, such as [name=app], or all of them with [*]"
 )]
 #[case(
     "spec.containers.0.image",
-    "items of lists are selected by what they hold, such as [name=app], or all of them as [*]"
+    "select list items by content, such as [name=app], or all of them with [*]"
 )]
 #[case("spec.containers[name=app", "a `]` is missing")]
 #[case(
     "spec.containers[name]",
-    "brackets hold a key and a value, such as [name=app], or a quoted key"
+    "brackets must contain a key and a value, such as [name=app], or a quoted key"
 )]
 #[case("spec.containers[name=app]image", "a `.` is missing after `]`")]
-#[case("[name=app].image", "it begins with a key, such as spec")]
+#[case("[name=app].image", "it must start with a key, such as spec")]
 fn what_is_no_path(#[case] text: &str, #[case] why: &str) {
     let error = text.parse::<FieldPattern>().unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("`{text}` is no path of a field: {why}")
+        format!("`{text}` is not a field path: {why}")
     );
 }
 
@@ -230,7 +230,7 @@ fn rule(kind: &str, name: &str, field: &str) -> IgnoreRule {
 #[case("Deploymnt", "web", "spec.replicas", Some(("the ignore rule for Deploymnt web matches no object of the release", "did you mean `Deployment`?")))]
 #[case("Deployment", "wep", "spec.replicas", Some(("the ignore rule for Deployment wep matches no object of the release", "did you mean `web`?")))]
 #[case("Deployment", "web", "spec.replica", Some(("no object that the ignore rule matches has spec.replica", "did you mean `replicas`?")))]
-#[case("Deployment", "web", "spec.template.spec.containers[name=ap].image", Some(("no object that the ignore rule matches has spec.template.spec.containers[name=ap].image", "a field that the manifest does not have need not be ignored")))]
+#[case("Deployment", "web", "spec.template.spec.containers[name=ap].image", Some(("no object that the ignore rule matches has spec.template.spec.containers[name=ap].image", "remove the field from the rule: no manifest contains it")))]
 fn rules_that_name_nothing_are_told(
     #[case] kind: &str,
     #[case] name: &str,

@@ -60,8 +60,7 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn rewrite(&mut self, node: IdedExpr) -> IdedExpr {
         if self.depth >= DEEPEST {
-            self.problems
-                .push("it is nested too deeply to be read".to_owned());
+            self.problems.push("it is nested too deeply".to_owned());
             return IdedExpr::default();
         }
         self.depth += 1;
@@ -101,7 +100,7 @@ impl Walk<'_> {
                 self.used.insert(name.clone());
             } else {
                 self.problems.push(format!(
-                    "`{name}` is not known; there are {}",
+                    "unknown name `{name}`; known names: {}",
                     self.known.join(", ")
                 ));
             }
@@ -177,7 +176,7 @@ impl Walk<'_> {
         self.loops += 1;
         if self.loops > LOOPS {
             self.problems
-                .push(format!("more than {LOOPS} loops within each other"));
+                .push(format!("loops are nested deeper than {LOOPS} levels"));
         }
         let outside = self.bound.len();
         self.bound

@@ -31,7 +31,7 @@ enum Step {
 
 /// Error for a text that is not a field path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no path of a field: {why}")]
+#[error("`{text}` is not a field path: {why}")]
 pub struct ParseSecretFieldError {
     text: String,
     why: &'static str,
@@ -143,9 +143,9 @@ impl Step {
         match self {
             Self::Key(_) => false,
             Self::Every => true,
-            Self::Where(keys) => keys
-                .iter()
-                .all(|(key, wanted)| item.get(key).and_then(text_of).as_deref() == Some(wanted)),
+            Self::Where(keys) => keys.iter().all(|(key, expected)| {
+                item.get(key).and_then(text_of).as_deref() == Some(expected)
+            }),
         }
     }
 
@@ -154,16 +154,18 @@ impl Step {
         match (self, segment) {
             (Self::Key(key), PathSegment::Key(other)) => key == other,
             (Self::Key(_), _) | (_, PathSegment::Key(_)) => false,
-            (Self::Where(keys), PathSegment::Select(others)) => keys.iter().all(|(key, wanted)| {
-                others.iter().all(|(other, value)| {
-                    let value = match value {
-                        KeyValue::Bool(value) => value.to_string(),
-                        KeyValue::Int(value) => value.to_string(),
-                        KeyValue::Text(value) => value.clone(),
-                    };
-                    other != key || value == *wanted
+            (Self::Where(keys), PathSegment::Select(others)) => {
+                keys.iter().all(|(key, expected)| {
+                    others.iter().all(|(other, value)| {
+                        let value = match value {
+                            KeyValue::Bool(value) => value.to_string(),
+                            KeyValue::Int(value) => value.to_string(),
+                            KeyValue::Text(value) => value.clone(),
+                        };
+                        other != key || value == *expected
+                    })
                 })
-            }),
+            }
             _ => true,
         }
     }
@@ -187,7 +189,9 @@ impl FromStr for SecretField {
                     .split_once(']')
                     .ok_or_else(|| error("a `]` is missing"))?;
                 steps.push(bracket_step(bracket).ok_or_else(|| {
-                    error("items of lists are selected by what they hold, such as [name=app], or all of them as [*]")
+                    error(
+                        "select list items by content, such as [name=app], or all of them with [*]",
+                    )
                 })?);
                 rest = after.strip_prefix('.').unwrap_or(after);
                 if rest.is_empty() && after.ends_with('.') {
@@ -197,7 +201,7 @@ impl FromStr for SecretField {
                 let end = rest.find(['.', '[']).unwrap_or(rest.len());
                 let (key, after) = rest.split_at(end);
                 if key.is_empty() || after == "." {
-                    return Err(error("it has an empty step"));
+                    return Err(error("it has an empty key"));
                 }
                 steps.push(Step::Key(key.to_owned()));
                 rest = after.strip_prefix('.').unwrap_or(after);
@@ -206,7 +210,7 @@ impl FromStr for SecretField {
         match steps.first() {
             None => Err(error("it is empty")),
             Some(Step::Key(_)) => Ok(Self { steps }),
-            Some(_) => Err(error("it begins with a key, such as data")),
+            Some(_) => Err(error("it must start with a key, such as data")),
         }
     }
 }
@@ -364,7 +368,7 @@ impl<'a> Hidden<'a> {
     /// Returns the secrecy of a map key.
     #[must_use]
     pub fn key(&self, key: &str) -> Self {
-        let mut below = self.below(|step| matches!(step, Step::Key(wanted) if wanted == key));
+        let mut below = self.below(|step| matches!(step, Step::Key(expected) if expected == key));
         if self.secret.is_some() {
             return below;
         }
@@ -482,11 +486,11 @@ mod tests {
 
     #[rstest]
     #[case("", "it is empty")]
-    #[case("data..x", "an empty step")]
-    #[case("data.", "an empty step")]
-    #[case("data[0]", "selected by what they hold")]
+    #[case("data..x", "an empty key")]
+    #[case("data.", "an empty key")]
+    #[case("data[0]", "select list items by content")]
     #[case("data[name=x", "`]` is missing")]
-    #[case("[name=x].y", "begins with a key")]
+    #[case("[name=x].y", "must start with a key")]
     fn what_is_no_field_is_refused(#[case] text: &str, #[case] why: &str) {
         let error = text.parse::<SecretField>().unwrap_err().to_string();
         assert!(error.contains(why), "{error}");

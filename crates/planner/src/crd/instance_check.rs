@@ -58,7 +58,7 @@ pub struct Misfit {
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.why {
-            None => write!(f, "{} goes", self.field),
+            None => write!(f, "{} is dropped", self.field),
             Some(why) if self.field.is_empty() => f.write_str(why),
             Some(why) => write!(f, "{}: {why}", self.field),
         }
@@ -140,30 +140,30 @@ impl Instances {
 
 impl Survey {
     /// Determines the facts to collect before a CRD changes. `None` if no data can be lost.
-    pub fn of(wanted: &Value, live: &Value, rules: &[MigrationRule]) -> Option<Self> {
-        let kept = kept(wanted, live, rules);
-        let goes =
-            |name: &str| !has_version(wanted, name) && !kept.iter().any(|rule| rule.from == name);
+    pub fn of(desired: &Value, live: &Value, rules: &[MigrationRule]) -> Option<Self> {
+        let kept = kept(desired, live, rules);
+        let is_dropped =
+            |name: &str| !has_version(desired, name) && !kept.iter().any(|rule| rule.from == name);
         let group = live["spec"]["group"].as_str()?;
         let at = |name: &str| ApiVersion {
             group: group.to_owned(),
             version: name.to_owned(),
         };
         let gone: Vec<String> = versions(live)
-            .filter(|name| goes(name))
+            .filter(|name| is_dropped(name))
             .map(|name| at(name).to_string())
             .collect();
         let read = storage(live)
             .filter(|name| is_served(live, name))
             .or_else(|| served(live).next())?;
-        let schemas = schemas(wanted, live, read);
+        let schemas = schemas(desired, live, read);
         let is_other = ["scope", "group"]
             .iter()
-            .any(|field| wanted["spec"][field] != live["spec"][field])
-            || wanted["spec"]["names"]["kind"] != live["spec"]["names"]["kind"];
-        let is_stored = stored(live).into_iter().any(goes);
+            .any(|field| desired["spec"][field] != live["spec"][field])
+            || desired["spec"]["names"]["kind"] != live["spec"]["names"]["kind"];
+        let is_stored = stored(live).into_iter().any(is_dropped);
         let is_unconverted =
-            converts(live) && !converts(wanted) && !unconverted(wanted, live).is_empty();
+            converts(live) && !converts(desired) && !unconverted(desired, live).is_empty();
         if gone.is_empty() && schemas.is_empty() && !is_other && !is_stored && !is_unconverted {
             return None;
         }
@@ -221,19 +221,19 @@ impl Survey {
 /// Returns the pairs of schemas to compare: the live schema at the version that is read, and its
 /// successor. Without a conversion webhook all versions share their fields, so the new storage
 /// version is compared, too.
-fn schemas(wanted: &Value, live: &Value, read: &str) -> Vec<(Value, Value)> {
+fn schemas(desired: &Value, live: &Value, read: &str) -> Vec<(Value, Value)> {
     let schema = |definition: &Value, name: &str| {
         version(definition, name).map(|version| version["schema"]["openAPIV3Schema"].clone())
     };
     let Some(old) = schema(live, read) else {
         return Vec::new();
     };
-    let stored = storage(wanted).filter(|_| !converts(wanted));
+    let stored = storage(desired).filter(|_| !converts(desired));
     let mut names = vec![read];
     names.extend(stored.filter(|name| *name != read));
     names
         .into_iter()
-        .filter_map(|name| schema(wanted, name))
+        .filter_map(|name| schema(desired, name))
         .filter(|new| may_take_away(&old, new))
         .map(|new| (old.clone(), new))
         .collect()
@@ -277,8 +277,8 @@ mod tests {
     #[test]
     fn objects_that_record_a_version_that_goes_are_found() {
         let live = definition(&[("v1", &["a"]), ("v1beta1", &["a"])]);
-        let wanted = definition(&[("v1", &["a"])]);
-        let survey = Survey::of(&wanted, &live, &[]).unwrap();
+        let desired = definition(&[("v1", &["a"])]);
+        let survey = Survey::of(&desired, &live, &[]).unwrap();
         assert_eq!(survey.gvk.api_version.to_string(), "example.org/v1");
         assert!(!survey.reads_bodies());
         let objects = ["e", "b", "d", "a", "c"]
@@ -303,22 +303,22 @@ mod tests {
     #[test]
     fn a_version_that_is_migrated_is_nothing_to_look_for() {
         let live = definition(&[("v1", &["a"]), ("v1beta1", &["a"])]);
-        let wanted = definition(&[("v1", &["a"])]);
+        let desired = definition(&[("v1", &["a"])]);
         let rule = MigrationRule {
             crd: "things.example.org".to_owned(),
             from: "v1beta1".to_owned(),
             to: "v1".to_owned(),
             origin: Origin::new("bundle.yaml", 1),
         };
-        assert!(Survey::of(&wanted, &live, &[rule]).is_none());
+        assert!(Survey::of(&desired, &live, &[rule]).is_none());
         assert!(Survey::of(&live, &live, &[]).is_none());
     }
 
     #[test]
     fn fields_are_looked_for_in_what_is_stored_from_now_on() {
         let live = definition(&[("v1beta1", &["a", "b"])]);
-        let mut wanted = definition(&[("v1", &["a"]), ("v1beta1", &["a", "b"])]);
-        let survey = Survey::of(&wanted, &live, &[]).unwrap();
+        let mut desired = definition(&[("v1", &["a"]), ("v1beta1", &["a", "b"])]);
+        let survey = Survey::of(&desired, &live, &[]).unwrap();
         assert!(survey.reads_bodies());
         let seen = survey.look(&thing("t", &["v1beta1"], &json!({"a": "1", "b": "2"})));
         assert_eq!(
@@ -326,46 +326,46 @@ mod tests {
                 .iter()
                 .map(ToString::to_string)
                 .collect::<Vec<_>>(),
-            ["spec.b goes"]
+            ["spec.b is dropped"]
         );
         assert_eq!(seen.recorded, [""; 0]);
         // The webhook decides about the field.
-        wanted["spec"]["conversion"] = json!({"strategy": "Webhook"});
-        assert!(Survey::of(&wanted, &live, &[]).is_none());
+        desired["spec"]["conversion"] = json!({"strategy": "Webhook"});
+        assert!(Survey::of(&desired, &live, &[]).is_none());
     }
 
     #[test]
     fn a_conversion_that_git_leaves_to_others_is_not_none() {
         let live = definition(&[("v1beta1", &["a", "b"])]);
-        let mut wanted = definition(&[("v1", &["a"]), ("v1beta1", &["a", "b"])]);
-        let mut predicted = wanted.clone();
+        let mut desired = definition(&[("v1", &["a"]), ("v1beta1", &["a", "b"])]);
+        let mut predicted = desired.clone();
         predicted["spec"]["conversion"] = json!({"strategy": "Webhook"});
         let surveyed =
-            |wanted: &Value| Survey::of(&with_conversion(wanted.clone(), &predicted), &live, &[]);
-        assert!(surveyed(&wanted).is_none());
-        wanted["spec"]["conversion"] = json!({"strategy": "None"});
-        assert!(surveyed(&wanted).is_some());
+            |desired: &Value| Survey::of(&with_conversion(desired.clone(), &predicted), &live, &[]);
+        assert!(surveyed(&desired).is_none());
+        desired["spec"]["conversion"] = json!({"strategy": "None"});
+        assert!(surveyed(&desired).is_some());
     }
 
     #[test]
     fn objects_are_counted_that_only_a_webhook_can_read() {
         let mut live = definition(&[("v1", &["a"]), ("v1beta1", &["b"])]);
-        let wanted = live.clone();
+        let desired = live.clone();
         live["spec"]["conversion"] = json!({"strategy": "Webhook"});
         live["status"]["storedVersions"] = json!(["v1beta1", "v1"]);
-        assert!(Survey::of(&wanted, &live, &[]).is_some());
+        assert!(Survey::of(&desired, &live, &[]).is_some());
         assert!(Survey::of(&live, &live, &[]).is_none());
         live["status"]["storedVersions"] = json!(["v1"]);
-        assert!(Survey::of(&wanted, &live, &[]).is_none());
+        assert!(Survey::of(&desired, &live, &[]).is_none());
     }
 
     #[test]
     fn what_becomes_another_kind_is_counted() {
         let live = definition(&[("v1", &["a"])]);
         for (pointer, value) in [("/spec/scope", "Cluster"), ("/spec/names/kind", "Other")] {
-            let mut wanted = live.clone();
-            *wanted.pointer_mut(pointer).unwrap() = json!(value);
-            assert!(Survey::of(&wanted, &live, &[]).is_some(), "{pointer}");
+            let mut desired = live.clone();
+            *desired.pointer_mut(pointer).unwrap() = json!(value);
+            assert!(Survey::of(&desired, &live, &[]).is_some(), "{pointer}");
         }
     }
 }

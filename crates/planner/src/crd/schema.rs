@@ -221,9 +221,9 @@ fn against(path: &str, value: &Value, (old, new): (&Value, &Value), rules: &Rule
             let text = rule["rule"].as_str()?;
             let expression = rules.get(text)?;
             let subject = subject.get_or_insert_with(|| Subject::of(&json!({"self": value})));
-            let said = rule["message"].as_str().filter(|said| !said.is_empty());
+            let message = rule["message"].as_str().filter(|text| !text.is_empty());
             (expression.test(subject) == Ok(false)).then(|| {
-                let why = said.map_or_else(|| format!("`{text}` does not hold"), str::to_owned);
+                let why = message.map_or_else(|| format!("`{text}` does not hold"), str::to_owned);
                 stricter(path, why)
             })
         })
@@ -341,9 +341,9 @@ fn is_filled(value: &Value, default: &Value, schema: &Value) -> bool {
         return value == default;
     };
     let inner = |name: &str| &schema["properties"][name];
-    let mut said = default.iter();
+    let mut declared = default.iter();
     let mut all = value.iter();
-    said.all(|(name, default)| {
+    declared.all(|(name, default)| {
         let value = value.get(name);
         value.is_some_and(|value| is_filled(value, default, inner(name)))
     }) && all.all(|(name, value)| default.contains_key(name) || is_default(value, inner(name)))
@@ -391,29 +391,29 @@ mod tests {
     #[case::nothing(object(json!({"a": text()})), object(json!({"a": text()})), json!({"a": "x"}), &[])]
     #[case::a_field_more(object(json!({"a": text()})), object(json!({"a": text(), "b": text()})), json!({"a": "x"}), &[])]
     #[case::another_description(object(json!({"a": text()})), object(json!({"a": {"type": "string", "description": "d"}})), json!({"a": "x"}), &[])]
-    #[case::a_field_less(object(json!({"a": text(), "b": text()})), object(json!({"a": text()})), json!({"a": "x", "b": "y"}), &["spec.b goes"])]
+    #[case::a_field_less(object(json!({"a": text(), "b": text()})), object(json!({"a": text()})), json!({"a": "x", "b": "y"}), &["spec.b is dropped"])]
     #[case::a_field_less_that_nobody_has(object(json!({"a": text(), "b": text()})), object(json!({"a": text()})), json!({"a": "x"}), &[])]
     #[case::a_default_less(
         object(json!({"a": text(), "b": {"type": "string", "default": "y"}})), object(json!({"a": text()})), json!({"a": "x", "b": "y"}), &[])]
     #[case::a_field_less_that_says_something_else(
-        object(json!({"a": text(), "b": {"type": "string", "default": "y"}})), object(json!({"a": text()})), json!({"a": "x", "b": "z"}), &["spec.b goes"])]
+        object(json!({"a": text(), "b": {"type": "string", "default": "y"}})), object(json!({"a": text()})), json!({"a": "x", "b": "z"}), &["spec.b is dropped"])]
     #[case::a_default_with_defaults_in_it(
         object(json!({"o": {"type": "object", "default": {}, "properties": {"p": {"type": "integer", "default": 1}, "q": text()}}})), object(json!({})),
         json!({"o": {"p": 1}}), &[])]
     #[case::a_default_with_something_else_in_it(
         object(json!({"o": {"type": "object", "default": {}, "properties": {"p": {"type": "integer", "default": 1}, "q": text()}}})), object(json!({})),
-        json!({"o": {"p": 1, "q": "x"}}), &["spec.o goes"])]
+        json!({"o": {"p": 1, "q": "x"}}), &["spec.o is dropped"])]
     #[case::a_field_less_in_a_list(
         object(json!({"l": {"type": "array", "items": object(json!({"a": text()}))}})),
         object(json!({"l": {"type": "array", "items": object(json!({}))}})),
-        json!({"l": [{"a": "x"}]}), &["spec.l[].a goes"])]
+        json!({"l": [{"a": "x"}]}), &["spec.l[].a is dropped"])]
     #[case::a_field_less_in_a_map(
         object(json!({"m": {"type": "object", "additionalProperties": object(json!({"a": text()}))}})),
         object(json!({"m": {"type": "object", "additionalProperties": object(json!({}))}})),
-        json!({"m": {"k": {"a": "x"}}}), &["spec.m.k.a goes"])]
+        json!({"m": {"k": {"a": "x"}}}), &["spec.m.k.a is dropped"])]
     #[case::a_map_becomes_closed(
         json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}), object(json!({"a": text()})),
-        json!({"a": "x", "b": {"c": 1}}), &["spec.b goes"])]
+        json!({"a": "x", "b": {"c": 1}}), &["spec.b is dropped"])]
     #[case::a_map_becomes_open(
         object(json!({"a": text()})), json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
         json!({"a": "x"}), &[])]

@@ -23,15 +23,15 @@ fn of<'r>(
 /// Returns the migrations whose old version is retained although git dropped it. Objects are read
 /// and written in it until they are rewritten.
 pub fn kept<'r>(
-    wanted: &Value,
+    desired: &Value,
     live: &Value,
     rules: &'r [MigrationRule],
 ) -> Vec<&'r MigrationRule> {
-    of(wanted, rules)
+    of(desired, rules)
         .filter(|rule| {
             has_version(live, &rule.from)
-                && !has_version(wanted, &rule.from)
-                && has_version(wanted, &rule.to)
+                && !has_version(desired, &rule.from)
+                && has_version(desired, &rule.to)
         })
         .collect()
 }
@@ -39,27 +39,27 @@ pub fn kept<'r>(
 /// Returns the migrations that rewrite objects. Their old version is retained, or objects can be
 /// stored in it.
 pub fn rewritten<'r>(
-    wanted: &Value,
+    desired: &Value,
     live: &Value,
     rules: &'r [MigrationRule],
 ) -> Vec<&'r MigrationRule> {
-    let kept = kept(wanted, live, rules);
+    let kept = kept(desired, live, rules);
     let stored = stored(live);
-    of(wanted, rules)
+    of(desired, rules)
         .filter(|rule| {
             let is_stored = stored.contains(&rule.from.as_str());
-            (is_stored && has_version(wanted, &rule.to)) || kept.contains(rule)
+            (is_stored && has_version(desired, &rule.to)) || kept.contains(rule)
         })
         .collect()
 }
 
 /// Returns whether a live conversion webhook is no longer desired. If git does not set the
 /// conversion, it ends only if all its owners are `ours`.
-pub fn ends_conversion(wanted: &Value, live: &Value, ours: &dyn Fn(&str) -> bool) -> bool {
-    if !converts(live) || converts(wanted) {
+pub fn ends_conversion(desired: &Value, live: &Value, ours: &dyn Fn(&str) -> bool) -> bool {
+    if !converts(live) || converts(desired) {
         return false;
     }
-    !wanted["spec"]["conversion"].is_null() || deciding(live).iter().all(|manager| ours(manager))
+    !desired["spec"]["conversion"].is_null() || deciding(live).iter().all(|manager| ours(manager))
 }
 
 /// Returns the field managers that own the conversion strategy.
@@ -72,14 +72,14 @@ fn deciding(live: &Value) -> Vec<String> {
 /// injected CA bundle. They would remain without the rest, and the server refuses such a CRD.
 /// pleach has to take ownership of them first.
 pub fn left_of_conversion(
-    wanted: &Value,
+    desired: &Value,
     live: &Value,
     manager: &str,
     ours: &dyn Fn(&str) -> bool,
 ) -> FieldSet {
     let none = FieldSet::default();
     let deciding = deciding(live);
-    let ends = converts(live) && !converts(wanted);
+    let ends = converts(live) && !converts(desired);
     // While other managers own the strategy, the whole conversion stays.
     if !ends || deciding.is_empty() || !deciding.iter().all(|who| ours(who)) {
         return none;
@@ -93,9 +93,9 @@ pub fn left_of_conversion(
 
 /// Returns the stored versions other than the desired storage version. Without a conversion
 /// webhook, their objects would be misread.
-pub fn unconverted<'l>(wanted: &Value, live: &'l Value) -> Vec<&'l str> {
+pub fn unconverted<'l>(desired: &Value, live: &'l Value) -> Vec<&'l str> {
     let mut stored = stored(live);
-    stored.retain(|name| Some(*name) != storage(wanted));
+    stored.retain(|name| Some(*name) != storage(desired));
     stored
 }
 
@@ -103,14 +103,14 @@ pub fn unconverted<'l>(wanted: &Value, live: &'l Value) -> Vec<&'l str> {
 /// Without it, the server would read objects in these versions as if they were in the storage
 /// version. Only migrations to a version that the server already stores can run this early.
 pub fn rewritten_before<'r>(
-    wanted: &Value,
+    desired: &Value,
     live: &Value,
     rules: &'r [MigrationRule],
 ) -> Vec<&'r MigrationRule> {
-    let unconverted = unconverted(wanted, live);
-    of(wanted, rules)
+    let unconverted = unconverted(desired, live);
+    of(desired, rules)
         .filter(|rule| unconverted.contains(&rule.from.as_str()))
-        .filter(|rule| storage(live) == Some(&rule.to) && storage(wanted) == Some(&rule.to))
+        .filter(|rule| storage(live) == Some(&rule.to) && storage(desired) == Some(&rule.to))
         .collect()
 }
 
@@ -120,10 +120,10 @@ pub fn rewritten_before<'r>(
 /// If the CRD was never established and its CA bundle is invalid, no objects exist, and the webhook
 /// is not retained. Any other broken conversion is retained, because stored objects would be
 /// misread without it.
-pub fn keeping(mut wanted: Value, live: &Value, kept: &[&MigrationRule]) -> Value {
+pub fn keeping(mut desired: Value, live: &Value, kept: &[&MigrationRule]) -> Value {
     let never_worked = is_unestablished(live) && has_invalid_bundle(live);
     if !kept.is_empty() && !never_worked {
-        wanted = converting(wanted, live);
+        desired = converting(desired, live);
     }
     let kept: Vec<Value> = kept
         .iter()
@@ -134,21 +134,21 @@ pub fn keeping(mut wanted: Value, live: &Value, kept: &[&MigrationRule]) -> Valu
             version
         })
         .collect();
-    if let Some(versions) = list(&mut wanted) {
+    if let Some(versions) = list(&mut desired) {
         versions.extend(kept);
     }
-    wanted
+    desired
 }
 
 /// Returns the desired CRD with the live conversion webhook, if git has none.
-pub fn converting(mut wanted: Value, live: &Value) -> Value {
+pub fn converting(mut desired: Value, live: &Value) -> Value {
     if converts(live)
-        && !converts(&wanted)
-        && let Some(spec) = wanted.get_mut("spec").and_then(Value::as_object_mut)
+        && !converts(&desired)
+        && let Some(spec) = desired.get_mut("spec").and_then(Value::as_object_mut)
     {
         spec.insert("conversion".to_owned(), live["spec"]["conversion"].clone());
     }
-    wanted
+    desired
 }
 
 /// Returns the list of versions. Indexing a mutable `Value` would insert missing keys.
@@ -157,10 +157,10 @@ fn list(definition: &mut Value) -> Option<&mut Vec<Value>> {
 }
 
 /// Removes the retained versions and the retained webhook from a dry-run answer. The result is the
-/// final state. `wanted` is the CRD in git.
-pub fn without(mut definition: Value, wanted: &Value, kept: &[&MigrationRule]) -> Value {
-    if converts(&definition) && !converts(wanted) {
-        definition["spec"]["conversion"] = match &wanted["spec"]["conversion"] {
+/// final state. `desired` is the CRD in git.
+pub fn without(mut definition: Value, desired: &Value, kept: &[&MigrationRule]) -> Value {
+    if converts(&definition) && !converts(desired) {
+        definition["spec"]["conversion"] = match &desired["spec"]["conversion"] {
             Value::Null => json!({"strategy": "None"}),
             conversion => conversion.clone(),
         };
@@ -184,26 +184,26 @@ pub fn unserved(mut definition: Value, kept: &[&MigrationRule]) -> Value {
 
 /// Returns the part of a CRD change that does not need the conversion webhook: all but a new
 /// conversion, a new storage version, and newly served versions. `None` if the change includes none
-/// of these, or git wants no webhook.
-pub fn before_backend(wanted: &Value, live: &Value) -> Option<Value> {
-    if !converts(wanted) {
+/// of these, or git declares no webhook.
+pub fn before_backend(desired: &Value, live: &Value) -> Option<Value> {
+    if !converts(desired) {
         return None;
     }
-    let flips = storage(wanted) != storage(live);
-    let opens = all(wanted).iter().any(|version| {
+    let flips = storage(desired) != storage(live);
+    let opens = all(desired).iter().any(|version| {
         let name = version["name"].as_str().unwrap_or_default();
         version["served"] == true && !is_served(live, name)
     });
-    let same_conversion = covers(&live["spec"]["conversion"], &wanted["spec"]["conversion"]);
+    let same_conversion = covers(&live["spec"]["conversion"], &desired["spec"]["conversion"]);
     if same_conversion && !flips && !opens {
         return None;
     }
-    let mut first = wanted.clone();
+    let mut first = desired.clone();
     first["spec"]["conversion"] = match &live["spec"]["conversion"] {
         Value::Null => json!({"strategy": "None"}),
         conversion => conversion.clone(),
     };
-    let stored = storage(live).filter(|name| has_version(wanted, name));
+    let stored = storage(live).filter(|name| has_version(desired, name));
     for version in list(&mut first).into_iter().flatten() {
         let name = version["name"].as_str().unwrap_or_default().to_owned();
         if let Some(stored) = stored {
@@ -248,16 +248,16 @@ fn has_invalid_bundle(live: &Value) -> bool {
 }
 
 /// Returns whether all desired fields have their values. The server sets defaults for other fields.
-pub(crate) fn covers(live: &Value, wanted: &Value) -> bool {
-    match (live, wanted) {
-        (Value::Object(live), Value::Object(wanted)) => wanted
+pub(crate) fn covers(live: &Value, desired: &Value) -> bool {
+    match (live, desired) {
+        (Value::Object(live), Value::Object(desired)) => desired
             .iter()
-            .all(|(key, wanted)| live.get(key).is_some_and(|live| covers(live, wanted))),
-        (Value::Array(live), Value::Array(wanted)) => {
-            let mut pairs = live.iter().zip(wanted);
-            live.len() == wanted.len() && pairs.all(|(live, wanted)| covers(live, wanted))
+            .all(|(key, desired)| live.get(key).is_some_and(|live| covers(live, desired))),
+        (Value::Array(live), Value::Array(desired)) => {
+            let mut pairs = live.iter().zip(desired);
+            live.len() == desired.len() && pairs.all(|(live, desired)| covers(live, desired))
         }
-        _ => live == wanted,
+        _ => live == desired,
     }
 }
 
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_version_stays_until_its_objects_are_rewritten() {
-        let (wanted, live) = (
+        let (desired, live) = (
             definition(&["v1"], "v1"),
             definition(&["v1beta1"], "v1beta1"),
         );
@@ -325,12 +325,12 @@ mod tests {
             rule("v0", "v1"),
             rule("v1beta1", "v3"),
         ];
-        let kept = kept(&wanted, &live, &rules);
+        let kept = kept(&desired, &live, &rules);
         assert_eq!(kept, [&rules[0]]);
-        let first = keeping(wanted.clone(), &live, &kept);
+        let first = keeping(desired.clone(), &live, &kept);
         assert_eq!(shown(&first), ["*v1", "v1beta1"]);
         assert_eq!(shown(&unserved(first.clone(), &kept)), ["*v1", "v1beta1!"]);
-        assert_eq!(without(first, &wanted, &kept), wanted);
+        assert_eq!(without(first, &desired, &kept), desired);
     }
 
     #[rstest]
@@ -338,7 +338,7 @@ mod tests {
     #[case::it_is_not(&["v1", "v1beta1"], &["v1"], 0)]
     #[case::it_goes(&["v1"], &["v1"], 1)]
     fn objects_are_rewritten_while_a_version_may_be_stored_or_goes(
-        #[case] wanted: &[&str],
+        #[case] desired: &[&str],
         #[case] stored: &[&str],
         #[case] expected: usize,
     ) {
@@ -346,7 +346,7 @@ mod tests {
         live["status"]["storedVersions"] = json!(stored);
         let rules = [rule("v1beta1", "v1")];
         assert_eq!(
-            rewritten(&definition(wanted, "v1"), &live, &rules).len(),
+            rewritten(&definition(desired, "v1"), &live, &rules).len(),
             expected
         );
     }
@@ -372,8 +372,8 @@ mod tests {
             entry("ours", &json!({"f:strategy": {}})),
             entry(manager, &fields)
         ]);
-        let left = |wanted: &Value, live: &Value| {
-            left_of_conversion(wanted, live, "ours", &|manager| manager == "ours").to_json()
+        let left = |desired: &Value, live: &Value| {
+            left_of_conversion(desired, live, "ours", &|manager| manager == "ours").to_json()
         };
         let expected = if is_left {
             json!({"f:spec": {"f:conversion": fields}})
@@ -462,7 +462,7 @@ mod tests {
     #[test]
     fn a_conversion_that_never_worked_is_not_kept_with_a_version() {
         let pem = STANDARD.encode("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n");
-        let wanted = definition(&["v2"], "v2");
+        let desired = definition(&["v2"], "v2");
         let rules = [rule("v1", "v2")];
         for (name, established, bundle, is_kept) in [
             ("it works", "True", pem.as_str(), true),
@@ -473,8 +473,8 @@ mod tests {
             let mut live = webhook(definition(&["v2", "v1"], "v2"), "a");
             live["status"]["conditions"] = json!([{"type": "Established", "status": established}]);
             live["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"] = json!(bundle);
-            let kept = kept(&wanted, &live, &rules);
-            let first = keeping(wanted.clone(), &live, &kept);
+            let kept = kept(&desired, &live, &rules);
+            let first = keeping(desired.clone(), &live, &kept);
             assert_eq!(shown(&first), ["*v2", "v1"], "{name}");
             assert_eq!(converts(&first), is_kept, "{name}");
         }
@@ -490,11 +490,11 @@ mod tests {
     #[case::another_one_is_stored(webhook(definition(&["v1", "v2"], "v2"), "a"), webhook(definition(&["v1", "v2"], "v1"), "a"), Some(&["*v1", "v2"][..]))]
     #[case::a_version_that_is_not_served(webhook(definition(&["v1", "v2!"], "v1"), "a"), webhook(definition(&["v1"], "v1"), "a"), None)]
     fn what_needs_the_webhook_comes_later(
-        #[case] wanted: Value,
+        #[case] desired: Value,
         #[case] live: Value,
         #[case] expected: Option<&[&str]>,
     ) {
-        let first = before_backend(&wanted, &live);
+        let first = before_backend(&desired, &live);
         assert_eq!(
             first.as_ref().map(shown).as_deref(),
             expected

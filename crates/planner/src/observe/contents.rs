@@ -120,9 +120,12 @@ impl Contents {
     /// Explains why the namespace cannot be deleted. `None` if it can.
     pub fn objection(&self, goes: &dyn Fn(&Content) -> bool) -> Option<String> {
         match self.others(goes) {
-            Err(why) => Some(format!("what lies in it cannot be told: {why}")),
+            Err(why) => Some(format!("its contents are unknown: {why}")),
             Ok(others) if others.is_empty() => None,
-            Ok(others) => Some(format!("it holds objects of others: {}", named(&others))),
+            Ok(others) => Some(format!(
+                "it contains objects that the release does not own: {}",
+                named(&others)
+            )),
         }
     }
 }
@@ -149,18 +152,18 @@ mod tests {
     #[case::what_every_namespace_has(&[("ConfigMap/a/kube-root-ca.crt", ""), ("ServiceAccount/a/default", "")], None)]
     #[case::beside_objects(&[("Event/a/e", ""), ("Event.events.k8s.io/a/e", ""), ("Endpoints/a/s", ""), ("EndpointSlice.discovery.k8s.io/a/s-1", "")], None)]
     #[case::what_goes(&[("ConfigMap/a/goes", ""), ("Pod/a/p", "ConfigMap/a/goes")], None)]
-    #[case::of_others(&[("Secret/a/s", "")], Some("it holds objects of others: Secret/a/s"))]
-    #[case::another_service_account(&[("ServiceAccount/a/x", "")], Some("it holds objects of others: ServiceAccount/a/x"))]
+    #[case::of_others(&[("Secret/a/s", "")], Some("it contains objects that the release does not own: Secret/a/s"))]
+    #[case::another_service_account(&[("ServiceAccount/a/x", "")], Some("it contains objects that the release does not own: ServiceAccount/a/x"))]
     #[case::an_owner_counts_for_what_it_owns(&[("Pod/a/p", "ConfigMap/a/c"), ("ConfigMap/a/c", "")],
-        Some("it holds objects of others: ConfigMap/a/c"))]
+        Some("it contains objects that the release does not own: ConfigMap/a/c"))]
     #[case::of_what_every_namespace_has(&[("ServiceAccount/a/default", ""), ("Secret/a/s", "ServiceAccount/a/default")],
-        Some("it holds objects of others: Secret/a/s"))]
+        Some("it contains objects that the release does not own: Secret/a/s"))]
     #[case::in_a_circle(&[("Secret/a/1", "Secret/a/2"), ("Secret/a/2", "Secret/a/1")],
-        Some("it holds objects of others: Secret/a/1, Secret/a/2"))]
+        Some("it contains objects that the release does not own: Secret/a/1, Secret/a/2"))]
     #[case::goes_with_its_owners_owner(&[("Pod/a/p", "ReplicaSet.apps/a/r"), ("ReplicaSet.apps/a/r", "Deployment.apps/a/goes"), ("Deployment.apps/a/goes", "")], None)]
-    #[case::owned_from_elsewhere(&[("Pod/a/p", "gone")], Some("it holds objects of others: Pod/a/p"))]
+    #[case::owned_from_elsewhere(&[("Pod/a/p", "gone")], Some("it contains objects that the release does not own: Pod/a/p"))]
     #[case::many(&[("Secret/a/1", ""), ("Secret/a/2", ""), ("Secret/a/3", ""), ("Secret/a/4", "")],
-        Some("it holds objects of others: Secret/a/1, Secret/a/2, Secret/a/3, and 1 more"))]
+        Some("it contains objects that the release does not own: Secret/a/1, Secret/a/2, Secret/a/3, and 1 more"))]
     fn what_keeps_a_namespace(#[case] objects: &[(&str, &str)], #[case] expected: Option<&str>) {
         let contents = Contents::Known(
             objects
@@ -177,7 +180,7 @@ mod tests {
         let contents = Contents::Unknown("foos cannot be listed".to_owned());
         assert_eq!(
             contents.objection(&|_| true).as_deref(),
-            Some("what lies in it cannot be told: foos cannot be listed")
+            Some("its contents are unknown: foos cannot be listed")
         );
     }
 }

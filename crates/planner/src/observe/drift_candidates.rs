@@ -124,9 +124,9 @@ fn has_our_metadata(manifest: &Manifest, live: &LiveMeta) -> bool {
     let Ok(Labeled { metadata }) = serde_json::from_slice(manifest.json()) else {
         return false;
     };
-    let holds = |wanted: Option<BTreeMap<String, String>>, on: &TextMap| {
-        let mut wanted = wanted.into_iter().flatten();
-        wanted.all(|(name, value)| on.get(&name) == Some(&value))
+    let holds = |expected: Option<BTreeMap<String, String>>, on: &TextMap| {
+        let mut expected = expected.into_iter().flatten();
+        expected.all(|(name, value)| on.get(&name) == Some(&value))
     };
     holds(metadata.labels, &live.labels) && holds(metadata.annotations, &live.annotations)
 }

@@ -29,7 +29,7 @@ impl Escalation {
     /// Describes the missing permission.
     pub fn explain(&self) -> String {
         format!(
-            "may not write {}, which gives rights that pleach does not hold itself",
+            "pleach is not allowed to write {}: it grants permissions that pleach does not have",
             self.object
         )
     }
@@ -51,7 +51,7 @@ impl Escalation {
 
 fn hint(rules: &[String]) -> String {
     format!(
-        "give pleach these rules, or the verb `escalate` on roles and `bind` on those that it binds to:\n  {}",
+        "grant pleach these rules, or the verb `escalate` on roles and `bind` on the roles that it binds:\n  {}",
         rules.join("\n  ")
     )
 }
@@ -79,7 +79,7 @@ mod tests {
         let message = "roles.rbac.authorization.k8s.io \"esc\" is forbidden: user \"bob\" (groups=[\"system:authenticated\"]) is attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"secrets\"], ResourceNames:[\"a\"], Verbs:[\"get\" \"list\"]}\n{NonResourceURLs:[\"/x\"], Verbs:[\"get\"]}";
         assert_eq!(
             Escalation::hint_of(message).unwrap(),
-            "give pleach these rules, or the verb `escalate` on roles and `bind` on those that it binds to:\n  \
+            "grant pleach these rules, or the verb `escalate` on roles and `bind` on the roles that it binds:\n  \
              {apiGroups: [\"\"], resources: [\"secrets\"], resourceNames: [\"a\"], verbs: [\"get\", \"list\"]}\n  \
              {nonResourceURLs: [\"/x\"], verbs: [\"get\"]}"
         );

@@ -129,7 +129,10 @@ impl MissingRule {
             Some(namespace) => format!("in namespace {namespace}"),
             None => "in the whole cluster".to_owned(),
         };
-        format!("may not {} {resource} {place}", self.verbs.join(", "))
+        format!(
+            "pleach is not allowed to {} {resource} {place}",
+            self.verbs.join(", ")
+        )
     }
 
     /// Formats the rule to add, in the syntax of a Role.
@@ -198,8 +201,8 @@ mod tests {
         assert_eq!(
             words,
             [
-                "may not list deployments.apps in the whole cluster",
-                "may not create, patch deployments.apps in namespace b",
+                "pleach is not allowed to list deployments.apps in the whole cluster",
+                "pleach is not allowed to create, patch deployments.apps in namespace b",
             ]
         );
     }

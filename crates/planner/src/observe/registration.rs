@@ -136,7 +136,7 @@ pub fn available(value: &Value) -> Result<(), String> {
             condition["reason"].as_str().unwrap_or_default(),
             condition["message"].as_str().unwrap_or_default()
         )),
-        None => Err("the server has not looked at it yet".to_owned()),
+        None => Err("the API server has not checked it yet".to_owned()),
     }
 }
 
@@ -233,7 +233,7 @@ mod tests {
             "message": "service/widget-api in \"kube-system\" is not present"}]),
         Err("ServiceNotFound: service/widget-api in \"kube-system\" is not present")
     )]
-    #[case(json!(null), Err("the server has not looked at it yet"))]
+    #[case(json!(null), Err("the API server has not checked it yet"))]
     fn availability_is_a_condition(#[case] conditions: Value, #[case] expected: Result<(), &str>) {
         let found = api(&conditions);
         assert_eq!(found.available, Some(expected.map_err(str::to_owned)));

@@ -87,12 +87,12 @@ impl Observed {
             .chain(base.release)
             .chain([head]);
         serve(&mut observed, sides, base.kinds);
-        let wanted: BTreeMap<&ObjectId, &Manifest> =
+        let desired: BTreeMap<&ObjectId, &Manifest> =
             head.manifests.iter().map(|one| (one.id(), one)).collect();
         for other in base.others {
-            exist(&mut observed, other, head, |id| wanted.contains_key(id));
+            exist(&mut observed, other, head, |id| desired.contains_key(id));
             if head.terms.moved_from.as_ref() == Some(&other.name) {
-                hand_over(&mut observed, other, head, &wanted);
+                hand_over(&mut observed, other, head, &desired);
             }
         }
         for (name, set) in base.namespaces {
@@ -103,7 +103,7 @@ impl Observed {
         if let Some(release) = base.release {
             exist(&mut observed, release, head, |_| true);
             for manifest in &release.manifests {
-                remember(&mut observed, release, head, manifest, &wanted);
+                remember(&mut observed, release, head, manifest, &desired);
             }
             remember_namespace(&mut observed, release);
         }
@@ -299,7 +299,7 @@ fn remember(
     release: &Desired,
     head: &Desired,
     manifest: &Manifest,
-    wanted: &BTreeMap<&ObjectId, &Manifest>,
+    desired: &BTreeMap<&ObjectId, &Manifest>,
 ) {
     let id = manifest.id();
     let manager = head.name.field_manager();
@@ -327,12 +327,12 @@ fn remember(
             .runs
             .insert(id.clone(), Run { key, outcome });
     }
-    let after = match wanted.get(id) {
+    let after = match desired.get(id) {
         // A run-once Job can also run again because another object changed.
-        Some(wanted) if wanted.json() == manifest.json() && !manifest.runs_once() => return,
-        Some(wanted) => {
-            let after = live(wanted, &manager, head.digests.get(id));
-            Some(Live::new(after, &manager).hiding(&wanted.secrecy()))
+        Some(desired) if desired.json() == manifest.json() && !manifest.runs_once() => return,
+        Some(desired) => {
+            let after = live(desired, &manager, head.digests.get(id));
+            Some(Live::new(after, &manager).hiding(&desired.secrecy()))
         }
         None => {
             if id.is("apiextensions.k8s.io", DEFINITION) {
@@ -353,21 +353,21 @@ fn remember(
 /// Adds the objects that `head` takes over from another release, in full.
 fn hand_over(
     observed: &mut Observed,
-    former: &Desired,
+    previous: &Desired,
     head: &Desired,
-    wanted: &BTreeMap<&ObjectId, &Manifest>,
+    desired: &BTreeMap<&ObjectId, &Manifest>,
 ) {
     let manager = head.name.field_manager();
-    let owner = former.name.field_manager();
-    for manifest in &former.manifests {
+    let owner = previous.name.field_manager();
+    for manifest in &previous.manifests {
         let id = manifest.id();
-        let Some(wanted) = wanted.get(id) else {
+        let Some(desired) = desired.get(id) else {
             continue;
         };
-        let before = live(manifest, &owner, former.digests.get(id));
+        let before = live(manifest, &owner, previous.digests.get(id));
         let before = Live::new(before, &manager).hiding(&manifest.secrecy());
-        let after = live(wanted, &manager, head.digests.get(id));
-        let after = Live::new(after, &manager).hiding(&wanted.secrecy());
+        let after = live(desired, &manager, head.digests.get(id));
+        let after = Live::new(after, &manager).hiding(&desired.secrecy());
         observed.full.insert(id.clone(), before);
         observed.adopted.insert(id.clone(), after.clone());
         observed

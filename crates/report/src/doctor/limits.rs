@@ -20,12 +20,7 @@ pub(super) fn gaps(observations: &Observations, found: &mut Vec<Diagnosis>) {
 /// Adds one note per resource with missing permissions.
 pub(super) fn rights(observations: &Observations, found: &mut Vec<Diagnosis>) {
     for rule in rules(&observations.missing) {
-        let mut note = Diagnosis::new(
-            Code::RightMissing,
-            Severity::Note,
-            None,
-            format!("pleach {}", rule.explain()),
-        );
+        let mut note = Diagnosis::new(Code::RightMissing, Severity::Note, None, rule.explain());
         note.hint = Some(rule.hint());
         let option = rule
             .namespace

@@ -168,7 +168,7 @@ fn missing_rights_are_notes_and_gaps_are_told() {
             (Severity::Warning, "the Services could not be checked: no"),
             (
                 Severity::Note,
-                "pleach may not patch, delete deployments.apps in namespace web"
+                "pleach is not allowed to patch, delete deployments.apps in namespace web"
             ),
             (Severity::Note, "the Services could not be checked: no"),
         ]

@@ -72,7 +72,7 @@ fn summary(conditions: &[Value]) -> &str {
         ConditionKind::Waiting,
         ConditionKind::SourceUnavailable,
     ];
-    let mut said = troubles
+    let mut messages = troubles
         .iter()
         .map(|kind| kind.as_str())
         .filter(|kind| is_true(conditions, kind))
@@ -80,7 +80,8 @@ fn summary(conditions: &[Value]) -> &str {
         .map(|condition| text(&condition["message"]));
     let ready = find(conditions, "Ready").filter(|ready| ready["status"] != "True");
     let ready = ready.map(|ready| text(&ready["message"]));
-    said.find(|message| !message.is_empty())
+    messages
+        .find(|message| !message.is_empty())
         .or(ready)
         .unwrap_or_default()
 }

@@ -195,12 +195,12 @@ pub fn carry_over(live: &Value, status: &mut Value, now: Timestamp) {
     let Some(conditions) = status["conditions"].as_array_mut() else {
         return;
     };
-    let told = before.iter().filter(|known| is_told(known));
-    let kept: Vec<Value> = told
+    let reported = before.iter().filter(|known| is_told(known));
+    let retained: Vec<Value> = reported
         .filter(|known| conditions.iter().all(|one| one["type"] != known["type"]))
         .cloned()
         .collect();
-    conditions.extend(kept);
+    conditions.extend(retained);
     overrule(conditions, now);
     for condition in conditions.iter_mut() {
         keep_time(before, condition);
@@ -210,7 +210,7 @@ pub fn carry_over(live: &Value, status: &mut Value, now: Timestamp) {
 
 /// Returns the status of `live` with exactly these controller conditions. `None` if the status has
 /// them already.
-pub fn telling(live: &Value, said: &[Condition], now: Timestamp) -> Option<Value> {
+pub fn telling(live: &Value, reported: &[Condition], now: Timestamp) -> Option<Value> {
     let status = status_of(live).ok()?;
     let before = of(&status);
     let mut conditions: Vec<Value> = before
@@ -222,7 +222,7 @@ pub fn telling(live: &Value, said: &[Condition], now: Timestamp) -> Option<Value
         kind,
         reason,
         message,
-    } in said
+    } in reported
     {
         // A run is in progress and writes this condition itself.
         if conditions.iter().any(|one| one["type"] == kind.as_str()) {

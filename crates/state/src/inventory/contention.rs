@@ -110,11 +110,11 @@ impl Installed {
             .filter(|known| known.is_contended(now))
             .map(|known| {
                 let who = if known.manager.is_empty() {
-                    "somebody who is not on record"
+                    "an unknown field manager"
                 } else {
                     &known.manager
                 };
-                format!("{} of {} with {who}", known.field, known.object)
+                format!("{who} keeps changing {} of {}", known.field, known.object)
             })
             .collect()
     }
@@ -148,7 +148,7 @@ mod tests {
         assert!(!record.is_contended(&id("b"), ".spec.replicas", "scaler", at(121)));
         assert_eq!(
             record.contended(at(121)),
-            [".spec.replicas of Deployment.apps/web/a with scaler"]
+            ["scaler keeps changing .spec.replicas of Deployment.apps/web/a"]
         );
         // The first of the three corrections expires.
         assert!(contended(&record, "scaler", 599));

@@ -84,7 +84,7 @@ pub enum JournalError {
     },
     /// A newer pleach wrote the journal.
     #[error(
-        "the journal of release {name} was written in format {format} by a newer pleach; this one writes format {JOURNAL_FORMAT}"
+        "the journal of release {name} has format {format}, written by a newer pleach; this version writes format {JOURNAL_FORMAT}"
     )]
     Newer {
         /// Release that the journal belongs to.
@@ -94,7 +94,7 @@ pub enum JournalError {
     },
     /// The journal exceeds the size limit.
     #[error(
-        "the journal of release {name} would take {size} bytes, more than the {JOURNAL_LIMIT} that it may"
+        "the journal of release {name} is too large: {size} bytes, at most {JOURNAL_LIMIT} are allowed"
     )]
     TooLarge {
         /// Release that the journal belongs to.

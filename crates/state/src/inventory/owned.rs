@@ -100,9 +100,9 @@ impl OwnedFields {
 
     /// Keeps the previous record of the fields in `left`, which an apply did not write.
     #[must_use]
-    pub fn keeping(self, former: &Self, left: &[FieldPath], key: FieldKey<'_>) -> Self {
+    pub fn keeping(self, previous: &Self, left: &[FieldPath], key: FieldKey<'_>) -> Self {
         let left = left.iter().map(|path| key.path(path));
-        let kept = left.filter_map(|path| Some((path, former.get(path)?)));
+        let kept = left.filter_map(|path| Some((path, previous.get(path)?)));
         Self::of_pairs(self.0.iter().copied().chain(kept))
     }
 
@@ -145,7 +145,7 @@ impl<'de> Deserialize<'de> for OwnedFields {
         let bytes = STANDARD_NO_PAD.decode(text).map_err(de::Error::custom)?;
         let (pairs, rest) = bytes.as_chunks::<8>();
         if !rest.is_empty() {
-            return Err(de::Error::custom("digests of fields are cut off"));
+            return Err(de::Error::custom("the field digests are truncated"));
         }
         let pair = |&[a, b, c, d, e, f, g, h]: &[u8; 8]| ([a, b, c, d], [e, f, g, h]);
         let pairs: Vec<(Short, Short)> = pairs.iter().map(pair).collect();
@@ -219,9 +219,9 @@ mod tests {
             id: &id,
             key: &digest_key,
         };
-        let former = OwnedFields::of(&object(3, &json!({})), MANAGER, key);
+        let previous = OwnedFields::of(&object(3, &json!({})), MANAGER, key);
         let replicas = FieldPath::default().key("spec").key("replicas");
-        let kept = OwnedFields::default().keeping(&former, &[replicas], key);
+        let kept = OwnedFields::default().keeping(&previous, &[replicas], key);
         let before = kept.recognize(&object(3, &json!({})), MANAGER, key);
         assert_eq!(before.fields.len(), 1);
         assert!(before.is_unchanged(".spec.replicas"));

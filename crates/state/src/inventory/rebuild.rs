@@ -43,7 +43,7 @@ pub struct Rebuilt {
 pub fn rebuild(
     rest: Inventory,
     found: &BTreeMap<ObjectId, Found>,
-    wanted: &BTreeSet<ObjectId>,
+    desired: &BTreeSet<ObjectId>,
     apply_set: &str,
 ) -> Rebuilt {
     let mut rebuilt = Rebuilt {
@@ -63,7 +63,7 @@ pub fn rebuild(
         match (has_label, meta.fingerprint.is_some()) {
             (true, true) if meta.made_by_others => rebuilt.kept.push(id.clone()),
             (true, true) => rebuilt.found.push(id.clone()),
-            (false, true) if meta.part_of().is_none() && wanted.contains(id) => {
+            (false, true) if meta.part_of().is_none() && desired.contains(id) => {
                 rebuilt.unlabelled.push(id.clone());
             }
             (true, false) => {
@@ -150,8 +150,8 @@ mod tests {
             ]
             .into(),
         };
-        let wanted = [id("lost-label"), id("copied-label"), id("of-others")].into();
-        let rebuilt = rebuild(rest, &objects, &wanted, "set");
+        let desired = [id("lost-label"), id("copied-label"), id("of-others")].into();
+        let rebuilt = rebuild(rest, &objects, &desired, "set");
         assert_eq!(rebuilt.known, 3);
         assert_eq!(rebuilt.found, [id("both"), id("reborn"), namespace.clone()]);
         assert_eq!(rebuilt.kept, [id("taken")]);

@@ -184,7 +184,7 @@ pub enum RecordError {
     },
     /// A newer pleach wrote the record.
     #[error(
-        "release {name} was written in format {format} by a newer pleach; this one writes format {RECORD_FORMAT}"
+        "the record of release {name} has format {format}, written by a newer pleach; this version writes format {RECORD_FORMAT}"
     )]
     Newer {
         /// Name of the release.
@@ -212,7 +212,7 @@ impl Installed {
         record.content = content_of(&status["record"]);
         record.oldest_writer = match record.oldest_writer {
             0 => record.format,
-            said => said,
+            recorded => recorded,
         };
         if record.oldest_writer > RECORD_FORMAT {
             return Err(RecordError::Newer {

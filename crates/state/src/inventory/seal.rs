@@ -105,7 +105,7 @@ pub enum SealError {
         home: Option<String>,
     },
     /// The key is missing.
-    #[error("the key that it is sealed with is not there{}", place(.home.as_deref()))]
+    #[error("its sealing key does not exist{}", place(.home.as_deref()))]
     NoKey {
         /// The Secret that the seal names, if the text is a valid name.
         home: Option<String>,

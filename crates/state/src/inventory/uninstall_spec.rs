@@ -83,25 +83,27 @@ impl Memory {
     pub fn with_former_stages(mut self, formerly: Option<&Self>, members: &Inventory) -> Self {
         let entries = members.entries.values();
         let used: BTreeSet<&str> = entries.map(|entry| entry.stage.as_str()).collect();
-        let former = formerly.into_iter().flat_map(|memory| &memory.stages);
-        let former: Vec<RememberedStage> = former
+        let previous = formerly.into_iter().flat_map(|memory| &memory.stages);
+        let previous: Vec<RememberedStage> = previous
             .filter(|stage| used.contains(stage.name.as_str()))
             .filter(|stage| !self.stages.iter().any(|own| own.name == stage.name))
             .cloned()
             .collect();
-        self.stages.extend(former);
+        self.stages.extend(previous);
         self
     }
 
     /// Makes the policy at least as strict as the recorded one. The recorded policy admitted no
     /// plan that brings the new one. Recorded windows are dropped once they are open.
     #[must_use]
-    pub fn under_policy_of(mut self, former: Option<&Self>, now: Timestamp) -> Self {
-        let Some(former) = former else { return self };
-        self.approval |= former.approval;
-        keep(&mut self.protect, &former.protect);
-        if !Windows::recorded(&former.windows).are_open(now) {
-            keep(&mut self.windows, &former.windows);
+    pub fn under_policy_of(mut self, previous: Option<&Self>, now: Timestamp) -> Self {
+        let Some(previous) = previous else {
+            return self;
+        };
+        self.approval |= previous.approval;
+        keep(&mut self.protect, &previous.protect);
+        if !Windows::recorded(&previous.windows).are_open(now) {
+            keep(&mut self.windows, &previous.windows);
         }
         self
     }
@@ -117,8 +119,8 @@ impl Memory {
 }
 
 /// Adds missing items, up to a bound, because many commits can change only the policy.
-fn keep<T: Clone + PartialEq>(known: &mut Vec<T>, former: &[T]) {
-    let missing: Vec<T> = former
+fn keep<T: Clone + PartialEq>(known: &mut Vec<T>, previous: &[T]) {
+    let missing: Vec<T> = previous
         .iter()
         .filter(|one| !known.contains(one))
         .take(KEPT)
@@ -169,13 +171,13 @@ mod tests {
         let members = Inventory {
             entries: ["api", "agents", "config"].map(applied).into(),
         };
-        let former = memory(&[
+        let previous = memory(&[
             ("agents", "workloads"),
             ("hooks", "workloads"),
             ("api", "workloads"),
         ]);
         let now = || memory(&[("api", "services"), ("test", "workloads")]);
-        let kept = now().with_former_stages(Some(&former), &members);
+        let kept = now().with_former_stages(Some(&previous), &members);
         assert_eq!(names(&kept), ["api", "test", "agents"]);
         assert_eq!(kept.stages[0].after, "services");
         // Repetition changes nothing. The stage is dropped with its last member.

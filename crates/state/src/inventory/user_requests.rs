@@ -90,7 +90,7 @@ impl UserRequests {
         let read = read.unwrap_or_else(|error| Self {
             suspend: Some(Suspension {
                 until: None,
-                reason: format!("what was asked for cannot be read: {error}"),
+                reason: format!("failed to parse the user requests: {error}"),
                 by: String::new(),
                 at: None,
             }),

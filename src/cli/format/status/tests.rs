@@ -70,7 +70,7 @@ fn releases_are_a_table_with_their_trouble_below() {
     prod/theirs  -> v3     0123456   True                0
     prod/web                         Unknown             0
     prod/old: Failed: 1 step failed: no
-    prod/odd: release prod.odd was written in format 99 by a newer pleach; this one writes format 6
+    prod/odd: the record of release prod.odd has format 99, written by a newer pleach; this version writes format 6
     prod/web: its readiness is not known yet
     git: prod/cache (v3) is not installed
     git: prod/api is pinned to v2, and v1 is installed

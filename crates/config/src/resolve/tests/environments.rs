@@ -243,15 +243,15 @@ fn a_consent_for_nobody_is_warned_about() {
 )]
 #[case(
     "releases: [{bundle: app, ignore: [{kind: A, fields: [/spec/replicas]}]}]",
-    "`/spec/replicas` is no path of a field: write it with dots, such as spec.replicas"
+    "`/spec/replicas` is not a field path: separate keys with dots, such as spec.replicas"
 )]
 #[case(
     "releases: [{bundle: app, ignore: [{kind: A, fields: ['spec.containers[0].image']}]}]",
-    "`spec.containers[0].image` is no path of a field: items of lists are selected by what they hold, such as [name=app], or all of them as [*]"
+    "`spec.containers[0].image` is not a field path: select list items by content, such as [name=app], or all of them with [*]"
 )]
 #[case(
     "releases: [{bundle: app, ignore: [{kind: A, fields: [metadata.name]}]}]",
-    "`metadata.name` cannot be ignored: it names the object"
+    "`metadata.name` cannot be ignored: it identifies the object"
 )]
 #[case(
     "consent: [{action: recreate, kind: StatefulSet, name: db, release: app}]\nreleases: [{bundle: app}]",

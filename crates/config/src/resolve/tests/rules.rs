@@ -32,7 +32,7 @@ fn checks_and_readiness_rules_come_with_their_release() {
 #[case(
     "checks:\n- name: a\n  forEach: {kind: Pod}\n  where: it.x\n  require: item.x ==\n  message: \"{{ item.x\"\n",
     &[
-        "manifests/app/bundle.yaml:6: `where`: `it` is not known; there are item",
+        "manifests/app/bundle.yaml:6: `where`: unknown name `it`; known names: item",
         "manifests/app/bundle.yaml:7: `require`: line 1, column",
         "manifests/app/bundle.yaml:8: `message`: `{{` without `}}`",
     ]
@@ -49,7 +49,7 @@ fn checks_and_readiness_rules_come_with_their_release() {
 #[case(
     "readiness:\n- kind: Job\n  current: statu.phase\n- {kind: Job, failed: nope(1)}\n- {kind: Volume, current: status.a}\n- {kind: Pod}\n",
     &[
-        "manifests/app/bundle.yaml:5: `current`: `statu` is not known; there are item, apiVersion, kind, metadata, spec, status, data",
+        "manifests/app/bundle.yaml:5: `current`: unknown name `statu`; known names: item, apiVersion, kind, metadata, spec, status, data",
         "manifests/app/bundle.yaml:6: `failed`: there is no function `nope`",
         "manifests/app/bundle.yaml:6: a second readiness rule for Job",
         "manifests/app/bundle.yaml:7: the API group of Volume is not known",
@@ -59,7 +59,7 @@ fn checks_and_readiness_rules_come_with_their_release() {
 #[case(
     "blockUninstall: [{forEach: {kind: Pod}, where: item.x +, message: \"{{ x }}\"}]",
     &[
-        "manifests/app/bundle.yaml:3: `message`: `x` is not known; there are item",
+        "manifests/app/bundle.yaml:3: `message`: unknown name `x`; known names: item",
         "manifests/app/bundle.yaml:3: `where`: line 1, column",
     ]
 )]

@@ -68,19 +68,19 @@ fn maps(
     };
     // The server removes a field, with all defaults below it, if we owned a part of it and no
     // manager owns any other part.
-    let goes = |key: &str| !child(taken, key).is_empty() && child(others, key).is_empty();
+    let is_removed = |key: &str| !child(taken, key).is_empty() && child(others, key).is_empty();
     let kept: Map<String, Value> = live
         .iter()
-        .filter(|(key, _)| !sent.contains_key(*key) && !goes(key))
+        .filter(|(key, _)| !sent.contains_key(*key) && !is_removed(key))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     let mut left = Value::Object(kept);
     prune(&mut left, taken, others);
     if let Value::Object(left) = &mut left {
-        for (key, wanted) in sent {
+        for (key, desired) in sent {
             let value = match live.get(key) {
-                Some(live) => merged(wanted, live, &child(taken, key), &child(others, key)),
-                None => wanted.clone(),
+                Some(live) => merged(desired, live, &child(taken, key), &child(others, key)),
+                None => desired.clone(),
             };
             left.insert(key.clone(), value);
         }
@@ -98,16 +98,16 @@ fn lists(sent: &[Value], live: &[Value], taken: &FieldSet, others: &FieldSet) ->
     let nothing = FieldSet::default();
     let mut rest = live.to_vec();
     let mut left = Vec::new();
-    for wanted in sent {
-        let Some(at) = rest.iter().position(|one| is_same(wanted, one, &keys)) else {
-            left.push(wanted.clone());
+    for desired in sent {
+        let Some(at) = rest.iter().position(|one| is_same(desired, one, &keys)) else {
+            left.push(desired.clone());
             continue;
         };
         let there = rest.remove(at);
         let step = named(&there, &keys);
         let mine = taken.child(&step).unwrap_or(&nothing);
         let theirs = others.child(&step).unwrap_or(&nothing);
-        left.push(merged(wanted, &there, mine, theirs));
+        left.push(merged(desired, &there, mine, theirs));
     }
     let mut rest = Value::Array(rest);
     prune(&mut rest, taken, others);
@@ -119,11 +119,11 @@ fn lists(sent: &[Value], live: &[Value], taken: &FieldSet, others: &FieldSet) ->
 
 /// Returns whether two items are the same. The server fills in defaults for key fields that a
 /// manifest omits.
-fn is_same(wanted: &Value, live: &Value, keys: &[String]) -> bool {
-    if !keys.iter().any(|key| wanted.get(key).is_some()) {
-        return wanted == live;
+fn is_same(desired: &Value, live: &Value, keys: &[String]) -> bool {
+    if !keys.iter().any(|key| desired.get(key).is_some()) {
+        return desired == live;
     }
-    keys.iter().all(|key| match wanted.get(key) {
+    keys.iter().all(|key| match desired.get(key) {
         Some(value) => live.get(key) == Some(value),
         None => live[key]
             .as_str()

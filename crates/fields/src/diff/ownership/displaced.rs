@@ -8,13 +8,13 @@ use pleach_model::object::{KeyValue, PathSegment};
 
 /// Returns items of other managers that conflict with a missing item of ours, by manager.
 ///
-/// An item conflicts if it has the same value in a `unique` field as an item that is in `wanted`,
+/// An item conflicts if it has the same value in a `unique` field as an item that is in `desired`,
 /// but not in the live object. A manager that changes the key of an item replaces our item by its
 /// own. An apply would then add ours again next to it. Items that were merely added are not
 /// returned. Only entries with the API version of ours are considered.
 pub fn displacing(
     live: &Value,
-    wanted: &Value,
+    desired: &Value,
     ours: &str,
     unique: &[&str],
 ) -> Vec<(String, FieldSet)> {
@@ -28,23 +28,23 @@ pub fn displacing(
         .filter(|entry| entry["apiVersion"] == our_entry["apiVersion"])
         .map(|entry| {
             let theirs = FieldSet::parse(&entry["fieldsV1"]);
-            let found = below(&theirs, live, wanted, unique);
+            let found = below(&theirs, live, desired, unique);
             (manager_of(entry).to_owned(), found)
         })
         .filter(|(_, found)| !found.is_empty())
         .collect()
 }
 
-fn below(theirs: &FieldSet, live: &Value, wanted: &Value, unique: &[&str]) -> FieldSet {
+fn below(theirs: &FieldSet, live: &Value, desired: &Value, unique: &[&str]) -> FieldSet {
     let mut found = FieldSet::default();
     for (segment, child) in theirs.items() {
         let Some(live_child) = locate::step(live, &segment) else {
             continue;
         };
-        let inner = match (locate::step(wanted, &segment), &segment) {
-            (Some(wanted), _) => below(child, live_child, wanted, unique),
+        let inner = match (locate::step(desired, &segment), &segment) {
+            (Some(desired), _) => below(child, live_child, desired, unique),
             (None, PathSegment::Select(keys)) if child.itself => {
-                let is_in_the_way = missing(keys, live, wanted)
+                let is_in_the_way = missing(keys, live, desired)
                     .any(|item| unique.iter().any(|&field| same(item, live_child, field)));
                 if is_in_the_way {
                     child.clone()
@@ -63,10 +63,10 @@ fn below(theirs: &FieldSet, live: &Value, wanted: &Value, unique: &[&str]) -> Fi
 fn missing<'w>(
     keys: &[(String, KeyValue)],
     live: &Value,
-    wanted: &'w Value,
+    desired: &'w Value,
 ) -> impl Iterator<Item = &'w Value> {
     let live = live.as_array().map_or(&[][..], Vec::as_slice);
-    let wanted = wanted.as_array().map_or(&[][..], Vec::as_slice);
+    let desired = desired.as_array().map_or(&[][..], Vec::as_slice);
     // The server fills in defaults for key fields that a manifest omits.
     let is_item = move |item: &Value, other: &Value| {
         let mut names = keys.iter().map(|(key, _)| key);
@@ -77,7 +77,7 @@ fn missing<'w>(
                 .is_none_or(|text| locate::may_go_unsaid(key, text)),
         })
     };
-    wanted
+    desired
         .iter()
         .filter(move |item| !live.iter().any(|other| is_item(item, other)))
 }
@@ -113,9 +113,9 @@ mod tests {
                 {"name": "extra", "port": 90, "protocol": "TCP"}]}})
     }
 
-    fn check(version: &str, wanted: &Value, unique: &[&str]) -> Vec<(String, Value)> {
-        let wanted = json!({"spec": {"ports": wanted}});
-        displacing(&service(version), &wanted, OURS, unique)
+    fn check(version: &str, desired: &Value, unique: &[&str]) -> Vec<(String, Value)> {
+        let desired = json!({"spec": {"ports": desired}});
+        displacing(&service(version), &desired, OURS, unique)
             .into_iter()
             .map(|(manager, fields)| (manager, fields.to_json()))
             .collect()
@@ -131,26 +131,26 @@ mod tests {
                  "fieldsV1": {"f:spec": {"f:ports": {
                     r#"k:{"port":80,"protocol":"UDP"}"#: {".": {}, "f:name": {}, "f:port": {}}}}}}]},
             "spec": {"ports": [{"name": "http", "port": 80, "protocol": "UDP"}]}});
-        let wanted = json!({"spec": {"ports": [{"name": "http", "port": 80}]}});
-        assert_eq!(displacing(&live, &wanted, OURS, &["name"]).len(), 1);
+        let desired = json!({"spec": {"ports": [{"name": "http", "port": 80}]}});
+        assert_eq!(displacing(&live, &desired, OURS, &["name"]).len(), 1);
     }
 
     #[test]
     fn an_item_with_another_key_stands_in_the_place_of_ours() {
-        let wanted = json!([{"name": "http", "port": 80}]);
+        let desired = json!([{"name": "http", "port": 80}]);
         let fields = json!({"f:spec": {"f:ports": {
             (port(81)): {".": {}, "f:name": {}, "f:port": {}}}}});
         assert_eq!(
-            check("v1", &wanted, &["name"]),
+            check("v1", &desired, &["name"]),
             [("hand".to_owned(), fields)]
         );
         // No field has to be unique, or the entry has another API version.
-        assert!(check("v1", &wanted, &["nodePort"]).is_empty());
-        assert!(check("v1", &wanted, &[]).is_empty());
-        assert!(check("v2", &wanted, &["name"]).is_empty());
+        assert!(check("v1", &desired, &["nodePort"]).is_empty());
+        assert!(check("v1", &desired, &[]).is_empty());
+        assert!(check("v2", &desired, &["name"]).is_empty());
         // The protocol is part of the key.
-        let wanted = json!([{"name": "http", "port": 81, "protocol": "UDP"}]);
-        assert_eq!(check("v1", &wanted, &["name"]).len(), 1);
+        let desired = json!([{"name": "http", "port": 81, "protocol": "UDP"}]);
+        assert_eq!(check("v1", &desired, &["name"]).len(), 1);
         // None of our items is missing.
         let there = json!([{"name": "http", "port": 81}]);
         assert!(check("v1", &there, &["name"]).is_empty());

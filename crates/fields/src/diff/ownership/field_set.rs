@@ -202,12 +202,12 @@ impl FieldSet {
         paths
     }
 
-    fn collect(&self, at: &FieldPath, wanted: &dyn Fn(&Self) -> bool, out: &mut Vec<FieldPath>) {
-        if wanted(self) {
+    fn collect(&self, at: &FieldPath, selects: &dyn Fn(&Self) -> bool, out: &mut Vec<FieldPath>) {
+        if selects(self) {
             out.push(at.clone());
         }
         for (step, child) in &self.below {
-            child.collect(&at.join(segment(step)), wanted, out);
+            child.collect(&at.join(segment(step)), selects, out);
         }
     }
 

@@ -75,8 +75,8 @@ impl FieldPattern {
 
     /// Removes the field from the body for an existing object. A field that we still own gets its
     /// live value instead.
-    pub(in crate::ignore) fn settle(&self, wanted: &mut Value, live: &Value, ours: &FieldSet) {
-        settle(wanted, Some(live), ours, &self.steps);
+    pub(in crate::ignore) fn settle(&self, desired: &mut Value, live: &Value, ours: &FieldSet) {
+        settle(desired, Some(live), ours, &self.steps);
     }
 
     /// Returns the set without the field and its descendants.
@@ -132,17 +132,17 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// Returns whether the caller must remove the value from its container.
-fn settle(wanted: &mut Value, live: Option<&Value>, ours: &FieldSet, steps: &[Step]) -> bool {
+fn settle(desired: &mut Value, live: Option<&Value>, ours: &FieldSet, steps: &[Step]) -> bool {
     let Some((first, rest)) = steps.split_first() else {
         return match live {
             Some(live) if !ours.is_empty() => {
-                *wanted = live.clone();
+                *desired = live.clone();
                 false
             }
             _ => true,
         };
     };
-    match (first, wanted) {
+    match (first, desired) {
         (Step::Key(key), Value::Object(map)) => {
             let Some(child) = map.get_mut(key) else {
                 return false;
@@ -221,7 +221,7 @@ fn give_up(fields: &FieldSet, object: Option<&Value>, steps: &[Step]) -> FieldSe
                     (_, Some(item)) => first.selects(item),
                     // The item no longer exists, so only its keys can be compared.
                     (PathSegment::Select(keys), None) => match first {
-                        Step::Where(wanted) => wanted.iter().all(|(key, value)| {
+                        Step::Where(desired) => desired.iter().all(|(key, value)| {
                             keys.iter()
                                 .any(|(known, text)| known == key && text_of(text) == *value)
                         }),

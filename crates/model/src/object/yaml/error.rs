@@ -47,38 +47,38 @@ fn message(error: &Error) -> String {
         Error::DuplicateMappingKey { key: Some(key), .. } => duplicate_key(key),
         Error::DuplicateMappingKey { key: None, .. } => "duplicate key".to_owned(),
         Error::NonFiniteFloat { .. } => {
-            "infinity, NaN and numbers beyond 64-bit floats have no JSON form; put it in quotes if it is a text".to_owned()
+            "infinity, NaN and numbers beyond 64-bit floats have no JSON form; put it in quotes if it is a string".to_owned()
         }
-        Error::UnknownAnchor { .. } => "alias of an anchor that is not defined before it".to_owned(),
+        Error::UnknownAnchor { .. } => "alias of an undefined anchor".to_owned(),
         Error::RecursiveReferencesRequireWeakTypes { .. } => {
-            "alias within the value that it stands for".to_owned()
+            "alias within the value that it refers to".to_owned()
         }
         Error::AliasReplayLimitExceeded { .. }
         | Error::AliasExpansionLimitExceeded { .. }
         | Error::AliasReplayStackDepthExceeded { .. } => {
-            "aliases that expand to more than pleach reads".to_owned()
+            "aliases expand to more than pleach can read".to_owned()
         }
         Error::MergeValueNotMapOrSeqOfMaps { .. } => {
             "`<<` takes a map or a list of maps".to_owned()
         }
-        Error::InvalidBinaryBase64 { .. } => "!!binary that is not base64".to_owned(),
-        Error::BinaryNotUtf8 { .. } => "!!binary that is not UTF-8 text".to_owned(),
-        Error::InvalidScalar { .. } => "the tag says another type than the text".to_owned(),
-        Error::Eof { .. } => "unexpected end of the text".to_owned(),
+        Error::InvalidBinaryBase64 { .. } => "the !!binary value is not base64".to_owned(),
+        Error::BinaryNotUtf8 { .. } => "the !!binary value is not UTF-8".to_owned(),
+        Error::InvalidScalar { .. } => "the tag does not match the value".to_owned(),
+        Error::Eof { .. } => "unexpected end of the input".to_owned(),
         Error::Budget { breach, .. } => match breach {
             BudgetBreach::Depth { .. } => {
                 format!("nested deeper than {} levels", super::parse::MAX_DEPTH)
             }
-            BudgetBreach::Documents { .. } => "more documents than pleach reads".to_owned(),
+            BudgetBreach::Documents { .. } => "too many documents".to_owned(),
             BudgetBreach::Aliases { .. }
             | BudgetBreach::Anchors { .. }
             | BudgetBreach::AliasAnchorRatio { .. }
             | BudgetBreach::RecordedAnchorEvents { .. }
             | BudgetBreach::RecordedAnchorBytes { .. } => {
-                "more anchors and aliases than pleach reads".to_owned()
+                "too many anchors and aliases".to_owned()
             }
             BudgetBreach::SequenceUnbalanced => UNREADABLE.to_owned(),
-            _ => "larger than pleach reads".to_owned(),
+            _ => "the document is too large".to_owned(),
         },
         _ => UNREADABLE.to_owned(),
     }
@@ -98,7 +98,7 @@ pub(super) fn duplicate_key(key: &str) -> String {
 fn scanner_message(message: &str) -> String {
     if let Some(character) = message.strip_prefix("unexpected character: `") {
         return if character.starts_with(INDICATORS) {
-            "a text cannot start with this character; put it in quotes".to_owned()
+            "a string cannot start with this character; put it in quotes".to_owned()
         } else {
             UNPRINTABLE.to_owned()
         };
@@ -113,7 +113,7 @@ fn scanner_message(message: &str) -> String {
         return "expected `:` after a key".to_owned();
     }
     if message == "mapping values are not allowed in this context" {
-        return "`:` is not allowed here; is the indentation right, or does a text need quotes?"
+        return "`:` is not allowed here; check the indentation, or put the string in quotes"
             .to_owned();
     }
     message.to_owned()
@@ -124,6 +124,6 @@ fn scanner_message(message: &str) -> String {
 const INDICATORS: [char; 5] = ['|', '>', '%', '@', '`'];
 
 const UNPRINTABLE: &str =
-    r"YAML does not allow this character; take it out, or escape it in double quotes, such as \x00";
+    r"YAML does not allow this character; remove it, or escape it in double quotes, such as \x00";
 
-pub(super) const TAB: &str = "a tab cannot indent or separate in YAML; use spaces";
+pub(super) const TAB: &str = "YAML does not allow tabs here; use spaces";

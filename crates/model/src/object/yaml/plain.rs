@@ -114,7 +114,7 @@ pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
 #[derive(Default)]
 struct Scalars {
     /// Cache of scalars that the crate has parsed.
-    asked: HashMap<String, Value>,
+    parsed: HashMap<String, Value>,
 }
 
 impl Scalars {
@@ -128,14 +128,14 @@ impl Scalars {
             _ if is_text(text) => Some(Value::String(text.to_owned())),
             _ => match whole(text) {
                 Some(number) => Some(Value::Number(number)),
-                None => self.ask(text),
+                None => self.parse(text),
             },
         }
     }
 
     /// Parses a scalar with the crate, as the value of a key.
-    fn ask(&mut self, text: &str) -> Option<Value> {
-        if let Some(known) = self.asked.get(text) {
+    fn parse(&mut self, text: &str) -> Option<Value> {
+        if let Some(known) = self.parsed.get(text) {
             return Some(known.clone());
         }
         if text.contains('\n') {
@@ -149,7 +149,7 @@ impl Scalars {
         if value.is_object() || value.is_array() {
             return None;
         }
-        self.asked.insert(text.to_owned(), value.clone());
+        self.parsed.insert(text.to_owned(), value.clone());
         Some(value)
     }
 }

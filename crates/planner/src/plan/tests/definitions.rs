@@ -108,7 +108,7 @@ fn refusals(plan: &Plan) -> Vec<String> {
     &["version-recorded: version v1 is removed, but managedFields of objects still refer to it, so no client could apply them: Thing.example.org/web/a"])]
 #[case::a_field_in_use(
     seen(from_to(&["v1", "v2"], &["v1"], &["v1"]), things(&[("a", &[], &["spec.a"])])),
-    &["field-in-use: objects do not fit the new schema: spec.a goes: Thing.example.org/web/a"])]
+    &["field-in-use: objects do not fit the new schema: spec.a is dropped: Thing.example.org/web/a"])]
 #[case::not_all_could_be_read(
     seen(from_to(&["v1", "v2"], &["v1"], &["v1"]), Instances::Unknown("time-out".to_owned())),
     &["objects-unread: the effect on its objects is unknown, because they cannot all be read: time-out"])]

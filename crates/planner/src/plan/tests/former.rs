@@ -88,7 +88,7 @@ fn what_is_replaced_before_has_no_say(
     let why = change.unverified.as_deref().unwrap_or_default();
     let is_update = expected == Action::Update;
     assert_eq!(
-        why.starts_with("refused by the former version, which is replaced before: "),
+        why.starts_with("refused by the previous version, which is replaced first: "),
         is_update,
         "{why}"
     );

@@ -59,7 +59,7 @@ fn state_is_not_changed_for_a_while() {
     let refusals: Vec<String> = plan.refusals().map(ToString::to_string).collect();
     assert_eq!(refusals.len(), 1, "{refusals:?}");
     assert!(
-        refusals[0].contains("it holds state of pleach"),
+        refusals[0].contains("it contains state of pleach"),
         "{refusals:?}"
     );
     assert!(plan.overlays.is_empty());

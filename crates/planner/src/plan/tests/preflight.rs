@@ -42,10 +42,10 @@ fn range(text: &str) -> VersionReq {
     Kind::Policy, "other-tooling", "the ApplySet of release e.r was handed over to kubectl/v1.36")]
 #[case::rights(Scene::new().cluster(|observed| observed.access.missing.push(MissingGrant {
         verb: "patch".to_owned(), kind: GroupKind::new("", "ConfigMap"), resource: "configmaps".to_owned(), namespace: Some("web".to_owned()) })),
-    Kind::Cluster, "missing-right", "may not patch configmaps in namespace web")]
+    Kind::Cluster, "missing-right", "pleach is not allowed to patch configmaps in namespace web")]
 #[case::rights_to_give(Scene::new().cluster(|observed| observed.access.escalations.push(Escalation {
         object: "Role.rbac.authorization.k8s.io/web/a".parse().unwrap(), rules: vec!["{verbs: [get]}".to_owned()] })),
-    Kind::Cluster, "missing-right", "may not write Role.rbac.authorization.k8s.io/web/a, which gives rights that pleach does not hold itself")]
+    Kind::Cluster, "missing-right", "pleach is not allowed to write Role.rbac.authorization.k8s.io/web/a: it grants permissions that pleach does not have")]
 #[case::kubernetes(Scene::new().policy(|policy| policy.versions.kubernetes = Some(range(">=1.37"))), Kind::Policy, "kubernetes-version",
     "web v2.0.0 supports Kubernetes >=1.37, but the server is 1.36.0")]
 #[case::path(Scene::new().version("v0.9.0").policy(|policy| policy.versions.upgrades_from = Some(range(">=1.0, <2.0"))), Kind::Policy, "version-path",

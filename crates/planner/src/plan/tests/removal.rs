@@ -271,11 +271,11 @@ const OTHERS: &str = "Secret/made/s";
 #[rstest]
 #[case::not_looked_into(None, true, "")]
 #[case::empty(Some(Contents::Known(Vec::new())), true, "")]
-#[case::of_others(Some(Contents::Known(vec![content(OTHERS, &[])])), false, "it holds objects of others: Secret/made/s")]
+#[case::of_others(Some(Contents::Known(vec![content(OTHERS, &[])])), false, "it contains objects that the release does not own: Secret/made/s")]
 #[case::of_the_release(Some(Contents::Known(vec![content("ConfigMap/made/c", &[])])), true, "")]
 #[case::owned_by_what_goes(Some(Contents::Known(vec![content("ConfigMap/made/x", &["uid of ConfigMap/made/c"])])), true, "")]
 #[case::not_seen(Some(Contents::Unknown("secrets cannot be listed".to_owned())), false,
-    "what lies in it cannot be told: secrets cannot be listed")]
+    "its contents are unknown: secrets cannot be listed")]
 fn a_namespace_with_objects_of_others_stays_whatever_was_consented(
     #[case] contents: Option<Contents>,
     #[case] goes: bool,
