@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check-tools controlplane build fmt lint unit test chaos facts demo sandbox test-upstream schemas format-schemas bench clean
+.PHONY: help check-tools controlplane build words fmt lint unit test chaos facts demo sandbox test-upstream schemas format-schemas bench clean
 
 # Folder with manifests of upstream projects, for test-upstream.
 DATA ?=
@@ -25,15 +25,19 @@ controlplane: tools-controlplane ## Build etcd, the Kubernetes programs and kwok
 build: tools-build ## Build the pleach program
 	cargo build --bin pleach
 
+words: ## List words of the banned list, for a review
+	tools/banned-words.sh
+
 fmt: ## Format the code
 	cargo fmt --all
 
 # Lints and tests use all features: a second set would compile the crates once more. Cargo
 # leaves out targets with `test = false` unless they are named.
-lint: ## Check format and lints
+lint: ## Check format, words and lints
+	tools/banned-words.sh --strict
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
-	cargo clippy --all-features --test facts --test upstream -- -D warnings
+	cargo clippy --workspace --all-features --test facts --test upstream -- -D warnings
 
 unit: ## Run all tests that need no control plane
 	cargo test --workspace --all-features --lib --bins --test it
@@ -44,8 +48,8 @@ unit: ## Run all tests that need no control plane
 test: tools-test controlplane ## Check and test everything
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory unit
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --all-features --test control_plane -- --skip _within_
-	RUST_TEST_THREADS=1 cargo test --all-features --test control_plane -- _within_
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --workspace --all-features --test control_plane -- --skip _within_
+	RUST_TEST_THREADS=1 cargo test --workspace --all-features --test control_plane -- _within_
 
 # What is played: make chaos CHAOS="--seed 17"
 CHAOS ?=
@@ -54,7 +58,7 @@ chaos: tools-chaos controlplane build ## Disturb pleach wherever it can be (hour
 	cargo run -p pleach-testkit --bin pleach-chaos -- $(CHAOS)
 
 facts: tools-facts controlplane ## Test Kubernetes and the test kit, for a new version of Kubernetes
-	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --all-features --test facts
+	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --workspace --all-features --test facts
 
 demo: tools-demo controlplane build ## Show an upgrade on a throw-away control plane
 	cargo run -p pleach-testkit --bin pleach-demo
@@ -65,7 +69,7 @@ sandbox: tools-sandbox controlplane build ## A throw-away control plane to try t
 test-upstream: tools-demo controlplane ## Test with manifests of upstream projects: make test-upstream DATA=folder
 	@[[ -n "$(DATA)" ]] || { echo "say where the manifests lie: make test-upstream DATA=folder" >&2; exit 2; }
 	@[[ -d "$(DATA)" ]] || { echo "DATA: there is no folder $(DATA)" >&2; exit 2; }
-	data=$$(cd -- "$(DATA)" && pwd) && PLEACH_UPSTREAM_DATA=$$data cargo test --all-features --test upstream
+	data=$$(cd -- "$(DATA)" && pwd) && PLEACH_UPSTREAM_DATA=$$data cargo test --workspace --all-features --test upstream
 
 schemas: tools-schemas controlplane ## Make the tables of kinds and docs/schemas again
 	cargo run -p pleach-testkit --bin pleach-schemas

@@ -174,7 +174,7 @@ fn from_helm_whose_record_is_named() {
         );
     adopt(&fleet, "helm");
     taken_over(&fleet, "meta.helm.sh")
-        .says("Helm still has release fromhelm/shop on record (secret/sh.helm.release.v1.shop.v1, secret/sh.helm.release.v1.shop.v2, configmap/sh.helm.release.v1.shop.v3 in namespace fromhelm)")
+        .says("Helm still has a record of release fromhelm/shop (secret/sh.helm.release.v1.shop.v1, secret/sh.helm.release.v1.shop.v2, configmap/sh.helm.release.v1.shop.v3 in namespace fromhelm)")
         .says("`kubectl -n fromhelm delete secret/sh.helm.release.v1.shop.v1 secret/sh.helm.release.v1.shop.v2 configmap/sh.helm.release.v1.shop.v3`");
 }
 

@@ -511,7 +511,7 @@ mod tests {
             bundle("base", &map("base")),
             bundle("web", web),
             bundle("scaler", scaler),
-            bundle("heir", &map("heir")),
+            bundle("successor", &map("successor")),
             bundle("other", &map("other")),
         ];
         let tree = MemoryTree::new(files.into_iter().chain(bundles.into_iter().flatten()));

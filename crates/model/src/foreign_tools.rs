@@ -130,7 +130,7 @@ pub struct KnownOwner {
 
 /// Mark of a deployment tool on an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deployer {
+pub struct ForeignTool {
     /// The tool.
     pub tool: Tool,
     /// Owner of the object. `None` if only a field manager identifies the tool.
@@ -141,7 +141,7 @@ pub struct Deployer {
     pub value: String,
 }
 
-impl Deployer {
+impl ForeignTool {
     /// Formats the tool and, if known, the owner.
     pub fn name(&self) -> String {
         match &self.owner {
@@ -178,13 +178,13 @@ const HELM_NAME: &str = "meta.helm.sh/release-name";
 const HELM_NAMESPACE: &str = "meta.helm.sh/release-namespace";
 
 /// Finds the mark of a deployment tool. Tools that reconcile continuously take precedence.
-pub fn marked(metadata: &impl Marked) -> Option<Deployer> {
+pub fn marked(metadata: &impl Marked) -> Option<ForeignTool> {
     flux(metadata)
         .or_else(|| argo(metadata))
         .or_else(|| helm(metadata))
 }
 
-fn flux(metadata: &impl Marked) -> Option<Deployer> {
+fn flux(metadata: &impl Marked) -> Option<ForeignTool> {
     [
         (FLUX_KUSTOMIZE, OwnerKind::Kustomization),
         (FLUX_HELM, OwnerKind::HelmRelease),
@@ -194,7 +194,7 @@ fn flux(metadata: &impl Marked) -> Option<Deployer> {
         let key = format!("{prefix}name");
         let name = metadata.label(&key)?.to_owned();
         let namespace = metadata.label(&format!("{prefix}namespace"));
-        Some(Deployer {
+        Some(ForeignTool {
             tool: Tool::Flux,
             owner: Some(Owner {
                 kind,
@@ -207,7 +207,7 @@ fn flux(metadata: &impl Marked) -> Option<Deployer> {
     })
 }
 
-fn argo(metadata: &impl Marked) -> Option<Deployer> {
+fn argo(metadata: &impl Marked) -> Option<ForeignTool> {
     let (key, value, application) = if let Some(id) = metadata.annotation(ARGO_TRACKING) {
         (ARGO_TRACKING, id, id.split(':').next().unwrap_or(id))
     } else {
@@ -219,7 +219,7 @@ fn argo(metadata: &impl Marked) -> Option<Deployer> {
         Some((namespace, name)) => (Some(namespace.to_owned()), name),
         None => (None, application),
     };
-    Some(Deployer {
+    Some(ForeignTool {
         tool: Tool::ArgoCd,
         owner: Some(Owner {
             kind: OwnerKind::Application,
@@ -231,9 +231,9 @@ fn argo(metadata: &impl Marked) -> Option<Deployer> {
     })
 }
 
-fn helm(metadata: &impl Marked) -> Option<Deployer> {
+fn helm(metadata: &impl Marked) -> Option<ForeignTool> {
     let name = metadata.annotation(HELM_NAME)?.to_owned();
-    Some(Deployer {
+    Some(ForeignTool {
         tool: Tool::Helm,
         owner: Some(helm_owner(metadata)?),
         key: HELM_NAME.to_owned(),
@@ -255,7 +255,7 @@ pub fn helm_owner(metadata: &impl Marked) -> Option<Owner> {
 /// Finds the deployment tool behind a list of field managers.
 ///
 /// The order matters: Flux takes precedence because it runs Helm under its own manager name.
-pub fn of_managers(managers: &[String]) -> Option<Deployer> {
+pub fn of_managers(managers: &[String]) -> Option<ForeignTool> {
     [
         (Tool::Flux, "kustomize-controller"),
         (Tool::Flux, "helm-controller"),
@@ -265,7 +265,7 @@ pub fn of_managers(managers: &[String]) -> Option<Deployer> {
     .into_iter()
     .find_map(|(tool, start)| {
         let manager = managers.iter().find(|manager| manager.starts_with(start))?;
-        Some(Deployer {
+        Some(ForeignTool {
             tool,
             owner: None,
             key: "field manager".to_owned(),
@@ -427,14 +427,14 @@ mod tests {
     #[case(json!({"annotations": {"argocd.argoproj.io/tracking-id": "a;b:x"}}), "Argo CD (application a;b)", &[])]
     #[case(json!({"annotations": {"meta.helm.sh/release-name": "db", "meta.helm.sh/release-namespace": "prod"}}),
         "Helm (release prod/db)", &[])]
-    fn deployers_are_known_by_their_marks(
+    fn foreign_tools_are_known_by_their_marks(
         #[case] metadata: Value,
         #[case] name: &str,
         #[case] suspend: &[&str],
     ) {
-        let deployer = marked(&metadata).unwrap();
-        assert_eq!(deployer.name(), name);
-        assert_eq!(deployer.owner.unwrap().suspend(None), suspend);
+        let foreign_tool = marked(&metadata).unwrap();
+        assert_eq!(foreign_tool.name(), name);
+        assert_eq!(foreign_tool.owner.unwrap().suspend(None), suspend);
         assert!(!marks(&metadata).is_empty());
     }
 

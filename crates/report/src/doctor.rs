@@ -39,7 +39,7 @@ pub use gate::{Gate, Holding};
 pub use namespace::{Leaving, Remaining};
 pub use registration::{Definition, Registered, Role, Rule, Webhook};
 pub use standing::Standing;
-pub use subject::{Deployer, Owner, Subject, Write};
+pub use subject::{OtherTool, Owner, Subject, Write};
 
 /// Observed state of a cluster, the input of the diagnosis.
 #[derive(Debug, Clone, Default)]

@@ -228,7 +228,7 @@ mod tests {
         for second in [13, 17, 21] {
             advance(SECOND * 4).await;
             let news = heard(&mut view, Followed::Applied(lease("a", second)));
-            assert_eq!(news.departed, [""; 0], "it is told once");
+            assert_eq!(news.departed, [""; 0], "it is reported once");
         }
         assert_eq!(view.stale(), [format!("{PREFIX}b")]);
         // The replica was only slow.

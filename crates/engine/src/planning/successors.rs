@@ -95,7 +95,7 @@ pub(super) fn successor(release: &ResolvedRelease, rendered: &Rendered) -> Succe
 fn unread(environment: &str, former: &ReleaseName) -> Finding {
     Finding::warning(
         Kind::Repository,
-        "heirs-unknown",
+        "successor-unknown",
         format!(
             "environment {environment} cannot be read and could take ownership of objects of {former}: no object of {former} is deleted"
         ),

@@ -82,7 +82,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
             Claim::Adopt => match definition::guard(ctx, draft, manifest) {
                 // Objects applied by other tools are never recreated. The API
                 // server decides on the change.
-                Guarded::Free | Guarded::Anew(_) => adoption::decide(ctx, draft, manifest, live),
+                Guarded::Free | Guarded::Recreate(_) => adoption::decide(ctx, draft, manifest, live),
                 Guarded::Refused => {}
             },
             Claim::Refused(finding) => block(ctx, draft, manifest, *finding),
@@ -98,7 +98,7 @@ fn ours(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta) 
     match definition::guard(ctx, draft, manifest) {
         Guarded::Free => member::decide(ctx, draft, manifest, live),
         Guarded::Refused => {}
-        Guarded::Anew(fields) => {
+        Guarded::Recreate(fields) => {
             let cause = Some(Cause::Git);
             recreate::decide(ctx, draft, manifest, live, (&fields, None), cause);
         }

@@ -238,8 +238,8 @@ pub fn made_by_others(meta: &LiveMeta, apply_set: &str) -> Option<(&'static str,
     if !meta.owners.is_empty() {
         return Some(("leftover-owned", "another object owns it".to_owned()));
     }
-    let deployer = foreign_tools::marked(meta)?;
-    let why = format!("it carries the mark `{}` of another tool", deployer.key);
+    let foreign_tool = foreign_tools::marked(meta)?;
+    let why = format!("it carries the mark `{}` of another tool", foreign_tool.key);
     Some(("leftover-foreign", why))
 }
 

@@ -6,7 +6,7 @@ use crate::observe::Observed;
 use pleach_fields::diff::ownership::{FieldSet, Transfer};
 use pleach_fields::ignore::FieldPattern;
 use pleach_model::finding::{Finding, Kind};
-use pleach_model::foreign_tools::{self, Deployer, MADE_UP_MANAGER, OwnerKind, OwnerState, Tool};
+use pleach_model::foreign_tools::{self, ForeignTool, MADE_UP_MANAGER, OwnerKind, OwnerState, Tool};
 use pleach_model::object::{
     Digest, FieldPath, Manifest, ObjectId, annotations, canonical_json, labels, managers,
 };
@@ -54,8 +54,8 @@ pub(super) fn claim_of(
     if is_member(entry, live, &strangers) {
         return Claim::Ours;
     }
-    if let Some(deployer) = foreign_tools::marked(live) {
-        return claim_from(ctx, &deployer);
+    if let Some(foreign_tool) = foreign_tools::marked(live) {
+        return claim_from(ctx, &foreign_tool);
     }
     // With our Apply entry but without our label, an adoption was interrupted
     // between its patch and its apply.
@@ -151,17 +151,17 @@ fn of_another(ctx: &Ctx<'_>, live: &LiveMeta, set: &str) -> Finding {
 
 /// Decides an object with the marks of another deployment tool. It is adopted
 /// only if that tool is suspended or gone, and the release allows it.
-fn claim_from(ctx: &Ctx<'_>, deployer: &Deployer) -> Claim {
+fn claim_from(ctx: &Ctx<'_>, foreign_tool: &ForeignTool) -> Claim {
     let refused = |code: &str, message: String, hint: String| {
         Claim::Refused(Box::new(
             Finding::error(Kind::Policy, code, message).hint(hint),
         ))
     };
-    let (name, family) = (deployer.name(), deployer.tool.family());
+    let (name, family) = (foreign_tool.name(), foreign_tool.tool.family());
     let then = adoption_hint(ctx, family);
-    match state_of(ctx.observed, deployer) {
+    match state_of(ctx.observed, foreign_tool) {
         OwnerState::Active { namespace } => {
-            let commands = deployer
+            let commands = foreign_tool
                 .owner
                 .as_ref()
                 .map(|owner| owner.suspend(Some(&namespace)))
@@ -195,15 +195,15 @@ fn claim_from(ctx: &Ctx<'_>, deployer: &Deployer) -> Claim {
 }
 
 /// Returns the state of the tool that owns an object.
-fn state_of(observed: &Observed, deployer: &Deployer) -> OwnerState {
+fn state_of(observed: &Observed, foreign_tool: &ForeignTool) -> OwnerState {
     let known = observed
         .owners
         .iter()
-        .find(|known| Some(&known.owner) == deployer.owner.as_ref());
+        .find(|known| Some(&known.owner) == foreign_tool.owner.as_ref());
     match known {
         Some(known) => known.state.clone(),
         // Helm only acts on a command, so an unread state is harmless.
-        None if deployer.tool == Tool::Helm => OwnerState::Absent,
+        None if foreign_tool.tool == Tool::Helm => OwnerState::Absent,
         None => OwnerState::Unknown("its state was not read".to_owned()),
     }
 }
@@ -246,7 +246,7 @@ pub(super) fn helm_remains(ctx: &Ctx<'_>, live: &LiveMeta) -> Option<Finding> {
 /// Returns the owners whose state must be read before the object can be
 /// adopted.
 pub fn owners_of(live: &LiveMeta) -> Vec<foreign_tools::Owner> {
-    let marked = foreign_tools::marked(live).and_then(|deployer| deployer.owner);
+    let marked = foreign_tools::marked(live).and_then(|foreign_tool| foreign_tool.owner);
     let mut owners: Vec<foreign_tools::Owner> = marked.into_iter().collect();
     owners.extend(
         foreign_tools::helm_owner(live)

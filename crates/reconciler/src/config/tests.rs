@@ -185,7 +185,7 @@ fn ssh_needs_a_key_and_the_keys_of_hosts() {
     told(
         ssh,
         "    auth: {sshKeyFile: /s/key}\n",
-        "`sshKeyFile` and `knownHostsFile`",
+        "`sshKeyFile` with `knownHostsFile`",
     );
     told("https://x/y", auth, "an ssh key requires an ssh URL");
     told("ssh://git.example.org/x", auth, "the URL has no valid user");

@@ -272,7 +272,7 @@ fn custom_resources_are_checked_by_their_definition() {
         [
             "b.yaml:4:1 missing-field: spec needs the field `size`",
             "b.yaml:5:3 unknown-field: `spec.sizee` is not a field of Foo (did you mean `size`?)",
-            "b.yaml:6:3 invalid-value: the value of `spec.mode` is not allowed (one of \
+            "b.yaml:6:3 invalid-value: the value of `spec.mode` is not allowed (allowed values: \
              fast, safe)",
             "b.yaml:9 missing-field: the object needs the field `spec`",
         ]

@@ -178,9 +178,9 @@ fn advise(diagnosis: &mut Diagnosis, registered: &Registered, dead: &BTreeSet<&S
         return;
     }
     let fix = format!("pleach doctor --fix {id}");
-    match &owner.deployer {
-        Some(deployer) => {
-            let first = deployer.suspend.as_ref().map_or_else(
+    match &owner.other_tool {
+        Some(tool) => {
+            let first = tool.suspend.as_ref().map_or_else(
                 || "make sure that the tool no longer deploys it".to_owned(),
                 |suspend| {
                     format!(
@@ -188,7 +188,7 @@ fn advise(diagnosis: &mut Diagnosis, registered: &Registered, dead: &BTreeSet<&S
                     )
                 },
             );
-            diagnosis.hint = Some(format!("{} can recreate it; {first}", deployer.name));
+            diagnosis.hint = Some(format!("{} can recreate it; {first}", tool.name));
             diagnosis.command = Some(format!("{fix} --yes"));
         }
         None if owner.apply_set.is_some() => {

@@ -84,5 +84,5 @@ impl Diagnosis {
 }
 
 fn suspend(owner: &Owner) -> Option<String> {
-    owner.deployer.as_ref()?.suspend.clone()
+    owner.other_tool.as_ref()?.suspend.clone()
 }

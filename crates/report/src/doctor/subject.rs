@@ -31,7 +31,7 @@ pub struct Subject {
     /// Owners in `ownerReferences`, such as `Deployment/web`.
     pub references: Vec<String>,
     /// Other deployment tool with marks on the object.
-    pub deployer: Option<Deployer>,
+    pub other_tool: Option<OtherTool>,
     /// Latest recorded write.
     pub last_write: Option<Write>,
 }
@@ -39,7 +39,7 @@ pub struct Subject {
 /// Another deployment tool that is possibly active, and the command to suspend it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Deployer {
+pub struct OtherTool {
     /// Name of the tool and, if known, the owner.
     pub name: String,
     /// Label, annotation or field manager that identifies the tool.
@@ -75,7 +75,7 @@ pub struct Owner {
     pub references: Vec<String>,
     /// Other deployment tool with marks on the object.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub deployer: Option<Deployer>,
+    pub other_tool: Option<OtherTool>,
     /// Latest recorded write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_write: Option<Write>,
@@ -99,7 +99,7 @@ impl Subject {
             references: references
                 .map(|owner| format!("{}/{}", text(&owner["kind"]), text(&owner["name"])))
                 .collect(),
-            deployer: deployer(metadata),
+            other_tool: other_tool(metadata),
             last_write: last_write(metadata),
         }
     }
@@ -116,7 +116,7 @@ impl Subject {
             release: None,
             apply_set: self.apply_set.clone(),
             references: self.references.clone(),
-            deployer: self.deployer.clone(),
+            other_tool: self.other_tool.clone(),
             last_write: self.last_write.clone(),
         }
     }
@@ -128,8 +128,8 @@ impl Owner {
         if let Some(release) = &self.release {
             return Some(format!("release {release}"));
         }
-        if let Some(deployer) = &self.deployer {
-            return Some(deployer.name.clone());
+        if let Some(other_tool) = &self.other_tool {
+            return Some(other_tool.name.clone());
         }
         self.apply_set.as_ref().map(|set| format!("ApplySet {set}"))
     }
@@ -167,11 +167,11 @@ fn last_write(metadata: &Value) -> Option<Write> {
 }
 
 /// Finds another deployment tool by its marks, or else by its field manager.
-fn deployer(metadata: &Value) -> Option<Deployer> {
+fn other_tool(metadata: &Value) -> Option<OtherTool> {
     let found = foreign_tools::marked(metadata)
         .or_else(|| foreign_tools::of_managers(&ownership::managers(metadata)))?;
     let suspend = found.owner.as_ref().map(|owner| owner.suspend(None));
-    Some(Deployer {
+    Some(OtherTool {
         name: found.name(),
         mark: format!("{}={}", found.key, found.value),
         suspend: suspend.and_then(|commands| commands.into_iter().next()),
@@ -201,14 +201,14 @@ mod tests {
     #[case(json!({"annotations": {"meta.helm.sh/release-name": "db", "meta.helm.sh/release-namespace": "prod"}}),
         "Helm (release prod/db)", None)]
     #[case(json!({"managedFields": [{"manager": "argocd-controller", "operation": "Apply"}]}), "Argo CD", None)]
-    fn deployers_are_known_by_their_marks(
+    fn other_tools_are_known_by_their_marks(
         #[case] metadata: Value,
         #[case] name: &str,
         #[case] suspend: Option<&str>,
     ) {
         let owner = owner(&metadata);
         assert_eq!(owner.active().as_deref(), Some(name));
-        assert_eq!(owner.deployer.unwrap().suspend.as_deref(), suspend);
+        assert_eq!(owner.other_tool.unwrap().suspend.as_deref(), suspend);
     }
 
     #[test]

@@ -261,7 +261,7 @@ mod tests {
         ] {
             let orders = UserRequests::read(&parent);
             let words = orders.suspended(at(0)).unwrap().words();
-            assert!(words.contains("cannot be read"), "{words}");
+            assert!(words.contains("failed to parse"), "{words}");
         }
     }
 }

@@ -25,7 +25,7 @@ pub(super) enum Guarded {
     Refused,
     /// Recreated, because git consents to the loss of its objects. The fields
     /// are the immutable ones.
-    Anew(Vec<FieldPath>),
+    Recreate(Vec<FieldPath>),
 }
 
 /// Checks the effect of a CRD change on existing objects.
@@ -49,7 +49,7 @@ pub(super) fn guard(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) -> Gu
         // Other immutable fields lead to a recreation through the dry run
         // anyway.
         return if guard.drops_versions() {
-            Guarded::Anew(vec![FieldPath(vec![
+            Guarded::Recreate(vec![FieldPath(vec![
                 PathSegment::Key("spec".to_owned()),
                 PathSegment::Key("versions".to_owned()),
             ])])

@@ -250,19 +250,19 @@ fn what_others_made_by_that_name_stays(#[case] metadata: &str, #[case] code: &st
 }
 
 /// Builds a registration that is found at execution, after the plan was made.
-fn anew(change: impl FnOnce(&mut Registration)) -> Registration {
+fn changed(change: impl FnOnce(&mut Registration)) -> Registration {
     let mut found = moved().observed().registrations[0].clone();
     change(&mut found);
     found
 }
 
 #[rstest]
-#[case::the_same(anew(|_| {}), None)]
-#[case::shared(anew(|one| one.services.push(service("other"))), Some("leftover-shared"))]
-#[case::asks_a_url(anew(|one| one.asks_url = true), Some("leftover-shared"))]
-#[case::owned(anew(|one| one.meta.owners.push("x".into())), Some("leftover-owned"))]
+#[case::the_same(changed(|_| {}), None)]
+#[case::shared(changed(|one| one.services.push(service("other"))), Some("leftover-shared"))]
+#[case::asks_a_url(changed(|one| one.asks_url = true), Some("leftover-shared"))]
+#[case::owned(changed(|one| one.meta.owners.push("x".into())), Some("leftover-owned"))]
 #[case::of_another_set(
-    anew(|one| drop(one.meta.labels.insert(labels::PART_OF.into(), "other".into()))),
+    changed(|one| drop(one.meta.labels.insert(labels::PART_OF.into(), "other".into()))),
     Some("leftover-foreign")
 )]
 fn what_is_made_anew_is_judged_alike(#[case] found: Registration, #[case] left: Option<&str>) {

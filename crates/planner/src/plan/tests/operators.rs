@@ -43,7 +43,7 @@ fn a_role_that_nobody_could_write_again_is_named(#[case] scene: Scene, #[case] e
         assert!(
             found
                 .message
-                .starts_with("ServiceAccount/web/operator writes it")
+                .starts_with("ServiceAccount/web/operator writes this role")
         );
         assert!(
             found
