@@ -188,7 +188,7 @@ impl ForgeArgs {
 impl TellingArgs {
     /// Publishes a preview as a comment on the pull request and as the status of its newest commit.
     /// Skips this if there is a newer commit, which gets its own preview.
-    pub(super) async fn tell(
+    pub(super) async fn report(
         &self,
         ui: &mut Ui,
         ctx: &Context,
@@ -212,7 +212,10 @@ impl TellingArgs {
             ui.status("not published: the pull request has a newer commit with its own preview");
             return Ok(());
         }
-        let outcome = match forge.tell(number, &report.marker, &report.comment).await? {
+        let outcome = match forge
+            .report(number, &report.marker, &report.comment)
+            .await?
+        {
             Told::Created => "created",
             Told::Updated => "updated",
             Told::Unchanged => "unchanged",

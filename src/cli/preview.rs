@@ -153,7 +153,7 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
     let mut found = change.preview();
     let mut looked = Vec::new();
     for target in targets(&change, args) {
-        match look(&change, &target, args, &key) {
+        match inspect(&change, &target, args, &key) {
             Some(one) => looked.push(one),
             None => found.unchanged.push(target.environment),
         }
@@ -176,7 +176,7 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
     if args.telling.comment {
         ui.finish()?;
         let report = report(args, &change, &found);
-        block_on(&ctx.cancel, args.telling.tell(ui, ctx, &report))?;
+        block_on(&ctx.cancel, args.telling.report(ui, ctx, &report))?;
     }
     Ok(exit)
 }
@@ -243,7 +243,12 @@ fn targets(change: &Change, args: &PreviewArgs) -> Vec<Target> {
     change.environments().into_iter().map(target).collect()
 }
 
-fn look(change: &Change, target: &Target, args: &PreviewArgs, key: &DigestKey) -> Option<Looked> {
+fn inspect(
+    change: &Change,
+    target: &Target,
+    args: &PreviewArgs,
+    key: &DigestKey,
+) -> Option<Looked> {
     let scope = Scope {
         environment: &target.environment,
         release: target.release.as_deref(),
@@ -257,7 +262,7 @@ fn look(change: &Change, target: &Target, args: &PreviewArgs, key: &DigestKey) -
                 .as_ref()
                 .is_some_and(|ways| ways.contains_key(&target.environment)),
     };
-    change.look(question, key)
+    change.inspect(question, key)
 }
 
 /// Adds the effect of the head on the clusters, one environment after the other.

@@ -92,12 +92,12 @@ struct Others<'a> {
 impl Others<'_> {
     fn work(&self, is_over: &AtomicBool) {
         while !is_over.load(Ordering::Relaxed) {
-            self.look();
+            self.inspect();
             std::thread::sleep(Duration::from_millis(200));
         }
     }
 
-    fn look(&self) {
+    fn inspect(&self) {
         let namespace = self.fleet.environment;
         let list = |what: &[&str]| -> Vec<Value> {
             let found = self.fleet.get(&[what, &["-n", namespace]].concat());

@@ -66,13 +66,19 @@ async fn there_is_one_comment_and_it_is_ours(
     let forge = forge(&fake, kind);
     let first = format!("{MARKER}\n## one\n");
     let second = format!("{MARKER}\n## two\n");
-    assert_eq!(forge.tell(7, MARKER, &first).await.unwrap(), Told::Created);
+    assert_eq!(
+        forge.report(7, MARKER, &first).await.unwrap(),
+        Told::Created
+    );
     fake.note(7, SOMEBODY, "thanks");
     assert_eq!(
-        forge.tell(7, MARKER, &first).await.unwrap(),
+        forge.report(7, MARKER, &first).await.unwrap(),
         Told::Unchanged
     );
-    assert_eq!(forge.tell(7, MARKER, &second).await.unwrap(), Told::Updated);
+    assert_eq!(
+        forge.report(7, MARKER, &second).await.unwrap(),
+        Told::Updated
+    );
     let notes = fake.notes(7);
     assert_eq!(notes.len(), 5, "{notes:?}");
     assert_eq!(notes[0], (SOMEBODY, theirs));
@@ -216,7 +222,7 @@ async fn a_comment_that_may_come_on_a_later_page_is_not_written_again() {
     }
     fake.note(7, ACCOUNT, &format!("{MARKER}\none\n"));
     let forge = forge(&fake, Kind::Github);
-    let told = forge.tell(7, MARKER, &format!("{MARKER}\ntwo\n")).await;
+    let told = forge.report(7, MARKER, &format!("{MARKER}\ntwo\n")).await;
     assert!(matches!(told, Err(ForgeError::TooLarge { .. })), "{told:?}");
     assert_eq!(fake.notes(7).len(), 102);
 }
@@ -320,10 +326,13 @@ async fn a_forge_in_trouble_is_asked_again_and_a_comment_is_not_written_twice() 
     fake.fail(200, &[], r#"{"data": {"viewer": {"databaseId": 42}}}"#);
     fake.fail(200, &[], "[]");
     fake.fail(504, &[], "");
-    let error = forge.tell(1, MARKER, MARKER).await.unwrap_err();
+    let error = forge.report(1, MARKER, MARKER).await.unwrap_err();
     assert!(error.is_passing(), "{error}");
     assert_eq!(fake.asked().len(), 5);
-    assert_eq!(forge.tell(1, MARKER, MARKER).await.unwrap(), Told::Created);
+    assert_eq!(
+        forge.report(1, MARKER, MARKER).await.unwrap(),
+        Told::Created
+    );
 }
 
 #[tokio::test]
@@ -350,7 +359,7 @@ async fn refusals_are_told_and_no_token_is() {
     assert!(elsewhere.seen().is_empty());
     assert!(!format!("{forge:?}{error:?}").contains(TOKEN));
     let long = "x".repeat(65_537);
-    let error = forge.tell(1, MARKER, &long).await.unwrap_err();
+    let error = forge.report(1, MARKER, &long).await.unwrap_err();
     assert!(matches!(error, ForgeError::TooLong { .. }), "{error}");
 }
 

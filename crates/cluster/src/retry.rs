@@ -157,7 +157,7 @@ impl Retry {
         self.also.as_ref().is_some_and(|passing| passing(class))
     }
 
-    pub(super) fn tell(&self, error: &ApiError, pause: Duration) {
+    pub(super) fn report(&self, error: &ApiError, pause: Duration) {
         if let Some(notify) = &self.notify {
             notify(Retrying {
                 error: error.clone(),

@@ -207,7 +207,7 @@ impl Cluster {
                 error = %error,
                 "request failed; retrying"
             );
-            self.retry.tell(&error, pause);
+            self.retry.report(&error, pause);
             if !self.retry.pause(pause).await {
                 return Err(error);
             }

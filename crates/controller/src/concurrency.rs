@@ -56,20 +56,20 @@ struct Server {
 
 impl Queue {
     fn join(&self) -> Queued<'_> {
-        self.tell(self.waiting.fetch_add(1, Ordering::Relaxed) + 1);
+        self.report(self.waiting.fetch_add(1, Ordering::Relaxed) + 1);
         Queued(self)
     }
 
-    fn tell(&self, waiting: usize) {
+    fn report(&self, waiting: usize) {
         self.listener
-            .tell(ControllerEvent::QueueChanged { waiting });
+            .report(ControllerEvent::QueueChanged { waiting });
     }
 }
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
         let Self(queue) = self;
-        queue.tell(queue.waiting.fetch_sub(1, Ordering::Relaxed) - 1);
+        queue.report(queue.waiting.fetch_sub(1, Ordering::Relaxed) - 1);
     }
 }
 

@@ -233,28 +233,28 @@ impl Members {
         change: Result<Heard, ClusterError>,
         parts: &BTreeSet<ObjectId>,
     ) -> bool {
-        let tell = |value: &Value| {
+        let report = |value: &Value| {
             let id = id_of(&scope.path, value);
-            self.tell(&id, Some(value));
+            self.report(&id, Some(value));
             id
         };
         match change {
             Ok(Heard::Applied(value)) => {
-                let id = tell(&value);
+                let id = report(&value);
                 self.stir(&id);
             }
             // The object is deleted or lost its label.
-            Ok(Heard::Deleted(value)) => self.tell(&id_of(&scope.path, &value), None),
-            Ok(Heard::Part(values)) => values.iter().for_each(|value| drop(tell(value))),
+            Ok(Heard::Deleted(value)) => self.report(&id_of(&scope.path, &value), None),
+            Ok(Heard::Part(values)) => values.iter().for_each(|value| drop(report(value))),
             Ok(Heard::Rest(values)) => {
                 self.note(scope, true);
                 let mut missing = self.within(scope);
                 missing.retain(|id| !parts.contains(id));
                 for value in &values {
-                    missing.remove(&tell(value));
+                    missing.remove(&report(value));
                 }
                 for id in missing {
-                    self.tell(&id, None);
+                    self.report(&id, None);
                 }
             }
             Err(error) if error.class() == Some(&Class::Forbidden) => {
@@ -272,7 +272,7 @@ impl Members {
         false
     }
 
-    fn tell(&self, id: &ObjectId, live: Option<&Value>) {
+    fn report(&self, id: &ObjectId, live: Option<&Value>) {
         let state = self.lock();
         for mailbox in state.listeners.get(id).into_iter().flatten() {
             mailbox.hear(id, live.map(|live| &live["metadata"]));

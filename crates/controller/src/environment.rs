@@ -192,7 +192,7 @@ impl Environment {
                     self.told = None;
                     self.shared
                         .listener
-                        .tell(ControllerEvent::ClusterUnreachable {
+                        .report(ControllerEvent::ClusterUnreachable {
                             environment: self.key.environment.clone(),
                             message,
                         });
@@ -322,7 +322,7 @@ impl Environment {
     async fn settle(&mut self, assigned: &Assigned) -> Result<(), String> {
         let Some(loaded) = self.loaded.clone() else {
             self.leave();
-            return self.tell(assigned).await;
+            return self.report(assigned).await;
         };
         let grant = &assigned.grant;
         let named = loaded.environment.cluster.id.clone().map(ClusterId);
@@ -334,7 +334,7 @@ impl Environment {
                     self.held(assigned, wrong_cluster(meant, &named), Some(&commit));
                 }
                 self.leave();
-                return self.tell(assigned).await;
+                return self.report(assigned).await;
             }
             (Some(meant), _) => Some(meant.clone()),
             (None, named) => named.or_else(|| grant.fallback.clone()),

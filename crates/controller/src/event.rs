@@ -342,7 +342,7 @@ impl Listener {
     }
 
     /// Sends an event. Ignores a missing receiver.
-    pub(super) fn tell(&self, event: ControllerEvent) {
+    pub(super) fn report(&self, event: ControllerEvent) {
         let is_half_full = self.events.capacity() <= EVENTS / 2;
         if !(is_half_full && event.is_progress()) {
             drop(self.events.try_send(event));
@@ -364,10 +364,10 @@ mod tests {
     fn progress_is_dropped_first_where_nobody_listens() {
         let (listener, mut heard) = Listener::new();
         for waiting in 0..EVENTS {
-            listener.tell(ControllerEvent::QueueChanged { waiting });
+            listener.report(ControllerEvent::QueueChanged { waiting });
         }
         for there in 0..EVENTS {
-            listener.tell(ControllerEvent::ReplicasChanged { there });
+            listener.report(ControllerEvent::ReplicasChanged { there });
         }
         let mut told = (0, 0);
         while let Ok(event) = heard.events.try_recv() {

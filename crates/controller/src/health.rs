@@ -111,7 +111,7 @@ impl Health {
     }
 
     /// Reads the given objects, and those that need a repeated check.
-    pub(super) async fn look(
+    pub(super) async fn inspect(
         &mut self,
         cluster: &Cluster,
         rules: &Rules,

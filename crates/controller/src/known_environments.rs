@@ -48,7 +48,7 @@ impl Recall {
     }
 
     /// Queries each cluster that has not answered yet.
-    pub(super) async fn look(&mut self, repository: &Repository) -> BTreeSet<Recalled> {
+    pub(super) async fn inspect(&mut self, repository: &Repository) -> BTreeSet<Recalled> {
         let mut found = BTreeSet::new();
         for position in std::mem::take(&mut self.open) {
             let grant = &repository.grants[position];

@@ -175,7 +175,7 @@ impl PullRequests {
                     failures += 1;
                     self.shared
                         .listener
-                        .tell(ControllerEvent::ForgeUnreachable {
+                        .report(ControllerEvent::ForgeUnreachable {
                             repository: self.work.repository.clone(),
                             message: words(&error),
                         });
@@ -327,7 +327,7 @@ impl PullRequests {
                 (Previewed::Failed, message)
             }
         };
-        self.shared.listener.tell(ControllerEvent::Previewed {
+        self.shared.listener.report(ControllerEvent::Previewed {
             repository: self.work.repository.clone(),
             number: subject.number,
             head: subject.head,

@@ -159,10 +159,10 @@ impl Release {
             }
             self.shared
                 .listener
-                .tell(ControllerEvent::ReconcileStarted {
+                .report(ControllerEvent::ReconcileStarted {
                     release: desired.release().0.name.clone(),
                 });
-            let report = match guarded(Box::pin(self.look(&desired, &changed, &stop))).await {
+            let report = match guarded(Box::pin(self.reconcile(&desired, &changed, &stop))).await {
                 Ok(report) => report,
                 Err(report) => {
                     self.forget();
@@ -181,7 +181,7 @@ impl Release {
                 subscription.stir();
             }
             let telling = Box::pin(async {
-                self.tell(&desired, &report).await;
+                self.report(&desired, &report).await;
                 self.spread(&desired, &report).await;
             });
             if stop.run_until_cancelled(telling).await.is_none() {
@@ -389,7 +389,7 @@ impl Release {
             ReconcileOutcome::Deployed | ReconcileOutcome::Drifted | ReconcileOutcome::Failed
         );
         if is_drift && !changed.is_empty() {
-            self.shared.listener.tell(ControllerEvent::DriftDetected {
+            self.shared.listener.report(ControllerEvent::DriftDetected {
                 release: desired.release().0.name.clone(),
                 objects: changed.len(),
             });
@@ -402,7 +402,7 @@ impl Release {
         });
         self.shared
             .listener
-            .tell(ControllerEvent::ReconcileFinished {
+            .report(ControllerEvent::ReconcileFinished {
                 release: desired.release().0.name.clone(),
                 cluster: desired.grant.cluster.as_ref().map(|id| id.0.clone()),
                 revision: desired.revision(),

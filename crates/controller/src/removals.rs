@@ -153,7 +153,7 @@ impl Ends {
             for (name, store, record) in &wait {
                 let closed = window_closed(&windows(record), &UserRequests::default(), now);
                 let previous = (name, store, version(record));
-                let telling = Box::pin(self.tell(&desired, previous, &closed));
+                let telling = Box::pin(self.report(&desired, previous, &closed));
                 if stop.run_until_cancelled(telling).await.is_none() {
                     return ended;
                 }
@@ -186,7 +186,7 @@ impl Ends {
             };
             let previous = there.record.as_ref().map(version).unwrap_or_default();
             let previous = (one.name(), &there.store, previous);
-            let telling = Box::pin(self.tell(&desired, previous, &report));
+            let telling = Box::pin(self.report(&desired, previous, &report));
             if stop.run_until_cancelled(telling).await.is_none() {
                 break;
             }
@@ -265,7 +265,7 @@ impl Ends {
         let started = Instant::now();
         self.shared
             .listener
-            .tell(ControllerEvent::ReconcileStarted {
+            .report(ControllerEvent::ReconcileStarted {
                 release: gone.name().clone(),
             });
         let report = match guarded(Box::pin(self.uninstall(desired, gone, stop))).await {
@@ -274,7 +274,7 @@ impl Ends {
         };
         self.shared
             .listener
-            .tell(ControllerEvent::ReconcileFinished {
+            .report(ControllerEvent::ReconcileFinished {
                 release: gone.name().clone(),
                 cluster: desired.grant.cluster.as_ref().map(|id| id.0.clone()),
                 revision: desired.revision(),

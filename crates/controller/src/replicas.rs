@@ -185,7 +185,7 @@ impl Replica {
                 };
                 self.shared
                     .listener
-                    .tell(ControllerEvent::ReplicasChanged { there });
+                    .report(ControllerEvent::ReplicasChanged { there });
                 *known = standing;
             }
             differs

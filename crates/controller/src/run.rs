@@ -275,7 +275,7 @@ pub(super) async fn execute(
         stop: &stop,
     };
     if plan.has_steps() {
-        shared.listener.tell(ControllerEvent::Applying {
+        shared.listener.report(ControllerEvent::Applying {
             release: plan.release.clone(),
             revision: desired.revision.clone(),
             changes: text_diff::summary(plan.changes.iter().map(|change| change.action)),
@@ -297,7 +297,7 @@ pub(super) async fn execute(
     if plan.has_steps() {
         let is_done = matches!(end, ReconcileOutcome::Deployed | ReconcileOutcome::Removed);
         let objects = ACTIONS.map(|action| (action, plan.count(action)));
-        shared.listener.tell(ControllerEvent::PlanExecuted {
+        shared.listener.report(ControllerEvent::PlanExecuted {
             release: plan.release.clone(),
             objects: objects.into_iter().filter(|_| is_done).collect(),
             took,

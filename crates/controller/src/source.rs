@@ -55,7 +55,7 @@ pub(super) async fn follow(
         match fetched {
             Ok(fetched) => {
                 failures = 0;
-                shared.listener.tell(ControllerEvent::Fetched {
+                shared.listener.report(ControllerEvent::Fetched {
                     repository: repository.name.clone(),
                     branches: fetched.heads.len(),
                     took: started.elapsed(),
@@ -70,7 +70,7 @@ pub(super) async fn follow(
             }
             Err(message) => {
                 failures += 1;
-                shared.listener.tell(ControllerEvent::SourceUnreachable {
+                shared.listener.report(ControllerEvent::SourceUnreachable {
                     repository: repository.name.clone(),
                     message: message.clone(),
                 });
@@ -86,7 +86,7 @@ pub(super) async fn follow(
                 if sender.borrow().fetched.is_none() && recall.is_open() {
                     // Publish the error now, because the lookup can be slow.
                     changed.notify_one();
-                    let looking = recall.look(&repository);
+                    let looking = recall.inspect(&repository);
                     let Some(recalled) = shared.stop.run_until_cancelled(looking).await else {
                         return;
                     };

@@ -149,7 +149,7 @@ impl Statuses {
                     self.taken_up += 1;
                     known.taken_up = self.taken_up;
                     known.commit.clone_from(revision);
-                    self.tell(&key);
+                    self.report(&key);
                 }
             }
             ControllerEvent::ReconcileFinished {
@@ -189,7 +189,7 @@ impl Statuses {
                     // The release stayed or was uninstalled, as expected.
                     return;
                 }
-                self.tell(&key);
+                self.report(&key);
             }
             _ => {}
         }
@@ -229,7 +229,7 @@ impl Statuses {
             return;
         }
         self.environments.insert(key.clone(), now);
-        self.tell(key);
+        self.report(key);
     }
 
     /// Forgets an environment on a cluster. Its other clusters decide about the commit from now on.
@@ -244,7 +244,7 @@ impl Statuses {
             other.environment == key.environment && environment.repository == ended.repository
         });
         if let Some((other, _)) = other {
-            self.tell(other);
+            self.report(other);
             return;
         }
         let Some(teller) = self.teller.get(&ended.repository) else {
@@ -268,7 +268,7 @@ impl Statuses {
     }
 
     /// Publishes the status of an environment if it changed.
-    fn tell(&self, key: &ClaimKey) {
+    fn report(&self, key: &ClaimKey) {
         let Some(known) = self.environments.get(key) else {
             return;
         };

@@ -154,8 +154,8 @@ impl<'a> Supervisor<'a> {
         let has_branch = |key: &ClaimKey| matches!(claims.get(key), Some(Claim::Held(_)));
         let keys = self.environments.keys();
         let now: BTreeSet<ClaimKey> = keys.filter(|key| has_branch(key)).cloned().collect();
-        let tell = |key: &ClaimKey, by| {
-            self.shared.listener.tell(ControllerEvent::Claimed {
+        let report = |key: &ClaimKey, by| {
+            self.shared.listener.report(ControllerEvent::Claimed {
                 environment: key.environment.clone(),
                 cluster: key.cluster.clone(),
                 by,
@@ -167,10 +167,10 @@ impl<'a> Supervisor<'a> {
             } else {
                 Claimed::Nobody
             };
-            tell(key, by);
+            report(key, by);
         }
         for key in now.difference(&self.claimed) {
-            tell(key, Claimed::Ours);
+            report(key, Claimed::Ours);
         }
         self.claimed = now;
     }
@@ -235,13 +235,13 @@ impl<'a> Supervisor<'a> {
             .collect();
         for key in lost {
             if let Some(Led { task, .. }) = self.environments.remove(&key) {
-                self.tell(&key, false);
+                self.report(&key, false);
                 self.leaving.insert(key, task);
             }
         }
         let over = self.over.extract_if(.., |key| !stand.leads(key));
         for key in over.collect::<Vec<_>>() {
-            self.tell(&key, false);
+            self.report(&key, false);
         }
         self.leaving.retain(|_, task| !task.is_finished());
         if *stand == Standing::Out {
@@ -249,10 +249,10 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    fn tell(&self, key: &ClaimKey, leads: bool) {
+    fn report(&self, key: &ClaimKey, leads: bool) {
         self.shared
             .listener
-            .tell(ControllerEvent::LeadershipChanged {
+            .report(ControllerEvent::LeadershipChanged {
                 environment: key.environment.clone(),
                 leads,
             });
@@ -280,7 +280,7 @@ impl<'a> Supervisor<'a> {
             }
             // The environment moved to another repository, with other intervals.
             Some(led) => {
-                self.tell(key, false);
+                self.report(key, false);
                 self.leaving.insert(key.clone(), led.task);
             }
             None => {}
@@ -299,7 +299,7 @@ impl<'a> Supervisor<'a> {
         );
         let task = tasks.spawn_local(environment.run());
         if !self.over.remove(key) {
-            self.tell(key, true);
+            self.report(key, true);
         }
         let led = Led {
             assigned: sender,

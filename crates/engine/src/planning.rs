@@ -176,7 +176,7 @@ impl Planner<'_> {
         let answers = self.ask(cluster, desired, observed, &plan, may_look);
         let answers = Box::pin(answers).await?;
         let are_news = answers.are_news();
-        answers.tell(&mut making.observation.observed);
+        answers.report(&mut making.observation.observed);
         if are_news {
             (making, plan) = making.plan().await?;
         }

@@ -104,7 +104,7 @@ impl Change {
     /// Previews a scope. A render error becomes part of the preview, so that other environments
     /// still get theirs. Returns `None` if the change does not touch the scope and it was not
     /// requested.
-    pub fn look(&self, question: Question<'_>, key: &DigestKey) -> Option<Looked> {
+    pub fn inspect(&self, question: Question<'_>, key: &DigestKey) -> Option<Looked> {
         let scope = question.scope;
         let mut preview = EnvironmentPreview::new(scope.environment);
         let has = |end: &End| {

@@ -391,7 +391,7 @@ impl Forge {
 
     /// Writes a comment on a pull request. There is one comment per marker; it begins with the
     /// marker and is updated if its text changes.
-    pub async fn tell(&self, number: u64, marker: &str, body: &str) -> Result<Told, ForgeError> {
+    pub async fn report(&self, number: u64, marker: &str, body: &str) -> Result<Told, ForgeError> {
         let (length, limit) = (body.chars().count(), self.longest_comment());
         if length > limit {
             return Err(ForgeError::TooLong { length, limit });

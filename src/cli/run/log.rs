@@ -121,7 +121,7 @@ impl Listeners<'_> {
         }
         log(event);
         if let Event::StateChanged(news) = event {
-            self.notifier.tell(news);
+            self.notifier.report(news);
         }
     }
 }

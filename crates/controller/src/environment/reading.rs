@@ -129,7 +129,7 @@ impl Environment {
                 let releases = loaded.names().into_iter().chain(held_names(&loaded));
                 self.shared
                     .listener
-                    .tell(ControllerEvent::EnvironmentLoaded {
+                    .report(ControllerEvent::EnvironmentLoaded {
                         repository: assigned.repository.clone(),
                         environment: self.key.environment.clone(),
                         cluster: self.key.cluster.clone(),
@@ -182,7 +182,7 @@ impl Environment {
     fn unaffected(&self, commit: &str, took: Option<Duration>) {
         self.shared
             .listener
-            .tell(ControllerEvent::EnvironmentUnchanged {
+            .report(ControllerEvent::EnvironmentUnchanged {
                 environment: self.key.environment.clone(),
                 cluster: self.key.cluster.clone(),
                 revision: commit.to_owned(),
@@ -196,7 +196,7 @@ impl Environment {
         if self.hold.as_ref() != Some(&hold) {
             self.shared
                 .listener
-                .tell(ControllerEvent::EnvironmentStalled {
+                .report(ControllerEvent::EnvironmentStalled {
                     repository: assigned.repository.clone(),
                     revision: commit.map(str::to_owned),
                     environment: self.key.environment.clone(),

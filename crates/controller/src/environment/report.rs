@@ -67,7 +67,7 @@ impl Environment {
     }
 
     /// Reports about all releases of the environment while none of them has a task.
-    pub(super) async fn tell(&mut self, assigned: &Assigned) -> Result<(), String> {
+    pub(super) async fn report(&mut self, assigned: &Assigned) -> Result<(), String> {
         if self.hold.is_none() && assigned.source.is_none() {
             self.told = None;
             return Ok(());
@@ -126,7 +126,7 @@ impl Environment {
                 };
                 if is_meant {
                     let written =
-                        state::tell(&cluster, &release.name, &release.store, &one.conditions);
+                        state::report(&cluster, &release.name, &release.store, &one.conditions);
                     written.await.map_err(|error| words(&error))?;
                     let news = self.news.entry(release.name.release.clone());
                     let news = news.or_insert_with(Told::new).of_hold(hold);
@@ -192,7 +192,7 @@ async fn spread(
     let held = hold.and_then(|hold| hold.revision.as_deref());
     let revision = held.unwrap_or(previous);
     if let Some(news) = item.news(name, (version, revision), Timestamp::now()) {
-        listener.tell(ControllerEvent::StateChanged(news));
+        listener.report(ControllerEvent::StateChanged(news));
     }
     let announcement = item.announcement(revision);
     if let Err(error) = state::announce(cluster, name, &release.store, announcement).await {

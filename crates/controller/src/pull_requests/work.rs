@@ -143,7 +143,7 @@ impl Work {
             depth => depth,
         });
         let comment = format!("{comment}\n\n{last_line}\n");
-        let commented = forge.tell(number, &marker, &comment).await;
+        let commented = forge.report(number, &marker, &comment).await;
         let marked = match commented {
             Ok(Told::Unchanged) if is_judged => marked,
             _ => marked.and(forge.set_status(head, &found.state).await),

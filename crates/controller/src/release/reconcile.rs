@@ -38,7 +38,7 @@ const NOT_OURS: [&str; 3] = ["wrong-cluster", "other-repository", "other-tooling
 impl Release {
     /// Reconciles the release: only the changed objects if that is enough, otherwise all. Returns
     /// `None` at shutdown.
-    pub(super) async fn look(
+    pub(super) async fn reconcile(
         &mut self,
         desired: &Arc<Target>,
         changed: &BTreeSet<ObjectId>,
@@ -464,7 +464,7 @@ impl Release {
 
     fn planned(&self, desired: &Target, started: Instant, error: Option<&SyncError>) {
         self.was_planned(desired);
-        self.shared.listener.tell(ControllerEvent::Planned {
+        self.shared.listener.report(ControllerEvent::Planned {
             release: desired.release().0.name.clone(),
             answered: !error
                 .and_then(SyncError::of_cluster)

@@ -23,7 +23,7 @@ impl Release {
         let cluster = desired.planner(false).cluster_for(name);
         let is_due = self.renewed.elapsed() >= HEARTBEAT;
         if is_due || self.told.as_ref() != Some(&conditions) {
-            match state::tell(&cluster, name, store, &conditions).await {
+            match state::report(&cluster, name, store, &conditions).await {
                 Ok(()) => {
                     self.told = Some(conditions);
                     self.renewed = Instant::now();
@@ -65,7 +65,7 @@ impl Release {
 
     /// Reports the number of contended fields, and sends a notification when contention starts.
     async fn spread_contended(&mut self, desired: &Target) {
-        self.shared.listener.tell(ControllerEvent::Contended {
+        self.shared.listener.report(ControllerEvent::Contended {
             release: desired.release().0.name.clone(),
             fields: self.contended.len(),
         });
@@ -89,7 +89,7 @@ impl Release {
         let cluster = desired.planner(false).cluster_for(&release.name);
         let rules = &release.sequence.readiness;
         let path = |id: &ObjectId| subscription.path(&id.group_kind());
-        self.health.look(&cluster, rules, written, path).await;
+        self.health.inspect(&cluster, rules, written, path).await;
         if self.is_ours {
             let conditions = self.with_health(conditions);
             self.say(desired, conditions).await;
@@ -106,7 +106,7 @@ impl Release {
     /// Sends a notification about lost or regained readiness.
     async fn spread_health(&mut self, desired: &Target) {
         let condition = self.health.condition();
-        self.shared.listener.tell(ControllerEvent::HealthChecked {
+        self.shared.listener.report(ControllerEvent::HealthChecked {
             release: desired.release().0.name.clone(),
             is_degraded: condition.is_some(),
         });
@@ -124,7 +124,7 @@ impl Release {
         if let Some(news) = item.news(name, (version.as_str(), revision), Timestamp::now()) {
             self.shared
                 .listener
-                .tell(ControllerEvent::StateChanged(news));
+                .report(ControllerEvent::StateChanged(news));
         }
         if !self.is_ours {
             return;
@@ -138,7 +138,7 @@ impl Release {
     }
 
     /// Reports the outcome, and withdraws fulfilled requests.
-    pub(super) async fn tell(&mut self, desired: &Target, report: &ReconcileReport) {
+    pub(super) async fn report(&mut self, desired: &Target, report: &ReconcileReport) {
         let is_lasting = report.end == ReconcileOutcome::Failed && report.condition.is_some();
         if !self.is_ours && is_lasting {
             // No plan has verified the record yet.

@@ -30,7 +30,7 @@ pub(super) type Former<'a> = (&'a ReleaseName, &'a Store, &'a str);
 
 impl Ends {
     /// Reports the outcome for a release that left git, if it changed.
-    pub(super) async fn tell(
+    pub(super) async fn report(
         &mut self,
         desired: &Target,
         (name, store, version): Former<'_>,
@@ -48,7 +48,7 @@ impl Ends {
         if report.end != ReconcileOutcome::Removed
             && leaving.conditions.as_ref() != Some(&conditions)
         {
-            match state::tell(&cluster, name, store, &conditions).await {
+            match state::report(&cluster, name, store, &conditions).await {
                 Ok(()) => leaving.conditions = Some(conditions),
                 // The next reconcile reports it again.
                 Err(error) => {
@@ -65,7 +65,7 @@ impl Ends {
         if let Some(news) = item.news(name, (version, &revision), Timestamp::now()) {
             self.shared
                 .listener
-                .tell(ControllerEvent::StateChanged(news));
+                .report(ControllerEvent::StateChanged(news));
         }
         let announcement = item.announcement(&revision);
         if let Err(error) = state::announce(&cluster, name, store, announcement).await {

@@ -61,7 +61,7 @@ impl Notifier {
     }
 
     /// Queues a state change for all webhooks.
-    pub fn tell(&self, change: &StateChange) {
+    pub fn report(&self, change: &StateChange) {
         for (address, sender) in &self.targets {
             if let Err(TrySendError::Full(_)) = sender.try_send(change.clone()) {
                 let webhook = address.display();

@@ -48,7 +48,7 @@ async fn tell_all(forge: Arc<Forge>, mut desired: watch::Receiver<Wanted>) {
             sleep(FAREWELL).await;
         };
         let again = tokio::select! {
-            again = posted.tell(&forge, &now) => again,
+            again = posted.report(&forge, &now) => again,
             () = farewell => return,
         };
         if is_over {
@@ -114,7 +114,7 @@ struct Known {
 
 impl Told {
     /// Posts missing statuses, and returns the time of the next attempt.
-    async fn tell(&mut self, forge: &Forge, desired: &Wanted) -> Again {
+    async fn report(&mut self, forge: &Forge, desired: &Wanted) -> Again {
         let mut again = Again::Never;
         for (context, entry) in desired {
             let known = self.0.get(context);
@@ -124,7 +124,7 @@ impl Told {
             }) {
                 continue;
             }
-            let there = match tell(forge, known, entry).await {
+            let there = match report(forge, known, entry).await {
                 Ok(there) => there,
                 Err(error) => {
                     tracing::warn!(
@@ -154,7 +154,7 @@ impl Told {
 }
 
 /// Posts the status of a commit, and returns the status that the forge has then.
-async fn tell(forge: &Forge, known: Option<&Known>, entry: &Said) -> Result<Status, ForgeError> {
+async fn report(forge: &Forge, known: Option<&Known>, entry: &Said) -> Result<Status, ForgeError> {
     let context = &entry.status.context;
     match known {
         Some(known) if known.commit == entry.commit => {

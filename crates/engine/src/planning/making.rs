@@ -54,7 +54,7 @@ impl Answers {
         !checked.is_empty() || is_around || !is_clear
     }
 
-    pub(super) fn tell(self, observed: &mut Observed) {
+    pub(super) fn report(self, observed: &mut Observed) {
         observed.checked.extend(self.checked);
         observed.surroundings = self.surroundings;
         observed.hindrances.extend(self.hindrances);

@@ -93,7 +93,7 @@ fn change(base: &Files, head: &Files) -> Change {
 
 /// Returns the preview, and the number of rendered releases of the head; `None` if it cannot be
 /// rendered.
-fn look(change: &Change, whole: bool) -> (Value, Option<usize>) {
+fn inspect(change: &Change, whole: bool) -> (Value, Option<usize>) {
     let question = Question {
         scope: Scope {
             environment: "dev",
@@ -103,7 +103,7 @@ fn look(change: &Change, whole: bool) -> (Value, Option<usize>) {
         whole,
     };
     let key = DigestKey::new(b"of this run".to_vec());
-    let looked = change.look(question, &key).unwrap();
+    let looked = change.inspect(question, &key).unwrap();
     let rendered = looked.rendered.map(|head| head.loaded.rendered.len());
     (serde_json::to_value(&looked.preview).unwrap(), rendered)
 }
@@ -225,10 +225,10 @@ fn what_is_rendered_is_enough(
     let mut head = base.clone();
     head.extend(owned(changed));
     let change = change(&base, &head);
-    let (found, count) = look(&change, false);
+    let (found, count) = inspect(&change, false);
     assert_eq!(count, rendered, "{found:#}");
     // Rendering everything gives the same result.
-    let (whole, _) = look(&change, true);
+    let (whole, _) = inspect(&change, true);
     assert_eq!(found, whole);
     assert!(!found.to_string().contains(PASSWORD), "{found:#}");
 }
@@ -254,7 +254,7 @@ fn of_a_thousand_releases_one_is_rendered() {
     let mut head = base.clone();
     let text = base["manifests/app-7/app.yaml.j2"].replace("data: {", "data: {more: one, ");
     head.insert("manifests/app-7/app.yaml.j2".to_owned(), text);
-    let (found, rendered) = look(&change(&base, &head), false);
+    let (found, rendered) = inspect(&change(&base, &head), false);
     assert_eq!(rendered, Some(1));
     let names = |key: &str| found[key].as_array().unwrap().len();
     assert_eq!((names("releases"), names("unchanged")), (1, 999));
@@ -276,7 +276,7 @@ fn an_environment_whose_file_is_removed_is_named() {
         asked_for: false,
         whole: false,
     };
-    let looked = change.look(question, &key).unwrap();
+    let looked = change.inspect(question, &key).unwrap();
     assert!(looked.rendered.is_none());
     assert_eq!(
         looked.preview.findings[0].message,

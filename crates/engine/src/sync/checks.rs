@@ -35,7 +35,7 @@ pub async fn look_at_checked(
                 }
                 path => {
                     let of = |id: &ObjectId| Some(secrecy_of(desired, id));
-                    look(cluster, path.as_ref(), check, &of).await
+                    inspect(cluster, path.as_ref(), check, &of).await
                 }
             };
             (check.name.clone(), looked)
@@ -55,7 +55,7 @@ pub(super) fn secrecy_of(desired: &Desired, id: &ObjectId) -> Secrecy {
 /// Evaluates every object of a check. `of` returns the secret fields, or `None` for an object to
 /// skip. A kind that is not served has no objects. An incomplete list, or a server that is still
 /// starting, gives an unknown result.
-pub(super) async fn look(
+pub(super) async fn inspect(
     cluster: &Cluster,
     path: Option<&ResourcePath>,
     check: &Check,

@@ -252,7 +252,7 @@ async fn blocks(cluster: &Cluster, observed: &Observed, rule: &BlockUninstall) -
         entry.is_some_and(|entry| entry.state == EntryState::Applied)
     };
     let of = |id: &ObjectId| (!is_member(id)).then(Secrecy::default);
-    let looked = checks::look(cluster, Some(&path), &check, &of).await;
+    let looked = checks::inspect(cluster, Some(&path), &check, &of).await;
     let message = match looked {
         Looked::Unknown(why) => return unknown(why),
         Looked::Seen { objections, more } => {

@@ -67,7 +67,7 @@ pub(super) async fn keep(
         .map(|registration| registration.meta.uid.as_str())
         .collect();
     let manager = desired.name.field_manager();
-    for (id, finding) in look(cluster, &manager, &gone, &known).await {
+    for (id, finding) in inspect(cluster, &manager, &gone, &known).await {
         if let Some(entry) = observed.inventory.entries.get(&id) {
             inventory.entries.insert(id, entry.clone());
             events.send(EventKind::Warning(finding));
@@ -77,7 +77,7 @@ pub(super) async fn keep(
 
 /// Returns the deleted Services with unknown registrations. A kind that cannot be listed counts as
 /// having some.
-async fn look(
+async fn inspect(
     cluster: &Cluster,
     manager: &str,
     gone: &BTreeSet<ServiceRef>,
@@ -161,7 +161,7 @@ mod tests {
             name: "guard".to_owned(),
         }]);
         let known: BTreeSet<&str> = known.iter().copied().collect();
-        let kept = look(&cluster, "pleach/dev.web", &gone, &known).await;
+        let kept = inspect(&cluster, "pleach/dev.web", &gone, &known).await;
         let shown = kept.into_iter();
         shown
             .map(|(id, finding)| (id.to_string(), finding.code))

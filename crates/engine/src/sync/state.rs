@@ -44,7 +44,7 @@ pub use all::{
     namesakes, release, releases,
 };
 pub use announce::{Announcement, announce};
-pub use conditions::{is_of, tell};
+pub use conditions::{is_of, report};
 pub use journals::read_journals;
 pub use keys::is_genuine;
 pub use orders::order;

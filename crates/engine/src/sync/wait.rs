@@ -248,24 +248,24 @@ impl Waiter<'_> {
         &self,
         deadline: Instant,
         mut progress: Progress<'_>,
-        look: impl Fn() -> BoxFuture<'a, Result<Look, ClusterError>>,
+        inspect: impl Fn() -> BoxFuture<'a, Result<Look, ClusterError>>,
     ) -> Result<Option<Value>, Failure> {
         let mut pause = SHORTEST;
         loop {
             let looked = {
                 let _place = self.places.acquire().await;
-                look().await
+                inspect().await
             };
             match looked {
                 Ok(Look::Done) => return Ok(None),
                 Ok(Look::Never(why)) => return Err(Failure::new(FailureKind::NotReady, why)),
-                Ok(Look::NotYet(message)) => progress.tell(message),
+                Ok(Look::NotYet(message)) => progress.report(message),
                 Ok(Look::Stays { message, advice }) => {
                     progress.ends = true;
                     progress.advice = advice;
-                    progress.tell(message);
+                    progress.report(message);
                 }
-                Err(error) if error.is_retryable() => progress.tell(describe(&error)),
+                Err(error) if error.is_retryable() => progress.report(describe(&error)),
                 Err(error) => return Err(super::op::failure(&error)),
             }
             let now = Instant::now();
@@ -494,7 +494,7 @@ impl Waiter<'_> {
             }
         }
         let of = |id: &ObjectId| Some(secrecy_of(self.desired, id));
-        let looked = checks::look(self.cluster, path.as_ref(), check, &of).await;
+        let looked = checks::inspect(self.cluster, path.as_ref(), check, &of).await;
         Ok(match looked.explain() {
             None => Look::Done,
             Some(why) => Look::NotYet(format!("check {name} does not hold: {why}")),

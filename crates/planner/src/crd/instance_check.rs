@@ -190,7 +190,7 @@ impl Survey {
     }
 
     /// Collects the facts of one object.
-    pub fn look(&self, object: &Value) -> Sighting {
+    pub fn inspect(&self, object: &Value) -> Sighting {
         let metadata = &object["metadata"];
         let kind: GroupKind = self.gvk.group_kind();
         let mut recorded: Vec<String> = entries(metadata)
@@ -282,8 +282,8 @@ mod tests {
         assert_eq!(survey.gvk.api_version.to_string(), "example.org/v1");
         assert!(!survey.reads_bodies());
         let objects = ["e", "b", "d", "a", "c"]
-            .map(|name| survey.look(&thing(name, &["v1", "v1beta1", "v1beta1"], &json!({}))));
-        let new = survey.look(&thing("n", &["v1"], &json!({})));
+            .map(|name| survey.inspect(&thing(name, &["v1", "v1beta1", "v1beta1"], &json!({}))));
+        let new = survey.inspect(&thing("n", &["v1"], &json!({})));
         let Instances::Known {
             all,
             recorded,
@@ -320,7 +320,7 @@ mod tests {
         let mut desired = definition(&[("v1", &["a"]), ("v1beta1", &["a", "b"])]);
         let survey = Survey::of(&desired, &live, &[]).unwrap();
         assert!(survey.reads_bodies());
-        let seen = survey.look(&thing("t", &["v1beta1"], &json!({"a": "1", "b": "2"})));
+        let seen = survey.inspect(&thing("t", &["v1beta1"], &json!({"a": "1", "b": "2"})));
         assert_eq!(
             seen.misfits
                 .iter()

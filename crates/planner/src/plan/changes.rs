@@ -82,7 +82,9 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
             Claim::Adopt => match definition::guard(ctx, draft, manifest) {
                 // Objects applied by other tools are never recreated. The API
                 // server decides on the change.
-                Guarded::Free | Guarded::Recreate(_) => adoption::decide(ctx, draft, manifest, live),
+                Guarded::Free | Guarded::Recreate(_) => {
+                    adoption::decide(ctx, draft, manifest, live)
+                }
                 Guarded::Refused => {}
             },
             Claim::Refused(finding) => block(ctx, draft, manifest, *finding),

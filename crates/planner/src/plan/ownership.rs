@@ -6,7 +6,9 @@ use crate::observe::Observed;
 use pleach_fields::diff::ownership::{FieldSet, Transfer};
 use pleach_fields::ignore::FieldPattern;
 use pleach_model::finding::{Finding, Kind};
-use pleach_model::foreign_tools::{self, ForeignTool, MADE_UP_MANAGER, OwnerKind, OwnerState, Tool};
+use pleach_model::foreign_tools::{
+    self, ForeignTool, MADE_UP_MANAGER, OwnerKind, OwnerState, Tool,
+};
 use pleach_model::object::{
     Digest, FieldPath, Manifest, ObjectId, annotations, canonical_json, labels, managers,
 };

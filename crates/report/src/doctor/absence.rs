@@ -71,7 +71,7 @@ impl Absence {
     }
 
     /// Adds the findings to a diagnosis.
-    pub(super) fn tell(self, diagnosis: &mut Diagnosis) {
+    pub(super) fn report(self, diagnosis: &mut Diagnosis) {
         for words in self.words {
             diagnosis.message.push_str("; ");
             diagnosis.message.push_str(&words);

@@ -108,7 +108,7 @@ fn by_discovery(observations: &Observations, namespace: &Leaving, message: &str)
             hint.push_str(": ");
             hint.push_str(&how);
         }
-        absence::of_controllers(observations, &held).tell(&mut diagnosis);
+        absence::of_controllers(observations, &held).report(&mut diagnosis);
     }
     diagnosis.command = Some(match causes.first() {
         Some((_, id)) => format!("kubectl get apiservice {} -o yaml", id.name),
@@ -142,7 +142,7 @@ fn by_content(observations: &Observations, namespace: &Leaving, message: &str) -
     diagnosis.hint = Some(how_it_ends(&held).unwrap_or_else(|| {
         "its objects are being deleted, or another client recreates them: check the remaining objects".to_owned()
     }));
-    absence::of_controllers(observations, &held).tell(&mut diagnosis);
+    absence::of_controllers(observations, &held).report(&mut diagnosis);
     diagnosis.command = Some(match namespace.remaining().first() {
         Some(remaining) if remaining.group.is_empty() => {
             format!("kubectl get {} -n {}", remaining.plural, namespace.name)
@@ -259,7 +259,7 @@ pub(super) fn objects(observations: &Observations, found: &mut Vec<Diagnosis>) {
             "kubectl get {} -o yaml",
             object.id.kubectl_arguments()
         ));
-        absence.tell(&mut diagnosis);
+        absence.report(&mut diagnosis);
         found.push(diagnosis);
     }
 }

@@ -97,7 +97,7 @@ impl Reader<'_> {
         } else {
             Depth::Metadata
         };
-        let look = |object: Value| Some(survey.look(&object));
+        let look = |object: Value| Some(survey.inspect(&object));
         match self
             .cluster
             .pick(&path, &Selector::default(), depth, look)

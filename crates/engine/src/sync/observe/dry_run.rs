@@ -55,7 +55,7 @@ impl Reader<'_> {
         let answers: Vec<Asked> = stream::iter(questions)
             .map(|(manifest, reading, why)| async move {
                 if let Some(why) = why {
-                    self.look(manifest, why).await
+                    self.inspect(manifest, why).await
                 } else {
                     self.ask((desired, policy), manifest, reading).await
                 }
@@ -80,7 +80,7 @@ impl Reader<'_> {
 
     /// Reads an object that the server cannot check at the desired version. It can exist at a
     /// served version.
-    async fn look(&self, manifest: &Manifest, why: Unverified) -> Result<Asked, SyncError> {
+    async fn inspect(&self, manifest: &Manifest, why: Unverified) -> Result<Asked, SyncError> {
         let id = manifest.id();
         let read = match self.paths.of_member(id, "") {
             Some(path) if path.may_hold(id) => self.read(&path, id).await?,
@@ -123,7 +123,7 @@ impl Reader<'_> {
     ) -> Result<Asked, SyncError> {
         let id = manifest.id();
         let Some(path) = self.paths.of(&manifest.gvk()) else {
-            return self.look(manifest, Unverified::KindMissing).await;
+            return self.inspect(manifest, Unverified::KindMissing).await;
         };
         let digest = desired.digests.get(id).copied();
         let digest = digest.unwrap_or(DesiredDigest::Unkeyed);

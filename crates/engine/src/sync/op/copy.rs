@@ -32,7 +32,7 @@ impl Operator<'_> {
         let cluster = self.cluster_for(step, started);
         let source = cluster.get_id(&place, from).await;
         let Some(source) = source.map_err(|error| failure(&error))? else {
-            self.tell(step, format!("{from} does not exist, and is not copied"));
+            self.report(step, format!("{from} does not exist, and is not copied"));
             return Ok(());
         };
         let live = LiveMeta::read(&source["metadata"], managers::COPY);
@@ -50,7 +50,7 @@ impl Operator<'_> {
         let value = match created {
             Ok(created) => created.value,
             Err(error) if matches!(error.class(), Some(Class::AlreadyExists { .. })) => {
-                self.tell(step, format!("{to} already exists and is left unchanged"));
+                self.report(step, format!("{to} already exists and is left unchanged"));
                 return Ok(());
             }
             Err(error) => return Err(failure(&error)),
@@ -70,7 +70,7 @@ impl Operator<'_> {
         Ok(())
     }
 
-    fn tell(&self, step: &Step, message: String) {
+    fn report(&self, step: &Step, message: String) {
         let finding = Finding::note(Kind::Cluster, "not-copied", message);
         let finding = finding.on(step.object.clone());
         self.events.send(EventKind::Warning(finding));

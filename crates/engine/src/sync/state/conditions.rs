@@ -30,7 +30,7 @@ pub async fn is_of(
 
 /// Writes exactly these conditions of a release, and removes other conditions of the controller.
 /// Writes nothing if they are unchanged, or if there is no such release.
-pub async fn tell(
+pub async fn report(
     cluster: &Cluster,
     name: &ReleaseName,
     store: &Store,

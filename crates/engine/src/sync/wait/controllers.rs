@@ -42,7 +42,7 @@ impl Controllers {
             return Vec::new();
         }
         if waiting_since.elapsed() >= FIRST && self.is_due() {
-            self.look(cluster).await;
+            self.inspect(cluster).await;
         }
         let workloads = self.known().workloads.clone();
         workloads.map_or_else(Vec::new, |workloads| {
@@ -61,7 +61,7 @@ impl Controllers {
         is_due
     }
 
-    async fn look(&self, cluster: &Cluster) {
+    async fn inspect(&self, cluster: &Cluster) {
         match tokio::time::timeout(PATIENCE, workloads(cluster)).await {
             Ok(Ok(workloads)) => self.known().workloads = Some(Arc::new(workloads)),
             // The list is forbidden, so do not retry soon.

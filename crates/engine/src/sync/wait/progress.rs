@@ -48,7 +48,7 @@ impl<'a> Progress<'a> {
     }
 
     /// Reports the state of the object.
-    pub(super) fn tell(&mut self, message: String) {
+    pub(super) fn report(&mut self, message: String) {
         self.tell_beside(&message.clone(), message);
     }
 

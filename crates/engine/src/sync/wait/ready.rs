@@ -81,7 +81,7 @@ impl Waiter<'_> {
             let looked = match now {
                 Seen::Present(value) if since.is_reached(&value) => Some(value),
                 Seen::Present(_) => {
-                    progress.tell("the server does not show the change yet".to_owned());
+                    progress.report("the server does not show the change yet".to_owned());
                     None
                 }
                 Seen::Unselected if unseen_until.is_some_and(|until| Instant::now() < until) => {
@@ -96,7 +96,7 @@ impl Waiter<'_> {
                         Ok(value) => Some(Arc::new(value)),
                         Err(message) => {
                             ready_since = None;
-                            progress.tell(message);
+                            progress.report(message);
                             None
                         }
                     }
@@ -105,7 +105,7 @@ impl Waiter<'_> {
                     return Err(Failure::new(FailureKind::Cluster, trouble.message));
                 }
                 Seen::Failing(trouble) => {
-                    progress.tell(trouble.message);
+                    progress.report(trouble.message);
                     None
                 }
                 Seen::Unknown => None,
@@ -121,7 +121,7 @@ impl Waiter<'_> {
                             return Ok(Value::clone(&value));
                         }
                         let seconds = stable_for.as_secs();
-                        progress.tell(format!("ready; must stay ready for {seconds} s"));
+                        progress.report(format!("ready; must stay ready for {seconds} s"));
                         wake = wake.min(at + stable_for);
                     }
                     Verdict::Failed(message) => {

@@ -84,14 +84,14 @@ impl<'a> Symptoms<'a> {
     /// Adds the symptoms to a message about the object.
     pub(super) async fn beside(&mut self, message: String, value: &Value) -> String {
         if Instant::now() >= self.next {
-            self.look(value).await;
+            self.inspect(value).await;
         }
         self.joined(message)
     }
 
     /// Like [`Self::beside`], with a final read.
     pub(super) async fn at_last(&mut self, message: String, value: &Value) -> String {
-        self.look(value).await;
+        self.inspect(value).await;
         self.joined(message)
     }
 
@@ -103,7 +103,7 @@ impl<'a> Symptoms<'a> {
         }
     }
 
-    async fn look(&mut self, value: &Value) {
+    async fn inspect(&mut self, value: &Value) {
         if self.closed {
             return;
         }

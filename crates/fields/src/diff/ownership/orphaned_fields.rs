@@ -34,7 +34,7 @@ pub fn stranded(before: &Value, after: &Value, manager: &str) -> Vec<String> {
             ours: descend(&sets.0, &path),
             others: descend(&sets.1, &path),
         };
-        owners.look(&at, was, is, &mut found);
+        owners.inspect(&at, was, is, &mut found);
     }
     // Remove items from the end, because each removal shifts the positions after it.
     found.reverse();
@@ -77,7 +77,7 @@ impl<'s> Owners<'s> {
         }
     }
 
-    fn look(self, at: &str, was: &Value, is: &Value, found: &mut Vec<String>) {
+    fn inspect(self, at: &str, was: &Value, is: &Value, found: &mut Vec<String>) {
         if self.both().next().is_none() {
             if was == is {
                 found.push(at.to_owned());
@@ -93,7 +93,7 @@ impl<'s> Owners<'s> {
                     let segment = PathSegment::Key(key.clone());
                     if let Some(was) = locate::step(was, &segment) {
                         let at = format!("{at}/{}", escaped(key));
-                        self.of(&segment).look(&at, was, is, found);
+                        self.of(&segment).inspect(&at, was, is, found);
                     }
                 }
             }
@@ -104,7 +104,7 @@ impl<'s> Owners<'s> {
                     };
                     if let Some(was) = locate::step(was, &segment) {
                         let at = format!("{at}/{place}");
-                        self.of(&segment).look(&at, was, is, found);
+                        self.of(&segment).inspect(&at, was, is, found);
                     }
                 }
             }

@@ -312,7 +312,7 @@ fn a_server_without_a_record_of_owners_is_not_repaired_forever() {
         .installed(CONFIG)
         .git(CONFIG)
         .with_live(KEY, wipe);
-    let answer = pleach_state::live::Live::new(unowned.look(KEY).clone(), MANAGER);
+    let answer = pleach_state::live::Live::new(unowned.inspect(KEY).clone(), MANAGER);
     let plan = unowned.predict(KEY, Prediction::Answer(answer)).plan();
     assert_eq!(change(&plan, KEY).action, Action::Unchanged);
 }

@@ -256,7 +256,7 @@ fn an_item_that_nobody_owns_is_told() {
             "{THING}: {{spec: {{groups: [{{name: a}}, {{name: b}}]}}}}"
         ))
         .git(&format!("{THING}: {{spec: {{groups: [{{name: a}}]}}}}"));
-    let mut after = scene.look(THING).clone();
+    let mut after = scene.inspect(THING).clone();
     let owned = json!({"f:spec": {"f:groups": {"k:{\"name\":\"a\"}": {".": {}, "f:name": {}}}}});
     after["metadata"]["managedFields"] = json!([entry(MANAGER, "Apply", &owned)]);
     let answer = Prediction::Answer(Live::new(after, MANAGER));

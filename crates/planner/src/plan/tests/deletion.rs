@@ -28,7 +28,7 @@ fn scene() -> Scene {
 /// Returns a planned deletion, with the object at that time.
 fn decided(key: &str) -> (Deletion, Value) {
     let scene = scene();
-    let live = scene.look(key).clone();
+    let live = scene.inspect(key).clone();
     let plan = scene.plan();
     let Op::Delete(deletion) = &plan.steps[position(&plan, key)].op else {
         panic!("{key} is not deleted")
@@ -80,7 +80,7 @@ fn what_is_to_be_kept_is_not_created_anew(#[case] before: bool, #[case] expected
     if before {
         scene = scene.with_live(MEMBER_ANEW, keep);
     }
-    let mut now = scene.look(MEMBER_ANEW).clone();
+    let mut now = scene.inspect(MEMBER_ANEW).clone();
     keep(&mut now);
     let plan = scene.plan();
     let Op::Delete(deletion) = &plan.steps[position(&plan, MEMBER_ANEW)].op else {

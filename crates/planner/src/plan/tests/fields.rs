@@ -155,7 +155,7 @@ fn a_hot_fix_of_a_list_that_git_takes_over_is_taken_back_from_its_manager() {
             live["metadata"]["managedFields"] = json!([ours(rest), theirs]);
         })
         .git(&env("debug"));
-    let mut after = scene.look(WEB).clone();
+    let mut after = scene.inspect(WEB).clone();
     after["metadata"]["managedFields"] = json!([ours(item()), theirs]);
     let answer = Prediction::Answer(Live::new(after, MANAGER));
     let plan = scene.predict(WEB, answer).plan();

@@ -445,7 +445,7 @@ impl Scene {
     }
 
     /// Returns the present state of a live object.
-    pub(super) fn look(&self, key: &str) -> &Value {
+    pub(super) fn inspect(&self, key: &str) -> &Value {
         &self.live[&id(key)]
     }
 

@@ -123,7 +123,10 @@ impl History {
             edit(change);
             found += 1;
         }
-        assert!(found > 0, "nothing is reported of {kind} {name} at {version}");
+        assert!(
+            found > 0,
+            "nothing is reported of {kind} {name} at {version}"
+        );
     }
 
     fn judged(&self) -> Vec<String> {
