@@ -119,7 +119,7 @@ fn what_somebody_changed_in_the_meantime_is_theirs() {
     fleet
         .run(&["status"])
         .ended_with(0)
-        .says("ConfigMap/overlay-moved/theirs is different since");
+        .says("ConfigMap/overlay-moved/theirs was temporarily changed");
     // Another client changes one of its fields. The other field is restored.
     fleet.kubectl(&[
         "patch",

@@ -81,7 +81,7 @@ fn the_file_says_which_environment() {
     for target in ["plan-other", "plan-names/other"] {
         fleet
             .writes_nothing(|fleet| fleet.run(&["apply", target, "--plan", FILE]).ended_with(2))
-            .says("is of plan-names.web, not of");
+            .says("is for plan-names.web, not for");
     }
     let (_, events) = fleet.watched(|fleet| fleet.run(&["apply", "--plan", FILE]).ended_with(0));
     assert_eq!(object_writes(&events).len(), 4, "{events}");

@@ -158,7 +158,7 @@ fn an_agent_is_replaced_on_one_node_first_and_stays_elsewhere_when_it_restarts()
     fleet
         .run(&["status"])
         .ended_with(0)
-        .says("is different since");
+        .says("was temporarily changed");
     // Reverted in git: the crashing pod is replaced, and nothing else remains.
     deploy(&fleet, "agent:2", "false");
     fleet.applied();
