@@ -373,7 +373,7 @@ fn what_is_handed_over_with_a_field_that_cannot_change_is_told_as_such() {
     let run = run
         .says("cannot be changed on an existing object")
         .says("pleach only recreates objects that this release has applied");
-    assert!(!run.stderr.contains("holds .data"), "{}", run.shown());
+    assert!(!run.stderr.contains("owns .data"), "{}", run.shown());
     // It is adopted unchanged, then it can be recreated.
     fleet.edit(WEB, "k: w", "k: v");
     fleet.commit();

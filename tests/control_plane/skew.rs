@@ -55,7 +55,7 @@ fn check(fleet: &Fleet, read: impl Fn() -> Value, write: impl Fn(Value)) {
         fleet
             .apply()
             .ended_with(7)
-            .says("was written in format 9 by a newer pleach")
+            .says("has format 9, written by a newer pleach")
             .says("use a newer pleach");
     });
     fleet

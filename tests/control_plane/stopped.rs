@@ -172,7 +172,7 @@ fn a_signal_while_things_are_different_leaves_what_the_report_says(
     assert_eq!(standing, different(&fleet), "{report:#}");
     let status = fleet.run(&["status", environment]);
     assert_eq!(
-        status.stdout.matches(" since ").count(),
+        status.stdout.matches(" continues, or ").count(),
         standing.len(),
         "{}",
         status.shown()
