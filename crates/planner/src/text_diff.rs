@@ -180,16 +180,22 @@ impl ObjectDiff {
                 if sides.former.is_some() && scope == Scope::Owned {
                     drop_of_others(&mut old, &new, sides.owned);
                 }
-                let comparison = compare(&old, &new, sides.owned, scope, sides.schema);
+                let Sides {
+                    owned,
+                    schema,
+                    secrecy,
+                    ..
+                } = sides;
+                let comparison = compare(&old, &new, owned, scope, schema, secrecy);
                 let shown = shown(&old, &new, &comparison.ignored);
-                let shown = aligned(&old, &shown, sides.owned, sides.schema);
-                let (before, after) = masker.pair(&old, &shown, sides.secrecy);
+                let shown = aligned(&old, &shown, owned, schema, secrecy);
+                let (before, after) = masker.pair(&old, &shown, secrecy);
                 diff.hunks = hunks(&text(before), &text(after), CONTEXT);
                 diff.fields = comparison.changes;
-                masker.changes(&mut diff.fields, &new, sides.secrecy);
+                masker.changes(&mut diff.fields, &new, secrecy);
             }
             (None, Some(new)) => {
-                let new = masker.object(new, sides.secrecy);
+                let new = masker.desired(new, sides.secrecy);
                 diff.hunks = hunks("", &text(new), CONTEXT);
             }
             (Some(old), None) if view.full_deletes => {
@@ -344,6 +350,9 @@ fn count(actions: impl IntoIterator<Item = Action>, words: &[(Action, &str)]) ->
         parts.join(", ")
     }
 }
+
+#[cfg(test)]
+mod declared_secrets;
 
 #[cfg(test)]
 mod tests {

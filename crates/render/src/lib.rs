@@ -398,7 +398,8 @@ fn twice(manifest: &Manifest, first: &Manifest) -> Finding {
             .on(manifest.id().clone());
     }
     let (this, other) = (manifest.value(), first.value());
-    let compared = compare(&other, &this, &FieldSet::default(), Scope::All, None);
+    let (nothing, secrecy) = (FieldSet::default(), manifest.secrecy());
+    let compared = compare(&other, &this, &nothing, Scope::All, None, &secrecy);
     let paths: BTreeSet<String> = compared
         .changes
         .iter()

@@ -299,7 +299,8 @@ fn replaces_pods(object: &ObjectDiff, kind: &GroupKind) -> bool {
         Action::Update | Action::Adopt => object
             .fields
             .iter()
-            .any(|field| template.contains(&field.path)),
+            // A field above the template changes as a whole if it is declared secret.
+            .any(|field| template.contains(&field.path) || field.path.contains(&template)),
         Action::Recreate => true,
         _ => object.former.is_some(),
     };

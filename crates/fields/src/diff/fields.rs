@@ -17,7 +17,7 @@ use similar::{Algorithm, DiffOp, capture_diff_slices};
 use super::ownership::FieldSet;
 use crate::diff::Cause;
 use pleach_model::kinds::Schema;
-use pleach_model::object::{FieldPath, PathSegment, canonical_json};
+use pleach_model::object::{FieldPath, PathSegment, Secrecy, canonical_json};
 
 use lists::Shape;
 
@@ -69,16 +69,19 @@ pub struct Comparison {
 /// Compares two objects.
 ///
 /// `owned` is the union of the fields that we own now and the ones that we are about to own.
-/// Without a `schema` of the kind, well-known field names determine types.
+/// Without a `schema` of the kind, well-known field names determine types. A field that is declared
+/// secret is one change, regardless of how many of its parts differ.
 pub fn compare(
     old: &Value,
     new: &Value,
     owned: &FieldSet,
     scope: Scope,
     schema: Option<Schema<'_>>,
+    secrecy: &Secrecy,
 ) -> Comparison {
     let mut walk = Walk {
         scope,
+        secrecy,
         out: Comparison::default(),
     };
     walk.values(&FieldPath::default(), old, new, Owner::of(owned), schema);
@@ -122,12 +125,13 @@ impl<'a> Owner<'a> {
     }
 }
 
-struct Walk {
+struct Walk<'s> {
     scope: Scope,
+    secrecy: &'s Secrecy,
     out: Comparison,
 }
 
-impl Walk {
+impl Walk<'_> {
     fn counts(&self, owner: Owner<'_>) -> bool {
         self.scope == Scope::All || !matches!(owner, Owner::Nothing)
     }
@@ -174,9 +178,14 @@ impl Walk {
         if old == new {
             return;
         }
+        let has_parts = !self.secrecy.is_one_value(path);
         match (old, new) {
-            (Value::Object(old), Value::Object(new)) => self.maps(path, old, new, owner, schema),
-            (Value::Array(old), Value::Array(new)) => self.lists(path, old, new, owner, schema),
+            (Value::Object(old), Value::Object(new)) if has_parts => {
+                self.maps(path, old, new, owner, schema);
+            }
+            (Value::Array(old), Value::Array(new)) if has_parts => {
+                self.lists(path, old, new, owner, schema);
+            }
             _ => {
                 let same = match schema {
                     Some(schema) => quantity::equal_by(schema, old, new),
@@ -350,10 +359,18 @@ pub fn shown(old: &Value, new: &Value, ignored: &[FieldChange]) -> Value {
     value
 }
 
-/// Returns the new object with its lists in the order of the old one, for a line diff.
-pub fn aligned(old: &Value, new: &Value, owned: &FieldSet, schema: Option<Schema<'_>>) -> Value {
+/// Returns the new object with its lists in the order of the old one, for a line diff. Lists that
+/// are declared secret retain their order.
+pub fn aligned(
+    old: &Value,
+    new: &Value,
+    owned: &FieldSet,
+    schema: Option<Schema<'_>>,
+    secrecy: &Secrecy,
+) -> Value {
     let mut aligned = new.clone();
-    align::align(None, old, &mut aligned, Some(owned), schema);
+    let hidden = secrecy.root();
+    align::align(None, old, &mut aligned, Some(owned), schema, &hidden);
     aligned
 }
 

@@ -8,6 +8,9 @@
 //! confirm a guess by writing it to another field. A list item is identified by its name. An item
 //! without a unique, non-secret name is identified by its position.
 //!
+//! In a comparison, a list or map that is declared secret is one value. Otherwise each item and key
+//! would confirm a guess of its own, and their number would be known.
+//!
 //! Values are compared by a keyed digest. The key exists only for the duration of the run.
 
 use std::borrow::Cow;
@@ -21,7 +24,8 @@ use serde_json::Value;
 use super::fields::FieldChange;
 use super::locate;
 use pleach_model::object::{
-    Coding, Digest, DigestKey, FieldPath, Hidden, KeyValue, PathSegment, Secrecy, from_base64,
+    Coding, Digest, DigestKey, FieldPath, Hidden, KeyValue, PathSegment, Secrecy, canonical_json,
+    from_base64,
 };
 use pleach_model::secret_values::SecretValues;
 
@@ -46,13 +50,15 @@ impl fmt::Debug for Masker {
     }
 }
 
-/// A side of a comparison.
+/// A side of a comparison, or an object without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     /// The previous state: the live object, or the base of a comparison.
     Former,
     /// The desired state.
     Wanted,
+    /// A single object. Lists and maps that are declared secret retain their structure.
+    Alone,
 }
 
 /// A field of an object on one side.
@@ -116,13 +122,19 @@ impl Masker {
         !self.guarded.is_empty()
     }
 
-    /// Masks a desired object, or a single object outside of a comparison.
+    /// Masks an object outside of a comparison. Only scalars are replaced.
     #[must_use]
     pub fn object(&mut self, object: Value, secrecy: &Secrecy) -> Value {
+        self.alone(Side::Alone, object, secrecy)
+    }
+
+    /// Masks a desired object of a comparison whose sides are shown apart.
+    #[must_use]
+    pub fn desired(&mut self, object: Value, secrecy: &Secrecy) -> Value {
         self.alone(Side::Wanted, object, secrecy)
     }
 
-    /// Masks a previous object.
+    /// Masks a previous object, as [`Self::desired`] does with a desired one.
     #[must_use]
     pub fn former(&mut self, object: Value, secrecy: &Secrecy) -> Value {
         self.alone(Side::Former, object, secrecy)
@@ -306,6 +318,10 @@ impl Masker {
         old: Option<&Value>,
         like: Option<&Value>,
     ) {
+        if hidden.whole && field.side != Side::Alone && (value.is_object() || value.is_array()) {
+            self.scalar(value, field, old, Coding::Plain);
+            return;
+        }
         match value {
             Value::Object(map) => {
                 let others = like.and_then(Value::as_object);
@@ -350,6 +366,7 @@ impl Masker {
         }
     }
 
+    /// Replaces a value by its number. A list or map is replaced as a whole.
     fn scalar(&mut self, value: &mut Value, field: &Field, old: Option<&Value>, coding: Coding) {
         let changed = old.is_some_and(|old| old != value);
         let text = text_of(value);
@@ -380,8 +397,8 @@ impl Masker {
                 self.former.insert(digest, number);
                 number
             }
-            (None, Side::Wanted, Coding::Plain) => self.number(text),
-            (None, Side::Wanted, Coding::Base64) => self.encoded(text),
+            (None, Side::Wanted | Side::Alone, Coding::Plain) => self.number(text),
+            (None, Side::Wanted | Side::Alone, Coding::Base64) => self.encoded(text),
         }
     }
 
@@ -453,9 +470,14 @@ fn key_of_removed(segment: &PathSegment) -> String {
     }
 }
 
+/// Returns the text of a scalar, or the canonical JSON of a list or map.
 fn text_of(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),
+        Value::Array(_) | Value::Object(_) => {
+            let json = canonical_json(value);
+            Cow::Owned(String::from_utf8_lossy(&json).into_owned())
+        }
         other => Cow::Owned(other.to_string()),
     }
 }

@@ -317,10 +317,18 @@ impl Secrecy {
         self.is_secret || self.everything || !self.fields.is_empty()
     }
 
+    /// Returns whether a field is declared secret, or is below such a field. Errs on the side of
+    /// secrecy. See [`Hidden::whole`].
+    pub fn is_one_value(&self, field: &FieldPath) -> bool {
+        let steps = field.0.iter();
+        !self.fields.is_empty() && steps.fold(self.root(), |at, step| at.step(step)).whole
+    }
+
     /// Returns the secrecy at the root of the object.
     pub fn root(&self) -> Hidden<'_> {
         Hidden {
             secret: None,
+            whole: false,
             known: self.everything.then_some(Known::Object),
             content: self.is_secret,
             fields: self
@@ -357,6 +365,11 @@ enum Known {
 pub struct Hidden<'a> {
     /// Set if the field itself is secret.
     pub secret: Option<Coding>,
+    /// Whether the field is declared secret, or is below such a field.
+    ///
+    /// A declared list or map is one value in a comparison. Otherwise the author of a change could
+    /// guess its parts one by one. Entries of a Secret are separate values.
+    pub whole: bool,
     known: Option<Known>,
     /// The object is a Secret, so its content is secret.
     content: bool,
@@ -439,6 +452,7 @@ impl<'a> Hidden<'a> {
     #[must_use]
     pub fn secret(mut self) -> Self {
         self.secret = self.secret.or(Some(Coding::Plain));
+        self.whole = true;
         self
     }
 
@@ -451,9 +465,13 @@ impl<'a> Hidden<'a> {
                 means(first).then_some(rest)
             })
             .collect();
-        let secret = fields.iter().any(|rest| rest.is_empty());
+        // If every item of a list is secret, so is the list.
+        let secret = fields
+            .iter()
+            .any(|rest| rest.iter().all(|step| *step == Step::Every));
         Self {
             secret: self.secret.or_else(|| secret.then_some(Coding::Plain)),
+            whole: self.whole || secret,
             known: None,
             content: false,
             fields,
@@ -494,6 +512,33 @@ mod tests {
     fn what_is_no_field_is_refused(#[case] text: &str, #[case] why: &str) {
         let error = text.parse::<SecretField>().unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
+    }
+
+    #[rstest]
+    #[case::above("spec.tokens", &["spec"], false)]
+    #[case::list("spec.tokens", &["spec", "tokens"], true)]
+    #[case::below("spec.tokens", &["spec", "tokens", "a"], true)]
+    #[case::beside("spec.tokens", &["spec", "other"], false)]
+    #[case::every_item("spec.tokens[*]", &["spec", "tokens"], true)]
+    #[case::part_of_every_item("spec.users[*].pin", &["spec", "users"], false)]
+    fn a_declared_field_is_one_value(
+        #[case] declared: &str,
+        #[case] keys: &[&str],
+        #[case] expected: bool,
+    ) {
+        let id = ObjectId::new("", "ConfigMap", Some("web"), "a");
+        let secrecy = Secrecy::of(&id, &[declared.parse().unwrap()]);
+        let path = keys
+            .iter()
+            .fold(FieldPath::default(), |path, key| path.key(key));
+        assert_eq!(secrecy.is_one_value(&path), expected);
+    }
+
+    #[test]
+    fn each_entry_of_a_secret_is_a_value() {
+        let secrecy = Secrecy::of(&ObjectId::new("", "Secret", Some("web"), "a"), &[]);
+        let data = FieldPath::default().key("data");
+        assert!(secrecy.hides(&data) && !secrecy.is_one_value(&data));
     }
 
     #[test]

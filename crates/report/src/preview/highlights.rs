@@ -101,7 +101,7 @@ pub(super) fn subjects(
                 .unwrap_or_default();
             let after = manifest
                 .filter(|_| object.action != Action::Delete)
-                .map(|manifest| masker.object(manifest.value(), &secrecy))
+                .map(|manifest| masker.desired(manifest.value(), &secrecy))
                 .unwrap_or_default();
             let change = SubjectChange {
                 object: id.clone(),
@@ -128,8 +128,12 @@ fn role(binding: &Value) -> String {
     format!("{} {}", text("kind"), text("name"))
 }
 
-/// Returns the subjects of a binding. They are sorted, because their order is not significant.
+/// Returns the subjects of a binding. They are sorted, because their order is not significant. A
+/// list that is declared secret is one masked value.
 fn names(binding: &Value) -> Vec<String> {
+    if let Some(masked) = binding["subjects"].as_str() {
+        return vec![masked.to_owned()];
+    }
     let subjects = binding["subjects"].as_array();
     let mut names: Vec<String> = subjects
         .into_iter()
@@ -144,4 +148,19 @@ fn names(binding: &Value) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn subjects_that_are_declared_secret_are_one_value() {
+        let binding = |subjects: Value| names(&json!({"subjects": subjects}));
+        assert_eq!(binding(json!("<secret 1>")), ["<secret 1>"]);
+        let subject = json!({"kind": "User", "name": "a"});
+        assert_eq!(binding(json!([subject])), ["User a"]);
+    }
 }

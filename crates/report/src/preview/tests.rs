@@ -41,6 +41,8 @@ fn object(id: &str, action: Action, field: Option<&str>) -> ObjectDiff {
 #[case("StatefulSet.apps/a/b", Action::Recreate, None, &[Risk::Recreated, Risk::Restarted])]
 #[case("Deployment.apps/a/b", Action::Update, Some("spec.replicas"), &[])]
 #[case("Deployment.apps/a/b", Action::Update, Some("spec.template.spec.x"), &[Risk::Restarted])]
+// A field that is declared secret is one change.
+#[case("Deployment.apps/a/b", Action::Update, Some("spec"), &[Risk::Restarted])]
 #[case("Deployment.apps/a/b", Action::Create, None, &[])]
 #[case("Deployment.example.org/a/b", Action::Update, Some("spec.template.x"), &[])]
 #[case("ClusterRole.rbac.authorization.k8s.io/a", Action::Create, None, &[Risk::Access])]

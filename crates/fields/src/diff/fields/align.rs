@@ -5,26 +5,30 @@ use serde_json::Value;
 use super::lists::{self, Shape};
 use crate::diff::{locate, ownership::FieldSet};
 use pleach_model::kinds::Schema;
-use pleach_model::object::{FieldPath, PathSegment};
+use pleach_model::object::{FieldPath, Hidden, PathSegment};
 
 /// Reorders the lists of `new` to match `old`.
 ///
 /// An item that only the new side has stays behind its predecessor. Lists without identifiable
-/// items remain unchanged.
+/// items remain unchanged, and fields that are declared secret: a different order is a difference.
 pub(super) fn align(
     field: Option<&str>,
     old: &Value,
     new: &mut Value,
     owned: Option<&FieldSet>,
     schema: Option<Schema<'_>>,
+    hidden: &Hidden<'_>,
 ) {
+    if hidden.whole {
+        return;
+    }
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => {
             for (key, new) in new {
                 let Some(old) = old.get(key) else { continue };
                 let owned = owned.and_then(|set| set.child(&PathSegment::Key(key.clone())));
                 let schema = schema.and_then(|one| one.field(key).or_else(|| one.values()));
-                align(Some(key), old, new, owned, schema);
+                align(Some(key), old, new, owned, schema, &hidden.key(key));
             }
         }
         (Value::Array(old), Value::Array(new)) if old != new => {
@@ -42,7 +46,8 @@ pub(super) fn align(
                         let before = old_steps.iter().position(|old| old == step);
                         if let Some(before) = before.and_then(|at| old.get(at)) {
                             let owned = owned.and_then(|set| set.child(step));
-                            align(None, before, &mut one, owned, item);
+                            let hidden = hidden.item(&one);
+                            align(None, before, &mut one, owned, item, &hidden);
                         }
                         new.push(one);
                     }
@@ -50,7 +55,8 @@ pub(super) fn align(
                 Shape::Positions if lists::is_permuted(old, new) => new.clone_from(old),
                 Shape::Positions if old.len() == new.len() => {
                     for (old, new) in old.iter().zip(new) {
-                        align(None, old, new, None, item);
+                        let hidden = hidden.item(new);
+                        align(None, old, new, None, item, &hidden);
                     }
                 }
                 Shape::Positions => {}

@@ -16,6 +16,11 @@ fn secret_kind() -> Secrecy {
     Secrecy::of(&ObjectId::new("", "Secret", Some("web"), "db"), &[])
 }
 
+fn all_changes(old: &Value, new: &Value, secrecy: &Secrecy) -> Vec<FieldChange> {
+    let owned = FieldSet::default();
+    compare(old, new, &owned, Scope::All, None, secrecy).changes
+}
+
 fn secret(data: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db"}, "type": "Opaque", "data": data})
 }
@@ -168,10 +173,10 @@ fn a_guess_in_an_item_without_a_name_of_its_own_has_another_number() {
     for (case, field, below, old, new) in [
         (
             "no name",
-            "list[*]",
-            "",
-            json!(["4711"]),
-            json!(["0000", "4711"]),
+            "list[*].value",
+            "value",
+            json!([{"value": "4711"}]),
+            json!([{"value": "0000"}, {"value": "4711"}]),
         ),
         (
             "one name",
@@ -182,7 +187,7 @@ fn a_guess_in_an_item_without_a_name_of_its_own_has_another_number() {
         ),
         (
             "secret name",
-            "list[*]",
+            "list[*].name",
             "name",
             json!([named]),
             json!([wrong, named]),
@@ -190,10 +195,7 @@ fn a_guess_in_an_item_without_a_name_of_its_own_has_another_number() {
     ] {
         let fields: Vec<SecretField> = vec![field.parse().unwrap()];
         let secrecy = Secrecy::of(&ObjectId::new("", "ConfigMap", Some("web"), "a"), &fields);
-        let number = |item: &Value| match below {
-            "" => item.clone(),
-            below => item[below].clone(),
-        };
+        let number = |item: &Value| item[below].clone();
         let (old, new) = (json!({"list": old}), json!({"list": new}));
         let mut masker = masker();
         let (before, after) = masker.pair(&old, &new, &secrecy);
@@ -217,11 +219,29 @@ fn a_guess_in_an_item_without_a_name_of_its_own_has_another_number() {
 }
 
 #[test]
+fn a_declared_list_retains_its_items_outside_of_a_comparison() {
+    let fields: Vec<SecretField> = vec!["spec.secret".parse().unwrap()];
+    let secrecy = Secrecy::of(&ObjectId::new("", "Widget", Some("web"), "a"), &fields);
+    let object = json!({"kind": "Widget", "spec": {"secret": ["1", {"a": "2"}]}});
+    assert_eq!(
+        masker().object(object.clone(), &secrecy)["spec"]["secret"],
+        json!(["<secret 1>", {"a": "<secret 2>"}])
+    );
+    let sides = [
+        masker().former(object.clone(), &secrecy),
+        masker().desired(object, &secrecy),
+    ];
+    for side in sides {
+        assert_eq!(side["spec"]["secret"], "<secret 1>");
+    }
+}
+
+#[test]
 fn changes_of_fields_are_masked_at_any_depth() {
     let mut masker = masker();
     let old = secret(&json!({"a": "MQ=="}));
     let new = secret(&json!({"a": "Mg=="}));
-    let mut changes = compare(&old, &new, &FieldSet::default(), Scope::All, None).changes;
+    let mut changes = all_changes(&old, &new, &secret_kind());
     let whole = FieldChange {
         path: FieldPath::default().key("data"),
         old: None,
@@ -262,7 +282,7 @@ fn fields_of_other_kinds_are_masked_where_they_are_named() {
     let (old_masked, new_masked) = masker.pair(&old, &new, &secrecy);
     assert_eq!(old_masked, object("<secret 1>", "<secret 2>"));
     assert_eq!(new_masked, object("<secret 3, changed>", "<secret 2>"));
-    let mut changes = compare(&old, &new, &FieldSet::default(), Scope::All, None).changes;
+    let mut changes = all_changes(&old, &new, &secrecy);
     masker.changes(&mut changes, &new, &secrecy);
     assert_eq!(changes.len(), 1);
     assert_eq!(changes[0].new, Some(json!("<secret 3, changed>")));
@@ -281,7 +301,7 @@ fn what_stood_beside_a_secret_and_is_gone_may_have_been_one() {
         {"name": "NEW", "value": "now"}, {"name": "X", "value": "open"}]});
     let mut masker = masker();
     let (old_masked, new_masked) = masker.pair(&old, &new, &secrecy);
-    let mut changes = compare(&old, &new, &FieldSet::default(), Scope::All, None).changes;
+    let mut changes = all_changes(&old, &new, &secrecy);
     masker.changes(&mut changes, &new, &secrecy);
     let out = format!("{old_masked}{new_masked}{changes:?}");
     assert!(!out.contains("former") && !out.contains("now"), "{out}");
@@ -346,7 +366,7 @@ proptest! {
         let (old, new) = (wrap(&old), wrap(&new));
         let mut masker = masker();
         let (old_masked, new_masked) = masker.pair(&old, &new, &secrecy);
-        let mut changes = compare(&old, &new, &FieldSet::default(), Scope::All, None).changes;
+        let mut changes = all_changes(&old, &new, &secrecy);
         masker.changes(&mut changes, &new, &secrecy);
         let mut out = format!("{old_masked}{new_masked}");
         for change in &changes {
