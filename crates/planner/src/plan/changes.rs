@@ -83,7 +83,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
                 // Objects applied by other tools are never recreated. The API
                 // server decides on the change.
                 Guarded::Free | Guarded::Recreate(_) => {
-                    adoption::decide(ctx, draft, manifest, live)
+                    adoption::decide(ctx, draft, manifest, live);
                 }
                 Guarded::Refused => {}
             },

@@ -188,7 +188,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     put_in_place(ctx, draft, groups, early);
 }
 
-/// UserRequests the start and end of temporary changes before verify, then the
+/// Orders the start and end of temporary changes before verify, then the
 /// declared stages. In a contradiction, temporary changes win.
 fn put_in_place(
     ctx: &Ctx<'_>,
@@ -460,7 +460,7 @@ fn begin(
     Some((index, Some(set)))
 }
 
-/// UserRequests a step between earlier and later ones.
+/// Orders a step between earlier and later ones.
 fn put_between(draft: &mut Draft, (after, before): (&[(StepId, Need)], &[StepId]), set: StepId) {
     for &(step, need) in after {
         draft.edge(step, need, set, EdgeReason::Overlay);

@@ -5,7 +5,7 @@ use super::draft::{Ctx, Draft};
 use super::model::{EdgeReason, Need, Op, StepId};
 use pleach_model::order::StageName;
 
-/// UserRequests steps after the `verified` barrier and after all pruning.
+/// Orders steps after the `verified` barrier and after all pruning.
 pub(super) fn after_everything(
     ctx: &Ctx<'_>,
     draft: &mut Draft,

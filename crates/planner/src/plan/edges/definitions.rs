@@ -1,4 +1,4 @@
-//! UserRequests workloads after the CRDs of their release. No manifest shows which
+//! Orders workloads after the CRDs of their release. No manifest shows which
 //! workload serves a kind, and a controller fails if it requests fields that
 //! its CRD lacks. A written CRD is sufficient, because it may only be accepted
 //! once its conversion workload answers.

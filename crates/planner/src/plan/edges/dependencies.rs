@@ -124,7 +124,7 @@ fn rights<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     }
 }
 
-/// UserRequests admission policies. A policy without its parameters refuses
+/// Orders admission policies. A policy without its parameters refuses
 /// everything it matches. So it comes after the CRD of its parameters and after
 /// the parameters, which may need new fields. The binding, which enables it,
 /// comes last.
@@ -163,7 +163,7 @@ fn switch_on<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     }
 }
 
-/// UserRequests custom resources after the workloads of their conversion webhook.
+/// Orders custom resources after the workloads of their conversion webhook.
 /// Exceptions are resources that such a workload needs itself, and resources in
 /// an earlier stage.
 fn convert<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
@@ -190,7 +190,7 @@ fn convert<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     }
 }
 
-/// UserRequests custom resources after a workload. Exceptions are resources that the
+/// Orders custom resources after a workload. Exceptions are resources that the
 /// workload needs itself, and resources in an earlier stage.
 fn come_after<'a>(
     ctx: &Ctx<'a>,
@@ -240,7 +240,7 @@ fn after_nothing(ctx: &Ctx<'_>, id: &ObjectId, kind: &str, name: &str) -> Findin
     }
 }
 
-/// UserRequests custom resources of the release after the webhooks that intercept
+/// Orders custom resources of the release after the webhooks that intercept
 /// them, now or after this plan, and after the backends. Exceptions are
 /// resources that the registration needs itself. Custom resources of other CRDs
 /// come before the workloads, which may need their effects.
@@ -294,7 +294,7 @@ fn intercept<'a>(ctx: &Ctx<'a>, draft: &Draft, found: &mut Dependencies<'a>) {
     }
 }
 
-/// UserRequests custom resources after the backends of webhooks that pods of the
+/// Orders custom resources after the backends of webhooks that pods of the
 /// release registered. Exceptions are resources that such a workload needs
 /// itself, and resources in an earlier stage.
 fn answer<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {

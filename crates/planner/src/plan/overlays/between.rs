@@ -1,4 +1,4 @@
-//! UserRequests steps relative to a stage: after all earlier steps and before all
+//! Orders steps relative to a stage: after all earlier steps and before all
 //! later ones.
 //!
 //! A bundle may assign a prerequisite of an earlier stage to a later one. The

@@ -531,7 +531,7 @@ fn a_release_that_stays_leaves_alone_what_another_one_takes_over() {
             .installed(&format!("{git}\n{worker}"))
             .git(git)
             .wants(|desired| {
-                desired.terms.successors = successor(&["ConfigMap/web/worker"]).successors
+                desired.terms.successors = successor(&["ConfigMap/web/worker"]).successors;
             })
     };
     let plan = scene().plan();
