@@ -6,9 +6,9 @@
 //! and reads no environment; callers provide the locations of programs.
 //!
 //! ```no_run
-//! use crate::throwaway::{Binaries, ControlPlane, Network, Options};
+//! use pleach_testkit::throwaway::{Binaries, ControlPlane, Network, Options};
 //!
-//! # async fn example() -> Result<(), crate::throwaway::ThrowawayError> {
+//! # async fn example() -> Result<(), pleach_testkit::throwaway::ThrowawayError> {
 //! let options = Options {
 //!     binaries: Binaries::new(None, None, Some("/home/me".into())),
 //!     controllers: true,

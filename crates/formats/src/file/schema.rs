@@ -9,7 +9,7 @@ use super::{API_VERSION, Bundle, Controller, Environment, Repository};
 /// Returns the schema of each kind of file, by kind. Stored in docs/schemas/.
 ///
 /// ```
-/// let kinds: Vec<&str> = crate::file::schemas().map(|(kind, _)| kind).to_vec();
+/// let kinds: Vec<&str> = pleach_formats::file::schemas().map(|(kind, _)| kind).to_vec();
 /// assert_eq!(kinds, ["Repository", "Environment", "Bundle", "BundleVersion", "Controller"]);
 /// ```
 pub fn schemas() -> [(&'static str, Value); 5] {

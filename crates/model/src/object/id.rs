@@ -118,7 +118,7 @@ impl fmt::Display for Gvk {
 /// let id: ObjectId = "Deployment.apps/web/frontend".parse()?;
 /// assert_eq!(id.namespace.as_deref(), Some("web"));
 /// assert_eq!(id.to_string(), "Deployment.apps/web/frontend");
-/// # Ok::<(), crate::object::ParseIdError>(())
+/// # Ok::<(), pleach_model::object::ParseIdError>(())
 /// ```
 ///
 /// Clones share their text. Ids sort by group, kind, namespace and name.

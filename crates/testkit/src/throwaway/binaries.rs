@@ -33,7 +33,7 @@ impl Binaries {
     /// count as unset.
     ///
     /// ```
-    /// use crate::throwaway::Binaries;
+    /// use pleach_testkit::throwaway::Binaries;
     ///
     /// let binaries = Binaries::new(None, None, Some("/home/me".into()));
     /// assert!(format!("{binaries:?}").contains("/home/me/.cache/pleach/controlplane/1."));
