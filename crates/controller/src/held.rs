@@ -144,4 +144,4 @@ fn defined_by(manifest: &Manifest) -> Option<GroupKind> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -281,7 +281,8 @@ pub fn resolve_partly(
 
 /// Loads an environment and stalls its releases with errors. `refuse` returns a further reason to
 /// stall a release. Renders in this process, without limits.
-pub fn read_each(
+#[cfg(test)]
+pub(crate) fn read_each(
     tree: &dyn FileTree,
     revision: Revision,
     environment: &str,

@@ -3,11 +3,19 @@
 use std::collections::BTreeSet;
 
 use pleach_model::object::ReleaseName;
-use pleach_model::tree::MemoryTree;
+use pleach_model::tree::{FileTree, MemoryTree};
 
 use super::*;
-use pleach_engine::{load::read_each, planning::candidates};
+use pleach_engine::load::{each_loaded, render_all, resolve_partly};
+use pleach_engine::planning::candidates;
 use pleach_git::Revision;
+
+/// Loads an environment, and stalls its releases with errors. Renders in this process.
+pub(crate) fn load(tree: &dyn FileTree, revision: Revision, environment: &str) -> Loaded {
+    let partial = resolve_partly(tree, environment).unwrap();
+    let all = render_all(tree, &partial.environment);
+    each_loaded(tree, revision, partial, all, &|_| None)
+}
 
 const HEADER: &str = "apiVersion: pleach.dev/v1alpha1\nkind";
 
@@ -41,7 +49,7 @@ fn commit(revision: &str, releases: &[(&str, &str, String)]) -> Loaded {
     }
     let tree = MemoryTree::new(files);
     let revision = Revision::Commit(revision.to_owned());
-    read_each(&tree, revision, "dev", &|_| None).unwrap()
+    load(&tree, revision, "dev")
 }
 
 fn broken() -> String {

@@ -3,7 +3,7 @@
 use pleach_model::tree::MemoryTree;
 
 use super::*;
-use pleach_engine::load::read_each;
+use crate::held::tests::load;
 use pleach_git::Revision;
 
 const ENVIRONMENT: &str = "apiVersion: pleach.dev/v1alpha1
@@ -56,7 +56,7 @@ fn loaded(changes: &[(&str, &str, &str)]) -> Loaded {
         };
     }
     let revision = Revision::Commit("c".to_owned());
-    let loaded = read_each(&MemoryTree::new(files), revision, "dev", &|_| None).unwrap();
+    let loaded = load(&MemoryTree::new(files), revision, "dev");
     assert_eq!(
         loaded.held,
         std::collections::BTreeMap::new(),
