@@ -33,6 +33,8 @@ fn program(path: &Path, folder: &Path) -> Command {
         .current_dir(folder)
         .env_clear()
         .env("HOME", folder)
+        // Fewer garbage collections, because the tests wait for the processor most of the time.
+        .envs([("GOGC", "400"), ("GOMEMLIMIT", "1GiB")])
         .env("PATH", "/usr/bin:/bin");
     command
 }
