@@ -186,6 +186,7 @@ impl Session {
             cluster_id: self.cluster_id.as_ref(),
             source: None,
             allow: None,
+            base_secrets: None,
             options: self.options,
         }
     }

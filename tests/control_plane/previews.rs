@@ -142,6 +142,31 @@ fn a_right_guess_does_not_have_the_number_of_a_live_value() {
     assert!(former.is_disjoint(&wanted), "{shown}");
 }
 
+/// A pull request that drops a declaration must not show the value in the cluster.
+#[test]
+fn a_live_value_stays_masked_if_the_head_drops_its_declaration() {
+    const BUNDLE: &str = "manifests/web/bundle.yaml";
+    let fleet = Fleet::web(
+        "live-declared",
+        &format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: legacy}}\ndata: {{password: {PLANTED}}}\n"
+        ),
+    );
+    fleet.kubectl(&["create", "namespace", "live-declared"]);
+    let open = fleet.read(BUNDLE);
+    let fields = "secretFields: [{kind: ConfigMap, name: legacy, fields: [data.password]}]";
+    fleet.write(BUNDLE, &format!("{}\n{fields}\n", open.trim_end()));
+    fleet.commit();
+    fleet.applied();
+    fleet.write(BUNDLE, &open);
+    fleet.edit(WEB, PLANTED, "guess");
+    for format in ["text", "json", "markdown", "html"] {
+        let shown = preview(&fleet, &["-o", format]).ended_with(0).stdout;
+        assert!(!shown.contains(PLANTED), "{shown}");
+        assert!(shown.contains("secret 1"), "{shown}");
+    }
+}
+
 fn schema_errors(document: &Value) -> Vec<String> {
     let read = |name: &str| -> Value {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schemas");

@@ -98,6 +98,7 @@ impl Target {
             cluster_id: self.cluster_id.as_ref(),
             source: self.source.as_ref(),
             allow: self.grant.allow.as_ref(),
+            base_secrets: None,
             options: Options {
                 verify,
                 wait: true,

@@ -15,7 +15,9 @@ use pleach_model::finding::{self, Finding};
 use pleach_model::object::{Manifest, ObjectId, ReleaseName};
 use pleach_planner::allow::Allow;
 use pleach_planner::observe::{ClusterId, Observed, Surroundings};
-use pleach_planner::plan::{self, Desired, Digests, Plan, Policy, PriorReleases, Successor, Terms};
+use pleach_planner::plan::{
+    self, BaseSecrets, Desired, Digests, Plan, Policy, PriorReleases, Successor, Terms,
+};
 use pleach_render::Rendered;
 use pleach_state::inventory::Source;
 use tokio::join;
@@ -86,6 +88,8 @@ pub struct Planner<'a> {
     pub source: Option<&'a Source>,
     /// Restrictions of the controller for this environment. `None`: unrestricted.
     pub allow: Option<&'a Allow>,
+    /// Secret fields at the base of a preview. `None`: no preview.
+    pub base_secrets: Option<&'a BaseSecrets>,
     /// Options of planning.
     pub options: Options,
 }
@@ -300,6 +304,7 @@ impl Planner<'_> {
     fn desired(&self, release: &ResolvedRelease, rendered: &Rendered) -> Desired {
         let mut desired = desired(self.loaded, release, rendered);
         desired.terms.source = self.source.cloned();
+        desired.terms.base_secrets = self.base_secrets.cloned().unwrap_or_default();
         if self.options.predecessors == Predecessors::ComeFirst {
             desired.terms.brought = self.brought_before(release);
         }
@@ -441,6 +446,7 @@ pub fn desired_among(
             fail_fast: release.fail_fast,
             restart_on_config_change: release.restart_on_config_change,
             source: None,
+            base_secrets: BaseSecrets::default(),
         },
         sequence: release.sequence.clone(),
     };

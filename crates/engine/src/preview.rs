@@ -11,6 +11,7 @@ use pleach_config::{ClusterRef, Record, RecordingTree, ResolvedEnvironment};
 use pleach_fields::diff::{fields, masking::Masker};
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::DigestKey;
+use pleach_planner::plan::BaseSecrets;
 use pleach_planner::text_diff::View;
 use pleach_planner::view::Drawing;
 use pleach_report::labels;
@@ -70,6 +71,9 @@ pub struct RenderedHead {
     pub before: Option<ClusterRef>,
     kinds: Kinds,
     masker: Masker,
+    /// Secret fields that the base declares. A live value stays masked if the head drops its
+    /// declaration.
+    base_secrets: BaseSecrets,
 }
 
 impl Looked {
@@ -165,6 +169,7 @@ fn looked(mut preview: EnvironmentPreview, comparison: Comparison) -> Looked {
         head,
         before,
         mut masker,
+        base_secrets,
         refusals,
         ..
     } = comparison;
@@ -192,6 +197,7 @@ fn looked(mut preview: EnvironmentPreview, comparison: Comparison) -> Looked {
             before,
             kinds,
             masker,
+            base_secrets,
         }),
     }
 }

@@ -29,6 +29,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::crd::Instances;
+use crate::plan::BaseSecrets;
 use pleach_config::dependencies::Hindrance;
 use pleach_formats::check::Looked;
 use pleach_model::discovery::Discovery;
@@ -403,6 +404,30 @@ impl Observed {
                 let key = FieldKey { id, key };
                 let before = entry.fields.recognize(after.value(), manager, key);
                 self.owned.insert(id.clone(), before);
+            }
+        }
+    }
+
+    /// Masks the secret fields that the base of a preview declares, in all live objects.
+    pub fn hide(&mut self, secrets: &BaseSecrets) {
+        let Self {
+            full,
+            predicted,
+            adopted,
+            unadoptable,
+            targets,
+            ..
+        } = self;
+        for (id, live) in full.iter_mut().chain(adopted).chain(targets) {
+            live.hide(&secrets.of_object(id));
+        }
+        for (id, prediction) in predicted.iter_mut().chain(unadoptable) {
+            if let Prediction::Answer(live)
+            | Prediction::Conflict {
+                forced: Some(live), ..
+            } = prediction
+            {
+                live.hide(&secrets.of_object(id));
             }
         }
     }

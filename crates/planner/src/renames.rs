@@ -1,6 +1,10 @@
 //! Detects moved and renamed objects among the deleted and created ones.
 //!
 //! The result only affects the display. The plan deletes one object and creates the other.
+//!
+//! No secret value affects the result. Otherwise the author of many guesses would learn from it which
+//! one is the most similar. The content of objects is therefore compared with [`BLANK`] in place of
+//! secret values ([`pleach_fields::diff::masking::Masker::blank`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use similar::TextDiff;
 
+use pleach_fields::diff::masking::BLANK;
 use pleach_model::object::{GroupKind, ObjectId, yaml};
 
 /// Previous identity of an object.
@@ -49,12 +54,16 @@ const ANY_NAME: f32 = 0.7;
 /// it, only names with the same stem are compared, up to the same number per stem.
 const MOST: usize = 50;
 
+/// Text in place of [`BLANK`] in deleted objects whose name has another stem than that of the created
+/// object. There, a secret value counts as different, because it is no reason to pair them.
+const OTHER_BLANK: &str = "<another secret>";
+
 /// A deleted or created object, with its content if known.
 #[derive(Debug, Clone, Copy)]
 pub struct Side<'a> {
     /// Id of the object.
     pub id: &'a ObjectId,
-    /// Content of the object.
+    /// Content of the object, with [`BLANK`] in place of secret values.
     pub value: Option<&'a Value>,
 }
 
@@ -153,6 +162,14 @@ impl<'a> Group<'a> {
         for side in compared.iter().flat_map(|(old, new)| [old, new]) {
             texts.entry(side.id).or_insert_with(|| text(side));
         }
+        let gone = self.gone.iter().map(|old| old.id);
+        let apart: BTreeMap<&ObjectId, String> = gone
+            .filter_map(|id| {
+                let text = texts.get(id)?.as_ref()?;
+                let is_masked = text.contains(BLANK);
+                is_masked.then(|| (id, text.replace(BLANK, OTHER_BLANK)))
+            })
+            .collect();
         let mut alike: Vec<(f32, &ObjectId, &ObjectId)> = Vec::new();
         for (old, new) in compared {
             let (Some(Some(before)), Some(Some(after))) = (texts.get(old.id), texts.get(new.id))
@@ -160,6 +177,7 @@ impl<'a> Group<'a> {
                 continue;
             };
             let same_stem = have_same_stem(&old.id.name, &new.id.name);
+            let before = apart.get(old.id).filter(|_| !same_stem).unwrap_or(before);
             let ratio = TextDiff::from_lines(before.as_str(), after.as_str()).ratio();
             let least = if same_stem { SAME_STEM } else { ANY_NAME };
             if ratio >= least {
@@ -357,6 +375,20 @@ mod tests {
             ),
             [] as [&str; 0]
         );
+    }
+
+    /// Whether masked values are equal is unknown, so they only count as equal for names that tell
+    /// already that the objects belong together.
+    #[test]
+    fn masked_values_pair_only_names_with_the_same_stem() {
+        let masked = json!({"data": {"a": BLANK, "b": BLANK}});
+        let pairs =
+            |old: &str, new: &str| check(&[(old, masked.clone())], &[(new, masked.clone())]);
+        assert_eq!(
+            pairs("Secret/w/a-11111", "Secret/w/a-22222"),
+            ["rename Secret/w/a-11111 -> Secret/w/a-22222"]
+        );
+        assert_eq!(pairs("Secret/w/a", "Secret/w/b"), [] as [&str; 0]);
     }
 
     #[test]

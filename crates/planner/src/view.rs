@@ -6,7 +6,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::observe::{Observed, Prediction};
-use crate::plan::{Action, Change, Course, Desired, Overlay, Plan, Policy, StepId, takes_over};
+use crate::plan::{
+    Action, Change, Course, Desired, Overlay, Plan, Policy, StepId, secrecy_of_kinds, takes_over,
+};
 use crate::renames::{self, Former, Moved};
 use crate::text_diff::{self, Note, ObjectDiff, Sides, View};
 use pleach_fields::diff::{
@@ -123,11 +125,11 @@ impl Drawing<'_> {
                 .iter()
                 .map(|manifest| (manifest.id(), manifest))
                 .collect(),
-            secrecy_of_kinds: secrecy_of_kinds(self.desired),
+            secrecy_of_kinds: secrecy_of_kinds(&self.desired.manifests),
             drawing: self,
             manager: self.desired.name.field_manager(),
         };
-        let former = side.former(plan);
+        let former = side.former(plan, masker);
         let mut changes: Vec<&Change> = plan
             .changes
             .iter()
@@ -156,18 +158,13 @@ impl Drawing<'_> {
     }
 }
 
-/// Collects the secret fields of the objects of each kind.
-fn secrecy_of_kinds(desired: &Desired) -> BTreeMap<GroupKind, Secrecy> {
-    let mut kinds: BTreeMap<GroupKind, Secrecy> = BTreeMap::new();
-    for manifest in &desired.manifests {
-        let secrecy = manifest.secrecy();
-        if !secrecy.hides_anything() {
-            continue;
-        }
-        let known = kinds.entry(manifest.id().group_kind()).or_default();
-        *known = std::mem::take(known).and(&secrecy);
-    }
-    kinds
+/// Returns the objects of a plan with this action.
+fn of_action(plan: &Plan, action: Action) -> Vec<&ObjectId> {
+    let changes = plan.changes.iter();
+    changes
+        .filter(|change| change.action == action)
+        .map(|change| &change.object)
+        .collect()
 }
 
 struct Side<'a> {
@@ -180,35 +177,22 @@ struct Side<'a> {
 
 impl<'a> Side<'a> {
     /// Returns the previous names of renamed objects, by their new name.
-    fn former(&self, plan: &Plan) -> BTreeMap<ObjectId, Former> {
+    fn former<'p>(&self, plan: &'p Plan, masker: &Masker) -> BTreeMap<ObjectId, Former> {
         let observed = self.drawing.observed;
-        let ids = |action: Action| {
-            let changes = plan.changes.iter();
-            changes.filter(move |change| change.action == action)
+        let gone = of_action(plan, Action::Delete);
+        let come = match gone.as_slice() {
+            [] => Vec::new(),
+            _ => of_action(plan, Action::Create),
         };
-        let gone: Vec<renames::Side<'_>> = ids(Action::Delete)
-            .map(|change| renames::Side {
-                id: &change.object,
-                value: observed.full.get(&change.object).map(Live::value),
-            })
-            .collect();
-        let values: BTreeMap<&ObjectId, Value> = if gone.is_empty() {
-            BTreeMap::new()
-        } else {
-            ids(Action::Create)
-                .filter_map(|change| {
-                    let manifest = self.manifests.get(&change.object)?;
-                    Some((&change.object, manifest.value()))
-                })
-                .collect()
+        let contents = self.contents(&gone, &come, masker);
+        let side = |id: &'p ObjectId| renames::Side {
+            id,
+            value: contents.get(id),
         };
-        let come: Vec<renames::Side<'_>> = values
-            .iter()
-            .map(|(id, value)| renames::Side {
-                id,
-                value: Some(value),
-            })
-            .collect();
+        let gone: Vec<renames::Side<'_>> = gone.into_iter().map(side).collect();
+        let come = come.into_iter();
+        let come = come.filter(|id| self.manifests.contains_key(*id));
+        let come: Vec<renames::Side<'_>> = come.map(side).collect();
         let mut former = renames::pair(&gone, &come);
         // An object that moved to another API group keeps its UID.
         let mut left = observed.inventory.entries.iter();
@@ -238,6 +222,39 @@ impl<'a> Side<'a> {
             }
         }
         former
+    }
+
+    /// Returns the content of deleted and created objects without secret values, as far as it is
+    /// known. A field that is secret in one object of a kind is masked in all of them, so that both
+    /// sides of a pair are masked alike.
+    fn contents<'p>(
+        &self,
+        gone: &[&'p ObjectId],
+        come: &[&'p ObjectId],
+        masker: &Masker,
+    ) -> BTreeMap<&'p ObjectId, Value> {
+        let full = &self.drawing.observed.full;
+        let gone: Vec<(&'p ObjectId, &Live)> = gone
+            .iter()
+            .filter_map(|&id| Some((id, full.get(id)?)))
+            .collect();
+        let mut kinds = self.secrecy_of_kinds.clone();
+        for (id, live) in &gone {
+            let known = kinds.entry(id.group_kind()).or_default();
+            *known = std::mem::take(known).and(&live.secrecy());
+        }
+        let blank = |id: &'p ObjectId, value: Value| {
+            let secrecy = kinds.get(&id.group_kind()).cloned();
+            (id, masker.blank(value, &secrecy.unwrap_or_default()))
+        };
+        let come = come.iter().filter_map(|&id| {
+            let manifest = self.manifests.get(id)?;
+            Some(blank(id, manifest.value()))
+        });
+        let gone = gone.into_iter();
+        gone.map(|(id, live)| blank(id, live.value().clone()))
+            .chain(come)
+            .collect()
     }
 
     fn draw(&self, change: &Change, former: Option<&Former>, masker: &mut Masker) -> ObjectDiff {

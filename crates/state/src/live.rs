@@ -136,8 +136,13 @@ impl Live {
     /// Adds secret values to those implied by the object's kind.
     #[must_use]
     pub fn hiding(mut self, secrecy: &Secrecy) -> Self {
-        self.secrecy = self.secrecy.and(secrecy);
+        self.hide(secrecy);
         self
+    }
+
+    /// Adds secret values in place, as [`Self::hiding`].
+    pub fn hide(&mut self, secrecy: &Secrecy) {
+        self.secrecy = std::mem::take(&mut self.secrecy).and(secrecy);
     }
 
     /// Returns the values that must be masked.

@@ -127,6 +127,7 @@ impl Gone {
                 fail_fast: None,
                 restart_on_config_change: false,
                 source: planner.source.cloned(),
+                base_secrets: planner.base_secrets.cloned().unwrap_or_default(),
             },
             sequence: Sequence {
                 // Readiness rules of a newer pleach can be ignored, because nothing is created.

@@ -13,7 +13,7 @@ use pleach_model::kinds::{Catalog, Definitions, KindTable};
 use pleach_model::object::{DigestKey, ReleaseName};
 use pleach_model::tree::FileTree;
 use pleach_planner::observe::{Base, Observed};
-use pleach_planner::plan::{self, Consented, Desired, Digests, Plan, Policy};
+use pleach_planner::plan::{self, BaseSecrets, Consented, Desired, Digests, Plan, Policy};
 use pleach_render::Rendered;
 use pleach_report::preview::{Touched, run_time_objects, wants_the_same};
 
@@ -54,6 +54,8 @@ pub struct Comparison {
     pub before: Option<ClusterRef>,
     /// Masker with the secret values of both revisions.
     pub masker: Masker,
+    /// Secret fields that the base declares, for a comparison with the cluster.
+    pub base_secrets: BaseSecrets,
 }
 
 /// Labels and commits of the compared revisions.
@@ -239,6 +241,8 @@ pub fn revisions(
     let refusals = refusals::since((&*base.tree, before.as_ref()), (tree, &head), |name| {
         planned.contains(name)
     });
+    let at_base = before.iter().flat_map(Loaded::all);
+    let base_secrets = BaseSecrets::of(at_base.flat_map(|one| &one.manifests));
     let before = before.as_ref();
     let before = before.map(|base| base.environment.cluster.clone());
     Ok(Comparison {
@@ -250,6 +254,7 @@ pub fn revisions(
         head,
         before,
         masker,
+        base_secrets,
     })
 }
 

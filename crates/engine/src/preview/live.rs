@@ -147,6 +147,7 @@ pub async fn add_cluster(
         loaded,
         kinds,
         masker,
+        base_secrets,
         ..
     } = head;
     let loaded = &*loaded;
@@ -157,6 +158,7 @@ pub async fn add_cluster(
         cluster_id: asked.id.as_ref(),
         source: None,
         allow: asked.allow,
+        base_secrets: Some(&*base_secrets),
         options: OPTIONS,
     };
     let store = &loaded.environment.store;

@@ -233,6 +233,77 @@ fn what_is_rendered_is_enough(
     assert!(!found.to_string().contains(PASSWORD), "{found:#}");
 }
 
+const BUNDLE: &str = "manifests/app-0/bundle.yaml";
+
+/// Lets the first release use another bundle, which declares nothing.
+fn with_another_bundle() -> String {
+    fleet(8)[ENVIRONMENT].replacen("bundle: app-0", "bundle: other", 1)
+}
+
+fn with_a_renamed_release() -> String {
+    fleet(8)[ENVIRONMENT].replacen("name: app-0", "name: web", 1)
+}
+
+fn with_a_moved_release() -> String {
+    with_a_renamed_release().replacen(
+        "name: web",
+        "name: web, movedFrom: {environment: dev, release: app-0}",
+        1,
+    )
+}
+
+fn without_the_first() -> String {
+    let text = fleet(8)[ENVIRONMENT].clone();
+    let lines = text.lines().filter(|line| !line.contains("app-0"));
+    lines.collect::<Vec<_>>().join("\n") + "\n"
+}
+
+/// The author of a change must not make a value visible by dropping its declaration.
+#[rstest]
+#[case::a_dropped_declaration(vec![(BUNDLE, format!("{HEADER}: Bundle\n"))])]
+#[case::another_bundle(vec![
+    (ENVIRONMENT, with_another_bundle()),
+    ("manifests/other/bundle.yaml", format!("{HEADER}: Bundle\n")),
+    ("manifests/other/more.yaml", config_map("more", "open")),
+])]
+#[case::a_renamed_release(vec![
+    (ENVIRONMENT, with_a_renamed_release()),
+    (BUNDLE, format!("{HEADER}: Bundle\n")),
+])]
+#[case::a_moved_release(vec![
+    (ENVIRONMENT, with_a_moved_release()),
+    (BUNDLE, format!("{HEADER}: Bundle\n")),
+])]
+#[case::a_removed_release(vec![(ENVIRONMENT, without_the_first())])]
+fn what_the_base_declares_stays_secret(#[case] changed: Vec<(&str, String)>) {
+    let declares = "secretFields: [{kind: ConfigMap, name: more, fields: [data.level]}]\n";
+    let mut base = fleet(8);
+    base.insert(BUNDLE.to_owned(), format!("{HEADER}: Bundle\n{declares}"));
+    base.insert(APP.to_owned(), config_map("more", PASSWORD));
+    let mut head = base.clone();
+    head.insert(APP.to_owned(), config_map("more", "open"));
+    head.extend(
+        changed
+            .into_iter()
+            .map(|(path, text)| (path.to_owned(), text)),
+    );
+    let question = Question {
+        scope: Scope {
+            environment: "dev",
+            release: None,
+        },
+        asked_for: true,
+        whole: true,
+    };
+    let key = DigestKey::new(b"of this run".to_vec());
+    let looked = change(&base, &head).inspect(question, &key).unwrap();
+    let shown = serde_json::to_string(&looked.preview).unwrap();
+    assert!(!shown.contains(PASSWORD), "{shown}");
+    let secrets = looked.rendered.unwrap().base_secrets;
+    let id = "ConfigMap/team-0/more".parse().unwrap();
+    assert!(secrets.of_object(&id).hides_anything(), "{secrets:?}");
+}
+
 #[test]
 fn what_cannot_be_previewed_is_named_in_the_summary() {
     let mut preview = change(&Files::new(), &Files::new()).preview();

@@ -34,7 +34,9 @@ pub async fn look_at_checked(
                     Looked::Unknown("the server behind its group does not answer".to_owned())
                 }
                 path => {
-                    let of = |id: &ObjectId| Some(secrecy_of(desired, id));
+                    let at_base = &desired.terms.base_secrets;
+                    let of =
+                        |id: &ObjectId| Some(secrecy_of(desired, id).and(&at_base.of_object(id)));
                     inspect(cluster, path.as_ref(), check, &of).await
                 }
             };

@@ -183,6 +183,7 @@ pub async fn observe(
     }
     reader.read_missing_members(desired, &mut observed).await?;
     reader.find_run_time_objects(desired, &mut observed).await?;
+    desired.terms.base_secrets.learn(&observed);
     drop_unconfirmed(desired, &mut observed);
     let readings = readings(desired, policy, &observed);
     let terms = (&*desired, policy);
@@ -195,6 +196,9 @@ pub async fn observe(
     former::read(cluster, desired, former, &mut observed).await?;
     reader.read_targets(desired, &mut observed).await?;
     reader.find_copies(desired, &mut observed).await?;
+    // Objects that were read by name can belong to other releases.
+    desired.terms.base_secrets.learn(&observed);
+    observed.hide(&desired.terms.base_secrets);
     Ok(Observation { observed, state })
 }
 

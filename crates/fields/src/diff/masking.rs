@@ -29,6 +29,9 @@ use pleach_model::object::{
 };
 use pleach_model::secret_values::SecretValues;
 
+/// Text in place of every secret value of an object that is only compared ([`Masker::blank`]).
+pub const BLANK: &str = "<secret>";
+
 /// Replaces secret values by numbers that are stable for the masker's lifetime.
 pub struct Masker {
     key: DigestKey,
@@ -144,6 +147,40 @@ impl Masker {
         let mut field = Field::root(side, &object);
         self.walk(&mut object, &mut field, &secrecy.root(), None, None);
         object
+    }
+
+    /// Replaces every secret value, list and map by [`BLANK`]. The result is for decisions that must
+    /// not depend on secret values, not even on whether two of them are equal.
+    #[must_use]
+    pub fn blank(&self, mut object: Value, secrecy: &Secrecy) -> Value {
+        self.blank_in(&mut object, &secrecy.root());
+        object
+    }
+
+    fn blank_in(&self, value: &mut Value, hidden: &Hidden<'_>) {
+        if hidden.whole || hidden.secret.is_some() {
+            *value = BLANK.into();
+            return;
+        }
+        match value {
+            Value::Object(map) => {
+                for (key, child) in map {
+                    self.blank_in(child, &hidden.key(key));
+                }
+            }
+            Value::Array(items) => {
+                for item in items {
+                    let below = hidden.item(item);
+                    self.blank_in(item, &below);
+                }
+            }
+            Value::Null => {}
+            scalar => {
+                if self.guarded.are_part_of(&text_of(scalar)) {
+                    *scalar = BLANK.into();
+                }
+            }
+        }
     }
 
     /// Masks both sides of a comparison. Secrets that changed in place are marked as changed.

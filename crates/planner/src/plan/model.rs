@@ -1,10 +1,13 @@
 //! Data types of a plan.
 
+mod base_secrets;
 mod configuration;
 mod desired;
 mod op;
 mod prior_releases;
 
+pub use base_secrets::BaseSecrets;
+pub(crate) use base_secrets::secrecy_of_kinds;
 pub use desired::{Desired, Digests, Policy, Terms};
 pub use op::{Body, Op, Own};
 pub use prior_releases::PriorReleases;

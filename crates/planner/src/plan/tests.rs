@@ -33,6 +33,7 @@ mod removal;
 mod rendered;
 mod reverse;
 mod scene;
+mod secrets;
 mod selectors;
 mod server;
 mod stages;

@@ -207,7 +207,7 @@ impl Reader<'_> {
             if rest == *answer.value() {
                 return None;
             }
-            let look = self.look_of(manifest, live, &rest).await;
+            let look = self.look_of((manifest, desired), live, &rest).await;
             if !matches!(look, Some(Err(_))) {
                 return look;
             }
@@ -217,13 +217,13 @@ impl Reader<'_> {
         let sent = desired.ignored.question(manifest, live.value(), &ours);
         let sent = sent.unwrap_or_else(|| manifest.value());
         let rest = ownership::settled(live.value(), &sent, &self.manager, &from, ignored);
-        self.look_of(manifest, live, &rest).await
+        self.look_of((manifest, desired), live, &rest).await
     }
 
     /// Predicts a live object with this content.
     async fn look_of(
         &self,
-        manifest: &Manifest,
+        (manifest, desired): (&Manifest, &Desired),
         live: &Live,
         content: &Value,
     ) -> Option<Result<Live, Prediction>> {
@@ -242,7 +242,8 @@ impl Reader<'_> {
                 // Other errors do not concern the content.
                 Some(Class::Invalid | Class::Immutable(_)) => {
                     let mut why = error.api().and_then(ApiError::prediction)?;
-                    if let (Prediction::Refused(refusal), true) = (&mut why, manifest.is_secret()) {
+                    let hides = desired.hides_values_of(manifest);
+                    if let (Prediction::Refused(refusal), true) = (&mut why, hides) {
                         // The server does not know which fields of a patch are secret.
                         "the remaining object would not be valid".clone_into(&mut refusal.message);
                     }

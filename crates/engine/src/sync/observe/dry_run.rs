@@ -185,7 +185,7 @@ impl Reader<'_> {
             }
         }
         if let Prediction::Immutable { refused, .. } = &mut prediction {
-            *refused = self.refusal_of_new(&path, manifest).await?;
+            *refused = self.refusal_of_new(&path, manifest, desired).await?;
         }
         Ok(Asked::new(id, read, prediction))
     }
@@ -201,7 +201,7 @@ impl Reader<'_> {
     ) -> Result<Prediction, SyncError> {
         let id = manifest.id();
         let options = ApplyOptions {
-            secret: manifest.is_secret(),
+            secret: desired.hides_values_of(manifest),
             ..ApplyOptions::new(&self.manager)
         };
         let answer = self.cluster.dry_run(path, id, body.clone(), &options);
@@ -270,10 +270,11 @@ impl Reader<'_> {
         &self,
         path: &ResourcePath,
         manifest: &Manifest,
+        desired: &Desired,
     ) -> Result<Option<ApiRefusal>, SyncError> {
         let options = ApplyOptions {
             dry_run: true,
-            secret: manifest.is_secret(),
+            secret: desired.hides_values_of(manifest),
             ..ApplyOptions::new(&self.manager)
         };
         let body = Bytes::copy_from_slice(manifest.json());

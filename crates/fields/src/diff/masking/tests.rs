@@ -376,3 +376,33 @@ proptest! {
         prop_assert!(!out.contains(&STANDARD.encode(PLANTED)), "{}", out);
     }
 }
+
+#[test]
+fn blank_objects_do_not_depend_on_secret_values() {
+    let widget = |secret: &Value| {
+        json!({"kind": "Widget", "metadata": {"name": "w"},
+            "spec": {"open": "a", "secret": secret, "users": [{"name": "b", "pin": secret}]}})
+    };
+    let id = ObjectId::new("example.org", "Widget", Some("web"), "w");
+    let fields = ["spec.secret", "spec.users[name=b].pin"];
+    let secrecy = Secrecy::of(&id, &fields.map(|field| field.parse().unwrap()));
+    let values = [
+        json!("x"),
+        json!("y"),
+        json!(1),
+        json!(null),
+        json!(["x"]),
+        json!({"x": 1}),
+    ];
+    for value in values {
+        assert_eq!(
+            masker().blank(widget(&value), &secrecy),
+            widget(&json!(BLANK)),
+            "{value}"
+        );
+    }
+    let data = json!({"a": STANDARD.encode("hunter2")});
+    let blank = masker().blank(secret(&data), &secret_kind());
+    assert_eq!(blank["data"], BLANK);
+    assert_eq!(blank["type"], "Opaque");
+}

@@ -21,7 +21,7 @@ use pleach_model::finding::Finding;
 use pleach_model::object::{DesiredDigest, Digest, DigestKey, Manifest, ObjectId, ReleaseName};
 use pleach_state::inventory::{Attempt, Installed, Memory, RememberedStage, Source, Store};
 
-use super::PriorReleases;
+use super::{BaseSecrets, PriorReleases};
 
 /// Desired state of one release, after rendering.
 #[derive(Debug, Clone)]
@@ -176,9 +176,17 @@ pub struct Terms {
     pub restart_on_config_change: bool,
     /// Branch that the controller follows; `None` in the CLI.
     pub source: Option<Source>,
+    /// Secret fields at the base of a preview with a cluster. They affect output only.
+    pub base_secrets: BaseSecrets,
 }
 
 impl Desired {
+    /// Returns whether messages of the server about an object can contain secret values.
+    pub fn hides_values_of(&self, manifest: &Manifest) -> bool {
+        let at_base = self.terms.base_secrets.of_object(manifest.id());
+        manifest.is_secret() || at_base.hides_anything()
+    }
+
     /// Returns the data that the record stores for a later uninstall.
     pub fn memory(&self) -> Memory {
         Memory {
