@@ -27,9 +27,6 @@ add() { # PACKAGE
 need() { # PROGRAM PACKAGE
   has "$1" || add "$2"
 }
-need_library() { # PKG-CONFIG-NAME PACKAGE
-  { has pkg-config && pkg-config --exists "$1"; } || add "$2"
-}
 
 need_rust() {
   has cargo || {
@@ -64,9 +61,6 @@ if [[ $target != controlplane ]]; then
   need_rust
   need git git
   need cc gcc
-  need pkg-config pkg-config
-  need_library openssl libssl-dev
-  need_library zlib zlib1g-dev
 fi
 if [[ $target != build ]]; then
   need_go

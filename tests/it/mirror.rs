@@ -1,7 +1,7 @@
 //! Copies of remote repositories.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ use pleach_git::{
 use pleach_model::tree::FileTree as _;
 use pleach_testkit::git_server::GitServer;
 use pleach_testkit::repository::{TestRepo, noise};
+use rstest::rstest;
 use tokio::sync::Semaphore;
 
 const ENVIRONMENTS: &str = "env/";
@@ -380,6 +381,96 @@ fn a_server_that_says_nothing_is_given_up() {
     assert!(started.elapsed() < Duration::from_mins(1));
 }
 
+/// Returns the URL of a server that gives one answer after the other. `PORT` is its port.
+fn answering(answers: Vec<String>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 4096];
+            let _requests_are_short = stream.read(&mut request);
+            let answer = answer.replace("PORT", &address.port().to_string());
+            let _the_client_may_leave = stream.write_all(answer.as_bytes());
+        }
+    });
+    format!("http://{address}/fleet.git")
+}
+
+fn answer(status: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    )
+}
+
+const ADVERTISEMENT: &str = "content-type: application/x-git-upload-pack-advertisement\r\n";
+
+#[rstest]
+#[case::hidden(vec![answer("404 Not Found", "", "")], "the server answered 404 Not Found")]
+#[case::a_page(vec![answer("200 OK", "content-type: text/html\r\n", "<p>Sign in</p>")],
+    "the server does not answer with the protocol of git")]
+#[case::half(vec![format!("HTTP/1.1 200 OK\r\n{ADVERTISEMENT}content-length: 900\r\nconnection: close\r\n\r\n001e#")],
+    "error decoding response body")]
+#[case::elsewhere(vec![answer("302 Found", "location: http://127.0.0.1:PORT/login\r\n", ""), answer("200 OK", ADVERTISEMENT, "0000")],
+    "the server redirects to a URL that is not that of a repository")]
+#[case::in_circles(vec![answer("302 Found", "location: /fleet.git/info/refs?service=git-upload-pack\r\n", ""); 9],
+    "the server redirects to /fleet.git/info/refs?service=git-upload-pack, which is not followed")]
+#[case::control(vec![answer("500 Oh\u{1b}[31mno", "", "")], "invalid HTTP status-code")]
+fn a_wrong_answer_is_named(#[case] answers: Vec<String>, #[case] expected: &str) {
+    let error = fetch(&mut mirror(answering(answers), Auth::Anonymous)).unwrap_err();
+    assert!(error.contains(expected), "{error}");
+    assert!(!error.contains('\u{1b}'), "{error}");
+}
+
+#[test]
+fn redirects_are_followed_without_credentials_only() {
+    let repo = repository();
+    point(&repo, "env/a");
+    let server = GitServer::start(repo.path()).unwrap();
+    let references = server.url(".git/info/refs?service=git-upload-pack");
+    let moved = || {
+        vec![answer(
+            "301 Moved Permanently",
+            &format!("location: {references}\r\n"),
+            "",
+        )]
+    };
+    let fetched = fetch(&mut mirror(
+        answering([moved(), moved()].concat()),
+        Auth::Anonymous,
+    ));
+    assert_eq!(shown(&fetched.unwrap()), ["env/a=first"]);
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "t0ken").unwrap();
+    let before = server.requests().len();
+    let error = fetch(&mut mirror(answering(moved()), Auth::Bearer { token })).unwrap_err();
+    assert!(
+        error.contains("the server redirects to http://127.0.0.1:"),
+        "{error}"
+    );
+    assert!(error.contains("which is not followed"), "{error}");
+    assert_eq!(server.requests().len(), before);
+}
+
+#[test]
+fn a_list_of_branches_without_end_is_too_large() {
+    let line = format!(
+        "{:04x}{} refs/heads/{}\n",
+        4 + 40 + 12 + 8_001,
+        "a".repeat(40),
+        "b".repeat(8_000)
+    );
+    let body = format!("001e# service=git-upload-pack\n0000{}", line.repeat(9_000));
+    let error = fetch(&mut mirror(
+        answering(vec![answer("200 OK", ADVERTISEMENT, &body)]),
+        Auth::Anonymous,
+    ));
+    let error = error.unwrap_err();
+    assert!(error.contains("it is larger than 64 MiB"), "{error}");
+}
+
 /// Returns the URL of a server whose answers never end. It sends a byte at a time, so the silence
 /// time-out never fires.
 fn endless() -> String {
@@ -390,6 +481,7 @@ fn endless() -> String {
             let mut stream = stream.unwrap();
             std::thread::spawn(move || {
                 let head = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-git-upload-pack-advertisement\r\ntransfer-encoding: chunked\r\n\r\n";
+                let _requests_are_short = stream.read(&mut [0; 4096]);
                 let mut sent = stream.write_all(head);
                 while sent.is_ok() {
                     // Start of a line that declares more content.
@@ -451,16 +543,13 @@ async fn a_silent_remote_holds_up_nobody_else() {
         fetched(server.url(".git"), usual)
     );
     let error = silent.unwrap_err();
-    assert!(
-        error.contains("the server did not answer within"),
-        "{error}"
-    );
+    assert!(error.contains("it takes longer than 1s"), "{error}");
     assert_eq!(shown(&other.unwrap()), ["env/a=first"]);
     assert_eq!(fetching(), 0);
     // A cancelled caller leaves no process either.
     let long = Limits::of(budget.clone());
     let called = tokio::time::timeout(Duration::from_millis(300), fetched(endless(), long)).await;
-    assert!(called.is_err());
+    assert!(called.is_err(), "{called:?}");
     let started = Instant::now();
     while fetching() > 0 || budget.used() > 0 {
         assert!(

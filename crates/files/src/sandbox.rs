@@ -28,10 +28,9 @@ const PROGRAMS: [&str; 7] = [
     "/nix/store",
 ];
 /// Files that a client needs to find and verify a server, and that ssh needs to find its user.
-const CLIENTS: [&str; 17] = [
+const CLIENTS: [&str; 16] = [
     "/etc/ssl/certs",
     "/etc/ssl/cert.pem",
-    "/etc/ssl/openssl.cnf",
     "/etc/pki",
     "/etc/ca-certificates",
     "/etc/crypto-policies",

@@ -11,7 +11,7 @@ use std::time::Duration;
 use git2::{ErrorClass, Repository};
 use serde::{Deserialize, Serialize};
 
-use super::remote::{Credentials, Exceeded, Session, limit_silence};
+use super::remote::{Credentials, Exceeded, Session, register_transports};
 use super::{GitError, said, without_credentials};
 use pleach_files::sandbox::{self, SandboxError, Work};
 
@@ -203,7 +203,7 @@ impl Fetch {
 
     /// Executes the request in this process. Blocks, and needs memory in proportion to the pack.
     pub fn execute(&self) -> Result<Received, FetchError> {
-        limit_silence();
+        register_transports();
         let passing = |error: git2::Error| FetchError::passing(said(&error));
         let repository = Repository::open_bare(&self.folder).map_err(passing)?;
         let mut remote = repository.remote_anonymous(&self.from).map_err(passing)?;

@@ -7,6 +7,7 @@ pub mod change;
 pub mod fetch;
 pub mod former;
 mod history;
+mod https;
 pub mod mirror;
 mod program;
 pub mod remote;

@@ -2,28 +2,21 @@
 //!
 //! Calls block. The transport has time-outs, and a download has a deadline and a size limit.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
-use git2::opts::{set_server_connect_timeout_in_milliseconds, set_server_timeout_in_milliseconds};
-use git2::{
-    AutotagOption, Cred, CredentialType, FetchOptions, RemoteCallbacks, RemoteRedirect, Repository,
-};
+use git2::{AutotagOption, FetchOptions, RemoteCallbacks, Repository};
 use pleach_reconciler::config::Transport;
 use serde::{Deserialize, Serialize};
 
 use super::app::{self, GithubApp};
 use super::fetch::{Carrier, Failure, Fetch, FetchError, Peer, Received};
-use super::ssh::{self, Call};
-use super::{GitError, prefix};
+use super::https::{self, Trouble};
+use super::{GitError, prefix, ssh};
 
-/// Time-out of the connection, in milliseconds.
-const CONNECT: i32 = 10_000;
-/// Maximum silence of the server, in milliseconds.
-const SILENCE: i32 = 15_000;
 /// Default deadline of a download.
 pub(super) const DEADLINE: Duration = Duration::from_mins(5);
 /// Default maximum size of one download, in bytes.
@@ -63,9 +56,12 @@ pub enum Auth {
 #[serde(rename_all = "camelCase")]
 pub(super) enum Credentials {
     Anonymous,
-    Basic { username: String, password: String },
-    Header(String),
-    Ssh { key: Part, known_hosts: Part },
+    /// Value of the `Authorization` header.
+    Authorization(String),
+    Ssh {
+        key: Part,
+        known_hosts: Part,
+    },
 }
 
 /// Credential file and its content.
@@ -100,21 +96,19 @@ impl Auth {
     pub(super) fn credentials(&self) -> Result<Credentials, GitError> {
         Ok(match self {
             Self::Anonymous => Credentials::Anonymous,
-            Self::Basic { username, password } => Credentials::Basic {
-                username: secret(username)?,
-                password: secret(password)?,
-            },
+            Self::Basic { username, password } => {
+                Credentials::Authorization(https::basic(&secret(username)?, &secret(password)?))
+            }
             Self::Bearer { token } => {
-                Credentials::Header(format!("Authorization: Bearer {}", secret(token)?))
+                Credentials::Authorization(format!("Bearer {}", secret(token)?))
             }
             Self::Ssh { key, known_hosts } => Credentials::Ssh {
                 key: Part::read(key)?,
                 known_hosts: Part::read(known_hosts)?,
             },
-            Self::GithubApp(app) => Credentials::Basic {
-                username: app::USER.to_owned(),
-                password: app.token()?,
-            },
+            Self::GithubApp(app) => {
+                Credentials::Authorization(https::basic(app::USER, &app.token()?))
+            }
         })
     }
 
@@ -191,13 +185,28 @@ pub(super) enum Exceeded {
     Time(String),
 }
 
-/// Credentials and limits of a fetch.
+/// Describes a download that is larger than `largest` bytes.
+pub(super) fn too_large(largest: u64) -> Exceeded {
+    let mebibytes = largest.div_ceil(1 << 20);
+    Exceeded::Size(format!("it is larger than {mebibytes} MiB"))
+}
+
+/// Describes a download that exceeds its time-out.
+pub(super) fn too_slow(time: Duration) -> Exceeded {
+    Exceeded::Time(format!("it takes longer than {time:?}"))
+}
+
+/// Transport of a fetch with its credentials.
+enum Connection {
+    /// A folder.
+    Local,
+    Http(Arc<https::Call>),
+    Ssh(Arc<ssh::Call>),
+}
+
+/// Connection and limits of a fetch.
 pub(super) struct Session {
-    basic: Option<(String, String)>,
-    header: Option<String>,
-    ssh: Option<Arc<Call>>,
-    /// Whether the server rejected the credentials.
-    is_refused: Cell<bool>,
+    connection: Connection,
     time: Duration,
     deadline: Instant,
     /// Maximum download, in bytes.
@@ -212,38 +221,49 @@ impl Session {
         credentials: Credentials,
         (largest, time): (u64, Duration),
     ) -> Result<Self, FetchError> {
-        let mut session = Self {
-            basic: None,
-            header: None,
-            ssh: None,
-            is_refused: Cell::new(false),
+        let deadline = Instant::now() + time;
+        let limits = (largest, time);
+        let connection = match credentials {
+            Credentials::Ssh { key, known_hosts } => Connection::Ssh(ssh::Call::prepare(
+                url,
+                [&key, &known_hosts],
+                (deadline, time),
+            )?),
+            Credentials::Authorization(value) => {
+                Connection::Http(https::Call::prepare(Some(&value), limits)?)
+            }
+            Credentials::Anonymous if Transport::of(url) == Some(Transport::Local) => {
+                Connection::Local
+            }
+            Credentials::Anonymous => Connection::Http(https::Call::prepare(None, limits)?),
+        };
+        Ok(Self {
+            connection,
             time,
-            deadline: Instant::now() + time,
+            deadline,
             largest,
             exceeded: RefCell::default(),
-        };
-        match credentials {
-            Credentials::Anonymous => {}
-            Credentials::Basic { username, password } => {
-                session.basic = Some((username, password));
-            }
-            Credentials::Header(header) => session.header = Some(header),
-            Credentials::Ssh { key, known_hosts } => {
-                let call = Call::prepare(url, [&key, &known_hosts], (session.deadline, time))?;
-                session.ssh = Some(call);
-            }
+        })
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        match &self.connection {
+            Connection::Http(call) => call.trouble(),
+            Connection::Local | Connection::Ssh(_) => None,
         }
-        Ok(session)
     }
 
     /// Returns whether a server rejected the credentials.
     pub(super) fn is_refused(&self) -> bool {
-        self.is_refused.get()
+        matches!(self.trouble(), Some(Trouble::Refused(_)))
     }
 
     /// Returns the limit that the download exceeded.
     pub(super) fn exceeded(&self) -> Option<Exceeded> {
-        self.exceeded.borrow().clone()
+        match self.trouble() {
+            Some(Trouble::Exceeded(exceeded)) => Some(exceeded),
+            _ => self.exceeded.borrow().clone(),
+        }
     }
 
     pub(super) fn fetch(
@@ -252,27 +272,13 @@ impl Session {
         refspecs: &[String],
         shallow: bool,
     ) -> Result<(), git2::Error> {
-        let refused = Cell::new(false);
         let mut callbacks = RemoteCallbacks::new();
-        callbacks.credentials(|_, _, allowed| match &self.basic {
-            Some((name, password))
-                if allowed.contains(CredentialType::USER_PASS_PLAINTEXT)
-                    // Sending the same credentials again does not help.
-                    && !refused.replace(true) =>
-            {
-                Cred::userpass_plaintext(name, password)
-            }
-            Some(_) => Err(git2::Error::from_str("the server rejected the credentials")),
-            None => Err(git2::Error::from_str("the server requires credentials")),
-        });
         callbacks.transfer_progress(|progress| {
             let index = INDEXED * progress.total_objects() as u64;
             let exceeded = if progress.received_bytes() as u64 + index > self.largest {
-                let mebibytes = self.largest.div_ceil(1 << 20);
-                Some(Exceeded::Size(format!("it is larger than {mebibytes} MiB")))
+                Some(too_large(self.largest))
             } else if Instant::now() > self.deadline {
-                let words = format!("it takes longer than {:?}", self.time);
-                Some(Exceeded::Time(words))
+                Some(too_slow(self.time))
             } else {
                 None
             };
@@ -285,33 +291,32 @@ impl Session {
             .download_tags(AutotagOption::None)
             .update_fetchhead(false)
             .remote_callbacks(callbacks);
-        if let Some(header) = &self.header {
-            options.custom_headers(&[header]);
-        }
-        if self.header.is_some() || self.basic.is_some() {
-            // Do not send the credentials to another host.
-            options.follow_redirects(RemoteRedirect::None);
-        }
         if shallow {
             options.depth(1);
         }
         let mut fetch = || remote.fetch(refspecs, Some(&mut options), None);
-        let fetched = match &self.ssh {
-            Some(call) => call.around(fetch),
-            None => fetch(),
+        let fetched = match &self.connection {
+            Connection::Local => fetch(),
+            Connection::Http(call) => call.around(fetch),
+            Connection::Ssh(call) => call.around(fetch),
         };
         drop(options);
-        if refused.get() && fetched.is_err() {
-            self.is_refused.set(true);
-        }
-        let complaint = self.ssh.as_ref().and_then(|call| call.complaint());
         // Our reason for the abort is more specific than libgit2's error.
-        let exceeded = self.exceeded().map(|exceeded| match exceeded {
-            Exceeded::Size(words) | Exceeded::Time(words) => words,
-        });
-        match (fetched, exceeded.or(complaint)) {
-            (Err(_), Some(why)) => Err(git2::Error::from_str(&why)),
-            (fetched, _) => fetched,
+        fetched.map_err(|error| match self.reason() {
+            Some(why) => git2::Error::from_str(&why),
+            None => error,
+        })
+    }
+
+    /// Returns the reason for a failed fetch, if it is known.
+    fn reason(&self) -> Option<String> {
+        if let Some(Exceeded::Size(words) | Exceeded::Time(words)) = self.exceeded() {
+            return Some(words);
+        }
+        match &self.connection {
+            Connection::Local => None,
+            Connection::Http(call) => call.trouble().map(|trouble| trouble.words().to_owned()),
+            Connection::Ssh(call) => call.complaint(),
         }
     }
 }
@@ -323,22 +328,11 @@ fn secret(path: &Path) -> Result<String, GitError> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// Sets the process-wide time-outs of libgit2 and registers ssh. Without a time-out, libgit2 waits
-/// forever for a silent server.
-pub(super) fn limit_silence() {
+/// Registers our transports with libgit2, whose own have no time-outs.
+pub(super) fn register_transports() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        https::register();
         ssh::register();
-        #[expect(
-            unsafe_code,
-            reason = "libgit2 keeps its time-outs in a global; nothing was fetched yet"
-        )]
-        let set = unsafe {
-            set_server_connect_timeout_in_milliseconds(CONNECT)
-                .and_then(|()| set_server_timeout_in_milliseconds(SILENCE))
-        };
-        if let Err(error) = set {
-            tracing::warn!(%error, "failed to set the time-outs of git");
-        }
     });
 }

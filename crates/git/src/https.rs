@@ -1,0 +1,371 @@
+//! http and https transport: libgit2 speaks the smart protocol over our HTTP client.
+//!
+//! The protocol is described in gitprotocol-http(5). A fetch is a `GET` of the references, and a
+//! `POST` for each round of the negotiation. Certificates are verified against the roots of the
+//! machine, and proxies are taken from the usual environment variables.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io::{self, Read, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use git2::transport::{Service, SmartSubtransport, SmartSubtransportStream, Transport};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
+use reqwest::redirect::{Attempt, Policy};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use tokio::runtime::Runtime;
+
+use super::fetch::FetchError;
+use super::program::one_line;
+use super::remote::{Exceeded, too_large, too_slow};
+use super::with_causes;
+
+/// Time-out of the connection.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Maximum silence of the server.
+const SILENCE: Duration = Duration::from_secs(15);
+/// Maximum number of redirects of one fetch.
+const REDIRECTS: usize = 5;
+/// Suffix of the URL that lists the references.
+const REFERENCES: &str = "/info/refs?service=git-upload-pack";
+/// Servers choose the smart protocol for clients whose name begins with `git/`.
+const USER_AGENT: &str = concat!("git/2.0 (pleach ", env!("CARGO_PKG_VERSION"), ")");
+
+thread_local! {
+    /// Current call of this thread, because libgit2 passes no user data to a transport.
+    static CALL: RefCell<Option<Arc<Call>>> = const { RefCell::new(None) };
+}
+
+/// Reason for the end of a call.
+#[derive(Debug, Clone)]
+pub(super) enum Trouble {
+    /// The download exceeded a limit.
+    Exceeded(Exceeded),
+    /// The server rejected the credentials.
+    Refused(String),
+    /// Any other failure.
+    Failed(String),
+}
+
+impl Trouble {
+    /// Returns the message for people.
+    pub(super) fn words(&self) -> &str {
+        match self {
+            Self::Exceeded(Exceeded::Size(words) | Exceeded::Time(words))
+            | Self::Refused(words)
+            | Self::Failed(words) => words,
+        }
+    }
+}
+
+/// HTTP client for one fetch.
+pub(super) struct Call {
+    client: Client,
+    runtime: Runtime,
+    authorization: Option<HeaderValue>,
+    deadline: Instant,
+    /// Time-out, for messages.
+    time: Duration,
+    /// Maximum download in bytes.
+    largest: u64,
+    state: Mutex<State>,
+}
+
+/// State of a call.
+#[derive(Default)]
+struct State {
+    /// URL of the repository after redirects.
+    base: Option<String>,
+    /// Number of received bytes.
+    received: u64,
+    trouble: Option<Trouble>,
+}
+
+/// Returns the value of an `Authorization` header with a user name and a password.
+pub(super) fn basic(username: &str, password: &str) -> String {
+    format!(
+        "Basic {}",
+        STANDARD.encode(format!("{username}:{password}"))
+    )
+}
+
+impl Call {
+    /// Prepares a call. `authorization` is the value of the header. The limits are bytes and time.
+    pub(super) fn prepare(
+        authorization: Option<&str>,
+        (largest, time): (u64, Duration),
+    ) -> Result<Arc<Self>, FetchError> {
+        let authorization = authorization.map(|text| {
+            let mut value = HeaderValue::from_str(text)
+                .map_err(|_| FetchError::passing("the credentials contain a control character"))?;
+            value.set_sensitive(true);
+            Ok::<_, FetchError>(value)
+        });
+        let authorization = authorization.transpose()?;
+        let client = Client::builder()
+            .user_agent(USER_AGENT)
+            .connect_timeout(CONNECT)
+            .redirect(redirects(authorization.is_some()))
+            .build()
+            .map_err(|error| FetchError::passing(with_causes(&error)))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| FetchError::passing(error.to_string()))?;
+        Ok(Arc::new(Self {
+            client,
+            runtime,
+            authorization,
+            deadline: Instant::now() + time,
+            time,
+            largest,
+            state: Mutex::default(),
+        }))
+    }
+
+    /// Runs a function whose fetches use this call.
+    pub(super) fn around<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
+        let before = CALL.replace(Some(Arc::clone(self)));
+        let done = work();
+        CALL.set(before);
+        done
+    }
+
+    /// Returns the reason for which the call ended.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        self.state().trouble.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fail(&self, trouble: Trouble) -> io::Error {
+        let error = io::Error::other(trouble.words().to_owned());
+        self.state().trouble = Some(trouble);
+        error
+    }
+
+    fn failed(&self, words: impl AsRef<str>) -> io::Error {
+        self.fail(Trouble::Failed(one_line(words.as_ref())))
+    }
+
+    /// Waits for the server, until it is silent for too long or the deadline passes.
+    fn wait<T>(&self, work: impl Future<Output = reqwest::Result<T>>) -> io::Result<T> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        let limited = async { tokio::time::timeout(left.min(SILENCE), work).await };
+        match self.runtime.block_on(limited) {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(error)) => Err(self.failed(with_causes(&error.without_url()))),
+            Err(_) if left <= SILENCE => Err(self.fail(Trouble::Exceeded(too_slow(self.time)))),
+            Err(_) => Err(self.failed(format!("the server sent nothing for {SILENCE:?}"))),
+        }
+    }
+
+    /// Sends a request and checks the status and the type of the answer.
+    fn send(&self, request: RequestBuilder, kind: &str) -> io::Result<Response> {
+        let kind = format!("application/x-git-upload-pack-{kind}");
+        let request = match &self.authorization {
+            Some(value) => request.header(AUTHORIZATION, value),
+            None => request,
+        };
+        let response = self.wait(request.header(ACCEPT, &kind).send())?;
+        let status = response.status();
+        if !status.is_success() {
+            return Err(self.fail(self.refusal(&response)));
+        }
+        let header = response.headers().get(CONTENT_TYPE);
+        if header.is_none_or(|header| header != kind.as_str()) {
+            return Err(self.failed("the server does not answer with the protocol of git"));
+        }
+        Ok(response)
+    }
+
+    fn refusal(&self, response: &Response) -> Trouble {
+        let status = response.status();
+        match (status, &self.authorization) {
+            (StatusCode::UNAUTHORIZED, None) => {
+                Trouble::Failed("the server requires credentials".to_owned())
+            }
+            (StatusCode::UNAUTHORIZED, Some(_)) => {
+                Trouble::Refused("the server rejected the credentials".to_owned())
+            }
+            // Servers hide repositories from tokens that were revoked.
+            (StatusCode::FORBIDDEN | StatusCode::NOT_FOUND, Some(_)) => {
+                Trouble::Refused(format!("the server answered {status}"))
+            }
+            _ if status.is_redirection() => {
+                let to = response.headers().get(LOCATION);
+                let to = to.and_then(|to| to.to_str().ok()).unwrap_or("another URL");
+                Trouble::Failed(one_line(&format!(
+                    "the server redirects to {to}, which is not followed"
+                )))
+            }
+            _ => Trouble::Failed(format!("the server answered {status}")),
+        }
+    }
+
+    /// Requests the references.
+    fn references(&self, url: &str) -> io::Result<Response> {
+        let request = self.client.get(format!("{url}{REFERENCES}"));
+        let response = self.send(request, "advertisement")?;
+        let base = response.url().as_str().strip_suffix(REFERENCES);
+        let base = base.ok_or_else(|| {
+            self.failed("the server redirects to a URL that is not that of a repository")
+        })?;
+        self.state().base = Some(base.to_owned());
+        Ok(response)
+    }
+
+    /// Sends a round of the negotiation.
+    fn negotiate(&self, url: &str, body: Vec<u8>) -> io::Result<Response> {
+        let base = self.state().base.clone();
+        let base = base.as_deref().unwrap_or(url);
+        let request = self.client.post(format!("{base}/git-upload-pack"));
+        let request = request.header(CONTENT_TYPE, "application/x-git-upload-pack-request");
+        self.send(request.body(body), "result")
+    }
+
+    /// Reads the next part of an answer. It is empty at the end.
+    fn part(&self, response: &mut Response) -> io::Result<Bytes> {
+        let part = self.wait(response.chunk())?.unwrap_or_default();
+        let received = {
+            let mut state = self.state();
+            state.received += part.len() as u64;
+            state.received
+        };
+        if received > self.largest {
+            return Err(self.fail(Trouble::Exceeded(too_large(self.largest))));
+        }
+        if Instant::now() > self.deadline {
+            return Err(self.fail(Trouble::Exceeded(too_slow(self.time))));
+        }
+        Ok(part)
+    }
+}
+
+/// Follows redirects of the first request, as git does. Credentials are not sent to another URL,
+/// and https is never left.
+fn redirects(has_credentials: bool) -> Policy {
+    if has_credentials {
+        return Policy::none();
+    }
+    Policy::custom(|attempt| {
+        if may_follow(&attempt) {
+            attempt.follow()
+        } else {
+            attempt.stop()
+        }
+    })
+}
+
+fn may_follow(attempt: &Attempt<'_>) -> bool {
+    let previous = attempt.previous();
+    let is_first = previous
+        .first()
+        .is_some_and(|url| url.as_str().ends_with(REFERENCES));
+    let leaves_https =
+        previous.iter().any(|url| url.scheme() == "https") && attempt.url().scheme() != "https";
+    is_first && !leaves_https && previous.len() <= REDIRECTS
+}
+
+/// Registers the transport with libgit2. Must run before any fetch, because it changes global state
+/// without synchronization.
+pub(super) fn register() {
+    // Fails if the program has installed one, which is the same.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    for scheme in ["http", "https"] {
+        #[expect(
+            unsafe_code,
+            reason = "libgit2 keeps its transports in a global; nothing was fetched yet"
+        )]
+        let registered = unsafe {
+            git2::transport::register(scheme, |remote| {
+                let call = CALL.with_borrow(Clone::clone);
+                let call = call.ok_or_else(|| git2::Error::from_str("no call is prepared"))?;
+                Transport::smart(remote, true, Subtransport(call))
+            })
+        };
+        if let Err(error) = registered {
+            tracing::warn!(%error, "failed to register the {scheme} transport");
+        }
+    }
+}
+
+struct Subtransport(Arc<Call>);
+
+impl SmartSubtransport for Subtransport {
+    fn action(
+        &self,
+        url: &str,
+        service: Service,
+    ) -> Result<Box<dyn SmartSubtransportStream>, git2::Error> {
+        let is_list = match service {
+            Service::UploadPackLs => true,
+            Service::UploadPack => false,
+            Service::ReceivePackLs | Service::ReceivePack => {
+                return Err(git2::Error::from_str("push is not supported"));
+            }
+        };
+        Ok(Box::new(Stream {
+            call: Arc::clone(&self.0),
+            url: url.trim_end_matches('/').to_owned(),
+            is_list,
+            request: Vec::new(),
+            response: None,
+            part: Bytes::new(),
+        }))
+    }
+
+    fn close(&self) -> Result<(), git2::Error> {
+        Ok(())
+    }
+}
+
+/// One request and its answer.
+struct Stream {
+    call: Arc<Call>,
+    url: String,
+    is_list: bool,
+    /// Body of the request, until it is sent.
+    request: Vec<u8>,
+    response: Option<Response>,
+    /// Received part of the answer that libgit2 has not read.
+    part: Bytes,
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.part.is_empty() {
+            let mut response = match self.response.take() {
+                Some(response) => response,
+                None if self.is_list => self.call.references(&self.url)?,
+                None => {
+                    let body = std::mem::take(&mut self.request);
+                    self.call.negotiate(&self.url, body)?
+                }
+            };
+            self.part = self.call.part(&mut response)?;
+            self.response = Some(response);
+        }
+        let count = buffer.len().min(self.part.len());
+        let part = self.part.split_to(count);
+        buffer[..count].copy_from_slice(&part);
+        Ok(count)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.request.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
