@@ -9,7 +9,7 @@ use clap::ValueEnum;
 
 use pleach_model::object::ReleaseName;
 use pleach_planner::plan::{Action, Plan};
-use pleach_state::inventory::ReleaseSummary;
+use pleach_state::inventory::{ReleaseSummary, RunOutcome};
 
 use super::error::{CliError, Kind};
 use super::lease::LockArgs;
@@ -264,7 +264,7 @@ async fn in_order(
             ui.error(&error);
             outcome.exit = outcome.exit.and(error.exit());
         }
-        if matches!(ending, Some("deployed" | "unchanged")) {
+        if matches!(ending, Some(RunOutcome::Deployed | RunOutcome::Unchanged)) {
             reached.insert(name);
         } else {
             unready.insert(name.release);

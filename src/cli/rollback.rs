@@ -11,7 +11,7 @@ use pleach_model::object::ReleaseName;
 use pleach_model::order::Direction;
 use pleach_model::tree::FileTree;
 use pleach_planner::plan::version_left;
-use pleach_state::inventory::Installed;
+use pleach_state::inventory::{Installed, RunOutcome};
 
 use super::error::{CliError, Kind};
 use super::load::refused;
@@ -198,7 +198,7 @@ async fn backs(
         let is_well = record
             .history
             .first()
-            .is_none_or(|last| last.result == "deployed");
+            .is_none_or(|last| last.result == RunOutcome::Deployed);
         if args.target.release.is_none() && args.to.is_none() && is_well {
             continue;
         }
@@ -319,7 +319,8 @@ fn message(target: &Target, backs: &[Back], done: &Restoration, reason: Option<&
                 };
                 format!(
                     "\nThe last result was {} of {}{why}.",
-                    last.result, last.version
+                    last.result.word(),
+                    last.version
                 )
             });
         parts.push(format!(

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use pleach_formats::file::Timeout;
 use pleach_model::object::ReleaseName;
 use pleach_planner::plan::{Action, Plan};
-use pleach_state::inventory::{ReleaseSummary, Store};
+use pleach_state::inventory::{ReleaseSummary, RunOutcome, Store};
 
 use super::apply::{ApplyOutput, Outcome, show};
 use super::error::{CliError, Kind};
@@ -136,8 +136,8 @@ pub(crate) async fn run(ui: &mut Ui, ctx: &Context, args: UninstallArgs) -> Resu
         let unseen = incomplete(&planned.plan);
         match Box::pin(outcome.execute(ui, ctx, &cluster, planned)).await {
             // Remove objects that its pods recreated before they ended in another round.
-            Some("removed") if outcome.exit == Exit::DONE && unseen == Exit::DONE => {}
-            Some("removed") => {
+            Some(RunOutcome::Removed) if outcome.exit == Exit::DONE && unseen == Exit::DONE => {}
+            Some(RunOutcome::Removed) => {
                 outcome.exit = outcome.exit.and(unseen);
                 is_over = true;
             }

@@ -297,7 +297,7 @@ fn check_unfinished(scene: &Scene) {
     let (installed, inventory) = proof::record(&scene.kubectl, RELEASE).unwrap();
     assert_eq!(installed.installed.unwrap().version, "v0.11.0");
     assert_eq!(installed.applying.unwrap().version, "v0.12.0");
-    assert_eq!(installed.history[0].result, "failed");
+    assert_eq!(installed.history[0].result.word(), "failed");
     for namespace in ["kube-system", "kubevirt"] {
         let id = format!("Deployment.apps/{namespace}/virt-api");
         let mut ids = inventory.entries.keys().map(ToString::to_string);

@@ -9,7 +9,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use pleach_controller::{ControllerEvent, ReconcileOutcome, server::traces::Traces};
 use pleach_engine::sync::{
-    events::{EventKind, Outcome, SyncEvent, Verb, WaitState},
+    events::{EventKind, StepOutcome, SyncEvent, Verb, WaitState},
     report::SyncResult,
 };
 use pleach_model::object::{ObjectId, ReleaseName};
@@ -142,7 +142,7 @@ fn a_look_is_a_trace_with_what_was_done_in_it() {
     traces.hear_sync(&sync(EventKind::Done(
         StepId(7),
         ObjectId::new("apps", "Deployment", Some("shop"), "web"),
-        Outcome::Done,
+        StepOutcome::Done,
     )));
     traces.hear_sync(&sync(EventKind::Finished(SyncResult::default())));
     traces.hear(&ControllerEvent::ReconcileFinished {

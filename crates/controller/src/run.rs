@@ -12,7 +12,7 @@ use pleach_planner::observe::ClusterId;
 use pleach_planner::plan::Plan;
 use pleach_planner::text_diff;
 use pleach_render::Rendered;
-use pleach_state::inventory::{Condition, Inventory, Source, Store};
+use pleach_state::inventory::{Condition, Inventory, RunOutcome, Source, Store};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -382,16 +382,16 @@ fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> Verdict {
     };
     let done = || text_diff::summary_of_done(plan.changes.iter().map(|change| change.action));
     match result.ending {
-        "deployed" => Verdict::new(ReconcileOutcome::Deployed, &done()),
-        "unchanged" => Verdict::new(ReconcileOutcome::Unchanged, ""),
-        "uninstalled" => Verdict::new(ReconcileOutcome::Removed, &done()),
-        "removed" => Verdict::new(
+        RunOutcome::Deployed => Verdict::new(ReconcileOutcome::Deployed, &done()),
+        RunOutcome::Unchanged => Verdict::new(ReconcileOutcome::Unchanged, ""),
+        RunOutcome::Uninstalled => Verdict::new(ReconcileOutcome::Removed, &done()),
+        RunOutcome::Removed => Verdict::new(
             ReconcileOutcome::Waiting,
             "git no longer contains the release, and its uninstall waits for consent",
         ),
-        "superseded" => Verdict::new(ReconcileOutcome::Superseded, ""),
-        "interrupted" => Verdict::new(ReconcileOutcome::Interrupted, ""),
-        _ => failure(),
+        RunOutcome::Superseded => Verdict::new(ReconcileOutcome::Superseded, ""),
+        RunOutcome::Interrupted => Verdict::new(ReconcileOutcome::Interrupted, ""),
+        RunOutcome::Failed | RunOutcome::Unverified | RunOutcome::Unknown(_) => failure(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Requests to stop a run before its plan is finished, with their causes.
 
 use futures::future::{FutureExt as _, pending, select_all};
+use pleach_state::inventory::RunOutcome;
 use tokio_util::sync::CancellationToken;
 
 /// Reason why a run stops at its next safe point.
@@ -13,11 +14,11 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Returns the outcome of a run stopped by this cause, in one word.
-    pub fn word(self) -> &'static str {
+    /// Returns the outcome of a run stopped by this cause.
+    pub fn outcome(self) -> RunOutcome {
         match self {
-            Self::Interrupted => "interrupted",
-            Self::Superseded => "superseded",
+            Self::Interrupted => RunOutcome::Interrupted,
+            Self::Superseded => RunOutcome::Superseded,
         }
     }
 

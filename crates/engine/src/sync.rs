@@ -40,7 +40,8 @@ use pleach_model::order::StageName;
 use pleach_planner::observe::{Grants, Observed};
 use pleach_planner::plan::{Desired, Plan};
 use pleach_state::inventory::{
-    Attempt, Condition, Following, Installed, Inventory, RECONCILING, Store, UserRequests,
+    Attempt, Condition, Following, Installed, Inventory, RECONCILING, RunOutcome, Store,
+    UserRequests,
 };
 use tokio::sync::{OnceCell, Semaphore};
 
@@ -300,9 +301,9 @@ async fn settle(
     // Report the result even if it could not be recorded.
     result.unrecorded = recorded.and(finished).err().map(Arc::new);
     result.ending = if result.unrecorded.is_some() {
-        "failed"
+        RunOutcome::Failed
     } else {
-        ending.word(plan, was_ready)
+        ending.outcome(plan, was_ready)
     };
     run.events.send(EventKind::Finished(result.clone()));
     result

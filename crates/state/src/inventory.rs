@@ -27,8 +27,8 @@ pub use journal::{JOURNAL_FORMAT, JOURNAL_LIMIT, Journal, JournalError, Outcome,
 pub use owned::{FieldKey, OwnedBefore, OwnedFields};
 pub use rebuild::{Found, Rebuilt, rebuild};
 pub use release::{
-    Attempt, AttemptResult, Installed, Override, RECONCILING, RECORD_FORMAT, RecordError, ShardRef,
-    Source, config_map_data, is_commit, parent_object,
+    Attempt, AttemptResult, Installed, Override, RECONCILING, RECORD_FORMAT, RecordError,
+    RunOutcome, ShardRef, Source, config_map_data, is_commit, parent_object,
 };
 pub use seal::{Scope, Seal, SealError, StateKey};
 pub use shards::{SHARD_LIMIT, Shard, ShardError, read_shards, write_shards};

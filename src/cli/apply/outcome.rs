@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use pleach_model::object::ReleaseName;
 use pleach_planner::plan::Plan;
+use pleach_state::inventory::RunOutcome;
 use serde_json::Value;
 
 use super::{ApplyOutput, Reviewed};
@@ -144,7 +145,7 @@ impl Outcome {
         ctx: &Context,
         cluster: &Cluster,
         planned: Planned,
-    ) -> Option<&'static str> {
+    ) -> Option<RunOutcome> {
         self.exit = self.exit.and(Verdict(&planned.plan).blocks());
         let (plan, result) = Box::pin(execute(ui, ctx, cluster, self, planned)).await;
         let (result, error) = match result {

@@ -17,7 +17,7 @@ pub(crate) fn text(installed: &Installed) -> String {
                 format!("{:.0}", result.at),
                 result.version.clone(),
                 short(&result.revision),
-                result.result.clone(),
+                result.result.word().to_owned(),
                 remarks(result),
             ]
         })

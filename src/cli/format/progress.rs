@@ -11,7 +11,7 @@ use super::findings::plain;
 use crate::cli::Ui;
 use pleach_engine::{
     lease::Holder,
-    sync::events::{EventKind, Outcome, SyncEvent, Verb, WaitState},
+    sync::events::{EventKind, StepOutcome, SyncEvent, Verb, WaitState},
 };
 
 /// Minimum duration of a wait to be logged.
@@ -167,12 +167,12 @@ impl<'a> Progress<'a> {
         self.waiting.insert(id, wait);
     }
 
-    fn done(&mut self, ui: &mut Ui, id: StepId, outcome: &Outcome) {
+    fn done(&mut self, ui: &mut Ui, id: StepId, outcome: &StepOutcome) {
         self.done += 1;
         self.operating.remove(&id);
         self.waiting.remove(&id);
         match outcome {
-            Outcome::Failed(failure) if self.logs_failures => {
+            StepOutcome::Failed(failure) if self.logs_failures => {
                 ui.status(format!(
                     "{}: failed {}: {}",
                     self.step(id).stage,
@@ -180,10 +180,10 @@ impl<'a> Progress<'a> {
                     plain(&failure.message)
                 ));
             }
-            Outcome::Done
-            | Outcome::Failed(_)
-            | Outcome::Skipped { .. }
-            | Outcome::Stopped { .. } => {}
+            StepOutcome::Done
+            | StepOutcome::Failed(_)
+            | StepOutcome::Skipped { .. }
+            | StepOutcome::Stopped { .. } => {}
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use pleach_model::object::ReleaseName;
 use pleach_planner::plan::{Action, Plan};
+use pleach_state::inventory::RunOutcome;
 use pleach_state::overlay::OverlayKind;
 use serde_json::{Value, json};
 
@@ -11,7 +12,9 @@ use super::findings::plain;
 use super::style;
 use crate::cli::CliError;
 use pleach_engine::stop::Cause;
-use pleach_engine::sync::{events::Outcome, interrupted_summary::Remainder, report::SyncResult};
+use pleach_engine::sync::{
+    events::StepOutcome, interrupted_summary::Remainder, report::SyncResult,
+};
 
 /// Maximum number of objects that are listed.
 const LINES: usize = 10;
@@ -29,9 +32,9 @@ pub(crate) struct Report<'a> {
 
 impl Report<'_> {
     /// Returns one word for the result.
-    pub(crate) fn verdict(&self) -> &'static str {
+    pub(crate) fn verdict(&self) -> &str {
         match self.result {
-            Ok(result) => result.ending,
+            Ok(result) => result.ending.word(),
             Err(word) => word,
         }
     }
@@ -117,7 +120,7 @@ fn stopped(plan: &Plan, result: &SyncResult, go_on: &str) -> Option<Value> {
         .map(|left| json!({ "object": left.object, "action": left.action, "begun": left.begun }))
         .collect();
     Some(json!({
-        "cause": cause.word(),
+        "cause": cause.outcome(),
         "made": remainder.made,
         "unsettled": remainder.unsettled,
         "left": left,
@@ -128,7 +131,7 @@ fn stopped(plan: &Plan, result: &SyncResult, go_on: &str) -> Option<Value> {
 /// Formats the progress of a stopped run as text.
 fn how_far(text: &mut String, plan: &Plan, result: &SyncResult, cause: Cause, go_on: &str) {
     let remainder = Remainder::of(plan, result);
-    let _ = writeln!(text, "{}: {}", cause.word(), remainder.summary());
+    let _ = writeln!(text, "{}: {}", cause.outcome().word(), remainder.summary());
     let unsettled = remainder.unsettled.iter().map(|id| plain(&id.to_string()));
     some_of(text, "not waited for", unsettled);
     let left = remainder.left.iter().map(|left| {
@@ -170,7 +173,9 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult, go_on: &str) {
             );
         }
     }
-    let skipped = count(result, |outcome| matches!(outcome, Outcome::Skipped { .. }));
+    let skipped = count(result, |outcome| {
+        matches!(outcome, StepOutcome::Skipped { .. })
+    });
     if skipped > 0 {
         let steps = if skipped == 1 {
             "1 step was".to_owned()
@@ -208,7 +213,7 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult, go_on: &str) {
             plain(&change.reason)
         );
     }
-    if result.ending == "uninstalled" && plan.count(Action::Skip) > 0 {
+    if result.ending == RunOutcome::Uninstalled && plan.count(Action::Skip) > 0 {
         let _ = writeln!(
             text,
             "kept objects no longer belong to a release; delete them by hand if they are not needed"
@@ -216,7 +221,7 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult, go_on: &str) {
     }
 }
 
-fn count(result: &SyncResult, which: impl Fn(&Outcome) -> bool) -> usize {
+fn count(result: &SyncResult, which: impl Fn(&StepOutcome) -> bool) -> usize {
     result
         .outcomes
         .values()

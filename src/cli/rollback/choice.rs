@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use pleach_config::restore::is_same;
 use pleach_model::object::ReleaseName;
 use pleach_model::tree::FileTree;
-use pleach_state::inventory::{Installed, is_commit};
+use pleach_state::inventory::{Installed, RunOutcome, is_commit};
 
 use crate::cli::error::{CliError, Kind};
 use pleach_git::{GitTree, Source};
@@ -43,7 +43,7 @@ struct Deployed<'a> {
 /// history contains only failures.
 fn deployed(record: &Installed) -> impl Iterator<Item = Deployed<'_>> {
     let results = record.history.iter();
-    let results = results.filter(|result| result.result == "deployed");
+    let results = results.filter(|result| result.result == RunOutcome::Deployed);
     let known = results.map(|result| Deployed {
         version: &result.version,
         revision: &result.revision,
@@ -51,7 +51,7 @@ fn deployed(record: &Installed) -> impl Iterator<Item = Deployed<'_>> {
     });
     let installed = record.installed.iter().filter(|installed| {
         let mut results = record.history.iter();
-        !results.any(|one| one.result == "deployed" && one.revision == installed.revision)
+        !results.any(|one| one.result == RunOutcome::Deployed && one.revision == installed.revision)
     });
     known.chain(installed.map(|installed| Deployed {
         version: &installed.version,
@@ -162,7 +162,7 @@ mod tests {
         AttemptResult {
             version: version.to_owned(),
             revision: format!("commit of {version}"),
-            result: result.to_owned(),
+            result: serde_json::from_value(result.into()).unwrap(),
             at: Timestamp::UNIX_EPOCH,
             message: String::new(),
             local: String::new(),

@@ -12,7 +12,7 @@ use pleach_controller::server::{metrics::Metrics, notifications::Notifier};
 use pleach_controller::{
     ControllerEvent as Event, Heard, Previewed, ReconcileOutcome, statuses::Statuses,
 };
-use pleach_engine::sync::events::{EventKind, Outcome, SyncEvent, WaitState};
+use pleach_engine::sync::events::{EventKind, StepOutcome, SyncEvent, WaitState};
 
 /// Receivers of controller events besides the log.
 pub(super) struct Listeners<'a> {
@@ -312,7 +312,7 @@ fn log_sync(event: &SyncEvent, waits: &mut Waits) {
             }
         }
         EventKind::Finished(_) => drop(waits.runs.remove(&event.release)),
-        EventKind::Done(_, object, Outcome::Failed(failure)) => {
+        EventKind::Done(_, object, StepOutcome::Failed(failure)) => {
             tracing::warn!(%environment, %release, %object, error = %failure.message, "step failed");
         }
         EventKind::Warning(finding) => {

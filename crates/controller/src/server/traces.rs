@@ -19,7 +19,7 @@ use pleach_planner::plan::StepId;
 
 use super::DRAIN;
 use crate::{ControllerEvent, ReconcileOutcome};
-use pleach_engine::sync::events::{EventKind, Outcome, SyncEvent, Verb};
+use pleach_engine::sync::events::{EventKind, StepOutcome, SyncEvent, Verb};
 
 /// Variables with the endpoint. Without one of them, traces are disabled.
 const ENDPOINTS: [&str; 2] = [
@@ -176,7 +176,7 @@ impl Traces {
             }
             EventKind::Done(step, _, outcome) => {
                 if let Some(wait) = look.waits.remove(step) {
-                    if let Outcome::Failed(failure) = outcome {
+                    if let StepOutcome::Failed(failure) = outcome {
                         let message = failure.message.clone();
                         wait.span().set_status(Status::error(message));
                     }

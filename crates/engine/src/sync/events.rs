@@ -60,7 +60,7 @@ pub enum EventKind {
     /// A request is retried.
     Retrying(StepId, String),
     /// A step ended, with its object.
-    Done(StepId, ObjectId, Outcome),
+    Done(StepId, ObjectId, StepOutcome),
     /// A finding that stops nothing.
     Warning(Finding),
     /// The sync ended.
@@ -80,7 +80,7 @@ pub struct WaitState {
 
 /// Outcome of a step.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum StepOutcome {
     /// Executed and complete.
     Done,
     /// Failed.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use pleach_model::object::ObjectId;
 use pleach_planner::plan::{Action, Op, Plan, Step};
 
-use super::events::Outcome;
+use super::events::StepOutcome;
 use super::report::SyncResult;
 
 /// Done and remaining changes of a stopped run, by object in the order of the plan.
@@ -66,12 +66,12 @@ impl<'a> Remainder<'a> {
             let steps = &seen[object];
             let reached = |step: &&Step| match result.outcomes.get(&step.id) {
                 _ if is_undone(step) => None,
-                Some(Outcome::Done) => Some(true),
-                Some(Outcome::Stopped { applied: true }) => Some(false),
+                Some(StepOutcome::Done) => Some(true),
+                Some(StepOutcome::Stopped { applied: true }) => Some(false),
                 Some(
-                    Outcome::Stopped { applied: false }
-                    | Outcome::Failed(_)
-                    | Outcome::Skipped { .. },
+                    StepOutcome::Stopped { applied: false }
+                    | StepOutcome::Failed(_)
+                    | StepOutcome::Skipped { .. },
                 )
                 | None => None,
             };
@@ -163,11 +163,11 @@ mod tests {
         }
     }
 
-    fn check(objects: &[&str], outcomes: &[Outcome], expected: &str) {
+    fn check(objects: &[&str], outcomes: &[StepOutcome], expected: &str) {
         check_plan(&plan(objects), outcomes, &[], expected);
     }
 
-    fn check_plan(plan: &Plan, outcomes: &[Outcome], undone: &[&OverlayId], expected: &str) {
+    fn check_plan(plan: &Plan, outcomes: &[StepOutcome], undone: &[&OverlayId], expected: &str) {
         let result = SyncResult {
             outcomes: plan
                 .steps
@@ -195,14 +195,14 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    const APPLIED: Outcome = Outcome::Stopped { applied: true };
-    const UNTOUCHED: Outcome = Outcome::Stopped { applied: false };
+    const APPLIED: StepOutcome = StepOutcome::Stopped { applied: true };
+    const UNTOUCHED: StepOutcome = StepOutcome::Stopped { applied: false };
 
     #[test]
     fn objects_are_counted_by_what_was_done_to_them() {
         check(
             &["a", "b", "c"],
-            &[Outcome::Done, APPLIED, UNTOUCHED, UNTOUCHED],
+            &[StepOutcome::Done, APPLIED, UNTOUCHED, UNTOUCHED],
             "a|b|c: 2 of 3 changes applied, the wait for 1 of them did not finish",
         );
         check(
@@ -225,7 +225,7 @@ mod tests {
             patch: NonSecret(json!({"spec": {"replicas": 0}})),
         };
         plan.steps[0].overlay = Some(stop.clone());
-        let outcomes = [Outcome::Done, UNTOUCHED, Outcome::Done, UNTOUCHED];
+        let outcomes = [StepOutcome::Done, UNTOUCHED, StepOutcome::Done, UNTOUCHED];
         check_plan(&plan, &outcomes, &[&stop], "b||a: 1 of 2 changes applied");
         // While the temporary change is active, half of the work is done.
         check_plan(&plan, &outcomes, &[], "b||a+: 1 of 2 changes applied");
@@ -233,8 +233,8 @@ mod tests {
 
     #[test]
     fn an_object_with_several_steps_is_made_when_all_of_them_are() {
-        let failed = Outcome::Failed(Failure::new(FailureKind::Other, "no"));
-        let done = Outcome::Done;
+        let failed = StepOutcome::Failed(Failure::new(FailureKind::Other, "no"));
+        let done = StepOutcome::Done;
         check(
             &["a", "a"],
             &[done.clone(), done.clone(), done.clone()],

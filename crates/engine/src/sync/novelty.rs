@@ -2,7 +2,7 @@
 
 use pleach_fields::diff::Cause;
 use pleach_planner::plan::{Action, Change, Desired, Op, Plan, Step};
-use pleach_state::inventory::{AttemptResult, Installed};
+use pleach_state::inventory::{AttemptResult, Installed, RunOutcome};
 
 /// Returns whether a plan applies new content, or deletes objects that git removed. A drift
 /// correction or its retry is not new.
@@ -32,7 +32,7 @@ pub fn is_undisturbed(record: &Installed) -> bool {
         attempts.any(|attempt| attempt.revision == result.revision)
     };
     let since = record.history.iter();
-    let mut since = since.take_while(|result| result.result != "deployed");
+    let mut since = since.take_while(|result| result.result != RunOutcome::Deployed);
     since.all(is_of_it)
 }
 
@@ -65,7 +65,7 @@ mod tests {
             AttemptResult {
                 version: "v1".to_owned(),
                 revision: revision.to_owned(),
-                result: result.to_owned(),
+                result: serde_json::from_value(result.into()).unwrap(),
                 at: Timestamp::UNIX_EPOCH,
                 message: String::new(),
                 local: String::new(),

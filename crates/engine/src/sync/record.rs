@@ -13,14 +13,14 @@ use pleach_planner::plan::{
 };
 use pleach_report::audit::LastPlan;
 use pleach_state::inventory::{
-    Attempt, AttemptResult, Entry, EntryState, Installed, Inventory, Memory, Override,
+    Attempt, AttemptResult, Entry, EntryState, Installed, Inventory, Memory, Override, RunOutcome,
 };
 use pleach_state::live::Live;
 use serde_json::Value;
 
 use super::CONCURRENCY;
 use super::error::SyncError;
-use super::events::Outcome;
+use super::events::StepOutcome;
 use super::interrupted_summary::Remainder;
 use super::paths::Paths;
 use super::report::SyncResult;
@@ -74,7 +74,7 @@ fn is_current(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
     } else {
         // Applied without waiting, and requested in the same way again.
         let last = record.history.first();
-        is_this(&record.applying) && last.is_some_and(|last| last.result == "unverified")
+        is_this(&record.applying) && last.is_some_and(|last| last.result == RunOutcome::Unverified)
     };
     is_said
         && !record.removed
@@ -428,8 +428,8 @@ pub(super) const REACHED: (&str, &str) = ("Deployed", "");
 /// Outcome of a sync, as recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ending {
-    /// `deployed`, `failed`, `interrupted`, `superseded` or `unverified`.
-    pub(super) result: &'static str,
+    /// Outcome of the run, as recorded.
+    pub(super) result: RunOutcome,
     /// Reason of the condition Ready.
     reason: &'static str,
     /// The first problem, in one line.
@@ -443,14 +443,14 @@ pub(super) struct Ending {
 }
 
 impl Ending {
-    /// Returns the word for a plan without anything to execute or record.
-    pub(super) fn of_nothing(plan: &Plan, was_ready: bool) -> &'static str {
+    /// Returns the outcome of a plan without anything to execute or record.
+    pub(super) fn of_nothing(plan: &Plan, was_ready: bool) -> RunOutcome {
         if plan.is_stuck() {
-            "failed"
+            RunOutcome::Failed
         } else if was_ready {
-            "unchanged"
+            RunOutcome::Unchanged
         } else {
-            "unverified"
+            RunOutcome::Unverified
         }
     }
 
@@ -464,15 +464,15 @@ impl Ending {
     ) -> Self {
         let verified = plan.verifies();
         let (name, reason) = if let Some(cause) = result.stopped {
-            (cause.word(), cause.reason())
+            (cause.outcome(), cause.reason())
         } else if !result.is_success() || unrecorded.is_some() {
-            ("failed", "Failed")
+            (RunOutcome::Failed, "Failed")
         } else if plan.count(Action::Blocked) > 0 {
-            ("failed", "Blocked")
+            (RunOutcome::Failed, "Blocked")
         } else if verified || (was_ready && !plan.has_steps()) || plan.changes.is_empty() {
-            ("deployed", REACHED.0)
+            (RunOutcome::Deployed, REACHED.0)
         } else {
-            ("unverified", "NotVerified")
+            (RunOutcome::Unverified, "NotVerified")
         };
         let message = first_problem(plan, result)
             .or_else(|| unrecorded.map(ToString::to_string))
@@ -483,7 +483,7 @@ impl Ending {
             .steps
             .iter()
             .rev()
-            .find(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done))
+            .find(|step| result.outcomes.get(&step.id) == Some(&StepOutcome::Done))
             .map(|step| step.stage.to_string())
             .unwrap_or_default();
         Self {
@@ -506,12 +506,12 @@ impl Ending {
 }
 
 impl Ending {
-    /// Returns the word to show, which distinguishes that nothing was done.
-    pub(super) fn word(&self, plan: &Plan, was_ready: bool) -> &'static str {
-        if plan.steps.is_empty() && was_ready && self.result == "deployed" {
-            "unchanged"
+    /// Returns the outcome to show, which distinguishes that nothing was done.
+    pub(super) fn outcome(&self, plan: &Plan, was_ready: bool) -> RunOutcome {
+        if plan.steps.is_empty() && was_ready && self.result == RunOutcome::Deployed {
+            RunOutcome::Unchanged
         } else {
-            self.result
+            self.result.clone()
         }
     }
 }
@@ -522,7 +522,7 @@ pub(super) fn corrected(plan: &Plan, result: &SyncResult) -> Vec<(ObjectId, Take
         .steps
         .iter()
         .filter(|step| matches!(step.op, Op::Apply { .. }))
-        .filter(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done))
+        .filter(|step| result.outcomes.get(&step.id) == Some(&StepOutcome::Done))
         .map(|step| &step.object)
         .collect();
     plan.changes
@@ -538,10 +538,10 @@ pub(super) fn corrected(plan: &Plan, result: &SyncResult) -> Vec<(ObjectId, Take
 /// Returns whether a result belongs in the history. A run without effects only does if the newest
 /// entry has another result or version. Without versions, each commit counts as one, which is not
 /// worth an entry.
-fn is_news(record: &Installed, attempt: &Attempt, result: &str) -> bool {
+fn is_news(record: &Installed, attempt: &Attempt, result: &RunOutcome) -> bool {
     let is_versioned = attempt.version != attempt.revision;
     record.history.first().is_none_or(|last| {
-        last.result != result || (is_versioned && last.version != attempt.version)
+        last.result != *result || (is_versioned && last.version != attempt.version)
     })
 }
 
@@ -554,7 +554,7 @@ pub(super) async fn finish(
     inventory: &Inventory,
     attempt: Attempt,
 ) -> Result<(), SyncError> {
-    let deployed = ending.result == "deployed";
+    let deployed = ending.result == RunOutcome::Deployed;
     let change = |record: &mut Installed| {
         record.repository.clone_from(&desired.repository);
         record.bundle.clone_from(&desired.bundle);
@@ -570,11 +570,11 @@ pub(super) async fn finish(
         for (object, taken) in corrected {
             record.correct(object, &taken.field.to_string(), &taken.manager, now);
         }
-        if had_effects || !deployed || is_news(record, &attempt, ending.result) {
+        if had_effects || !deployed || is_news(record, &attempt, &ending.result) {
             record.push(AttemptResult {
                 version: attempt.version.clone(),
                 revision: attempt.revision.clone(),
-                result: ending.result.to_owned(),
+                result: ending.result.clone(),
                 at: Timestamp::now(),
                 message: ending.message.clone(),
                 local: ending.local.clone(),

@@ -8,11 +8,11 @@ use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{ObjectId, Origin, Secrecy};
 use pleach_planner::observe::Observed;
 use pleach_planner::plan::{Desired, Outgoing, Plan};
-use pleach_state::inventory::{AttemptResult, EntryState, Installed, Inventory};
+use pleach_state::inventory::{AttemptResult, EntryState, Installed, Inventory, RunOutcome};
 
 use super::checks;
 use super::error::SyncError;
-use super::events::{EventKind, Outcome, Verb};
+use super::events::{EventKind, StepOutcome, Verb};
 use super::report::SyncResult;
 use super::state::State;
 use super::{Books, Observation, Reached, Run, record, returned};
@@ -35,10 +35,10 @@ pub(super) async fn execute(
     } = observation;
     if state.record().uid.is_empty() {
         // Without a record, there are no members.
-        return Ok(ended(SyncResult::default(), "uninstalled"));
+        return Ok(ended(SyncResult::default(), RunOutcome::Uninstalled));
     }
     if plan.steps.is_empty() && !writes(desired, &observed, plan, outgoing) {
-        return Ok(ended(SyncResult::default(), "removed"));
+        return Ok(ended(SyncResult::default(), RunOutcome::Removed));
     }
     let before = record::superset(desired, &observed, plan);
     run.in_turn(plan, &mut state, async |state| {
@@ -123,7 +123,7 @@ pub(super) fn writes(
     !plan.steps.is_empty() || is_over || !is_said
 }
 
-fn ended(result: SyncResult, ending: &'static str) -> SyncResult {
+fn ended(result: SyncResult, ending: RunOutcome) -> SyncResult {
     SyncResult { ending, ..result }
 }
 
@@ -136,7 +136,7 @@ fn without_released(
 ) -> Inventory {
     for id in &outgoing.released {
         let steps = plan.steps.iter().filter(|step| step.object == *id);
-        let mut done = steps.map(|step| result.outcomes.get(&step.id) == Some(&Outcome::Done));
+        let mut done = steps.map(|step| result.outcomes.get(&step.id) == Some(&StepOutcome::Done));
         let is_done = match done.next() {
             // An object without marks is only removed after a successful run, because the next run
             // could be told to delete it.
@@ -161,14 +161,14 @@ async fn finish(
 ) -> Result<SyncResult, SyncError> {
     let is_over = outgoing.ends && result.is_success() && inventory.entries.is_empty();
     let (written, ending) = if is_over {
-        (state.end().await, "uninstalled")
+        (state.end().await, RunOutcome::Uninstalled)
     } else {
         let (name, reason) = if let Some(cause) = result.stopped {
-            (cause.word(), cause.reason())
+            (cause.outcome(), cause.reason())
         } else if result.is_success() {
-            ("removed", "Removed")
+            (RunOutcome::Removed, "Removed")
         } else {
-            ("failed", "Failed")
+            (RunOutcome::Failed, "Failed")
         };
         let message = message(plan, &result, inventory);
         let had_effects = plan.has_steps();
@@ -183,7 +183,7 @@ async fn finish(
                 record.push(AttemptResult {
                     version,
                     revision,
-                    result: name.to_owned(),
+                    result: name.clone(),
                     at: jiff::Timestamp::now(),
                     message: message.clone(),
                     local: run.claim.local.clone().unwrap_or_default(),
@@ -199,7 +199,7 @@ async fn finish(
     // Report the result even if it could not be recorded.
     result.unrecorded = written.err().map(Arc::new);
     result.ending = if result.unrecorded.is_some() {
-        "failed"
+        RunOutcome::Failed
     } else {
         ending
     };

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use pleach_model::object::ObjectId;
 use pleach_planner::plan::{Plan, StepId};
-use pleach_state::inventory::Inventory;
+use pleach_state::inventory::{Inventory, RunOutcome};
 use pleach_state::overlay::{OverlayId, OverlayKind};
 use serde::Serialize;
 
 use super::error::SyncError;
-use super::events::Outcome;
+use super::events::StepOutcome;
 use crate::stop::Cause;
 
 /// Category of a failed step, which decides the exit code.
@@ -75,11 +75,11 @@ pub struct Standing {
 #[derive(Debug, Clone, Default)]
 pub struct SyncResult {
     /// Outcome by step.
-    pub outcomes: BTreeMap<StepId, Outcome>,
+    pub outcomes: BTreeMap<StepId, StepOutcome>,
     /// Reason why the run stopped early.
     pub stopped: Option<Cause>,
-    /// `deployed`, `unchanged`, `failed`, `interrupted`, `superseded` or `unverified`.
-    pub ending: &'static str,
+    /// Outcome of the whole run.
+    pub ending: RunOutcome,
     /// Temporary changes that are still active.
     pub standing: Vec<Standing>,
     /// Temporary changes that were reverted because the run did not finish.
@@ -96,10 +96,10 @@ impl SyncResult {
         let outcomes = plan.steps.iter();
         Self {
             outcomes: outcomes
-                .map(|step| (step.id, Outcome::Stopped { applied: false }))
+                .map(|step| (step.id, StepOutcome::Stopped { applied: false }))
                 .collect(),
             stopped: Some(cause),
-            ending: cause.word(),
+            ending: cause.outcome(),
             ..Self::default()
         }
     }
@@ -111,7 +111,7 @@ impl SyncResult {
             && self
                 .outcomes
                 .values()
-                .all(|outcome| *outcome == Outcome::Done)
+                .all(|outcome| *outcome == StepOutcome::Done)
     }
 
     /// Returns the failures with their objects, in the order of the plan.
@@ -122,8 +122,10 @@ impl SyncResult {
         self.outcomes
             .iter()
             .filter_map(|(id, outcome)| match outcome {
-                Outcome::Failed(failure) => Some((&plan.steps[id.0].object, failure)),
-                Outcome::Done | Outcome::Skipped { .. } | Outcome::Stopped { .. } => None,
+                StepOutcome::Failed(failure) => Some((&plan.steps[id.0].object, failure)),
+                StepOutcome::Done | StepOutcome::Skipped { .. } | StepOutcome::Stopped { .. } => {
+                    None
+                }
             })
     }
 }

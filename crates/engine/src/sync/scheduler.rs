@@ -15,7 +15,7 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use pleach_planner::plan::{Need, Plan, Step, StepId};
 
 use self::places::Places;
-use super::events::{EventKind, Events, Outcome};
+use super::events::{EventKind, Events, StepOutcome};
 use super::report::{Failure, SyncResult};
 use crate::stop::Stop;
 
@@ -63,7 +63,7 @@ struct Run<'a, E> {
     running: FuturesUnordered<BoxFuture<'a, (StepId, Ended)>>,
     places: Places,
     in_flight: usize,
-    outcomes: BTreeMap<StepId, Outcome>,
+    outcomes: BTreeMap<StepId, StepOutcome>,
 }
 
 /// Executes a plan with at most `limit` concurrent operations. On a stop request, running
@@ -94,11 +94,11 @@ pub(super) async fn run<E: Executor>(
         }
     }
     // A stop request after the last step has no effect. A long operation can stop by itself.
-    let is_done = |id| run.outcomes.get(id) == Some(&Outcome::Done);
+    let is_done = |id| run.outcomes.get(id) == Some(&StepOutcome::Done);
     let stopped = asked.filter(|_| !plan.steps.iter().all(|step| is_done(&step.id)));
     for step in &plan.steps {
         let applied = run.reached[step.id.0] >= Reached::Applied;
-        let stopped = Outcome::Stopped { applied };
+        let stopped = StepOutcome::Stopped { applied };
         run.outcomes.entry(step.id).or_insert(stopped);
     }
     SyncResult {
@@ -196,13 +196,13 @@ impl<'a, E: Executor> Run<'a, E> {
             }
         }
         if now == Reached::Complete {
-            self.finish(id, Outcome::Done);
+            self.finish(id, StepOutcome::Done);
         }
     }
 
     fn fail(&mut self, id: StepId, failure: Failure) {
         let reached = self.reached[id.0];
-        self.finish(id, Outcome::Failed(failure));
+        self.finish(id, StepOutcome::Failed(failure));
         self.skip_dependents(id, reached);
     }
 
@@ -215,14 +215,14 @@ impl<'a, E: Executor> Run<'a, E> {
                 let met = need == Need::Applied && reached >= Reached::Applied;
                 if !met && !self.outcomes.contains_key(&dependent) {
                     self.ready.remove(&dependent);
-                    self.finish(dependent, Outcome::Skipped { because });
+                    self.finish(dependent, StepOutcome::Skipped { because });
                     open.push((dependent, Reached::Nothing));
                 }
             }
         }
     }
 
-    fn finish(&mut self, id: StepId, outcome: Outcome) {
+    fn finish(&mut self, id: StepId, outcome: StepOutcome) {
         let object = self.plan.steps[id.0].object.clone();
         self.events
             .send(EventKind::Done(id, object, outcome.clone()));

@@ -6,7 +6,7 @@ use super::draft::{Ctx, Draft};
 use pleach_formats::versions::{can_upgrade, semantic};
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::order::Direction;
-use pleach_state::inventory::{AttemptResult, Installed};
+use pleach_state::inventory::{AttemptResult, Installed, RunOutcome};
 
 /// Kinds that define or register APIs, on which other clients rely.
 const APIS: [(&str, &str); 4] = [
@@ -64,7 +64,7 @@ fn there<'r>(record: &'r Installed, desired: &str) -> Vec<(&'r str, &'static str
     let since: Vec<&AttemptResult> = record
         .history
         .iter()
-        .take_while(|past| past.result != "deployed")
+        .take_while(|past| past.result != RunOutcome::Deployed)
         .collect();
     let attempts = record
         .installed

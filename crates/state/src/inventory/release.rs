@@ -137,6 +137,49 @@ impl Attempt {
     }
 }
 
+/// Outcome of a run of a release.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunOutcome {
+    /// Applied and verified.
+    Deployed,
+    /// The cluster had the desired state already. Never recorded.
+    Unchanged,
+    /// A step failed, an object is blocked, or the result could not be recorded.
+    #[default]
+    Failed,
+    /// Stopped by a user or the system.
+    Interrupted,
+    /// Stopped by a newer revision.
+    Superseded,
+    /// Applied without waiting for readiness.
+    Unverified,
+    /// The release and its record are removed. Never recorded.
+    Uninstalled,
+    /// git no longer contains the release, and some objects are retained.
+    Removed,
+    /// An outcome that another version of pleach recorded, as it wrote it.
+    #[serde(untagged)]
+    Unknown(String),
+}
+
+impl RunOutcome {
+    /// Returns the word for the outcome in records and output.
+    pub fn word(&self) -> &str {
+        match self {
+            Self::Deployed => "deployed",
+            Self::Unchanged => "unchanged",
+            Self::Failed => "failed",
+            Self::Interrupted => "interrupted",
+            Self::Superseded => "superseded",
+            Self::Unverified => "unverified",
+            Self::Uninstalled => "uninstalled",
+            Self::Removed => "removed",
+            Self::Unknown(word) => word,
+        }
+    }
+}
+
 /// Outcome of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -145,8 +188,8 @@ pub struct AttemptResult {
     pub version: String,
     /// Desired revision.
     pub revision: String,
-    /// `deployed`, `failed`, `interrupted`, `superseded` or `unverified`.
-    pub result: String,
+    /// Outcome of its run.
+    pub result: RunOutcome,
     /// End time.
     pub at: Timestamp,
     /// The first failure, in one line.
@@ -264,7 +307,7 @@ impl Installed {
     pub fn push(&mut self, result: AttemptResult) {
         let is_repeated = self.history.first().is_some_and(|last| {
             let at = result.at;
-            result.result == "failed" && AttemptResult { at, ..last.clone() } == result
+            result.result == RunOutcome::Failed && AttemptResult { at, ..last.clone() } == result
         });
         if is_repeated {
             self.history.remove(0);

@@ -61,7 +61,7 @@ fn waiting(id: usize, seconds: u64, message: &str) -> EventKind {
     EventKind::Waiting(StepId(id), state)
 }
 
-fn done(id: usize, outcome: Outcome) -> EventKind {
+fn done(id: usize, outcome: StepOutcome) -> EventKind {
     EventKind::Done(StepId(id), plan().steps[id].object.clone(), outcome)
 }
 
@@ -83,7 +83,10 @@ fn stages_are_told_when_applied_in_their_order() {
     // Neither a retried nor a failed operation blocks later lines.
     for end in [
         EventKind::Retrying(StepId(0), "busy".to_owned()),
-        done(0, Outcome::Failed(Failure::new(FailureKind::Other, "no"))),
+        done(
+            0,
+            StepOutcome::Failed(Failure::new(FailureKind::Other, "no")),
+        ),
     ] {
         let mut events: Vec<EventKind> = all().collect();
         events.extend([applied(1), applied(2), end]);
@@ -108,7 +111,7 @@ fn a_wait_has_a_line_when_its_reason_changes_and_now_and_then() {
         waiting(0, 56, "1 of 2"),
         waiting(0, 66, "1 of 2"),
         // The report shows the failure once.
-        done(0, Outcome::Failed(failure)),
+        done(0, StepOutcome::Failed(failure)),
     ];
     let wait = |rest: &str| format!("waiting for Deployment.apps/web/api: {rest}");
     assert_eq!(

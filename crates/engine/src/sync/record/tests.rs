@@ -261,12 +261,17 @@ fn what_is_written_for_another_reason_holds_what_was_seen() {
     assert_eq!(members.entries[&id].resource_version.as_deref(), Some("8"));
 }
 
+/// Returns the outcome with this word.
+fn outcome(word: &str) -> RunOutcome {
+    serde_json::from_value(word.into()).unwrap()
+}
+
 /// Builds a history with these results, newest first.
 fn history(results: &[(&str, &str)]) -> Installed {
     let result = |(version, result): &(&str, &str)| AttemptResult {
         version: (*version).to_owned(),
         revision: "def".to_owned(),
-        result: (*result).to_owned(),
+        result: outcome(result),
         at: Timestamp::UNIX_EPOCH,
         message: String::new(),
         local: String::new(),
@@ -288,7 +293,7 @@ fn a_run_without_effects_has_a_result_where_the_newest_says_otherwise(
     #[case] results: &[(&str, &str)],
     #[case] expected: bool,
 ) {
-    let is_news = is_news(&history(results), &attempt("abc"), "deployed");
+    let is_news = is_news(&history(results), &attempt("abc"), &RunOutcome::Deployed);
     assert_eq!(is_news, expected);
 }
 
@@ -298,7 +303,8 @@ fn another_commit_of_what_has_no_versions_is_no_result_of_its_own() {
         version: "abc".to_owned(),
         ..attempt("abc")
     };
-    let is_news = |results: &[(&str, &str)]| is_news(&history(results), &attempt, "deployed");
+    let is_news =
+        |results: &[(&str, &str)]| is_news(&history(results), &attempt, &RunOutcome::Deployed);
     assert!(!is_news(&[("def", "deployed")]));
     assert!(is_news(&[("def", "failed")]));
 }
@@ -314,16 +320,16 @@ fn done(plan: &Plan) -> SyncResult {
         outcomes: plan
             .steps
             .iter()
-            .map(|step| (step.id, Outcome::Done))
+            .map(|step| (step.id, StepOutcome::Done))
             .collect(),
         ..SyncResult::default()
     }
 }
 
 /// Returns the reported and the recorded outcome of a run.
-fn words(plan: &Plan, result: &SyncResult, was_ready: bool) -> [&'static str; 2] {
+fn words(plan: &Plan, result: &SyncResult, was_ready: bool) -> [String; 2] {
     let ending = Ending::of(plan, result, was_ready, None);
-    [ending.word(plan, was_ready), ending.result]
+    [ending.outcome(plan, was_ready), ending.result].map(|outcome| outcome.word().to_owned())
 }
 
 #[rstest]
@@ -357,7 +363,10 @@ fn what_writes_nothing_has_a_word_too(
     #[case] was_ready: bool,
     #[case] expected: &str,
 ) {
-    assert_eq!(Ending::of_nothing(&plan(actions), was_ready), expected);
+    assert_eq!(
+        Ending::of_nothing(&plan(actions), was_ready),
+        outcome(expected)
+    );
 }
 
 #[test]
@@ -365,9 +374,11 @@ fn failures_and_interruptions_win() {
     let plan = verifying(plan(&[Action::Update]));
     let mut result = done(&plan);
     let unrecorded = Ending::of(&plan, &result, true, Some(&SyncError::Random));
-    assert_eq!(unrecorded.result, "failed");
+    assert_eq!(unrecorded.result, RunOutcome::Failed);
     let failure = Failure::new(FailureKind::Policy, "field is immutable");
-    result.outcomes.insert(StepId(0), Outcome::Failed(failure));
+    result
+        .outcomes
+        .insert(StepId(0), StepOutcome::Failed(failure));
     assert_eq!(words(&plan, &result, true), ["failed", "failed"]);
     result.stopped = Some(Cause::Interrupted);
     assert_eq!(words(&plan, &result, true), ["interrupted", "interrupted"]);

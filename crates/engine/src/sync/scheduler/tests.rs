@@ -205,11 +205,11 @@ proptest! {
         for step in &plan.steps {
             let outcome = &result.outcomes[&step.id];
             if step.id.0 == at {
-                prop_assert!(matches!(outcome, Outcome::Failed(_)));
+                prop_assert!(matches!(outcome, StepOutcome::Failed(_)));
             } else if lost[step.id.0] {
-                prop_assert!(matches!(outcome, Outcome::Skipped { .. }), "{:?}", outcome);
+                prop_assert!(matches!(outcome, StepOutcome::Skipped { .. }), "{:?}", outcome);
             } else {
-                prop_assert_eq!(outcome, &Outcome::Done);
+                prop_assert_eq!(outcome, &StepOutcome::Done);
             }
         }
     }
@@ -225,7 +225,7 @@ proptest! {
         // With one operation at a time, steps that started before the stop are done, and no later
         // one starts.
         let started = checker.reached.lock().unwrap().iter().filter(|reached| **reached != Reached::Nothing).count();
-        let ended = result.outcomes.values().filter(|outcome| **outcome == Outcome::Done).count();
+        let ended = result.outcomes.values().filter(|outcome| **outcome == StepOutcome::Done).count();
         prop_assert!(ended <= started);
         let stopped = (ended < plan.steps.len()).then_some(Cause::Superseded);
         prop_assert_eq!(result.stopped, stopped);
@@ -296,7 +296,7 @@ fn a_failure_skips_a_long_chain() {
     checker.fail_operation = Some(0);
     let result = block_on(execute(&plan, &checker, 4));
     let skipped = result.outcomes.values();
-    let skipped =
-        skipped.filter(|outcome| matches!(outcome, Outcome::Skipped { because } if because.0 == 0));
+    let skipped = skipped
+        .filter(|outcome| matches!(outcome, StepOutcome::Skipped { because } if because.0 == 0));
     assert_eq!(skipped.count(), 49_999);
 }

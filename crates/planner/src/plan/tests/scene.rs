@@ -28,7 +28,7 @@ use pleach_model::object::{
     ReleaseName, ServiceRef, annotations, labels, yaml,
 };
 use pleach_state::inventory::{
-    Attempt, AttemptResult, Entry, EntryState, FieldKey, OwnedFields, Store,
+    Attempt, AttemptResult, Entry, EntryState, FieldKey, OwnedFields, RunOutcome, Store,
 };
 use pleach_state::live::LiveMeta;
 
@@ -371,7 +371,7 @@ impl Scene {
         installed.push(AttemptResult {
             version: version.to_owned(),
             revision: "abc".to_owned(),
-            result: "failed".to_owned(),
+            result: RunOutcome::Failed,
             at: Timestamp::UNIX_EPOCH,
             message: String::new(),
             local: String::new(),

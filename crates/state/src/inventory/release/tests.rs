@@ -39,7 +39,7 @@ fn the_record_round_trips_through_the_status() {
         record.push(AttemptResult {
             version: format!("v{number}"),
             revision: "abc".to_owned(),
-            result: "deployed".to_owned(),
+            result: RunOutcome::Deployed,
             at: Timestamp::UNIX_EPOCH,
             message: String::new(),
             local: String::new(),
@@ -63,11 +63,11 @@ fn the_record_round_trips_through_the_status() {
 #[test]
 fn a_failure_that_is_only_repeated_takes_one_place() {
     let mut record = Installed::default();
-    let mut push = |result: &str, revision: &str, message: &str, second| {
+    let mut push = |result: RunOutcome, revision: &str, message: &str, second| {
         record.push(AttemptResult {
             version: "v1".to_owned(),
             revision: revision.to_owned(),
-            result: result.to_owned(),
+            result,
             at: Timestamp::from_second(second).unwrap(),
             message: message.to_owned(),
             local: String::new(),
@@ -75,16 +75,32 @@ fn a_failure_that_is_only_repeated_takes_one_place() {
         });
         record.history.len()
     };
-    assert_eq!(push("deployed", "abc", "", 1), 1);
-    assert_eq!(push("failed", "def", "no", 2), 2);
+    assert_eq!(push(RunOutcome::Deployed, "abc", "", 1), 1);
+    assert_eq!(push(RunOutcome::Failed, "def", "no", 2), 2);
     for second in 3..20 {
-        assert_eq!(push("failed", "def", "no", second), 2);
+        assert_eq!(push(RunOutcome::Failed, "def", "no", second), 2);
     }
-    assert_eq!(push("failed", "def", "still not", 20), 3);
-    assert_eq!(push("failed", "012", "still not", 21), 4);
-    assert_eq!(push("deployed", "012", "", 22), 5);
-    assert_eq!(push("deployed", "012", "", 23), 6);
+    assert_eq!(push(RunOutcome::Failed, "def", "still not", 20), 3);
+    assert_eq!(push(RunOutcome::Failed, "012", "still not", 21), 4);
+    assert_eq!(push(RunOutcome::Deployed, "012", "", 22), 5);
+    assert_eq!(push(RunOutcome::Deployed, "012", "", 23), 6);
     assert_eq!(record.history[4].at, Timestamp::from_second(19).unwrap());
+}
+
+#[test]
+fn an_outcome_is_recorded_as_its_word() {
+    let words = "deployed unchanged failed interrupted superseded unverified uninstalled removed";
+    for word in words.split(' ').chain(["", "Deployed", "rolled back"]) {
+        let outcome: RunOutcome = serde_json::from_value(word.into()).unwrap();
+        assert_eq!(outcome.word(), word);
+        assert_eq!(json!(outcome), word);
+        let is_known = !matches!(outcome, RunOutcome::Unknown(_));
+        assert_eq!(
+            is_known,
+            words.split(' ').any(|known| known == word),
+            "{word}"
+        );
+    }
 }
 
 /// A record in format 1, byte for byte.
