@@ -34,7 +34,7 @@ pub struct Dependency {
 }
 
 /// A release or object that a release depends on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Needed {
     /// Name of another release in the environment.
     Release(String),
@@ -43,7 +43,7 @@ pub enum Needed {
 }
 
 /// An object that must be ready.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NeededObject {
     /// Group and kind.
     pub kind: GroupKind,

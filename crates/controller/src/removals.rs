@@ -17,7 +17,7 @@ use super::catch_panic::guarded;
 use super::outcome::{ReconcileReport, policy, unplanned, until_open, window_closed};
 use super::read::Which;
 use super::requests::Requests;
-use super::run::{Done, LIMIT, Target, are_same_terms, codes, execute, in_time, line};
+use super::run::{Done, LIMIT, Target, TermsDigest, codes, execute, in_time, line};
 use super::{ControllerEvent, ReconcileOutcome, Shared, approval, backoff};
 use pleach_cluster::Class;
 use pleach_engine::{
@@ -361,8 +361,8 @@ fn version(record: &Installed) -> &str {
 /// Returns whether the uninstall is unaffected by a new commit: the release is still absent, and
 /// consent and other terms are the same.
 fn is_meant_alike(before: &Target, now: &Target, name: &ReleaseName) -> bool {
-    let environments = (&before.loaded.environment, &now.loaded.environment);
-    !now.loaded.has(name) && are_same_terms(environments.0, environments.1, &name.release)
+    let terms = |desired: &Target| TermsDigest::of(&desired.loaded.environment, &name.release);
+    !now.loaded.has(name) && terms(before) == terms(now)
 }
 
 /// Returns whether a user requested a sync of the release outside of the windows.

@@ -1,6 +1,6 @@
 //! Desired state of a release, and a run that applies it.
 
-mod same;
+mod digest;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use pleach_state::inventory::{Condition, Inventory, RunOutcome, Source, Store};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-pub(super) use self::same::are_same_terms;
+use self::digest::TargetDigest;
+pub(super) use self::digest::TermsDigest;
 use super::drift::Members;
 use super::read::Hold;
 use super::{ACTIONS, ControllerEvent, ReconcileOutcome, Shared, SourcePolicy};
@@ -141,7 +142,8 @@ impl Target {
             is_kept: _,
         } = self;
         (cluster_id, source) == (&other.cluster_id, &other.source)
-            && same::is_same((loaded, *index), (&other.loaded, other.index))
+            && (Arc::ptr_eq(loaded, &other.loaded) && *index == other.index
+                || TargetDigest::of(loaded, *index) == TargetDigest::of(&other.loaded, other.index))
     }
 
     /// Returns whether a run can continue when a newer state is desired.

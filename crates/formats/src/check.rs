@@ -27,7 +27,7 @@ const NAMED: usize = 20;
 const LONGEST: usize = 400;
 
 /// A condition that every selected object must meet.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Hash)]
 pub struct Check {
     /// Its name. Empty for a `blockUninstall` rule.
     pub name: String,

@@ -89,7 +89,7 @@ pub struct Gate {
 }
 
 /// Resources that a gate blocks.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Closed {
     /// API groups.
     pub groups: Vec<String>,

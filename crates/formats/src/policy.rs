@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use pleach_model::object::{Origin, SecretField, Selector};
 
 /// An object that workloads create and no manifest contains.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RuntimeObject {
     /// Kind.
@@ -26,7 +26,7 @@ pub struct RuntimeObject {
 }
 
 /// Whether and how much pleach prunes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct PrunePolicy {
     /// Whether pleach prunes.
@@ -45,7 +45,7 @@ impl Default for PrunePolicy {
 }
 
 /// Maximum that one sync prunes; at least 5 objects are always allowed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "serde_json::Value", into = "String")]
 #[schemars(with = "serde_json::Value")]
 pub enum PruneMax {
@@ -97,7 +97,7 @@ impl TryFrom<serde_json::Value> for PruneMax {
 }
 
 /// A kind that is not deleted or recreated without consent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Protect {
     /// API group; any if omitted.
@@ -108,7 +108,7 @@ pub struct Protect {
 }
 
 /// A destructive step that git allows, bound to one change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Consent {
     /// The allowed action.
@@ -148,7 +148,7 @@ pub struct Consent {
 }
 
 /// Propagation of a deletion to owned objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Propagation {
     /// Owned objects are deleted afterwards.
     Background,
@@ -159,7 +159,7 @@ pub enum Propagation {
 }
 
 /// Action that a consent allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ConsentAction {
     /// Deleting one object of a protected kind.
@@ -175,7 +175,7 @@ pub enum ConsentAction {
 }
 
 /// Secret fields of some objects.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SecretRule {
     /// Selected objects.
     pub target: Selector,

@@ -14,7 +14,7 @@ use pleach_model::object::{GroupKind, NonSecret, ObjectId, Origin, Pattern, Sele
 use pleach_model::order::StageName;
 
 /// Temporary changes, declared stages and checks, in the order of the bundle.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Hash)]
 pub struct Sequence {
     /// Temporary changes.
     pub overlays: Vec<OverlayRule>,
@@ -67,7 +67,7 @@ impl Sequence {
 }
 
 /// A temporary change of selected objects.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Hash)]
 pub struct OverlayRule {
     /// Name of the overlay.
     pub name: String,
@@ -84,7 +84,7 @@ pub struct OverlayRule {
 }
 
 /// A gate, which temporarily refuses writes by other clients.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GateRule {
     /// Name of the gate.
     pub name: String,
@@ -105,7 +105,7 @@ pub struct GateRule {
 }
 
 /// A move from one namespace to another.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MoveRule {
     /// Old namespace.
     pub from: String,
@@ -118,7 +118,7 @@ pub struct MoveRule {
 }
 
 /// Objects to copy in a move.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CopyRule {
     /// Kind of the objects.
     pub kind: GroupKind,
@@ -141,7 +141,7 @@ impl CopyRule {
 }
 
 /// A stage that a bundle declares.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Hash)]
 pub struct StageRule {
     /// Name and position.
     pub stage: StageName,
@@ -166,7 +166,7 @@ pub struct StageRule {
 }
 
 /// Rollout of a `DaemonSet`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RolloutRule {
     /// Number of pods to replace and watch before all others.
     pub first: Option<Count>,
@@ -177,7 +177,7 @@ pub struct RolloutRule {
 }
 
 /// A number of pods, absolute or as a percentage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Count {
     /// Absolute number.
@@ -207,7 +207,7 @@ impl fmt::Display for Count {
 }
 
 /// Rewrite of a CRD's stored objects in another version.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MigrationRule {
     /// Name of the CRD.
     pub crd: String,
@@ -220,7 +220,7 @@ pub struct MigrationRule {
 }
 
 /// Temporary scale of workloads.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScaleRule {
     /// Selected workloads.
     pub target: Selector,

@@ -12,7 +12,7 @@ use pleach_model::object::yaml::Node;
 const INTERVAL: SignedDuration = SignedDuration::from_mins(5);
 
 /// Sync settings of an environment for the controller.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SyncPolicy {
     /// Interval between reconciles without a trigger.
     pub interval: SignedDuration,

@@ -8,7 +8,7 @@ use crate::file::Rollback;
 use pleach_model::order::Direction;
 
 /// Rules of a bundle and its environment for version changes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct VersionPolicy {
     /// Versions that the desired version can be upgraded from, if the bundle restricts them.
     pub upgrades_from: Option<VersionReq>,
@@ -23,7 +23,7 @@ pub struct VersionPolicy {
 }
 
 /// A version of a bundle in the repository.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KnownVersion {
     /// Name, as a release refers to it.
     pub name: String,

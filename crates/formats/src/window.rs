@@ -1,5 +1,7 @@
 //! Change windows: times at which the controller is allowed to sync.
 
+use std::hash::{Hash, Hasher};
+
 use jiff::Timestamp;
 use jiff::civil::{Time, Weekday};
 use jiff::tz::{TimeZone, TimeZoneDatabase};
@@ -16,6 +18,19 @@ pub struct Windows {
     said: Vec<Window>,
     /// Further sets that must be open, too.
     also: Vec<Self>,
+}
+
+impl Hash for Windows {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self {
+            // Read from `said`.
+            allow: _,
+            deny: _,
+            said,
+            also,
+        } = self;
+        (said, also).hash(state);
+    }
 }
 
 /// A time span on some days of the week. It can extend past midnight.

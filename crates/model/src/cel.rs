@@ -23,6 +23,7 @@ mod tests;
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use kube_cel::KubeCelExt as _;
@@ -285,6 +286,12 @@ impl PartialEq for Expression {
 }
 
 impl Eq for Expression {}
+
+impl Hash for Expression {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
 
 impl fmt::Debug for Expression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,12 +14,12 @@ pub(super) use walk::Reach;
 
 /// A pattern that matches fields of objects. List items are selected by content instead of their
 /// position, which can change.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FieldPattern {
     steps: Vec<Step>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Step {
     /// A key of a map.
     Key(String),

@@ -152,7 +152,7 @@ pub struct Gate {
 }
 
 /// An operation that a gate refuses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Operation {
     /// Creating.
@@ -214,7 +214,7 @@ pub struct Check {
 }
 
 /// Readiness rule for a kind.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReadinessRule {
     /// API group.
@@ -326,7 +326,7 @@ impl TryFrom<JsonOperationFields> for JsonOperation {
 }
 
 /// Rule that blocks an uninstall.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BlockUninstall {
     /// Objects that block it while one of them exists.

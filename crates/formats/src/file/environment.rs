@@ -173,7 +173,7 @@ pub struct MovedFrom {
 }
 
 /// An intended rollback.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rollback {
     /// Version before the rollback.
@@ -197,7 +197,7 @@ pub struct Sync {
 }
 
 /// Reaction to drift.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Drift {
     /// Drift is reverted.
@@ -217,7 +217,7 @@ pub enum Approval {
 }
 
 /// A time in which syncing is allowed, or is not.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Window {
     /// Such as `Mon-Fri 08:00-16:00`.

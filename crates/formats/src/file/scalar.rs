@@ -41,7 +41,7 @@ pub fn remembered(seconds: i64) -> SignedDuration {
 }
 
 /// A positive duration, such as `10m`, `90s` or `1h30m`; a year at most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(with = "String")]
 pub struct Timeout(pub SignedDuration);

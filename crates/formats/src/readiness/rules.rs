@@ -23,10 +23,10 @@ pub const NAMES: &[&str] = &[
 
 /// Readiness rules for some kinds. They take precedence over the built-in
 /// rules.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Hash)]
 pub struct Rules(Vec<Rule>);
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Hash)]
 struct Rule {
     kind: GroupKind,
     current: Option<Expression>,

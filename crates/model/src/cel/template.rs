@@ -6,13 +6,13 @@ use kube_cel::cel::objects::Key;
 use super::{CompileError, Expression, Subject};
 
 /// A text in which `{{ item.metadata.name }}` is replaced by the value for an object.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Template {
     text: String,
     parts: Vec<Part>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Part {
     Text(String),
     Expression(Expression),

@@ -4,6 +4,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A value without secrets, which may be stored and printed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NonSecret(pub Value);

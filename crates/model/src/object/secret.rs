@@ -12,13 +12,13 @@ use super::{FieldPath, KeyValue, ObjectId, PathSegment, annotations};
 ///
 /// List items are selected by their content, never by position: a comparison must find the same
 /// field on both sides.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SecretField {
     steps: Vec<Step>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Step {
     /// A key of a map.

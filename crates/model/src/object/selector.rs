@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{GroupKind, ObjectId, pointed_at};
 
 /// A selector of objects. All given fields must match.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Selector {
     /// Kind; `*` for any.

@@ -45,7 +45,7 @@ enum Where {
 }
 
 /// A release that takes over objects of an uninstalled one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Successor {
     /// Name of the release.
     pub name: ReleaseName,

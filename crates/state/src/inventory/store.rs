@@ -25,7 +25,7 @@ pub const STATE_NAMESPACE: &str = "pleach-system";
 /// assert_eq!(Store::Release.parent(&name).to_string(), "Release.pleach.dev/demo.web");
 /// assert_ne!(store.apply_set(&name), Store::Release.apply_set(&name));
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind")]
 pub enum Store {
     /// A cluster-scoped custom resource of pleach.

@@ -1,5 +1,9 @@
 //! Each field that affects a run, changed separately.
 
+use pleach_engine::load::HeldRelease;
+use pleach_model::finding::{Finding, Kind};
+use pleach_model::object::Origin;
+use pleach_model::secret_values::SecretValues;
 use pleach_model::tree::MemoryTree;
 
 use super::*;
@@ -73,7 +77,7 @@ fn web(loaded: &Loaded) -> usize {
 
 fn is_same_after(changes: &[(&str, &str, &str)]) -> bool {
     let (before, now) = (loaded(&[]), loaded(changes));
-    is_same((&before, web(&before)), (&now, web(&now)))
+    TargetDigest::of(&before, web(&before)) == TargetDigest::of(&now, web(&now))
 }
 
 /// Name of a change, with its replacements: file, text before, text after.
@@ -212,6 +216,92 @@ fn every_term_counts() {
     ];
     for (case, changes) in cases {
         assert!(!is_same_after(changes), "{case}");
+    }
+}
+
+/// Changes one field of an environment or of the release at this index.
+type Change = fn(&mut Loaded, usize);
+
+fn is_same_with(change: Change) -> bool {
+    let before = loaded(&[]);
+    let index = web(&before);
+    let mut now = before.clone();
+    change(&mut now, index);
+    TargetDigest::of(&before, index) == TargetDigest::of(&now, index)
+}
+
+#[test]
+fn rendered_fields_count() {
+    let cases: [(&str, Change); 6] = [
+        ("name", |all, at| {
+            all.rendered[at].1.release.release.push('x')
+        }),
+        ("manifests", |all, at| all.rendered[at].1.manifests.clear()),
+        ("ignored fields", |all, at| {
+            let rendered = &mut all.rendered[at].1;
+            let id = rendered.manifests[0].id().clone();
+            rendered.ignored.insert(id, vec![FieldPattern::replicas()]);
+        }),
+        ("a secret value", |all, at| {
+            all.rendered[at].1.secret_values = SecretValues::all_of(&"hunter2hunter2".into());
+        }),
+        ("the release of its record", |all, at| {
+            all.rendered[at].0.name.release.push('x');
+        }),
+        ("its store", |all, at| {
+            all.rendered[at].0.store = pleach_state::inventory::Store::Release;
+        }),
+    ];
+    for (case, change) in cases {
+        assert!(!is_same_with(change), "{case}");
+    }
+}
+
+#[test]
+fn positions_findings_and_file_names_do_not_count() {
+    let cases: [(&str, Change); 13] = [
+        ("position of the environment", |all, _| {
+            all.environment.origin = Origin::new("moved.yaml", 9);
+        }),
+        ("kubernetes", |all, _| {
+            all.environment.cluster.kubernetes = None
+        }),
+        ("releases", |all, _| all.environment.releases.clear()),
+        ("revision", |all, _| all.revision = Revision::None),
+        ("stalled releases", |all, _| {
+            let reasons = vec!["it is broken".to_owned()];
+            let moved_from = None;
+            let stalled = HeldRelease {
+                reasons,
+                moved_from,
+            };
+            all.held.insert("db".to_owned(), stalled);
+        }),
+        ("position", |all, at| {
+            all.rendered[at].0.origin = Origin::new("moved.yaml", 9);
+        }),
+        ("source of the version", |all, at| {
+            all.rendered[at].0.version_from = Some("db".to_owned());
+        }),
+        ("folder of the bundle", |all, at| {
+            all.rendered[at].0.bundle_folder.push('x');
+        }),
+        ("folder", |all, at| all.rendered[at].0.folder.push('x')),
+        ("files", |all, at| all.rendered[at].0.files.clear()),
+        ("declared values", |all, at| {
+            all.rendered[at].0.declared = true.into();
+        }),
+        ("inputs", |all, at| all.rendered[at].1.inputs.clear()),
+        ("findings", |all, at| {
+            let finding = Finding::note(Kind::Repository, "x", "y");
+            all.findings.push(finding.clone());
+            all.environment.findings.push(finding.clone());
+            all.rendered[at].0.refused.push(finding.clone());
+            all.rendered[at].1.findings.push(finding);
+        }),
+    ];
+    for (case, change) in cases {
+        assert!(is_same_with(change), "{case}");
     }
 }
 

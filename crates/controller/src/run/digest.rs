@@ -1,8 +1,10 @@
-//! Comparison of two commits: a run continues across them if nothing that affects it differs.
+//! Digest of a target: a run continues across two commits if nothing that affects it differs.
 //!
 //! Each type is destructured without `..`, so that a new field is a compile error here.
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::sync::LazyLock;
 
 use pleach_config::dependencies::Needed;
 use pleach_config::{ClusterRef, ResolvedEnvironment, ResolvedRelease};
@@ -14,30 +16,49 @@ use pleach_render::Rendered;
 
 use pleach_engine::{load::Loaded, planning::heirs_within};
 
-/// Returns whether a release has the same desired state and the same terms in two environments,
-/// given its index in each.
-pub(super) fn is_same((a, at): (&Loaded, usize), (b, bt): (&Loaded, usize)) -> bool {
-    if std::ptr::eq(a, b) && at == bt {
-        return true;
-    }
-    let ((release, rendered), (other, other_rendered)) = (&a.rendered[at], &b.rendered[bt]);
-    is_same_release(release, other)
-        && is_same_rendering(rendered, other_rendered)
-        && are_same_terms(&a.environment, &b.environment, &release.name.release)
-        && around(a, release, rendered) == around(b, other, other_rendered)
+/// Key of all digests of this process. Secret values cannot be guessed from a digest without it.
+static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// Digest of everything that decides what a run does. Never stored: it differs in each process.
+///
+/// Records store a digest of the objects alone, `Desired::digest`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TargetDigest {
+    /// The release, its objects, and the objects of other releases that concern it.
+    content: u64,
+    /// Policies, limits, windows and consents of the environment.
+    terms: TermsDigest,
 }
 
-/// Returns whether two environments have the same terms for a release.
-pub(crate) fn are_same_terms(
-    a: &ResolvedEnvironment,
-    b: &ResolvedEnvironment,
-    release: &str,
-) -> bool {
-    terms(a, release) == terms(b, release)
+/// Digest of the parts of an environment that affect a run or an uninstall of a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TermsDigest(u64);
+
+impl TargetDigest {
+    /// Computes the digest of a release, given its index.
+    pub(super) fn of(loaded: &Loaded, index: usize) -> Self {
+        let (release, rendered) = &loaded.rendered[index];
+        let content = (
+            parts(release),
+            rendering(rendered),
+            around(loaded, release, rendered),
+        );
+        Self {
+            content: KEY.hash_one(content),
+            terms: TermsDigest::of(&loaded.environment, &release.name.release),
+        }
+    }
+}
+
+impl TermsDigest {
+    /// Computes the digest for a release, which the environment need not contain.
+    pub(crate) fn of(environment: &ResolvedEnvironment, release: &str) -> Self {
+        Self(KEY.hash_one(terms(environment, release)))
+    }
 }
 
 /// Returns the parts of an environment that affect a run of a release.
-fn terms<'a>(environment: &'a ResolvedEnvironment, release: &str) -> impl PartialEq + use<'a> {
+fn terms<'a>(environment: &'a ResolvedEnvironment, release: &str) -> impl Hash + use<'a> {
     let ResolvedEnvironment {
         repository,
         name,
@@ -48,14 +69,14 @@ fn terms<'a>(environment: &'a ResolvedEnvironment, release: &str) -> impl Partia
         prune,
         protect,
         consent,
-        // Compared separately.
+        // See `TargetDigest::of`.
         releases: _,
         findings: _,
     } = environment;
     let ClusterRef {
         context,
         id,
-        // Only affects rendered objects, which are compared.
+        // Only affects rendered objects, which count.
         kubernetes: _,
     } = cluster;
     let SyncPolicy {
@@ -74,12 +95,8 @@ fn terms<'a>(environment: &'a ResolvedEnvironment, release: &str) -> impl Partia
     )
 }
 
-/// Compares releases without positions in files, because comments shift them.
-fn is_same_release(a: &ResolvedRelease, b: &ResolvedRelease) -> bool {
-    parts(a) == parts(b)
-}
-
-fn parts(release: &ResolvedRelease) -> impl PartialEq + '_ {
+/// Returns the parts of a release. Positions in files are none, because comments shift them.
+fn parts(release: &ResolvedRelease) -> impl Hash + '_ {
     let ResolvedRelease {
         name,
         store,
@@ -88,14 +105,14 @@ fn parts(release: &ResolvedRelease) -> impl PartialEq + '_ {
         version,
         // Already contained in the version.
         version_from: _,
-        // Locations of files do not matter, because objects are compared.
+        // Locations of files do not matter, because objects count.
         bundle_folder: _,
         folder: _,
         files: _,
         namespace,
         create_namespace,
         restart_on_config_change,
-        // The rendered objects are compared.
+        // The rendered objects count.
         values: _,
         // A release with errors is stalled.
         refused: _,
@@ -134,7 +151,7 @@ fn parts(release: &ResolvedRelease) -> impl PartialEq + '_ {
     )
 }
 
-fn is_same_rendering(a: &Rendered, b: &Rendered) -> bool {
+fn rendering(rendered: &Rendered) -> impl Hash + '_ {
     let Rendered {
         release,
         manifests,
@@ -143,19 +160,16 @@ fn is_same_rendering(a: &Rendered, b: &Rendered) -> bool {
         findings: _,
         inputs: _,
         secret_values,
-    } = a;
-    release == &b.release
-        && digests(manifests).eq(digests(&b.manifests))
-        && (ignored, secret_values) == (&b.ignored, &b.secret_values)
-}
-
-fn digests(manifests: &[Manifest]) -> impl Iterator<Item = (&ObjectId, Digest)> {
-    let manifests = manifests.iter();
-    manifests.map(|manifest| (manifest.id(), manifest.digest()))
+    } = rendered;
+    let objects = manifests.iter();
+    let objects: Vec<(&ObjectId, Digest)> = objects
+        .map(|manifest| (manifest.id(), manifest.digest()))
+        .collect();
+    (release, objects, ignored, secret_values)
 }
 
 /// Contributions of other releases to a release.
-#[derive(PartialEq)]
+#[derive(Hash)]
 struct Around {
     /// The releases that take over its objects.
     successors: Vec<Successor>,
@@ -167,7 +181,7 @@ struct Around {
 
 fn around(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Around {
     let Loaded {
-        // Compared above.
+        // See `terms`.
         environment: _,
         // Read below by `heirs_within` and `autoscaled`.
         rendered: _,
