@@ -205,6 +205,7 @@ impl Scene {
                 wait: true,
                 verify: false,
                 versions: VersionPolicy::default(),
+                asks: BTreeSet::new(),
             },
         }
     }
@@ -327,7 +328,7 @@ fn plan(c: &mut Criterion) {
         ] {
             group.bench_with_input(BenchmarkId::new(name, objects), &scene, |b, scene| {
                 b.iter(|| {
-                    let plan = plan::plan(&scene.desired, &scene.observed, &scene.policy);
+                    let plan = plan::plan_offline(&scene.desired, &scene.observed, &scene.policy);
                     assert_eq!(plan.has_steps(), steps, "{:?}", plan.findings);
                     plan
                 });
@@ -349,7 +350,7 @@ fn diff(c: &mut Criterion) {
     let definitions = Definitions::default();
     for objects in SIZES {
         let scene = Scene::changed(objects);
-        let plan = plan::plan(&scene.desired, &scene.observed, &scene.policy);
+        let plan = plan::plan_offline(&scene.desired, &scene.observed, &scene.policy);
         group.throughput(Throughput::Elements(objects as u64));
         group.bench_with_input(BenchmarkId::from_parameter(objects), &scene, |b, scene| {
             b.iter(|| {

@@ -219,7 +219,13 @@ async fn in_order(
         }
         // Execute only the reviewed plan. If earlier releases changed the cluster, plan again and
         // stop if the new plan does more.
-        let was_held = !one.planned.observation.observed.hindrances.is_empty();
+        let was_held = one
+            .planned
+            .observation
+            .observed
+            .hindrances()
+            .next()
+            .is_some();
         if (written || was_held) && !ctx.cancel.is_cancelled() {
             match replan(ui, session, &one).await {
                 Ok(planned) => one.planned = planned,

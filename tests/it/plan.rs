@@ -14,7 +14,7 @@ use pleach_model::object::{DesiredDigest, Digest, GroupKind, Manifest, ObjectId,
 use pleach_model::order::registered_services;
 use pleach_model::tree::MemoryTree;
 use pleach_planner::observe::{ClusterId, Listing, ListingKey, Observed, Prediction, Registration};
-use pleach_planner::plan::{Desired, Need, Op, Plan, Policy, Step, Terms, Until, plan};
+use pleach_planner::plan::{Desired, Need, Op, Plan, Policy, Step, Terms, Until, plan_offline};
 use pleach_render::{Rendered, render};
 use pleach_state::inventory::{Attempt, Entry, EntryState, Installed};
 use pleach_state::live::{Live, LiveMeta};
@@ -113,6 +113,7 @@ impl Release {
             wait: true,
             verify: false,
             versions: self.resolved.versions.clone(),
+            asks: BTreeSet::new(),
         }
     }
 }
@@ -347,7 +348,7 @@ fn object(step: &Step) -> String {
 fn first_install() {
     let release = Release::of("v0.11.0");
     let desired = release.desired();
-    let plan = plan(&desired, &observed(&desired, None), &release.policy());
+    let plan = plan_offline(&desired, &observed(&desired, None), &release.policy());
     insta::assert_snapshot!(text(&plan));
 }
 
@@ -356,7 +357,7 @@ fn the_move_to_another_namespace() {
     let release = Release::of("v0.12.0");
     let (desired, former) = (release.desired(), Release::of("v0.11.0").desired());
     let observed = observed(&desired, Some(&former));
-    let plan = plan(&desired, &observed, &release.policy());
+    let plan = plan_offline(&desired, &observed, &release.policy());
     insta::assert_snapshot!(text(&plan));
 }
 
@@ -364,7 +365,7 @@ fn the_move_to_another_namespace() {
 fn nothing_to_do() {
     let release = Release::of("v0.11.0");
     let desired = release.desired();
-    let plan = plan(
+    let plan = plan_offline(
         &desired,
         &observed(&desired, Some(&desired)),
         &release.policy(),

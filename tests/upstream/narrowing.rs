@@ -1,7 +1,7 @@
 //! Roles that upstream narrowed: permissions of running pods are retained until the end. Offline:
 //! the plan is compared with the rendered previous version.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::SignedDuration;
 use pleach_fields::ignore::Ignored;
@@ -10,7 +10,7 @@ use pleach_model::kinds::KindTable;
 use pleach_model::object::DigestKey;
 use pleach_model::order::StageName;
 use pleach_planner::observe::{Base, Observed};
-use pleach_planner::plan::{Body, Desired, Digests, Op, Plan, Policy, Terms, plan};
+use pleach_planner::plan::{Body, Desired, Digests, Op, Plan, Policy, Terms, plan_offline};
 use pleach_render::render;
 use semver::VersionReq;
 use serde_json::Value;
@@ -72,8 +72,9 @@ fn upgrade() -> (Desired, Plan) {
             upgrades_from: Some(VersionReq::STAR),
             ..VersionPolicy::default()
         },
+        asks: BTreeSet::new(),
     };
-    let plan = plan(&after, &Observed::from_rendered(base, &after), &policy);
+    let plan = plan_offline(&after, &Observed::from_rendered(base, &after), &policy);
     (after, plan)
 }
 

@@ -27,7 +27,7 @@ impl Awaited {
     /// Collects the unready dependencies from an observation.
     pub(super) fn of(desired: &Desired, observed: &Observed) -> Self {
         let mut awaited = Self::default();
-        let hindering = observed.hindrances.iter().filter_map(|one| one.index);
+        let hindering = observed.hindrances().filter_map(|one| one.index);
         for dependency in hindering.filter_map(|index| desired.terms.depends_on.get(index)) {
             let Needed::Object(needed) = &dependency.needed else {
                 continue;

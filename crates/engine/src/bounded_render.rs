@@ -16,7 +16,7 @@ use std::time::Duration;
 use pleach_config::{KeepingTree, Record, RecordingTree, ResolvedEnvironment};
 use pleach_model::kinds::KindTable;
 use pleach_planner::observe::{Base, Observed};
-use pleach_planner::plan::{Desired, Policy, plan};
+use pleach_planner::plan::{Desired, Policy, plan_offline};
 use pleach_render::Rendered;
 use pleach_render::answer::{self, AnswerError};
 use serde::{Deserialize, Serialize};
@@ -68,7 +68,7 @@ pub fn execute(order: &str, print: &mut dyn FnMut(&str)) -> Result<(), Invalid> 
     let revision = Revision::Commit(order.commit);
     let plannable = each_loaded(&tree, revision, partial, all.clone(), &|_| None);
     plan_all(&plannable, &|desired, observed, policy| {
-        drop(plan(desired, observed, policy));
+        drop(plan_offline(desired, observed, policy));
     });
     answer::write(record, all.iter(), print)?;
     Ok(())

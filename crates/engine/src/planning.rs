@@ -1,8 +1,8 @@
 //! Planning for diff, plan, apply and the controller: observes the releases of an environment and
 //! plans them.
 
+mod driver;
 mod end;
-mod making;
 mod successors;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,18 +14,17 @@ use pleach_model::discovery::Discovery;
 use pleach_model::finding::{self, Finding};
 use pleach_model::object::{Manifest, ObjectId, ReleaseName};
 use pleach_planner::allow::Allow;
-use pleach_planner::observe::{ClusterId, Observed, Surroundings};
+use pleach_planner::observe::ClusterId;
 use pleach_planner::plan::{
-    self, BaseSecrets, Desired, Digests, Plan, Policy, PriorReleases, Successor, Terms,
+    self, BaseSecrets, Desired, Digests, Plan, Policy, PriorReleases, Successor, Terms, Topic,
 };
 use pleach_render::Rendered;
 use pleach_state::inventory::Source;
-use tokio::join;
 
 use super::load::Loaded;
 use super::sync::{
-    Early, Neighbor, Observation, SyncError, look_around, look_at_checked, look_at_dependencies,
-    observe, observe_record, observe_some, place_of, recognize, review_access,
+    Early, Neighbor, Observation, SyncError, observe, observe_record, observe_some, place_of,
+    recognize,
 };
 use pleach_cluster::Cluster;
 use pleach_git::Revision;
@@ -33,7 +32,7 @@ use pleach_git::Revision;
 pub use end::{Candidate, Gone, Subject, candidates, formers, gone, readable};
 pub use successors::Successors;
 
-use making::{Answers, Making, settle_namespaces};
+use driver::Input;
 
 /// Condition under which a dependency counts as ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +123,7 @@ impl Planner<'_> {
     ) -> Result<Planned, SyncError> {
         let mut desired = self.desired(release, rendered);
         let cluster = self.cluster_for(&release.name);
-        let policy = self.policy(release);
+        let mut policy = self.policy(release);
         let refusals = self.refused_before(&desired);
         if !refusals.is_empty() {
             let mut observation = Box::pin(observe_record(&cluster, &mut desired)).await?;
@@ -149,86 +148,22 @@ impl Planner<'_> {
             .findings
             .extend(suspended(&release.name, &observation));
         let refused = self.refused(&desired, &observation.observed.discovery);
-        let may_look = refused.is_empty();
+        if !refused.is_empty() {
+            // The answers would disclose the state of these dependencies.
+            policy.asks.remove(&Topic::Dependencies);
+        }
         desired.findings.extend(refused);
         if let Some(named) = self.cluster_id {
             let observed = &mut observation.observed;
             recognize(&cluster, &desired.store, observed, named).await?;
         }
-        let making = Making {
+        let input = Input {
             desired,
             observation,
             policy,
             removal: None,
         };
-        Box::pin(self.make(&cluster, making, may_look)).await
-    }
-
-    /// Plans, then plans again if answers to open questions change the facts.
-    async fn make(
-        &self,
-        cluster: &Cluster,
-        mut making: Making,
-        may_look: bool,
-    ) -> Result<Planned, SyncError> {
-        if self.options.review {
-            // Assume the default until it is read: on most clusters it causes no finding.
-            making.observation.observed.surroundings = Some(Surroundings::default());
-        }
-        let (mut making, mut plan) = Box::pin(settle_namespaces(cluster, making)).await?;
-        let (desired, observed) = (&making.desired, &making.observation.observed);
-        let answers = self.ask(cluster, desired, observed, &plan, may_look);
-        let answers = Box::pin(answers).await?;
-        let are_news = answers.are_news();
-        answers.report(&mut making.observation.observed);
-        if are_news {
-            (making, plan) = making.plan().await?;
-        }
-        Ok(Planned {
-            desired: making.desired,
-            observation: making.observation,
-            plan,
-        })
-    }
-
-    /// Queries the cluster for the open questions of the plan, all concurrently. No answer adds a
-    /// step.
-    async fn ask(
-        &self,
-        cluster: &Cluster,
-        desired: &Desired,
-        observed: &Observed,
-        plan: &Plan,
-        may_look: bool,
-    ) -> Result<Answers, SyncError> {
-        let checked = look_at_checked(cluster, desired, observed, plan);
-        if !self.options.review {
-            return Ok(Answers {
-                checked: checked.await,
-                ..Answers::default()
-            });
-        }
-        let (loaded, predecessors) = (self.loaded, self.options.predecessors);
-        let neighbor = |name: &str| neighbor(loaded, predecessors, name);
-        let hindrances = async {
-            if may_look {
-                look_at_dependencies(cluster, desired, observed, plan, &neighbor).await
-            } else {
-                Ok(Vec::new())
-            }
-        };
-        let (checked, surroundings, hindrances, access) = join!(
-            checked,
-            look_around(cluster, desired, observed, plan),
-            hindrances,
-            review_access(cluster, desired, observed, plan),
-        );
-        Ok(Answers {
-            checked,
-            surroundings,
-            hindrances: hindrances?,
-            access: access?,
-        })
+        Box::pin(self.finish(&cluster, input, None)).await
     }
 
     /// Observes and plans some objects of a release whose other objects are unchanged. Returns
@@ -241,7 +176,7 @@ impl Planner<'_> {
     ) -> Result<Option<Planned>, SyncError> {
         let mut desired = self.desired(release, rendered);
         let cluster = self.cluster_for(&release.name);
-        let policy = self.policy(release);
+        let mut policy = self.policy(release);
         let observing = observe_some(&cluster, &mut desired, &policy, some);
         let Some(mut observation) = observing.await? else {
             return Ok(None);
@@ -250,18 +185,16 @@ impl Planner<'_> {
             let observed = &mut observation.observed;
             recognize(&cluster, &desired.store, observed, named).await?;
         }
-        let making = Making {
+        // The facts are as at the last plan of the whole release.
+        policy.asks.clear();
+        let input = Input {
             desired,
             observation,
             policy,
             removal: None,
         };
-        let (making, plan) = making.plan().await?;
-        Ok(Some(Planned {
-            desired: making.desired,
-            observation: making.observation,
-            plan,
-        }))
+        let planned = Box::pin(self.finish(&cluster, input, None)).await?;
+        Ok(Some(planned))
     }
 
     /// Returns refusals that need no observation of the objects.
@@ -491,6 +424,7 @@ pub fn policy(
         wait: options.wait,
         verify: options.verify,
         versions: release.versions.clone(),
+        asks: options.asks(),
     }
 }
 

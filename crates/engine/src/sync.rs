@@ -2,6 +2,7 @@
 
 mod absent;
 mod access;
+pub(crate) mod answers;
 mod body;
 mod checks;
 mod contents;
@@ -37,7 +38,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use jiff::Timestamp;
 use pleach_model::object::{DesiredDigest, DigestKey, ObjectId, labels};
 use pleach_model::order::StageName;
-use pleach_planner::observe::{Grants, Observed};
+use pleach_planner::observe::Observed;
 use pleach_planner::plan::{Desired, Plan};
 use pleach_state::inventory::{
     Attempt, Condition, Following, Installed, Inventory, RECONCILING, RunOutcome, Store,
@@ -45,9 +46,7 @@ use pleach_state::inventory::{
 };
 use tokio::sync::{OnceCell, Semaphore};
 
-pub use checks::look_at_checked;
-pub use contents::look_into_namespaces;
-pub use dependencies::{Neighbor, is_ready, look_at_dependants, look_at_dependencies, place_of};
+pub use dependencies::{Neighbor, is_ready, place_of};
 pub use error::SyncError;
 pub use live::live;
 pub use observe::{
@@ -55,10 +54,8 @@ pub use observe::{
     observe_record, observe_some, recognize,
 };
 pub use record::attempt;
-pub use removal::review_end;
 pub use with_lease::in_turn;
 pub use with_lease::{Claim, clear_lease};
-pub use workload_context::look_around;
 
 use super::lease::Holder;
 use super::stop::Stop;
@@ -71,20 +68,6 @@ use state::State;
 
 /// Number of concurrent requests.
 const CONCURRENCY: usize = 32;
-
-/// Checks which permissions pleach lacks for a plan. Sends no request for a plan without steps.
-pub async fn review_access(
-    cluster: &Cluster,
-    desired: &Desired,
-    observed: &Observed,
-    plan: &Plan,
-) -> Result<Grants, SyncError> {
-    if !plan.has_steps() {
-        return Ok(Grants::default());
-    }
-    let paths = paths::Paths::new(&observed.discovery, &desired.manifests);
-    Ok(access::review(cluster, desired, observed, plan, &paths).await?)
-}
 
 /// Context of a run beside its plan.
 #[derive(Debug)]

@@ -115,6 +115,14 @@ impl Discovery {
         })
     }
 
+    /// Returns the kind with a plural in a group.
+    pub fn kind_of(&self, group: &str, plural: &str) -> Option<GroupKind> {
+        let versions = &self.groups.get(group)?.versions;
+        let mut resources = versions.iter().flat_map(|version| &version.resources);
+        let resource = resources.find(|resource| resource.plural == plural)?;
+        Some(GroupKind::new(group, resource.kind.clone()))
+    }
+
     /// Returns whether any version of the group is stale. A missing kind of such a group is
     /// unknown, not absent.
     pub fn is_stale(&self, group: &str) -> bool {

@@ -96,10 +96,17 @@ pub struct Observed {
     /// Results of the bundle's checks, by name. Read only before a change of the release.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub checked: BTreeMap<String, Looked>,
-    /// Dependencies that are not ready, and existing dependents. Read only before a change of the
-    /// release.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hindrances: Vec<Hindrance>,
+    /// Objects that a `blockUninstall` rule of the record finds, by the index of the rule. Read only
+    /// before an uninstall.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub blocking: BTreeMap<usize, Looked>,
+    /// State of the dependencies, by their index in `dependsOn`. `None` for a ready one. Read only
+    /// before a change of the release.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub dependencies: BTreeMap<usize, Option<Hindrance>>,
+    /// Releases that depend on this one. Read only before an uninstall.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dependents: Option<Vec<Hindrance>>,
     /// Objects that were read in a partial observation. All other objects are as recorded. `None`
     /// for a full observation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,8 +114,9 @@ pub struct Observed {
     /// Workload context. Read only before workloads are written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub surroundings: Option<Surroundings>,
-    /// Permissions that pleach lacks. Empty if they were not checked.
-    pub access: Grants,
+    /// Permissions that pleach lacks. `None` if they were not checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<Grants>,
     /// State of the Release object. `None` on first use.
     pub installed: Option<Installed>,
     /// The members of the release.
@@ -360,10 +368,12 @@ impl Observed {
             contents: BTreeMap::new(),
             instances: BTreeMap::new(),
             checked: BTreeMap::new(),
-            hindrances: Vec::new(),
+            blocking: BTreeMap::new(),
+            dependencies: BTreeMap::new(),
+            dependents: None,
             focus: None,
             surroundings: None,
-            access: Grants::default(),
+            access: None,
             installed: None,
             inventory: Inventory::default(),
             found: BTreeMap::new(),
@@ -382,6 +392,12 @@ impl Observed {
         let record = self.installed.as_ref();
         let own = record.and_then(|record| record.memory.as_ref());
         own.into_iter().chain(&self.inherited)
+    }
+
+    /// Returns the dependencies that are not ready, and the dependents.
+    pub fn hindrances(&self) -> impl Iterator<Item = &Hindrance> {
+        let dependencies = self.dependencies.values().flatten();
+        dependencies.chain(self.dependents.iter().flatten())
     }
 
     /// Finds the fields in dry-run answers that only pleach owned after the last apply. Does

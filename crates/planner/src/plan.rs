@@ -65,9 +65,11 @@ mod model;
 mod namespace;
 mod overlays;
 mod ownership;
+mod permissions;
 mod preflight;
 mod protection;
 mod prune;
+mod questions;
 mod removal;
 mod run_once_jobs;
 mod shrink;
@@ -92,7 +94,9 @@ pub use model::{
     Terms, Until, is_protected_kind, is_refusal,
 };
 pub use ownership::{is_foreign, owners_of, takes_over};
+pub use permissions::{Objects, Permission, Permissions, TemporaryGrant};
 pub use prune::REGISTRATIONS;
+pub use questions::{Answer, Planning, Question, Topic};
 pub use removal::{Consented, Removal, Successor};
 pub use version::version_left;
 
@@ -104,49 +108,62 @@ use pleach_model::order::Direction;
 /// Version of the plan's serialized form.
 pub const FORMAT: u32 = 1;
 
-/// Plans the steps that bring `observed` to `desired` within `policy`.
-pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
+/// Plans the steps that bring `observed` to `desired` within `policy`. Asks for
+/// missing facts; store the answers and plan again.
+pub fn plan(desired: &Desired, observed: &Observed, policy: &Policy) -> Planning {
     let mut ctx = Ctx::new(desired, observed, policy);
+    let plan = forward(&mut ctx);
+    questions::done_or_ask(&ctx, plan)
+}
+
+/// Plans from the known facts only, like [`plan`] with a policy that asks
+/// nothing.
+pub fn plan_offline(desired: &Desired, observed: &Observed, policy: &Policy) -> Plan {
+    forward(&mut Ctx::new(desired, observed, policy))
+}
+
+fn forward(ctx: &mut Ctx<'_>) -> Plan {
+    let desired = ctx.desired;
     let mut draft = Draft::within(&ctx.budget);
     draft.findings.extend(desired.findings.iter().cloned());
     if let Some(refusal) = desired.refuse_size() {
         draft.findings.push(refusal);
-        return arrange::run(&ctx, draft, Direction::Forward);
+        return arrange::run(ctx, draft, Direction::Forward);
     }
-    let direction = preflight::run(&ctx, &mut draft);
-    stages::turn(&mut ctx, direction);
-    access::operators::check(&ctx, &mut draft, direction);
-    checks::run(&ctx, &mut draft);
-    changes::run(&ctx, &mut draft);
-    access::widen(&ctx, &mut draft);
-    ca_bundles::widen(&ctx, &mut draft);
-    definitions::stage(&ctx, &mut draft, direction);
-    namespace::run(&ctx, &mut draft);
-    namespace::check(&ctx, &mut draft);
+    let direction = preflight::run(ctx, &mut draft);
+    stages::turn(ctx, direction);
+    access::operators::check(ctx, &mut draft, direction);
+    checks::run(ctx, &mut draft);
+    changes::run(ctx, &mut draft);
+    access::widen(ctx, &mut draft);
+    ca_bundles::widen(ctx, &mut draft);
+    definitions::stage(ctx, &mut draft, direction);
+    namespace::run(ctx, &mut draft);
+    namespace::check(ctx, &mut draft);
     changes::before_ends(&mut draft);
-    edges::run(&ctx, &mut draft, direction);
-    prune::decide(&ctx, &mut draft);
-    handover::succeed(&ctx, &mut draft);
+    edges::run(ctx, &mut draft, direction);
+    prune::decide(ctx, &mut draft);
+    handover::succeed(ctx, &mut draft);
     stages::join(&mut draft, direction);
-    leftover::run(&ctx, &mut draft);
-    stale_registrations::run(&ctx, &mut draft, direction);
-    handover::run(&ctx, &mut draft);
-    run_once_jobs::run_before(&ctx, &mut draft);
-    definitions::run_before(&ctx, &mut draft);
+    leftover::run(ctx, &mut draft);
+    stale_registrations::run(ctx, &mut draft, direction);
+    handover::run(ctx, &mut draft);
+    run_once_jobs::run_before(ctx, &mut draft);
+    definitions::run_before(ctx, &mut draft);
     stages::join(&mut draft, direction);
-    overlays::run(&ctx, &mut draft);
-    checks::before_stages(&ctx, &mut draft);
-    verify::run(&ctx, &mut draft);
-    overlays::finish(&ctx, &mut draft);
-    prune::steps(&ctx, &mut draft);
-    access::shrink(&ctx, &mut draft);
-    definitions::finish(&ctx, &mut draft);
-    gate::exempt_us(&ctx, &mut draft);
-    certificates::run(&ctx, &mut draft);
-    workload_context::run(&ctx, &mut draft);
-    unbacked::run(&ctx, &mut draft);
-    drop_unneeded_waits::run(&ctx, &mut draft);
-    arrange::run(&ctx, draft, direction)
+    overlays::run(ctx, &mut draft);
+    checks::before_stages(ctx, &mut draft);
+    verify::run(ctx, &mut draft);
+    overlays::finish(ctx, &mut draft);
+    prune::steps(ctx, &mut draft);
+    access::shrink(ctx, &mut draft);
+    definitions::finish(ctx, &mut draft);
+    gate::exempt_us(ctx, &mut draft);
+    certificates::run(ctx, &mut draft);
+    workload_context::run(ctx, &mut draft);
+    unbacked::run(ctx, &mut draft);
+    drop_unneeded_waits::run(ctx, &mut draft);
+    arrange::run(ctx, draft, direction)
 }
 
 /// Returns a plan without steps for a release that is refused before its
@@ -167,16 +184,43 @@ pub fn refuse(
 }
 
 /// Plans the uninstall of a release within `policy`. `desired` identifies the
-/// release and has no manifests.
-pub fn remove(desired: &Desired, removal: &Removal, observed: &Observed, policy: &Policy) -> Plan {
+/// release and has no manifests. Asks for missing facts, like [`plan`].
+pub fn remove(
+    desired: &Desired,
+    removal: &Removal,
+    observed: &Observed,
+    policy: &Policy,
+) -> Planning {
     let mut ctx = Ctx::new(desired, observed, policy);
     ctx.removal = Some(removal);
+    let first = questions::before_removal(&ctx);
+    if !first.is_empty() {
+        return Planning::Ask(first);
+    }
+    let plan = uninstall(&ctx);
+    questions::done_or_ask(&ctx, plan)
+}
+
+/// Plans an uninstall from the known facts only, like [`remove`] with a policy
+/// that asks nothing.
+pub fn remove_offline(
+    desired: &Desired,
+    removal: &Removal,
+    observed: &Observed,
+    policy: &Policy,
+) -> Plan {
+    let mut ctx = Ctx::new(desired, observed, policy);
+    ctx.removal = Some(removal);
+    uninstall(&ctx)
+}
+
+fn uninstall(ctx: &Ctx<'_>) -> Plan {
     let mut draft = Draft::default();
-    draft.findings.extend(desired.findings.iter().cloned());
-    preflight::before_removal(&ctx, &mut draft);
-    let outgoing = removal::run(&ctx, &mut draft);
-    overlays::before_removal(&ctx, &mut draft, outgoing.ends);
-    let mut plan = arrange::run(&ctx, draft, Direction::Reverse);
+    draft.findings.extend(ctx.desired.findings.iter().cloned());
+    preflight::before_removal(ctx, &mut draft);
+    let outgoing = removal::run(ctx, &mut draft);
+    overlays::before_removal(ctx, &mut draft, outgoing.ends);
+    let mut plan = arrange::run(ctx, draft, Direction::Reverse);
     plan.removal = Some(outgoing);
     plan
 }

@@ -18,11 +18,11 @@ use pleach_planner::plan::{Consented, Desired, Digests, Policy, PriorReleases, R
 use pleach_render::Rendered;
 use pleach_state::inventory::{Installed, ReleaseSummary, Store};
 
-use super::making::{Making, settle_namespaces};
+use super::driver::Input;
 use super::{Planned, Planner, Predecessors, Successors};
 use crate::{
     load::{Loaded, is_unknown, pleach_version},
-    sync::{SyncError, look_at_dependants, observe, recognize, review_access, review_end},
+    sync::{SyncError, answers, observe, recognize},
 };
 use pleach_cluster::Cluster;
 
@@ -158,6 +158,7 @@ impl Gone {
             wait: true,
             verify: false,
             versions: VersionPolicy::default(),
+            asks: planner.options.asks(),
         }
     }
 }
@@ -191,37 +192,19 @@ impl Planner<'_> {
         if let Some(named) = self.cluster_id {
             recognize(&cluster, &desired.store, observed, named).await?;
         }
-        if gone.removal.consented.is_some() {
-            let findings = review_end(&cluster, &desired, observed).await;
-            desired.findings.extend(findings);
-            let dependants = self.dependants(&cluster, gone).await?;
-            observed.hindrances = dependants;
-        }
-        let making = Making {
+        let input = Input {
             desired,
             observation,
             policy,
             removal: Some(gone.removal.clone()),
         };
-        let (mut making, mut plan) = Box::pin(settle_namespaces(&cluster, making)).await?;
-        if self.options.review {
-            let (desired, observed) = (&making.desired, &mut making.observation.observed);
-            observed.access = review_access(&cluster, desired, observed, &plan).await?;
-            if !observed.access.is_enough() {
-                (making, plan) = making.plan().await?;
-            }
-        }
-        Ok(Planned {
-            desired: making.desired,
-            observation: making.observation,
-            plan,
-        })
+        Box::pin(self.finish(&cluster, input, Some(gone))).await
     }
 }
 
 impl Planner<'_> {
     /// Returns the releases that depend on a release to uninstall.
-    async fn dependants(
+    pub(super) async fn dependents(
         &self,
         cluster: &Cluster,
         gone: &Gone,
@@ -235,7 +218,7 @@ impl Planner<'_> {
             Some(needed.any(|needed| needed == gone.name.release))
         };
         let comes_first = self.options.predecessors == Predecessors::ComeFirst && !gone.by_command;
-        look_at_dependants(cluster, &gone.name, &gone.store, &in_git, comes_first).await
+        answers::dependents(cluster, &gone.name, &gone.store, &in_git, comes_first).await
     }
 }
 

@@ -462,7 +462,7 @@ impl Sides<'_> {
         desired.terms.former_set = from.map(|(_, former)| former.apply_set());
         let observed = self.observe(&desired, former);
         let policy = policy(&self.head.environment, release, None, OPTIONS);
-        let mut plan = plan::plan(&desired, &observed, &policy);
+        let mut plan = plan::plan_offline(&desired, &observed, &policy);
         if let Some(base) = base {
             plan.findings.extend(run_time_objects(base, &plan));
         }
@@ -499,7 +499,7 @@ impl Sides<'_> {
         let mut policy = policy(environment, release, None, OPTIONS);
         policy.protect.extend(base.terms.protect.iter().cloned());
         let observed = self.observe(&desired, former);
-        let mut plan = plan::remove(&desired, &removal, &observed, &policy);
+        let mut plan = plan::remove_offline(&desired, &removal, &observed, &policy);
         plan.findings.extend(run_time_objects(base, &plan));
         Compared {
             desired,

@@ -1,50 +1,33 @@
 //! Checks of a bundle on live objects.
 
-use futures::stream::{self, StreamExt as _};
 use pleach_formats::check::{Check, Looked, Objection};
 use pleach_model::object::{Manifest, ObjectId, Secrecy};
-use pleach_planner::observe::Observed;
-use pleach_planner::plan::{Desired, Plan};
+use pleach_planner::plan::Desired;
 use serde_json::{Map, Value, json};
 
-use super::CONCURRENCY;
 use super::absent::confirmed_absent;
+use super::answers::Source;
 use pleach_cluster::{Class, Cluster, Depth, ResourcePath, Selector};
 
-/// Reads the objects of the checks before a plan with steps, by check name.
-pub async fn look_at_checked(
-    cluster: &Cluster,
-    desired: &Desired,
-    observed: &Observed,
-    plan: &Plan,
-) -> Vec<(String, Looked)> {
-    if !plan.has_steps() || !desired.needs_checks(observed.installed.as_ref()) {
-        return Vec::new();
+impl Source<'_> {
+    /// Evaluates a check of the bundle, by its name.
+    pub(crate) async fn check(&self, name: &str) -> Looked {
+        let mut checks = self.desired.sequence.checks.iter();
+        let Some(check) = checks.find(|check| check.name == name) else {
+            return Looked::Unknown("the bundle does not have it".to_owned());
+        };
+        let discovery = &self.observed.discovery;
+        let kind = check.kind();
+        let path = kind
+            .as_ref()
+            .and_then(|kind| ResourcePath::preferred(discovery, kind));
+        if path.is_none() && kind.is_some_and(|kind| discovery.is_stale(&kind.group)) {
+            return Looked::Unknown("the server behind its group does not answer".to_owned());
+        }
+        let at_base = &self.desired.terms.base_secrets;
+        let of = |id: &ObjectId| Some(secrecy_of(self.desired, id).and(&at_base.of_object(id)));
+        inspect(self.cluster, path.as_ref(), check, &of).await
     }
-    let discovery = &observed.discovery;
-    stream::iter(&desired.sequence.checks)
-        .map(|check| async move {
-            let kind = check.kind();
-            let is_stale = kind
-                .as_ref()
-                .is_some_and(|kind| discovery.is_stale(&kind.group));
-            let path = kind.and_then(|kind| ResourcePath::preferred(discovery, &kind));
-            let looked = match path {
-                None if is_stale => {
-                    Looked::Unknown("the server behind its group does not answer".to_owned())
-                }
-                path => {
-                    let at_base = &desired.terms.base_secrets;
-                    let of =
-                        |id: &ObjectId| Some(secrecy_of(desired, id).and(&at_base.of_object(id)));
-                    inspect(cluster, path.as_ref(), check, &of).await
-                }
-            };
-            (check.name.clone(), looked)
-        })
-        .buffered(CONCURRENCY)
-        .collect()
-        .await
 }
 
 /// Returns the secret fields of an object that git declares, beside those of its kind.

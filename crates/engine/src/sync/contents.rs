@@ -5,39 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::stream::{self, StreamExt as _};
 use pleach_model::discovery::{Discovery, Freshness};
 use pleach_model::object::{ApiVersion, GroupKind};
-use pleach_planner::observe::{Content, Contents, Observed};
-use pleach_planner::plan::{Op, Plan};
+use pleach_planner::observe::{Content, Contents};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::CONCURRENCY;
 use super::absent::confirmed_absent;
+use super::answers::Source;
 use pleach_cluster::{Class, Cluster, Depth, ResourcePath, Selector};
 
-/// Number of concurrently read namespaces. Each takes one request per kind.
-const NAMESPACES: usize = 4;
-
-/// Reads the content of the namespaces that a plan would delete.
-pub async fn look_into_namespaces(
-    cluster: &Cluster,
-    observed: &Observed,
-    plan: &Plan,
-) -> BTreeMap<String, Contents> {
-    let namespaces: Vec<&str> = plan
-        .steps
-        .iter()
-        .filter(|step| matches!(step.op, Op::Delete(_)) && step.object.is("", "Namespace"))
-        .map(|step| step.object.name.as_str())
-        .collect();
-    let discovery = &observed.discovery;
-    stream::iter(namespaces)
-        .map(|namespace| async move {
-            let contents = look_into(cluster, discovery, namespace).await;
-            (namespace.to_owned(), contents)
-        })
-        .buffer_unordered(NAMESPACES)
-        .collect()
-        .await
+impl Source<'_> {
+    /// Reads the contents of a namespace that a plan would delete.
+    pub(crate) async fn contents(&self, namespace: &str) -> Contents {
+        look_into(self.cluster, &self.observed.discovery, namespace).await
+    }
 }
 
 /// Lists all objects in a namespace. A kind that cannot be listed can hide objects.

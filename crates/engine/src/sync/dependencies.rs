@@ -1,15 +1,13 @@
 //! Readiness of the dependencies of a release, and the dependents of a release to uninstall.
 
-use futures::stream::{self, StreamExt as _};
 use pleach_config::dependencies::{Dependency, Hindrance, Needed, NeededObject, Wanted};
 use pleach_model::discovery::Discovery;
 use pleach_model::object::{ObjectId, ReleaseName};
-use pleach_planner::observe::Observed;
-use pleach_planner::plan::{Desired, Plan};
+use pleach_planner::plan::Desired;
 use pleach_state::inventory::{Installed, Store};
 use serde_json::Value;
 
-use super::CONCURRENCY;
+use super::answers::Source;
 use super::error::SyncError;
 use super::state::{self, Search};
 use crate::words;
@@ -37,45 +35,38 @@ pub fn place_of(
     Some((path, id))
 }
 
-/// Checks the dependencies of a release before a plan with steps. Returns those that are not ready.
-///
-/// `neighbor` returns other releases of the environment by name.
-pub async fn look_at_dependencies<'a>(
-    cluster: &Cluster,
-    desired: &Desired,
-    observed: &Observed,
-    plan: &Plan,
-    neighbor: &(dyn Fn(&str) -> Neighbor<'a> + Sync),
-) -> Result<Vec<Hindrance>, SyncError> {
-    if !plan.has_steps() || !desired.needs_dependencies(observed.installed.as_ref()) {
-        return Ok(Vec::new());
+impl Source<'_> {
+    /// Checks a dependency of the release, by its index. Returns `None` if it is ready.
+    ///
+    /// `neighbor` returns other releases of the environment by name.
+    pub(crate) async fn dependency<'n>(
+        &self,
+        index: usize,
+        neighbor: &(dyn Fn(&str) -> Neighbor<'n> + Sync),
+    ) -> Result<Option<Hindrance>, SyncError> {
+        let Some(dependency) = self.desired.terms.depends_on.get(index) else {
+            return Ok(None);
+        };
+        let (what, lacks, comes_first) = match &dependency.needed {
+            Needed::Release(name) => {
+                let neighbor = neighbor(name);
+                let lacks = look_at_release(self.cluster, self.desired, name, neighbor.wanted);
+                (
+                    format!("release {name}"),
+                    lacks.await?,
+                    neighbor.comes_first,
+                )
+            }
+            Needed::Object(needed) => {
+                let namespace = self.desired.namespace.as_deref();
+                let discovery = &self.observed.discovery;
+                let (what, lacks) =
+                    look_at_object(self.cluster, needed, namespace, discovery).await?;
+                (what, lacks, false)
+            }
+        };
+        Ok(lacks.map(|lacks| hindrance(dependency, index, &what, &lacks, comes_first)))
     }
-    let discovery = &observed.discovery;
-    let looked: Vec<Result<Option<Hindrance>, SyncError>> =
-        stream::iter(desired.terms.depends_on.iter().enumerate())
-            .map(|(index, dependency)| async move {
-                let (what, lacks, comes_first) = match &dependency.needed {
-                    Needed::Release(name) => {
-                        let neighbor = neighbor(name);
-                        let record = look_at_release(cluster, desired, name, neighbor.wanted);
-                        let what = format!("release {name}");
-                        (what, record.await?, neighbor.comes_first)
-                    }
-                    Needed::Object(needed) => {
-                        let namespace = desired.namespace.as_deref();
-                        let (what, lacks) =
-                            look_at_object(cluster, needed, namespace, discovery).await?;
-                        (what, lacks, false)
-                    }
-                };
-                let lacking =
-                    |lacks: String| hindrance(dependency, index, &what, &lacks, comes_first);
-                Ok(lacks.map(lacking))
-            })
-            .buffered(CONCURRENCY)
-            .collect()
-            .await;
-    looked.into_iter().filter_map(Result::transpose).collect()
 }
 
 fn hindrance(
@@ -161,7 +152,7 @@ fn remembers(record: &Installed, release: &String) -> bool {
 /// Finds the installed releases that depend on one to uninstall. Releases in git (`in_git`, which
 /// returns whether they depend on it) count by git, others by their record. A release with an
 /// unreadable record counts too. Without permission to list releases, none is found.
-pub async fn look_at_dependants(
+pub(crate) async fn dependents(
     cluster: &Cluster,
     name: &ReleaseName,
     store: &Store,

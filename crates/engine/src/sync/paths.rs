@@ -125,14 +125,6 @@ impl Paths {
             .or_else(|| at(&self.defined.get(kind)?.served))
     }
 
-    /// Returns the kind with a plural in a group, from discovery.
-    pub(super) fn kind_of(&self, group: &str, plural: &str) -> Option<GroupKind> {
-        let versions = &self.discovery.groups.get(group)?.versions;
-        let mut resources = versions.iter().flat_map(|version| &version.resources);
-        let resource = resources.find(|resource| resource.plural == plural)?;
-        Some(GroupKind::new(group, resource.kind.clone()))
-    }
-
     /// Returns the CRD of the release that defines a kind.
     pub(super) fn definition(&self, kind: &GroupKind) -> Option<&ObjectId> {
         self.defined.get(kind).map(|definition| &definition.crd)

@@ -3,20 +3,19 @@
 use std::sync::Arc;
 
 use pleach_formats::check::{Check, Looked};
-use pleach_formats::file::BlockUninstall;
-use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{ObjectId, Origin, Secrecy};
 use pleach_planner::observe::Observed;
 use pleach_planner::plan::{Desired, Outgoing, Plan};
 use pleach_state::inventory::{AttemptResult, EntryState, Installed, Inventory, RunOutcome};
 
+use super::answers::Source;
 use super::checks;
 use super::error::SyncError;
 use super::events::{EventKind, StepOutcome, Verb};
 use super::report::SyncResult;
 use super::state::State;
 use super::{Books, Observation, Reached, Run, record, returned};
-use pleach_cluster::{Cluster, ResourcePath};
+use pleach_cluster::ResourcePath;
 
 /// Executes an uninstall.
 ///
@@ -220,52 +219,33 @@ fn message(plan: &Plan, result: &SyncResult, inventory: &Inventory) -> String {
     )
 }
 
-/// Returns reasons against an uninstall: existing objects that the bundle declares as blocking. A
-/// failed search counts too.
-pub async fn review_end(cluster: &Cluster, desired: &Desired, observed: &Observed) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for rule in &desired.terms.block_uninstall {
-        findings.extend(blocks(cluster, observed, rule).await);
-    }
-    findings
-}
-
-async fn blocks(cluster: &Cluster, observed: &Observed, rule: &BlockUninstall) -> Option<Finding> {
-    let kind = rule.for_each.group_kind()?;
-    let unknown = |why: String| {
-        let message = format!("cannot determine whether objects of kind {kind} exist: {why}");
-        Some(Finding::error(Kind::Cluster, "uninstall-unknown", message))
-    };
-    if observed.discovery.is_stale(&kind.group) {
-        return unknown(format!(
-            "the server behind the group {} does not answer",
-            kind.group
-        ));
-    }
-    let Ok(check) = Check::of_end(rule, Origin::new("", 0)) else {
-        return unknown("a newer pleach recorded the rule".to_owned());
-    };
-    // A kind that is not served has no usable objects.
-    let path = ResourcePath::preferred(&observed.discovery, &kind)?;
-    let is_member = |id: &ObjectId| {
-        let entry = observed.inventory.entries.get(id);
-        entry.is_some_and(|entry| entry.state == EntryState::Applied)
-    };
-    let of = |id: &ObjectId| (!is_member(id)).then(Secrecy::default);
-    let looked = checks::inspect(cluster, Some(&path), &check, &of).await;
-    let message = match looked {
-        Looked::Unknown(why) => return unknown(why),
-        Looked::Seen { objections, more } => {
-            let first = objections.first()?;
-            let more = match objections.len() - 1 + more {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
-            format!("{}: {}{more}", first.message, first.object)
+impl Source<'_> {
+    /// Finds the objects of a `blockUninstall` rule, by its index.
+    pub(crate) async fn blocking(&self, index: usize) -> Looked {
+        let rule = self.desired.terms.block_uninstall.get(index);
+        let rule = rule.and_then(|rule| Some((rule, rule.for_each.group_kind()?)));
+        let Some((rule, kind)) = rule else {
+            return Looked::seen(Vec::new());
+        };
+        let discovery = &self.observed.discovery;
+        if discovery.is_stale(&kind.group) {
+            let group = &kind.group;
+            return Looked::Unknown(format!(
+                "the server behind the group {group} does not answer"
+            ));
         }
-    };
-    Some(
-        Finding::error(Kind::Policy, "uninstall-blocked", message)
-            .hint("the bundle requires it (`blockUninstall`); delete those objects first"),
-    )
+        let Ok(check) = Check::of_end(rule, Origin::new("", 0)) else {
+            return Looked::Unknown("a newer pleach recorded the rule".to_owned());
+        };
+        // A kind that is not served has no usable objects.
+        let Some(path) = ResourcePath::preferred(discovery, &kind) else {
+            return Looked::seen(Vec::new());
+        };
+        let is_member = |id: &ObjectId| {
+            let entry = self.observed.inventory.entries.get(id);
+            entry.is_some_and(|entry| entry.state == EntryState::Applied)
+        };
+        let of = |id: &ObjectId| (!is_member(id)).then(Secrecy::default);
+        checks::inspect(self.cluster, Some(&path), &check, &of).await
+    }
 }

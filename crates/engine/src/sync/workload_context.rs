@@ -4,41 +4,36 @@ use std::collections::BTreeSet;
 
 use futures::stream::{self, StreamExt as _};
 use pleach_model::object::{Manifest, ObjectId};
-use pleach_planner::observe::{Budget, Node, Observed, Surroundings};
-use pleach_planner::plan::{Desired, Plan};
+use pleach_planner::observe::{Budget, Node, Surroundings};
+use pleach_planner::plan::Desired;
 use serde_json::Value;
 
 use super::CONCURRENCY;
+use super::answers::Source;
 use super::rbac_scope::Reach;
 use pleach_cluster::{Cluster, Depth, ResourcePath, Selector};
 
-/// Reads disruption budgets and nodes if a plan writes workloads. Read errors cause no warning and
-/// stop nothing.
-pub async fn look_around(
-    cluster: &Cluster,
-    desired: &Desired,
-    observed: &Observed,
-    plan: &Plan,
-) -> Option<Surroundings> {
-    if !plan.writes_workloads() {
-        return None;
-    }
-    let reach = Reach::of(observed);
-    let mut found = Surroundings {
-        budgets: budgets(cluster, desired, &reach).await,
-        ..Surroundings::default()
-    };
-    // Namespaced permissions do not include nodes.
-    if !reach.is_restricted() {
-        let path = ResourcePath::cluster_scoped("v1", "Node", "nodes");
-        let read = |value: Value| Some(Node::of(&value));
-        let everything = Selector::default();
-        let nodes = cluster.pick(&path, &everything, Depth::Full, read).await;
-        if let Ok(nodes) = nodes {
-            found.count(nodes);
+impl Source<'_> {
+    /// Reads disruption budgets and nodes around the workloads. Read errors cause no warning and
+    /// stop nothing.
+    pub(crate) async fn workload_context(&self) -> Surroundings {
+        let reach = Reach::of(self.observed);
+        let mut found = Surroundings {
+            budgets: budgets(self.cluster, self.desired, &reach).await,
+            ..Surroundings::default()
+        };
+        // Namespaced permissions do not include nodes.
+        if !reach.is_restricted() {
+            let path = ResourcePath::cluster_scoped("v1", "Node", "nodes");
+            let read = |value: Value| Some(Node::of(&value));
+            let everything = Selector::default();
+            let nodes = self.cluster.pick(&path, &everything, Depth::Full, read);
+            if let Ok(nodes) = nodes.await {
+                found.count(nodes);
+            }
         }
+        found
     }
-    Some(found)
 }
 
 /// Returns the budgets in the namespaces of the workloads, sorted. Excludes budgets in git, because

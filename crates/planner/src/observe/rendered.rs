@@ -69,7 +69,7 @@ impl Observed {
     /// # use pleach_planner::plan::{self, Desired, Plan, Policy};
     /// fn preview(base: &Desired, head: &Desired, policy: &Policy, kinds: &KindTable) -> Plan {
     ///     let base = Base { release: Some(base), others: &[], namespaces: &BTreeMap::new(), kinds };
-    ///     plan::plan(head, &Observed::from_rendered(base, head), policy)
+    ///     plan::plan_offline(head, &Observed::from_rendered(base, head), policy)
     /// }
     /// ```
     pub fn from_rendered(base: Base<'_>, head: &Desired) -> Self {

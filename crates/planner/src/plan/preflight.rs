@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use super::draft::{Ctx, Draft};
 use super::version;
 use pleach_config::dependencies;
+use pleach_formats::check::Looked;
+use pleach_formats::file::BlockUninstall;
 use pleach_model::finding::{Finding, Kind, Severity};
 use pleach_model::object::{ObjectId, ReleaseName};
 use pleach_model::order::Direction;
@@ -28,6 +30,36 @@ pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
     check_tooling(ctx, draft);
     check_grants(ctx, draft);
     check_hindrances(ctx, draft, dependencies::STILL_NEEDED);
+    for (index, rule) in ctx.desired.terms.block_uninstall.iter().enumerate() {
+        let looked = ctx.observed.blocking.get(&index);
+        draft
+            .findings
+            .extend(looked.and_then(|looked| blocks(rule, looked)));
+    }
+}
+
+/// Reports existing objects that the bundle declares as blocking. An incomplete
+/// search counts too.
+fn blocks(rule: &BlockUninstall, looked: &Looked) -> Option<Finding> {
+    let message = match looked {
+        Looked::Unknown(why) => {
+            let kind = rule.for_each.group_kind()?;
+            let message = format!("cannot determine whether objects of kind {kind} exist: {why}");
+            return Some(Finding::error(Kind::Cluster, "uninstall-unknown", message));
+        }
+        Looked::Seen { objections, more } => {
+            let first = objections.first()?;
+            let more = match objections.len() - 1 + more {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            format!("{}: {}{more}", first.message, first.object)
+        }
+    };
+    Some(
+        Finding::error(Kind::Policy, "uninstall-blocked", message)
+            .hint("the bundle requires it (`blockUninstall`); delete those objects first"),
+    )
 }
 
 fn check_cluster(ctx: &Ctx<'_>, draft: &mut Draft) {
@@ -130,18 +162,21 @@ fn check_tooling(ctx: &Ctx<'_>, draft: &mut Draft) {
 }
 
 fn check_grants(ctx: &Ctx<'_>, draft: &mut Draft) {
-    if let Some(why) = &ctx.observed.access.unasked {
+    let Some(access) = &ctx.observed.access else {
+        return;
+    };
+    if let Some(why) = &access.unasked {
         let message =
             format!("it is unknown whether pleach has all permissions that it needs: {why}");
         let finding = Finding::note(Kind::Cluster, "rights-not-known", message);
         draft.findings.push(finding);
     }
-    for rule in ctx.observed.access.rules() {
+    for rule in access.rules() {
         draft
             .findings
             .push(Finding::error(Kind::Cluster, "missing-right", rule.explain()).hint(rule.hint()));
     }
-    for one in &ctx.observed.access.escalations {
+    for one in &access.escalations {
         draft
             .findings
             .push(Finding::error(Kind::Cluster, "missing-right", one.explain()).hint(one.hint()));
@@ -151,7 +186,7 @@ fn check_grants(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// Reports releases and objects that must come first. If the same command
 /// applies them first, the finding is only a note.
 fn check_hindrances(ctx: &Ctx<'_>, draft: &mut Draft, code: &str) {
-    for one in &ctx.observed.hindrances {
+    for one in ctx.observed.hindrances() {
         let severity = if one.comes_first {
             Severity::Note
         } else {

@@ -28,6 +28,7 @@ mod overlays;
 mod ownership;
 mod preflight;
 mod prune;
+mod questions;
 mod recreate;
 mod removal;
 mod rendered;

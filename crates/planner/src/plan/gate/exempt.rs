@@ -66,7 +66,8 @@ fn stopped(ctx: &Ctx<'_>, draft: &Draft, close: StepId, gate: &Gate) -> Option<O
 
 /// Reports the exemption, as a warning if people may share the user.
 fn report(ctx: &Ctx<'_>, gate: &Gate, object: &ObjectId) -> Finding {
-    let user = ctx.observed.access.user.as_deref();
+    let access = ctx.observed.access.as_ref();
+    let user = access.and_then(|access| access.user.as_deref());
     let who = match user {
         Some(user) => format!("`{user}`, the user that pleach runs as"),
         None => "the user that pleach runs as".to_owned(),

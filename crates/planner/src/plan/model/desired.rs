@@ -1,13 +1,13 @@
 //! Desired state of a release, and the policy for its plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::OnceLock;
 
 use jiff::SignedDuration;
 
 use crate::observe::ClusterId;
-use crate::plan::Successor;
+use crate::plan::{Successor, Topic};
 use pleach_config::dependencies::Dependency;
 use pleach_fields::ignore::{FieldPattern, Ignored};
 use pleach_formats::{
@@ -378,6 +378,8 @@ pub struct Policy {
     pub verify: bool,
     /// Version changes that the bundle supports.
     pub versions: VersionPolicy,
+    /// Facts that the planner asks for. It plans without the others.
+    pub asks: BTreeSet<Topic>,
 }
 
 #[cfg(test)]

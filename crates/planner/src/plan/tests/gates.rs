@@ -470,7 +470,9 @@ fn a_plan_names_the_user_that_a_gate_does_not_stop() {
         ("system:serviceaccount:pleach-system:pleach", Severity::Note),
     ] {
         let plan = writing("{name: hold, groups: [x.org]}")
-            .cluster(|observed| observed.access.user = Some(user.to_owned()))
+            .cluster(|observed| {
+                observed.access.get_or_insert_default().user = Some(user.to_owned());
+            })
             .plan();
         let mut findings = plan.findings.iter();
         let finding = findings.find(|one| one.code == "gate-exempts-us").unwrap();

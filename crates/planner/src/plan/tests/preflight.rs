@@ -40,10 +40,10 @@ fn range(text: &str) -> VersionReq {
     Kind::Policy, "other-repository", "release e.r in this cluster belongs to the repository `x`, not to `fleet`")]
 #[case::tooling(Scene::new().version("v2.0.0").cluster(|observed| observed.installed.as_mut().unwrap().tooling = "kubectl/v1.36".to_owned()),
     Kind::Policy, "other-tooling", "the ApplySet of release e.r was handed over to kubectl/v1.36")]
-#[case::rights(Scene::new().cluster(|observed| observed.access.missing.push(MissingGrant {
+#[case::rights(Scene::new().cluster(|observed| observed.access.get_or_insert_default().missing.push(MissingGrant {
         verb: "patch".to_owned(), kind: GroupKind::new("", "ConfigMap"), resource: "configmaps".to_owned(), namespace: Some("web".to_owned()) })),
     Kind::Cluster, "missing-right", "pleach is not allowed to patch configmaps in namespace web")]
-#[case::rights_to_give(Scene::new().cluster(|observed| observed.access.escalations.push(Escalation {
+#[case::rights_to_give(Scene::new().cluster(|observed| observed.access.get_or_insert_default().escalations.push(Escalation {
         object: "Role.rbac.authorization.k8s.io/web/a".parse().unwrap(), rules: vec!["{verbs: [get]}".to_owned()] })),
     Kind::Cluster, "missing-right", "pleach is not allowed to write Role.rbac.authorization.k8s.io/web/a: it grants permissions that pleach does not have")]
 #[case::kubernetes(Scene::new().policy(|policy| policy.versions.kubernetes = Some(range(">=1.37"))), Kind::Policy, "kubernetes-version",
@@ -111,8 +111,9 @@ fn is_allowed(#[case] scene: Scene) {
 #[test]
 fn rights_that_nobody_could_be_asked_about_stop_nothing() {
     let why = "failed calling webhook \"w.example.org\"";
-    let scene = Scene::new().cluster(|observed| observed.access.unasked = Some(why.to_owned()));
-    assert!(!scene.observed.access.is_enough());
+    let scene = Scene::new()
+        .cluster(|observed| observed.access.get_or_insert_default().unasked = Some(why.to_owned()));
+    assert!(!scene.observed.access.as_ref().unwrap().is_enough());
     let plan = scene.git("ConfigMap/web/c: {}").plan();
     let finding = &plan.findings[0];
     assert_eq!(finding.code, "rights-not-known");
@@ -239,7 +240,7 @@ fn hindrance(comes_first: bool) -> Hindrance {
 fn what_comes_before_has_to_be_ready() {
     let held = |comes_first| {
         let scene = Scene::new().git("ConfigMap/web/c: {}");
-        scene.cluster(|observed| observed.hindrances = vec![hindrance(comes_first)])
+        scene.cluster(|observed| observed.dependencies = [(0, Some(hindrance(comes_first)))].into())
     };
     let plan = held(false).plan();
     let refusals: Vec<String> = plan.refusals().map(ToString::to_string).collect();

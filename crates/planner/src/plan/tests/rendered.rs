@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::observe::{Base, Observed};
-use crate::plan::{Action, Desired, Plan, Policy, plan};
+use crate::plan::{Action, Desired, Plan, Policy, plan_offline};
 use crate::text_diff::View;
 use crate::view::Drawing;
 use pleach_fields::diff::{Cause, fields::Scope, masking::Masker};
@@ -45,7 +45,7 @@ fn observed(base: Option<&Desired>, others: &[Desired], head: &Desired) -> Obser
 }
 
 fn compare(base: Option<&Desired>, others: &[Desired], head: &Desired) -> Plan {
-    plan(head, &observed(base, others, head), &policy())
+    plan_offline(head, &observed(base, others, head), &policy())
 }
 
 fn policy() -> Policy {
@@ -81,7 +81,7 @@ Deployment.apps/web/app: {spec: {template: {spec: {containers: [{name: app, imag
 fn a_revision_is_compared_with_another_as_if_it_were_live() {
     let (base, head) = (revision(BASE), revision(HEAD));
     let observed = observed(Some(&base), &[], &head);
-    let plan = plan(&head, &observed, &policy());
+    let plan = plan_offline(&head, &observed, &policy());
     assert_eq!(
         actions(&plan),
         [
@@ -169,7 +169,7 @@ fn versions_are_checked_as_for_a_cluster() {
     let head = revision("ConfigMap/web/a: {}");
     let mut policy = policy();
     policy.versions.upgrades_from = Some(">=1.5.0".parse().unwrap());
-    let plan = plan(&head, &observed(Some(&base), &[], &head), &policy);
+    let plan = plan_offline(&head, &observed(Some(&base), &[], &head), &policy);
     assert_eq!(plan.from.as_deref(), Some("v1.0.0"));
     assert_eq!(plan.findings[0].code, "version-path");
 }

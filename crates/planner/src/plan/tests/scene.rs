@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 
 use super::server;
 use crate::observe::{Backend, ClusterId, Listing, Observed, Prediction};
-use crate::plan::{Desired, Digests, Plan, Policy, Removal, Terms, draft::Ctx, plan, remove};
+use crate::plan::{
+    Desired, Digests, Plan, Policy, Removal, Terms, draft::Ctx, plan_offline, remove_offline,
+};
 use pleach_fields::ignore::Ignored;
 use pleach_formats::{
     policy::{Consent, Protect, PrunePolicy, RuntimeObject},
@@ -130,6 +132,7 @@ impl Scene {
                     upgrades_from: Some(VersionReq::STAR),
                     ..VersionPolicy::default()
                 },
+                asks: BTreeSet::new(),
             },
             live: BTreeMap::new(),
             unserved: BTreeSet::new(),
@@ -452,7 +455,7 @@ impl Scene {
     pub(super) fn plan(&self) -> Plan {
         let mut scene = self.clone();
         scene.observe();
-        plan(&scene.desired, &scene.observed, &scene.policy)
+        plan_offline(&scene.desired, &scene.observed, &scene.policy)
     }
 
     /// Checks passes of the planner with their input.
@@ -475,7 +478,7 @@ impl Scene {
         scene.desired.manifests.clear();
         scene.desired.version = String::new();
         scene.observe();
-        remove(&scene.desired, removal, &scene.observed, &scene.policy)
+        remove_offline(&scene.desired, removal, &scene.observed, &scene.policy)
     }
 
     /// Returns the input of the planner.

@@ -1,0 +1,85 @@
+//! Facts that the planner asks for.
+
+use std::collections::BTreeSet;
+
+use super::scene::Scene;
+use crate::observe::{Contents, Grants, Surroundings};
+use crate::plan::{Answer, Consented, Planning, Question, Removal, Topic, plan, remove};
+use pleach_formats::check::Looked;
+
+const ALL: [Topic; 6] = [
+    Topic::Uninstall,
+    Topic::Contents,
+    Topic::Checks,
+    Topic::Dependencies,
+    Topic::WorkloadContext,
+    Topic::Permissions,
+];
+
+const API: &str = "Deployment.apps/web/api: {spec: {selector: {matchLabels: {app: api}}, template: {metadata: {labels: {app: api}}, spec: {}}}}";
+
+fn answer(question: Question) -> Answer {
+    let unknown = || Looked::Unknown("no cluster".to_owned());
+    match question {
+        Question::Blocking(index) => Answer::Blocking(index, unknown()),
+        Question::Dependents => Answer::Dependents(Vec::new()),
+        Question::Contents(name) => Answer::Contents(name, Contents::Known(Vec::new())),
+        Question::Check(name) => Answer::Check(name, unknown()),
+        Question::Dependency(index) => Answer::Dependency(index, None),
+        Question::WorkloadContext => Answer::WorkloadContext(Surroundings::default()),
+        Question::Permissions(_) => Answer::Permissions(Grants::default()),
+    }
+}
+
+/// Returns the topics of each round, until the planner is done.
+fn rounds(scene: &Scene, removal: Option<&Removal>, asks: &[Topic]) -> Vec<Vec<Topic>> {
+    let (desired, mut observed) = (&scene.desired, scene.observed());
+    let mut policy = scene.policy.clone();
+    policy.asks = asks.iter().copied().collect();
+    let mut rounds = Vec::new();
+    let mut asked = BTreeSet::new();
+    loop {
+        let planning = match removal {
+            Some(removal) => remove(desired, removal, &observed, &policy),
+            None => plan(desired, &observed, &policy),
+        };
+        let Planning::Ask(questions) = planning else {
+            return rounds;
+        };
+        assert!(!questions.is_empty());
+        rounds.push(questions.iter().map(Question::topic).collect());
+        for question in questions {
+            assert!(asked.insert(question.clone()), "repeated: {question:?}");
+            observed.learn(answer(question));
+        }
+    }
+}
+
+#[test]
+fn a_plan_asks_only_before_a_change_and_only_once() {
+    let changed = Scene::new().git(API);
+    assert_eq!(
+        rounds(&changed, None, &ALL),
+        [[Topic::WorkloadContext, Topic::Permissions]]
+    );
+    assert_eq!(
+        rounds(&Scene::new().git("ConfigMap/web/c: {}"), None, &ALL),
+        [[Topic::Permissions]]
+    );
+    assert_eq!(rounds(&Scene::new(), None, &ALL), [[]; 0]);
+    assert_eq!(rounds(&changed, None, &[]), [[]; 0]);
+}
+
+#[test]
+fn an_uninstall_asks_for_reasons_against_it_first() {
+    let removal = Removal {
+        consented: Some(Consented::by_command()),
+        ..Removal::default()
+    };
+    let scene = Scene::new();
+    let first = [vec![Topic::Uninstall]];
+    assert_eq!(rounds(&scene, Some(&removal), &ALL), first);
+    assert_eq!(rounds(&scene, Some(&removal), &[]), [[]; 0]);
+    // Without consent, nothing is removed.
+    assert_eq!(rounds(&scene, Some(&Removal::default()), &ALL), [[]; 0]);
+}
