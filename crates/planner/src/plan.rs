@@ -2,7 +2,10 @@
 //!
 //! [`plan`] is pure, deterministic and total: every problem becomes a finding.
 //! It runs passes over a [`draft::Draft`]. A pass emits changes, steps, edges
-//! and findings, and reads the output of earlier passes:
+//! and findings, and reads the output of earlier passes. The draft goes through
+//! three [`phases`], each of which owns its fields: decided (passes 1 to 6),
+//! ordered (from `leftover` to `definitions::run_before`) and bracketed (from
+//! `overlays` on):
 //!
 //! 1. `preflight`: checks that writing is allowed at all. `access::operators`:
 //!    checks that controllers that write roles keep the permissions for it.
@@ -66,6 +69,7 @@ mod namespace;
 mod overlays;
 mod ownership;
 mod permissions;
+mod phases;
 mod preflight;
 mod protection;
 mod prune;
@@ -102,6 +106,7 @@ pub use version::version_left;
 
 use crate::observe::Observed;
 use draft::{Ctx, Draft};
+use phases::{Bracketed, Decided, Ordered};
 use pleach_model::finding::Finding;
 use pleach_model::order::Direction;
 
@@ -132,6 +137,14 @@ fn forward(ctx: &mut Ctx<'_>) -> Plan {
     }
     let direction = preflight::run(ctx, &mut draft);
     stages::turn(ctx, direction);
+    let decided = decide(ctx, Decided::new(draft), direction);
+    let ordered = order(ctx, decided.order(), direction);
+    let bracketed = bracket(ctx, ordered.bracket());
+    arrange::run(ctx, bracketed.finish(), direction)
+}
+
+/// Phase 1: decides the action on every object and adds its steps.
+fn decide(ctx: &Ctx<'_>, mut draft: Decided, direction: Direction) -> Decided {
     access::operators::check(ctx, &mut draft, direction);
     checks::run(ctx, &mut draft);
     changes::run(ctx, &mut draft);
@@ -145,12 +158,23 @@ fn forward(ctx: &mut Ctx<'_>) -> Plan {
     prune::decide(ctx, &mut draft);
     handover::succeed(ctx, &mut draft);
     stages::join(&mut draft, direction);
+    draft
+}
+
+/// Phase 2: orders the steps around deleted registrations, moves, run-once Jobs
+/// and migrations.
+fn order(ctx: &Ctx<'_>, mut draft: Ordered, direction: Direction) -> Ordered {
     leftover::run(ctx, &mut draft);
     stale_registrations::run(ctx, &mut draft, direction);
     handover::run(ctx, &mut draft);
     run_once_jobs::run_before(ctx, &mut draft);
     definitions::run_before(ctx, &mut draft);
     stages::join(&mut draft, direction);
+    draft
+}
+
+/// Phase 3: encloses the steps in temporary changes, verify and the deletions.
+fn bracket(ctx: &Ctx<'_>, mut draft: Bracketed) -> Bracketed {
     overlays::run(ctx, &mut draft);
     checks::before_stages(ctx, &mut draft);
     verify::run(ctx, &mut draft);
@@ -163,7 +187,7 @@ fn forward(ctx: &mut Ctx<'_>) -> Plan {
     workload_context::run(ctx, &mut draft);
     unbacked::run(ctx, &mut draft);
     drop_unneeded_waits::run(ctx, &mut draft);
-    arrange::run(ctx, draft, direction)
+    draft
 }
 
 /// Returns a plan without steps for a release that is refused before its
@@ -218,9 +242,9 @@ fn uninstall(ctx: &Ctx<'_>) -> Plan {
     let mut draft = Draft::default();
     draft.findings.extend(ctx.desired.findings.iter().cloned());
     preflight::before_removal(ctx, &mut draft);
-    let outgoing = removal::run(ctx, &mut draft);
+    let (mut draft, outgoing) = removal::run(ctx, Decided::new(draft));
     overlays::before_removal(ctx, &mut draft, outgoing.ends);
-    let mut plan = arrange::run(ctx, draft, Direction::Reverse);
+    let mut plan = arrange::run(ctx, draft.finish(), Direction::Reverse);
     plan.removal = Some(outgoing);
     plan
 }

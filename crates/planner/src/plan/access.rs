@@ -21,6 +21,7 @@ pub(super) use temporary_bindings::StandIn;
 use super::draft::{Ctx, Draft, Narrowing};
 use super::model::{Action, Body, Change, EdgeReason, Need, Op};
 use super::overlays::lift;
+use super::phases::{Bracketed, Decided};
 use super::shrink::after_everything;
 use pleach_fields::diff::Cause;
 use pleach_model::finding::{Finding, Kind};
@@ -77,7 +78,7 @@ impl List {
 }
 
 /// Retains access that running pods may need in the steps that would remove it.
-pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Decided) {
     temporary_bindings::keep(ctx, draft);
     if !may_pods_be_exchanged(ctx, draft) {
         return;
@@ -116,7 +117,7 @@ pub(super) fn is_of_git(change: &Change) -> bool {
         )
 }
 
-fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId) {
+fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Decided, id: &ObjectId) {
     let (Some(list), Some(manifest), Some(live), Some(step)) = (
         List::of(id),
         ctx.manifests.get(id),
@@ -176,7 +177,7 @@ fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId) {
 }
 
 /// Reduces access to the declared one, after everything else.
-pub(super) fn shrink(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn shrink(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     let mut narrowings = std::mem::take(&mut draft.narrowings);
     narrowings.retain(|one| draft.action(&one.id) != Some(Action::Blocked));
     let stand_ins = std::mem::take(&mut draft.stand_ins);

@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::access::{is_of_git, may_pods_be_exchanged};
 use super::draft::{Ctx, Draft, Narrowing};
 use super::model::{Body, Op};
+use super::phases::Decided;
 use pleach_model::object::{NonSecret, ObjectId, from_base64};
 use pleach_model::order::StageName;
 
@@ -26,7 +27,7 @@ pub(super) const TRUSTED: &str =
     "the serving certificates of the previous pods stay trusted until the end";
 
 /// Retains trusted certificates in the steps that would remove them.
-pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Decided) {
     if !may_pods_be_exchanged(ctx, draft) {
         return;
     }

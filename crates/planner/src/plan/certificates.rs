@@ -5,7 +5,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use x509_parser::pem::Pem;
 
-use super::draft::{Ctx, Draft};
+use super::draft::Ctx;
+use super::phases::Bracketed;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{ObjectId, from_base64};
 
@@ -14,7 +15,7 @@ const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 /// Warns about certificates that expire within a week or have expired, if the
 /// plan changes anything.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     if !draft.has_effects() {
         return;
     }

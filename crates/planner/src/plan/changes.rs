@@ -19,6 +19,7 @@ pub(super) use recreate::taken_along;
 use super::draft::{Ctx, Draft};
 use super::model::{Action, EdgeReason, Need};
 use super::ownership::{self, Claim};
+use super::phases::Decided;
 use crate::crd::is_definition;
 use crate::observe::{Prediction, Unverified};
 use definition::Guarded;
@@ -32,7 +33,7 @@ use pleach_state::live::LiveMeta;
 /// Decides all desired objects. CRDs come first, because recreating one deletes
 /// its custom resources. Objects that metadata proves to be as desired come
 /// next, all at once.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided) {
     let all = ctx.manifests.values();
     let (definitions, others): (Vec<&Manifest>, Vec<&Manifest>) =
         all.partition(|manifest| is_definition(manifest.id()));

@@ -5,6 +5,7 @@ use super::consent::bound_to;
 use super::draft::{Ctx, Draft};
 use super::model::{Desired, EdgeReason, Need, StepId, Until};
 use super::overlays::{Progress, descendants};
+use super::phases::{Bracketed, Decided};
 use super::protection::installed_version;
 use super::stages::at_barrier;
 use pleach_formats::check::{Check, Looked};
@@ -22,7 +23,7 @@ impl Desired {
 }
 
 /// Reports all checks that fail now.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided) {
     let checks = ctx.desired.sequence.checks.iter();
     for check in checks.filter(|check| !ctx.sequence.is_of_a_stage(&check.name)) {
         let Some(looked) = ctx.observed.checked.get(&check.name) else {
@@ -147,7 +148,7 @@ fn unused(ctx: &Ctx<'_>, draft: &mut Draft) {
 
 /// Makes each declared stage wait for all checks, because earlier steps may
 /// have changed their result.
-pub(super) fn before_stages(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn before_stages(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     let progress = Progress::of(ctx.desired, ctx.observed.installed.as_ref());
     let checks: Vec<&Check> = ctx
         .desired

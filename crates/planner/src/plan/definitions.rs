@@ -13,6 +13,7 @@ use super::edges::first_step_of;
 use super::model::{Action, Body, Desired, EdgeReason, Need, Op, Own, Policy, StepId, Until};
 use super::overlays::before_later;
 use super::ownership;
+use super::phases::{Bracketed, Decided, Ordered};
 use super::shrink::after_everything;
 use crate::crd::{
     before_backend, converts, ends_conversion, is_conversion_broken, is_definition, keeping, kept,
@@ -69,7 +70,7 @@ impl Desired {
 }
 
 /// Splits the steps of CRDs that must change in several parts.
-pub(super) fn stage(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
+pub(super) fn stage(ctx: &Ctx<'_>, draft: &mut Decided, direction: Direction) {
     check(ctx, draft);
     for &id in ctx.manifests.keys().filter(|id| is_definition(id)) {
         split(ctx, draft, id, direction);
@@ -103,7 +104,7 @@ fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
-fn split(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, direction: Direction) {
+fn split(ctx: &Ctx<'_>, draft: &mut Decided, id: &ObjectId, direction: Direction) {
     let (Some(manifest), Some(live)) = (ctx.manifests.get(id), ctx.observed.full.get(id)) else {
         return;
     };
@@ -180,7 +181,7 @@ fn split(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, direction: Direction) 
 /// before the CRD drops it and before its pods are replaced.
 fn rewrite_before(
     ctx: &Ctx<'_>,
-    draft: &mut Draft,
+    draft: &mut Decided,
     id: &ObjectId,
     (desired, live): (&Value, &Value),
 ) {
@@ -214,8 +215,8 @@ fn rewrite_before(
 
 /// Makes later stages wait for the migrations that need the previous conversion
 /// webhook, because they replace its pods.
-pub(super) fn run_before(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let mut steps = draft.rewritten_before.clone();
+pub(super) fn run_before(ctx: &Ctx<'_>, draft: &mut Ordered) {
+    let mut steps = draft.decided().rewritten_before.clone();
     steps.retain(|step| !draft.dropped.contains(step));
     if !steps.is_empty() {
         let why = &EdgeReason::Rewritten;
@@ -264,7 +265,7 @@ fn course(ctx: &Ctx<'_>, id: &ObjectId, desired: &Value, live: &Value) -> Option
 /// webhook answers.
 fn convert_later(
     ctx: &Ctx<'_>,
-    draft: &mut Draft,
+    draft: &mut Decided,
     step: StepId,
     course: &Course,
     service: ServiceRef,
@@ -307,7 +308,7 @@ fn gvk(definition: &Value, version: &str) -> Option<Gvk> {
 
 /// Rewrites stored objects after everything else, then removes their previous
 /// versions.
-pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     let mut rewrites = std::mem::take(&mut draft.rewrites);
     rewrites.retain(|one| draft.action(&one.id) != Some(Action::Blocked));
     if rewrites.is_empty() {

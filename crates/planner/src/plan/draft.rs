@@ -4,14 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::access::StandIn;
 use super::budget::Budget;
 use super::deletion::Member;
 use super::model::{
     Action, Change, Desired, Edge, EdgeReason, Need, Op, Overlay, Policy, Precondition, Step,
     StepId, Until,
 };
-use super::overlays::Late;
 use super::{Deletion, Removal};
 use crate::observe::Observed;
 use pleach_fields::diff::ownership::FieldSet;
@@ -277,8 +275,8 @@ fn ending(observed: &Observed) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Output of the passes so far. Step ids are positions in `steps`; `arrange`
-/// assigns the final ones.
+/// Output of the passes so far that all phases add to. Step ids are positions
+/// in `steps`; `arrange` assigns the final ones.
 #[derive(Default)]
 pub(super) struct Draft {
     pub(super) changes: BTreeMap<ObjectId, Change>,
@@ -286,38 +284,12 @@ pub(super) struct Draft {
     pub(super) findings: Vec<Finding>,
     /// Step after which a desired object matches git.
     pub(super) done_by: BTreeMap<ObjectId, StepId>,
-    /// Steps that wait for unchanged objects.
-    pub(super) awaited: BTreeMap<ObjectId, StepId>,
-    /// Objects whose dependency changes in this plan. Their readiness is
-    /// checked again afterwards.
-    pub(super) looked_at_again: BTreeMap<ObjectId, Vec<(Changed, Need, EdgeReason)>>,
     /// Steps of objects that turned out to be blocked.
     pub(super) dropped: BTreeSet<StepId>,
-    /// Objects to delete.
-    pub(super) pruned: Vec<Pruned>,
-    /// Services of the release that are deleted, or were deleted before.
-    pub(super) leaving: BTreeSet<ServiceRef>,
-    /// Services of the release that are handed over and have no backend left in
-    /// it.
-    pub(super) deserted: BTreeSet<ServiceRef>,
-    /// Barrier that precedes pruning.
-    pub(super) verified: Option<StepId>,
     /// Temporary changes.
     pub(super) overlays: Vec<Overlay>,
-    /// Temporary changes that end after verify.
-    pub(super) late: Vec<Late>,
     /// Failed checks that a consent overrides for this plan.
     pub(super) overrides: Vec<Override>,
-    /// Roles and bindings that are reduced at the end.
-    pub(super) narrowings: Vec<Narrowing>,
-    /// Temporary bindings, removed at the end.
-    pub(super) stand_ins: Vec<StandIn>,
-    /// Storage migrations at the end.
-    pub(super) rewrites: Vec<Rewrite>,
-    /// Storage migrations that run before their conversion webhook is deleted.
-    pub(super) rewritten_before: Vec<StepId>,
-    /// Steps that apply a CRD once its conversion Service answers.
-    pub(super) converting: BTreeMap<StepId, ServiceRef>,
     /// Remaining budget of the plan.
     pub(super) budget: Budget,
 }
@@ -544,10 +516,5 @@ impl Draft {
         self.changes
             .values()
             .any(|change| change.action == Action::Blocked)
-    }
-
-    /// Returns whether the draft changes anything.
-    pub(super) fn has_effects(&self) -> bool {
-        !self.rewrites.is_empty() || self.steps.iter().any(|step| !matches!(step.op, Op::Wait))
     }
 }

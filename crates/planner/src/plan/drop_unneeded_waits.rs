@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::draft::{Ctx, Draft};
+use super::draft::Ctx;
 use super::model::{Need, Op, StepId, Until};
+use super::phases::Bracketed;
 
 /// Removes the readiness condition of steps that no other step needs ready.
 /// Deletions are always awaited, because their end confirms them.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     if ctx.policy.wait {
         return;
     }

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::changes::until;
 use super::draft::{Changed, Ctx, Draft};
 use super::model::{Action, EdgeReason, Need, StepId, Until};
+use super::phases::Decided;
 use dependencies::dependencies;
 pub(super) use dependencies::{answering, intercepted, registered};
 pub(super) use endpoints::{selected_anew, wait_for};
@@ -25,7 +26,7 @@ pub(super) use selectors::{is_interrupted, labels_until_now, selects};
 
 /// Adds edges for the dependencies between objects. Blocks the dependents of
 /// blocked objects, and no others (I10).
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided, direction: Direction) {
     let mut changes = draft.changes.values();
     if draft.steps.is_empty() && changes.all(|change| change.action == Action::Unchanged) {
         // There is nothing to order or to block.
@@ -76,7 +77,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
 
 /// Makes each of several objects wait for all of several others. Unchanged
 /// objects are re-checked afterwards.
-fn join(ctx: &Ctx<'_>, draft: &mut Draft, joint: Joint<'_>) {
+fn join(ctx: &Ctx<'_>, draft: &mut Decided, joint: Joint<'_>) {
     let Joint {
         from,
         to,
@@ -144,7 +145,7 @@ fn back_after(
 }
 
 /// Re-checks readiness of objects whose dependency is about to change.
-fn recheck(draft: &mut Draft, dependency: &Dependency<'_>) {
+fn recheck(draft: &mut Decided, dependency: &Dependency<'_>) {
     let Dependency {
         from,
         to,
@@ -171,7 +172,12 @@ fn back(draft: &mut Draft, earlier: &ObjectId, need: Need, later: &ObjectId) {
 /// unchanged object may still be unfinished after an interrupted run. Then a
 /// wait is added: for a CRD whose kind is not served yet, or for an object that
 /// an annotation requires to be ready.
-fn reached_by(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, why: &EdgeReason) -> Option<StepId> {
+fn reached_by(
+    ctx: &Ctx<'_>,
+    draft: &mut Decided,
+    id: &ObjectId,
+    why: &EdgeReason,
+) -> Option<StepId> {
     if *why == EdgeReason::Operator {
         let step = draft.done_by.get(id).copied()?;
         return Some(definitions::written_by(draft, step));

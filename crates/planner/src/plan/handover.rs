@@ -29,6 +29,7 @@ use super::draft::{Ctx, Draft};
 use super::leftover::needs_of;
 use super::model::{Action, Desired, EdgeReason, Need, Op, Precondition, Step, StepId, Until};
 use super::overlays::{Begin, End, Progress, Wanted};
+use super::phases::Ordered;
 use crate::observe::{Former, Observed};
 pub use copies::is_copied;
 use former::is_of_former;
@@ -125,7 +126,7 @@ fn has_pods(id: &ObjectId) -> bool {
 /// Refuses unrecorded moves, copies user objects, and lets retargeted
 /// registrations stabilize. Reports registrations that nothing, or only a short
 /// wait, waits for.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered) {
     refuse_unrecorded(ctx, draft);
     copies::run(ctx, draft);
     undeclared::say(ctx, draft);
@@ -169,7 +170,7 @@ fn refuse_unrecorded(ctx: &Ctx<'_>, draft: &mut Draft) {
 }
 
 /// Returns desired registrations that point at a Service which is deleted.
-fn retargeted(ctx: &Ctx<'_>, draft: &Draft) -> Vec<ObjectId> {
+fn retargeted(ctx: &Ctx<'_>, draft: &Ordered) -> Vec<ObjectId> {
     let registrations = ctx.observed.registrations.iter();
     registrations
         .filter(|one| ctx.is_desired(&one.id))
@@ -177,7 +178,7 @@ fn retargeted(ctx: &Ctx<'_>, draft: &Draft) -> Vec<ObjectId> {
             let action = draft.action(&one.id);
             let mut services = one.services.iter();
             match action {
-                Some(Action::Update) => services.any(|it| draft.leaving.contains(it)),
+                Some(Action::Update) => services.any(|it| draft.decided().leaving.contains(it)),
                 Some(Action::Adopt) => services.any(|it| is_of_former(ctx, it)),
                 _ => false,
             }
@@ -213,7 +214,7 @@ pub(super) fn unregistered(draft: &Draft) -> Vec<Unregistered> {
 
 /// Returns the workloads to empty, each in the stage of its successor, as
 /// temporary changes that last until their deletion.
-pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &Draft) -> Vec<Wanted<'a>> {
+pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &Ordered) -> Vec<Wanted<'a>> {
     let unregistered = unregistered(draft);
     let mut all = Vec::new();
     for (old, new) in passing(ctx, draft, &unregistered) {
@@ -275,7 +276,7 @@ pub(super) fn texts(map: &Value) -> BTreeMap<String, String> {
 /// Returns deleted workloads with their successors.
 fn passing(
     ctx: &Ctx<'_>,
-    draft: &Draft,
+    draft: &Ordered,
     unregistered: &[Unregistered],
 ) -> Vec<(ObjectId, ObjectId)> {
     let there = moves(ctx, draft, unregistered);
@@ -286,7 +287,7 @@ fn passing(
         .iter()
         .filter(|one| ctx.is_desired(&one.id))
         .flat_map(|one| &one.services)
-        .filter(|service| draft.leaving.contains(service) || is_of_former(ctx, service))
+        .filter(|service| draft.decided().leaving.contains(service) || is_of_former(ctx, service))
         .collect();
     let former = ctx.observed.former.as_ref();
     let is_handed_over = |old: &ObjectId| {
@@ -322,7 +323,11 @@ type Place = Option<String>;
 /// Returns the source and target namespaces of moves: declared by the bundle,
 /// implied by Services with which pods registered, or started by an earlier
 /// run.
-fn moves(ctx: &Ctx<'_>, draft: &Draft, unregistered: &[Unregistered]) -> BTreeSet<(Place, Place)> {
+fn moves(
+    ctx: &Ctx<'_>,
+    draft: &Ordered,
+    unregistered: &[Unregistered],
+) -> BTreeSet<(Place, Place)> {
     let found = unregistered
         .iter()
         .flat_map(|one| taken_over(ctx, &one.service));
@@ -350,7 +355,7 @@ fn taken_over(ctx: &Ctx<'_>, service: &ServiceRef) -> Vec<(Place, Place)> {
 /// deleted workload that may be behind it.
 pub(super) fn successors<'a>(
     ctx: &Ctx<'a>,
-    draft: &Draft,
+    draft: &Ordered,
     service: &ServiceRef,
 ) -> BTreeSet<&'a ObjectId> {
     let come = ctx.named("Service", &service.name).iter();

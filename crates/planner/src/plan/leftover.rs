@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::draft::{Ctx, Draft, Pruned};
 use super::handover;
 use super::model::{Action, EdgeReason, Need, Op, Precondition, Step, StepId, Until};
+use super::phases::{Decided, Ordered};
 use super::prune::{Judge, service_ref};
 use super::{Deletion, Grant};
 use crate::observe::Registration;
@@ -30,13 +31,14 @@ use pleach_state::live::LiveMeta;
 /// Plans the deletion of registrations that only reference Services which are
 /// deleted or have no pods left. They are deleted just before the stage of
 /// their successors.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
-    if draft.leaving.is_empty() && draft.deserted.is_empty() {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered) {
+    let going = going(draft.decided());
+    if going.is_empty() {
         return;
     }
     let mut by_stage: BTreeMap<Option<StageName>, Vec<(&Registration, Deletion)>> = BTreeMap::new();
-    for (registration, deletion) in found(ctx, draft) {
-        let stage = taken_over_in(ctx, draft, registration);
+    for (registration, deletion) in found(ctx, draft, &going) {
+        let stage = taken_over_in(ctx, draft, registration, &going);
         by_stage
             .entry(stage)
             .or_default()
@@ -84,14 +86,22 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
     }
 }
 
+/// Returns the Services of the release that are deleted or have no backend left.
+fn going(draft: &Decided) -> BTreeSet<ServiceRef> {
+    draft.leaving.union(&draft.deserted).cloned().collect()
+}
+
 /// Returns the first stage with a successor of the pods behind a registration.
 /// Successors are backends of a Service with the same name, and workloads named
 /// like the deleted ones. `None` if there are none.
-fn taken_over_in(ctx: &Ctx<'_>, draft: &Draft, registration: &Registration) -> Option<StageName> {
-    let going = |service: &&ServiceRef| {
-        draft.leaving.contains(*service) || draft.deserted.contains(*service)
-    };
-    let services = registration.services.iter().filter(going);
+fn taken_over_in(
+    ctx: &Ctx<'_>,
+    draft: &Ordered,
+    registration: &Registration,
+    going: &BTreeSet<ServiceRef>,
+) -> Option<StageName> {
+    let services = registration.services.iter();
+    let services = services.filter(|service| going.contains(*service));
     let successors = services.flat_map(|service| handover::successors(ctx, draft, service));
     let stages = successors.map(|id| {
         let done = draft.done_by.get(id);
@@ -105,9 +115,10 @@ fn taken_over_in(ctx: &Ctx<'_>, draft: &Draft, registration: &Registration) -> O
 
 /// Returns these registrations for an uninstall. They are deleted with the
 /// other registrations, while their Service still exists.
-pub(super) fn of_removal(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Pruned> {
+pub(super) fn of_removal(ctx: &Ctx<'_>, draft: &mut Decided) -> Vec<Pruned> {
     let judge = Judge::new(ctx);
-    found(ctx, draft)
+    let going = going(draft);
+    found(ctx, draft, &going)
         .into_iter()
         .map(|(registration, deletion)| Pruned {
             id: registration.id.clone(),
@@ -119,7 +130,11 @@ pub(super) fn of_removal(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Pruned> {
 
 /// Returns the registrations to delete with Services of the release. Findings
 /// explain why other ones stay.
-fn found<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<(&'a Registration, Deletion)> {
+fn found<'a>(
+    ctx: &Ctx<'a>,
+    draft: &mut Draft,
+    going: &BTreeSet<ServiceRef>,
+) -> Vec<(&'a Registration, Deletion)> {
     let observed = ctx.observed;
     let registrations: BTreeMap<_, &Registration> = observed
         .registrations
@@ -131,7 +146,6 @@ fn found<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<(&'a Registration, Deletio
         .map(|former| &former.inventory)
         .chain([&observed.inventory])
         .collect();
-    let going: BTreeSet<&ServiceRef> = draft.leaving.iter().chain(&draft.deserted).collect();
     let mut found = Vec::new();
     let mut left = Vec::new();
     for registration in registrations.into_values() {
@@ -146,7 +160,7 @@ fn found<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<(&'a Registration, Deletio
             // The rest is not ours.
             continue;
         };
-        let reserved = reservation(registration, &going, &ctx.apply_set);
+        let reserved = reservation(registration, going, &ctx.apply_set);
         if let Some(finding) = reserved.or_else(|| unseen(ctx, registration)) {
             left.push(finding.on(id.clone()));
         } else if let Some(deletion) = Deletion::of_registration(registration, service) {
@@ -167,8 +181,7 @@ pub fn returned(
 ) -> Option<Result<Deletion, Box<Finding>>> {
     let mut services = registration.services.iter();
     let service = services.find(|service| going.contains(*service))?;
-    let going: BTreeSet<&ServiceRef> = going.iter().collect();
-    if let Some(finding) = reservation(registration, &going, apply_set) {
+    if let Some(finding) = reservation(registration, going, apply_set) {
         return Some(Err(Box::new(finding.on(registration.id.clone()))));
     }
     Deletion::of_registration(registration, service).map(Ok)
@@ -211,11 +224,11 @@ pub(super) fn needs_of(draft: &Draft, workloads: &[StepId]) -> Vec<(StepId, Need
 /// Returns the reason why a registration stays although its Service is deleted.
 fn reservation(
     registration: &Registration,
-    going: &BTreeSet<&ServiceRef>,
+    going: &BTreeSet<ServiceRef>,
     apply_set: &str,
 ) -> Option<Finding> {
     let Registration { meta, services, .. } = registration;
-    let (code, why) = if let Some(other) = services.iter().find(|one| !going.contains(one)) {
+    let (code, why) = if let Some(other) = services.iter().find(|one| !going.contains(*one)) {
         let why = format!("it also points at Service {other}, which stays");
         ("leftover-shared", why)
     } else if registration.asks_url {
@@ -258,14 +271,17 @@ fn left_in_place(code: &str, why: String) -> Finding {
 
 fn delete(
     ctx: &Ctx<'_>,
-    draft: &mut Draft,
+    draft: &mut Ordered,
     (stage, registration): (StageName, &Registration),
     deletion: Deletion,
 ) -> StepId {
     let id = &registration.id;
     let former = ctx.observed.former.as_ref();
     let mut services = registration.services.iter();
-    let reason = match (services.find(|one| draft.deserted.contains(*one)), former) {
+    let reason = match (
+        services.find(|one| draft.decided().deserted.contains(*one)),
+        former,
+    ) {
         (Some(service), Some(former)) => format!(
             "points at Service {service} of release {}, whose pods are deleted",
             former.name

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::changes::ending_reason;
-use super::draft::{Ctx, Draft};
+use super::draft::Ctx;
 use super::model::{Action, Body, EdgeReason, Need, Op, Precondition};
+use super::phases::Decided;
 use crate::observe::{Prediction, Unverified};
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{NonSecret, ObjectId, labels};
@@ -16,7 +17,7 @@ use pleach_state::inventory::{STATE_NAMESPACE, Store};
 /// Creates the namespace if it is missing. An existing one is not changed and
 /// does not become a member. One that we created stays a member while it is
 /// needed.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided) {
     let Some(id) = implied(ctx) else { return };
     let live = ctx.observed.live_meta(&id);
     let ending = live.filter(|live| live.deleting);
@@ -88,7 +89,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
 }
 
 /// Refuses objects in a namespace that does not exist and that nothing creates.
-pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Decided) {
     let implied = implied(ctx).map(|id| id.name.clone());
     let mut reported = BTreeSet::new();
     for (&id, manifest) in &ctx.manifests {

@@ -18,6 +18,7 @@ use super::handover;
 use super::model::{
     Action, Course, Desired, EdgeReason, Need, Op, Overlay, Precondition, StepId, Until,
 };
+use super::phases::Bracketed;
 use super::verify::reached;
 use between::Place;
 pub(super) use between::{ancestors, before_later, descendants};
@@ -89,13 +90,13 @@ pub(super) struct Late {
 }
 
 /// Adds the steps before verify.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     let progress = Progress::of(ctx.desired, ctx.observed.installed.as_ref());
-    let has_effects = draft.has_effects() || !draft.pruned.is_empty();
+    let has_effects = draft.has_effects() || !draft.ordered().pruned.is_empty();
     let (mut all, mut gates) = (Vec::new(), Vec::new());
     if progress.unfinished {
         all.extend(wanted(ctx, draft));
-        all.extend(handover::wanted(ctx, draft));
+        all.extend(handover::wanted(ctx, draft.ordered()));
         gates = gate::wanted(ctx, draft);
     }
     let names = all.iter().map(|one| &one.id);
@@ -148,12 +149,18 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
             continue;
         }
         // An object that is pruned is not restored first.
-        if draft.pruned.iter().any(|pruned| pruned.id == one.object) {
+        if draft
+            .ordered()
+            .pruned
+            .iter()
+            .any(|pruned| pruned.id == one.object)
+        {
             continue;
         }
         match (&one.end, apply) {
             (End::Apply, Some(apply)) if draft.steps[apply.0].stage > one.from => {
-                let lift = lift(ctx, draft, index, set, draft.steps[apply.0].stage.clone());
+                let stage = draft.steps[apply.0].stage.clone();
+                let lift = lift(ctx, draft, index, set, stage);
                 draft.edge(apply, Need::Applied, lift, EdgeReason::SameObject);
                 hand_over(draft, apply, lift);
                 draft.done_by.insert(one.object.clone(), lift);
@@ -216,7 +223,7 @@ fn put_in_place(
 /// Adds the steps that close and lift gates.
 fn close(
     ctx: &Ctx<'_>,
-    draft: &mut Draft,
+    draft: &mut Bracketed,
     gates: Vec<gate::Wanted>,
     is_new: bool,
     (groups, early): (&mut Groups, &mut BTreeMap<StageName, Vec<StepId>>),
@@ -291,7 +298,7 @@ fn is_applied_later(ctx: &Ctx<'_>, one: &Wanted<'_>) -> bool {
 }
 
 /// Adds the ends of temporary changes after verify and before pruning.
-pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     let late = std::mem::take(&mut draft.late);
     if late.is_empty() {
         return;
@@ -304,7 +311,8 @@ pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
         .into_iter()
         .map(|late| lift(ctx, draft, late.overlay, late.set, StageName::Ungate))
         .collect();
-    gate::answered(ctx, draft, &lifts, draft.verified);
+    let verified = draft.verified;
+    gate::answered(ctx, draft, &lifts, verified);
     let why = EdgeReason::Overlay;
     let reason = "temporary changes stay until all earlier steps are done";
     draft.all_before(ctx, StageName::Ungate, &before, &lifts, &why, reason);
@@ -321,7 +329,7 @@ pub(super) fn finish(ctx: &Ctx<'_>, draft: &mut Draft) {
 
 /// Reverts temporary changes of earlier runs before an uninstall. Only the
 /// journal knows the previous values, and it may be removed with the release.
-pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft, ends: bool) {
+pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Bracketed, ends: bool) {
     if ends || !draft.steps.is_empty() {
         drop_undesired(ctx, draft, &BTreeSet::new(), &|_| true);
     }
@@ -545,7 +553,7 @@ fn hand_over(draft: &mut Draft, apply: StepId, lift: StepId) {
 }
 
 /// Adds restarts of declared stages that this change has not done yet.
-fn restarts(ctx: &Ctx<'_>, draft: &mut Draft, progress: Progress, groups: &mut Groups) {
+fn restarts(ctx: &Ctx<'_>, draft: &mut Bracketed, progress: Progress, groups: &mut Groups) {
     if !progress.fresh {
         return;
     }
@@ -560,7 +568,11 @@ fn restarts(ctx: &Ctx<'_>, draft: &mut Draft, progress: Progress, groups: &mut G
                 draft.action(object),
                 Some(Action::Create | Action::Recreate)
             );
-            let goes = draft.pruned.iter().any(|pruned| pruned.id == *object);
+            let goes = draft
+                .ordered()
+                .pruned
+                .iter()
+                .any(|pruned| pruned.id == *object);
             let name = rule.stage.as_str();
             let key = pleach_model::object::annotations::restarted(name);
             let done = &live.value()["spec"]["template"]["metadata"]["annotations"][&key];

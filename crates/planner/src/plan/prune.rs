@@ -18,6 +18,7 @@ use super::consent::bound_to;
 use super::draft::{Ctx, Draft, Pruned};
 use super::model::Action;
 use super::namespace;
+use super::phases::Decided;
 use super::removal::{Handed, successor};
 use crate::observe::{Listing, ListingKey};
 use pleach_model::finding::{Finding, Kind};
@@ -26,7 +27,7 @@ use pleach_model::order::StageName;
 use pleach_state::inventory::EntryState;
 
 /// Decides for every undesired member whether it is deleted or stays, and why.
-pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Decided) {
     let implied = namespace::implied(ctx);
     let judge = Judge::new(ctx);
     let mut pruned = Vec::new();

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::draft::{Ctx, Draft, Pruned};
 use super::leftover;
 use super::model::{Action, EdgeReason, Need, Op, Outgoing, Precondition, StepId};
+use super::phases::{Bracketed, Decided};
 use super::prune::{
     self, Judge, Verdict, check_backends, is_gone, is_running, keep_occupied, lost_services,
     service_ref, unseen_registrations,
@@ -116,27 +117,45 @@ impl Removal {
 }
 
 /// Decides every member and adds the steps.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Outgoing {
+pub(super) fn run(ctx: &Ctx<'_>, mut draft: Decided) -> (Bracketed, Outgoing) {
     let Some(removal) = ctx.removal else {
-        return Outgoing::default();
+        return (draft.order().bracket(), Outgoing::default());
     };
     let mut outgoing = Outgoing {
         ends: removal.consented.is_some() || !removal.successors.is_empty(),
         released: Vec::new(),
     };
-    let members = hand_over(ctx, draft, removal, &mut outgoing);
-    if removal.consented.is_none() {
-        wait_for_consent(ctx, draft, &members);
-        return outgoing;
-    }
-    let mut pruned = Vec::new();
+    let members = hand_over(ctx, &mut draft, removal, &mut outgoing);
     let mut kept = Vec::new();
-    judge(ctx, draft, &members, &mut pruned, &mut kept);
+    if removal.consented.is_some() {
+        decide(ctx, &mut draft, &members, &mut kept);
+    } else {
+        wait_for_consent(ctx, &mut draft, &members);
+    }
+    let mut draft = draft.order().bracket();
+    prune::steps(ctx, &mut draft);
+    kept.retain(|id| draft.action(id) != Some(Action::Delete));
+    release(ctx, &mut draft, &kept);
+    outgoing.released.extend(kept);
+    (draft, outgoing)
+}
+
+/// Decides every member, with consent. Adds retained members to `kept`, unless
+/// nothing is deleted.
+fn decide(
+    ctx: &Ctx<'_>,
+    draft: &mut Decided,
+    members: &[(&ObjectId, &Entry)],
+    kept: &mut Vec<ObjectId>,
+) {
+    let mut pruned = Vec::new();
+    judge(ctx, draft, members, &mut pruned, kept);
     if let Some(why) = hold(ctx, draft, &pruned) {
-        for id in pruned.iter().map(|one| &one.id).chain(&kept) {
+        for id in pruned.iter().map(|one| &one.id).chain(kept.iter()) {
             skip(draft, id, &format!("stays because {why}"));
         }
-        return outgoing;
+        kept.clear();
+        return;
     }
     for (id, finding) in keep_occupied(ctx, &mut pruned) {
         skip(draft, &id, &finding.message);
@@ -148,11 +167,6 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) -> Outgoing {
     check_backends(ctx, draft, &pruned);
     report_running(ctx, draft, &pruned);
     draft.pruned = pruned;
-    prune::steps(ctx, draft);
-    kept.retain(|id| draft.action(id) != Some(Action::Delete));
-    release(ctx, draft, &kept);
-    outgoing.released.extend(kept);
-    outgoing
 }
 
 /// Excludes members that other releases took over or will take over. Returns
@@ -230,10 +244,10 @@ fn wait_for_consent(ctx: &Ctx<'_>, draft: &mut Draft, members: &[(&ObjectId, &En
     );
 }
 
-/// Decides every member, with consent.
+/// Judges every member, with consent.
 fn judge(
     ctx: &Ctx<'_>,
-    draft: &mut Draft,
+    draft: &mut Decided,
     members: &[(&ObjectId, &Entry)],
     pruned: &mut Vec<Pruned>,
     kept: &mut Vec<ObjectId>,
@@ -337,7 +351,7 @@ fn remembered_services(ctx: &Ctx<'_>) -> Vec<ServiceRef> {
 }
 
 /// Returns the reason why nothing is deleted; `None` if deletions are possible.
-fn hold(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) -> Option<String> {
+fn hold(ctx: &Ctx<'_>, draft: &mut Decided, pruned: &[Pruned]) -> Option<String> {
     if !ctx.policy.prune.enabled {
         return Some("pruning is disabled in the environment file".to_owned());
     }

@@ -11,6 +11,7 @@ use super::changes::{block, change, ending_reason, refusal};
 use super::draft::{Ctx, Draft};
 use super::model::{Action, Body, EdgeReason, Need, Op, Precondition, StepId, Until};
 use super::ownership::{self, Claim};
+use super::phases::Ordered;
 use super::{Deletion, Desired};
 use crate::observe::Prediction;
 use pleach_formats::readiness::{Readiness, assess};
@@ -217,7 +218,7 @@ fn run(
 
 /// Makes later stages wait for run-once Jobs. A declared stage is a barrier
 /// already.
-pub(super) fn run_before(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn run_before(ctx: &Ctx<'_>, draft: &mut Ordered) {
     let mut stages: BTreeMap<StageName, Vec<StepId>> = BTreeMap::new();
     for step in &draft.steps {
         let runs_once = matches!(step.op, Op::Create { once: true, .. });

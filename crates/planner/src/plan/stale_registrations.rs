@@ -20,13 +20,14 @@ use super::edges::{
 use super::handover::texts;
 use super::model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until};
 use super::overlays::{ancestors, descendants};
+use super::phases::Ordered;
 use super::verify::reached;
 use crate::observe::Registration;
 use pleach_model::object::{ObjectId, ServiceRef};
 use pleach_model::order::{Direction, Facts, Interception, StageName};
 
 /// Moves these registrations from the pruned objects to earlier deletion steps.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered, direction: Direction) {
     let registrations = ctx.observed.registrations.iter();
     let registrations: BTreeMap<&ObjectId, &Registration> =
         registrations.map(|one| (&one.id, one)).collect();

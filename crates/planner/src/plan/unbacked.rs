@@ -1,14 +1,15 @@
 //! Registrations of the release without a Service. Every intercepted request
 //! fails, and no apply changes that.
 
-use super::draft::{Ctx, Draft};
+use super::draft::Ctx;
+use super::phases::Bracketed;
 use pleach_formats::policy::RuntimeObject;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{ObjectId, ServiceRef};
 
 /// Warns about Services that a registration references and that exist neither
 /// in the release nor in the cluster.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     for (&id, facts) in &ctx.facts {
         for service in &facts.services {
             if !is_missing(ctx, service) {

@@ -8,16 +8,17 @@ use super::changes::until;
 use super::draft::{Changed, Ctx, Draft};
 use super::handover::{registers_again, undeclared_waits};
 use super::model::{Action, EdgeReason, Need, Op, Step, StepId, Until};
+use super::phases::Bracketed;
 use pleach_formats::policy::RuntimeObject;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{GroupKind, ObjectId, ServiceRef};
 use pleach_model::order::StageName;
 
 /// Adds waits for objects without steps, and the barrier after all waits.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     let installed = ctx.observed.installed.as_ref();
     let ready = installed.is_some_and(|installed| installed.ready);
-    if !ctx.policy.wait || (ready && !draft.has_effects() && draft.pruned.is_empty()) {
+    if !ctx.policy.wait || (ready && !draft.has_effects() && draft.ordered().pruned.is_empty()) {
         return;
     }
     if draft.is_blocked() {
@@ -54,7 +55,7 @@ pub(super) fn reached(step: &Step) -> (StepId, Need) {
 
 /// Adds waits for unchanged objects, and re-checks objects whose dependency
 /// changes afterwards.
-fn wait_for_the_rest(ctx: &Ctx<'_>, draft: &mut Draft) {
+fn wait_for_the_rest(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     let still: Vec<ObjectId> = draft
         .changes
         .values()
@@ -62,7 +63,14 @@ fn wait_for_the_rest(ctx: &Ctx<'_>, draft: &mut Draft) {
         .filter(|change| {
             let again = draft.looked_at_again.contains_key(&change.object);
             match change.action {
-                Action::Unchanged => again || !draft.awaited.contains_key(&change.object),
+                Action::Unchanged => {
+                    again
+                        || !draft
+                            .ordered()
+                            .decided()
+                            .awaited
+                            .contains_key(&change.object)
+                }
                 Action::Update => again,
                 _ => false,
             }

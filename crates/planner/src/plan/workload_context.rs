@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::draft::{Ctx, Draft};
 use super::model::{Action, Op, Plan, Step};
+use super::phases::Bracketed;
 use crate::observe::Surroundings;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{Manifest, ObjectId};
@@ -33,7 +34,7 @@ fn writes_workload(step: &Step) -> bool {
 
 /// Reports obstacles. They are only warnings, because an obstacle may be gone
 /// by the time it matters.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     let Some(surroundings) = &ctx.observed.surroundings else {
         return;
     };

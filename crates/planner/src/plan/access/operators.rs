@@ -14,6 +14,7 @@ use crate::plan::{
     consent::bound_to,
     draft::{Ctx, Draft},
     model::Desired,
+    phases::Decided,
     protection::installed_version,
 };
 use pleach_model::finding::{Finding, Kind, overridable::CANNOT_GRANT};
@@ -50,7 +51,7 @@ type Held = Vec<(Option<String>, Vec<Value>)>;
 
 /// Refuses a change after which no account of the release could write a role
 /// again.
-pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, direction: Direction) {
+pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Decided, direction: Direction) {
     let given = ctx.desired.given_roles(ctx.observed.installed.as_ref());
     if given.is_empty() {
         return;

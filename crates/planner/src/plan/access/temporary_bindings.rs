@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::List;
 use crate::plan::{
-    draft::{Ctx, Draft},
+    draft::Ctx,
     model::{Action, Course, EdgeReason, Need, Op, Overlay, StepId},
+    phases::Decided,
 };
 use pleach_model::object::{Digest, NonSecret, ObjectId, canonical_json};
 use pleach_model::order::StageName;
@@ -23,7 +24,7 @@ pub(in crate::plan) struct StandIn {
 }
 
 /// Adds a temporary binding for each binding that is recreated.
-pub(super) fn add(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn add(ctx: &Ctx<'_>, draft: &mut Decided) {
     let recreated: Vec<ObjectId> = draft
         .changes
         .values()
@@ -42,7 +43,7 @@ pub(super) fn add(ctx: &Ctx<'_>, draft: &mut Draft) {
 }
 
 /// Retains temporary bindings of earlier runs until this run removes them.
-pub(super) fn keep(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn keep(ctx: &Ctx<'_>, draft: &mut Decided) {
     for (id, journaled) in &ctx.observed.journal.overlays {
         if journaled.is_made() {
             draft.overlays.push(Overlay {
@@ -95,16 +96,16 @@ fn stand_in(id: &ObjectId, live: &Value) -> Option<(ObjectId, Value)> {
     Some((object, body))
 }
 
-fn make(ctx: &Ctx<'_>, draft: &mut Draft, id: &ObjectId, object: &ObjectId, body: Value) {
+fn make(ctx: &Ctx<'_>, draft: &mut Decided, id: &ObjectId, object: &ObjectId, body: Value) {
     let overlay = OverlayId::new(NAME, object, &body);
     if ctx.observed.journal.overlays.contains_key(&overlay)
         && ctx.observed.targets.contains_key(object)
     {
         return;
     }
-    draft
-        .stand_ins
-        .retain(|one| draft.overlays[one.overlay].id != overlay);
+    let mut stand_ins = std::mem::take(&mut draft.stand_ins);
+    stand_ins.retain(|one| draft.overlays[one.overlay].id != overlay);
+    draft.stand_ins = stand_ins;
     draft.overlays.push(Overlay {
         id: overlay.clone(),
         object: object.clone(),

@@ -8,6 +8,7 @@ use crate::plan::{
     draft::{Ctx, Draft},
     model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until},
     namespace::implied,
+    phases::Decided,
 };
 use pleach_model::object::{Manifest, ObjectId, ServiceRef};
 use pleach_state::live::LiveMeta;
@@ -56,7 +57,7 @@ pub(super) fn decide(
 }
 
 /// Makes waits for the end of a namespace wait for these deletions.
-pub(in crate::plan) fn before_ends(draft: &mut Draft) {
+pub(in crate::plan) fn before_ends(draft: &mut Decided) {
     let deleted = draft.steps.iter().filter_map(|step| match &step.op {
         Op::Delete(deletion) => match deletion.because() {
             Grant::EndingNamespace { service } => Some((step.id, namespace_of(service))),

@@ -11,13 +11,14 @@ use crate::plan::{
     draft::{Ctx, Draft},
     handover::texts,
     model::{EdgeReason, Need, StepId, Until},
+    phases::Decided,
 };
 use pleach_model::object::{ObjectId, ServiceRef};
 use pleach_model::order::{ReadinessDemand, StageName};
 
 /// Makes every registration wait for the endpoints of its Services, as far as
 /// they and their workloads are part of the release.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Draft, turned: &Turned<'_>) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided, turned: &Turned<'_>) {
     let mut waits: BTreeMap<&ServiceRef, Option<StepId>> = BTreeMap::new();
     let converting = draft.converting.clone();
     for (step, service) in &converting {

@@ -10,6 +10,7 @@ use crate::plan::{
     draft::{Ctx, Draft},
     model::{Course, EdgeReason, Need, Op, Step, StepId},
     overlays::{ancestors, descendants},
+    phases::Bracketed,
 };
 use pleach_formats::gate::{Closed, Gate, is_policy};
 use pleach_model::finding::{Finding, Kind};
@@ -20,7 +21,7 @@ use pleach_state::overlay::{Journaled, OverlayContent};
 const ACCOUNT: &str = "system:serviceaccount:";
 
 /// Exempts our own user from the gates that would stop this plan.
-pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     let closes = draft.steps.iter();
     let closes = closes.filter(|step| !draft.dropped.contains(&step.id));
     let closes: Vec<(StepId, Gate)> = closes

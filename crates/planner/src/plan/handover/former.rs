@@ -5,8 +5,9 @@ use super::{has_pods, is_behind};
 use crate::observe::Former;
 use crate::plan::{
     Deletion,
-    draft::{Ctx, Draft, Pruned},
+    draft::{Ctx, Pruned},
     model::Action,
+    phases::Decided,
     protection::protected,
     prune,
 };
@@ -19,7 +20,7 @@ use pleach_state::live::{Live, LiveMeta};
 /// Decides the workloads of the release that hands its objects over. A workload
 /// with a successor in another namespace is deleted like a member, and so are
 /// registrations of its pods.
-pub(in crate::plan) fn succeed(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(in crate::plan) fn succeed(ctx: &Ctx<'_>, draft: &mut Decided) {
     let Some(former) = &ctx.observed.former else {
         return;
     };
@@ -57,7 +58,7 @@ pub(in crate::plan) fn succeed(ctx: &Ctx<'_>, draft: &mut Draft) {
 
 /// Returns whether all workloads that may be behind a Service of the other
 /// release are deleted.
-fn is_deserted(ctx: &Ctx<'_>, draft: &Draft, service: &ServiceRef) -> bool {
+fn is_deserted(ctx: &Ctx<'_>, draft: &Decided, service: &ServiceRef) -> bool {
     let former = ctx.observed.former.iter().flat_map(Former::applied);
     let workloads = former.map(|(id, _)| id).filter(|id| has_pods(id));
     let mut behind = workloads

@@ -7,6 +7,7 @@ use crate::observe::{Listing, ListingKey};
 use crate::plan::{
     draft::{Ctx, Draft},
     model::{Action, EdgeReason, Need, Op, StepId},
+    phases::Ordered,
     verify::services,
 };
 use pleach_model::finding::{Finding, Kind};
@@ -18,7 +19,7 @@ use pleach_state::overlay::OnFailure;
 /// directions. Journaled overlays of emptied workloads name both. Otherwise the
 /// journal still lists the Services with which pods had registered. The gate of
 /// the move and the declared runtime objects confirm such registrations.
-pub(super) fn begun(ctx: &Ctx<'_>, draft: &Draft) -> BTreeSet<(Place, Place)> {
+pub(super) fn begun(ctx: &Ctx<'_>, draft: &Ordered) -> BTreeSet<(Place, Place)> {
     let mut found = BTreeSet::new();
     for (id, journaled) in &ctx.observed.journal.overlays {
         if let OnFailure::UndoUnless { ready } = &journaled.on_failure
@@ -31,7 +32,7 @@ pub(super) fn begun(ctx: &Ctx<'_>, draft: &Draft) -> BTreeSet<(Place, Place)> {
     }
     let is_closed = closed(ctx).is_some();
     let unregistered = &ctx.observed.journal.unregistered;
-    for service in &draft.leaving {
+    for service in &draft.decided().leaving {
         let is_known = unregistered.iter().any(|one| one.name == service.name);
         if is_known || is_closed || (is_unfinished(ctx) && registers(ctx, service)) {
             found.extend(super::taken_over(ctx, service));

@@ -10,6 +10,7 @@ use crate::plan::{
     changes::taken_along,
     draft::{Ctx, Draft, Pruned},
     model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until},
+    phases::Bracketed,
 };
 use pleach_model::object::ObjectId;
 use pleach_model::order::{DeletionClass, StageName, deletion_class};
@@ -19,8 +20,8 @@ use pleach_state::inventory::{Memory, RememberedStage};
 const AGGREGATION: &str = "clusterrole-aggregation-controller";
 
 /// Adds the steps for the selected deletions.
-pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
-    let pruned = std::mem::take(&mut draft.pruned);
+pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
+    let pruned = draft.take_pruned();
     let verified = draft.verified;
     if verified.is_none() && ctx.removal.is_none() {
         return;
@@ -75,10 +76,10 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// Returns the class in which a member is deleted. A CRD is deleted before the
 /// conversion Service and its pods. Without them no client could read its
 /// custom resources, so none could be deleted.
-fn class_of(ctx: &Ctx<'_>, draft: &Draft, id: &ObjectId) -> DeletionClass {
+fn class_of(ctx: &Ctx<'_>, draft: &Bracketed, id: &ObjectId) -> DeletionClass {
     let services = ctx.observed.conversions.get(id);
     let mut services = services.into_iter().flatten();
-    if services.any(|service| draft.leaving.contains(service)) {
+    if services.any(|service| draft.ordered().decided().leaving.contains(service)) {
         return DeletionClass::ConvertedDefinitions;
     }
     if is_aggregated(ctx, id) {

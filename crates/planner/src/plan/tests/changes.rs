@@ -10,6 +10,7 @@ use crate::plan::{
     Action, Change, EdgeReason, Need, Op, Plan, Precondition, Until,
     changes::{decide, run, untouched},
     draft::Draft,
+    phases::Decided,
 };
 use pleach_fields::diff::Cause;
 use pleach_model::finding::Kind;
@@ -596,7 +597,7 @@ fn untouched_objects_are_decided_together_as_they_are_one_by_one() {
     ];
     for (name, scene) in cases {
         scene.with_ctx(|ctx| {
-            let (mut together, mut one_by_one) = (Draft::default(), Draft::default());
+            let (mut together, mut one_by_one) = (Decided::default(), Decided::default());
             run(ctx, &mut together);
             for manifest in ctx.manifests.values() {
                 decide(ctx, &mut one_by_one, manifest);
