@@ -45,8 +45,6 @@ pub(super) struct Source {
     pub(super) files: Vec<String>,
     /// `bundle.yaml` with the keys that `version.yaml` replaces.
     pub(super) body: file::Bundle,
-    /// The same content with positions.
-    pub(super) node: Node,
     /// Schema of the values.
     pub(super) schema: Option<ValuesSchema>,
     /// `values` of `bundle.yaml` and of `version.yaml`.
@@ -243,7 +241,6 @@ impl Found {
             folder,
             files,
             body,
-            node,
             schema,
             values: [
                 values(&self.node).filter(|_| !dropped),
@@ -484,29 +481,21 @@ impl Files<'_> {
             {
                 continue;
             }
-            match entry.name.as_str() {
-                VALUES_SCHEMA => self.findings.push(
-                    Finding::warning(
-                        Kind::Repository,
-                        "not-rendered",
-                        "not read: it is beside the version folders",
-                    )
-                    .at(Origin::new(path, 0))
-                    .hint("copy it into each version whose values it describes"),
+            let (problem, hint) = match entry.name.as_str() {
+                VALUES_SCHEMA => (
+                    "not read",
+                    "copy it into each version whose values it describes",
                 ),
-                name if entry.kind == TreeKind::Folder || is_manifest(name) => {
-                    self.findings.push(
-                        Finding::warning(
-                            Kind::Repository,
-                            "not-rendered",
-                            "not rendered: it is beside the version folders",
-                        )
-                        .at(Origin::new(path, 0))
-                        .hint("move it into each version, or start its name with _"),
-                    );
-                }
-                _ => {}
-            }
+                name if entry.kind == TreeKind::Folder || is_manifest(name) => (
+                    "not rendered",
+                    "move it into each version, or start its name with _",
+                ),
+                _ => continue,
+            };
+            let message = format!("{problem}: it is beside the version folders");
+            let finding = Finding::warning(Kind::Repository, "not-rendered", message);
+            self.findings
+                .push(finding.at(Origin::new(path, 0)).hint(hint));
         }
     }
 

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{
-    Origin,
+    LOCATED, Origin, Places,
     yaml::{Content, Entry, Node},
 };
 use pleach_model::suggest::did_you_mean;
@@ -304,10 +304,20 @@ impl<'de> Deserializer<'de> for Reader<'_> {
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
-        _: &'static str,
+        name: &'static str,
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
         let (node, path) = (self.node, self.path.clone());
+        if name == LOCATED {
+            let places = Places::from(node);
+            let parts = ValueAndPlaces {
+                places,
+                reader: Some(self),
+            };
+            return visitor
+                .visit_seq(parts)
+                .map_err(|error| error.at(node, &path, None));
+        }
         visitor
             .visit_newtype_struct(self)
             .map_err(|error| error.at(node, &path, None))
@@ -330,6 +340,29 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string
         bytes byte_buf unit unit_struct seq tuple tuple_struct map struct
         identifier ignored_any
+    }
+}
+
+/// Parts of a [`Located`](pleach_model::object::Located) value.
+struct ValueAndPlaces<'a> {
+    reader: Option<Reader<'a>>,
+    places: Places,
+}
+
+impl<'de> SeqAccess<'de> for ValueAndPlaces<'_> {
+    type Error = DecodeError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, DecodeError> {
+        if let Some(reader) = self.reader.take() {
+            return seed.deserialize(reader).map(Some);
+        }
+        serde_json::to_value(&self.places)
+            .and_then(|places| seed.deserialize(places))
+            .map(Some)
+            .map_err(de::Error::custom)
     }
 }
 

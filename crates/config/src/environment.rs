@@ -77,6 +77,12 @@ pub(super) fn read(tree: &dyn FileTree, name: &str, findings: &mut Vec<Finding>)
     })
 }
 
+/// Reads an environment with all files that it extends. Fails with every error found.
+pub(super) fn read_merged(tree: &dyn FileTree, name: &str) -> Result<Merged, Vec<Finding>> {
+    let mut findings = Vec::new();
+    read(tree, name, &mut findings).ok_or(findings)
+}
+
 impl Merged {
     /// Returns the environment's own file.
     pub(super) fn own(&self) -> &Node {

@@ -3,11 +3,11 @@
 use semver::Version;
 
 use super::Outline;
-use super::environment::{self, release_name};
+use super::environment;
 use super::resolve::endings::moved_from;
 use super::resolve::repository;
 use pleach_model::finding::Finding;
-use pleach_model::object::yaml::Node;
+use pleach_model::object::Located;
 use pleach_model::tree::FileTree;
 
 /// Reads an environment file and the files that it extends, but not the bundles of its releases.
@@ -23,15 +23,11 @@ pub fn outline(
     match (repository, merged) {
         (Some(repository), Some(mut merged)) if !findings.iter().any(Finding::is_error) => {
             let releases = merged.environment.releases.take().unwrap_or_default();
-            let nodes = merged.node.get("releases").map_or(&[][..], Node::items);
             let releases = releases
                 .iter()
-                .zip(nodes)
-                .filter_map(|(release, node)| {
-                    Some((release_name(node)?.to_owned(), moved_from(release)))
-                })
+                .filter_map(|release| Some((release.own_name()?.to_owned(), moved_from(release))))
                 .collect();
-            let consent = merged.environment.consent.take().unwrap_or_default();
+            let consent = Located::values(merged.environment.consent.take());
             let store = merged.store(&mut findings);
             let mut environment = merged.into_resolved(environment, store, consent, Vec::new());
             environment.repository = repository;

@@ -5,7 +5,7 @@
 
 use super::edit::Written;
 use super::entry::{Entry, bundle, item, version};
-use super::environment::{self, Merged, release_name};
+use super::environment::{Merged, read_merged as read, release_name};
 use super::restore::folders;
 use super::{FileChanges, PatchedTree};
 use pleach_formats::versions::semantic;
@@ -58,11 +58,6 @@ pub fn promote(
     } else {
         Err(errors)
     }
-}
-
-fn read(tree: &dyn FileTree, environment: &str) -> Result<Merged, Vec<Finding>> {
-    let mut findings = Vec::new();
-    environment::read(tree, environment, &mut findings).ok_or(findings)
 }
 
 fn no_release(file: &Merged, environment: &str, release: &str) -> Finding {

@@ -17,20 +17,19 @@ use semver::{Prerelease, Version};
 
 use super::bundle::{self, Source};
 use super::decode::decode;
-use super::environment::{Merged, release_name};
+use super::environment::Merged;
 use super::read_file::read_own;
 use super::{ClusterRef, ResolvedEnvironment, ResolvedRelease};
 use crate::values::{Layer, Values};
 pub use partly::{BrokenRelease, PartialEnvironment, resolve_partly};
 use partly::{Findings, read};
-use patches::patches;
 use pleach_fields::ignore::{FieldPattern, IgnoreRule};
 use pleach_formats::policy::{Consent, ConsentAction, Propagation, RuntimeObject};
 use pleach_formats::sync;
 use pleach_formats::versions::VersionPolicy;
 use pleach_formats::{file, sync::SyncPolicy};
 use pleach_model::finding::{Finding, Kind};
-use pleach_model::object::{Origin, ReleaseName, Selector, yaml::Node};
+use pleach_model::object::{Located, Origin, Places, ReleaseName, Selector};
 use pleach_model::suggest::did_you_mean;
 use pleach_model::tree::FileTree;
 use pleach_state::inventory::Store;
@@ -53,16 +52,26 @@ const REGISTRATIONS: [&str; 4] = [
 ];
 
 /// Refuses `service` in a selector for kinds that do not point at a Service.
-fn check_service(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
+fn check_service(target: &Selector, places: &Places, findings: &mut Vec<Finding>) {
     let points = target.kind == "*" || REGISTRATIONS.contains(&target.kind.as_str());
     if target.service.is_some() && !points {
-        let message = format!("kind {} does not point at a Service", target.kind);
-        findings.push(
-            Finding::error(Kind::Repository, "invalid-value", message)
-                .at(node.origin())
-                .hint("set `name` instead"),
-        );
+        findings.push(no_registration(places, &target.kind));
     }
+}
+
+fn no_registration(places: &Places, kind: &str) -> Finding {
+    places.refuse(
+        format!("kind {kind} does not point at a Service"),
+        "set `name` instead",
+    )
+}
+
+/// Reports a kind whose API group is neither given nor well known.
+fn unknown_group(places: &Places, kind: &str) -> Finding {
+    places.refuse(
+        format!("the API group of {kind} is not known"),
+        "set `group`",
+    )
 }
 
 /// Reads an environment with everything that it refers to.
@@ -103,39 +112,28 @@ pub(super) fn repository(
         }
         return None;
     };
-    let repository: file::Repository = decode(&node, findings)?;
-    let place = |key: &str| Origin::new("pleach.yaml", node.entry(key).map_or(0, |e| e.line));
-    if repository.id.is_empty() || repository.id.contains(char::is_whitespace) {
-        findings.push(
-            Finding::error(
-                Kind::Repository,
-                "invalid-value",
-                "`id` must be a name without spaces",
-            )
-            .at(place("id")),
-        );
+    let Located { value, places } = decode::<Located<file::Repository>>(&node, findings)?;
+    if value.id.is_empty() || value.id.contains(char::is_whitespace) {
+        let message = "`id` must be a name without spaces";
+        findings.push(places.error_at("id", "invalid-value", message));
     }
-    if let Some(file::Range(range)) = &repository.requires {
+    if let Some(file::Range(range)) = &value.requires {
         // A pre-release of 0.2.0 counts as 0.2.0.
         let release = Version {
             pre: Prerelease::EMPTY,
             ..pleach_version.clone()
         };
         if !range.matches(&release) {
+            let message =
+                format!("this repository requires pleach {range}, but this is {pleach_version}");
             findings.push(
-                Finding::error(
-                    Kind::Repository,
-                    "requires",
-                    format!(
-                        "this repository requires pleach {range}, but this is {pleach_version}"
-                    ),
-                )
-                .at(place("requires"))
-                .hint("install a version of pleach within that range"),
+                places
+                    .error_at("requires", "requires", message)
+                    .hint("install a version of pleach within that range"),
             );
         }
     }
-    Some(repository.id)
+    Some(value.id)
 }
 
 /// Checks a release name. Environment and release form the field manager.
@@ -190,47 +188,40 @@ impl Merged {
         let mut releases = self.environment.releases.take().unwrap_or_default();
         let store = self.store(&mut findings.shared);
         let sync = self.environment.sync.take();
-        let sync = sync::resolve(sync, &self.node, &mut findings.shared);
-        let nodes = self.node.get("releases").map_or(&[][..], Node::items);
-        version_from::follow(&mut releases, nodes, findings);
-        depends_on::check(&releases, nodes, findings);
+        let sync = sync::resolve(sync, &mut findings.shared);
+        version_from::follow(&mut releases, findings);
+        depends_on::check(&releases, findings);
         let mut resolved = Vec::new();
         let mut places: BTreeMap<String, (Origin, bool)> = BTreeMap::new();
-        for (release, node) in releases.into_iter().zip(nodes) {
-            let place = node.origin();
-            let Some(release_name) = release_name(node) else {
-                findings.shared.push(
-                    Finding::error(
-                        Kind::Repository,
-                        "missing-field",
-                        "a release needs `bundle`",
-                    )
-                    .at(place),
-                );
+        for release in &releases {
+            let Some(release_name) = release.own_name() else {
+                let message = "a release needs `bundle`";
+                findings
+                    .shared
+                    .push(release.places.error("missing-field", message));
                 continue;
             };
             if let Some((first, _)) = places.get(release_name) {
+                let message = format!("a second release `{release_name}`; the first is at {first}");
                 findings.shared.push(
-                    Finding::error(
-                        Kind::Repository,
-                        "duplicate-release",
-                        format!("a second release `{release_name}`; the first is at {first}"),
-                    )
-                    .at(place)
-                    .hint("give one of them another `name`"),
+                    release
+                        .places
+                        .error("duplicate-release", message)
+                        .hint("give one of them another `name`"),
                 );
                 continue;
             }
-            let versioned = release.version.is_some();
-            places.insert(release_name.to_owned(), (place, versioned));
-            if let Some(previous) = endings::moved_from(&release) {
+            let place = (release.places.origin.clone(), release.version.is_some());
+            places.insert(release_name.to_owned(), place);
+            if let Some(previous) = endings::moved_from(release) {
                 findings.moves.insert(release_name.to_owned(), previous);
             }
             let own = findings.of(Some(release_name));
-            resolved.extend(self.release(tree, name, &store, &release, node, own));
+            resolved.extend(self.release(tree, name, &store, release, own));
         }
         let consent = self.environment.consent.take().unwrap_or_default();
-        self.check_consent(&consent, &places, findings);
+        check_consent(&consent, &places, findings);
+        let consent = Located::values(Some(consent));
         ResolvedEnvironment {
             sync,
             ..self.into_resolved(name, store, consent, resolved)
@@ -239,7 +230,7 @@ impl Merged {
 
     /// Returns the storage location of records.
     pub(super) fn store(&mut self, findings: &mut Vec<Finding>) -> Store {
-        store::resolve(self.environment.state.take(), &self.node, findings)
+        store::resolve(self.environment.state.take(), findings)
     }
 
     /// Builds the resolved environment from the file and its resolved releases.
@@ -275,36 +266,25 @@ impl Merged {
         tree: &dyn FileTree,
         environment: &str,
         store: &Store,
-        release: &file::Release,
-        node: &Node,
+        release: &Located<file::Release>,
         findings: &mut Vec<Finding>,
     ) -> Option<ResolvedRelease> {
-        let place = |key: &str| {
-            node.entry(key).map_or_else(
-                || node.origin(),
-                |entry| Origin::new(&*entry.value.file, entry.line),
-            )
-        };
+        let places = &release.places;
         let name = ReleaseName {
             environment: environment.to_owned(),
-            release: release_name(node)?.to_owned(),
+            release: release.own_name()?.to_owned(),
         };
-        check_release_name(&name, &place("name"), findings);
+        check_release_name(&name, &places.key("name"), findings);
         if let Some(namespace) = &release.namespace {
-            check_label("namespace", namespace, Some(&place("namespace")), findings);
+            let place = places.key("namespace");
+            check_label("namespace", namespace, Some(&place), findings);
         }
         let Some(bundle) = &release.bundle else {
-            findings.push(
-                Finding::error(
-                    Kind::Repository,
-                    "missing-field",
-                    format!("release `{}` needs `bundle`", name.release),
-                )
-                .at(node.origin()),
-            );
+            let message = format!("release `{}` needs `bundle`", name.release);
+            findings.push(places.error("missing-field", message));
             return None;
         };
-        let found = bundle::find(tree, bundle, &place("bundle"), findings)?;
+        let found = bundle::find(tree, bundle, &places.key("bundle"), findings)?;
         let pin = if release.version_from.is_some() {
             // The reason why it is unknown was reported already.
             release.version.as_ref()?;
@@ -312,31 +292,23 @@ impl Merged {
         } else {
             "version"
         };
-        let source = found.version(tree, release.version.as_deref(), &place(pin), findings)?;
-        let mut patches = patches(
-            source.body.patches.as_deref().unwrap_or_default(),
-            &source.node,
-            findings,
-        );
-        patches.extend(self::patches(
-            release.patches.as_deref().unwrap_or_default(),
-            node,
-            findings,
-        ));
+        let source = found.version(tree, release.version.as_deref(), &places.key(pin), findings)?;
+        let patches = [&source.body.patches, &release.patches];
+        let patches = patches::patches(patches.into_iter().flatten().flatten(), findings);
         let runtime_objects = runtime_objects(&source, findings);
         let secret_fields = secrets::secret_fields(&source, findings);
         let sequence = sequence::sequence(&source, &secret_fields, findings);
         let block_uninstall = endings::block_uninstall(&source, findings);
-        let moved_from = endings::origin(release, &name, &place("movedFrom"), findings);
+        let moved_from = endings::origin(release, &name, &places.key("movedFrom"), findings);
         let mut layers = source.layers();
         let declared = Values::merge(&layers).merged;
         layers.extend(self.layers(&name.release));
         let values = Values::merge(&layers);
         let schema = source.schema.as_ref();
-        let refused = schema.map_or_else(Vec::new, |schema| schema.check(&values, &node.origin()));
+        let refused = schema.map_or_else(Vec::new, |schema| schema.check(&values, &places.origin));
         Some(ResolvedRelease {
             store: store.clone(),
-            origin: node.origin(),
+            origin: places.origin.clone(),
             bundle: bundle.clone(),
             version: release.version.clone(),
             version_from: release.version_from.clone(),
@@ -351,16 +323,12 @@ impl Merged {
             refused,
             patches,
             secret_fields,
-            ignore: ignore_rules(
-                release.ignore.as_deref().unwrap_or_default(),
-                node,
-                findings,
-            ),
+            ignore: ignore_rules(release.ignore.iter().flatten(), findings),
             adopt: release.adopt.clone().unwrap_or_default(),
             timeout: release.timeout.map_or(TIMEOUT, |timeout| timeout.0),
             fail_fast: release.fail_fast.map_or(Some(FAIL_FAST), |limit| limit.0),
             runtime_objects,
-            depends_on: depends_on::resolve(release, node, findings),
+            depends_on: depends_on::resolve(release, findings),
             moved_from,
             block_uninstall,
             versions: VersionPolicy {
@@ -373,89 +341,6 @@ impl Merged {
             sequence,
             name,
         })
-    }
-
-    /// Checks that each consent names its subject: object or count, and versions.
-    fn check_consent(
-        &self,
-        consent: &[Consent],
-        releases: &BTreeMap<String, (Origin, bool)>,
-        findings: &mut Findings,
-    ) {
-        let nodes = self.node.get("consent").map_or(&[][..], Node::items);
-        let ends = |release: &str| {
-            consent.iter().any(|consent| {
-                consent.action == ConsentAction::Uninstall && consent.release == release
-            })
-        };
-        for (consent, node) in consent.iter().zip(nodes) {
-            let known = releases.get_key_value(&consent.release);
-            let findings = findings.of(known.map(|(name, _)| name.as_str()));
-            let mut missing = Vec::new();
-            match consent.action {
-                ConsentAction::Delete => {
-                    missing.extend(consent.kind.is_none().then_some("kind"));
-                    missing.extend(consent.name.is_none().then_some("name"));
-                }
-                ConsentAction::Prune => missing.extend(consent.count.is_none().then_some("count")),
-                ConsentAction::Recreate => {
-                    missing.extend(consent.kind.is_none().then_some("kind"));
-                    missing.extend(consent.name.is_none().then_some("name"));
-                    findings.extend(check_propagation(consent, node));
-                }
-                ConsentAction::Override => {
-                    missing.extend(consent.check.is_none().then_some("check"));
-                    missing.extend(consent.reason.is_none().then_some("reason"));
-                }
-                // A consent to uninstall is bound to the release alone, and ends with it.
-                ConsentAction::Uninstall => {}
-            }
-            let ends = ends(&consent.release);
-            match releases.get(&consent.release) {
-                // The revision of a bundle without versions is not known in advance.
-                Some((_, false)) => {}
-                // A removal has no target version. A release that git no longer contains waits for
-                // such a consent.
-                Some((_, true)) | None if ends => {}
-                Some((_, true)) => {
-                    // A check can also block the first version.
-                    let is_check = consent.action == ConsentAction::Override;
-                    missing.extend((consent.from.is_none() && !is_check).then_some("from"));
-                    // A consent with `from` but without `to` is for the removal of the release, as
-                    // the hint of `uninstall` shows.
-                    let is_of_end = consent.from.is_some()
-                        && matches!(
-                            consent.action,
-                            ConsentAction::Delete | ConsentAction::Override
-                        );
-                    missing.extend((consent.to.is_none() && !is_of_end).then_some("to"));
-                }
-                None => {
-                    let names: Vec<&String> = releases.keys().collect();
-                    let mut finding = Finding::warning(
-                        Kind::Repository,
-                        "unused-consent",
-                        format!(
-                            "consent for release `{}`, which the environment does not have",
-                            consent.release
-                        ),
-                    )
-                    .at(node.origin());
-                    finding.hint = did_you_mean(&consent.release, &names);
-                    findings.push(finding);
-                }
-            }
-            for field in missing {
-                findings.push(
-                    Finding::error(
-                        Kind::Repository,
-                        "missing-field",
-                        format!("`{field}` is required: a consent is bound to one change"),
-                    )
-                    .at(node.origin()),
-                );
-            }
-        }
     }
 }
 
@@ -476,9 +361,81 @@ impl Source {
     }
 }
 
+/// Checks that each consent names its subject: object or count, and versions.
+fn check_consent(
+    consent: &[Located<Consent>],
+    releases: &BTreeMap<String, (Origin, bool)>,
+    findings: &mut Findings,
+) {
+    let ends = |release: &str| {
+        consent
+            .iter()
+            .any(|consent| consent.action == ConsentAction::Uninstall && consent.release == release)
+    };
+    for consent in consent {
+        let known = releases.get_key_value(&consent.release);
+        let findings = findings.of(known.map(|(name, _)| name.as_str()));
+        let mut missing = Vec::new();
+        match consent.action {
+            ConsentAction::Delete => {
+                missing.extend(consent.kind.is_none().then_some("kind"));
+                missing.extend(consent.name.is_none().then_some("name"));
+            }
+            ConsentAction::Prune => missing.extend(consent.count.is_none().then_some("count")),
+            ConsentAction::Recreate => {
+                missing.extend(consent.kind.is_none().then_some("kind"));
+                missing.extend(consent.name.is_none().then_some("name"));
+                findings.extend(check_propagation(consent));
+            }
+            ConsentAction::Override => {
+                missing.extend(consent.check.is_none().then_some("check"));
+                missing.extend(consent.reason.is_none().then_some("reason"));
+            }
+            // A consent to uninstall is bound to the release alone, and ends with it.
+            ConsentAction::Uninstall => {}
+        }
+        let ends = ends(&consent.release);
+        match releases.get(&consent.release) {
+            // The revision of a bundle without versions is not known in advance.
+            Some((_, false)) => {}
+            // A removal has no target version. A release that git no longer contains waits for
+            // such a consent.
+            Some((_, true)) | None if ends => {}
+            Some((_, true)) => {
+                // A check can also block the first version.
+                let is_check = consent.action == ConsentAction::Override;
+                missing.extend((consent.from.is_none() && !is_check).then_some("from"));
+                // A consent with `from` but without `to` is for the removal of the release, as
+                // the hint of `uninstall` shows.
+                let is_of_end = consent.from.is_some()
+                    && matches!(
+                        consent.action,
+                        ConsentAction::Delete | ConsentAction::Override
+                    );
+                missing.extend((consent.to.is_none() && !is_of_end).then_some("to"));
+            }
+            None => {
+                let names: Vec<&String> = releases.keys().collect();
+                let message = format!(
+                    "consent for release `{}`, which the environment does not have",
+                    consent.release
+                );
+                let mut finding = Finding::warning(Kind::Repository, "unused-consent", message)
+                    .at(consent.places.origin.clone());
+                finding.hint = did_you_mean(&consent.release, &names);
+                findings.push(finding);
+            }
+        }
+        for field in missing {
+            let message = format!("`{field}` is required: a consent is bound to one change");
+            findings.push(consent.places.error("missing-field", message));
+        }
+    }
+}
+
 /// Checks the propagation of a consent. It is required for a `StatefulSet`, which stores data. No
 /// other kind adopts orphaned pods.
-fn check_propagation(consent: &Consent, node: &Node) -> Option<Finding> {
+fn check_propagation(consent: &Located<Consent>) -> Option<Finding> {
     let is_stateful = consent.kind.as_deref() == Some("StatefulSet");
     let message = match consent.propagation {
         None if is_stateful => {
@@ -489,55 +446,37 @@ fn check_propagation(consent: &Consent, node: &Node) -> Option<Finding> {
         }
         _ => return None,
     };
-    Some(Finding::error(Kind::Repository, "invalid-value", message).at(node.origin()))
+    Some(consent.places.invalid(message))
 }
 
 /// Resolves the ignore rules: fields that are left to other managers.
-fn ignore_rules(
-    rules: &[file::Ignore],
-    node: &Node,
+fn ignore_rules<'a>(
+    rules: impl Iterator<Item = &'a Located<file::Ignore>>,
     findings: &mut Vec<Finding>,
 ) -> Vec<IgnoreRule> {
-    let nodes = node.get("ignore").map_or(&[][..], Node::items);
     let mut resolved = Vec::new();
-    for (rule, node) in rules.iter().zip(nodes) {
+    for rule in rules {
         let mut fields = Vec::new();
         if rule.fields.is_empty() {
-            findings.push(
-                Finding::error(
-                    Kind::Repository,
-                    "missing-field",
-                    "an ignore rule needs `fields`",
-                )
-                .at(node.origin()),
-            );
+            let message = "an ignore rule needs `fields`";
+            findings.push(rule.places.error("missing-field", message));
         }
-        let places = node.get("fields").map_or(&[][..], Node::items);
-        for (text, place) in rule.fields.iter().zip(places) {
-            let invalid = |message: String| {
-                Finding::error(Kind::Repository, "invalid-value", message).at(place.origin())
-            };
-            match text.parse::<FieldPattern>() {
-                Ok(field) => match field.reserved() {
-                    Some(why) => {
-                        findings.push(invalid(format!("`{text}` cannot be ignored: {why}")));
-                    }
-                    None => fields.push(field),
-                },
-                Err(error) => findings.push(invalid(error.to_string())),
+        for text in &rule.fields {
+            let field = text
+                .parse::<FieldPattern>()
+                .map_err(|error| error.to_string());
+            match field.and_then(|field| match field.reserved() {
+                Some(why) => Err(format!("`{}` cannot be ignored: {why}", text.value)),
+                None => Ok(field),
+            }) {
+                Ok(field) => fields.push(field),
+                Err(message) => findings.push(text.places.invalid(message)),
             }
         }
         resolved.push(IgnoreRule {
-            target: Selector {
-                kind: rule.kind.clone(),
-                group: rule.group.clone(),
-                name: rule.name.clone(),
-                namespace: rule.namespace.clone(),
-                labels: rule.labels.clone().unwrap_or_default(),
-                service: None,
-            },
+            target: rule.target(),
             fields,
-            origin: node.origin(),
+            origin: rule.places.origin.clone(),
         });
     }
     resolved
@@ -546,42 +485,21 @@ fn ignore_rules(
 /// Resolves the runtime objects. Each must be found by name or Service, and its group must be
 /// known.
 fn runtime_objects(source: &Source, findings: &mut Vec<Finding>) -> Vec<RuntimeObject> {
-    let objects = source.body.runtime_objects.clone().unwrap_or_default();
-    let nodes = source
-        .node
-        .get("runtimeObjects")
-        .map_or(&[][..], Node::items);
-    for (object, node) in objects.iter().zip(nodes) {
-        let mut error = |message: String, hint: &str| {
-            findings.push(
-                Finding::error(Kind::Repository, "invalid-value", message)
-                    .at(node.origin())
-                    .hint(hint),
-            );
-        };
+    for object in source.body.runtime_objects.iter().flatten() {
+        let (places, kind) = (&object.places, &object.kind);
         if object.name.is_some() == object.service.is_some() {
-            error(
-                format!(
-                    "runtime object of kind {} needs either `name` or `service`",
-                    object.kind
-                ),
-                "`service` is the Service that it points at",
-            );
+            let message = format!("runtime object of kind {kind} needs either `name` or `service`");
+            let hint = "`service` is the Service that it points at";
+            findings.push(places.refuse(message, hint));
         }
-        if object.service.is_some() && !REGISTRATIONS.contains(&object.kind.as_str()) {
-            error(
-                format!("kind {} does not point at a Service", object.kind),
-                "set `name` instead",
-            );
+        if object.service.is_some() && !REGISTRATIONS.contains(&kind.as_str()) {
+            findings.push(no_registration(places, kind));
         }
         if object.group_kind().is_none() {
-            error(
-                format!("the API group of {} is not known", object.kind),
-                "set `group`",
-            );
+            findings.push(unknown_group(places, kind));
         }
     }
-    objects
+    Located::values(source.body.runtime_objects.clone())
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub use diff::unified;
 
 use super::edit::{self, Written};
 use super::entry::{self, Entry, bundle, item, version};
-use super::environment::{self, Merged};
+use super::environment::{Merged, read_merged as read};
 use super::{FileChanges, PatchedTree};
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::yaml::Node;
@@ -111,11 +111,6 @@ pub fn restore(
     } else {
         Err(errors)
     }
-}
-
-fn read(tree: &dyn FileTree, environment: &str) -> Result<Merged, Vec<Finding>> {
-    let mut findings = Vec::new();
-    environment::read(tree, environment, &mut findings).ok_or(findings)
 }
 
 /// Returns whether the version is taken from another release.

@@ -1,16 +1,12 @@
 //! Objects that policies are about.
 
 use crate::policy::{Consent, ConsentAction, Protect, RuntimeObject};
-use pleach_model::object::{GroupKind, ObjectId, ServiceRef, well_known_group};
+use pleach_model::object::{GroupKind, ObjectId, ServiceRef, known_kind};
 
 impl RuntimeObject {
     /// Returns group and kind. `None` if the group is not given and the kind is not well known.
     pub fn group_kind(&self) -> Option<GroupKind> {
-        let group = self
-            .group
-            .as_deref()
-            .or_else(|| well_known_group(&self.kind))?;
-        Some(GroupKind::new(group, self.kind.clone()))
+        known_kind(self.group.as_deref(), &self.kind)
     }
 
     /// Returns whether an object that was recorded with this Service is the declared one.

@@ -4,6 +4,9 @@
 //! [`pleach_config::resolve`] refuses these with a message. Values are only checked to be maps here: they
 //! are merged from the tree with positions.
 
+#[macro_use]
+mod selecting;
+
 mod bundle;
 mod controller;
 mod environment;

@@ -5,8 +5,7 @@ use jiff::SignedDuration;
 use crate::file::{Approval, Drift, Sync};
 use crate::policy::Protect;
 use crate::window::Windows;
-use pleach_model::finding::{Finding, Kind};
-use pleach_model::object::yaml::Node;
+use pleach_model::finding::Finding;
 
 /// Default interval between reconciles.
 const INTERVAL: SignedDuration = SignedDuration::from_mins(5);
@@ -62,13 +61,9 @@ pub struct Minimum {
 }
 
 /// Resolves the `sync` settings of an environment file.
-pub fn resolve(
-    declared: Option<Sync>,
-    environment: &Node,
-    findings: &mut Vec<Finding>,
-) -> SyncPolicy {
+pub fn resolve(declared: Option<Sync>, findings: &mut Vec<Finding>) -> SyncPolicy {
     let mut policy = SyncPolicy::default();
-    let (Some(declared), Some(node)) = (declared, environment.get("sync")) else {
+    let Some(declared) = declared else {
         return policy;
     };
     if let Some(interval) = declared.interval {
@@ -78,19 +73,6 @@ pub fn resolve(
         policy.drift = drift;
     }
     policy.needs_approval = declared.approval == Some(Approval::Digest);
-    let windows = declared.windows.unwrap_or_default();
-    let nodes = node.get("windows").map_or(&[][..], Node::items);
-    for (window, node) in windows.iter().zip(nodes) {
-        if let Err(message) = policy.windows.add(window) {
-            findings.push(
-                Finding::error(
-                    Kind::Repository,
-                    "invalid-value",
-                    format!("`sync.windows`: {message}"),
-                )
-                .at(node.origin()),
-            );
-        }
-    }
+    policy.windows = Windows::resolve("sync", declared.windows, findings);
     policy
 }

@@ -7,6 +7,8 @@ use jiff::civil::{Time, Weekday};
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use crate::file::Window;
+use pleach_model::finding::Finding;
+use pleach_model::object::Located;
 
 /// Set of change windows. They are open inside any allow window and outside all deny windows.
 /// Without allow windows, any time is allowed.
@@ -73,6 +75,22 @@ impl Windows {
         }
         self.said.push(window.clone());
         Ok(())
+    }
+
+    /// Resolves the `windows` of a section. Omits the invalid ones, which are reported.
+    pub fn resolve(
+        section: &str,
+        declared: Option<Vec<Located<Window>>>,
+        findings: &mut Vec<Finding>,
+    ) -> Self {
+        let mut windows = Self::default();
+        for window in declared.into_iter().flatten() {
+            if let Err(message) = windows.add(&window) {
+                let message = format!("`{section}.windows`: {message}");
+                findings.push(window.places.invalid(message));
+            }
+        }
+        windows
     }
 
     /// Returns windows that are open when both are.

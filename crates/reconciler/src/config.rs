@@ -18,8 +18,8 @@ use pleach_config::decode::decode;
 use pleach_config::read_file::read_own;
 use pleach_formats::file::{self, Approval, ForgeKind};
 use pleach_formats::window::Windows;
-use pleach_model::finding::{Finding, Kind};
-use pleach_model::object::{Origin, yaml::Node};
+use pleach_model::finding::Finding;
+use pleach_model::object::{Located, Origin, Places};
 use pleach_model::tree::MemoryTree;
 
 pub use claims::{Branches, Claim, ClaimKey, Claimant, Heads, claims, overlapping, rivals};
@@ -213,8 +213,8 @@ pub fn read(file: &str, content: Vec<u8>) -> Result<Controller, Vec<Finding>> {
     let mut findings = Vec::new();
     let node = read_own(&tree, file, "Controller", &mut findings);
     let controller = node.and_then(|node| {
-        let declared: Option<file::Controller> = decode(&node, &mut findings);
-        Some(resolve(declared?, &node, &mut findings))
+        let declared = decode(&node, &mut findings)?;
+        Some(resolve(declared, &mut findings))
     });
     for finding in &mut findings {
         if finding.message.ends_with("`allow` is required") {
@@ -235,44 +235,46 @@ pub fn read(file: &str, content: Vec<u8>) -> Result<Controller, Vec<Finding>> {
     }
 }
 
-fn resolve(declared: file::Controller, node: &Node, findings: &mut Vec<Finding>) -> Controller {
-    let mut address = |node: &Node, text: &str| {
+fn resolve(declared: Located<file::Controller>, findings: &mut Vec<Finding>) -> Controller {
+    let Located { value, places } = declared;
+    let mut address = |places: &Places, text: &str| {
         let address = text.parse().ok();
         if address.is_none() {
             let message = format!("`listen`: `{text}` is not an address such as `0.0.0.0:8080`");
-            findings.push(error("invalid-value", message).at(place(node, "listen")));
+            findings.push(places.error_at("listen", "invalid-value", message));
         }
         address
     };
-    let listen = declared.listen.and_then(|text| address(node, &text));
-    let metrics = declared
+    let listen = value.listen.and_then(|text| address(&places, &text));
+    let metrics = value
         .metrics
-        .and_then(|metrics| address(node.get("metrics").unwrap_or(node), &metrics.listen));
-    let disk = disk::resolve(declared.disk, node, findings);
-    let nodes = node.get("repositories").map_or(&[][..], Node::items);
-    if nodes.is_empty() {
+        .and_then(|metrics| address(&metrics.places, &metrics.listen));
+    let disk = disk::resolve(value.disk.unwrap_or_default(), findings);
+    if value.repositories.is_empty() {
         let message = "`repositories`: at least one repository is required";
-        findings.push(error("missing-field", message).at(place(node, "repositories")));
+        findings.push(places.error_at("repositories", "missing-field", message));
     }
     let mut names: BTreeMap<String, Origin> = BTreeMap::new();
     let mut repositories = Vec::new();
-    for (declared, node) in declared.repositories.into_iter().zip(nodes) {
-        if let Some(first) = names.insert(declared.name.clone(), place(node, "name")) {
-            let message = format!(
-                "a second repository `{}`; the first is at {first}",
-                declared.name
+    for declared in value.repositories {
+        let place = declared.places.key("name");
+        if let Some(first) = names.insert(declared.name.clone(), place) {
+            let name = &declared.name;
+            let message = format!("a second repository `{name}`; the first is at {first}");
+            findings.push(
+                declared
+                    .places
+                    .error_at("name", "duplicate-repository", message),
             );
-            findings.push(error("duplicate-repository", message).at(place(node, "name")));
         }
-        repositories.push(repository(declared, node, findings));
+        repositories.push(repository(declared, findings));
     }
-    let nodes = node.get("notifications").map_or(&[][..], Node::items);
-    let requested = declared.notifications.unwrap_or_default();
-    let notifications = notifications::resolve(requested, nodes, findings);
+    let notifications = value.notifications.unwrap_or_default();
+    let notifications = notifications::resolve(notifications, findings);
     Controller {
         listen,
         metrics,
-        drift_watch: declared.drift_watch.unwrap_or(true),
+        drift_watch: value.drift_watch.unwrap_or(true),
         disk,
         repositories,
         notifications,
@@ -280,32 +282,26 @@ fn resolve(declared: file::Controller, node: &Node, findings: &mut Vec<Finding>)
 }
 
 fn repository(
-    declared: file::WatchedRepository,
-    node: &Node,
+    declared: Located<file::WatchedRepository>,
     findings: &mut Vec<Finding>,
 ) -> WatchedRepository {
-    if declared.name.is_empty() || !declared.name.bytes().all(is_name) {
+    let Located { value, places } = declared;
+    let file::WatchedRepository { name, url, .. } = value;
+    if name.is_empty() || !name.bytes().all(is_name) {
         let message = "`name`: only lower-case letters, digits and `-` are allowed";
-        findings.push(error("invalid-name", message).at(place(node, "name")));
+        findings.push(places.error_at("name", "invalid-name", message));
     }
-    let transport = Transport::of(&declared.url);
-    if let Err(message) = check_url(&declared.url, transport, declared.auth.is_some()) {
-        findings.push(error("invalid-value", format!("`url`: {message}")).at(place(node, "url")));
-    } else if is_unprotected(&declared.url)
-        && declared.verify.is_none()
-        && declared.insecure != Some(true)
-    {
+    let transport = Transport::of(&url);
+    if let Err(message) = check_url(&url, transport, value.auth.is_some()) {
+        findings.push(places.error_at("url", "invalid-value", format!("`url`: {message}")));
+    } else if is_unprotected(&url) && value.verify.is_none() && value.insecure != Some(true) {
         let message = "`url`: http does not protect commits from changes on the network path; use https, require signatures with `verify`, or accept the risk with `insecure: true`";
-        findings.push(error("unprotected-url", message).at(place(node, "url")));
+        findings.push(places.error_at("url", "unprotected-url", message));
     }
-    let auth = match declared.auth {
+    let auth_places = value.auth.as_ref().map(|auth| auth.places.clone());
+    let auth = match value.auth {
         None => Some(Auth::Anonymous),
-        Some(auth) => credentials(
-            auth,
-            (&declared.url, declared.forge.as_ref()),
-            node,
-            findings,
-        ),
+        Some(auth) => credentials(auth, (&url, value.forge.as_deref()), findings),
     };
     let is_key = matches!(auth, Some(Auth::Ssh { .. }));
     if auth.is_some() && is_key != (transport == Some(Transport::Ssh)) {
@@ -314,55 +310,51 @@ fn repository(
         } else {
             "`auth`: a repository over ssh needs `sshKeyFile` and `knownHostsFile`"
         };
-        let place = node
-            .get("auth")
-            .map_or_else(|| place(node, "url"), Node::origin);
-        findings.push(error("invalid-value", message).at(place));
+        let place = auth_places
+            .as_ref()
+            .map_or_else(|| places.key("url"), |places| places.origin.clone());
+        findings.push(places.invalid(message).at(place));
     }
-    let forge_grant = declared
+    let has_app = auth_places.is_some_and(|places| places.has("githubApp"));
+    let forge = value.forge.as_ref().and_then(|forge| {
+        let is_app = matches!(auth, Some(Auth::GithubApp { .. }));
+        // The errors of the app are reported separately.
+        if has_app && !is_app && forge.token_file.is_none() {
+            return None;
+        }
+        forge_grant(forge, &url, is_app, findings)
+    });
+    let webhook = value
         .forge
-        .as_ref()
-        .and_then(|forge| forge_grant(forge, (&declared.url, auth.as_ref()), node, findings));
-    let webhook = declared
-        .forge
-        .and_then(|forge| Some((forge.kind, forge.webhook_secret_file?)));
-    let nodes = node.get("environments").map_or(&[][..], Node::items);
-    if nodes.is_empty() {
+        .and_then(|forge| Some((forge.value.kind, forge.value.webhook_secret_file?)));
+    if value.environments.is_empty() {
         let message = "`environments`: at least one environment is required";
-        findings.push(error("missing-field", message).at(place(node, "environments")));
+        findings.push(places.error_at("environments", "missing-field", message));
     }
-    let environments = declared.environments.into_iter().zip(nodes);
+    let environments = value.environments.into_iter();
     let environments = environments
-        .filter_map(|(declared, node)| grant(declared, node, findings))
+        .filter_map(|declared| grant(declared, findings))
         .collect();
     WatchedRepository {
-        name: declared.name,
-        url: declared.url,
+        name,
+        url,
         auth: auth.unwrap_or(Auth::Anonymous),
-        keys: declared.verify.map(|verify| verify.keys_file),
+        keys: value.verify.map(|verify| verify.keys_file),
         webhook,
-        forge: forge_grant,
+        forge,
         environments,
     }
 }
 
 /// Resolves the forge access. `None` without a token or a GitHub App.
 fn forge_grant(
-    declared: &file::Forge,
-    (url, auth): (&str, Option<&Auth>),
-    repository: &Node,
+    declared: &Located<file::Forge>,
+    url: &str,
+    is_app: bool,
     findings: &mut Vec<Finding>,
 ) -> Option<ForgeGrant> {
-    let node = repository.get("forge").unwrap_or(repository);
-    let is_app = matches!(auth, Some(Auth::GithubApp { .. }));
+    let places = &declared.places;
     if declared.token_file.is_none() && !is_app {
-        let app = repository
-            .get("auth")
-            .and_then(|auth| auth.get("githubApp"));
-        if app.is_some() {
-            // The errors of the app are reported separately.
-            return None;
-        }
         let or_app = match declared.kind {
             ForgeKind::Github => ", or `githubApp` in `auth`",
             ForgeKind::Gitlab | ForgeKind::Gitea => "",
@@ -375,7 +367,7 @@ fn forge_grant(
         ] {
             if is_said {
                 let message = format!("`{key}`: requests to the forge need `tokenFile`{or_app}");
-                findings.push(error("missing-field", message).at(place(node, key)));
+                findings.push(places.error_at(key, "missing-field", message));
             }
         }
         return None;
@@ -392,12 +384,12 @@ fn forge_grant(
     ] {
         if is_wrong {
             let message = format!("`{key}`: it has no effect without `{needed}`");
-            findings.push(error("missing-field", message).at(place(node, key)));
+            findings.push(places.error_at(key, "missing-field", message));
         }
     }
     if label.is_some_and(|label| label.trim().is_empty() || label.trim() != label) {
         let message = "`forkLabel`: expected a label name without surrounding spaces";
-        findings.push(error("invalid-value", message).at(place(node, "forkLabel")));
+        findings.push(places.error_at("forkLabel", "invalid-value", message));
     }
     let key = if declared.url.is_some() {
         "url"
@@ -415,8 +407,8 @@ fn forge_grant(
             }),
         }),
         Err(message) => {
-            findings
-                .push(error("invalid-value", format!("`forge`: {message}")).at(place(node, key)));
+            let message = format!("`forge`: {message}");
+            findings.push(places.error_at(key, "invalid-value", message));
             None
         }
     }
@@ -453,18 +445,18 @@ pub fn is_unprotected(url: &str) -> bool {
 }
 
 fn grant(
-    declared: file::EnvironmentGrant,
-    node: &Node,
+    declared: Located<file::EnvironmentGrant>,
     findings: &mut Vec<Finding>,
 ) -> Option<EnvironmentGrant> {
-    let branches = match (declared.matches, declared.name, declared.branch) {
+    let Located { value, places } = declared;
+    let branches = match (value.matches, value.name, value.branch) {
         (Some(pattern), None, None) => {
             let branches = Branches::pattern(&pattern);
             if branches.is_none() {
                 let message = format!(
                     "`match`: `{pattern}` must contain exactly one `*`, which stands for the environment name"
                 );
-                findings.push(error("invalid-value", message).at(place(node, "match")));
+                findings.push(places.error_at("match", "invalid-value", message));
             }
             branches
         }
@@ -474,94 +466,80 @@ fn grant(
         }),
         _ => {
             let message = "either `match`, or `name` and `branch`, is required";
-            findings.push(error("missing-field", message).at(node.origin()));
+            findings.push(places.error("missing-field", message));
             None
         }
     };
-    let cluster = node.get("cluster").unwrap_or(node);
-    if declared.cluster.id.is_empty() {
-        let message = "`id`: expected the uid of the cluster's namespace kube-system";
-        findings.push(error("invalid-value", message).at(place(cluster, "id")));
-    }
-    let in_cluster = declared.cluster.in_cluster == Some(true);
-    let (file, secret) = (
-        declared.cluster.kubeconfig_file,
-        declared.cluster.kubeconfig_secret,
-    );
-    let connection = match (in_cluster, file, secret) {
-        (true, None, None) => Some(ConnectionGrant::InCluster),
-        (false, Some(file), None) => Some(ConnectionGrant::Kubeconfig(file)),
-        (false, None, Some(secret)) => kubeconfig_of(secret, cluster, findings),
-        _ => {
-            let message = "`cluster`: exactly one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret` is required";
-            findings.push(error("missing-field", message).at(cluster.origin()));
-            None
-        }
-    };
-    let user = declared.service_account.map(|account| {
+    let cluster_id = value.cluster.id.clone();
+    let connection = connection(value.cluster, findings);
+    let user = value.service_account.map(|account| {
         let parts: Vec<&str> = account.split('/').collect();
         let is_one = parts.len() == 2 && parts.iter().all(|part| part.bytes().all(is_subdomain));
         if !is_one {
             let message = format!("`serviceAccount`: `{account}` is not `NAMESPACE/NAME`");
-            findings.push(error("invalid-value", message).at(place(node, "serviceAccount")));
+            findings.push(places.error_at("serviceAccount", "invalid-value", message));
         }
         format!("system:serviceaccount:{}", parts.join(":"))
     });
+    let minimum = value.minimum.unwrap_or_default();
+    let minimum = Minimum {
+        interval: minimum.interval.map(|interval| interval.0),
+        needs_approval: minimum.approval == Some(Approval::Digest),
+        windows: Windows::resolve("minimum", minimum.windows, findings),
+        protect: minimum.protect.unwrap_or_default(),
+    };
     Some(EnvironmentGrant {
         branches: branches?,
-        cluster_id: declared.cluster.id,
+        cluster_id,
         connection: connection?,
         user,
-        allow: match declared.allow {
+        allow: match value.allow {
             file::Allow::All(_) => None,
             file::Allow::Only(list) => Some(Allow::new(&list)),
         },
-        minimum: minimum(declared.minimum.unwrap_or_default(), node, findings),
+        minimum,
     })
 }
 
-fn minimum(declared: file::Minimum, grant: &Node, findings: &mut Vec<Finding>) -> Minimum {
-    let file::Minimum {
-        interval,
-        approval,
-        windows,
-        protect,
-    } = declared;
-    let mut minimum = Minimum {
-        interval: interval.map(|interval| interval.0),
-        needs_approval: approval == Some(Approval::Digest),
-        windows: Windows::default(),
-        protect: protect.unwrap_or_default(),
-    };
-    let node = grant.get("minimum").and_then(|node| node.get("windows"));
-    let nodes = node.map_or(&[][..], Node::items);
-    for (window, node) in windows.iter().flatten().zip(nodes) {
-        if let Err(message) = minimum.windows.add(window) {
-            let message = format!("`minimum.windows`: {message}");
-            findings.push(error("invalid-value", message).at(node.origin()));
+fn connection(
+    declared: Located<file::ClusterGrant>,
+    findings: &mut Vec<Finding>,
+) -> Option<ConnectionGrant> {
+    let Located { value, places } = declared;
+    if value.id.is_empty() {
+        let message = "`id`: expected the uid of the cluster's namespace kube-system";
+        findings.push(places.error_at("id", "invalid-value", message));
+    }
+    let in_cluster = value.in_cluster == Some(true);
+    match (in_cluster, value.kubeconfig_file, value.kubeconfig_secret) {
+        (true, None, None) => Some(ConnectionGrant::InCluster),
+        (false, Some(file), None) => Some(ConnectionGrant::Kubeconfig(file)),
+        (false, None, Some(secret)) => kubeconfig_of(secret, findings),
+        _ => {
+            let message = "`cluster`: exactly one of `inCluster: true`, `kubeconfigFile` and `kubeconfigSecret` is required";
+            findings.push(places.error("missing-field", message));
+            None
         }
     }
-    minimum
 }
 
 fn kubeconfig_of(
-    declared: file::KubeconfigSecret,
-    cluster: &Node,
+    declared: Located<file::KubeconfigSecret>,
     findings: &mut Vec<Finding>,
 ) -> Option<ConnectionGrant> {
-    let node = cluster.get("kubeconfigSecret").unwrap_or(cluster);
+    let Located { value, places } = declared;
     let mut is_sound = true;
-    for (key, value) in [("namespace", &declared.namespace), ("name", &declared.name)] {
-        if value.is_empty() || !value.bytes().all(is_subdomain) {
-            let message = format!("`{key}`: `{value}` is not an object name");
-            findings.push(error("invalid-value", message).at(place(node, key)));
+    for (key, name) in [("namespace", &value.namespace), ("name", &value.name)] {
+        if name.is_empty() || !name.bytes().all(is_subdomain) {
+            let message = format!("`{key}`: `{name}` is not an object name");
+            findings.push(places.error_at(key, "invalid-value", message));
             is_sound = false;
         }
     }
     is_sound.then_some(ConnectionGrant::Secret {
-        namespace: declared.namespace,
-        name: declared.name,
-        key: declared.key.unwrap_or_else(|| KUBECONFIG_KEY.to_owned()),
+        namespace: value.namespace,
+        name: value.name,
+        key: value.key.unwrap_or_else(|| KUBECONFIG_KEY.to_owned()),
     })
 }
 
@@ -571,17 +549,6 @@ fn is_name(byte: u8) -> bool {
 
 fn is_subdomain(byte: u8) -> bool {
     is_name(byte) || byte == b'.'
-}
-
-fn error(code: &str, message: impl Into<String>) -> Finding {
-    Finding::error(Kind::Repository, code, message)
-}
-
-fn place(node: &Node, key: &str) -> Origin {
-    node.entry(key).map_or_else(
-        || node.origin(),
-        |entry| Origin::new(&*entry.value.file, entry.line),
-    )
 }
 
 #[cfg(test)]

@@ -3,21 +3,20 @@
 use std::collections::BTreeMap;
 
 use super::partly::Findings;
-use super::rules;
+use super::{rules, unknown_group};
 use crate::dependencies::{Dependency, Needed, NeededObject, arrange};
-use crate::environment::release_name;
 use pleach_formats::file;
 use pleach_formats::readiness::NAMES;
 use pleach_model::cel::Expression;
 use pleach_model::finding::{Finding, Kind};
-use pleach_model::object::{GroupKind, Origin, well_known_group, yaml::Node};
+use pleach_model::object::{Located, Places, known_kind};
 use pleach_model::suggest::did_you_mean;
 
 /// Refuses dependencies on missing releases, and cycles.
-pub(super) fn check(releases: &[file::Release], nodes: &[Node], findings: &mut Findings) {
-    let names: Vec<&str> = nodes
+pub(super) fn check(releases: &[Located<file::Release>], findings: &mut Findings) {
+    let names: Vec<&str> = releases
         .iter()
-        .map(|node| release_name(node).unwrap_or_default())
+        .map(|release| release.own_name().unwrap_or_default())
         .collect();
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, name) in names.iter().enumerate() {
@@ -25,10 +24,10 @@ pub(super) fn check(releases: &[file::Release], nodes: &[Node], findings: &mut F
         known.entry(name).or_insert(index);
     }
     let mut needs: Vec<Vec<usize>> = Vec::with_capacity(releases.len());
-    for (release, node) in releases.iter().zip(nodes) {
+    for release in releases {
         let mut needed = Vec::new();
-        for (dependency, place) in declared(release, node) {
-            let file::Dependency::Release(name) = dependency else {
+        for dependency in release.depends_on.iter().flatten() {
+            let file::Dependency::Release(name) = &dependency.value else {
                 continue;
             };
             if let Some(index) = known.get(name.as_str()) {
@@ -37,21 +36,19 @@ pub(super) fn check(releases: &[file::Release], nodes: &[Node], findings: &mut F
             }
             let message =
                 format!("`dependsOn` names release `{name}`, which the environment does not have");
-            let mut finding =
-                Finding::error(Kind::Repository, "unknown-release", message).at(place);
+            let mut finding = dependency.places.error("unknown-release", message);
             finding.hint = did_you_mean(name, &known.keys().copied().collect::<Vec<_>>());
-            findings.of(release_name(node)).push(finding);
+            findings.of(release.own_name()).push(finding);
         }
         needs.push(needed);
     }
     for circle in arrange(&needs).circles {
         let path: Vec<&str> = circle.iter().map(|index| names[*index]).collect();
         let message = format!("these releases wait for each other: {}", path.join(" -> "));
-        let place = circle.first().and_then(|first| nodes.get(*first));
-        let place = place.and_then(|node| node.entry("dependsOn"));
         let mut finding = Finding::error(Kind::Repository, "release-cycle", message)
             .hint("remove one of these dependencies");
-        finding.place = place.map(|entry| Origin::new(&*entry.value.file, entry.line));
+        let first = circle.first().and_then(|first| releases.get(*first));
+        finding.place = first.map(|release| release.places.key("dependsOn"));
         for index in circle {
             findings.of(Some(names[index])).push(finding.clone());
         }
@@ -59,47 +56,27 @@ pub(super) fn check(releases: &[file::Release], nodes: &[Node], findings: &mut F
 }
 
 /// Resolves the dependencies of a release.
-pub(super) fn resolve(
-    release: &file::Release,
-    node: &Node,
-    findings: &mut Vec<Finding>,
-) -> Vec<Dependency> {
-    let items = node.get("dependsOn").map_or(&[][..], Node::items);
-    let mut resolved = Vec::new();
-    for ((dependency, origin), item) in declared(release, node).zip(items) {
-        let needed = match dependency {
-            file::Dependency::Release(name) => Some(Needed::Release(name.clone())),
-            file::Dependency::Object(declared) => {
-                object(declared, item, findings).map(Needed::Object)
-            }
-        };
-        resolved.extend(needed.map(|needed| Dependency { needed, origin }));
-    }
-    resolved
-}
-
-/// Returns the declared dependencies with their locations.
-fn declared<'a>(
-    release: &'a file::Release,
-    node: &'a Node,
-) -> impl Iterator<Item = (&'a file::Dependency, Origin)> {
-    let items = node.get("dependsOn").map_or(&[][..], Node::items);
-    let declared = release.depends_on.as_deref().unwrap_or_default();
-    declared.iter().zip(items.iter().map(Node::origin))
+pub(super) fn resolve(release: &file::Release, findings: &mut Vec<Finding>) -> Vec<Dependency> {
+    let declared = release.depends_on.iter().flatten();
+    declared
+        .filter_map(|dependency| {
+            let needed = match &dependency.value {
+                file::Dependency::Release(name) => Needed::Release(name.clone()),
+                file::Dependency::Object(declared) => {
+                    Needed::Object(object(declared, &dependency.places, findings)?)
+                }
+            };
+            let origin = dependency.places.origin.clone();
+            Some(Dependency { needed, origin })
+        })
+        .collect()
 }
 
 fn object(
     declared: &file::DependencyObject,
-    node: &Node,
+    places: &Places,
     findings: &mut Vec<Finding>,
 ) -> Option<NeededObject> {
-    let mut invalid = |message: String, hint: &str| {
-        findings.push(
-            Finding::error(Kind::Repository, "invalid-value", message)
-                .at(node.origin())
-                .hint(hint),
-        );
-    };
     let named = [
         Some(&declared.name),
         Some(&declared.kind),
@@ -107,33 +84,23 @@ fn object(
     ];
     let is_pattern = |text: &&String| text.is_empty() || text.contains(['*', '?', '/']);
     if named.into_iter().flatten().any(|text| is_pattern(&text)) {
-        let message = "`dependsOn` must name exactly one object".to_owned();
-        invalid(message, "write kind, name and namespace without patterns");
+        let message = "`dependsOn` must name exactly one object";
+        findings.push(places.refuse(message, "write kind, name and namespace without patterns"));
         return None;
     }
-    let group = declared
-        .group
-        .as_deref()
-        .or_else(|| well_known_group(&declared.kind));
-    let Some(group) = group else {
-        let message = format!("the API group of {} is not known", declared.kind);
-        invalid(message, "set `group`");
+    let Some(kind) = known_kind(declared.group.as_deref(), &declared.kind) else {
+        findings.push(unknown_group(places, &declared.kind));
         return None;
     };
-    let ready = match declared
-        .ready
-        .as_deref()
+    let ready = declared.ready.as_deref();
+    let ready = ready
         .map(|text| Expression::compile(text, NAMES))
-    {
-        None => None,
-        Some(Ok(ready)) => Some(ready),
-        Some(Err(error)) => {
-            findings.push(rules::expression(node, "ready", &error));
-            return None;
-        }
-    };
+        .transpose();
+    let ready = ready
+        .map_err(|error| findings.push(rules::expression(places, "ready", &error)))
+        .ok()?;
     Some(NeededObject {
-        kind: GroupKind::new(group, declared.kind.clone()),
+        kind,
         namespace: declared.namespace.clone(),
         name: declared.name.clone(),
         ready,

@@ -5,7 +5,7 @@ use super::{Source, check_label};
 use pleach_formats::check::Check;
 use pleach_formats::file;
 use pleach_model::finding::{Finding, Kind};
-use pleach_model::object::{Origin, ReleaseName, yaml::Node};
+use pleach_model::object::{Located, Origin, ReleaseName};
 
 /// Resolves the release that hands over its objects, and checks its name.
 pub(super) fn origin(
@@ -44,20 +44,12 @@ pub(super) fn block_uninstall(
     source: &Source,
     findings: &mut Vec<Finding>,
 ) -> Vec<file::BlockUninstall> {
-    let rules = source.body.block_uninstall.clone().unwrap_or_default();
-    let nodes = source
-        .node
-        .get("blockUninstall")
-        .map_or(&[][..], Node::items);
-    for (rule, node) in rules.iter().zip(nodes) {
-        check_objects(&rule.for_each, node, findings);
-        if let Err(broken) = Check::of_end(rule, node.origin()) {
-            findings.extend(
-                broken
-                    .iter()
-                    .map(|broken| expression(node, broken.field, &broken.error)),
-            );
+    for rule in source.body.block_uninstall.iter().flatten() {
+        check_objects(&rule.for_each, &rule.places, findings);
+        if let Err(broken) = Check::of_end(rule, rule.places.origin.clone()) {
+            let broken = broken.iter();
+            findings.extend(broken.map(|one| expression(&rule.places, one.field, &one.error)));
         }
     }
-    rules
+    Located::values(source.body.block_uninstall.clone())
 }

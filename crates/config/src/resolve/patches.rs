@@ -6,23 +6,21 @@ use super::check_service;
 use crate::{Patch, PatchChange};
 use pleach_formats::file::{self, JsonOperation};
 use pleach_model::finding::{Finding, Kind};
-use pleach_model::object::yaml::{Node, parse_documents};
+use pleach_model::object::{Located, yaml::parse_documents};
 
 /// Resolves patches with their locations. Each contains exactly one kind of change.
-pub(super) fn patches(
-    patches: &[file::Patch],
-    node: &Node,
+pub(super) fn patches<'a>(
+    patches: impl Iterator<Item = &'a Located<file::Patch>>,
     findings: &mut Vec<Finding>,
 ) -> Vec<Patch> {
-    let nodes = node.get("patches").map_or(&[][..], Node::items);
     let mut resolved = Vec::new();
-    for (patch, node) in patches.iter().zip(nodes) {
-        check_service(&patch.target, node, findings);
-        match change(patch, node) {
+    for patch in patches {
+        check_service(&patch.target, &patch.places, findings);
+        match change(patch) {
             Ok(change) => resolved.push(Patch {
                 target: patch.target.clone(),
                 change,
-                origin: node.origin(),
+                origin: patch.places.origin.clone(),
             }),
             Err(finding) => findings.push(*finding),
         }
@@ -30,22 +28,21 @@ pub(super) fn patches(
     resolved
 }
 
-fn change(patch: &file::Patch, node: &Node) -> Result<PatchChange, Box<Finding>> {
+fn change(patch: &Located<file::Patch>) -> Result<PatchChange, Box<Finding>> {
+    let places = &patch.places;
     match (&patch.json, &patch.merge, &patch.patch) {
         (Some(operations), None, None) => Ok(json(operations)),
         (None, Some(merge), None) if merge.is_object() => Ok(PatchChange::Merge(merge.clone())),
         (None, Some(_), None) => {
             let message = "`merge` must be a map, which is merged into the object";
-            let finding = Finding::error(Kind::Repository, "wrong-type", message);
-            Err(Box::new(finding.at(node.origin())))
+            Err(Box::new(places.error("wrong-type", message)))
         }
         (None, None, Some(text)) => {
-            let place = node.get("patch").unwrap_or(node);
-            written(text, place)
+            written(text).map_err(|finding| Box::new(finding.at(places.value("patch"))))
         }
         _ => {
             let message = "a patch has exactly one of `json`, `merge` and `patch`";
-            Err(invalid(node, message))
+            Err(Box::new(places.invalid(message)))
         }
     }
 }
@@ -55,17 +52,16 @@ fn json(operations: &[JsonOperation]) -> PatchChange {
     PatchChange::Json(json_patch::Patch(operations.collect()))
 }
 
-fn invalid(node: &Node, message: impl Into<String>) -> Box<Finding> {
-    let finding = Finding::error(Kind::Repository, "invalid-value", message);
-    Box::new(finding.at(node.origin()))
+fn invalid(message: impl Into<String>) -> Box<Finding> {
+    Box::new(Finding::error(Kind::Repository, "invalid-value", message))
 }
 
 /// Parses a patch in kustomize's syntax: a text with a list of operations, or with a strategic
 /// merge patch.
-fn written(text: &str, node: &Node) -> Result<PatchChange, Box<Finding>> {
+fn written(text: &str) -> Result<PatchChange, Box<Finding>> {
     let documents = parse_documents(text).map_err(|errors| {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        invalid(node, format!("`patch` is not YAML: {}", errors.join("; ")))
+        invalid(format!("`patch` is not YAML: {}", errors.join("; ")))
     })?;
     let mut documents = documents.into_iter().map(|document| document.value);
     match (documents.next(), documents.next()) {
@@ -74,10 +70,7 @@ fn written(text: &str, node: &Node) -> Result<PatchChange, Box<Finding>> {
             .enumerate()
             .map(|(index, operation)| {
                 let why = |why: String| {
-                    invalid(
-                        node,
-                        format!("operation {index} of `patch` is invalid: {why}"),
-                    )
+                    invalid(format!("operation {index} of `patch` is invalid: {why}"))
                 };
                 if !operation.is_object() {
                     return Err(why("it is not a map".to_owned()));
@@ -87,15 +80,14 @@ fn written(text: &str, node: &Node) -> Result<PatchChange, Box<Finding>> {
             .collect::<Result<Vec<JsonOperation>, _>>()
             .map(|operations| json(&operations)),
         (Some(mut change @ Value::Object(_)), None) => {
-            check_directives(&change, node)?;
+            check_directives(&change)?;
             leave_identity(&mut change);
             Ok(PatchChange::Strategic(change))
         }
         (_, None) => Err(invalid(
-            node,
             "`patch` must contain a list of operations or a map",
         )),
-        (_, Some(_)) => Err(invalid(node, "`patch` contains more than one document")
+        (_, Some(_)) => Err(invalid("`patch` contains more than one document")
             .hint("write one patch per document")
             .into()),
     }
@@ -115,7 +107,7 @@ fn leave_identity(change: &mut Value) {
 }
 
 /// Refuses unknown merge directives. Keys that start with `$` are directives, not fields.
-fn check_directives(change: &Value, node: &Node) -> Result<(), Box<Finding>> {
+fn check_directives(change: &Value) -> Result<(), Box<Finding>> {
     match change {
         Value::Object(fields) => {
             for (key, below) in fields {
@@ -130,13 +122,13 @@ fn check_directives(change: &Value, node: &Node) -> Result<(), Box<Finding>> {
                 };
                 if !is_known {
                     let message = format!("`{key}` of `patch` is not a valid merge directive");
-                    return Err(invalid(node, message));
+                    return Err(invalid(message));
                 }
-                check_directives(below, node)?;
+                check_directives(below)?;
             }
             Ok(())
         }
-        Value::Array(items) => items.iter().try_for_each(|one| check_directives(one, node)),
+        Value::Array(items) => items.iter().try_for_each(check_directives),
         _ => Ok(()),
     }
 }

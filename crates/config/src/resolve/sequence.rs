@@ -17,8 +17,10 @@ use pleach_formats::{
     policy::SecretRule,
     sequence::{MigrationRule, OverlayRule, Sequence, StageRule},
 };
-use pleach_model::finding::{Finding, Kind};
-use pleach_model::object::{NonSecret, SecretField, Selector, annotations, labels, yaml::Node};
+use pleach_model::finding::Finding;
+use pleach_model::object::{
+    Located, NonSecret, Places, SecretField, Selector, annotations, labels,
+};
 use pleach_model::order::StageName;
 use pleach_model::suggest::did_you_mean;
 use pleach_state::inventory::STATE_NAMESPACE;
@@ -33,36 +35,31 @@ pub(super) fn sequence(
     secret: &[SecretRule],
     findings: &mut Vec<Finding>,
 ) -> Sequence {
-    let nodes = |key: &str| source.node.get(key).map_or(&[][..], Node::items);
-    let stages = source.body.stages.as_deref().unwrap_or_default();
-    let overlays = source.body.overlays.as_deref().unwrap_or_default();
-    let declared = Declared::read(source, stages, nodes("stages"), findings);
-    let stages = declared.placed(findings);
+    let stages = Declared::read(source, findings).placed(findings);
     let mut names = BTreeSet::new();
-    let overlays: Vec<OverlayRule> = overlays
-        .iter()
-        .zip(nodes("overlays"))
-        .filter_map(|(overlay, node)| {
+    let overlays = source.body.overlays.iter().flatten();
+    let overlays = overlays
+        .filter_map(|overlay| {
             let before = findings.len();
             if !names.insert(&overlay.name) {
                 let message = format!("a second overlay `{}`", overlay.name);
-                findings.push(invalid(node, message).hint("give one of them another name"));
+                findings.push(
+                    overlay
+                        .places
+                        .refuse(message, "give one of them another name"),
+                );
             }
-            let rule = overlay_rule(overlay, node, &stages, findings);
-            check_secrets(&rule, node, secret, findings);
+            let rule = overlay_rule(overlay, &stages, findings);
+            check_secrets(&rule, &overlay.places, secret, findings);
             (findings.len() == before).then_some(rule)
         })
         .collect();
-    let migrations = source.body.migrate.as_deref().unwrap_or_default();
+    let migrations = source.body.migrate.iter().flatten();
     let migrations = migrations
-        .iter()
-        .zip(nodes("migrate"))
-        .map(|(migration, node)| migration_rule(migration, node, findings))
+        .map(|migration| migration_rule(migration, findings))
         .collect();
-    let declared = source.body.gates.as_deref().unwrap_or_default();
-    let gates = gates::gates(declared, nodes("gates"), &stages, findings);
-    let declared = source.body.moves.as_deref().unwrap_or_default();
-    let moves = moves::moves(declared, nodes("moves"), findings);
+    let gates = gates::gates(source.body.gates.iter().flatten(), &stages, findings);
+    let moves = moves::moves(source.body.moves.iter().flatten(), findings);
     Sequence {
         overlays,
         stages,
@@ -74,26 +71,21 @@ pub(super) fn sequence(
     }
 }
 
-fn migration_rule(
-    migration: &Migration,
-    node: &Node,
-    findings: &mut Vec<Finding>,
-) -> MigrationRule {
-    let Migration { crd, from, to } = migration;
+fn migration_rule(migration: &Located<Migration>, findings: &mut Vec<Finding>) -> MigrationRule {
+    let Located { value, places } = migration;
+    let Migration { crd, from, to } = value;
     if !crd.contains('.') {
-        findings.push(
-            invalid(node, format!("`crd: {crd}` is not the name of a CRD"))
-                .hint("write plural and group, such as gears.example.org"),
-        );
+        let message = format!("`crd: {crd}` is not the name of a CRD");
+        findings.push(places.refuse(message, "write plural and group, such as gears.example.org"));
     }
     if from == to {
-        findings.push(invalid(node, format!("`from` and `to` are both {to}")));
+        findings.push(places.invalid(format!("`from` and `to` are both {to}")));
     }
     MigrationRule {
         crd: crd.clone(),
         from: from.clone(),
         to: to.clone(),
-        origin: node.origin(),
+        origin: places.origin.clone(),
     }
 }
 
@@ -102,9 +94,7 @@ fn migration_rule(
 fn without_doubles(rules: Vec<MigrationRule>, findings: &mut Vec<Finding>) -> Vec<MigrationRule> {
     let mut kept: Vec<MigrationRule> = Vec::new();
     for rule in rules {
-        let error = |message: String| {
-            Finding::error(Kind::Repository, "invalid-value", message).at(rule.origin.clone())
-        };
+        let error = |message: String| Places::from(rule.origin.clone()).invalid(message);
         let mut others = kept.iter().filter(|other| other.crd == rule.crd);
         if let Some(other) = others.clone().find(|other| other.to != rule.to) {
             findings.push(error(format!(
@@ -123,133 +113,105 @@ fn without_doubles(rules: Vec<MigrationRule>, findings: &mut Vec<Finding>) -> Ve
     kept
 }
 
-fn invalid(node: &Node, message: impl Into<String>) -> Finding {
-    Finding::error(Kind::Repository, "invalid-value", message).at(node.origin())
-}
-
 fn overlay_rule(
-    overlay: &Overlay,
-    node: &Node,
+    overlay: &Located<Overlay>,
     stages: &[StageRule],
     findings: &mut Vec<Finding>,
 ) -> OverlayRule {
-    check_name("an overlay", &overlay.name, node, findings);
-    check_target(&overlay.target, node, findings);
-    if overlay
-        .target
-        .group_kind()
-        .is_some_and(|kind| kind.is("", "Secret"))
-    {
-        findings.push(
-            invalid(node, "an overlay cannot change a Secret")
-                .hint("pleach records the previous values, and must not record those of a Secret"),
-        );
+    let Located {
+        value: overlay,
+        places,
+    } = overlay;
+    check_name("an overlay", &overlay.name, places, findings);
+    check_target(&overlay.target, places, findings);
+    let kind = overlay.target.group_kind();
+    if kind.is_some_and(|kind| kind.is("", "Secret")) {
+        let hint = "pleach records the previous values, and must not record those of a Secret";
+        let message = "an overlay cannot change a Secret";
+        findings.push(places.refuse(message, hint));
     }
-    check_patch(&overlay.patch, node, findings);
+    check_patch(&overlay.patch, places, findings);
     let names = (overlay.from.as_deref(), overlay.until.as_deref());
     let why = "pleach deletes objects only after all others have their final state";
-    let (from, until) = lasts(names, stages, node, why, findings);
+    let (from, until) = lasts(names, stages, places, why, findings);
     OverlayRule {
         name: overlay.name.clone(),
         target: overlay.target.clone(),
         patch: NonSecret(overlay.patch.clone()),
         from,
         until,
-        origin: node.origin(),
+        origin: places.origin.clone(),
     }
 }
 
-pub(super) fn check_name(what: &str, name: &str, node: &Node, findings: &mut Vec<Finding>) {
+pub(super) fn check_name(what: &str, name: &str, places: &Places, findings: &mut Vec<Finding>) {
     let valid = (1..=63).contains(&name.len())
         && name
             .bytes()
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
     if !valid {
-        findings.push(
-            Finding::error(
-                Kind::Repository,
-                "invalid-name",
-                format!("`{name}` is not a valid name for {what}"),
-            )
-            .at(node.origin())
-            .hint("use lower-case letters, digits and -, at most 63 characters"),
-        );
+        let message = format!("`{name}` is not a valid name for {what}");
+        let finding = places.error("invalid-name", message);
+        findings.push(finding.hint("use lower-case letters, digits and -, at most 63 characters"));
     }
 }
 
-fn check_target(target: &Selector, node: &Node, findings: &mut Vec<Finding>) {
-    if target.kind == "*" || target.group_kind().is_none() {
+fn check_target(target: &Selector, places: &Places, findings: &mut Vec<Finding>) {
+    let kind = target.group_kind();
+    if target.kind == "*" || kind.is_none() {
         let message = format!("the API group of {} is not known", target.kind);
-        findings.push(invalid(node, message).hint("name one kind and set `group`"));
+        findings.push(places.refuse(message, "name one kind and set `group`"));
     }
-    if target
-        .group_kind()
-        .is_some_and(|kind| kind.group == OWN_GROUP)
-    {
-        let message = format!(
+    if kind.as_ref().is_some_and(|kind| kind.group == OWN_GROUP) {
+        findings.push(places.invalid(format!(
             "{} contains records of pleach, which an overlay cannot change",
             target.kind
-        );
-        findings.push(invalid(node, message));
+        )));
     }
-    if target
-        .group_kind()
-        .is_some_and(|kind| gate::is_admission(&kind))
-    {
+    if kind.as_ref().is_some_and(gate::is_admission) {
+        let hint = "change its manifest, or use `gates` to refuse writes during an upgrade";
         let message = format!(
             "{} controls the writes of other clients, and an overlay cannot change it",
             target.kind
         );
-        findings.push(
-            invalid(node, message)
-                .hint("change its manifest, or use `gates` to refuse writes during an upgrade"),
-        );
+        findings.push(places.refuse(message, hint));
     }
     if target.namespace.as_deref() == Some(STATE_NAMESPACE) {
         let message = format!(
             "namespace {STATE_NAMESPACE} contains state of pleach, which an overlay cannot change"
         );
-        findings.push(invalid(node, message));
+        findings.push(places.invalid(message));
     }
-    check_service(target, node, findings);
+    check_service(target, places, findings);
 }
 
 /// Checks an overlay's patch. It can change spec, labels and annotations, but not identity and
 /// owners of the object.
-fn check_patch(patch: &Value, node: &Node, findings: &mut Vec<Finding>) {
+fn check_patch(patch: &Value, places: &Places, findings: &mut Vec<Finding>) {
     let Some(map) = patch.as_object().filter(|map| !map.is_empty()) else {
-        findings.push(invalid(
-            node,
-            "`patch` must be a map with at least one field",
-        ));
+        findings.push(places.invalid("`patch` must be a map with at least one field"));
         return;
     };
     for key in map.keys() {
         if matches!(key.as_str(), "apiVersion" | "kind" | "status") {
-            findings.push(invalid(node, format!("`patch.{key}` cannot be changed")));
+            findings.push(places.invalid(format!("`patch.{key}` cannot be changed")));
         }
     }
     let metadata = map.get("metadata");
     if metadata.is_some_and(|metadata| !metadata.is_object()) {
-        findings.push(invalid(node, "`patch.metadata` must be a map"));
+        findings.push(places.invalid("`patch.metadata` must be a map"));
     }
     for (key, below) in metadata.and_then(Value::as_object).into_iter().flatten() {
         if !below.is_object() {
-            findings.push(invalid(
-                node,
-                format!("`patch.metadata.{key}` must be a map"),
-            ));
+            findings.push(places.invalid(format!("`patch.metadata.{key}` must be a map")));
         }
         if !matches!(key.as_str(), "labels" | "annotations") {
-            findings.push(invalid(
-                node,
-                format!("`patch.metadata.{key}` cannot be changed"),
-            ));
+            findings.push(places.invalid(format!("`patch.metadata.{key}` cannot be changed")));
         }
         for name in below.as_object().into_iter().flat_map(|map| map.keys()) {
             let ours = name.starts_with("pleach.dev/") || name == labels::PART_OF;
             if ours || name == annotations::LAST_APPLIED {
-                findings.push(invalid(node, format!("an overlay cannot change `{name}`")));
+                findings.push(places.invalid(format!("an overlay cannot change `{name}`")));
             }
         }
     }
@@ -257,7 +219,7 @@ fn check_patch(patch: &Value, node: &Node, findings: &mut Vec<Finding>) {
 
 fn check_secrets(
     rule: &OverlayRule,
-    node: &Node,
+    places: &Places,
     secret: &[SecretRule],
     findings: &mut Vec<Finding>,
 ) {
@@ -277,10 +239,10 @@ fn check_secrets(
         .collect();
     for field in fields.iter().filter(|field| field.meets(&rule.patch.0)) {
         let message = format!("the patch changes {field}, which is secret");
-        findings.push(
-            invalid(node, message)
-                .hint("pleach records the previous values, and must not record a secret"),
-        );
+        findings.push(places.refuse(
+            message,
+            "pleach records the previous values, and must not record a secret",
+        ));
     }
 }
 
@@ -289,23 +251,23 @@ fn check_secrets(
 fn lasts(
     (from, until): (Option<&str>, Option<&str>),
     stages: &[StageRule],
-    node: &Node,
+    places: &Places,
     why: &str,
     findings: &mut Vec<Finding>,
 ) -> (StageName, StageName) {
     let mut stage = |name: Option<&str>, default: StageName| match name {
         None => default,
-        Some(name) => find(name, stages, node, findings).unwrap_or(default),
+        Some(name) => find(name, stages, places, findings).unwrap_or(default),
     };
     let from = stage(from, StageName::Gates);
     let until = stage(until, StageName::Ungate);
     if from > until {
         let message = format!("`from: {from}` comes after `until: {until}`");
-        findings.push(invalid(node, message));
+        findings.push(places.invalid(message));
     }
     if until > StageName::Ungate {
         let message = format!("`until: {until}`: the last allowed stage is `ungate`");
-        findings.push(invalid(node, message).hint(why));
+        findings.push(places.refuse(message, why));
     }
     (from, until)
 }
@@ -314,7 +276,7 @@ fn lasts(
 fn find(
     name: &str,
     declared: &[StageRule],
-    node: &Node,
+    places: &Places,
     findings: &mut Vec<Finding>,
 ) -> Option<StageName> {
     let own = declared.iter().map(|rule| &rule.stage);
@@ -328,18 +290,13 @@ fn find(
             .chain(own)
             .map(StageName::as_str)
             .collect();
-        findings.push(unknown_stage(name, &known, node));
+        findings.push(unknown_stage(name, &known, places));
     }
     found
 }
 
-fn unknown_stage(name: &str, known: &[&str], node: &Node) -> Finding {
-    let finding = Finding::error(
-        Kind::Repository,
-        "unknown-stage",
-        format!("there is no stage `{name}`"),
-    )
-    .at(node.origin());
+fn unknown_stage(name: &str, known: &[&str], places: &Places) -> Finding {
+    let finding = places.error("unknown-stage", format!("there is no stage `{name}`"));
     finding.hint(
         did_you_mean(name, known).unwrap_or_else(|| format!("known stages: {}", known.join(", "))),
     )

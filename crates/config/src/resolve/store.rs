@@ -2,52 +2,35 @@
 
 use super::check_label;
 use pleach_formats::file::{State, StateKind};
-use pleach_model::finding::{Finding, Kind};
-use pleach_model::object::{Origin, yaml::Node};
+use pleach_model::finding::Finding;
+use pleach_model::object::Located;
 use pleach_state::inventory::{STATE_NAMESPACE, Store};
 
 /// Resolves the storage location of records. A ConfigMap needs a namespace, a Release has none.
-pub(super) fn resolve(
-    state: Option<State>,
-    environment: &Node,
-    findings: &mut Vec<Finding>,
-) -> Store {
-    let Some(state) = state else {
+pub(super) fn resolve(state: Option<Located<State>>, findings: &mut Vec<Finding>) -> Store {
+    let Some(Located { value, places }) = state else {
         return Store::default();
     };
-    let node = environment.get("state").unwrap_or(environment);
-    let place = |key: &str| {
-        node.entry(key).map_or_else(
-            || node.origin(),
-            |entry| Origin::new(&*entry.value.file, entry.line),
-        )
-    };
-    match (state.kind, state.namespace) {
+    match (value.kind, value.namespace) {
         (StateKind::Release, None) => {}
-        (StateKind::Release, Some(_)) => findings.push(
-            Finding::error(
-                Kind::Repository,
-                "invalid-value",
-                "state of kind Release has no namespace of its own",
-            )
-            .at(place("namespace"))
-            .hint(format!(
+        (StateKind::Release, Some(_)) => {
+            let message = "state of kind Release has no namespace of its own";
+            let finding = places.error_at("namespace", "invalid-value", message);
+            findings.push(finding.hint(format!(
                 "omit it, because such state is in {STATE_NAMESPACE}; or set kind: ConfigMap"
-            )),
-        ),
+            )));
+        }
         (StateKind::ConfigMap, Some(namespace)) => {
-            check_label("namespace", &namespace, Some(&place("namespace")), findings);
+            let place = places.key("namespace");
+            check_label("namespace", &namespace, Some(&place), findings);
             return Store::ConfigMap { namespace };
         }
-        (StateKind::ConfigMap, None) => findings.push(
-            Finding::error(
-                Kind::Repository,
-                "missing-field",
-                "state of kind ConfigMap needs `namespace`",
-            )
-            .at(node.origin())
-            .hint("name an existing namespace for records, inventory and digest key"),
-        ),
+        (StateKind::ConfigMap, None) => {
+            let message = "state of kind ConfigMap needs `namespace`";
+            let finding = places.error("missing-field", message);
+            let hint = "name an existing namespace for records, inventory and digest key";
+            findings.push(finding.hint(hint));
+        }
     }
     Store::default()
 }

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 
 use super::partly::Findings;
-use crate::environment::release_name;
 use pleach_formats::file;
 use pleach_model::finding::{Finding, Kind};
-use pleach_model::object::{Origin, yaml::Node};
+use pleach_model::object::Located;
 use pleach_model::suggest::did_you_mean;
 
 /// Copies the versions that releases take from others, and the matching `rollback`. Reports each
 /// version that cannot be determined.
-pub(super) fn follow(releases: &mut [file::Release], nodes: &[Node], findings: &mut Findings) {
-    let names: Vec<Option<&str>> = nodes.iter().map(release_name).collect();
+pub(super) fn follow(releases: &mut [Located<file::Release>], findings: &mut Findings) {
+    let names: Vec<Option<&str>> = releases.iter().map(|one| one.own_name()).collect();
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, name) in names.iter().enumerate() {
         // A second release of the same name is refused at its own location.
@@ -26,7 +25,7 @@ pub(super) fn follow(releases: &mut [file::Release], nodes: &[Node], findings: &
             let found = followed_by(releases, &known, &names, index);
             found
                 .map_err(|finding| {
-                    let finding = finding.at(place(&nodes[index]));
+                    let finding = finding.at(releases[index].places.key("versionFrom"));
                     findings.of(names[index]).push(finding);
                 })
                 .ok()
@@ -38,23 +37,15 @@ pub(super) fn follow(releases: &mut [file::Release], nodes: &[Node], findings: &
         // A `rollback` to another version is obsolete, which is reported at its own location.
         let rollback = releases[followed].rollback.clone();
         let rollback = rollback.filter(|rollback| Some(&rollback.to) == version.as_ref());
-        let release = &mut releases[index];
+        let release = &mut releases[index].value;
         release.version = version;
         release.rollback = release.rollback.take().or(rollback);
     }
 }
 
-/// Returns the location of `versionFrom`.
-fn place(node: &Node) -> Origin {
-    node.entry("versionFrom").map_or_else(
-        || node.origin(),
-        |entry| Origin::new(&*entry.value.file, entry.line),
-    )
-}
-
 /// Follows a chain of `versionFrom` to the release with a version.
 fn followed_by(
-    releases: &[file::Release],
+    releases: &[Located<file::Release>],
     known: &BTreeMap<&str, usize>,
     names: &[Option<&str>],
     index: usize,

@@ -9,7 +9,7 @@ use crate::release_name;
 use crate::values::{Values, dotted};
 use crate::{bundle as bundles, bundle::Source};
 use pleach_model::finding::{Finding, Kind};
-use pleach_model::object::{Origin, yaml::Node};
+use pleach_model::object::{Origin, Places, yaml::Node};
 use pleach_model::tree::FileTree;
 
 /// Reports other users of a bundle without versions that is restored.
@@ -69,12 +69,8 @@ pub(super) fn differences(
         .collect();
     for key in keys {
         if value(present, key) != value(past, key) {
-            let place = present.entry(key).map_or_else(
-                || present.origin(),
-                |entry| Origin::new(&*entry.value.file, entry.line),
-            );
             let what = format!("`{key}` of release {release}");
-            findings.push(not_restored(&what).at(place));
+            findings.push(not_restored(&what).at(Places::from(present).key(key)));
         }
     }
     let values = |tree: &dyn FileTree, merged: &Merged, at: &Node| {

@@ -1,14 +1,12 @@
 //! `bundle.yaml` and `version.yaml`.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::{AnyMap, Range, Timeout};
 use crate::policy::RuntimeObject;
-use pleach_model::object::Selector;
+use pleach_model::object::{Located, Selector};
 use pleach_model::order::Direction;
 
 /// A bundle, or the differences of one of its versions.
@@ -30,27 +28,27 @@ pub struct Bundle {
     /// Direction of a change whose versions cannot be compared.
     pub direction: Option<Direction>,
     /// Stages that the bundle declares.
-    pub stages: Option<Vec<Stage>>,
+    pub stages: Option<Vec<Located<Stage>>>,
     /// Temporary refusal of writes by other clients.
-    pub gates: Option<Vec<Gate>>,
+    pub gates: Option<Vec<Located<Gate>>>,
     /// Temporary changes.
-    pub overlays: Option<Vec<Overlay>>,
+    pub overlays: Option<Vec<Located<Overlay>>>,
     /// Condition that must hold before each stage.
-    pub checks: Option<Vec<Check>>,
+    pub checks: Option<Vec<Located<Check>>>,
     /// Readiness rules, by kind.
-    pub readiness: Option<Vec<ReadinessRule>>,
+    pub readiness: Option<Vec<Located<ReadinessRule>>>,
     /// Objects that the workloads create.
-    pub runtime_objects: Option<Vec<RuntimeObject>>,
+    pub runtime_objects: Option<Vec<Located<RuntimeObject>>>,
     /// Moves between namespaces.
-    pub moves: Option<Vec<Move>>,
+    pub moves: Option<Vec<Located<Move>>>,
     /// Rewrite of stored objects in another version.
-    pub migrate: Option<Vec<Migration>>,
+    pub migrate: Option<Vec<Located<Migration>>>,
     /// Changes to rendered objects.
-    pub patches: Option<Vec<Patch>>,
+    pub patches: Option<Vec<Located<Patch>>>,
     /// Rule that blocks an uninstall.
-    pub block_uninstall: Option<Vec<BlockUninstall>>,
+    pub block_uninstall: Option<Vec<Located<BlockUninstall>>>,
     /// Fields outside of Secrets whose values are masked.
-    pub secret_fields: Option<Vec<SecretFields>>,
+    pub secret_fields: Option<Vec<Located<SecretFields>>>,
 }
 
 /// A stage that a bundle declares.
@@ -111,22 +109,12 @@ pub struct Verify {
     pub check: Option<String>,
 }
 
-/// A workload that is scaled.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Scale {
-    /// Kind.
-    pub kind: String,
-    /// API group.
-    pub group: Option<String>,
-    /// Name.
-    pub name: Option<String>,
-    /// Namespace.
-    pub namespace: Option<String>,
-    /// Labels.
-    pub labels: Option<BTreeMap<String, String>>,
-    /// Number of replicas.
-    pub replicas: u32,
+selecting! {
+    /// A workload that is scaled.
+    Scale {
+        /// Number of replicas.
+        pub replicas: u32,
+    }
 }
 
 /// Temporary refusal of writes by other clients.
@@ -338,20 +326,10 @@ pub struct BlockUninstall {
     pub message: String,
 }
 
-/// Fields outside of Secrets whose values are masked.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct SecretFields {
-    /// Kind.
-    pub kind: String,
-    /// API group.
-    pub group: Option<String>,
-    /// Name.
-    pub name: Option<String>,
-    /// Namespace.
-    pub namespace: Option<String>,
-    /// Labels.
-    pub labels: Option<BTreeMap<String, String>>,
-    /// Paths such as `data.password`.
-    pub fields: Vec<String>,
+selecting! {
+    /// Fields outside of Secrets whose values are masked.
+    SecretFields {
+        /// Paths such as `data.password`.
+        pub fields: Vec<String>,
+    }
 }

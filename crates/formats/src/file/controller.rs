@@ -1,15 +1,12 @@
 //! Format of the controller's configuration, which `pleach run --config FILE` reads.
 
-use std::fmt;
-
 use schemars::JsonSchema;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, Error, MapAccess, Unexpected, Visitor};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::environment::{Approval, Window};
-use super::scalar::Timeout;
+use super::scalar::{TextOrMap, Timeout};
 use crate::policy::Protect;
+use pleach_model::object::Located;
 
 /// The configuration file of the controller.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -22,16 +19,16 @@ pub struct Controller {
     /// Address to listen on for webhooks, such as `0.0.0.0:8080`; none if omitted.
     pub listen: Option<String>,
     /// Metrics and probes.
-    pub metrics: Option<Metrics>,
+    pub metrics: Option<Located<Metrics>>,
     /// Whether the controller watches objects, to detect drift immediately and not only at the
     /// interval; true if omitted.
     pub drift_watch: Option<bool>,
     /// Disk space of copies of repositories.
-    pub disk: Option<Disk>,
+    pub disk: Option<Located<Disk>>,
     /// Repositories to follow.
-    pub repositories: Vec<WatchedRepository>,
+    pub repositories: Vec<Located<WatchedRepository>>,
     /// Notification about releases.
-    pub notifications: Option<Vec<Notification>>,
+    pub notifications: Option<Vec<Located<Notification>>>,
 }
 
 /// Metrics and probes.
@@ -61,16 +58,16 @@ pub struct WatchedRepository {
     /// A URL (https or ssh), or the path of a folder.
     pub url: String,
     /// Credentials for the repository.
-    pub auth: Option<Auth>,
+    pub auth: Option<Located<Auth>>,
     /// Signatures that are required.
     pub verify: Option<SignedCommits>,
     /// Whether an http URL is accepted without signatures, although anyone on the network path can
     /// change the commits.
     pub insecure: Option<bool>,
     /// The forge that hosts it.
-    pub forge: Option<Forge>,
+    pub forge: Option<Located<Forge>>,
     /// Environments to sync from it.
-    pub environments: Vec<EnvironmentGrant>,
+    pub environments: Vec<Located<EnvironmentGrant>>,
 }
 
 /// Credentials for a repository. All of them are files.
@@ -88,7 +85,7 @@ pub struct Auth {
     /// Known host keys, for ssh: any other host is refused.
     pub known_hosts_file: Option<String>,
     /// A GitHub App.
-    pub github_app: Option<GithubApp>,
+    pub github_app: Option<Located<GithubApp>>,
 }
 
 /// A GitHub App.
@@ -161,7 +158,7 @@ pub struct EnvironmentGrant {
     /// The branch that contains it.
     pub branch: Option<String>,
     /// The intended cluster and the connection to it.
-    pub cluster: ClusterGrant,
+    pub cluster: Located<ClusterGrant>,
     /// The service account to impersonate: `NAMESPACE/NAME`.
     pub service_account: Option<String>,
     /// Objects that its branches are allowed to write: `all`, or namespaces and kinds.
@@ -180,7 +177,7 @@ pub struct Minimum {
     /// Whether plans wait for approval.
     pub approval: Option<Approval>,
     /// Times of day.
-    pub windows: Option<Vec<Window>>,
+    pub windows: Option<Vec<Located<Window>>>,
     /// Kinds that are never deleted or recreated without consent.
     pub protect: Option<Vec<Protect>>,
 }
@@ -196,7 +193,7 @@ pub struct ClusterGrant {
     /// A kubeconfig without exec and auth plugins.
     pub kubeconfig_file: Option<String>,
     /// A kubeconfig in a Secret.
-    pub kubeconfig_secret: Option<KubeconfigSecret>,
+    pub kubeconfig_secret: Option<Located<KubeconfigSecret>>,
 }
 
 /// A Secret with a kubeconfig.
@@ -230,30 +227,12 @@ pub enum Everything {
 }
 
 impl<'de> Deserialize<'de> for Allow {
-    // Not derived as `untagged`: errors would not name the wrong field.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AllOrMap;
-
-        impl<'de> Visitor<'de> for AllOrMap {
-            type Value = Allow;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("`all`, or a map with namespaces and clusterScoped")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Allow, E> {
-                if text == "all" {
-                    return Ok(Allow::All(Everything::All));
-                }
-                Err(E::invalid_value(Unexpected::Str(text), &self))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Allow, A::Error> {
-                AllowList::deserialize(MapAccessDeserializer::new(map)).map(Allow::Only)
-            }
-        }
-
-        deserializer.deserialize_any(AllOrMap)
+        deserializer.deserialize_any(TextOrMap {
+            expected: "`all`, or a map with namespaces and clusterScoped",
+            text: |text| (text == "all").then_some(Self::All(Everything::All)),
+            map: Self::Only,
+        })
     }
 }
 
@@ -281,25 +260,11 @@ pub struct NamedObjects {
 
 impl<'de> Deserialize<'de> for ClusterScoped {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextOrMap;
-
-        impl<'de> Visitor<'de> for TextOrMap {
-            type Value = ClusterScoped;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a kind, or a map with kind and names")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<ClusterScoped, E> {
-                Ok(ClusterScoped::Kind(text.to_owned()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ClusterScoped, A::Error> {
-                NamedObjects::deserialize(MapAccessDeserializer::new(map)).map(ClusterScoped::Named)
-            }
-        }
-
-        deserializer.deserialize_any(TextOrMap)
+        deserializer.deserialize_any(TextOrMap {
+            expected: "a kind, or a map with kind and names",
+            text: |text| Some(Self::Kind(text.to_owned())),
+            map: Self::Named,
+        })
     }
 }
 
@@ -319,7 +284,7 @@ pub struct AllowList {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Notification {
     /// The webhook to call.
-    pub webhook: NotificationWebhook,
+    pub webhook: Located<NotificationWebhook>,
     /// Causes of a call; all if omitted.
     // YAML 1.1, as Kubernetes clients read it, parses a bare `on` as true.
     #[serde(alias = "true")]

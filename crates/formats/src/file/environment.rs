@@ -1,16 +1,13 @@
 //! Format of `environments/NAME.yaml`. All fields are optional, because the extended file can
 //! contain them.
 
-use std::collections::BTreeMap;
-use std::fmt;
-
 use schemars::JsonSchema;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, MapAccess, Visitor};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
+use super::scalar::TextOrMap;
 use super::{AnyMap, FailFast, KubernetesVersion, Patch, Timeout};
 use crate::policy::{Consent, Protect, PrunePolicy};
+use pleach_model::object::Located;
 
 /// An environment file.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -27,7 +24,7 @@ pub struct Environment {
     /// Values of all releases.
     pub values: Option<AnyMap>,
     /// Releases to install.
-    pub releases: Option<Vec<Release>>,
+    pub releases: Option<Vec<Located<Release>>>,
     /// When and how the controller syncs.
     pub sync: Option<Sync>,
     /// Whether and how much is pruned.
@@ -35,9 +32,9 @@ pub struct Environment {
     /// Kinds protected beside the built-in ones.
     pub protect: Option<Vec<Protect>>,
     /// Allowed destructive steps.
-    pub consent: Option<Vec<Consent>>,
+    pub consent: Option<Vec<Located<Consent>>>,
     /// Location of the state.
-    pub state: Option<State>,
+    pub state: Option<Located<State>>,
 }
 
 /// The intended cluster.
@@ -71,13 +68,13 @@ pub struct Release {
     /// Values of this release.
     pub values: Option<AnyMap>,
     /// Changes to rendered objects.
-    pub patches: Option<Vec<Patch>>,
+    pub patches: Option<Vec<Located<Patch>>>,
     /// Fields that are left to other field managers.
-    pub ignore: Option<Vec<Ignore>>,
+    pub ignore: Option<Vec<Located<Ignore>>>,
     /// Field managers whose objects pleach is allowed to adopt.
     pub adopt: Option<Vec<String>>,
     /// Releases and objects that must be ready before.
-    pub depends_on: Option<Vec<Dependency>>,
+    pub depends_on: Option<Vec<Located<Dependency>>>,
     /// The previous release of the objects, which move to this one.
     pub moved_from: Option<MovedFrom>,
     /// An intended rollback, for one change of versions.
@@ -92,22 +89,19 @@ pub struct Release {
     pub restart_on_config_change: Option<bool>,
 }
 
-/// Fields of objects that are left to other field managers.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Ignore {
-    /// Kind.
-    pub kind: String,
-    /// API group.
-    pub group: Option<String>,
-    /// Name.
-    pub name: Option<String>,
-    /// Namespace.
-    pub namespace: Option<String>,
-    /// Labels.
-    pub labels: Option<BTreeMap<String, String>>,
-    /// Paths such as `spec.replicas`.
-    pub fields: Vec<String>,
+impl Release {
+    /// Returns the name of the release, which defaults to its bundle's name.
+    pub fn own_name(&self) -> Option<&str> {
+        self.name.as_deref().or(self.bundle.as_deref())
+    }
+}
+
+selecting! {
+    /// Fields of objects that are left to other field managers.
+    Ignore {
+        /// Paths such as `spec.replicas`.
+        pub fields: Vec<Located<String>>,
+    }
 }
 
 /// A dependency that must be ready before a release starts.
@@ -137,28 +131,12 @@ pub struct DependencyObject {
 }
 
 impl<'de> Deserialize<'de> for Dependency {
-    // Not derived as `untagged`: errors would not name the wrong field.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextOrMap;
-
-        impl<'de> Visitor<'de> for TextOrMap {
-            type Value = Dependency;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the name of a release, or a map with kind and name")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Dependency, E> {
-                Ok(Dependency::Release(text.to_owned()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Dependency, A::Error> {
-                DependencyObject::deserialize(MapAccessDeserializer::new(map))
-                    .map(Dependency::Object)
-            }
-        }
-
-        deserializer.deserialize_any(TextOrMap)
+        deserializer.deserialize_any(TextOrMap {
+            expected: "the name of a release, or a map with kind and name",
+            text: |text| Some(Self::Release(text.to_owned())),
+            map: Self::Object,
+        })
     }
 }
 
@@ -193,7 +171,7 @@ pub struct Sync {
     /// Whether plans wait for approval.
     pub approval: Option<Approval>,
     /// Times at which the controller is allowed to sync.
-    pub windows: Option<Vec<Window>>,
+    pub windows: Option<Vec<Located<Window>>>,
 }
 
 /// Reaction to drift.

@@ -6,7 +6,8 @@ use std::fmt;
 use jiff::SignedDuration;
 use schemars::JsonSchema;
 use semver::VersionReq;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
@@ -147,6 +148,32 @@ impl<'de> Deserialize<'de> for AnyMap {
         }
 
         deserializer.deserialize_map(MapOnly)
+    }
+}
+
+/// Visitor of a text or a map. Errors name the wrong field, which those of `untagged` do not.
+pub(super) struct TextOrMap<T, M> {
+    /// Description of both for errors.
+    pub(super) expected: &'static str,
+    /// Converts a text. `None` if it is invalid.
+    pub(super) text: fn(&str) -> Option<T>,
+    /// Converts the struct of a map.
+    pub(super) map: fn(M) -> T,
+}
+
+impl<'de, T, M: Deserialize<'de>> Visitor<'de> for TextOrMap<T, M> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        (self.text)(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        M::deserialize(MapAccessDeserializer::new(map)).map(self.map)
     }
 }
 

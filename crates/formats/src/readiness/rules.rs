@@ -7,7 +7,7 @@ use super::stale::without_stale;
 use super::{Assessment, assess, conditions, has_rules, kind_of, terminating};
 use crate::file::ReadinessRule;
 use pleach_model::cel::{CompileError, Expression, Subject, Unevaluable};
-use pleach_model::object::{GroupKind, well_known_group};
+use pleach_model::object::{GroupKind, known_kind};
 use pleach_model::order::is_builtin_group;
 
 /// Names available in rules: the object and its top-level fields.
@@ -48,10 +48,12 @@ pub struct BrokenRule {
 
 impl Rules {
     /// Compiles rules. Fails with all invalid parts.
-    pub fn read(rules: &[ReadinessRule]) -> Result<Self, Vec<BrokenRule>> {
+    pub fn read<'a>(
+        rules: impl IntoIterator<Item = &'a ReadinessRule>,
+    ) -> Result<Self, Vec<BrokenRule>> {
         let mut broken = Vec::new();
         let mut read = Vec::new();
-        for (index, rule) in rules.iter().enumerate() {
+        for (index, rule) in rules.into_iter().enumerate() {
             let mut expression = |field, text: Option<&String>| {
                 Expression::compile(text?, NAMES)
                     .map_err(|error| {
@@ -131,11 +133,8 @@ fn is_empty(value: &Value) -> bool {
 /// Returns the group and kind of a rule. An unknown kind without a group is in
 /// the core group.
 fn group_kind(rule: &ReadinessRule) -> GroupKind {
-    let group = rule
-        .group
-        .as_deref()
-        .or_else(|| well_known_group(&rule.kind));
-    GroupKind::new(group.unwrap_or_default(), rule.kind.clone())
+    known_kind(rule.group.as_deref(), &rule.kind)
+        .unwrap_or_else(|| GroupKind::new("", rule.kind.clone()))
 }
 
 impl Rule {

@@ -163,12 +163,14 @@ impl Selector {
 
     /// Returns group and kind. `None` if the group is not given and the kind is not well known.
     pub fn group_kind(&self) -> Option<GroupKind> {
-        let group = self
-            .group
-            .as_deref()
-            .or_else(|| well_known_group(&self.kind))?;
-        Some(GroupKind::new(group, self.kind.clone()))
+        known_kind(self.group.as_deref(), &self.kind)
     }
+}
+
+/// Returns group and kind. `None` if the group is not given and the kind is not well known.
+pub fn known_kind(group: Option<&str>, kind: &str) -> Option<GroupKind> {
+    let group = group.or_else(|| well_known_group(kind))?;
+    Some(GroupKind::new(group, kind))
 }
 
 /// Returns the group of a kind that is commonly written without one.

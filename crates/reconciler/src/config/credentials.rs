@@ -1,18 +1,17 @@
 //! Credentials for a repository: exactly one of the supported kinds.
 
-use super::{Auth, ForgeAddress, error, place};
+use super::{Auth, ForgeAddress};
 use pleach_formats::file::{self, ForgeKind};
 use pleach_model::finding::Finding;
-use pleach_model::object::yaml::Node;
+use pleach_model::object::Located;
 
 /// Resolves the credentials for the repository at a URL. Reports incomplete or mixed ones.
 pub(super) fn credentials(
-    declared: file::Auth,
+    declared: Located<file::Auth>,
     at: (&str, Option<&file::Forge>),
-    repository: &Node,
     findings: &mut Vec<Finding>,
 ) -> Option<Auth> {
-    let node = repository.get("auth").unwrap_or(repository);
+    let Located { value, places } = declared;
     let file::Auth {
         username_file,
         password_file,
@@ -20,20 +19,16 @@ pub(super) fn credentials(
         ssh_key_file,
         known_hosts_file,
         github_app: app,
-    } = declared;
+    } = value;
+    let named = [
+        username_file.is_some() || password_file.is_some(),
+        token_file.is_some(),
+        ssh_key_file.is_some() || known_hosts_file.is_some(),
+        app.is_some(),
+    ];
+    let is_one = named.iter().filter(|is_named| **is_named).count() == 1;
     let basic = username_file.zip(password_file);
     let ssh = ssh_key_file.zip(known_hosts_file);
-    let kinds = [
-        &["usernameFile", "passwordFile"][..],
-        &["tokenFile"],
-        &["sshKeyFile", "knownHostsFile"],
-        &["githubApp"],
-    ];
-    let named = kinds.iter().filter(|keys| {
-        keys.iter()
-            .any(|key| node.get(key).is_some_and(|value| !value.is_null()))
-    });
-    let is_one = named.count() == 1;
     match (basic, token_file, ssh, app) {
         (Some((username, password)), None, None, None) if is_one => {
             Some(Auth::Basic { username, password })
@@ -42,24 +37,26 @@ pub(super) fn credentials(
         (None, None, Some((key, known_hosts)), None) if is_one => {
             Some(Auth::Ssh { key, known_hosts })
         }
-        (None, None, None, Some(app)) if is_one => github_app(app, at, node, findings),
+        (None, None, None, Some(app)) if is_one => github_app(app, at, findings),
         _ => {
             let message = "`auth`: exactly one of `usernameFile` with `passwordFile`, `tokenFile`, `sshKeyFile` with `knownHostsFile`, and `githubApp` is required";
-            findings.push(error("invalid-value", message).at(node.origin()));
+            findings.push(places.invalid(message));
             None
         }
     }
 }
 
 fn github_app(
-    declared: file::GithubApp,
+    app: Located<file::GithubApp>,
     (url, forge): (&str, Option<&file::Forge>),
-    auth: &Node,
     findings: &mut Vec<Finding>,
 ) -> Option<Auth> {
-    let node = auth.get("githubApp").unwrap_or(auth);
+    let Located {
+        value: declared,
+        places,
+    } = app;
     let mut wrong = |key: &str, message: &str| {
-        findings.push(error("invalid-value", message).at(place(node, key)));
+        findings.push(places.error_at(key, "invalid-value", message));
     };
     let is_id = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric());
     // The app is identified by a number or by its client id.

@@ -1,9 +1,8 @@
 //! Disk limits for clones.
 
-use super::{error, place};
 use pleach_formats::file;
 use pleach_model::finding::Finding;
-use pleach_model::object::yaml::Node;
+use pleach_model::object::Located;
 
 /// Minimum value of a limit, in bytes.
 const LEAST: u64 = 1 << 20;
@@ -26,14 +25,9 @@ impl Default for Disk {
     }
 }
 
-pub(super) fn resolve(
-    declared: Option<file::Disk>,
-    node: &Node,
-    findings: &mut Vec<Finding>,
-) -> Disk {
+pub(super) fn resolve(declared: Located<file::Disk>, findings: &mut Vec<Finding>) -> Disk {
     let usual = Disk::default();
-    let file::Disk { budget, fork_head } = declared.unwrap_or_default();
-    let node = node.get("disk").unwrap_or(node);
+    let Located { value, places } = declared;
     let mut read = |key: &str, declared: Option<String>, usual: u64| {
         let Some(declared) = declared else {
             return usual;
@@ -42,13 +36,13 @@ pub(super) fn resolve(
         if bytes.is_none() {
             let message =
                 format!("`{key}`: `{declared}` is not a quantity such as `3Gi`, of at least `1Mi`");
-            findings.push(error("invalid-value", message).at(place(node, key)));
+            findings.push(places.error_at(key, "invalid-value", message));
         }
         bytes.unwrap_or(usual)
     };
     Disk {
-        budget: read("budget", budget, usual.budget),
-        fork_head: read("forkHead", fork_head, usual.fork_head),
+        budget: read("budget", value.budget, usual.budget),
+        fork_head: read("forkHead", value.fork_head, usual.fork_head),
     }
 }
 

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{error, place};
 use pleach_formats::file::{self, NotificationCause};
 use pleach_model::finding::Finding;
-use pleach_model::object::{Origin, yaml::Node};
+use pleach_model::object::Located;
 use pleach_render::message;
 
 /// A webhook to call on certain causes.
@@ -86,27 +85,25 @@ impl Notification {
 /// Reads the notifications. Renders each template once for every cause, so that errors are reported
 /// at startup.
 pub(super) fn resolve(
-    declared: Vec<file::Notification>,
-    nodes: &[Node],
+    declared: Vec<Located<file::Notification>>,
     findings: &mut Vec<Finding>,
 ) -> Vec<Notification> {
     let mut resolved = Vec::new();
-    for (declared, node) in declared.into_iter().zip(nodes) {
-        let webhook = node.get("webhook").unwrap_or(node);
-        if declared.webhook.url_file.is_empty() {
+    for declared in declared {
+        let Located { value, places } = declared;
+        let webhook = value.webhook;
+        if webhook.url_file.is_empty() {
             let message = "`urlFile`: expected the path of a file that contains the URL";
-            findings.push(error("invalid-value", message).at(place(webhook, "urlFile")));
+            let finding = webhook.places.error_at("urlFile", "invalid-value", message);
+            findings.push(finding);
         }
-        let on = declared
-            .on
-            .unwrap_or_else(|| NotificationCause::ALL.to_vec());
+        let on = value.on.unwrap_or_else(|| NotificationCause::ALL.to_vec());
         if on.is_empty() {
-            let message = "`on`: at least one cause is required";
-            findings.push(error("invalid-value", message).at(node.origin()));
+            findings.push(places.invalid("`on`: at least one cause is required"));
         }
         let notification = Notification {
-            url_file: declared.webhook.url_file,
-            template: declared.webhook.template,
+            url_file: webhook.value.url_file,
+            template: webhook.value.template,
             on: on.into_iter().collect(),
         };
         let broken = notification.on.iter().find_map(|cause| {
@@ -114,17 +111,12 @@ pub(super) fn resolve(
             notification.body(&sample)?.err()
         });
         if let Some(broken) = broken {
-            findings.push(explain(&broken, &place(webhook, "template")));
+            let message = format!("`template`: {}", broken.message);
+            findings.push(webhook.places.error_at("template", "template", message).hint(
+                "the variables are cause, environment, release, version, revision, message and at",
+            ));
         }
         resolved.push(notification);
     }
     resolved
-}
-
-/// Converts a template error to a finding at its line of the configuration.
-fn explain(broken: &Finding, place: &Origin) -> Finding {
-    let message = format!("`template`: {}", broken.message);
-    error("template", message)
-        .at(place.clone())
-        .hint("the variables are cause, environment, release, version, revision, message and at")
 }

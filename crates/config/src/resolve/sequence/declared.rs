@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{check_name, check_service, invalid, unknown_stage};
+use super::{check_name, check_service, unknown_stage};
 use crate::bundle::Source;
 use pleach_formats::{
-    file::{Scale, Stage, StageReady},
+    file::{Stage, StageReady},
     sequence::{Count, RolloutRule, ScaleRule, StageRule},
 };
-use pleach_model::finding::{Finding, Kind};
-use pleach_model::object::{Selector, yaml::Node};
+use pleach_model::finding::Finding;
+use pleach_model::object::{Located, Places, Selector};
 use pleach_model::order::StageName;
 use pleach_model::suggest::did_you_mean;
 
@@ -24,33 +24,30 @@ const RESTARTED: [&str; 3] = ["Deployment", "StatefulSet", "DaemonSet"];
 /// Declared stages without positions.
 pub(super) struct Declared<'a> {
     source: &'a Source,
-    all: Vec<(&'a Stage, &'a Node)>,
+    all: Vec<&'a Located<Stage>>,
 }
 
 impl<'a> Declared<'a> {
     /// Reads and checks each stage by itself.
-    pub(super) fn read(
-        source: &'a Source,
-        stages: &'a [Stage],
-        nodes: &'a [Node],
-        findings: &mut Vec<Finding>,
-    ) -> Self {
-        check_verified_once(stages, nodes, findings);
+    pub(super) fn read(source: &'a Source, findings: &mut Vec<Finding>) -> Self {
+        let stages = source.body.stages.as_deref().unwrap_or_default();
+        check_verified_once(stages, findings);
         let mut names: BTreeSet<&str> = BTreeSet::new();
         let mut all = Vec::new();
-        for (stage, node) in stages.iter().zip(nodes) {
+        for stage in stages {
+            let places = &stage.places;
             let before = findings.len();
-            check_name("a stage", &stage.name, node, findings);
+            check_name("a stage", &stage.name, places, findings);
             if StageName::standard(&stage.name).is_some() || !names.insert(&stage.name) {
                 let message = format!("stage `{}` already exists", stage.name);
-                findings.push(invalid(node, message).hint("give it another name"));
+                findings.push(places.refuse(message, "give it another name"));
             }
-            check_contents(stage, node, findings);
-            check_steps(stage, node, findings);
-            check_rollout(stage, node, findings);
-            check_verify(source, stage, node, findings);
+            check_contents(stage, findings);
+            check_steps(stage, findings);
+            check_rollout(stage, findings);
+            check_verify(source, stage, findings);
             if findings.len() == before {
-                all.push((stage, node));
+                all.push(stage);
             }
         }
         Self { source, all }
@@ -59,21 +56,17 @@ impl<'a> Declared<'a> {
     /// Assigns each stage a position after a standard stage. It is the last standard stage in
     /// `after`, or the one before the first in `before`. The default is after the workloads.
     pub(super) fn placed(self, findings: &mut Vec<Finding>) -> Vec<StageRule> {
-        let names: Vec<&str> = self
-            .all
-            .iter()
-            .map(|(stage, _)| stage.name.as_str())
-            .collect();
+        let names: Vec<&str> = self.all.iter().map(|stage| stage.name.as_str()).collect();
         let known: Vec<&str> = StageName::STANDARD
             .iter()
             .map(StageName::as_str)
             .chain(names.iter().copied())
             .collect();
         let mut broken = false;
-        for (stage, node) in &self.all {
+        for stage in &self.all {
             for name in links(stage) {
                 if !known.contains(&name) {
-                    findings.push(unknown_stage(name, &known, node));
+                    findings.push(unknown_stage(name, &known, &stage.places));
                     broken = true;
                 }
             }
@@ -82,11 +75,8 @@ impl<'a> Declared<'a> {
             return Vec::new();
         }
         let Some(slots) = self.slots() else {
-            let (_, node) = self.all[0];
-            findings.push(invalid(
-                node,
-                format!("these stages wait for each other: {}", names.join(", ")),
-            ));
+            let message = format!("these stages wait for each other: {}", names.join(", "));
+            findings.push(self.all[0].places.invalid(message));
             return Vec::new();
         };
         let mut placed: Vec<(usize, usize)> =
@@ -96,16 +86,16 @@ impl<'a> Declared<'a> {
             .into_iter()
             .enumerate()
             .map(|(order, (slot, one))| {
-                let (stage, node) = self.all[one];
+                let stage = self.all[one];
                 if slot >= position(&StageName::Verify) {
-                    findings.push(
-                        invalid(node, format!("stage `{}` comes after `verify`", stage.name))
-                            .hint("after `verify`, everything is ready and pleach changes no more objects"),
-                    );
+                    let message = format!("stage `{}` comes after `verify`", stage.name);
+                    let hint =
+                        "after `verify`, everything is ready and pleach changes no more objects";
+                    findings.push(stage.places.refuse(message, hint));
                 }
                 let after = &StageName::STANDARD[slot];
                 let name = StageName::declared(&stage.name, after, order);
-                rule(self.source, stage, node, name)
+                rule(self.source, stage, name)
             })
             .collect()
     }
@@ -117,18 +107,18 @@ impl<'a> Declared<'a> {
             .all
             .iter()
             .enumerate()
-            .map(|(one, (stage, _))| (stage.name.as_str(), one))
+            .map(|(one, stage)| (stage.name.as_str(), one))
             .collect();
         let mut slots: Vec<(usize, usize)> = self
             .all
             .iter()
-            .map(|(stage, _)| {
+            .map(|stage| {
                 // A stage that names only declared stages takes its position from them.
                 let own = |names: &Option<Vec<String>>| {
                     let names = names.iter().flatten();
                     names
                         .filter_map(|name| index.get(name.as_str()))
-                        .map(|other| first_slot(self.all[*other].0))
+                        .map(|other| first_slot(self.all[*other]))
                         .min()
                 };
                 let says = links(stage).any(|name| StageName::standard(name).is_some());
@@ -145,7 +135,7 @@ impl<'a> Declared<'a> {
         for _ in 0..=self.all.len() {
             let mut moved = false;
             for one in 0..self.all.len() {
-                let (stage, _) = self.all[one];
+                let stage = self.all[one];
                 let mut pairs: Vec<(usize, usize)> = Vec::new();
                 for name in stage.after.iter().flatten() {
                     pairs.extend(index.get(name.as_str()).map(|&other| (other, one)));
@@ -163,7 +153,7 @@ impl<'a> Declared<'a> {
                 }
             }
             if !moved {
-                let fits = |(one, (stage, _)): (usize, &(&Stage, &Node))| {
+                let fits = |(one, stage): (usize, &&Located<Stage>)| {
                     let before = stage.before.iter().flatten();
                     before
                         .filter_map(|name| StageName::standard(name))
@@ -205,9 +195,9 @@ fn position(stage: &StageName) -> usize {
 }
 
 /// Checks that a stage selects the objects that its settings refer to.
-fn check_contents(stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
+fn check_contents(stage: &Located<Stage>, findings: &mut Vec<Finding>) {
     for target in stage.select.iter().flatten() {
-        check_service(target, node, findings);
+        check_service(target, &stage.places, findings);
     }
     // A stage without `select` is valid, because objects can name it in an annotation.
     let says_nothing = stage.ready.is_some()
@@ -215,17 +205,21 @@ fn check_contents(stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
         && (stage.scale.is_some() || stage.restart.is_some());
     if says_nothing {
         let message = format!("stage `{}`: `ready` needs objects to apply", stage.name);
-        findings.push(invalid(node, message).hint("select the objects with `select`"));
+        findings.push(
+            stage
+                .places
+                .refuse(message, "select the objects with `select`"),
+        );
     }
 }
 
-fn check_rollout(stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
+fn check_rollout(stage: &Located<Stage>, findings: &mut Vec<Finding>) {
     let Some(rollout) = &stage.rollout else {
         return;
     };
     let mut refuse = |message: &str, hint: &str| {
         let message = format!("stage `{}`: {message}", stage.name);
-        findings.push(invalid(node, message).hint(hint));
+        findings.push(stage.places.refuse(message, hint));
     };
     let is_daemon_set = |target: &Selector| ["DaemonSet", "*"].contains(&target.kind.as_str());
     // Without `select`, objects name the stage in an annotation.
@@ -271,52 +265,50 @@ fn count(value: &Value) -> Option<Count> {
     }
 }
 
-fn check_verify(source: &Source, stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
+fn check_verify(source: &Source, stage: &Located<Stage>, findings: &mut Vec<Finding>) {
     for verify in stage.verify.iter().flatten() {
         match (&verify.job, &verify.check) {
             (Some(_), None) => {}
-            (None, Some(check)) => check_known(source, check, node, findings),
-            _ => findings.push(invalid(
-                node,
-                "each item of `verify` needs either `job` or `check`",
-            )),
+            (None, Some(check)) => check_known(source, check, &stage.places, findings),
+            _ => findings.push(
+                stage
+                    .places
+                    .invalid("each item of `verify` needs either `job` or `check`"),
+            ),
         }
         let Some(job) = &verify.job else { continue };
         let file = verified_file(source, job);
         if !source.files.contains(&file) {
             let known: Vec<&str> = source.files.iter().map(String::as_str).collect();
             let message = format!("stage `{}`: there is no manifest {file}", stage.name);
-            findings.push(
-                Finding::error(Kind::Repository, "missing-file", message)
-                    .at(node.origin())
-                    .hint(did_you_mean(&file, &known).unwrap_or_else(|| {
-                        "`job` is a path within the folder of the version".to_owned()
-                    })),
-            );
+            let hint = did_you_mean(&file, &known)
+                .unwrap_or_else(|| "`job` is a path within the folder of the version".to_owned());
+            findings.push(stage.places.error("missing-file", message).hint(hint));
         }
     }
 }
 
-fn check_known(source: &Source, name: &str, node: &Node, findings: &mut Vec<Finding>) {
+fn check_known(source: &Source, name: &str, places: &Places, findings: &mut Vec<Finding>) {
     let checks = source.body.checks.iter().flatten();
     let known: Vec<&str> = checks.map(|check| check.name.as_str()).collect();
     if !known.contains(&name) {
-        let finding = invalid(node, format!("there is no check `{name}`"));
-        findings.push(finding.hint(
+        let message = format!("there is no check `{name}`");
+        findings.push(places.refuse(
+            message,
             did_you_mean(name, &known).unwrap_or_else(|| "declare it with `checks`".to_owned()),
         ));
     }
 }
 
 /// Refuses a Job that verifies several stages.
-fn check_verified_once(stages: &[Stage], nodes: &[Node], findings: &mut Vec<Finding>) {
+fn check_verified_once(stages: &[Located<Stage>], findings: &mut Vec<Finding>) {
     let mut known: BTreeMap<&str, &str> = BTreeMap::new();
-    for (stage, node) in stages.iter().zip(nodes) {
+    for stage in stages {
         let jobs = stage.verify.iter().flatten();
         for job in jobs.filter_map(|verify| verify.job.as_deref()) {
             if let Some(other) = known.insert(job, &stage.name) {
                 let message = format!("{job} already verifies stage `{other}`");
-                findings.push(invalid(node, message).hint("give each stage its own Job"));
+                findings.push(stage.places.refuse(message, "give each stage its own Job"));
             }
         }
     }
@@ -326,35 +318,28 @@ fn verified_file(source: &Source, job: &str) -> String {
     format!("{}/{job}", source.folder)
 }
 
-fn check_steps(stage: &Stage, node: &Node, findings: &mut Vec<Finding>) {
+fn check_steps(stage: &Located<Stage>, findings: &mut Vec<Finding>) {
     let mut check = |target: &Selector, kinds: &[&str], what: &str| {
-        check_service(target, node, findings);
+        check_service(target, &stage.places, findings);
         let known = kinds.contains(&target.kind.as_str());
         if !known || target.group_kind().is_some_and(|kind| kind.group != "apps") {
             let message = format!("a {} cannot be {what}", target.kind);
-            findings.push(invalid(node, message).hint(format!("name a {}", kinds.join(", a "))));
+            findings.push(
+                stage
+                    .places
+                    .refuse(message, format!("name a {}", kinds.join(", a "))),
+            );
         }
     };
     for target in stage.restart.iter().flatten() {
         check(target, &RESTARTED, "restarted");
     }
     for scale in stage.scale.iter().flatten() {
-        check(&selector(scale), &SCALED, "scaled");
+        check(&scale.target(), &SCALED, "scaled");
     }
 }
 
-fn selector(scale: &Scale) -> Selector {
-    Selector {
-        kind: scale.kind.clone(),
-        group: scale.group.clone(),
-        name: scale.name.clone(),
-        namespace: scale.namespace.clone(),
-        labels: scale.labels.clone().unwrap_or_default(),
-        service: None,
-    }
-}
-
-fn rule(source: &Source, stage: &Stage, node: &Node, name: StageName) -> StageRule {
+fn rule(source: &Source, stage: &Located<Stage>, name: StageName) -> StageRule {
     let verify = || stage.verify.iter().flatten();
     StageRule {
         stage: name,
@@ -377,12 +362,12 @@ fn rule(source: &Source, stage: &Stage, node: &Node, name: StageName) -> StageRu
             .iter()
             .flatten()
             .map(|scale| ScaleRule {
-                target: selector(scale),
+                target: scale.target(),
                 replicas: scale.replicas,
             })
             .collect(),
         restart: stage.restart.clone().unwrap_or_default(),
         timeout: stage.timeout.map(|timeout| timeout.0),
-        origin: node.origin(),
+        origin: stage.places.origin.clone(),
     }
 }

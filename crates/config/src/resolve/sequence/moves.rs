@@ -1,37 +1,41 @@
 //! Resolution of moves between namespaces.
 
-use super::{check_service, invalid};
+use super::check_service;
+use crate::resolve::unknown_group;
 use pleach_formats::{
     file::Move,
     sequence::{CopyRule, MoveRule},
 };
 use pleach_model::finding::Finding;
-use pleach_model::object::{Selector, yaml::Node};
+use pleach_model::object::{Located, Places, Selector};
 
 /// Resolves the moves of a bundle.
-pub(super) fn moves(moves: &[Move], nodes: &[Node], findings: &mut Vec<Finding>) -> Vec<MoveRule> {
-    let pairs = moves.iter().zip(nodes);
-    pairs
-        .filter_map(|(one, node)| {
+pub(super) fn moves<'a>(
+    moves: impl Iterator<Item = &'a Located<Move>>,
+    findings: &mut Vec<Finding>,
+) -> Vec<MoveRule> {
+    moves
+        .filter_map(|one| {
             let before = findings.len();
             for (field, namespace) in [("from", &one.from), ("to", &one.to)] {
                 if !is_label(namespace) {
                     let message = format!("`{field}: {namespace}` is not a namespace name");
-                    findings.push(invalid(node, message));
+                    findings.push(one.places.invalid(message));
                 }
             }
             if one.from == one.to {
-                findings.push(invalid(node, "`from` and `to` are the same namespace"));
+                let message = "`from` and `to` are the same namespace";
+                findings.push(one.places.invalid(message));
             }
             let copy = one.copy.iter().flatten();
             let copy = copy
-                .filter_map(|selector| copied(selector, node, findings))
+                .filter_map(|selector| copied(selector, &one.places, findings))
                 .collect();
             (findings.len() == before).then(|| MoveRule {
                 from: one.from.clone(),
                 to: one.to.clone(),
                 copy,
-                origin: node.origin(),
+                origin: one.places.origin.clone(),
             })
         })
         .collect()
@@ -45,23 +49,19 @@ fn is_label(text: &str) -> bool {
 }
 
 /// Resolves the objects to copy. Each rule must name kind and name.
-fn copied(selector: &Selector, node: &Node, findings: &mut Vec<Finding>) -> Option<CopyRule> {
+fn copied(selector: &Selector, places: &Places, findings: &mut Vec<Finding>) -> Option<CopyRule> {
     let kind = selector.group_kind();
     if kind.is_none() {
-        let message = format!("the API group of {} is not known", selector.kind);
-        findings.push(invalid(node, message).hint("set `group`"));
+        findings.push(unknown_group(places, &selector.kind));
     }
     if selector.namespace.is_some() {
-        let finding = invalid(node, "objects are copied from the namespace `from`");
-        findings.push(finding.hint("omit `namespace`"));
+        let message = "objects are copied from the namespace `from`";
+        findings.push(places.refuse(message, "omit `namespace`"));
     }
-    check_service(selector, node, findings);
+    check_service(selector, places, findings);
     if selector.name.is_none() {
-        let finding = invalid(
-            node,
-            format!("a rule that copies a {} needs `name`", selector.kind),
-        );
-        findings.push(finding.hint("set `name`, which can contain `*` and `?`"));
+        let message = format!("a rule that copies a {} needs `name`", selector.kind);
+        findings.push(places.refuse(message, "set `name`, which can contain `*` and `?`"));
     }
     Some(CopyRule {
         kind: kind?,
