@@ -10,10 +10,10 @@ use std::collections::HashSet;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::value::{StrDeserializer, StringDeserializer};
+use serde::de::value::StrDeserializer;
 use serde::de::{
-    self, DeserializeSeed, Deserializer, EnumAccess, Expected, IntoDeserializer as _, MapAccess,
-    SeqAccess, Unexpected, VariantAccess, Visitor,
+    self, DeserializeSeed, Deserializer, Expected, IntoDeserializer as _, MapAccess, SeqAccess,
+    Unexpected, Visitor,
 };
 use serde_json::Value;
 
@@ -43,22 +43,18 @@ pub fn decode<T: for<'de> Deserialize<'de>>(root: &Node, findings: &mut Vec<Find
             Err(error) => error,
         };
         clean = false;
-        let node = error
-            .0
-            .at
-            .as_ref()
-            .map_or(root, |place| find(root, place.node));
+        let node = error.0.at.as_ref().map_or(root, |place| place.node);
         // A required field that is missing only because it is hidden was already reported.
         let reported = error
             .0
             .missing
             .as_deref()
             .and_then(|field| node.get(field))
-            .is_some_and(|value| hidden.borrow().contains(&address(value)));
+            .is_some_and(|value| hidden.borrow().contains(&std::ptr::from_ref(value)));
         if !reported {
             findings.push(error.into_finding(node));
         }
-        if std::ptr::eq(node, root) || !hidden.borrow_mut().insert(address(node)) {
+        if std::ptr::eq(node, root) || !hidden.borrow_mut().insert(std::ptr::from_ref(node)) {
             return None;
         }
         if findings.len() - before >= MOST {
@@ -77,51 +73,30 @@ fn more(found: &[Finding]) -> Finding {
     finding
 }
 
-fn address(node: &Node) -> usize {
-    std::ptr::from_ref(node).addr()
-}
-
-/// Returns the node with an address.
-fn find(root: &Node, target: usize) -> &Node {
-    fn search(node: &Node, target: usize) -> Option<&Node> {
-        if address(node) == target {
-            return Some(node);
-        }
-        match &node.content {
-            Content::Scalar(_) => None,
-            Content::List(items) => items.iter().find_map(|item| search(item, target)),
-            Content::Map(entries) => entries
-                .iter()
-                .find_map(|entry| search(&entry.value, target)),
-        }
-    }
-    search(root, target).unwrap_or(root)
-}
-
 /// Decoding error, with the innermost node that it is about.
 ///
 /// Boxed, because it is part of the result at every level.
 #[derive(Debug)]
-struct DecodeError(Box<Problem>);
+struct DecodeError<'a>(Box<Problem<'a>>);
 
 #[derive(Debug)]
-struct Problem {
+struct Problem<'a> {
     code: &'static str,
     message: String,
     hint: Option<String>,
     missing: Option<String>,
-    at: Option<Place>,
+    at: Option<Place<'a>>,
 }
 
 #[derive(Debug)]
-struct Place {
-    node: usize,
+struct Place<'a> {
+    node: &'a Node,
     path: String,
     /// Line of the key, if the key is wrong.
     line: Option<usize>,
 }
 
-impl DecodeError {
+impl<'a> DecodeError<'a> {
     fn new(code: &'static str, message: String) -> Self {
         Self(Box::new(Problem {
             code,
@@ -133,9 +108,9 @@ impl DecodeError {
     }
 
     /// Sets the location, unless an inner node is set already.
-    fn at(mut self, node: &Node, path: &str, line: Option<usize>) -> Self {
+    fn at(mut self, node: &'a Node, path: &str, line: Option<usize>) -> Self {
         self.0.at.get_or_insert_with(|| Place {
-            node: address(node),
+            node,
             path: path.to_owned(),
             line,
         });
@@ -159,15 +134,15 @@ impl DecodeError {
     }
 }
 
-impl fmt::Display for DecodeError {
+impl fmt::Display for DecodeError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message)
     }
 }
 
-impl std::error::Error for DecodeError {}
+impl std::error::Error for DecodeError<'_> {}
 
-impl de::Error for DecodeError {
+impl de::Error for DecodeError<'_> {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self::new("invalid-value", message.to_string())
     }
@@ -237,7 +212,7 @@ fn in_words(expected: &str) -> String {
 struct Reader<'a> {
     node: &'a Node,
     path: String,
-    hidden: &'a RefCell<HashSet<usize>>,
+    hidden: &'a RefCell<HashSet<*const Node>>,
 }
 
 impl<'a> Reader<'a> {
@@ -250,10 +225,10 @@ impl<'a> Reader<'a> {
     }
 
     fn is_hidden(&self, node: &Node) -> bool {
-        self.hidden.borrow().contains(&address(node))
+        self.hidden.borrow().contains(&std::ptr::from_ref(node))
     }
 
-    fn read<'de, V: Visitor<'de>>(&self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn read<'de, V: Visitor<'de>>(&self, visitor: V) -> Result<V::Value, DecodeError<'a>> {
         match &self.node.content {
             // A scalar is never a list or map.
             Content::Scalar(Value::Null | Value::Array(_) | Value::Object(_)) => {
@@ -283,15 +258,15 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl<'de> Deserializer<'de> for Reader<'_> {
-    type Error = DecodeError;
+impl<'de, 'a> Deserializer<'de> for Reader<'a> {
+    type Error = DecodeError<'a>;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError<'a>> {
         self.read(visitor)
             .map_err(|error| error.at(self.node, &self.path, None))
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError<'a>> {
         if self.node.is_null() {
             visitor.visit_none()
         } else {
@@ -304,23 +279,27 @@ impl<'de> Deserializer<'de> for Reader<'_> {
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
-        name: &'static str,
+        _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, DecodeError> {
+    ) -> Result<V::Value, DecodeError<'a>> {
         let (node, path) = (self.node, self.path.clone());
-        if name == LOCATED {
-            let places = Places::from(node);
-            let parts = ValueAndPlaces {
-                places,
-                reader: Some(self),
-            };
-            return visitor
-                .visit_seq(parts)
-                .map_err(|error| error.at(node, &path, None));
-        }
         visitor
             .visit_newtype_struct(self)
             .map_err(|error| error.at(node, &path, None))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, DecodeError<'a>> {
+        if name == LOCATED {
+            let places = Places::from(self.node);
+            let reader = Some(self);
+            return visitor.visit_seq(ValueAndPlaces { reader, places });
+        }
+        self.deserialize_any(visitor)
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -328,9 +307,12 @@ impl<'de> Deserializer<'de> for Reader<'_> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, DecodeError> {
+    ) -> Result<V::Value, DecodeError<'a>> {
         let result = match &self.node.content {
-            Content::Scalar(Value::String(text)) => visitor.visit_enum(Variant(text)),
+            Content::Scalar(Value::String(text)) => {
+                let text: StrDeserializer<'_, DecodeError<'a>> = text.as_str().into_deserializer();
+                visitor.visit_enum(text)
+            }
             Content::Scalar(_) | Content::List(_) | Content::Map(_) => self.read(visitor),
         };
         result.map_err(|error| error.at(self.node, &self.path, None))
@@ -338,7 +320,7 @@ impl<'de> Deserializer<'de> for Reader<'_> {
 
     serde::forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string
-        bytes byte_buf unit unit_struct seq tuple tuple_struct map struct
+        bytes byte_buf unit unit_struct seq tuple tuple_struct map
         identifier ignored_any
     }
 }
@@ -349,13 +331,13 @@ struct ValueAndPlaces<'a> {
     places: Places,
 }
 
-impl<'de> SeqAccess<'de> for ValueAndPlaces<'_> {
-    type Error = DecodeError;
+impl<'de, 'a> SeqAccess<'de> for ValueAndPlaces<'a> {
+    type Error = DecodeError<'a>;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
         &mut self,
         seed: T,
-    ) -> Result<Option<T::Value>, DecodeError> {
+    ) -> Result<Option<T::Value>, DecodeError<'a>> {
         if let Some(reader) = self.reader.take() {
             return seed.deserialize(reader).map(Some);
         }
@@ -366,18 +348,18 @@ impl<'de> SeqAccess<'de> for ValueAndPlaces<'_> {
     }
 }
 
-struct Items<'a> {
-    reader: &'a Reader<'a>,
+struct Items<'r, 'a> {
+    reader: &'r Reader<'a>,
     rest: std::iter::Enumerate<std::slice::Iter<'a, Node>>,
 }
 
-impl<'de> SeqAccess<'de> for Items<'_> {
-    type Error = DecodeError;
+impl<'de, 'a> SeqAccess<'de> for Items<'_, 'a> {
+    type Error = DecodeError<'a>;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(
         &mut self,
         seed: T,
-    ) -> Result<Option<T::Value>, DecodeError> {
+    ) -> Result<Option<T::Value>, DecodeError<'a>> {
         for (index, item) in self.rest.by_ref() {
             if self.reader.is_hidden(item) {
                 continue;
@@ -392,25 +374,25 @@ impl<'de> SeqAccess<'de> for Items<'_> {
     }
 }
 
-struct Entries<'a> {
-    reader: &'a Reader<'a>,
+struct Entries<'r, 'a> {
+    reader: &'r Reader<'a>,
     rest: std::slice::Iter<'a, Entry>,
     current: Option<&'a Entry>,
 }
 
-impl<'de> MapAccess<'de> for Entries<'_> {
-    type Error = DecodeError;
+impl<'de, 'a> MapAccess<'de> for Entries<'_, 'a> {
+    type Error = DecodeError<'a>;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(
         &mut self,
         seed: K,
-    ) -> Result<Option<K::Value>, DecodeError> {
+    ) -> Result<Option<K::Value>, DecodeError<'a>> {
         for entry in self.rest.by_ref() {
             if self.reader.is_hidden(&entry.value) {
                 continue;
             }
             self.current = Some(entry);
-            let key: StrDeserializer<'_, DecodeError> = entry.key.as_str().into_deserializer();
+            let key: StrDeserializer<'_, DecodeError<'a>> = entry.key.as_str().into_deserializer();
             return seed
                 .deserialize(key)
                 .map(Some)
@@ -422,7 +404,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
     fn next_value_seed<V: DeserializeSeed<'de>>(
         &mut self,
         seed: V,
-    ) -> Result<V::Value, DecodeError> {
+    ) -> Result<V::Value, DecodeError<'a>> {
         let Some(entry) = self.current.take() else {
             return Err(de::Error::custom("a value was read before its key"));
         };
@@ -433,46 +415,6 @@ impl<'de> MapAccess<'de> for Entries<'_> {
         };
         seed.deserialize(self.reader.below(&entry.value, path.clone()))
             .map_err(|error| error.at(&entry.value, &path, None))
-    }
-}
-
-/// A unit variant, named by a string.
-struct Variant<'a>(&'a str);
-
-impl<'de> EnumAccess<'de> for Variant<'_> {
-    type Error = DecodeError;
-    type Variant = Self;
-
-    fn variant_seed<V: DeserializeSeed<'de>>(
-        self,
-        seed: V,
-    ) -> Result<(V::Value, Self), DecodeError> {
-        let name: StringDeserializer<DecodeError> = self.0.to_owned().into_deserializer();
-        Ok((seed.deserialize(name)?, self))
-    }
-}
-
-impl<'de> VariantAccess<'de> for Variant<'_> {
-    type Error = DecodeError;
-
-    fn unit_variant(self) -> Result<(), DecodeError> {
-        Ok(())
-    }
-
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, _: T) -> Result<T::Value, DecodeError> {
-        Err(de::Error::invalid_type(Unexpected::Str(self.0), &"a map"))
-    }
-
-    fn tuple_variant<V: Visitor<'de>>(self, _: usize, _: V) -> Result<V::Value, DecodeError> {
-        Err(de::Error::invalid_type(Unexpected::Str(self.0), &"a list"))
-    }
-
-    fn struct_variant<V: Visitor<'de>>(
-        self,
-        _: &'static [&'static str],
-        _: V,
-    ) -> Result<V::Value, DecodeError> {
-        Err(de::Error::invalid_type(Unexpected::Str(self.0), &"a map"))
     }
 }
 

@@ -249,7 +249,7 @@ fn resolve(declared: Located<file::Controller>, findings: &mut Vec<Finding>) -> 
     let metrics = value
         .metrics
         .and_then(|metrics| address(&metrics.places, &metrics.listen));
-    let disk = disk::resolve(value.disk.unwrap_or_default(), findings);
+    let disk = disk::resolve(value.disk, findings);
     if value.repositories.is_empty() {
         let message = "`repositories`: at least one repository is required";
         findings.push(places.error_at("repositories", "missing-field", message));

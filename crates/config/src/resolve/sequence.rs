@@ -17,7 +17,7 @@ use pleach_formats::{
     policy::SecretRule,
     sequence::{MigrationRule, OverlayRule, Sequence, StageRule},
 };
-use pleach_model::finding::Finding;
+use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{
     Located, NonSecret, Places, SecretField, Selector, annotations, labels,
 };
@@ -94,7 +94,9 @@ fn migration_rule(migration: &Located<Migration>, findings: &mut Vec<Finding>) -
 fn without_doubles(rules: Vec<MigrationRule>, findings: &mut Vec<Finding>) -> Vec<MigrationRule> {
     let mut kept: Vec<MigrationRule> = Vec::new();
     for rule in rules {
-        let error = |message: String| Places::from(rule.origin.clone()).invalid(message);
+        let error = |message: String| {
+            Finding::error(Kind::Repository, "invalid-value", message).at(rule.origin.clone())
+        };
         let mut others = kept.iter().filter(|other| other.crd == rule.crd);
         if let Some(other) = others.clone().find(|other| other.to != rule.to) {
             findings.push(error(format!(

@@ -132,22 +132,7 @@ pub struct AnyMap;
 
 impl<'de> Deserialize<'de> for AnyMap {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct MapOnly;
-
-        impl<'de> Visitor<'de> for MapOnly {
-            type Value = AnyMap;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AnyMap, A::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(AnyMap)
-            }
-        }
-
-        deserializer.deserialize_map(MapOnly)
+        BTreeMap::<String, IgnoredAny>::deserialize(deserializer).map(|_| Self)
     }
 }
 

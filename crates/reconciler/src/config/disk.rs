@@ -25,9 +25,11 @@ impl Default for Disk {
     }
 }
 
-pub(super) fn resolve(declared: Located<file::Disk>, findings: &mut Vec<Finding>) -> Disk {
+pub(super) fn resolve(declared: Option<Located<file::Disk>>, findings: &mut Vec<Finding>) -> Disk {
     let usual = Disk::default();
-    let Located { value, places } = declared;
+    let Some(Located { value, places }) = declared else {
+        return usual;
+    };
     let mut read = |key: &str, declared: Option<String>, usual: u64| {
         let Some(declared) = declared else {
             return usual;
