@@ -1,0 +1,61 @@
+//! Delays with jitter. The random numbers are in [0, 1).
+
+use std::time::Duration;
+
+/// Backoff after the first failure. It doubles with each further failure.
+const FIRST: Duration = Duration::from_secs(2);
+/// Longest backoff after failures, without jitter.
+pub const LONGEST: Duration = Duration::from_mins(5);
+/// Largest age of an answer that is shared between releases.
+pub const STALE: Duration = Duration::from_secs(30);
+/// Shortest interval that a branch can configure.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// Adds up to 10 % jitter to an interval, so that work is spread.
+pub fn interval(interval: Duration, random: f64) -> Duration {
+    interval.max(SHORTEST).mul_f64(0.9 + random * 0.2)
+}
+
+/// Returns the backoff after consecutive failures, with jitter.
+pub fn after(failures: u32, random: f64) -> Duration {
+    let doubled = FIRST.saturating_mul(1_u32 << failures.saturating_sub(1).min(20));
+    doubled.min(LONGEST).mul_f64(0.9 + random * 0.2)
+}
+
+/// Returns the oldest time of shared answers to use after a pause that ends now. Answers cover
+/// everything that was done before the pause.
+pub fn not_before(now: Duration, pause: Duration) -> Duration {
+    now.saturating_sub((pause / 10).min(STALE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_vary_by_a_tenth() {
+        for (random, seconds) in [(0.0, 90.0), (0.5, 100.0), (1.0, 110.0)] {
+            let pause = interval(Duration::from_secs(100), random).as_secs_f64();
+            assert!((pause - seconds).abs() < 0.01, "{random}: {pause}");
+        }
+        assert!(interval(Duration::ZERO, 0.0) >= SHORTEST.mul_f64(0.9));
+    }
+
+    #[test]
+    fn work_before_a_pause_is_visible_after_it() {
+        let now = Duration::from_hours(1);
+        for (pause, age) in [(2, 200), (100, 10_000), (3600, 30_000)] {
+            let since = not_before(now, Duration::from_secs(pause));
+            let age = Duration::from_millis(age);
+            assert_eq!(now.saturating_sub(since), age, "{pause}");
+        }
+    }
+
+    #[test]
+    fn failures_wait_longer_and_longer() {
+        for (failures, seconds) in [(1, 2.0), (2, 4.0), (5, 32.0), (9, 300.0), (u32::MAX, 300.0)] {
+            let pause = after(failures, 0.5).as_secs_f64();
+            assert!((pause - seconds).abs() < 0.01, "{failures}: {pause}");
+        }
+    }
+}

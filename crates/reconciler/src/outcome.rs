@@ -1,0 +1,228 @@
+//! Outcomes of reconciles, and decisions about plans that are not executed.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pleach_formats::{sync::SyncPolicy, window::Windows};
+use pleach_state::inventory::{
+    Condition, ConditionKind, Memory, Suspension, SyncRequest, UserRequests, WINDOW_CLOSED,
+};
+
+use crate::release::{Failure, Reasons, TargetId};
+
+/// Message for the time outside of the windows.
+const CLOSED: &str = "the environment allows no sync at this time";
+
+/// Outcome of a reconcile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ReconcileOutcome {
+    /// The release is in sync.
+    Unchanged,
+    /// The desired state was applied.
+    Deployed,
+    /// The release was uninstalled.
+    Removed,
+    /// The reconcile failed and will be retried.
+    Failed,
+    /// The plan was refused.
+    Refused,
+    /// The release has drifted, and the policy is to only report it.
+    Drifted,
+    /// A newer revision replaced this one.
+    Superseded,
+    /// The controller shuts down.
+    Interrupted,
+    /// A user suspended the release.
+    Suspended,
+    /// The release waits for a window or a dependency.
+    Waiting,
+    /// The plan waits for an approval.
+    Unapproved,
+}
+
+impl ReconcileOutcome {
+    /// Returns the outcome in one word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Unchanged => "unchanged",
+            Self::Deployed => "deployed",
+            Self::Removed => "removed",
+            Self::Failed => "failed",
+            Self::Refused => "refused",
+            Self::Drifted => "drifted",
+            Self::Superseded => "superseded",
+            Self::Interrupted => "interrupted",
+            Self::Suspended => "suspended",
+            Self::Waiting => "waiting",
+            Self::Unapproved => "unapproved",
+        }
+    }
+}
+
+/// Outcome of a reconcile, with its messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReconcileReport {
+    /// The outcome.
+    pub end: ReconcileOutcome,
+    /// The reason in one line, if any; the counts for a deployment.
+    pub message: String,
+    /// Whether it only corrected drift.
+    pub is_correction: bool,
+    /// Message for the public: codes and objects.
+    pub about: String,
+    /// Condition to report.
+    pub condition: Option<Condition>,
+    /// A sync request that was fulfilled.
+    pub request: Option<SyncRequest>,
+    /// Requeue delay, if not the interval.
+    pub pause: Option<Duration>,
+    /// Whether it waits for dependencies.
+    pub waits: bool,
+    /// Outcome for the last applied revision, which is retained while this waits.
+    pub kept: Option<Box<Kept>>,
+}
+
+/// The last applied revision, retained while a newer one waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// The desired state at that revision.
+    pub target: TargetId,
+    /// The revision.
+    pub revision: String,
+    /// Outcome of its reconcile.
+    pub report: ReconcileReport,
+}
+
+impl ReconcileReport {
+    /// Creates a report without conditions and requests.
+    pub fn new(end: ReconcileOutcome, message: impl Into<String>) -> Self {
+        Self {
+            end,
+            message: message.into(),
+            is_correction: false,
+            about: String::new(),
+            condition: None,
+            request: None,
+            pause: None,
+            waits: false,
+            kept: None,
+        }
+    }
+
+    /// Creates a report with the messages for operators and for the public.
+    pub fn because(end: ReconcileOutcome, reasons: &Reasons) -> Self {
+        Self::new(end, reasons.message.clone()).about(reasons.about.clone())
+    }
+
+    /// Returns the outcome in the cluster: that of the retained revision, if any.
+    pub fn in_the_end(&self) -> ReconcileOutcome {
+        self.kept.as_ref().map_or(self.end, |kept| kept.report.end)
+    }
+
+    /// Returns whether a retry is due soon.
+    pub fn failed(&self) -> bool {
+        self.end == ReconcileOutcome::Failed || self.in_the_end() == ReconcileOutcome::Failed
+    }
+
+    /// Returns whether a drift correction could have unblocked the waiting revision.
+    pub fn made_way(&self) -> bool {
+        let is_stopped = matches!(
+            self.end,
+            ReconcileOutcome::Failed | ReconcileOutcome::Refused | ReconcileOutcome::Unapproved
+        );
+        self.kept.is_some() && is_stopped && self.in_the_end() == ReconcileOutcome::Deployed
+    }
+
+    /// Returns the conditions to report: those of the environment first, then others of different
+    /// kinds.
+    pub fn conditions(&self, of_environment: &[Condition]) -> Vec<Condition> {
+        let mut conditions = of_environment.to_vec();
+        let kept = self.kept.iter().map(|kept| &kept.report.condition);
+        for condition in [&self.condition].into_iter().chain(kept).flatten() {
+            if conditions.iter().all(|known| known.kind != condition.kind) {
+                conditions.push(condition.clone());
+            }
+        }
+        conditions
+    }
+
+    /// Sets the message for the public.
+    #[must_use]
+    pub fn about(mut self, about: impl Into<String>) -> Self {
+        self.about = about.into();
+        self
+    }
+
+    /// Adds a condition with the message of the report.
+    #[must_use]
+    pub fn saying(mut self, kind: ConditionKind, reason: &str) -> Self {
+        self.condition = Some(Condition {
+            kind,
+            reason: reason.to_owned(),
+            message: self.message.clone(),
+        });
+        self
+    }
+}
+
+/// Returns the outcome for a change that waits for its window.
+pub fn window_closed(windows: &Windows, orders: &UserRequests, now: Timestamp) -> ReconcileReport {
+    let report = ReconcileReport::new(ReconcileOutcome::Waiting, CLOSED).about(CLOSED);
+    ReconcileReport {
+        // Requests with a window override do not get here.
+        request: orders.sync.clone(),
+        pause: until_open(windows, now),
+        ..report.saying(ConditionKind::Waiting, WINDOW_CLOSED)
+    }
+}
+
+/// Returns the outcome for a suspended release.
+pub fn suspended(suspension: &Suspension, now: Timestamp) -> ReconcileReport {
+    let left = suspension.until.map(|until| until.duration_since(now));
+    ReconcileReport {
+        pause: left.and_then(|left| left.try_into().ok()),
+        ..ReconcileReport::new(ReconcileOutcome::Suspended, suspension.words())
+    }
+}
+
+/// Returns the outcome if planning failed. `failures` is the number of previous failures. Passing
+/// errors get no condition at first, and nothing is written to an unreachable cluster.
+pub fn unplanned(failure: &Failure, failures: u32) -> ReconcileReport {
+    let report = ReconcileReport::because(ReconcileOutcome::Failed, &failure.reasons);
+    if failure.may_pass || failures == 0 {
+        report
+    } else {
+        report.saying(ConditionKind::Stalled, "Failed")
+    }
+}
+
+/// Returns how long the windows stay closed. `None`: they are open, or never open again.
+pub fn until_open(windows: &Windows, now: Timestamp) -> Option<Duration> {
+    if windows.are_open(now) {
+        return None;
+    }
+    let closed: Duration = windows
+        .open_after(now)?
+        .duration_since(now)
+        .try_into()
+        .ok()?;
+    // Add a second, because timers and wall clock can differ.
+    Some(closed + Duration::from_secs(1))
+}
+
+/// Returns the sync policy of a release: that of the environment file, made as strict as the
+/// recorded policies. A commit that loosens the policy is still subject to the recorded one.
+pub fn policy<'m>(sync: &SyncPolicy, recorded: impl IntoIterator<Item = &'m Memory>) -> SyncPolicy {
+    recorded.into_iter().fold(sync.clone(), |sync, memory| {
+        sync.stricter(memory.approval, &Windows::recorded(&memory.windows))
+    })
+}
+
+/// Returns whether windows forbid new changes now.
+pub fn is_closed(windows: &Windows, orders: &UserRequests, now: Timestamp) -> bool {
+    let is_overridden = orders
+        .sync
+        .as_ref()
+        .is_some_and(|sync| sync.override_window);
+    !windows.are_open(now) && !is_overridden
+}

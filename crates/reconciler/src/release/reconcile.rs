@@ -1,0 +1,644 @@
+//! A reconcile: plan, admit, execute.
+
+use std::time::Duration;
+
+use pleach_formats::file::Drift;
+use pleach_state::inventory::{Condition, ConditionKind, DEPENDENCY_NOT_READY, HEARTBEAT};
+
+use super::{
+    Answer, Approval, AwaitedApproval, Changes, Command, Depth, Failure, Lookup, LookupState,
+    Ownership, Phase, PlanSummary, Reasons, Release, RunSummary, Target, Task, TaskId, Tell,
+    VERIFY,
+};
+use crate::Moment;
+use crate::outcome::{
+    Kept, ReconcileOutcome, ReconcileReport, is_closed, suspended, unplanned, window_closed,
+};
+
+/// Message for a drifted release whose last good commit is only known from records.
+const OTHERWISE: &str =
+    "the newest commit cannot be synced, and the release differs from the last good commit";
+/// Message about a panic. The panic message is only on stderr, because it can quote anything.
+const PANICKED: &str = "the reconcile panicked; this is a bug: see the panic message on stderr of the controller, which retries";
+/// Reason of the condition of a release that waits for approval.
+const AWAITING: &str = "AwaitingApproval";
+
+/// A reconcile in progress.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
+pub(super) struct Work {
+    pub(super) desired: Target,
+    pub(super) step: Step,
+    /// The changed objects that triggered it.
+    pub(super) changes: Changes,
+    pub(super) started: Duration,
+    /// Sequence number of the last fetch that `desired` answers.
+    pub(super) answered: u64,
+    /// Whether only changes of objects triggered it.
+    by_change: bool,
+    /// Whether every object gets a dry run.
+    verify: bool,
+    /// The newest plan.
+    plan: TaskId,
+    pub(super) summary: Box<PlanSummary>,
+    /// Facts of the first plan, about the state that waits behind it.
+    is_left: bool,
+    recorded: Option<String>,
+    pub(super) fetch: Option<super::Fetch>,
+    /// Outcome for the desired state, if it waits while another one is retained.
+    waiting: Option<ReconcileReport>,
+    /// The state that is retained meanwhile.
+    pub(super) kept: Option<Target>,
+    /// Conditions that are being written before the run.
+    conditions: Vec<Condition>,
+    is_cancelled: bool,
+}
+
+/// Awaited task of a reconcile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Queue,
+    Plan,
+    Introduce,
+    /// A plan after the record was created.
+    Replan,
+    Approve,
+    /// The plan of the retained state.
+    PlanKept,
+    Affirm,
+    /// Conditions are written before the run.
+    Announce,
+    Execute,
+}
+
+impl Work {
+    pub(super) fn new(desired: Target, changes: Changes) -> Self {
+        Self {
+            desired,
+            step: Step::Queue,
+            changes,
+            started: Duration::ZERO,
+            answered: 0,
+            by_change: false,
+            verify: false,
+            plan: TaskId(0),
+            summary: Box::default(),
+            is_left: false,
+            recorded: None,
+            fetch: None,
+            waiting: None,
+            kept: None,
+            conditions: Vec::new(),
+            is_cancelled: false,
+        }
+    }
+
+    /// Returns the state that is planned and applied.
+    fn target(&self) -> &Target {
+        self.kept.as_ref().unwrap_or(&self.desired)
+    }
+}
+
+impl Release {
+    /// Handles the answer to the present task of a reconcile.
+    pub(super) fn on_work(&mut self, mut work: Work, answer: Answer, now: Moment) {
+        match (work.step, answer) {
+            (Step::Queue, Answer::Admitted { found, answered }) => {
+                work.answered = answered;
+                self.on_admitted(work, found, now);
+            }
+            (Step::Plan, Answer::Planned(Ok(Some(summary)))) => {
+                work.summary = summary;
+                self.on_planned(work, now);
+            }
+            (Step::Plan, Answer::Planned(Ok(None))) => {
+                let depth = all(work.verify);
+                self.plan(work, Step::Plan, depth);
+            }
+            (Step::Plan, Answer::Planned(Err(failure)))
+            | (Step::Affirm, Answer::Recorded(Err(failure))) => {
+                let report = unplanned(&failure, self.failures);
+                self.finish(work, report, now);
+            }
+            (Step::Introduce, Answer::Recorded(Ok(()))) => {
+                self.told = None;
+                // Shared answers from before do not contain the record.
+                self.since = None;
+                let depth = all(work.verify);
+                self.plan(work, Step::Replan, depth);
+            }
+            (Step::Introduce, Answer::Recorded(Err(failure)))
+            | (Step::Replan, Answer::Planned(Err(failure))) => {
+                let failed = ReconcileReport::because(ReconcileOutcome::Failed, &failure.reasons);
+                self.retain(work, failed, now);
+            }
+            (Step::Replan, Answer::Planned(Ok(Some(summary)))) => {
+                work.summary = summary;
+                self.admit(work, now);
+            }
+            (Step::Approve, Answer::Approved(missing)) => match missing {
+                None => self.admitted(work, now),
+                Some(missing) => self.await_approval(work, missing, now),
+            },
+            (Step::PlanKept, Answer::Planned(planned)) => self.on_kept(work, planned, now),
+            (Step::Affirm, Answer::Recorded(Ok(()))) => {
+                self.told = None;
+                let report = reported(&work);
+                self.done(work, report, now);
+            }
+            (Step::Announce, Answer::Told { written, .. }) => {
+                let conditions = std::mem::take(&mut work.conditions);
+                self.was_written(conditions, written, now);
+                self.execute(work);
+            }
+            (Step::Execute, Answer::Executed(run)) => self.on_executed(work, run, now),
+            // The task panicked, or its answer is of another kind.
+            (_, _) => self.fail(work, now),
+        }
+    }
+
+    /// Ends a reconcile after a panic. State that it could have left inconsistent is reset.
+    fn fail(&mut self, mut work: Work, now: Moment) {
+        self.reached = None;
+        self.lookup = None;
+        self.awaited = None;
+        self.told = None;
+        self.is_elsewhere = true;
+        work.kept = None;
+        let reasons = Reasons {
+            message: PANICKED.to_owned(),
+            about: "internal".to_owned(),
+        };
+        let report = ReconcileReport::because(ReconcileOutcome::Failed, &reasons);
+        self.finish(work, report, now);
+    }
+
+    fn plan(&mut self, mut work: Work, step: Step, depth: Depth) {
+        work.step = step;
+        work.plan = self.run(Task::Plan {
+            target: work.target().id,
+            depth,
+            since: self.since,
+        });
+        self.phase = Phase::Working(Box::new(work));
+    }
+
+    fn await_step(&mut self, mut work: Work, step: Step, task: Task) {
+        work.step = step;
+        self.run(task);
+        self.phase = Phase::Working(Box::new(work));
+    }
+
+    fn on_admitted(&mut self, mut work: Work, found: Changes, now: Moment) {
+        work.started = now.at;
+        if !work.changes.objects.is_empty() {
+            // Add changes that arrived while waiting for the slot.
+            work.changes.extend(found);
+        }
+        self.commands.push(Command::Begun);
+        work.verify = now.at >= self.verify_at;
+        let Changes {
+            objects,
+            has_runtime,
+        } = &work.changes;
+        // A new runtime object needs a plan of all objects.
+        work.by_change = !objects.is_empty() && !work.verify && !has_runtime;
+        let has_reached = self.has_reached(&work.desired);
+        self.was_reached = !self.is_elsewhere && has_reached;
+        let corrects = work.desired.sync.drift == Drift::Correct;
+        let depth = if work.by_change && has_reached && corrects {
+            Depth::Changed(objects.clone())
+        } else {
+            all(work.verify)
+        };
+        self.plan(work, Step::Plan, depth);
+    }
+
+    fn on_planned(&mut self, mut work: Work, now: Moment) {
+        let summary = &mut work.summary;
+        self.was_reached = !summary.is_new && (self.was_reached || summary.is_reached);
+        self.is_ours = summary.is_ours;
+        if self.is_ours && self.health.said_before(summary.degraded.take()) {
+            self.news.was_degraded();
+        }
+        if work.verify {
+            self.health.doubt();
+        }
+        self.contended = std::mem::take(&mut summary.contended);
+        work.is_left = summary.is_left;
+        work.recorded = summary.recorded.take();
+        work.fetch = summary.fetch;
+        self.admit(work, now);
+    }
+
+    /// Executes a plan, if it can be executed now.
+    fn admit(&mut self, work: Work, now: Moment) {
+        let summary = &work.summary;
+        if let Some(suspension) = summary.requests.suspended(now.wall) {
+            let report = suspended(suspension, now.wall);
+            return self.finish(work, report, now);
+        }
+        // Maintaining the reconciled state needs neither a window nor an approval.
+        let stopped = if summary.is_new && work.desired.is_remembered {
+            let report = ReconcileReport::new(ReconcileOutcome::Waiting, OTHERWISE);
+            Some(report.about(OTHERWISE))
+        } else if summary.is_new && is_closed(&summary.policy.windows, &summary.requests, now.wall)
+        {
+            let windows = &summary.policy.windows;
+            Some(window_closed(windows, &summary.requests, now.wall))
+        } else {
+            refused(summary)
+        };
+        match stopped {
+            Some(report) => self.retain(work, report, now),
+            None if !summary.is_new || !summary.policy.needs_approval => self.admitted(work, now),
+            None if summary.is_unrecorded && summary.has_steps && work.step == Step::Plan => {
+                // Create the record first, so that an approval can be written to it.
+                let task = Task::Introduce(work.plan);
+                self.await_step(work, Step::Introduce, task);
+            }
+            None => self.approve(work, now),
+        }
+    }
+
+    /// Continues if the plan is approved, or queries the forge.
+    fn approve(&mut self, work: Work, now: Moment) {
+        let Some(Approval {
+            effects,
+            covered_by,
+            missing: Some(_),
+        }) = &work.summary.approval
+        else {
+            return self.admitted(work, now);
+        };
+        let awaited = self.awaited.as_ref();
+        let approved = work.summary.requests.approved.as_ref();
+        // The new plan can do less, because drift can have disappeared meanwhile.
+        let is_approved = awaited.is_some_and(|awaited| {
+            *covered_by == Some(awaited.plan) && approved == Some(&awaited.effects)
+        });
+        if is_approved {
+            return self.admitted(work, now);
+        }
+        let is_known = |awaited: &&AwaitedApproval| {
+            awaited.revision == work.desired.revision && awaited.effects == *effects
+        };
+        // Drift must not cause requests to the forge.
+        let known = awaited.filter(|awaited| work.by_change && is_known(awaited));
+        if let Some(missing) = known.map(|known| known.missing.clone()) {
+            return self.await_approval(work, missing, now);
+        }
+        let task = Task::Approve(work.plan);
+        self.await_step(work, Step::Approve, task);
+    }
+
+    fn await_approval(&mut self, work: Work, missing: Reasons, now: Moment) {
+        let report = unapproved(&missing);
+        let approval = work.summary.approval.as_ref();
+        self.awaited = approval.map(|approval| AwaitedApproval {
+            plan: work.plan,
+            revision: work.desired.revision.clone(),
+            effects: approval.effects.clone(),
+            missing,
+        });
+        self.commands.push(Command::RetainPlan(work.plan));
+        self.retain(work, report, now);
+    }
+
+    /// Executes an allowed plan, unless errors block all of its steps.
+    fn admitted(&mut self, work: Work, now: Moment) {
+        match blocked(&work.summary) {
+            Some(report) => self.retain(work, report, now),
+            None => self.prepare(work, now),
+        }
+    }
+
+    /// Corrects drift from the last applied state while a newer one waits. Deletes nothing, and
+    /// never reverts to an older state.
+    fn retain(&mut self, mut work: Work, waiting: ReconcileReport, now: Moment) {
+        let previous = if work.is_left {
+            self.previous(&work, &waiting)
+        } else {
+            None
+        };
+        let Some(previous) = previous else {
+            return self.finish(work, waiting, now);
+        };
+        let kept = Target {
+            id: self.new_target(),
+            content: previous.content,
+            revision: previous.revision,
+            sync: previous.sync,
+            is_remembered: false,
+            // Restrictions stay the present ones.
+            ..work.desired.clone()
+        };
+        self.commands.push(Command::Retain {
+            id: kept.id,
+            from: previous.id,
+        });
+        if self.reached.is_some() {
+            self.reached = Some(kept.clone());
+        }
+        work.kept = Some(kept);
+        work.waiting = Some(waiting);
+        let depth = all(work.verify);
+        self.plan(work, Step::PlanKept, depth);
+    }
+
+    /// Returns the last applied state, or starts its lookup. A reconcile does not wait for git.
+    fn previous(&mut self, work: &Work, waiting: &ReconcileReport) -> Option<Target> {
+        let newer = &work.desired.revision;
+        let previous = match (&self.reached, &work.recorded) {
+            (Some(reached), _) => reached.clone(),
+            (None, Some(commit)) if commit == newer => work.desired.clone(),
+            (None, Some(commit)) => self.look_up(commit)?,
+            (None, None) => return None,
+        };
+        let is_wrong = matches!(
+            waiting.end,
+            ReconcileOutcome::Refused | ReconcileOutcome::Failed
+        );
+        // The same commit would be refused again.
+        (!is_wrong || previous.revision != *newer).then_some(previous)
+    }
+
+    fn look_up(&mut self, commit: &str) -> Option<Target> {
+        let known = self.lookup.as_ref().filter(|one| one.commit == commit);
+        if let Some(known) = known {
+            return known.found().cloned();
+        }
+        let task = TaskId(self.number());
+        self.lookup = Some(Lookup {
+            task,
+            commit: commit.to_owned(),
+            state: LookupState::Awaited,
+        });
+        self.commands.push(Command::LookUp(task, commit.to_owned()));
+        None
+    }
+
+    fn on_kept(
+        &mut self,
+        mut work: Work,
+        planned: Result<Option<Box<PlanSummary>>, Failure>,
+        now: Moment,
+    ) {
+        match planned {
+            Ok(Some(summary)) => {
+                if let Some(suspension) = summary.requests.suspended(now.wall) {
+                    work.waiting = None;
+                    work.kept = None;
+                    let report = suspended(suspension, now.wall);
+                    return self.finish(work, report, now);
+                }
+                if !summary.was_there {
+                    // The record names the present state.
+                    self.reached = None;
+                    return self.finish_waiting(work, None, now);
+                }
+                self.is_ours |= summary.is_ours;
+                self.was_reached = true;
+                let stopped = refused(&summary).or_else(|| blocked(&summary));
+                work.summary = summary;
+                match stopped {
+                    Some(report) => self.done(work, report, now),
+                    None => self.prepare(work, now),
+                }
+            }
+            Err(failure) if self.reached.is_some() => {
+                let report = unplanned(&failure, self.failures);
+                self.done(work, report, now);
+            }
+            // The state is only known from a record.
+            Ok(None) | Err(_) => self.finish_waiting(work, None, now),
+        }
+    }
+
+    /// Reports the conditions before the run, because the stall can be over and the run can take
+    /// long.
+    fn prepare(&mut self, mut work: Work, now: Moment) {
+        if work.verify {
+            self.verify_at = now.at + VERIFY;
+        }
+        let summary = &work.summary;
+        if summary.has_steps && work.kept.is_none() {
+            // A remainder of the plan needs a new approval.
+            self.awaited = None;
+        }
+        let only_reports = work.target().sync.drift == Drift::Report;
+        if only_reports && summary.is_reached && !summary.is_new && summary.has_drifted {
+            if summary.is_of_another_commit && work.kept.is_none() {
+                let task = Task::Affirm(work.plan);
+                return self.await_step(work, Step::Affirm, task);
+            }
+            let report = reported(&work);
+            return self.done(work, report, now);
+        }
+        let of_environment = &work.desired.conditions;
+        let conditions = match &work.waiting {
+            Some(waiting) => waiting.conditions(of_environment),
+            None => of_environment.clone(),
+        };
+        let conditions = self.with_health(conditions, now);
+        if !self.must_write(&conditions, now) {
+            return self.execute(work);
+        }
+        let tell = Tell {
+            ownership: Ownership::Ours,
+            conditions: Some(conditions.clone()),
+            unless: Some(work.plan),
+            fulfilled: None,
+            notifications: Vec::new(),
+            contended: None,
+            is_degraded: None,
+        };
+        work.conditions = conditions;
+        self.await_step(work, Step::Announce, Task::Tell(Box::new(tell)));
+    }
+
+    fn execute(&mut self, work: Work) {
+        let task = Task::Execute {
+            plan: work.plan,
+            target: work.target().id,
+        };
+        self.await_step(work, Step::Execute, task);
+        self.cancel_obsolete_run();
+    }
+
+    /// Cancels the run if a newer state is desired, or if a user request could unblock a waiting
+    /// one.
+    pub(super) fn cancel_obsolete_run(&mut self) {
+        let Phase::Working(work) = &mut self.phase else {
+            return;
+        };
+        let (newest, desired) = (&self.target, &work.desired);
+        // Objects of a stalled release are never pruned.
+        let may_go_on = newest.is_held == desired.is_held && newest.content == desired.content;
+        let is_unblocked = self.is_requested && work.kept.is_some();
+        let is_obsolete = self.is_gone || !may_go_on || is_unblocked;
+        if work.step == Step::Execute && is_obsolete && !work.is_cancelled {
+            work.is_cancelled = true;
+            self.commands.push(Command::Cancel);
+        }
+    }
+
+    fn on_executed(&mut self, work: Work, run: RunSummary, now: Moment) {
+        let RunSummary { end, reasons } = run;
+        let summary = &work.summary;
+        let mut report = ReconcileReport::because(end, &reasons);
+        // Notifications about a drift correction name the drift.
+        if end == ReconcileOutcome::Deployed && self.was_reached && !summary.drift.is_empty() {
+            report.is_correction = true;
+            report.message.clone_from(&summary.drift);
+        }
+        if end != ReconcileOutcome::Unchanged {
+            // The record can have been recreated.
+            self.told = None;
+        }
+        if end == ReconcileOutcome::Deployed && summary.is_whole && summary.has_steps {
+            // The run waited for all objects.
+            self.health.is_well();
+        }
+        if !matches!(
+            end,
+            ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted
+        ) {
+            report.request.clone_from(&summary.requests.sync);
+        }
+        self.reach(&work, end);
+        self.done(work, report, now);
+    }
+
+    /// Records the outcome of a run. Notifies dependent releases if it succeeded.
+    fn reach(&mut self, work: &Work, end: ReconcileOutcome) {
+        let target = work.target();
+        if !matches!(
+            end,
+            ReconcileOutcome::Deployed | ReconcileOutcome::Unchanged
+        ) {
+            // Parts can be applied, so reverting to the previous state is no drift correction.
+            self.is_elsewhere |= !self.has_reached(target);
+            return;
+        }
+        self.is_elsewhere = false;
+        let before = self.reached.as_ref().map(|reached| &reached.revision);
+        if end == ReconcileOutcome::Deployed || before != Some(&target.revision) {
+            self.commands.push(Command::NotifyDependents);
+        }
+        if work.kept.is_none() {
+            self.awaited = None;
+        }
+        self.reached = Some(target.clone());
+        self.lookup = None;
+    }
+
+    /// Ends a reconcile with the outcome for the state that was planned last.
+    fn done(&mut self, work: Work, report: ReconcileReport, now: Moment) {
+        if work.waiting.is_some() {
+            self.finish_waiting(work, Some(report), now);
+        } else {
+            self.finish(work, report, now);
+        }
+    }
+
+    /// Ends a reconcile whose desired state waits, with the outcome for the retained state.
+    fn finish_waiting(&mut self, mut work: Work, kept: Option<ReconcileReport>, now: Moment) {
+        let Some(mut waiting) = work.waiting.take() else {
+            return;
+        };
+        match (kept, &work.kept) {
+            (Some(report), Some(target)) => {
+                waiting.kept = Some(Box::new(Kept {
+                    target: target.id,
+                    revision: target.revision.clone(),
+                    report,
+                }));
+            }
+            (_, _) => work.kept = None,
+        }
+        self.finish(work, waiting, now);
+    }
+
+    /// Returns whether the same content was the last to be reconciled.
+    fn has_reached(&self, target: &Target) -> bool {
+        let reached = self.reached.as_ref();
+        reached.is_some_and(|reached| reached.content == target.content)
+    }
+
+    /// Adds the readiness condition, if any.
+    pub(super) fn with_health(
+        &self,
+        mut conditions: Vec<Condition>,
+        now: Moment,
+    ) -> Vec<Condition> {
+        conditions.extend(self.health.condition(now.at));
+        conditions
+    }
+
+    /// Returns whether these conditions are not yet on the record, or a heartbeat is due.
+    pub(super) fn must_write(&self, conditions: &[Condition], now: Moment) -> bool {
+        now.at >= self.renewed + HEARTBEAT || self.told.as_deref() != Some(conditions)
+    }
+
+    /// Records the result of a report. After a failure, the next one repeats it.
+    pub(super) fn was_written(
+        &mut self,
+        conditions: Vec<Condition>,
+        written: Option<bool>,
+        now: Moment,
+    ) {
+        if written.is_some() {
+            self.renewed = now.at;
+        }
+        self.told = (written != Some(false)).then_some(conditions);
+    }
+}
+
+fn all(verify: bool) -> Depth {
+    Depth::All { verify }
+}
+
+/// Returns the outcome of a refused plan, or `None` if the plan is allowed.
+fn refused(summary: &PlanSummary) -> Option<ReconcileReport> {
+    let refusal = summary.refused.as_ref()?;
+    if refusal.waits {
+        let report = ReconcileReport::because(ReconcileOutcome::Waiting, &refusal.reasons);
+        return Some(ReconcileReport {
+            pause: refusal.pause,
+            waits: true,
+            ..report.saying(ConditionKind::Waiting, DEPENDENCY_NOT_READY)
+        });
+    }
+    let report = ReconcileReport::because(ReconcileOutcome::Refused, &refusal.reasons);
+    Some(ReconcileReport {
+        request: summary.requests.sync.clone(),
+        ..report.saying(ConditionKind::Stalled, "Refused")
+    })
+}
+
+/// Returns the outcome if no step of a plan can be executed, or `None`. No run records that.
+fn blocked(summary: &PlanSummary) -> Option<ReconcileReport> {
+    let reasons = summary.blocked.as_ref()?;
+    let report = ReconcileReport::because(ReconcileOutcome::Failed, reasons);
+    Some(ReconcileReport {
+        request: summary.requests.sync.clone(),
+        ..report.saying(ConditionKind::Stalled, "Blocked")
+    })
+}
+
+/// Returns the outcome for drift that is only reported.
+fn reported(work: &Work) -> ReconcileReport {
+    let summary = &work.summary;
+    let report = ReconcileReport::new(ReconcileOutcome::Drifted, summary.drift.clone());
+    ReconcileReport {
+        request: summary.requests.sync.clone(),
+        ..report.saying(ConditionKind::Drifted, "ChangedByOthers")
+    }
+}
+
+/// Returns the outcome of a plan that waits for approval.
+pub fn unapproved(missing: &Reasons) -> ReconcileReport {
+    let report = ReconcileReport::because(ReconcileOutcome::Unapproved, missing);
+    report.saying(ConditionKind::Stalled, AWAITING)
+}

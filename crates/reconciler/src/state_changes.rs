@@ -1,0 +1,384 @@
+//! Notifications about releases: one per state change, with a rate limit.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pleach_formats::file::NotificationCause;
+use pleach_model::object::{Digest, ReleaseName};
+use pleach_state::inventory::Condition;
+
+use crate::config::StateChange;
+use crate::hold::Hold;
+use crate::outcome::{Kept, ReconcileOutcome};
+
+/// Largest burst of notifications about one release.
+const BURST: u32 = 20;
+/// Interval at which one more notification is allowed.
+const REFILL: Duration = Duration::from_mins(5);
+/// Longest message, in bytes.
+const LONGEST: usize = 1024;
+
+/// State of the notifications about a release.
+///
+/// Times are monotonic, since the controller started.
+#[derive(Debug)]
+pub struct Told {
+    last: Option<Digest>,
+    /// Last state reported about a revision that is retained while another one waits.
+    kept: Option<Digest>,
+    /// Last reported hold of the environment.
+    hold: Option<Digest>,
+    /// Whether lost readiness was reported.
+    is_degraded: bool,
+    /// Whether contended fields were reported.
+    is_contended: bool,
+    left: u32,
+    refilled: Duration,
+}
+
+/// A notification.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// One word, for the Event.
+    pub reason: &'static str,
+    /// Whether a user must act.
+    pub is_warning: bool,
+    /// Cause by which subscribers filter; `None` for Events only.
+    pub cause: Option<NotificationCause>,
+    /// One line.
+    pub message: String,
+}
+
+impl Default for Told {
+    fn default() -> Self {
+        Self {
+            last: None,
+            kept: None,
+            hold: None,
+            is_degraded: false,
+            is_contended: false,
+            left: BURST,
+            refilled: Duration::ZERO,
+        }
+    }
+}
+
+impl Told {
+    /// Returns the notification about the retained revision while a newer one waits.
+    pub fn of_kept(&mut self, kept: Option<&Kept>, now: Duration) -> Option<Item> {
+        let Some(kept) = kept else {
+            self.kept = None;
+            return None;
+        };
+        let (revision, report) = (&kept.revision, &kept.report);
+        // Waiting and refusals are reported for the newer revision.
+        if !matches!(
+            report.end,
+            ReconcileOutcome::Deployed | ReconcileOutcome::Drifted | ReconcileOutcome::Failed
+        ) {
+            return None;
+        }
+        std::mem::swap(&mut self.last, &mut self.kept);
+        let item = self.of(report.end, true, revision, &report.message, now);
+        std::mem::swap(&mut self.last, &mut self.kept);
+        item
+    }
+
+    /// Returns the notification about a hold of the environment; `None` if it was already sent. A
+    /// hold that ended is reported again when it returns.
+    pub fn of_hold(&mut self, hold: Option<&Hold>, now: Duration) -> Option<Item> {
+        let state = hold.map(|hold| {
+            let commit = hold.revision.as_deref().unwrap_or_default();
+            Digest::of(format!("{} {commit}", hold.reason).as_bytes())
+        });
+        let was_reported = std::mem::replace(&mut self.hold, state) == state;
+        let hold = hold?;
+        if was_reported || !self.take_permit(now) {
+            return None;
+        }
+        Some(Item {
+            reason: "SyncFailed",
+            is_warning: true,
+            cause: Some(NotificationCause::Failed),
+            message: line(&hold.message),
+        })
+    }
+
+    /// Records that lost readiness was reported before.
+    pub fn was_degraded(&mut self) {
+        self.is_degraded = true;
+    }
+
+    /// Returns the notification about lost or regained readiness.
+    pub fn of_health(&mut self, degraded: Option<&Condition>, now: Duration) -> Option<Item> {
+        if self.is_degraded == degraded.is_some() || !self.take_permit(now) {
+            return None;
+        }
+        self.is_degraded = degraded.is_some();
+        Some(match degraded {
+            Some(condition) => Item {
+                reason: "Degraded",
+                is_warning: true,
+                cause: Some(NotificationCause::Degraded),
+                message: line(&condition.message),
+            },
+            None => Item {
+                reason: "Recovered",
+                is_warning: false,
+                cause: None,
+                message: "all objects are ready again".to_owned(),
+            },
+        })
+    }
+
+    /// Returns the notification about fields that other clients keep writing to. `None` if it was
+    /// already sent and the contention has not ended since.
+    pub fn of_contended(&mut self, fields: &[String], now: Duration) -> Option<Item> {
+        if fields.is_empty() {
+            self.is_contended = false;
+            return None;
+        }
+        if self.is_contended || !self.take_permit(now) {
+            return None;
+        }
+        self.is_contended = true;
+        let fields = fields.join("; ");
+        Some(Item {
+            reason: "Contended",
+            is_warning: true,
+            cause: Some(NotificationCause::Drifted),
+            message: line(&format!(
+                "drift is not corrected, because other clients keep writing to fields: {fields}"
+            )),
+        })
+    }
+
+    /// Records that the environment is no longer stalled.
+    pub fn free(&mut self) {
+        self.hold = None;
+    }
+
+    /// Returns the notification about a reconcile. `None` if it was already sent or the rate limit
+    /// is reached. `was_reached`: the same content was reconciled before.
+    pub fn of(
+        &mut self,
+        end: ReconcileOutcome,
+        was_reached: bool,
+        revision: &str,
+        message: &str,
+        now: Duration,
+    ) -> Option<Item> {
+        let warning = |reason, cause| Some((reason, true, cause));
+        let normal = |reason, cause| Some((reason, false, cause));
+        let (reason, is_warning, cause) = match end {
+            ReconcileOutcome::Deployed if was_reached => {
+                // Each correction is a separate event, so it is complete once reported.
+                self.last = None;
+                normal("DriftCorrected", Some(NotificationCause::Drifted))
+            }
+            ReconcileOutcome::Deployed => normal("Deployed", Some(NotificationCause::Deployed)),
+            ReconcileOutcome::Removed => normal("Removed", None),
+            ReconcileOutcome::Drifted => warning("Drifted", Some(NotificationCause::Drifted)),
+            ReconcileOutcome::Failed if was_reached => {
+                warning("Degraded", Some(NotificationCause::Degraded))
+            }
+            ReconcileOutcome::Failed => warning("SyncFailed", Some(NotificationCause::Failed)),
+            ReconcileOutcome::Refused => warning("Refused", Some(NotificationCause::Failed)),
+            ReconcileOutcome::Unapproved => normal("AwaitingApproval", None),
+            ReconcileOutcome::Waiting => normal("Waiting", None),
+            ReconcileOutcome::Suspended => normal("Suspended", None),
+            // In sync: the next change is reported again.
+            ReconcileOutcome::Unchanged => {
+                self.last = None;
+                None
+            }
+            ReconcileOutcome::Superseded | ReconcileOutcome::Interrupted => None,
+        }?;
+        // Ignore the message: retries of one failure can have different messages.
+        let state = match end {
+            ReconcileOutcome::Unapproved => format!("{reason} {revision} {message}"),
+            _ => format!("{reason} {revision}"),
+        };
+        let state = Digest::of(state.as_bytes());
+        if self.last.replace(state) == Some(state) || !self.take_permit(now) {
+            return None;
+        }
+        Some(Item {
+            reason,
+            is_warning,
+            cause,
+            message: line(message),
+        })
+    }
+
+    fn take_permit(&mut self, now: Duration) -> bool {
+        while self.left < BURST && now >= self.refilled + REFILL {
+            self.refilled += REFILL;
+            self.left += 1;
+        }
+        if self.left == BURST {
+            self.refilled = now;
+        }
+        let may = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        may
+    }
+}
+
+/// Returns a message in one line, truncated to the limit.
+fn line(message: &str) -> String {
+    let mut message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    if message.len() > LONGEST {
+        message.truncate(message.floor_char_boundary(LONGEST));
+        message.push('…');
+    }
+    message
+}
+
+impl Item {
+    /// Returns the notification for subscribers, with version and commit of the release.
+    pub fn news(
+        &self,
+        name: &ReleaseName,
+        (version, revision): (&str, &str),
+        now: Timestamp,
+    ) -> Option<StateChange> {
+        Some(StateChange {
+            cause: self.cause?,
+            environment: name.environment.clone(),
+            release: name.release.clone(),
+            version: version.to_owned(),
+            revision: revision.to_owned(),
+            message: self.message.clone(),
+            at: format!("{now:.0}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::ZERO;
+
+    fn reasons(
+        told: &mut Told,
+        ends: &[(ReconcileOutcome, bool)],
+        now: Duration,
+    ) -> Vec<&'static str> {
+        ends.iter()
+            .filter_map(|(end, was_reached)| told.of(*end, *was_reached, "abc", "why", now))
+            .map(|item| item.reason)
+            .collect()
+    }
+
+    #[test]
+    fn each_change_of_state_is_told_once() {
+        let mut told = Told::default();
+        let ends = [
+            (ReconcileOutcome::Failed, false),
+            (ReconcileOutcome::Failed, false),
+            (ReconcileOutcome::Superseded, false),
+            (ReconcileOutcome::Failed, false),
+            (ReconcileOutcome::Deployed, false),
+            (ReconcileOutcome::Unchanged, true),
+            (ReconcileOutcome::Unchanged, true),
+            (ReconcileOutcome::Failed, true),
+            (ReconcileOutcome::Failed, true),
+            (ReconcileOutcome::Unchanged, true),
+            (ReconcileOutcome::Failed, true),
+        ];
+        assert_eq!(
+            reasons(&mut told, &ends, NOW),
+            ["SyncFailed", "Deployed", "Degraded", "Degraded"]
+        );
+        // Another commit is another failure.
+        assert!(
+            told.of(ReconcileOutcome::Failed, false, "abc", "why", NOW)
+                .is_some()
+        );
+        assert!(
+            told.of(ReconcileOutcome::Failed, false, "def", "why", NOW)
+                .is_some()
+        );
+        assert!(
+            told.of(ReconcileOutcome::Failed, false, "def", "other words", NOW)
+                .is_none()
+        );
+        // Another plan needs another approval.
+        assert!(
+            told.of(ReconcileOutcome::Unapproved, false, "def", "a", NOW)
+                .is_some()
+        );
+        assert!(
+            told.of(ReconcileOutcome::Unapproved, false, "def", "a", NOW)
+                .is_none()
+        );
+        assert!(
+            told.of(ReconcileOutcome::Unapproved, false, "def", "b", NOW)
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn what_holds_the_environment_is_told_once() {
+        let hold = |commit: &str| Hold {
+            revision: Some(commit.to_owned()),
+            ..Hold::new("InvalidRepository", "it cannot\nbe rendered")
+        };
+        let mut told = Told::default();
+        let item = told.of_hold(Some(&hold("abc")), NOW).unwrap();
+        assert_eq!(item.cause, Some(NotificationCause::Failed));
+        assert_eq!(
+            (item.reason, item.message.as_str()),
+            ("SyncFailed", "it cannot be rendered")
+        );
+        assert!(told.of_hold(Some(&hold("abc")), NOW).is_none());
+        // Another commit is another failure, and so is the same one after a good commit.
+        assert!(told.of_hold(Some(&hold("def")), NOW).is_some());
+        assert!(told.of_hold(None, NOW).is_none());
+        assert!(told.of_hold(Some(&hold("def")), NOW).is_some());
+        told.free();
+        assert!(told.of_hold(Some(&hold("def")), NOW).is_some());
+    }
+
+    #[test]
+    fn a_fight_over_fields_is_reported_once() {
+        let fields = [".data.k of ConfigMap/web/a with ann".to_owned()];
+        let mut told = Told::default();
+        assert!(told.of_contended(&[], NOW).is_none());
+        let item = told.of_contended(&fields, NOW).unwrap();
+        assert_eq!((item.reason, item.is_warning), ("Contended", true));
+        assert!(item.message.ends_with(&fields[0]), "{}", item.message);
+        assert!(told.of_contended(&fields, NOW).is_none());
+        // The contention ended and started again.
+        assert!(told.of_contended(&[], NOW).is_none());
+        assert!(told.of_contended(&fields, NOW).is_some());
+    }
+
+    #[test]
+    fn nobody_is_told_without_bounds() {
+        let mut told = Told::default();
+        let drift = vec![(ReconcileOutcome::Deployed, true); 100];
+        for (periods, expected) in [(0, BURST), (2, 2), (1002, BURST)] {
+            let sent = reasons(&mut told, &drift, REFILL * periods);
+            assert_eq!(sent.len(), expected as usize, "{periods}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_one_line_and_short() {
+        let mut told = Told::default();
+        let item = told
+            .of(
+                ReconcileOutcome::Failed,
+                false,
+                "abc",
+                &"a\nb ".repeat(1000),
+                NOW,
+            )
+            .unwrap();
+        assert!(item.message.starts_with("a b a b"), "{}", item.message);
+        assert!(item.message.len() <= LONGEST + '…'.len_utf8());
+    }
+}
