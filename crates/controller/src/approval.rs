@@ -9,86 +9,52 @@
 
 use pleach_model::object::{ReleaseName, annotations};
 use pleach_planner::plan::Plan;
+use pleach_reconciler::release::Reasons;
 use pleach_report::preview::comment::stated;
-use pleach_state::inventory::{Attempt, ConditionKind, Source, Store, UserRequests};
+use pleach_state::inventory::{Attempt, Source, Store, UserRequests};
 
-use super::outcome::ReconcileReport;
 use super::run::Target;
-use super::{ACTIONS, NAMED, ReconcileOutcome};
+use super::{ACTIONS, NAMED};
 use pleach_engine::{planning::Planned, preview_process::MARKER, sync::attempt, words};
 use pleach_forge::{Comment, Forge, ForgeError, PullRequest};
 
-/// Reason of the condition of a release that waits for approval.
-const AWAITING: &str = "AwaitingApproval";
-
-/// An approval that a plan lacks.
-#[derive(Debug, Clone)]
-pub(super) struct Missing {
-    /// Message for the log and the condition of the release.
-    message: String,
-    /// Message for the public, without text from servers or users.
-    about: String,
-}
-
-impl Missing {
-    /// Adds the error of the forge, only to the non-public message.
-    fn unanswered(mut self, error: &ForgeError) -> Self {
-        self.message = format!(
-            "{}; cannot check whether its pull request was merged with these effects: {}",
-            self.message,
-            words(error)
-        );
-        self
-    }
-
-    /// Returns the outcome of a reconcile that waits for this approval.
-    pub(super) fn looked(&self) -> ReconcileReport {
-        ReconcileReport::new(ReconcileOutcome::Unapproved, self.message.clone())
-            .about(self.about.clone())
-            .saying(ConditionKind::Stalled, AWAITING)
-    }
-}
-
 /// A plan that was reported as waiting for approval.
-pub(super) struct Asked {
+pub(super) struct RetainedPlan {
     /// Identity of the content to apply.
     attempt: Attempt,
     /// The plan without its changes, which can be large.
     plan: Plan,
-    /// The reported approval request.
-    pub(super) missing: Missing,
 }
 
-impl Asked {
-    /// Records the approval request of a plan.
-    pub(super) fn of(planned: Planned, missing: Missing) -> Self {
-        let mut plan = planned.plan;
-        plan.changes = Vec::new();
+impl RetainedPlan {
+    pub(super) fn of(planned: &Planned) -> Self {
         Self {
             attempt: attempt(&planned.desired),
-            plan,
-            missing,
+            plan: Plan {
+                changes: Vec::new(),
+                ..planned.plan.clone()
+            },
         }
     }
 
-    /// Returns whether a plan has the same commit and effects as the reported one.
-    pub(super) fn is_for(&self, planned: &Planned) -> bool {
-        self.attempt.revision == planned.desired.revision
-            && self.plan.effects() == planned.plan.effects()
-    }
-
-    /// Returns whether the reported plan was approved and covers this one. The new plan can do
-    /// less, because drift can have disappeared meanwhile.
-    pub(super) fn approves(&self, planned: &Planned) -> bool {
-        let approved = planned.observation.orders().approved;
-        planned.desired.is_of(&self.attempt)
-            && approved == Some(self.plan.effects().to_string())
-            && planned.plan.has_effects_of(&self.plan)
+    /// Returns whether a plan is for the same content and does nothing beyond this one.
+    pub(super) fn covers(&self, planned: &Planned) -> bool {
+        planned.desired.is_of(&self.attempt) && planned.plan.has_effects_of(&self.plan)
     }
 }
 
+/// Adds the error of the forge, only to the non-public message.
+fn unanswered(mut missing: Reasons, error: &ForgeError) -> Reasons {
+    missing.message = format!(
+        "{}; cannot check whether its pull request was merged with these effects: {}",
+        missing.message,
+        words(error)
+    );
+    missing
+}
+
 /// Returns the missing approval of a plan, or `None` if it can be executed.
-pub(super) async fn missing(desired: &Target, planned: &Planned) -> Option<Missing> {
+pub(super) async fn missing(desired: &Target, planned: &Planned) -> Option<Reasons> {
     let missing = lacks(planned)?;
     let (Some(forge), Some(source)) = (&desired.grant.forge, &desired.source) else {
         return Some(missing);
@@ -96,7 +62,7 @@ pub(super) async fn missing(desired: &Target, planned: &Planned) -> Option<Missi
     match was_merged_knowingly(forge, source, &desired.revision(), &planned.plan).await {
         Ok(true) => None,
         Ok(false) => Some(missing),
-        Err(error) => Some(missing.unanswered(&error)),
+        Err(error) => Some(unanswered(missing, &error)),
     }
 }
 
@@ -141,7 +107,7 @@ fn was_there(comment: &Comment, pull: &PullRequest) -> bool {
 }
 
 /// Returns the approval that the annotation of the Release lacks for a plan.
-pub(super) fn lacks(planned: &Planned) -> Option<Missing> {
+pub(super) fn lacks(planned: &Planned) -> Option<Reasons> {
     let Planned {
         desired,
         observation,
@@ -162,7 +128,7 @@ pub(super) fn lacks(planned: &Planned) -> Option<Missing> {
     let waits = format!("waits for approval of {effects}: {}", difference(plan));
     let place = approval_place(&desired.store, &desired.name);
     let how = format!("to approve it: kubectl annotate --overwrite {place}={effects}");
-    Some(Missing {
+    Some(Reasons {
         message: format!("{waits}{approved}; {how}"),
         about: format!("{waits}; {how}"),
     })
@@ -207,13 +173,14 @@ fn difference(plan: &Plan) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pleach_reconciler::outcome::unapproved;
     use rstest::rstest;
 
     use super::*;
 
     #[test]
     fn the_public_does_not_read_why_a_forge_did_not_answer() {
-        let missing = Missing {
+        let missing = Reasons {
             message: "waits for approval of e".to_owned(),
             about: "waits for approval of e".to_owned(),
         };
@@ -222,7 +189,7 @@ mod tests {
             status: 502,
             said: "no route to 10.0.0.7".to_owned(),
         };
-        let looked = missing.unanswered(&error).looked();
+        let looked = unapproved(&unanswered(missing, &error));
         assert_eq!(looked.about, "waits for approval of e");
         assert!(looked.message.contains("10.0.0.7"), "{}", looked.message);
         assert_eq!(looked.condition.unwrap().message, looked.message);

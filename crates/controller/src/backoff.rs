@@ -6,18 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pleach_reconciler::config::ClaimKey;
+use pleach_reconciler::{backoff, config::ClaimKey};
 use tokio::sync::Notify;
 use tokio::time::Instant;
-
-/// Backoff after the first failure. It doubles with each further failure.
-const FIRST: Duration = Duration::from_secs(2);
-/// Longest backoff after failures.
-const LONGEST: Duration = Duration::from_mins(5);
-/// Largest age of an answer that is shared between releases.
-pub(super) const STALE: Duration = Duration::from_secs(30);
-/// Shortest interval that a branch can configure.
-const SHORTEST: Duration = Duration::from_secs(1);
 
 /// Returns a random number in [0, 1).
 pub(super) fn random() -> f64 {
@@ -30,19 +21,12 @@ pub(super) fn random() -> f64 {
 
 /// Adds up to 10 % jitter to an interval, so that work is spread.
 pub(super) fn interval(interval: Duration) -> Duration {
-    interval.max(SHORTEST).mul_f64(0.9 + random() * 0.2)
-}
-
-/// Returns the oldest time of shared answers to use after a pause. Answers cover everything that
-/// was done before the pause.
-pub(super) fn not_before(pause: Duration) -> Option<Instant> {
-    Instant::now().checked_sub((pause / 10).min(STALE))
+    backoff::interval(interval, random())
 }
 
 /// Returns the backoff after consecutive failures, with jitter.
 pub(super) fn after(failures: u32) -> Duration {
-    let doubled = FIRST.saturating_mul(1_u32 << failures.saturating_sub(1).min(20));
-    doubled.min(LONGEST).mul_f64(0.9 + random() * 0.2)
+    backoff::after(failures, random())
 }
 
 /// Rate-limited trigger of fetches. Any number of webhooks, including redelivered ones, causes one
@@ -156,19 +140,6 @@ mod tests {
             let pause = interval(Duration::from_secs(100)).as_secs_f64();
             assert!((90.0..=110.0).contains(&pause), "{pause}");
         }
-        assert!(interval(Duration::ZERO) >= SHORTEST.mul_f64(0.9));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_was_done_before_a_pause_is_seen_after_it() {
-        tokio::time::advance(Duration::from_hours(1)).await;
-        for (pause, age) in [(2, 0.2), (100, 10.0), (3600, 30.0)] {
-            let since = not_before(Duration::from_secs(pause)).unwrap();
-            assert!(
-                (since.elapsed().as_secs_f64() - age).abs() < 0.01,
-                "{pause}"
-            );
-        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -210,18 +181,5 @@ mod tests {
         let asked = Instant::now();
         triggered.is_due((began, Duration::from_secs(1))).await;
         assert_eq!(asked.elapsed(), Duration::ZERO);
-    }
-
-    #[test]
-    fn failures_wait_longer_and_longer() {
-        let about = |failures, seconds: f64| {
-            let pause = after(failures).as_secs_f64() / seconds;
-            assert!((0.89..=1.11).contains(&pause), "{failures}: {pause}");
-        };
-        about(1, 2.0);
-        about(2, 4.0);
-        about(5, 32.0);
-        about(9, 300.0);
-        about(u32::MAX, 300.0);
     }
 }

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use pleach_reconciler::backoff::STALE;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::backoff::STALE;
 use super::run::Target;
 use super::{ControllerEvent, Listener};
 use pleach_cluster::{Class, Cluster, ClusterError, Retry};

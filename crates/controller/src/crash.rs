@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pleach_model::object::Digest;
-use pleach_reconciler::config::ClaimKey;
+use pleach_reconciler::{config::ClaimKey, hold::Hold};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::backoff;
-use super::read::{Hold, of_commit};
+use super::read::of_commit;
 use pleach_files::FileContent;
 
 /// Version of the file.

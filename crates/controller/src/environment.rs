@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_planner::observe::ClusterId;
-use pleach_reconciler::config::ClaimKey;
+use pleach_reconciler::{config::ClaimKey, hold::Hold, state_changes::Told};
 use pleach_state::inventory::ReleaseSummary;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -26,12 +26,10 @@ use super::crash::Attempt;
 use super::held::{Former, Formers, hold_of};
 use super::history_lookup::{Question, Recalled, Recollection};
 use super::inputs::Inputs;
-use super::read::Hold;
-use super::release::{Neighbors, Release};
+use super::release::{Neighbors, ReleaseTask};
 use super::removals::{Ends, Last};
 use super::requests::Requests;
 use super::run::Target;
-use super::state_changes::Told;
 use super::{ControllerEvent, Shared, SourcePolicy};
 use pleach_engine::{load::Loaded, words};
 
@@ -436,7 +434,7 @@ impl Environment {
                     attempt: self.attempt.clone(),
                 };
                 let shared = self.shared.clone();
-                let task = Release::new(receiver, Arc::clone(&wake), neighbors, shared);
+                let task = ReleaseTask::new(receiver, Arc::clone(&wake), neighbors, shared);
                 self.tasks.spawn_local(task.run());
                 Running {
                     desired: sender,

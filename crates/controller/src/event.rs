@@ -6,6 +6,7 @@ use std::time::Duration;
 use pleach_model::object::ReleaseName;
 use pleach_planner::plan::Action;
 use pleach_reconciler::config::StateChange;
+use pleach_reconciler::outcome::ReconcileOutcome;
 use tokio::sync::mpsc;
 
 use super::pull_requests::Previewed;
@@ -232,52 +233,6 @@ pub struct KeptUp {
     pub end: ReconcileOutcome,
     /// The reason in one line, if any.
     pub message: String,
-}
-
-/// Outcome of a reconcile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ReconcileOutcome {
-    /// The release is in sync.
-    Unchanged,
-    /// The desired state was applied.
-    Deployed,
-    /// The release was uninstalled.
-    Removed,
-    /// The reconcile failed and will be retried.
-    Failed,
-    /// The plan was refused.
-    Refused,
-    /// The release has drifted, and the policy is to only report it.
-    Drifted,
-    /// A newer revision replaced this one.
-    Superseded,
-    /// The controller shuts down.
-    Interrupted,
-    /// A user suspended the release.
-    Suspended,
-    /// The release waits for a window or a dependency.
-    Waiting,
-    /// The plan waits for an approval.
-    Unapproved,
-}
-
-impl ReconcileOutcome {
-    /// Returns the outcome in one word.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Unchanged => "unchanged",
-            Self::Deployed => "deployed",
-            Self::Removed => "removed",
-            Self::Failed => "failed",
-            Self::Refused => "refused",
-            Self::Drifted => "drifted",
-            Self::Superseded => "superseded",
-            Self::Interrupted => "interrupted",
-            Self::Suspended => "suspended",
-            Self::Waiting => "waiting",
-            Self::Unapproved => "unapproved",
-        }
-    }
 }
 
 impl ControllerEvent {

@@ -1,288 +1,40 @@
-//! Readiness of releases after they were reconciled.
-//!
-//! A metadata watch reports each write to an object, including status updates. The object is then
-//! read and assessed by the readiness rules of runs. An object that stays unready for a while
-//! degrades the release. No correction follows, because the cluster is in sync with git.
+//! Reads for readiness checks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _};
-use pleach_formats::readiness::{Assessment, GiveUp, Readiness, Rules};
+use pleach_cluster::{Cluster, ResourcePath, Retry};
+use pleach_formats::readiness::Rules;
 use pleach_model::object::ObjectId;
-use pleach_state::inventory::{Condition, ConditionKind};
+use pleach_reconciler::health::Checked;
 use tokio::time::Instant;
 
-use super::NAMED;
-use pleach_cluster::{Cluster, ResourcePath, Retry};
-
-/// Time for which an object is allowed to be unready, because a change often causes that for a
-/// moment.
-const GRACE: Duration = Duration::from_mins(1);
-/// Delay before a failed read is retried.
-const AGAIN: Duration = Duration::from_mins(1);
 /// Time limit of a readiness check.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Delay between a write and its readiness check. An object that is still changing is written
-/// repeatedly.
-const CALM: Duration = Duration::from_secs(10);
-/// Upper bound of the delay. It doubles with each check without news, because some controllers keep
-/// writing to the status of ready objects.
-const CALMEST: Duration = Duration::from_mins(5);
 /// Number of concurrent reads.
 const CONCURRENCY: usize = 4;
-/// Reason of the condition.
-const NOT_READY: &str = "NotReady";
 
-/// Readiness of a release.
-#[derive(Debug, Default)]
-pub(super) struct Health {
-    ailing: BTreeMap<ObjectId, Ailment>,
-    /// Objects that could not be read, with the time of the attempt.
-    unread: BTreeMap<ObjectId, Instant>,
-    /// Message of a previous controller about the release.
-    previous: Option<String>,
-    /// Whether all objects need a check.
-    is_uncertain: bool,
-    /// Number of consecutive, closely spaced checks without a change.
-    fruitless: u32,
-    checked: Option<Instant>,
-}
-
-/// An unready object.
-#[derive(Debug)]
-struct Ailment {
-    /// Time from which it degrades the release.
-    counts_at: Instant,
-    message: String,
-}
-
-impl Health {
-    /// Takes over the message of a previous controller and schedules a check. Returns whether the
-    /// message is new.
-    pub(super) fn said_before(&mut self, degraded: Option<String>) -> bool {
-        let is_new = degraded.is_some() && self.ailing.is_empty();
-        if is_new {
-            self.previous = degraded;
-            self.is_uncertain = true;
-        }
-        is_new
-    }
-
-    /// Schedules a check of all objects.
-    pub(super) fn doubt(&mut self) {
-        self.is_uncertain = true;
-    }
-
-    /// Returns and clears whether all objects need a check.
-    pub(super) fn is_uncertain(&mut self) -> bool {
-        std::mem::take(&mut self.is_uncertain)
-    }
-
-    /// Resets the state after a run that waited for everything.
-    pub(super) fn is_well(&mut self) {
-        *self = Self::default();
-    }
-
-    /// Returns the delay between a write and its check.
-    pub(super) fn calm(&self) -> Duration {
-        CALM.saturating_mul(1 << self.fruitless.min(5)).min(CALMEST)
-    }
-
-    /// Records whether a check found a change.
-    fn note(&mut self, is_other: bool, now: Instant) {
-        let calm = self.calm();
-        let is_soon = self.checked.is_some_and(|checked| now < checked + calm * 2);
-        self.fruitless = if is_soon && !is_other {
-            self.fruitless.saturating_add(1)
-        } else {
-            0
+/// Reads objects and assesses them by the readiness rules of runs.
+pub(super) async fn check(
+    cluster: &Cluster,
+    rules: &Rules,
+    objects: BTreeSet<ObjectId>,
+    path: impl Fn(&ObjectId) -> Option<ResourcePath>,
+) -> Vec<(ObjectId, Checked)> {
+    let retry = Retry::until(Instant::now() + PATIENCE);
+    let cluster = &cluster.clone().with_retry(retry);
+    let places = objects.into_iter().map(|id| (path(&id), id));
+    let read = stream::iter(places).map(|(path, id)| async move {
+        let Some(path) = path else {
+            return (id, Checked::Unreadable);
         };
-        self.checked = Some(now);
-    }
-
-    /// Returns the time of the next check without a write, or `None`.
-    pub(super) fn due(&self) -> Option<Instant> {
-        let now = Instant::now();
-        let ailing = self.ailing.values().map(|one| one.counts_at);
-        let ailing = ailing.filter(|at| *at > now);
-        let unread = self.unread.values().map(|tried| *tried + AGAIN);
-        ailing.chain(unread).min()
-    }
-
-    /// Reads the given objects, and those that need a repeated check.
-    pub(super) async fn inspect(
-        &mut self,
-        cluster: &Cluster,
-        rules: &Rules,
-        mut written: BTreeSet<ObjectId>,
-        path: impl Fn(&ObjectId) -> Option<ResourcePath>,
-    ) {
-        let now = Instant::now();
-        written.extend(self.ailing.keys().cloned());
-        written.extend(self.unread.keys().cloned());
-        // Skip kinds without a known path. They cannot be read.
-        written.retain(|id| path(id).is_some());
-        self.ailing.retain(|id, _| written.contains(id));
-        self.unread.retain(|id, _| written.contains(id));
-        let cluster = &cluster.clone().with_retry(Retry::until(now + PATIENCE));
-        let places = written.into_iter();
-        let places = places.filter_map(|id| Some((path(&id)?, id)));
-        let read: Vec<_> = stream::iter(places)
-            .map(|(path, id)| async move {
-                let read = cluster.get_id(&path, &id).await;
-                (id, read)
-            })
-            .buffer_unordered(CONCURRENCY)
-            .collect()
-            .await;
-        let mut is_other = false;
-        for (id, read) in read {
-            is_other |= self.unread.remove(&id).is_some();
-            let was_ailing = self.ailing.contains_key(&id);
-            match read {
-                Ok(Some(value)) => self.judge(id.clone(), rules.assess(&value), now),
-                // A deleted object is drift, and handled elsewhere.
-                Ok(None) => drop(self.ailing.remove(&id)),
-                Err(_) => {
-                    self.unread.insert(id, now);
-                    continue;
-                }
-            }
-            is_other |= was_ailing != self.ailing.contains_key(&id);
-        }
-        self.note(is_other, now);
-        self.previous = None;
-    }
-
-    fn judge(&mut self, id: ObjectId, found: Assessment, now: Instant) {
-        let counts_at = match found.readiness {
-            Readiness::Failed if found.give_up != GiveUp::AtDeadline => now,
-            // An unused claim can stay pending forever (`WaitForFirstConsumer`).
-            _ if id.is("", "PersistentVolumeClaim") => {
-                self.ailing.remove(&id);
-                return;
-            }
-            Readiness::Current => {
-                self.ailing.remove(&id);
-                return;
-            }
-            // The previous controller already reported it.
-            _ if self.previous.is_some() => now,
-            _ => now + GRACE,
+        let checked = match cluster.get_id(&path, &id).await {
+            Ok(Some(value)) => Checked::Assessed(rules.assess(&value)),
+            Ok(None) => Checked::Missing,
+            Err(_) => Checked::Unread,
         };
-        let known = self.ailing.remove(&id);
-        let ailment = Ailment {
-            counts_at: known.map_or(counts_at, |known| known.counts_at.min(counts_at)),
-            message: found.message,
-        };
-        self.ailing.insert(id, ailment);
-    }
-
-    /// Returns the condition to report, if degraded.
-    pub(super) fn condition(&self) -> Option<Condition> {
-        let now = Instant::now();
-        let degrading = self.ailing.iter().filter(|(_, one)| one.counts_at <= now);
-        let mut degrading: Vec<String> = degrading
-            .map(|(id, one)| format!("{id}: {}", one.message))
-            .collect();
-        let more = degrading.len().saturating_sub(NAMED);
-        degrading.truncate(NAMED);
-        if more > 0 {
-            degrading.push(format!("and {more} more"));
-        }
-        let message = match (degrading.is_empty(), &self.previous) {
-            (false, _) => degrading.join("; "),
-            (true, Some(previous)) => previous.clone(),
-            (true, None) => return None,
-        };
-        Some(Condition {
-            kind: ConditionKind::Degraded,
-            reason: NOT_READY.to_owned(),
-            message,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn found(readiness: Readiness) -> Assessment {
-        Assessment::new(readiness, "0 of 1 replicas ready")
-    }
-
-    fn deployment() -> ObjectId {
-        ObjectId::new("apps", "Deployment", Some("shop"), "web")
-    }
-
-    fn said(health: &Health) -> Option<String> {
-        health.condition().map(|condition| condition.message)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_not_ready_for_a_while_degrades_the_release() {
-        let mut health = Health::default();
-        health.judge(deployment(), found(Readiness::InProgress), Instant::now());
-        assert_eq!(said(&health), None);
-        assert_eq!(health.due(), Some(Instant::now() + GRACE));
-        tokio::time::advance(GRACE / 2).await;
-        // Still unready: the first time counts.
-        health.judge(deployment(), found(Readiness::InProgress), Instant::now());
-        tokio::time::advance(GRACE / 2).await;
-        let words = "Deployment.apps/shop/web: 0 of 1 replicas ready";
-        assert_eq!(said(&health).as_deref(), Some(words));
-        assert_eq!(health.due(), None);
-        health.judge(deployment(), found(Readiness::Current), Instant::now());
-        assert_eq!(said(&health), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_failed_degrades_it_at_once_and_an_unused_claim_does_not() {
-        let mut health = Health::default();
-        health.judge(deployment(), found(Readiness::Failed), Instant::now());
-        assert!(said(&health).is_some());
-        health.is_well();
-        assert_eq!(said(&health), None);
-        let claim = ObjectId::new("", "PersistentVolumeClaim", Some("shop"), "data");
-        health.judge(claim.clone(), found(Readiness::InProgress), Instant::now());
-        tokio::time::advance(GRACE * 2).await;
-        assert_eq!(said(&health), None);
-        health.judge(claim, found(Readiness::Failed), Instant::now());
-        assert!(said(&health).is_some());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_writes_a_status_without_end_is_read_less_and_less() {
-        let mut health = Health::default();
-        for expected in [10, 20, 40, 80, 160, 300, 300] {
-            assert_eq!(health.calm(), Duration::from_secs(expected));
-            health.note(false, Instant::now());
-            if expected == 10 {
-                // The first check is not close to an earlier one.
-                health.note(false, Instant::now());
-            }
-            tokio::time::advance(health.calm()).await;
-        }
-        // A check with a change, or a quiet period, resets the delay.
-        health.note(true, Instant::now());
-        assert_eq!(health.calm(), CALM);
-        health.note(false, Instant::now());
-        assert!(health.calm() > CALM);
-        tokio::time::advance(CALMEST * 2).await;
-        health.note(false, Instant::now());
-        assert_eq!(health.calm(), CALM);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_was_said_before_stands_until_somebody_looked() {
-        let mut health = Health::default();
-        assert!(health.said_before(Some("web is down".to_owned())));
-        assert_eq!(said(&health).as_deref(), Some("web is down"));
-        health.judge(deployment(), found(Readiness::InProgress), Instant::now());
-        health.previous = None;
-        // Present knowledge replaces the inherited message, without another check.
-        assert!(!health.said_before(Some("web is down".to_owned())));
-        assert!(said(&health).unwrap().starts_with("Deployment"));
-    }
+        (id, checked)
+    });
+    read.buffer_unordered(CONCURRENCY).collect().await
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use pleach_config::ResolvedRelease;
 use pleach_model::object::{GroupKind, Manifest, ObjectId};
+use pleach_reconciler::hold::Hold;
 use pleach_render::Rendered;
 
-use super::read::{Hold, of_commit};
+use super::read::of_commit;
 use pleach_engine::load::{HeldRelease, Loaded};
 
 /// Code of the finding about a kind that neither Kubernetes nor a release defines.

@@ -16,6 +16,7 @@ mod approval;
 mod assignment;
 mod backoff;
 mod catch_panic;
+mod clock;
 mod concurrency;
 mod connected;
 mod crash;
@@ -49,17 +50,19 @@ mod waiting;
 use std::sync::Arc;
 
 use pleach_planner::plan::Action;
-use pleach_reconciler::config::Disk;
+use pleach_reconciler::{NAMED, config::Disk};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tokio_util::sync::CancellationToken;
 
-pub use self::event::{Claimed, ControllerEvent, Heard, KeptUp, Listener, ReconcileOutcome};
+pub use self::event::{Claimed, ControllerEvent, Heard, KeptUp, Listener};
 pub use self::pull_requests::{Live, Previewed, Previews};
 pub use self::replicas::Sharing;
 pub use self::setup::{Repository, Setup, SourcePolicy};
+pub use pleach_reconciler::outcome::ReconcileOutcome;
 
 use self::backoff::Paces;
+use self::clock::Clock;
 use self::concurrency::ReconcilePermits;
 use self::crash::Crashes;
 use self::drift::Watches;
@@ -76,8 +79,6 @@ use pleach_engine::fetching::Fetcher;
 use pleach_engine::sync::Claim as LeaseClaim;
 use pleach_git::budget::Budget;
 
-/// Largest number of objects that a message names.
-const NAMED: usize = 5;
 /// Actions of a plan that count as changes of an object.
 const ACTIONS: [Action; 5] = [
     Action::Create,
@@ -98,6 +99,7 @@ pub struct TaskFailed(#[source] tokio::task::JoinError);
 #[derive(Debug, Clone)]
 struct Shared {
     listener: Listener,
+    clock: Clock,
     claim: LeaseClaim,
     watches: Watches,
     last: Last,
@@ -200,6 +202,7 @@ impl Controller {
         let (fetching, changes) = fetching(&self.setup);
         let shared = Shared {
             listener: self.listener.clone(),
+            clock: Clock::start(),
             claim: self.setup.claim,
             watches,
             last: Last::of(self.setup.own),

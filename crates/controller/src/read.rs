@@ -5,6 +5,7 @@ use std::fmt::Display;
 
 use pleach_config::{KeepingTree, Record, RecordingTree, ResolvedRelease};
 use pleach_model::tree::FileTree;
+use pleach_reconciler::hold::Hold;
 use pleach_render::answer::AnswerError;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -18,34 +19,6 @@ use pleach_engine::{
     words,
 };
 use pleach_git::{Revision, mirror::Place};
-
-/// Longest message of a condition, in bytes.
-const LONGEST_MESSAGE: usize = 1024;
-
-/// Reason why an environment is stalled.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Hold {
-    pub(super) reason: String,
-    pub(super) message: String,
-    /// The stalled commit, if one is the cause.
-    pub(super) revision: Option<String>,
-}
-
-impl Hold {
-    pub(super) fn new(reason: &str, message: impl Into<String>) -> Self {
-        let mut message: String = message.into();
-        if message.len() > LONGEST_MESSAGE {
-            let end = message.floor_char_boundary(LONGEST_MESSAGE);
-            message.truncate(end);
-            message.push('…');
-        }
-        Self {
-            reason: reason.to_owned(),
-            message,
-            revision: None,
-        }
-    }
-}
 
 /// Result of loading an environment.
 #[derive(Debug)]

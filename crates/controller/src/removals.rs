@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use pleach_model::object::ReleaseName;
+use pleach_reconciler::outcome::{
+    ReconcileReport, panicked, policy, unapproved, unplanned, until_open, window_closed,
+};
 use pleach_state::inventory::{ConditionKind, Installed, ReleaseSummary, UserRequests};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
@@ -14,10 +17,10 @@ use tokio_util::sync::CancellationToken;
 
 use self::report::Leaving;
 use super::catch_panic::guarded;
-use super::outcome::{ReconcileReport, policy, unplanned, until_open, window_closed};
+use super::outcome::{failure, reasons};
 use super::read::Which;
 use super::requests::Requests;
-use super::run::{Done, LIMIT, Target, TermsDigest, codes, execute, in_time, line};
+use super::run::{Done, LIMIT, Target, TermsDigest, execute, in_time};
 use super::{ControllerEvent, ReconcileOutcome, Shared, approval, backoff};
 use pleach_cluster::Class;
 use pleach_engine::{
@@ -269,8 +272,8 @@ impl Ends {
                 release: gone.name().clone(),
             });
         let report = match guarded(Box::pin(self.uninstall(desired, gone, stop))).await {
-            Ok(report) => report?,
-            Err(report) => report,
+            Some(report) => report?,
+            None => panicked(),
         };
         self.shared
             .listener
@@ -298,7 +301,7 @@ impl Ends {
         let making = in_time(gone.name(), Box::pin(plans.plan_end(gone)));
         let planned = stop.run_until_cancelled(making).await?;
         Some(match planned {
-            Err(error) => unplanned(&error, 1),
+            Err(error) => unplanned(&failure(&error), 1),
             Ok(planned) => {
                 let refusals = desired.refusals(&planned);
                 let recorded = planned.observation.observed.policies();
@@ -311,13 +314,13 @@ impl Ends {
                     None
                 };
                 if let Some(missing) = lacks {
-                    missing.looked()
+                    unapproved(&missing)
                 } else if refusals.is_empty() {
                     let done = Box::pin(self.execute(desired, gone, planned)).await;
                     ReconcileReport::new(done.end, done.message).about(done.about)
                 } else {
-                    let report = ReconcileReport::new(ReconcileOutcome::Refused, line(&refusals));
-                    let report = report.about(codes(&refusals));
+                    let reasons = reasons(&refusals);
+                    let report = ReconcileReport::because(ReconcileOutcome::Refused, &reasons);
                     report.saying(ConditionKind::Stalled, "Refused")
                 }
             }

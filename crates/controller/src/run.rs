@@ -11,6 +11,7 @@ use pleach_model::object::ReleaseName;
 use pleach_planner::observe::ClusterId;
 use pleach_planner::plan::Plan;
 use pleach_planner::text_diff;
+use pleach_reconciler::hold::Hold;
 use pleach_render::Rendered;
 use pleach_state::inventory::{Condition, Inventory, RunOutcome, Source, Store};
 use tokio::time::{Instant, timeout};
@@ -19,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 use self::digest::TargetDigest;
 pub(super) use self::digest::TermsDigest;
 use super::drift::Members;
-use super::read::Hold;
 use super::{ACTIONS, ControllerEvent, ReconcileOutcome, Shared, SourcePolicy};
 use pleach_cluster::{Cluster, Keys};
 use pleach_engine::{
@@ -136,7 +136,7 @@ impl Target {
             // Reported separately from a run.
             conditions: _,
             hold: _,
-            // Not part of the desired content; see `may_go_on`.
+            // Not part of the desired content; compared separately.
             is_held: _,
             is_remembered: _,
             is_kept: _,
@@ -144,12 +144,6 @@ impl Target {
         (cluster_id, source) == (&other.cluster_id, &other.source)
             && (Arc::ptr_eq(loaded, &other.loaded) && *index == other.index
                 || TargetDigest::of(loaded, *index) == TargetDigest::of(&other.loaded, other.index))
-    }
-
-    /// Returns whether a run can continue when a newer state is desired.
-    pub(super) fn may_go_on(&self, newer: &Self) -> bool {
-        // Objects of a stalled release are never pruned.
-        self.is_held == newer.is_held && self.is_same(newer)
     }
 
     /// Returns the reasons against executing a plan.
@@ -309,7 +303,6 @@ pub(super) async fn execute(
     Done {
         end,
         message,
-        is_correction: false,
         about,
         members,
     }
@@ -320,8 +313,6 @@ pub(super) struct Done {
     pub(super) end: ReconcileOutcome,
     /// The reason in one line, if any.
     pub(super) message: String,
-    /// Whether it only corrected drift.
-    pub(super) is_correction: bool,
     /// Message for the public: codes and objects.
     pub(super) about: String,
     /// The members after the run.
@@ -400,9 +391,10 @@ fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> Verdict {
 #[cfg(test)]
 mod tests {
     use pleach_model::object::ObjectId;
+    use pleach_reconciler::outcome::unplanned;
 
     use super::*;
-    use crate::outcome::unplanned;
+    use crate::outcome::failure;
     use pleach_cluster::{Connection, KeyHome, OwnCluster};
 
     #[test]
@@ -440,7 +432,7 @@ mod tests {
         };
         assert_eq!((release, *limit), (&name.to_string(), LIMIT));
         for failures in [0, 1] {
-            let looked = unplanned(&error, failures);
+            let looked = unplanned(&failure(&error), failures);
             assert_eq!(looked.end, ReconcileOutcome::Failed);
             // Reported from the second failure on.
             assert_eq!(looked.condition.is_some(), failures > 0);

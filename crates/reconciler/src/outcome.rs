@@ -13,6 +13,11 @@ use crate::release::{Failure, Reasons, TargetId};
 /// Message for the time outside of the windows.
 const CLOSED: &str = "the environment allows no sync at this time";
 
+/// Message about a panic.
+const PANICKED: &str = "the reconcile panicked; this is a bug: see the panic message on stderr of the controller, which retries";
+/// Reason of the condition of a release that waits for approval.
+const AWAITING: &str = "AwaitingApproval";
+
 /// Outcome of a reconcile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReconcileOutcome {
@@ -163,6 +168,18 @@ impl ReconcileReport {
         });
         self
     }
+}
+
+/// Returns the outcome of a reconcile that panicked. The panic message is only on stderr, because it
+/// can quote anything.
+pub fn panicked() -> ReconcileReport {
+    ReconcileReport::new(ReconcileOutcome::Failed, PANICKED).about("internal")
+}
+
+/// Returns the outcome of a plan that waits for approval.
+pub fn unapproved(missing: &Reasons) -> ReconcileReport {
+    let report = ReconcileReport::because(ReconcileOutcome::Unapproved, missing);
+    report.saying(ConditionKind::Stalled, AWAITING)
 }
 
 /// Returns the outcome for a change that waits for its window.

@@ -7,6 +7,7 @@
 mod protocol;
 mod reconcile;
 mod rest;
+mod retain;
 
 use std::time::Duration;
 
@@ -14,10 +15,9 @@ use pleach_state::inventory::Condition;
 
 pub use self::protocol::{
     Answer, Approval, Changes, Command, ContentId, Depth, Event, Failure, Fetch, Finished, Found,
-    Notification, Ownership, PlanSummary, Reasons, Refusal, RunSummary, Target, TargetId, Task,
-    TaskId, Tell, Wait,
+    Notification, Ownership, PlanSummary, Reasons, Refusal, RunSummary, TargetFacts, TargetId,
+    Task, TaskId, Tell, Wait,
 };
-pub use self::reconcile::unapproved;
 use self::reconcile::{Step, Work};
 use self::rest::{Rest, Telling};
 use crate::Moment;
@@ -38,7 +38,7 @@ pub struct Release {
     next: u64,
     commands: Vec<Command>,
     /// The newest desired state.
-    target: Target,
+    target: TargetFacts,
     /// Whether it arrived after the last reconcile started.
     is_new_target: bool,
     /// Whether git no longer contains the release.
@@ -54,7 +54,7 @@ pub struct Release {
     /// Number of consecutive failures.
     failures: u32,
     /// The last reconciled state. Drift is corrected to it while a newer one waits.
-    reached: Option<Target>,
+    reached: Option<TargetFacts>,
     /// Lookup of the state at the recorded commit, until a reconcile succeeds.
     lookup: Option<Lookup>,
     /// The last plan that waited for approval.
@@ -112,7 +112,7 @@ enum LookupState {
     Awaited,
     Nothing,
     /// The result, and whether no reconcile started since.
-    Found(Box<Target>, bool),
+    Found(Box<TargetFacts>, bool),
 }
 
 /// A plan that was reported as waiting for approval.
@@ -127,7 +127,7 @@ struct AwaitedApproval {
 impl Release {
     /// Creates a release with its first desired state. [`Release::start`] returns its first
     /// commands.
-    pub fn new(target: Target, now: Moment) -> Self {
+    pub fn new(target: TargetFacts, now: Moment) -> Self {
         Self {
             phase: Phase::Ended,
             task: TaskId(0),
@@ -225,6 +225,12 @@ impl Release {
         let known = [Some(&self.target), self.reached.as_ref(), found];
         let mut all = known.into_iter().chain(work).flatten();
         all.any(|target| target.id == id)
+    }
+
+    /// Returns whether the answer of a history lookup still matters.
+    pub fn awaits_lookup(&self) -> bool {
+        let lookup = self.lookup.as_ref();
+        lookup.is_some_and(|lookup| matches!(lookup.state, LookupState::Awaited))
     }
 
     fn number(&mut self) -> u64 {
@@ -331,7 +337,7 @@ impl Release {
 }
 
 impl Lookup {
-    fn found(&self) -> Option<&Target> {
+    fn found(&self) -> Option<&TargetFacts> {
         match &self.state {
             LookupState::Found(target, _) => Some(target),
             LookupState::Awaited | LookupState::Nothing => None,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pleach_planner::observe::ClusterId;
+use pleach_reconciler::hold::Hold;
 use tokio::time::{Instant, timeout};
 
 use super::{AGAIN, Environment, LIMIT};
@@ -11,7 +12,7 @@ use crate::{
     ControllerEvent, SourcePolicy,
     assignment::{Assigned, Assignment},
     held::{Former, complete, hold_of},
-    read::{Hold, Read, Which},
+    read::{Read, Which},
 };
 use pleach_engine::load::Loaded;
 

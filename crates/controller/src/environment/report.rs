@@ -4,15 +4,13 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use pleach_reconciler::{hold::Hold, state_changes::Item};
 use pleach_state::inventory::{Condition, ConditionKind, HEARTBEAT, ReleaseSummary, Source, Store};
 use tokio::time::Instant;
 
 use super::Environment;
 use crate::{
-    ControllerEvent, Listener, SourcePolicy,
-    assignment::Assigned,
-    read::Hold,
-    state_changes::{Item, Told},
+    ControllerEvent, Listener, SourcePolicy, assignment::Assigned, state_changes::announcement,
 };
 use pleach_cluster::{Class, Cluster};
 use pleach_engine::{
@@ -98,6 +96,7 @@ impl Environment {
         let id = assigned.grant.cluster.clone();
         let id = id.or_else(|| assigned.grant.fallback.clone());
         let listener = &self.shared.listener;
+        let clock = self.shared.clock;
         let grant = &assigned.grant;
         let source = grant.source(&self.key.environment);
         let telling = async {
@@ -129,7 +128,7 @@ impl Environment {
                         state::report(&cluster, &release.name, &release.store, &one.conditions);
                     written.await.map_err(|error| words(&error))?;
                     let news = self.news.entry(release.name.release.clone());
-                    let news = news.or_insert_with(Told::new).of_hold(hold);
+                    let news = news.or_default().of_hold(hold, clock.now());
                     if let Some(item) = news {
                         Box::pin(spread(listener, &cluster, &release, &item, hold)).await;
                     }
@@ -194,7 +193,7 @@ async fn spread(
     if let Some(news) = item.news(name, (version, revision), Timestamp::now()) {
         listener.report(ControllerEvent::StateChanged(news));
     }
-    let announcement = item.announcement(revision);
+    let announcement = announcement(item, revision);
     if let Err(error) = state::announce(cluster, name, &release.store, announcement).await {
         tracing::debug!(release = %name, error = %words(&error), "failed to write an Event");
     }

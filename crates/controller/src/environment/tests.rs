@@ -8,6 +8,7 @@ use pleach_state::inventory::HEARTBEAT;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::clock::Clock;
 use crate::crash::Crashes;
 use crate::{
     Fetching, Listener, concurrency::ReconcilePermits, drift::Watches, read::Reading, self_update,
@@ -27,6 +28,7 @@ fn shared() -> Shared {
     let (watches, _) = Watches::new(false);
     Shared {
         listener: listener.clone(),
+        clock: Clock::start(),
         claim: Claim {
             who: "test".to_owned(),
             patience: Duration::ZERO,

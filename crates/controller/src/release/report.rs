@@ -1,166 +1,123 @@
 //! Reports about a release: conditions on its record, and notifications.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
 use jiff::Timestamp;
-use pleach_model::object::ObjectId;
-use pleach_state::inventory::{Condition, HEARTBEAT, UserRequests};
-use tokio::time::Instant;
+use pleach_reconciler::release::{Answer, Notification, Ownership, Tell};
+use pleach_state::inventory::{Condition, SyncRequest, UserRequests};
 
-use super::{ReconcileReport, Release, Target};
-use crate::{ControllerEvent, ReconcileOutcome, state_changes::Item};
+use super::Targets;
+use super::tasks::Executor;
+use crate::{ControllerEvent, run::Target, state_changes::announcement};
 use pleach_engine::{
     sync::{is_cluster, state},
     words,
 };
 
-impl Release {
-    /// Writes these conditions to the record, unless they are already there.
-    pub(super) async fn say(&mut self, desired: &Target, conditions: Vec<Condition>) {
-        let name = &desired.release().0.name;
-        let store = &desired.loaded.environment.store;
-        let cluster = desired.planner(false).cluster_for(name);
-        let is_due = self.renewed.elapsed() >= HEARTBEAT;
-        if is_due || self.told.as_ref() != Some(&conditions) {
-            match state::report(&cluster, name, store, &conditions).await {
-                Ok(()) => {
-                    self.told = Some(conditions);
-                    self.renewed = Instant::now();
-                }
-                // The next reconcile reports it again.
-                Err(error) => {
-                    (self.told, self.renewed) = (None, Instant::now());
-                    tracing::debug!(release = %name, error = %words(&error), "failed to write the conditions");
-                }
+impl Executor {
+    /// Writes the conditions before a run, unless the observed record already has them.
+    pub(super) async fn announce(&mut self, tell: Tell, targets: &Targets) -> Answer {
+        let conditions = tell.conditions.as_deref().unwrap_or_default();
+        if self.are_written(conditions) {
+            return Answer::Told {
+                is_ours: true,
+                written: None,
+            };
+        }
+        self.tell(tell, targets).await
+    }
+
+    /// Writes conditions, withdraws a request and sends notifications.
+    pub(super) async fn tell(&self, tell: Tell, targets: &Targets) -> Answer {
+        let Tell {
+            ownership,
+            conditions,
+            unless: _,
+            fulfilled,
+            notifications,
+            contended,
+            is_degraded,
+        } = tell;
+        let is_ours = match ownership {
+            Ownership::Ours => true,
+            Ownership::Foreign => false,
+            Ownership::Ask => has_record(&self.current).await,
+        };
+        let mut written = None;
+        if is_ours {
+            if let Some(conditions) = &conditions {
+                written = Some(self.write(conditions).await);
+            }
+            if let Some(request) = &fulfilled {
+                self.withdraw(request).await;
             }
         }
+        for notification in notifications {
+            self.notify(&notification, targets, is_ours).await;
+        }
+        let release = &self.current.release().0.name;
+        if let Some(fields) = contended {
+            let release = release.clone();
+            let event = ControllerEvent::Contended { release, fields };
+            self.shared.listener.report(event);
+        }
+        if let Some(is_degraded) = is_degraded {
+            self.shared.listener.report(ControllerEvent::HealthChecked {
+                release: release.clone(),
+                is_degraded,
+            });
+        }
+        Answer::Told { is_ours, written }
     }
 
-    /// Sends notifications about changes of the state, or of the hold of the environment.
-    pub(super) async fn spread(&mut self, desired: &Target, report: &ReconcileReport) {
-        let revision = desired.revision();
-        let hold = desired.hold.as_ref();
-        if let Some(item) = self.news.of_hold(hold) {
-            let held = hold.and_then(|hold| hold.revision.as_deref());
-            let at = held.unwrap_or(&revision);
-            self.hand_on(desired, &item, at).await;
+    /// Writes these conditions to the record. Returns false if that failed.
+    async fn write(&self, conditions: &[Condition]) -> bool {
+        let name = &self.current.release().0.name;
+        let store = &self.current.loaded.environment.store;
+        let cluster = self.current.planner(false).cluster_for(name);
+        let written = state::report(&cluster, name, store, conditions).await;
+        if let Err(error) = &written {
+            tracing::debug!(release = %name, error = %words(error), "failed to write the conditions");
         }
-        let kept = report.kept.as_deref();
-        if let (Some(item), Some(kept)) = (self.news.of_kept(kept), kept) {
-            let revision = kept.wanted.revision();
-            self.hand_on(&kept.wanted, &item, &revision).await;
-        }
-        // Only the retained state was reconciled, not the waiting one.
-        let was_reached = kept.is_none() && self.was_reached;
-        let item = self
-            .news
-            .of(desired, report.end, was_reached, &report.message);
-        if let Some(item) = item {
-            self.hand_on(desired, &item, &revision).await;
-        }
-        self.spread_contended(desired).await;
-        self.spread_health(desired).await;
+        written.is_ok()
     }
 
-    /// Reports the number of contended fields, and sends a notification when contention starts.
-    async fn spread_contended(&mut self, desired: &Target) {
-        self.shared.listener.report(ControllerEvent::Contended {
-            release: desired.release().0.name.clone(),
-            fields: self.contended.len(),
-        });
-        if let Some(item) = self.news.of_contended(&self.contended) {
-            self.hand_on(desired, &item, &desired.revision()).await;
-        }
-    }
-
-    /// Checks the readiness of written objects, and reports it with the other conditions.
-    pub(super) async fn check(
-        &mut self,
-        desired: &Arc<Target>,
-        written: BTreeSet<ObjectId>,
-        conditions: Vec<Condition>,
-    ) {
-        let Some(subscription) = &self.subscription else {
-            return;
+    /// Withdraws a fulfilled sync request, unless a newer one replaced it.
+    async fn withdraw(&self, request: &SyncRequest) {
+        let name = &self.current.release().0.name;
+        let store = &self.current.loaded.environment.store;
+        let cluster = self.current.planner(false).cluster_for(name);
+        let done = |orders: &mut UserRequests| {
+            if orders.sync.as_ref() == Some(request) {
+                orders.sync = None;
+            }
         };
-        let kept = self.reached.as_ref().unwrap_or(desired);
-        let (release, _) = kept.release();
-        let cluster = desired.planner(false).cluster_for(&release.name);
-        let rules = &release.sequence.readiness;
-        let path = |id: &ObjectId| subscription.path(&id.group_kind());
-        self.health.inspect(&cluster, rules, written, path).await;
-        if self.is_ours {
-            let conditions = self.with_health(conditions);
-            self.say(desired, conditions).await;
-        }
-        self.spread_health(desired).await;
-    }
-
-    /// Adds the readiness condition, if any.
-    pub(super) fn with_health(&self, mut conditions: Vec<Condition>) -> Vec<Condition> {
-        conditions.extend(self.health.condition());
-        conditions
-    }
-
-    /// Sends a notification about lost or regained readiness.
-    async fn spread_health(&mut self, desired: &Target) {
-        let condition = self.health.condition();
-        self.shared.listener.report(ControllerEvent::HealthChecked {
-            release: desired.release().0.name.clone(),
-            is_degraded: condition.is_some(),
-        });
-        let item = self.news.of_health(condition.as_ref());
-        if let Some(item) = item {
-            self.hand_on(desired, &item, &desired.revision()).await;
+        if let Err(error) = state::order(&cluster, name, store, done).await {
+            tracing::debug!(release = %name, error = %words(&error), "failed to withdraw a sync request");
         }
     }
 
-    /// Sends a notification about the release at a commit.
-    async fn hand_on(&self, desired: &Target, item: &Item, revision: &str) {
-        let (release, _) = desired.release();
+    /// Sends a notification, and writes it as an Event if the record is ours.
+    async fn notify(&self, notification: &Notification, targets: &Targets, is_ours: bool) {
+        let Notification {
+            target,
+            revision,
+            item,
+        } = notification;
+        let target = targets.get(target).unwrap_or(&self.current);
+        let (release, _) = target.release();
         let name = &release.name;
-        let version = desired.loaded.version(release);
+        let version = target.loaded.version(release);
         if let Some(news) = item.news(name, (version.as_str(), revision), Timestamp::now()) {
-            self.shared
-                .listener
-                .report(ControllerEvent::StateChanged(news));
+            let event = ControllerEvent::StateChanged(news);
+            self.shared.listener.report(event);
         }
-        if !self.is_ours {
+        if !is_ours {
             return;
         }
-        let cluster = desired.planner(false).cluster_for(name);
-        let store = &desired.loaded.environment.store;
-        let announcement = item.announcement(revision);
+        let cluster = target.planner(false).cluster_for(name);
+        let store = &target.loaded.environment.store;
+        let announcement = announcement(item, revision);
         if let Err(error) = state::announce(&cluster, name, store, announcement).await {
             tracing::debug!(release = %name, error = %words(&error), "failed to write an Event");
-        }
-    }
-
-    /// Reports the outcome, and withdraws fulfilled requests.
-    pub(super) async fn report(&mut self, desired: &Target, report: &ReconcileReport) {
-        let is_lasting = report.end == ReconcileOutcome::Failed && report.condition.is_some();
-        if !self.is_ours && is_lasting {
-            // No plan has verified the record yet.
-            self.is_ours = has_record(desired).await;
-        }
-        if !self.is_ours {
-            return;
-        }
-        let conditions = self.with_health(report.conditions(&desired.conditions));
-        self.say(desired, conditions).await;
-        let name = &desired.release().0.name;
-        let store = &desired.loaded.environment.store;
-        let cluster = desired.planner(false).cluster_for(name);
-        if let Some(request) = &report.request {
-            let done = |orders: &mut UserRequests| {
-                if orders.sync.as_ref() == Some(request) {
-                    orders.sync = None;
-                }
-            };
-            if let Err(error) = state::order(&cluster, name, store, done).await {
-                tracing::debug!(release = %name, error = %words(&error), "failed to withdraw a sync request");
-            }
         }
     }
 }

@@ -2,27 +2,18 @@
 
 use jiff::Timestamp;
 use pleach_model::object::ReleaseName;
+use pleach_reconciler::{outcome::ReconcileReport, state_changes::Told};
 use pleach_state::inventory::{Condition, Store};
 
 use super::Ends;
-use crate::{
-    ControllerEvent, ReconcileOutcome, outcome::ReconcileReport, run::Target, state_changes::Told,
-};
+use crate::{ControllerEvent, ReconcileOutcome, run::Target, state_changes::announcement};
 use pleach_engine::{sync::state, words};
 
 /// Last report about a release that left git.
+#[derive(Default)]
 pub(super) struct Leaving {
     conditions: Option<Vec<Condition>>,
     news: Told,
-}
-
-impl Default for Leaving {
-    fn default() -> Self {
-        Self {
-            conditions: None,
-            news: Told::new(),
-        }
-    }
 }
 
 /// A release that left git: name, store of its record, and last version.
@@ -56,18 +47,20 @@ impl Ends {
                 }
             }
         }
-        let item = leaving.news.of(desired, report.end, false, &report.message);
+        let revision = desired.revision();
+        let now = self.shared.clock.now();
+        let message = &report.message;
+        let item = leaving.news.of(report.end, false, &revision, message, now);
         if report.end == ReconcileOutcome::Removed {
             self.leaving.remove(name);
         }
         let Some(item) = item else { return };
-        let revision = desired.revision();
         if let Some(news) = item.news(name, (version, &revision), Timestamp::now()) {
             self.shared
                 .listener
                 .report(ControllerEvent::StateChanged(news));
         }
-        let announcement = item.announcement(&revision);
+        let announcement = announcement(&item, &revision);
         if let Err(error) = state::announce(&cluster, name, store, announcement).await {
             tracing::debug!(release = %name, error = %words(&error), "failed to write an Event");
         }

@@ -6,6 +6,7 @@ use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::clock::Clock;
 use crate::crash::Crashes;
 use crate::{
     Fetching, Listener, SourcePolicy, concurrency::ReconcilePermits, drift::Watches,
@@ -31,6 +32,7 @@ fn shared() -> (Shared, mpsc::Receiver<ControllerEvent>) {
     let (watches, _) = Watches::new(false);
     let shared = Shared {
         listener: listener.clone(),
+        clock: Clock::start(),
         claim: LeaseClaim {
             who: "test".to_owned(),
             patience: Duration::ZERO,

@@ -26,7 +26,7 @@ pub struct ContentId(pub u64);
 
 /// Facts of a desired state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct TargetFacts {
     /// Its number.
     pub id: TargetId,
     /// Its content.
@@ -170,7 +170,7 @@ pub enum Found {
     /// The commit does not count. A newer branch state can change that.
     Nothing,
     /// The release at that commit.
-    Target(Box<Target>),
+    Target(Box<TargetFacts>),
 }
 
 /// Answer to a task.
@@ -214,7 +214,7 @@ pub enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A new desired state.
-    Target(Box<Target>),
+    Target(Box<TargetFacts>),
     /// Git no longer contains the release.
     Removed,
     /// The controller shuts down.

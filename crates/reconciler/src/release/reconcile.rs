@@ -6,28 +6,23 @@ use pleach_formats::file::Drift;
 use pleach_state::inventory::{Condition, ConditionKind, DEPENDENCY_NOT_READY, HEARTBEAT};
 
 use super::{
-    Answer, Approval, AwaitedApproval, Changes, Command, Depth, Failure, Lookup, LookupState,
-    Ownership, Phase, PlanSummary, Reasons, Release, RunSummary, Target, Task, TaskId, Tell,
-    VERIFY,
+    Answer, Approval, AwaitedApproval, Changes, Command, Depth, Ownership, Phase, PlanSummary,
+    Reasons, Release, RunSummary, TargetFacts, Task, TaskId, Tell, VERIFY,
 };
 use crate::Moment;
 use crate::outcome::{
-    Kept, ReconcileOutcome, ReconcileReport, is_closed, suspended, unplanned, window_closed,
+    ReconcileOutcome, ReconcileReport, is_closed, panicked, suspended, unapproved, unplanned,
+    window_closed,
 };
 
 /// Message for a drifted release whose last good commit is only known from records.
 const OTHERWISE: &str =
     "the newest commit cannot be synced, and the release differs from the last good commit";
-/// Message about a panic. The panic message is only on stderr, because it can quote anything.
-const PANICKED: &str = "the reconcile panicked; this is a bug: see the panic message on stderr of the controller, which retries";
-/// Reason of the condition of a release that waits for approval.
-const AWAITING: &str = "AwaitingApproval";
-
 /// A reconcile in progress.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub(super) struct Work {
-    pub(super) desired: Target,
+    pub(super) desired: TargetFacts,
     pub(super) step: Step,
     /// The changed objects that triggered it.
     pub(super) changes: Changes,
@@ -37,18 +32,18 @@ pub(super) struct Work {
     /// Whether only changes of objects triggered it.
     by_change: bool,
     /// Whether every object gets a dry run.
-    verify: bool,
+    pub(super) verify: bool,
     /// The newest plan.
     plan: TaskId,
     pub(super) summary: Box<PlanSummary>,
     /// Facts of the first plan, about the state that waits behind it.
-    is_left: bool,
-    recorded: Option<String>,
+    pub(super) is_left: bool,
+    pub(super) recorded: Option<String>,
     pub(super) fetch: Option<super::Fetch>,
     /// Outcome for the desired state, if it waits while another one is retained.
-    waiting: Option<ReconcileReport>,
+    pub(super) waiting: Option<ReconcileReport>,
     /// The state that is retained meanwhile.
-    pub(super) kept: Option<Target>,
+    pub(super) kept: Option<TargetFacts>,
     /// Conditions that are being written before the run.
     conditions: Vec<Condition>,
     is_cancelled: bool,
@@ -72,7 +67,7 @@ pub(super) enum Step {
 }
 
 impl Work {
-    pub(super) fn new(desired: Target, changes: Changes) -> Self {
+    pub(super) fn new(desired: TargetFacts, changes: Changes) -> Self {
         Self {
             desired,
             step: Step::Queue,
@@ -94,7 +89,7 @@ impl Work {
     }
 
     /// Returns the state that is planned and applied.
-    fn target(&self) -> &Target {
+    fn target(&self) -> &TargetFacts {
         self.kept.as_ref().unwrap_or(&self.desired)
     }
 }
@@ -165,15 +160,10 @@ impl Release {
         self.told = None;
         self.is_elsewhere = true;
         work.kept = None;
-        let reasons = Reasons {
-            message: PANICKED.to_owned(),
-            about: "internal".to_owned(),
-        };
-        let report = ReconcileReport::because(ReconcileOutcome::Failed, &reasons);
-        self.finish(work, report, now);
+        self.finish(work, panicked(), now);
     }
 
-    fn plan(&mut self, mut work: Work, step: Step, depth: Depth) {
+    pub(super) fn plan(&mut self, mut work: Work, step: Step, depth: Depth) {
         work.step = step;
         work.plan = self.run(Task::Plan {
             target: work.target().id,
@@ -313,111 +303,9 @@ impl Release {
         }
     }
 
-    /// Corrects drift from the last applied state while a newer one waits. Deletes nothing, and
-    /// never reverts to an older state.
-    fn retain(&mut self, mut work: Work, waiting: ReconcileReport, now: Moment) {
-        let previous = if work.is_left {
-            self.previous(&work, &waiting)
-        } else {
-            None
-        };
-        let Some(previous) = previous else {
-            return self.finish(work, waiting, now);
-        };
-        let kept = Target {
-            id: self.new_target(),
-            content: previous.content,
-            revision: previous.revision,
-            sync: previous.sync,
-            is_remembered: false,
-            // Restrictions stay the present ones.
-            ..work.desired.clone()
-        };
-        self.commands.push(Command::Retain {
-            id: kept.id,
-            from: previous.id,
-        });
-        if self.reached.is_some() {
-            self.reached = Some(kept.clone());
-        }
-        work.kept = Some(kept);
-        work.waiting = Some(waiting);
-        let depth = all(work.verify);
-        self.plan(work, Step::PlanKept, depth);
-    }
-
-    /// Returns the last applied state, or starts its lookup. A reconcile does not wait for git.
-    fn previous(&mut self, work: &Work, waiting: &ReconcileReport) -> Option<Target> {
-        let newer = &work.desired.revision;
-        let previous = match (&self.reached, &work.recorded) {
-            (Some(reached), _) => reached.clone(),
-            (None, Some(commit)) if commit == newer => work.desired.clone(),
-            (None, Some(commit)) => self.look_up(commit)?,
-            (None, None) => return None,
-        };
-        let is_wrong = matches!(
-            waiting.end,
-            ReconcileOutcome::Refused | ReconcileOutcome::Failed
-        );
-        // The same commit would be refused again.
-        (!is_wrong || previous.revision != *newer).then_some(previous)
-    }
-
-    fn look_up(&mut self, commit: &str) -> Option<Target> {
-        let known = self.lookup.as_ref().filter(|one| one.commit == commit);
-        if let Some(known) = known {
-            return known.found().cloned();
-        }
-        let task = TaskId(self.number());
-        self.lookup = Some(Lookup {
-            task,
-            commit: commit.to_owned(),
-            state: LookupState::Awaited,
-        });
-        self.commands.push(Command::LookUp(task, commit.to_owned()));
-        None
-    }
-
-    fn on_kept(
-        &mut self,
-        mut work: Work,
-        planned: Result<Option<Box<PlanSummary>>, Failure>,
-        now: Moment,
-    ) {
-        match planned {
-            Ok(Some(summary)) => {
-                if let Some(suspension) = summary.requests.suspended(now.wall) {
-                    work.waiting = None;
-                    work.kept = None;
-                    let report = suspended(suspension, now.wall);
-                    return self.finish(work, report, now);
-                }
-                if !summary.was_there {
-                    // The record names the present state.
-                    self.reached = None;
-                    return self.finish_waiting(work, None, now);
-                }
-                self.is_ours |= summary.is_ours;
-                self.was_reached = true;
-                let stopped = refused(&summary).or_else(|| blocked(&summary));
-                work.summary = summary;
-                match stopped {
-                    Some(report) => self.done(work, report, now),
-                    None => self.prepare(work, now),
-                }
-            }
-            Err(failure) if self.reached.is_some() => {
-                let report = unplanned(&failure, self.failures);
-                self.done(work, report, now);
-            }
-            // The state is only known from a record.
-            Ok(None) | Err(_) => self.finish_waiting(work, None, now),
-        }
-    }
-
     /// Reports the conditions before the run, because the stall can be over and the run can take
     /// long.
-    fn prepare(&mut self, mut work: Work, now: Moment) {
+    pub(super) fn prepare(&mut self, mut work: Work, now: Moment) {
         if work.verify {
             self.verify_at = now.at + VERIFY;
         }
@@ -534,7 +422,7 @@ impl Release {
     }
 
     /// Ends a reconcile with the outcome for the state that was planned last.
-    fn done(&mut self, work: Work, report: ReconcileReport, now: Moment) {
+    pub(super) fn done(&mut self, work: Work, report: ReconcileReport, now: Moment) {
         if work.waiting.is_some() {
             self.finish_waiting(work, Some(report), now);
         } else {
@@ -542,26 +430,8 @@ impl Release {
         }
     }
 
-    /// Ends a reconcile whose desired state waits, with the outcome for the retained state.
-    fn finish_waiting(&mut self, mut work: Work, kept: Option<ReconcileReport>, now: Moment) {
-        let Some(mut waiting) = work.waiting.take() else {
-            return;
-        };
-        match (kept, &work.kept) {
-            (Some(report), Some(target)) => {
-                waiting.kept = Some(Box::new(Kept {
-                    target: target.id,
-                    revision: target.revision.clone(),
-                    report,
-                }));
-            }
-            (_, _) => work.kept = None,
-        }
-        self.finish(work, waiting, now);
-    }
-
     /// Returns whether the same content was the last to be reconciled.
-    fn has_reached(&self, target: &Target) -> bool {
+    fn has_reached(&self, target: &TargetFacts) -> bool {
         let reached = self.reached.as_ref();
         reached.is_some_and(|reached| reached.content == target.content)
     }
@@ -595,12 +465,12 @@ impl Release {
     }
 }
 
-fn all(verify: bool) -> Depth {
+pub(super) fn all(verify: bool) -> Depth {
     Depth::All { verify }
 }
 
 /// Returns the outcome of a refused plan, or `None` if the plan is allowed.
-fn refused(summary: &PlanSummary) -> Option<ReconcileReport> {
+pub(super) fn refused(summary: &PlanSummary) -> Option<ReconcileReport> {
     let refusal = summary.refused.as_ref()?;
     if refusal.waits {
         let report = ReconcileReport::because(ReconcileOutcome::Waiting, &refusal.reasons);
@@ -618,7 +488,7 @@ fn refused(summary: &PlanSummary) -> Option<ReconcileReport> {
 }
 
 /// Returns the outcome if no step of a plan can be executed, or `None`. No run records that.
-fn blocked(summary: &PlanSummary) -> Option<ReconcileReport> {
+pub(super) fn blocked(summary: &PlanSummary) -> Option<ReconcileReport> {
     let reasons = summary.blocked.as_ref()?;
     let report = ReconcileReport::because(ReconcileOutcome::Failed, reasons);
     Some(ReconcileReport {
@@ -635,10 +505,4 @@ fn reported(work: &Work) -> ReconcileReport {
         request: summary.requests.sync.clone(),
         ..report.saying(ConditionKind::Drifted, "ChangedByOthers")
     }
-}
-
-/// Returns the outcome of a plan that waits for approval.
-pub fn unapproved(missing: &Reasons) -> ReconcileReport {
-    let report = ReconcileReport::because(ReconcileOutcome::Unapproved, missing);
-    report.saying(ConditionKind::Stalled, AWAITING)
 }

@@ -9,8 +9,8 @@ use pleach_state::inventory::{Condition, HEARTBEAT};
 
 use super::reconcile::Work;
 use super::{
-    Answer, Command, Finished, LookupState, Notification, Ownership, Phase, Release, Target, Task,
-    Tell, Wait,
+    Answer, Command, Finished, LookupState, Notification, Ownership, Phase, Release, TargetFacts,
+    Task, Tell, Wait,
 };
 use crate::outcome::{ReconcileOutcome, ReconcileReport};
 use crate::state_changes::Item;
@@ -26,9 +26,9 @@ const INTERVAL: Duration = Duration::from_mins(15);
 /// The wait for the next reconcile.
 #[derive(Debug)]
 pub(super) struct Rest {
-    pub(super) desired: Target,
+    pub(super) desired: TargetFacts,
     /// The state that was retained while `desired` waits.
-    pub(super) kept: Option<Target>,
+    pub(super) kept: Option<TargetFacts>,
     report: ReconcileReport,
     /// Time of the next reconcile without an event.
     pub(super) until: Duration,

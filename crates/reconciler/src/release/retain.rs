@@ -1,0 +1,133 @@
+//! The last applied state, which is retained while a newer one waits.
+
+use super::reconcile::{Step, Work, all, blocked, refused};
+use super::{Command, Failure, Lookup, LookupState, PlanSummary, Release, TargetFacts, TaskId};
+use crate::Moment;
+use crate::outcome::{Kept, ReconcileOutcome, ReconcileReport, suspended, unplanned};
+
+impl Release {
+    /// Corrects drift from the last applied state while a newer one waits. Deletes nothing, and
+    /// never reverts to an older state.
+    pub(super) fn retain(&mut self, mut work: Work, waiting: ReconcileReport, now: Moment) {
+        let previous = if work.is_left {
+            self.previous(&work, &waiting)
+        } else {
+            None
+        };
+        let Some(previous) = previous else {
+            return self.finish(work, waiting, now);
+        };
+        let kept = TargetFacts {
+            id: self.new_target(),
+            content: previous.content,
+            revision: previous.revision,
+            sync: previous.sync,
+            is_remembered: false,
+            // Restrictions stay the present ones.
+            ..work.desired.clone()
+        };
+        self.commands.push(Command::Retain {
+            id: kept.id,
+            from: previous.id,
+        });
+        if self.reached.is_some() {
+            self.reached = Some(kept.clone());
+        }
+        work.kept = Some(kept);
+        work.waiting = Some(waiting);
+        let depth = all(work.verify);
+        self.plan(work, Step::PlanKept, depth);
+    }
+
+    /// Returns the last applied state, or starts its lookup. A reconcile does not wait for git.
+    fn previous(&mut self, work: &Work, waiting: &ReconcileReport) -> Option<TargetFacts> {
+        let newer = &work.desired.revision;
+        let previous = match (&self.reached, &work.recorded) {
+            (Some(reached), _) => reached.clone(),
+            (None, Some(commit)) if commit == newer => work.desired.clone(),
+            (None, Some(commit)) => self.look_up(commit)?,
+            (None, None) => return None,
+        };
+        let is_wrong = matches!(
+            waiting.end,
+            ReconcileOutcome::Refused | ReconcileOutcome::Failed
+        );
+        // The same commit would be refused again.
+        (!is_wrong || previous.revision != *newer).then_some(previous)
+    }
+
+    fn look_up(&mut self, commit: &str) -> Option<TargetFacts> {
+        let known = self.lookup.as_ref().filter(|one| one.commit == commit);
+        if let Some(known) = known {
+            return known.found().cloned();
+        }
+        let task = TaskId(self.number());
+        self.lookup = Some(Lookup {
+            task,
+            commit: commit.to_owned(),
+            state: LookupState::Awaited,
+        });
+        self.commands.push(Command::LookUp(task, commit.to_owned()));
+        None
+    }
+
+    pub(super) fn on_kept(
+        &mut self,
+        mut work: Work,
+        planned: Result<Option<Box<PlanSummary>>, Failure>,
+        now: Moment,
+    ) {
+        match planned {
+            Ok(Some(summary)) => {
+                if let Some(suspension) = summary.requests.suspended(now.wall) {
+                    work.waiting = None;
+                    work.kept = None;
+                    let report = suspended(suspension, now.wall);
+                    return self.finish(work, report, now);
+                }
+                if !summary.was_there {
+                    // The record names the present state.
+                    self.reached = None;
+                    return self.finish_waiting(work, None, now);
+                }
+                self.is_ours |= summary.is_ours;
+                self.was_reached = true;
+                let stopped = refused(&summary).or_else(|| blocked(&summary));
+                work.summary = summary;
+                match stopped {
+                    Some(report) => self.done(work, report, now),
+                    None => self.prepare(work, now),
+                }
+            }
+            Err(failure) if self.reached.is_some() => {
+                let report = unplanned(&failure, self.failures);
+                self.done(work, report, now);
+            }
+            // The state is only known from a record.
+            Ok(None) | Err(_) => self.finish_waiting(work, None, now),
+        }
+    }
+
+    /// Ends a reconcile whose desired state waits, with the outcome for the retained state.
+    pub(super) fn finish_waiting(
+        &mut self,
+        mut work: Work,
+        kept: Option<ReconcileReport>,
+        now: Moment,
+    ) {
+        let Some(mut waiting) = work.waiting.take() else {
+            return;
+        };
+        match (kept, &work.kept) {
+            (Some(report), Some(target)) => {
+                waiting.kept = Some(Box::new(Kept {
+                    target: target.id,
+                    revision: target.revision.clone(),
+                    report,
+                }));
+            }
+            (_, _) => work.kept = None,
+        }
+        self.finish(work, waiting, now);
+    }
+}

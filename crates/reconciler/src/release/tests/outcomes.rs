@@ -1,0 +1,268 @@
+//! Outcomes of plans and runs.
+
+use pleach_formats::file::Drift;
+use pleach_formats::window::Windows;
+use pleach_state::inventory::ConditionKind;
+
+use super::*;
+
+#[test]
+fn a_release_is_planned_and_applied_then_reconciled_at_its_interval() {
+    let mut bench = Bench::new();
+    bench.deploy(plan());
+    assert_eq!(bench.outcome().end, ReconcileOutcome::Deployed);
+    assert!(bench.others().contains(&Command::NotifyDependents));
+    assert_eq!(bench.rest().drift_from, Some(bench.now.at));
+    assert_eq!(bench.tick(), INTERVAL);
+    let since = bench.now.at.checked_sub(INTERVAL / 10);
+    assert!(
+        matches!(bench.task(), Task::Admit { needs_permit: true, since: at, .. } if *at == since)
+    );
+}
+
+#[test]
+fn a_plan_that_is_not_allowed_is_not_executed() {
+    let closed = SyncPolicy {
+        windows: Windows::recorded(&[vec![pleach_formats::file::Window {
+            allow: None,
+            deny: Some("00:00-24:00".to_owned()),
+            time_zone: None,
+        }]]),
+        ..SyncPolicy::default()
+    };
+    let mut suspended = plan();
+    suspended.requests.suspend = Some(pleach_state::inventory::Suspension {
+        until: None,
+        reason: String::new(),
+        by: String::new(),
+        at: None,
+    });
+    let remembered = TargetFacts {
+        is_remembered: true,
+        ..target(0, 0)
+    };
+    let cases = [
+        (
+            "suspended",
+            suspended,
+            target(0, 0),
+            ReconcileOutcome::Suspended,
+            None,
+        ),
+        (
+            "remembered",
+            plan(),
+            remembered,
+            ReconcileOutcome::Waiting,
+            None,
+        ),
+        (
+            "window",
+            PlanSummary {
+                policy: closed,
+                ..plan()
+            },
+            target(0, 0),
+            ReconcileOutcome::Waiting,
+            Some("WindowClosed"),
+        ),
+        (
+            "refused",
+            PlanSummary {
+                refused: Some(refusal(false)),
+                ..plan()
+            },
+            target(0, 0),
+            ReconcileOutcome::Refused,
+            Some("Refused"),
+        ),
+        (
+            "dependency",
+            PlanSummary {
+                refused: Some(refusal(true)),
+                ..plan()
+            },
+            target(0, 0),
+            ReconcileOutcome::Waiting,
+            Some("DependencyNotReady"),
+        ),
+        (
+            "blocked",
+            PlanSummary {
+                blocked: Some(reasons("no")),
+                ..plan()
+            },
+            target(0, 0),
+            ReconcileOutcome::Failed,
+            Some("Blocked"),
+        ),
+    ];
+    for (case, summary, target, end, reason) in cases {
+        let mut bench = Bench::of(target);
+        bench.plan(summary);
+        let wait = bench.rest();
+        let outcome = bench.outcome();
+        assert_eq!(outcome.end, end, "{case}");
+        let condition = outcome.condition.map(|condition| condition.reason);
+        assert_eq!(condition.as_deref(), reason, "{case}");
+        assert_eq!(wait.drift_from, None, "{case}");
+        assert_eq!(wait.for_dependencies, case == "dependency", "{case}");
+    }
+}
+
+#[test]
+fn failures_back_off_until_a_new_commit() {
+    let mut bench = Bench::new();
+    for seconds in [2, 4, 8] {
+        bench.fail(true);
+        assert_eq!(bench.outcome().end, ReconcileOutcome::Failed);
+        bench.rest();
+        assert_eq!(bench.tick(), Duration::from_secs(seconds));
+    }
+    bench.on(Event::Target(Box::new(target(9, 9))));
+    bench.fail(true);
+    bench.rest();
+    assert_eq!(bench.tick(), Duration::from_secs(2));
+}
+
+#[test]
+fn a_lasting_failure_is_reported_the_second_time() {
+    for (may_pass, expected) in [(false, Some(ConditionKind::Stalled)), (true, None)] {
+        let mut bench = Bench::new();
+        bench.fail(may_pass);
+        assert_eq!(bench.outcome().condition, None);
+        bench.rest();
+        bench.tick();
+        bench.fail(may_pass);
+        let kind = bench.outcome().condition.map(|one| one.kind);
+        assert_eq!(kind, expected);
+        // No plan verified the record.
+        let Task::Tell(tell) = bench.task() else {
+            panic!()
+        };
+        let ask = if may_pass {
+            Ownership::Foreign
+        } else {
+            Ownership::Ask
+        };
+        assert_eq!(tell.ownership, ask);
+    }
+}
+
+#[test]
+fn a_newer_commit_cancels_the_run_only_if_it_changes_the_release() {
+    let held = TargetFacts {
+        is_held: true,
+        ..target(8, 0)
+    };
+    for (case, newer, is_cancelled) in [
+        ("same content", target(8, 0), false),
+        ("other content", target(8, 1), true),
+        ("stalled", held, true),
+    ] {
+        let mut bench = Bench::new();
+        bench.plan(plan());
+        bench.tell();
+        bench.others();
+        for _ in 0..2 {
+            bench.on(Event::Target(Box::new(newer.clone())));
+        }
+        let cancels = if is_cancelled {
+            vec![Command::Cancel]
+        } else {
+            Vec::new()
+        };
+        assert_eq!(bench.others(), cancels, "{case}");
+        bench.executed(ReconcileOutcome::Superseded);
+        bench.tell();
+        let admits = matches!(bench.task(), Task::Admit { target, .. } if *target == newer.id);
+        assert!(admits, "{case}: {:?}", bench.task());
+    }
+}
+
+#[test]
+fn a_run_that_was_planned_for_an_old_commit_is_cancelled_at_once() {
+    let mut bench = Bench::new();
+    bench.admit();
+    bench.on(Event::Target(Box::new(target(8, 1))));
+    bench.plan(plan());
+    bench.tell();
+    assert!(bench.others().ends_with(&[Command::Cancel]));
+}
+
+#[test]
+fn answers_of_replaced_tasks_are_ignored() {
+    let mut bench = Bench::new();
+    let (old, _) = bench.task.clone().unwrap();
+    bench.on(Event::Target(Box::new(target(8, 1))));
+    let (new, _) = bench.task.clone().unwrap();
+    assert_ne!(old, new);
+    bench.on(Event::Answer(old, Answer::Ready));
+    assert!(bench.is_admitting());
+    assert!(bench.finished.is_empty());
+}
+
+#[test]
+fn drift_is_corrected_without_a_permit_and_later_if_it_is_none() {
+    let mut bench = Bench::new();
+    bench.deploy(plan());
+    bench.outcome();
+    for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
+        bench.answer(Answer::Changed(objects()));
+        assert!(matches!(
+            bench.task(),
+            Task::Admit {
+                needs_permit: false,
+                ..
+            }
+        ));
+        bench.admit();
+        let depth = Depth::Changed(objects().objects);
+        assert!(matches!(bench.task(), Task::Plan { depth: now, .. } if *now == depth));
+        // More than the changed objects is needed.
+        bench.answer(Answer::Planned(Ok(None)));
+        assert!(matches!(
+            bench.task(),
+            Task::Plan {
+                depth: Depth::All { .. },
+                ..
+            }
+        ));
+        bench.plan(PlanSummary {
+            has_steps: false,
+            ..correction()
+        });
+        bench.executed(ReconcileOutcome::Unchanged);
+        assert_eq!(bench.outcome().end, ReconcileOutcome::Unchanged);
+        let wait = bench.rest();
+        assert_eq!(
+            wait.drift_from,
+            Some(bench.now.at + Duration::from_secs(seconds))
+        );
+    }
+    bench.answer(Answer::Changed(objects()));
+    bench.deploy(correction());
+    let outcome = bench.outcome();
+    assert!(outcome.is_correction);
+    assert_eq!(outcome.message, correction().drift);
+    assert_eq!(bench.rest().drift_from, Some(bench.now.at));
+}
+
+#[test]
+fn drift_is_only_reported_if_the_policy_says_so() {
+    let mut target = target(0, 0);
+    target.sync.drift = Drift::Report;
+    let mut bench = Bench::of(target);
+    bench.plan(correction());
+    assert_eq!(bench.outcome().end, ReconcileOutcome::Drifted);
+    bench.rest();
+    bench.tick();
+    // The record names another commit.
+    bench.plan(PlanSummary {
+        is_of_another_commit: true,
+        ..correction()
+    });
+    assert!(matches!(bench.task(), Task::Affirm(_)));
+    bench.answer(Answer::Recorded(Ok(())));
+    assert_eq!(bench.outcome().end, ReconcileOutcome::Drifted);
+}
