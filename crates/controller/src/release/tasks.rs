@@ -89,14 +89,14 @@ impl Executor {
                 Answer::Checked(health::check(&cluster, rules, objects, path).await)
             }
             Task::Wait(wait) => self.wait(&wait).await,
-            task => match guarded(Box::pin(self.reconcile(id, task, &targets))).await {
-                Some(answer) => answer,
-                None => {
+            task => {
+                let answer = guarded(Box::pin(self.reconcile(id, task, &targets))).await;
+                answer.unwrap_or_else(|| {
                     self.subscription = None;
                     self.was_planned();
                     Answer::Panicked
-                }
-            },
+                })
+            }
         }
     }
 
@@ -246,12 +246,11 @@ impl Executor {
         since: Option<Duration>,
     ) -> Result<Planned, SyncError> {
         let (release, rendered) = target.release();
-        let permit = match self.permit.take() {
-            Some(permit) => permit,
-            None => {
-                let since = since.map(|at| self.shared.clock.instant(at));
-                self.shared.sights.begin(&self.current, since).await
-            }
+        let permit = if let Some(permit) = self.permit.take() {
+            permit
+        } else {
+            let since = since.map(|at| self.shared.clock.instant(at));
+            self.shared.sights.begin(&self.current, since).await
         };
         let permit = permit?;
         let planner = Planner {
