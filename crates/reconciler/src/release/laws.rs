@@ -298,12 +298,8 @@ impl World {
                 break;
             };
             let answer = match &task {
-                Task::Execute { .. } if is_stopped => {
-                    let end = ReconcileOutcome::Interrupted;
-                    let reasons = Reasons::default();
-                    Answer::Executed(RunSummary { end, reasons })
-                }
-                Task::Execute { .. } | Task::Tell(_) if !is_stopped => self.answer(id, &task, 0),
+                Task::Execute { .. } => self.answer(id, &task, 0),
+                Task::Tell(_) if !is_stopped => self.answer(id, &task, 0),
                 other => panic!("{other:?} comes before the end"),
             };
             self.on(Event::Answer(id, answer));
