@@ -234,7 +234,7 @@ fn is_same_with(change: Change) -> bool {
 fn rendered_fields_count() {
     let cases: [(&str, Change); 6] = [
         ("name", |all, at| {
-            all.rendered[at].1.release.release.push('x')
+            all.rendered[at].1.release.release.push('x');
         }),
         ("manifests", |all, at| all.rendered[at].1.manifests.clear()),
         ("ignored fields", |all, at| {
@@ -264,7 +264,7 @@ fn positions_findings_and_file_names_do_not_count() {
             all.environment.origin = Origin::new("moved.yaml", 9);
         }),
         ("kubernetes", |all, _| {
-            all.environment.cluster.kubernetes = None
+            all.environment.cluster.kubernetes = None;
         }),
         ("releases", |all, _| all.environment.releases.clear()),
         ("revision", |all, _| all.revision = Revision::None),

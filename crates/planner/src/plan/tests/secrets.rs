@@ -8,7 +8,7 @@ use rstest::rstest;
 
 use super::scene::Scene;
 use crate::observe::{Base, Observed};
-use crate::plan::{BaseSecrets, Desired, Plan, Policy, plan};
+use crate::plan::{BaseSecrets, Desired, Plan, Policy, plan_offline};
 use crate::text_diff::View;
 use crate::view::{Drawing, ReleaseDiff};
 use pleach_fields::diff::{fields::Scope, masking::Masker};
@@ -56,7 +56,7 @@ fn drawn(base: &Desired, head: &Desired) -> ReleaseDiff {
     );
     let mut policy = Scene::new().policy;
     policy.adopt.push(base.name.field_manager());
-    let plan = plan(head, &observed, &policy);
+    let plan = plan_offline(head, &observed, &policy);
     draw(&plan, head, &observed, &policy)
 }
 
