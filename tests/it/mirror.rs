@@ -1,8 +1,10 @@
 //! Copies of remote repositories.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,7 @@ use pleach_git::{
 use pleach_model::tree::FileTree as _;
 use pleach_testkit::git_server::GitServer;
 use pleach_testkit::repository::{TestRepo, noise};
+use pleach_testkit::tls_front::TlsFront;
 use rstest::rstest;
 use tokio::sync::Semaphore;
 
@@ -421,6 +424,55 @@ fn a_wrong_answer_is_named(#[case] answers: Vec<String>, #[case] expected: &str)
     let error = fetch(&mut mirror(answering(answers), Auth::Anonymous)).unwrap_err();
     assert!(error.contains(expected), "{error}");
     assert!(!error.contains('\u{1b}'), "{error}");
+}
+
+#[tokio::test]
+async fn the_certificate_of_a_server_is_verified() {
+    let repo = repository();
+    point(&repo, "env/a");
+    let server = GitServer::start(repo.path()).unwrap();
+    server.demand("Bearer t0ken");
+    let front = TlsFront::start(server.port()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let token = file("token", "t0ken");
+    let trusted = file("ca.pem", front.certificate());
+    // Certificates are variables of the process that fetches.
+    let program = file(
+        "pleach",
+        &format!(
+            "#!/bin/sh\nSSL_CERT_FILE={} exec {} \"$@\"\n",
+            trusted.display(),
+            env!("CARGO_BIN_EXE_pleach")
+        ),
+    );
+    std::fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+    let fetched = async |program: PathBuf| {
+        let remote = Remote {
+            url: front.url(".git"),
+            auth: Auth::Bearer {
+                token: token.clone(),
+            },
+            keys: None,
+        };
+        let fetcher = Fetcher::by(program);
+        let calling = fetcher.run(move |carrier| {
+            let mut mirror = Mirror::new(remote);
+            let fetched = mirror.fetch_by(carrier, |branch| branch.starts_with(ENVIRONMENTS));
+            fetched.map_err(|error| error.to_string())
+        });
+        calling.await.unwrap()
+    };
+    let error = fetched(env!("CARGO_BIN_EXE_pleach").into())
+        .await
+        .unwrap_err();
+    assert!(error.contains("invalid peer certificate"), "{error}");
+    assert!(server.requests().is_empty());
+    assert_eq!(shown(&fetched(program).await.unwrap()), ["env/a=first"]);
 }
 
 #[test]

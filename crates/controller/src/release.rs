@@ -10,15 +10,16 @@ use pleach_reconciler::release::{
     Command, ContentId, Event, Found, Release, TargetFacts, TargetId, Task, TaskId,
 };
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::time::sleep_until;
+use tokio::time::{sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::tasks::Executor;
-use super::Shared;
+use super::catch_panic::guarded;
 use super::crash::Attempt;
 use super::history_lookup::{Question, Recalled};
 use super::requests::Requests;
 use super::run::Target;
+use super::{Shared, backoff};
 
 /// Desired states that the state machine can name.
 pub(super) type Targets = BTreeMap<TargetId, Arc<Target>>;
@@ -106,8 +107,40 @@ impl ReleaseTask {
         }
     }
 
-    /// Runs until shutdown, or until git no longer contains the release.
+    /// Runs until shutdown, or until git no longer contains the release. A panic affects no other
+    /// release.
     pub(super) async fn run(mut self) {
+        let mut panics = 0;
+        while guarded(Box::pin(self.live())).await.is_none() {
+            panics += 1;
+            if !self.restart(panics).await {
+                return;
+            }
+        }
+    }
+
+    /// Starts again after a panic and a backoff, like a restarted controller. Returns false at
+    /// shutdown, or if git no longer contains the release.
+    async fn restart(&mut self, panics: u32) -> bool {
+        self.executor.panicked();
+        tokio::select! {
+            biased;
+            () = self.inbox.stop.cancelled() => return false,
+            changed = self.inbox.wanted.changed() => if changed.is_err() {
+                return false;
+            },
+            () = sleep(backoff::after(panics)) => {}
+        }
+        *self = Self::new(
+            self.inbox.wanted.clone(),
+            Arc::clone(&self.inbox.wake),
+            self.executor.neighbors.clone(),
+            self.executor.shared.clone(),
+        );
+        true
+    }
+
+    async fn live(&mut self) {
         let mut commands = self.machine.start();
         while let Some((id, task)) = self.execute(commands) {
             commands = Box::pin(self.follow(id, task)).await;
@@ -189,6 +222,8 @@ impl ReleaseTask {
             if commands.contains(&Command::Cancel) {
                 cancel.cancel();
             }
+            // A task can take long, and many commits can arrive meanwhile.
+            self.desired.forget_unused(&self.machine);
         }
     }
 }

@@ -18,7 +18,7 @@ use pleach_files::sandbox::{self, SandboxError, Work};
 /// Refspec without a match. Fetching it lists the branches and downloads nothing.
 const NOTHING: &str = "+refs/pleach/nothing:refs/pleach/nothing";
 /// Maximum size of a branch list, in bytes.
-const LIST: u64 = 64 << 20;
+pub(super) const LIST: u64 = 64 << 20;
 /// Maximum number of bytes that libgit2 writes between two progress reports.
 const AHEAD: u64 = 1 << 20;
 /// Time-out of a branch list.

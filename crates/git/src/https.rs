@@ -14,12 +14,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use git2::transport::{Service, SmartSubtransport, SmartSubtransportStream, Transport};
+use pleach_reconciler::config::Transport as Scheme;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, LOCATION};
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use tokio::runtime::Runtime;
 
-use super::fetch::FetchError;
+use super::fetch::{FetchError, LIST};
 use super::program::one_line;
 use super::remote::{Exceeded, too_large, too_slow};
 use super::with_causes;
@@ -65,7 +66,8 @@ impl Trouble {
 /// HTTP client for one fetch.
 pub(super) struct Call {
     client: Client,
-    runtime: Runtime,
+    /// `None` only while it is dropped.
+    runtime: Option<Runtime>,
     authorization: Option<HeaderValue>,
     deadline: Instant,
     /// Time-out, for messages.
@@ -80,7 +82,9 @@ pub(super) struct Call {
 struct State {
     /// URL of the repository after redirects.
     base: Option<String>,
-    /// Number of received bytes.
+    /// Number of received bytes of the list of references.
+    listed: u64,
+    /// Number of received bytes of other answers.
     received: u64,
     trouble: Option<Trouble>,
 }
@@ -96,6 +100,7 @@ pub(super) fn basic(username: &str, password: &str) -> String {
 impl Call {
     /// Prepares a call. `authorization` is the value of the header. The limits are bytes and time.
     pub(super) fn prepare(
+        url: &str,
         authorization: Option<&str>,
         (largest, time): (u64, Duration),
     ) -> Result<Arc<Self>, FetchError> {
@@ -106,7 +111,12 @@ impl Call {
             Ok::<_, FetchError>(value)
         });
         let authorization = authorization.transpose()?;
-        let client = Client::builder()
+        let mut client = Client::builder();
+        if authorization.is_some() && Scheme::of(url) == Some(Scheme::Http) {
+            // It is this machine. Its credentials must not reach a proxy.
+            client = client.no_proxy();
+        }
+        let client = client
             .user_agent(USER_AGENT)
             .connect_timeout(CONNECT)
             .redirect(redirects(authorization.is_some()))
@@ -118,7 +128,7 @@ impl Call {
             .map_err(|error| FetchError::passing(error.to_string()))?;
         Ok(Arc::new(Self {
             client,
-            runtime,
+            runtime: Some(runtime),
             authorization,
             deadline: Instant::now() + time,
             time,
@@ -158,7 +168,10 @@ impl Call {
     fn wait<T>(&self, work: impl Future<Output = reqwest::Result<T>>) -> io::Result<T> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let limited = async { tokio::time::timeout(left.min(SILENCE), work).await };
-        match self.runtime.block_on(limited) {
+        let Some(runtime) = &self.runtime else {
+            return Err(self.failed("the connection is closed"));
+        };
+        match runtime.block_on(limited) {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(error)) => Err(self.failed(with_causes(&error.without_url()))),
             Err(_) if left <= SILENCE => Err(self.fail(Trouble::Exceeded(too_slow(self.time)))),
@@ -231,20 +244,36 @@ impl Call {
     }
 
     /// Reads the next part of an answer. It is empty at the end.
-    fn part(&self, response: &mut Response) -> io::Result<Bytes> {
+    fn part(&self, response: &mut Response, is_list: bool) -> io::Result<Bytes> {
         let part = self.wait(response.chunk())?.unwrap_or_default();
-        let received = {
+        let (count, largest) = {
             let mut state = self.state();
-            state.received += part.len() as u64;
-            state.received
+            let state = &mut *state;
+            // A list has all references of the repository, whatever is downloaded.
+            let (count, largest) = if is_list {
+                (&mut state.listed, LIST)
+            } else {
+                (&mut state.received, self.largest)
+            };
+            *count += part.len() as u64;
+            (*count, largest)
         };
-        if received > self.largest {
-            return Err(self.fail(Trouble::Exceeded(too_large(self.largest))));
+        if count > largest {
+            return Err(self.fail(Trouble::Exceeded(too_large(largest))));
         }
         if Instant::now() > self.deadline {
             return Err(self.fail(Trouble::Exceeded(too_slow(self.time))));
         }
         Ok(part)
+    }
+}
+
+impl Drop for Call {
+    /// Does not wait for a name lookup, which nothing can cancel.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
@@ -349,7 +378,7 @@ impl Read for Stream {
                     self.call.negotiate(&self.url, body)?
                 }
             };
-            self.part = self.call.part(&mut response)?;
+            self.part = self.call.part(&mut response, self.is_list)?;
             self.response = Some(response);
         }
         let count = buffer.len().min(self.part.len());

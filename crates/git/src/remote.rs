@@ -230,12 +230,12 @@ impl Session {
                 (deadline, time),
             )?),
             Credentials::Authorization(value) => {
-                Connection::Http(https::Call::prepare(Some(&value), limits)?)
+                Connection::Http(https::Call::prepare(url, Some(&value), limits)?)
             }
             Credentials::Anonymous if Transport::of(url) == Some(Transport::Local) => {
                 Connection::Local
             }
-            Credentials::Anonymous => Connection::Http(https::Call::prepare(None, limits)?),
+            Credentials::Anonymous => Connection::Http(https::Call::prepare(url, None, limits)?),
         };
         Ok(Self {
             connection,

@@ -438,6 +438,18 @@ impl Observed {
             live.hide(&secrets.of_object(id));
         }
         for (id, prediction) in predicted.iter_mut().chain(unadoptable) {
+            // The server was asked before it was known that pleach manages the object.
+            if let Prediction::Refused(why)
+            | Prediction::Conflict {
+                refused: Some(why), ..
+            }
+            | Prediction::Immutable {
+                refused: Some(why), ..
+            } = prediction
+                && secrets.is_unknown(id)
+            {
+                "the server refuses the object".clone_into(&mut why.message);
+            }
             if let Prediction::Answer(live)
             | Prediction::Conflict {
                 forced: Some(live), ..

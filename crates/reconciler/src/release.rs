@@ -22,6 +22,7 @@ use self::reconcile::{Step, Work};
 use self::rest::{Rest, Telling};
 use crate::Moment;
 use crate::health::Health;
+use crate::outcome::{ReconcileOutcome, ReconcileReport};
 use crate::state_changes::Told;
 
 /// Interval in which every object gets a dry run.
@@ -177,11 +178,11 @@ impl Release {
             }
             Event::Removed => {
                 self.is_gone = true;
-                self.on_end();
+                self.on_end(now);
             }
             Event::Stopped => {
                 self.is_stopping = true;
-                self.on_end();
+                self.on_end(now);
             }
             Event::Requested => {
                 self.is_requested = true;
@@ -262,11 +263,23 @@ impl Release {
     }
 
     /// Ends at the next safe point: a run ends first, and its outcome is reported.
-    fn on_end(&mut self) {
+    fn on_end(&mut self, now: Moment) {
         match &self.phase {
             Phase::Working(work) if work.step == Step::Execute => self.cancel_obsolete_run(),
             Phase::Telling(_) if !self.is_stopping => {}
             Phase::Ended => {}
+            Phase::Working(work) if work.step != Step::Queue && !self.is_stopping => {
+                // Its start was reported.
+                let finished = Finished {
+                    report: ReconcileReport::new(ReconcileOutcome::Superseded, ""),
+                    took: now.at.saturating_sub(work.started),
+                    drifted: None,
+                    alert: false,
+                    check_all: false,
+                };
+                self.commands.push(Command::Finished(Box::new(finished)));
+                self.end();
+            }
             _ => self.end(),
         }
     }
@@ -286,7 +299,10 @@ impl Release {
         self.since = since;
         self.take_target();
         self.is_requested = false;
-        self.is_dependency_reconciled = false;
+        // Shared answers can be older than that event.
+        if since.is_none() {
+            self.is_dependency_reconciled = false;
+        }
         if let Some(LookupState::Found(_, is_fresh)) =
             self.lookup.as_mut().map(|one| &mut one.state)
         {

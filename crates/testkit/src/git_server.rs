@@ -71,6 +71,11 @@ impl GitServer {
         format!("http://127.0.0.1:{}/{repository}", self.port)
     }
 
+    /// Returns the port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Requires this `Authorization` header from now on.
     pub fn demand(&self, authorization: &str) {
         self.shared().wanted = Some(authorization.to_owned());

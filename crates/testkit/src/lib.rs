@@ -21,5 +21,6 @@ pub mod scene;
 pub mod schemas;
 pub mod ssh_server;
 pub mod throwaway;
+pub mod tls_front;
 pub mod upgrade;
 pub mod world;

@@ -7,7 +7,7 @@ use pleach_cluster::{ClusterError, ResourcePath};
 use pleach_engine::planning::{Planned, Planner};
 use pleach_engine::sync::{SyncError, affirm, expected_objects, introduce};
 use pleach_model::object::ObjectId;
-use pleach_reconciler::outcome::ReconcileOutcome;
+use pleach_reconciler::outcome::{ReconcileOutcome, panicked};
 use pleach_reconciler::release::{
     Answer, Approval, Changes, Depth, Failure, Fetch, Finished, PlanSummary, Reasons, RunSummary,
     Task, TaskId, Wait,
@@ -210,6 +210,8 @@ impl Executor {
     ) -> Answer {
         let (release, rendered) = target.release();
         let started = Instant::now();
+        // Plans are large, and this can wait for a permit.
+        self.plan = None;
         let planned = match depth {
             Depth::Changed(objects) => {
                 let planner = target.planner(false);
@@ -265,6 +267,20 @@ impl Executor {
     }
 
     /// Records that the release was planned, with any outcome.
+    /// Ends a reconcile after a panic outside of its tasks: releases its permit, and counts the
+    /// release as planned for the crash record.
+    pub(super) fn panicked(&mut self) {
+        self.subscription = None;
+        self.was_planned();
+        self.finished(Finished {
+            report: panicked(),
+            took: Duration::ZERO,
+            drifted: None,
+            alert: false,
+            check_all: false,
+        });
+    }
+
     fn was_planned(&self) {
         let release = &self.current.release().0.name.release;
         let commit = self.current.revision();

@@ -18,6 +18,8 @@ use pleach_cluster::Cluster;
 
 /// Number of questions that are answered concurrently.
 const CONCURRENCY: usize = 32;
+/// Number of namespaces whose contents are read concurrently. Each takes one request per kind.
+const NAMESPACES: usize = 4;
 /// Permits for concurrent plans. Each plan can use its whole budget.
 static TURNS: Semaphore = Semaphore::const_new(2);
 /// Time limit of a plan. The planner counts its work and normally gives up long before.
@@ -75,9 +77,16 @@ impl Planner<'_> {
                 desired,
                 observed,
             };
+            // They are asked about in a round of their own.
+            let is_contents = |one: &Question| one.topic() == Topic::Contents;
+            let concurrency = if questions.iter().any(is_contents) {
+                NAMESPACES
+            } else {
+                CONCURRENCY
+            };
             let answers: Vec<Answer> = stream::iter(questions)
                 .map(|question| Box::pin(self.answer(source, gone, question)))
-                .buffered(CONCURRENCY)
+                .buffered(concurrency)
                 .try_collect()
                 .await?;
             for answer in answers {

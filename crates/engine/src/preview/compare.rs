@@ -242,7 +242,9 @@ pub fn revisions(
         planned.contains(name)
     });
     let at_base = before.iter().flat_map(Loaded::all);
-    let base_secrets = BaseSecrets::of(at_base.flat_map(|one| &one.manifests));
+    let releases_at_base = before.iter().flat_map(|base| &base.environment.releases);
+    let rules = releases_at_base.flat_map(|release| &release.secret_fields);
+    let base_secrets = BaseSecrets::of(at_base.flat_map(|one| &one.manifests), rules);
     let before = before.as_ref();
     let before = before.map(|base| base.environment.cluster.clone());
     Ok(Comparison {

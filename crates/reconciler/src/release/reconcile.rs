@@ -129,6 +129,7 @@ impl Release {
             }
             (Step::Replan, Answer::Planned(Ok(Some(summary)))) => {
                 work.summary = summary;
+                work.fetch = work.summary.fetch;
                 self.admit(work, now);
             }
             (Step::Approve, Answer::Approved(missing)) => match missing {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::observe::Observed;
+use pleach_formats::policy::SecretRule;
 use pleach_model::object::{GroupKind, Manifest, ObjectId, Secrecy};
 
 /// Secret fields that the base of a preview declares.
@@ -26,11 +27,16 @@ struct Declared {
     /// All objects of the base, also those without secrets.
     objects: BTreeMap<ObjectId, Secrecy>,
     kinds: BTreeMap<GroupKind, Secrecy>,
+    /// Rules of all bundles of the base. They also select objects that are not in git.
+    rules: Vec<SecretRule>,
 }
 
 impl BaseSecrets {
-    /// Collects the declarations of all objects of the base.
-    pub fn of<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> Self {
+    /// Collects the declarations of all objects and bundles of the base.
+    pub fn of<'a>(
+        manifests: impl IntoIterator<Item = &'a Manifest>,
+        rules: impl IntoIterator<Item = &'a SecretRule>,
+    ) -> Self {
         let manifests: Vec<&Manifest> = manifests.into_iter().collect();
         let mut objects: BTreeMap<ObjectId, Secrecy> = BTreeMap::new();
         for manifest in &manifests {
@@ -40,6 +46,7 @@ impl BaseSecrets {
         let declared = Declared {
             objects,
             kinds: secrecy_of_kinds(manifests),
+            rules: rules.into_iter().cloned().collect(),
         };
         Self {
             declared: Some(Arc::new(declared)),
@@ -70,14 +77,21 @@ impl BaseSecrets {
         let Some(declared) = &self.declared else {
             return Secrecy::default();
         };
-        if let Some(known) = declared.objects.get(id) {
-            return known.clone();
-        }
-        if self.unknown.contains(id) {
+        let known = declared.objects.get(id);
+        if known.is_none() && self.is_unknown(id) {
             return Secrecy::everything();
         }
-        let kind = declared.kinds.get(&id.group_kind());
-        kind.cloned().unwrap_or_default()
+        let of_kind = || declared.kinds.get(&id.group_kind());
+        let own = known.or_else(of_kind).cloned().unwrap_or_default();
+        // Labels are not compared: the live ones can differ from those in git.
+        let rules = declared.rules.iter();
+        let rules = rules.filter(|rule| rule.target.matcher().may_be_about(id));
+        rules.fold(own, |all, rule| all.and(&Secrecy::of(id, &rule.fields)))
+    }
+
+    /// Returns whether pleach manages an object that the base lacks.
+    pub(crate) fn is_unknown(&self, id: &ObjectId) -> bool {
+        self.unknown.contains(id)
     }
 }
 
@@ -119,6 +133,7 @@ mod tests {
     #[case::not_declared("ConfigMap/web/open", &[])]
     #[case::new("ConfigMap/web/new", &["data.a", "data.b", "data.c"])]
     #[case::another_kind("Service/web/a", &[])]
+    #[case::not_in_git("Volume/web/run-time", &["spec.key"])]
     fn objects_are_as_secret_as_the_base_declares(#[case] id: &str, #[case] fields: &[&str]) {
         let manifests = [
             manifest("ConfigMap/web/a", &["data.a"]),
@@ -129,7 +144,13 @@ mod tests {
         let id = id.parse().unwrap();
         let fields = fields.iter().map(|field| field.parse().unwrap());
         let expected = Secrecy::of(&id, &fields.collect::<Vec<_>>());
-        assert_eq!(BaseSecrets::of(&manifests).of_object(&id), expected);
+        let rule = SecretRule {
+            target: serde_json::from_value(json!({"kind": "Volume"})).unwrap(),
+            fields: vec!["spec.key".parse().unwrap()],
+            origin: Origin::new("bundle.yaml", 1),
+        };
+        let secrets = BaseSecrets::of(&manifests, [&rule]);
+        assert_eq!(secrets.of_object(&id), expected);
         assert_eq!(BaseSecrets::default().of_object(&id), Secrecy::default());
     }
 }

@@ -133,7 +133,7 @@ fn a_live_value_is_masked_as_the_base_declares(
         .installed("ConfigMap/web/a: {data: {password: planted-value, level: info}}")
         .git("ConfigMap/web/a: {data: {password: new, level: info}}");
     let mut secrets = base.map_or_else(BaseSecrets::default, |(text, fields)| {
-        BaseSecrets::of(&revision(text, fields).manifests)
+        BaseSecrets::of(&revision(text, fields).manifests, [])
     });
     let mut observed = scene.observed();
     secrets.learn(&observed);
