@@ -1,9 +1,10 @@
 //! Values of pleach's own files with their locations.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::{Origin, yaml::Node};
@@ -13,14 +14,32 @@ use crate::finding::{Finding, Kind};
 pub const LOCATED: &str = "$Located";
 
 /// A value with its location. Only the decoder of pleach's own files can read it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename = "$Located")]
-#[schemars(with = "T")]
 pub struct Located<T> {
     /// The value.
     pub value: T,
     /// Location of the value and of its keys.
     pub places: Places,
+}
+
+/// The schema of the value alone: the location is not in the file.
+impl<T: JsonSchema> JsonSchema for Located<T> {
+    fn inline_schema() -> bool {
+        T::inline_schema()
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn schema_id() -> Cow<'static, str> {
+        T::schema_id()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        T::json_schema(generator)
+    }
 }
 
 /// Location of a value and of the keys of a map.
