@@ -113,7 +113,8 @@ impl Call {
         let authorization = authorization.transpose()?;
         let mut client = Client::builder();
         if authorization.is_some() && Scheme::of(url) == Some(Scheme::Http) {
-            // It is this machine. Its credentials must not reach a proxy.
+            // The configuration allows credentials over http only to this machine. A proxy must not
+            // receive them.
             client = client.no_proxy();
         }
         let client = client
