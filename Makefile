@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help check-tools controlplane build words fmt lint unit test chaos facts demo sandbox test-upstream schemas format-schemas bench clean
+.PHONY: help check-tools check deny dist controlplane build words fmt lint unit test chaos facts demo sandbox test-upstream schemas format-schemas bench clean
 
 # Folder with manifests of upstream projects, for test-upstream.
 DATA ?=
@@ -13,7 +13,7 @@ help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 check-tools: ## Name the packages that are missing on this machine for `make test`
-	@controlplane/check-tools.sh test
+	@NO_INSTALL=1 controlplane/check-tools.sh test
 
 # Each target asks only for what it needs itself.
 tools-%:
@@ -43,11 +43,14 @@ unit: ## Run all tests that need no control plane
 	cargo test --workspace --all-features --lib --bins --test it
 	cargo test --workspace --all-features --doc
 
+check: tools-check ## Check and test all that needs no control plane
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory unit
+
 # Tests on the control plane wait for it most of the time: more run than there are cores. A test
 # with `_within_` in its name measures time and runs alone.
 test: tools-test controlplane ## Check and test everything
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory check
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-4} cargo test --workspace --all-features --test control_plane -- --skip _within_
 	RUST_TEST_THREADS=1 cargo test --workspace --all-features --test control_plane -- _within_
 
@@ -83,6 +86,12 @@ BENCH ?=
 bench: tools-bench controlplane ## Measure pleach and kubectl on the same work (half an hour); BENCH=--quick is short
 	cargo build --release --bin pleach
 	cargo run -p pleach-testkit --bin pleach-bench -- --pleach "$${CARGO_TARGET_DIR:-target}/release/pleach" $(BENCH)
+
+dist: tools-dist ## Build the artifacts of a release into dist/, from a clean commit
+	@$(MAKE) --no-print-directory --directory dist
+
+deny: tools-check ## Check licences, banned crates and sources of dependencies
+	@$(MAKE) --no-print-directory --directory dist deny
 
 clean: ## Remove what cargo built; the control plane's cache stays
 	cargo clean

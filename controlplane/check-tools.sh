@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# check-tools.sh [TARGET]: names what a make target needs and this machine
-# lacks. Without a target: what `make test` needs, which needs most.
+# check-tools.sh [TARGET]: finds what a make target needs and this machine
+# lacks. Without a target: what `make test` needs.
 #
-# Prints one line to paste where Debian packages are missing, and exits with 1.
+# Installs missing Debian packages where that needs no password, and announces it
+# in one line. Otherwise, or with NO_INSTALL=1, prints that line to paste, and
+# exits with 1.
 set -euo pipefail
 cd "${BASH_SOURCE[0]%/*}"
 
 target=${1:-test}
 case $target in
-  build | controlplane | demo | sandbox | bench | chaos | facts | schemas | test) ;;
+  build | check | controlplane | dist | demo | sandbox | bench | chaos | facts | schemas | test) ;;
   *)
     echo "check-tools.sh: there is no target $target" >&2
     exit 2
@@ -62,9 +64,16 @@ if [[ $target != controlplane ]]; then
   need git git
   need cc gcc
 fi
-if [[ $target != build ]]; then
+case $target in build | check) ;; *)
   need_go
   need flock util-linux
+  ;;
+esac
+if [[ $target == dist ]]; then
+  # zig compiles C for musl and links.
+  has zig || { has python3 && python3 -m ziglang version >/dev/null 2>&1; } ||
+    others+=("zig: version 0.17.1, from https://ziglang.org (or: pip install ziglang==0.17.1)")
+  need readelf binutils
 fi
 case $target in demo | sandbox | bench | chaos | facts | schemas | test)
   need ip iproute2
@@ -72,7 +81,7 @@ case $target in demo | sandbox | bench | chaos | facts | schemas | test)
   need setpriv util-linux
   ;;
 esac
-if [[ $target == test ]]; then
+if [[ $target == test || $target == check ]]; then
   # Repositories over ssh, and signed commits.
   need ssh openssh-client
   need ssh-keygen openssh-client
@@ -80,10 +89,25 @@ if [[ $target == test ]]; then
   need gpg gnupg
 fi
 
+install=(apt-get install --yes --no-install-recommends "${packages[@]}")
+if [[ ${#packages[@]} != 0 && -z ${NO_INSTALL:-} ]] && has apt-get; then
+  # RUNLEVEL=1: a service, such as that of sshd, does not start. Tests start their own.
+  as_root=(env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1)
+  if [[ $(id --user) != 0 ]]; then
+    as_root=(sudo --non-interactive "${as_root[@]}")
+  fi
+  if "${as_root[@]}" true 2>/dev/null; then
+    echo "make $target: ${install[*]}" >&2
+    "${as_root[@]}" apt-get update --quiet=2 >&2
+    "${as_root[@]}" "${install[@]}" >/dev/null
+    packages=()
+  fi
+fi
+
 ((${#packages[@]} + ${#others[@]})) || exit 0
 {
   echo "make $target needs what this machine lacks:"
-  ((${#packages[@]} == 0)) || echo "  apt-get install --yes ${packages[*]}"
+  ((${#packages[@]} == 0)) || echo "  ${install[*]}"
   ((${#others[@]} == 0)) || printf '  %s\n' "${others[@]}"
 } >&2
 exit 1

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -456,10 +457,66 @@ fn missing_tools(target: &str) -> (Option<i32>, String) {
         .arg(root().join("controlplane/check-tools.sh"))
         .arg(target)
         .env("PATH", "/nonexistent")
+        .env("NO_INSTALL", "1")
         .output()
         .unwrap();
     let printed = String::from_utf8(output.stderr).unwrap();
     (output.status.code(), printed)
+}
+
+/// Runs `check-tools.sh build` on a machine that lacks gcc and records the calls of `apt-get`.
+/// `user` is the id of the user.
+fn install_missing_tools(user: &str) -> (Option<i32>, String, String) {
+    let machine = tempfile::tempdir().unwrap();
+    let calls = machine.path().join("calls");
+    for (name, script) in [
+        ("apt-get", "#!/bin/bash\necho \"$*\" >>\"$CALLS\"\n".to_owned()),
+        ("id", format!("#!/bin/bash\necho {user}\n")),
+        ("sudo", "#!/bin/bash\nexit 1\n".to_owned()),
+        ("cargo", "#!/bin/bash\n".to_owned()),
+        ("rustup", "#!/bin/bash\n".to_owned()),
+        ("git", "#!/bin/bash\n".to_owned()),
+    ] {
+        let program = machine.path().join(name);
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for name in ["env", "true"] {
+        symlink(Path::new("/usr/bin").join(name), machine.path().join(name)).unwrap();
+    }
+    let output = Command::new("/bin/bash")
+        .arg(root().join("controlplane/check-tools.sh"))
+        .arg("build")
+        .env("PATH", machine.path())
+        .env("CALLS", &calls)
+        .env_remove("NO_INSTALL")
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(output.stderr).unwrap();
+    let calls = fs::read_to_string(calls).unwrap_or_default();
+    (output.status.code(), printed, calls)
+}
+
+#[test]
+fn missing_packages_are_announced_and_installed_where_no_password_is_needed() {
+    let (code, printed, calls) = install_missing_tools("0");
+    assert_eq!(code, Some(0), "{printed}");
+    assert_eq!(
+        printed,
+        "make build: apt-get install --yes --no-install-recommends gcc\n"
+    );
+    assert_eq!(
+        calls,
+        "update --quiet=2\ninstall --yes --no-install-recommends gcc\n"
+    );
+}
+
+#[test]
+fn missing_packages_are_only_named_where_a_password_is_needed() {
+    let (code, printed, calls) = install_missing_tools("1000");
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("\n  apt-get install --yes --no-install-recommends gcc\n"));
+    assert_eq!(calls, "");
 }
 
 /// A tag can be moved to another image; a digest cannot.
@@ -484,6 +541,7 @@ fn every_base_image_has_a_digest() {
 fn every_target_names_its_tools() {
     for (target, needs, needs_not) in [
         ("build", &["gcc", "cargo: "][..], &["gnupg", " go: "][..]),
+        ("check", &["gcc", "openssh-client", "gnupg"], &[" go: "]),
         ("controlplane", &["util-linux", " go: "], &["gcc", "gnupg"]),
         (
             "demo",
