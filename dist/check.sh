@@ -36,11 +36,32 @@ at_most pleach-image.oci.tar $((2 * (16 << 20)))
 for name in pleach-image.oci.tar "pleach-$VERSION"-linux-*.tar.gz; do
   tar --list --file "$name" >/dev/null || fail "$name cannot be read"
 done
-for file in pleach_*.deb; do
-  mkdir -p "$work/deb"
-  ! command -v dpkg-deb >/dev/null || dpkg-deb --extract "$file" "$work/deb"
-done
+# Installs and removes the package in an empty root.
+if command -v dpkg >/dev/null && [[ $(id --user) == 0 && $(dpkg --print-architecture) == amd64 ]]; then
+  root=$work/debian
+  mkdir -p "$root"/var/lib/dpkg/{info,updates}
+  touch "$root/var/lib/dpkg/status"
+  dpkg --root="$root" --log=/dev/null --install "pleach_${VERSION#v}_amd64.deb" >/dev/null
+  [[ $("$root/usr/bin/pleach" version) == "pleach ${RELEASE#v}" ]] || fail "the package has another program"
+  [[ -f $root/usr/share/bash-completion/completions/pleach ]] || fail "the package has no completion"
+  dpkg --root="$root" --log=/dev/null --purge pleach >/dev/null
+  [[ ! -e $root/usr/bin/pleach ]] || fail "the package leaves its program behind"
+fi
 ! command -v ruby >/dev/null || ruby -c pleach.rb >/dev/null || fail "pleach.rb is no Ruby"
-actionlint -color=false ../docs/guides/*.workflow.yaml 2>/dev/null || true
+
+# The workflow of the guide, as people paste it.
+awk '/^GitHub Actions/ { found = 1 } found && /^```yaml/ { inside = 1; next } inside && /^```/ { exit } inside' \
+  ../docs/guides/preview-pull-requests.md >"$work/workflow.yaml"
+[[ -s $work/workflow.yaml ]] || fail "the guide has no workflow"
+actionlint "$work/workflow.yaml" || fail "the workflow of the guide is not valid"
+
+# What a user would run: the program of the archive, alone in an empty root.
+root=$work/root
+mkdir -p "$root"
+tar --extract --file "pleach-$VERSION-linux-amd64.tar.gz" --directory "$root" pleach
+if [[ $(id --user) == 0 && $(uname --machine) == x86_64 ]]; then
+  found=$(chroot --userspec=65532:65532 "$root" /pleach version)
+  [[ $found == "pleach ${RELEASE#v}" ]] || fail "the program calls itself $found"
+fi
 
 exit "$failed"
