@@ -270,10 +270,10 @@ mod tests {
             let found = follower(branch).among(&release(environment), || own);
             found.map(|found| found.branch)
         };
-        let (prod, former) = (Some("env/prod"), Some("env/former"));
+        let (prod, previous) = (Some("env/prod"), Some("env/former"));
         assert_eq!(of(prod, "prod", None).as_deref(), prod);
         assert_eq!(of(prod, "former", None), None);
-        assert_eq!(of(None, "former", former).as_deref(), former);
+        assert_eq!(of(None, "former", previous).as_deref(), previous);
         assert_eq!(of(None, "prod", None), None);
     }
 

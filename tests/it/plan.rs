@@ -168,7 +168,7 @@ fn run_time_objects() -> Vec<(ObjectId, Option<ServiceRef>)> {
     .into()
 }
 
-fn observed(desired: &Desired, former: Option<&Desired>) -> Observed {
+fn observed(desired: &Desired, previous: Option<&Desired>) -> Observed {
     let manager = desired.name.field_manager();
     let mut observed = Observed::of(
         ClusterId("cluster".to_owned()),
@@ -180,16 +180,17 @@ fn observed(desired: &Desired, former: Option<&Desired>) -> Observed {
     let mut know = |id: &ObjectId, version: &str| {
         kinds.insert((id.group_kind(), version.to_owned()));
     };
-    if let Some(former) = former {
-        install(&mut observed, former, &manager, &mut know);
+    if let Some(previous) = previous {
+        install(&mut observed, previous, &manager, &mut know);
     }
     for manifest in &desired.manifests {
         let id = manifest.id();
         let defined = id.group.ends_with("kubevirt.io");
-        if former.is_some() || !defined {
+        if previous.is_some() || !defined {
             know(id, &manifest.api_version().version);
         }
-        let before = former.and_then(|former| former.manifests.iter().find(|one| one.id() == id));
+        let before =
+            previous.and_then(|previous| previous.manifests.iter().find(|one| one.id() == id));
         match before {
             None => drop(observed.predicted.insert(id.clone(), Prediction::Creates)),
             Some(before) if before.digest() == manifest.digest() => {}
@@ -209,11 +210,11 @@ fn observed(desired: &Desired, former: Option<&Desired>) -> Observed {
 /// Adds the previous version with all objects of its pods.
 fn install(
     observed: &mut Observed,
-    former: &Desired,
+    previous: &Desired,
     manager: &str,
     know: &mut impl FnMut(&ObjectId, &str),
 ) {
-    for manifest in &former.manifests {
+    for manifest in &previous.manifests {
         let id = manifest.id();
         know(id, &manifest.api_version().version);
         let live = live(manifest, manager);
@@ -253,10 +254,10 @@ fn install(
         }
     }
     observed.installed = Some(Installed {
-        repository: former.repository.clone(),
+        repository: previous.repository.clone(),
         installed: Some(Attempt {
-            version: former.version.clone(),
-            revision: former.revision.clone(),
+            version: previous.version.clone(),
+            revision: previous.revision.clone(),
             digest: Digest::of(b"former"),
             at: Timestamp::UNIX_EPOCH,
         }),
@@ -355,8 +356,8 @@ fn first_install() {
 #[test]
 fn the_move_to_another_namespace() {
     let release = Release::of("v0.12.0");
-    let (desired, former) = (release.desired(), Release::of("v0.11.0").desired());
-    let observed = observed(&desired, Some(&former));
+    let (desired, previous) = (release.desired(), Release::of("v0.11.0").desired());
+    let observed = observed(&desired, Some(&previous));
     let plan = plan_offline(&desired, &observed, &release.policy());
     insta::assert_snapshot!(text(&plan));
 }

@@ -196,7 +196,7 @@ fn one(
 struct Own {
     entry: Entry,
     previous: String,
-    former_at: Option<usize>,
+    previous_at: Option<usize>,
 }
 
 impl Own {
@@ -210,14 +210,14 @@ impl Own {
         let entry = Entry::read(now, merged, release)?;
         Ok(Self {
             previous: entry::text(then, &entry.file),
-            former_at: entry::position(merged_then, release),
+            previous_at: entry::position(merged_then, release),
             entry,
         })
     }
 
     /// Returns a key of the entry at the target revision.
     fn previous(&self, key: &str) -> Option<Written> {
-        let path = ["releases".into(), self.former_at?.into(), key.into()];
+        let path = ["releases".into(), self.previous_at?.into(), key.into()];
         edit::written(&self.entry.file, &self.previous, &path)
             .filter(|written| !written.value.is_null())
     }

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use pleach_model::object::{ObjectId, ServiceRef};
 use pleach_planner::observe::Backend;
 use pleach_planner::plan::Deletion;
-use pleach_report::doctor::{Definition, Gap, Gate, Leaving, Observations, Registered};
+use pleach_report::doctor::{Crd, Gap, Gate, Leaving, Observations, Registered};
 use pleach_state::inventory::Store;
 use serde_json::Value;
 
@@ -60,9 +60,9 @@ pub async fn examine(cluster: &Cluster, search: &Search) -> Result<Observations,
 }
 
 async fn examine_all(cluster: &Cluster, search: &Search, observations: &mut Observations) {
-    let (registrations, definitions, namespaces, releases) = futures::join!(
+    let (registrations, crds, namespaces, releases) = futures::join!(
         registrations(cluster),
-        definitions(cluster),
+        crds(cluster),
         namespaces(cluster),
         state::inventories(cluster, search)
     );
@@ -71,12 +71,12 @@ async fn examine_all(cluster: &Cluster, search: &Search, observations: &mut Obse
         let found = observations.take(&what, listed).unwrap_or_default();
         observations.registrations.extend(found);
     }
-    let definitions = observations
-        .take("CustomResourceDefinitions", definitions)
+    let crds = observations
+        .take("CustomResourceDefinitions", crds)
         .unwrap_or_default();
     observations
         .registrations
-        .extend(definitions.iter().filter_map(Definition::registered));
+        .extend(crds.iter().filter_map(Crd::registered));
     observations.namespaces = observations
         .take("the namespaces", namespaces)
         .unwrap_or_default();
@@ -84,7 +84,7 @@ async fn examine_all(cluster: &Cluster, search: &Search, observations: &mut Obse
     backends(cluster, observations).await;
     gates::all(cluster, observations).await;
     journals::all(cluster, None, observations).await;
-    let kinds = definitions.iter().map(Definition::kind).collect();
+    let kinds = crds.iter().map(Crd::kind).collect();
     sweep::objects(cluster, kinds, observations).await;
     controllers::look_for(cluster, observations).await;
 }
@@ -196,7 +196,7 @@ async fn registrations(
 }
 
 /// Lists CRDs without their schemas, which make up most of their size.
-async fn definitions(cluster: &Cluster) -> Result<Vec<Definition>, ClusterError> {
+async fn crds(cluster: &Cluster) -> Result<Vec<Crd>, ClusterError> {
     let path = ResourcePath::cluster_scoped(
         "apiextensions.k8s.io/v1",
         "CustomResourceDefinition",

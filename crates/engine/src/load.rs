@@ -97,7 +97,9 @@ impl Loaded {
         self.environment.releases.retain(is_sound);
         self.rendered.retain(|(release, _)| is_sound(release));
         let given_up = std::mem::take(&mut self.given_up).into_iter();
-        self.given_up = given_up.filter(|former| !self.has_held(former)).collect();
+        self.given_up = given_up
+            .filter(|previous| !self.has_held(previous))
+            .collect();
     }
 
     /// Returns the reason why a release is stalled because of another one.
@@ -113,12 +115,12 @@ impl Loaded {
                 "it follows the version of release {followed}, which is stalled"
             ));
         }
-        let former = release.moved_from.as_ref();
-        let former = former.filter(|former| former.environment == release.name.environment);
-        if let Some(former) = former.filter(|former| is_held(&former.release)) {
-            let former = &former.release;
+        let previous = release.moved_from.as_ref();
+        let previous = previous.filter(|previous| previous.environment == release.name.environment);
+        if let Some(previous) = previous.filter(|previous| is_held(&previous.release)) {
+            let previous = &previous.release;
             return Some(format!(
-                "it takes ownership of objects of release {former}, which is stalled"
+                "it takes ownership of objects of release {previous}, which is stalled"
             ));
         }
         let mut held = self.held.iter();
@@ -208,8 +210,8 @@ impl Loaded {
             })
             .unwrap_or_default();
         let concerns = |release: &ResolvedRelease, rendered: &Rendered| {
-            let former = release.moved_from.as_ref();
-            former.is_some_and(|former| own.is_some_and(|(own, _)| own.name == *former))
+            let previous = release.moved_from.as_ref();
+            previous.is_some_and(|previous| own.is_some_and(|(own, _)| own.name == *previous))
                 || autoscaled_by(rendered).any(|(target, _)| has.contains(&target))
         };
         let others: Vec<_> = all()
@@ -387,11 +389,11 @@ pub fn loaded(
         .chain(all.iter().flat_map(|one| one.findings.iter().cloned()))
         .collect();
     let findings = with_excerpts(tree, findings);
-    let formers = environment.releases.iter();
-    let formers = formers.filter_map(|release| release.moved_from.clone());
+    let previous_releases = environment.releases.iter();
+    let previous_releases = previous_releases.filter_map(|release| release.moved_from.clone());
     Loaded {
-        given_up: formers
-            .filter(|former| is_given_up(tree, &environment, former))
+        given_up: previous_releases
+            .filter(|previous| is_given_up(tree, &environment, previous))
             .collect(),
         rendered: environment.releases.iter().cloned().zip(all).collect(),
         environment,

@@ -29,7 +29,7 @@ use super::sync::{
 use pleach_cluster::Cluster;
 use pleach_git::Revision;
 
-pub use end::{Candidate, Gone, Subject, candidates, formers, gone, readable};
+pub use end::{Candidate, Gone, Subject, candidates, gone, previous_releases, readable};
 pub use successors::Successors;
 
 use driver::Input;
@@ -239,15 +239,15 @@ impl Planner<'_> {
         desired.terms.source = self.source.cloned();
         desired.terms.base_secrets = self.base_secrets.cloned().unwrap_or_default();
         if self.options.predecessors == Predecessors::ComeFirst {
-            desired.terms.brought = self.brought_before(release);
+            desired.terms.prior_releases = self.prior_releases(release);
         }
         desired
     }
 
     /// Returns the objects of the releases that are executed before this one.
-    fn brought_before(&self, release: &ResolvedRelease) -> PriorReleases {
+    fn prior_releases(&self, release: &ResolvedRelease) -> PriorReleases {
         let releases = &self.loaded.rendered;
-        let mut brought = PriorReleases::default();
+        let mut prior_releases = PriorReleases::default();
         let order = in_order(releases).into_iter();
         let before = order
             .map(|index| &releases[index])
@@ -255,9 +255,9 @@ impl Planner<'_> {
         for (one, rendered) in before {
             let namespace = one.namespace.as_deref();
             let namespace = namespace.filter(|_| one.create_namespace);
-            brought.add(&rendered.manifests, namespace);
+            prior_releases.add(&rendered.manifests, namespace);
         }
-        brought
+        prior_releases
     }
 
     /// Returns the policy of a release, from the environment and the flags.
@@ -365,13 +365,13 @@ pub fn desired_among(
         terms: Terms {
             depends_on: release.depends_on.clone(),
             moved_from: release.moved_from.clone(),
-            former_set: None,
-            former_is_given_up: release
+            previous_set: None,
+            previous_is_given_up: release
                 .moved_from
                 .as_ref()
-                .is_some_and(|former| loaded.given_up.contains(former)),
-            successors: heirs_within(loaded, &release.name),
-            brought: PriorReleases::default(),
+                .is_some_and(|previous| loaded.given_up.contains(previous)),
+            successors: successors_within(loaded, &release.name),
+            prior_releases: PriorReleases::default(),
             block_uninstall: release.block_uninstall.clone(),
             protect: loaded.environment.protect.clone(),
             sync: loaded.environment.sync.clone(),
@@ -391,10 +391,10 @@ pub fn desired_among(
 }
 
 /// Returns the releases of the same environment that take over objects of a remaining one.
-pub fn heirs_within(loaded: &Loaded, former: &ReleaseName) -> Vec<Successor> {
+pub fn successors_within(loaded: &Loaded, previous: &ReleaseName) -> Vec<Successor> {
     let releases = loaded.rendered.iter().chain(&loaded.others);
     releases
-        .filter(|(release, _)| release.moved_from.as_ref() == Some(former))
+        .filter(|(release, _)| release.moved_from.as_ref() == Some(previous))
         .map(|(release, rendered)| successors::successor(release, rendered))
         .collect()
 }

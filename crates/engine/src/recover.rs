@@ -89,10 +89,10 @@ impl Examined {
             if let Some(desired) = desired {
                 record.repository.clone_from(&desired.repository);
                 record.bundle.clone_from(&desired.bundle);
-                let former = record.memory.take();
+                let previous = record.memory.take();
                 let memory = desired.memory();
-                let memory = memory.with_former_stages(former.as_ref(), inventory);
-                record.memory = Some(memory.under_policy_of(former.as_ref(), Timestamp::now()));
+                let memory = memory.with_previous_stages(previous.as_ref(), inventory);
+                record.memory = Some(memory.under_policy_of(previous.as_ref(), Timestamp::now()));
             }
         };
         let work =

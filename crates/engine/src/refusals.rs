@@ -1,7 +1,7 @@
 //! Static checks of manifests for errors that the API server would return.
 
 use pleach_model::finding::{Finding, Severity};
-use pleach_model::kinds::{Catalog, Definitions, KindTable};
+use pleach_model::kinds::{Catalog, Crds, KindTable};
 use pleach_model::object::ReleaseName;
 use pleach_model::tree::FileTree;
 use pleach_render::lint;
@@ -20,10 +20,10 @@ pub fn of(
     if note.is_some() {
         return Vec::new();
     }
-    let definitions = Definitions::of(loaded.all().flat_map(|one| &one.manifests));
+    let crds = Crds::of(loaded.all().flat_map(|one| &one.manifests));
     let catalog = Catalog {
         table: &table,
-        definitions: &definitions,
+        crds: &crds,
     };
     let releases: Vec<_> = loaded
         .rendered
@@ -45,9 +45,9 @@ pub(super) fn since(
     if found.is_empty() {
         return found;
     }
-    let former = before.map_or_else(Vec::new, |before| of(base, before, is_meant));
+    let previous = before.map_or_else(Vec::new, |before| of(base, before, is_meant));
     for finding in &mut found {
-        if former.iter().any(|former| is_same(former, finding)) {
+        if previous.iter().any(|previous| is_same(previous, finding)) {
             finding.severity = Severity::Warning;
             finding.message.push_str(" (the same at the base)");
         }

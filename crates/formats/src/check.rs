@@ -55,7 +55,7 @@ pub struct BrokenCheck {
 /// Result of evaluating a check for all its objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Looked {
+pub enum CheckOutcome {
     /// All objects were evaluated.
     Seen {
         /// First objections, sorted by object id. Empty if the check holds.
@@ -188,7 +188,7 @@ impl Check {
     }
 }
 
-impl Looked {
+impl CheckOutcome {
     /// Builds the result for a complete evaluation. Sorts and truncates the objections.
     pub fn seen(mut objections: Vec<Objection>) -> Self {
         objections.sort();
@@ -350,17 +350,17 @@ mod tests {
             object: format!("Volume.example.org/v{n:02}").parse().unwrap(),
             message: "is degraded".to_owned(),
         };
-        let looked = Looked::seen((0..30).rev().map(objection).collect());
+        let looked = CheckOutcome::seen((0..30).rev().map(objection).collect());
         assert!(!looked.holds());
         assert_eq!(
             looked.explain().as_deref(),
             Some("Volume.example.org/v00: is degraded; and 29 more")
         );
-        let Looked::Seen { objections, more } = looked else {
+        let CheckOutcome::Seen { objections, more } = looked else {
             panic!("{looked:?}");
         };
         assert_eq!((objections.len(), more), (NAMED, 10));
-        assert!(Looked::seen(Vec::new()).holds());
-        assert!(!Looked::Unknown("forbidden".to_owned()).holds());
+        assert!(CheckOutcome::seen(Vec::new()).holds());
+        assert!(!CheckOutcome::Unknown("forbidden".to_owned()).holds());
     }
 }

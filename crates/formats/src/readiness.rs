@@ -207,7 +207,7 @@ const FAMILIES: &[Family] = &[
     family(
         "apiextensions.k8s.io",
         "CustomResourceDefinition",
-        apis::definition,
+        apis::crd,
     ),
     family("apiregistration.k8s.io", "APIService", apis::api_service),
     lenient(

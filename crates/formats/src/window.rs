@@ -17,7 +17,7 @@ pub struct Windows {
     allow: Vec<Span>,
     deny: Vec<Span>,
     /// Windows as written in the file.
-    said: Vec<Window>,
+    declared: Vec<Window>,
     /// Further sets that must be open, too.
     also: Vec<Self>,
 }
@@ -25,13 +25,13 @@ pub struct Windows {
 impl Hash for Windows {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self {
-            // Read from `said`.
+            // Read from `declared`.
             allow: _,
             deny: _,
-            said,
+            declared,
             also,
         } = self;
-        (said, also).hash(state);
+        (declared, also).hash(state);
     }
 }
 
@@ -73,7 +73,7 @@ impl Windows {
             (None, Some(text)) => self.deny.push(Span::read(text, zone)?),
             _ => return Err("a window needs either `allow` or `deny`".to_owned()),
         }
-        self.said.push(window.clone());
+        self.declared.push(window.clone());
         Ok(())
     }
 
@@ -103,13 +103,13 @@ impl Windows {
     }
 
     /// Returns the windows as written, one list for each set.
-    pub fn said(&self) -> Vec<Vec<Window>> {
-        let own = Some(self.said.clone()).filter(|said| !said.is_empty());
-        let also = self.also.iter().flat_map(Self::said);
+    pub fn declared(&self) -> Vec<Vec<Window>> {
+        let own = Some(self.declared.clone()).filter(|declared| !declared.is_empty());
+        let also = self.also.iter().flat_map(Self::declared);
         own.into_iter().chain(also).collect()
     }
 
-    /// Reads the result of [`Self::said`]. Omits windows that this version cannot read.
+    /// Reads the result of [`Self::declared`]. Omits windows that this version cannot read.
     pub fn recorded(sets: &[Vec<Window>]) -> Self {
         sets.iter().fold(Self::default(), |all, set| {
             let mut windows = Self::default();
@@ -307,7 +307,7 @@ mod tests {
             ("2026-01-06T09:00:00Z", false),
         ] {
             assert_eq!(both.are_open(at.parse().unwrap()), open, "{at}");
-            let recorded = Windows::recorded(&both.said());
+            let recorded = Windows::recorded(&both.declared());
             assert_eq!(recorded.are_open(at.parse().unwrap()), open, "{at}");
         }
         assert_eq!(day.clone().and(&Windows::default()), day);

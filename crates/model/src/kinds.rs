@@ -6,7 +6,7 @@
 //! Kubernetes publishes with its source. Schemas are decoded on first use, once per process.
 //!
 //! The tables only contain built-in kinds. Custom resources come from the CRDs of the environment's
-//! releases ([`Definitions`], with the same [`Schema`]). [`Catalog`] combines both. The planner
+//! releases ([`Crds`], with the same [`Schema`]). [`Catalog`] combines both. The planner
 //! compares this data with the API that the cluster actually serves.
 
 mod history;
@@ -18,7 +18,7 @@ mod tables;
 pub use history::History;
 pub use openapi::OpenApiError;
 pub use schema::{ListKind, Schema, Type};
-pub use structural::{Catalog, Definitions};
+pub use structural::{Catalog, Crds};
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};

@@ -19,7 +19,7 @@ pub use desired_digest::DesiredDigest;
 pub use digest::{Digest, DigestKey, canonical_json};
 pub use encoded::from_base64;
 pub use facts::{
-    Definition, Facts, Interception, Parameters, ReadinessDemand, SwitchedOn, configuration,
+    DefinedKind, Facts, Interception, Parameters, ReadinessDemand, SwitchedOn, configuration,
     interceptions, pod_template, pointed_at, registered_api, registered_services,
 };
 pub use fields::{FieldPath, KeyValue, PathSegment};

@@ -6,7 +6,7 @@ mod selector;
 mod stage;
 
 pub use crate::object::{
-    Definition, Facts, Interception, Parameters, ReadinessDemand, SwitchedOn, configuration,
+    DefinedKind, Facts, Interception, Parameters, ReadinessDemand, SwitchedOn, configuration,
     interceptions, pod_template, pointed_at, registered_api, registered_services,
 };
 pub use direction::Direction;

@@ -13,7 +13,7 @@ use pleach_state::overlay::OverlayId;
 /// Namespaces and kinds that an environment is allowed to write.
 #[derive(Debug, Clone)]
 pub struct Allow {
-    said: AllowList,
+    declared: AllowList,
     namespaces: Vec<Pattern>,
     cluster_scoped: Vec<Kinds>,
 }
@@ -28,9 +28,9 @@ struct Kinds {
 }
 
 impl Kinds {
-    fn new(said: &ClusterScoped) -> Self {
+    fn new(declared: &ClusterScoped) -> Self {
         let group_of = |kind: &str| well_known_group(kind).map(str::to_owned);
-        match said {
+        match declared {
             ClusterScoped::Kind(text) => {
                 let (kind, group) = match text.split_once('.') {
                     Some((kind, group)) => (kind, Some(group.to_owned())),
@@ -63,19 +63,19 @@ impl Kinds {
 
 impl Allow {
     /// Compiles the patterns.
-    pub fn new(said: &AllowList) -> Self {
-        let namespaces = said.namespaces.iter().flatten();
-        let kinds = said.cluster_scoped.iter().flatten();
+    pub fn new(declared: &AllowList) -> Self {
+        let namespaces = declared.namespaces.iter().flatten();
+        let kinds = declared.cluster_scoped.iter().flatten();
         Self {
-            said: said.clone(),
+            declared: declared.clone(),
             namespaces: namespaces.map(|name| Pattern::new(Some(name))).collect(),
             cluster_scoped: kinds.map(Kinds::new).collect(),
         }
     }
 
     /// Returns the configured list.
-    pub fn said(&self) -> &AllowList {
-        &self.said
+    pub fn declared(&self) -> &AllowList {
+        &self.declared
     }
 
     /// Returns whether the environment is allowed to write an object.

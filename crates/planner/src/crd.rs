@@ -11,69 +11,67 @@ use serde_json::Value;
 pub use instance_check::{Instances, Misfit, Named, Sighting, Survey};
 pub(crate) use staged_rollout::covers;
 pub use staged_rollout::{
-    before_backend, converting, ends_conversion, is_conversion_broken, keeping, kept,
-    left_of_conversion, rewritten, rewritten_before, unconverted, unserved, without,
+    before_backend, converting, ends_conversion, is_conversion_broken, left_of_conversion,
+    retained, rewritten, rewritten_before, unconverted, unserved, with_retained, without,
 };
 
 use pleach_model::object::{GroupKind, ObjectId, ServiceRef};
 use pleach_model::order::pointed_at;
 
 /// Returns whether an object is a CRD.
-pub fn is_definition(id: &ObjectId) -> bool {
+pub fn is_crd(id: &ObjectId) -> bool {
     id.is("apiextensions.k8s.io", "CustomResourceDefinition")
 }
 
-fn all(definition: &Value) -> &[Value] {
-    let versions = definition["spec"]["versions"].as_array();
+fn all(crd: &Value) -> &[Value] {
+    let versions = crd["spec"]["versions"].as_array();
     versions.map_or(&[], Vec::as_slice)
 }
 
 /// Returns the names of all versions, in file order.
-pub fn versions(definition: &Value) -> impl Iterator<Item = &str> {
-    all(definition)
+pub fn versions(crd: &Value) -> impl Iterator<Item = &str> {
+    all(crd)
         .iter()
         .filter_map(|version| version["name"].as_str())
 }
 
-fn version<'a>(definition: &'a Value, name: &str) -> Option<&'a Value> {
-    let mut versions = all(definition).iter();
+fn version<'a>(crd: &'a Value, name: &str) -> Option<&'a Value> {
+    let mut versions = all(crd).iter();
     versions.find(|version| version["name"] == name)
 }
 
 /// Returns whether a version exists, served or not.
-pub fn has_version(definition: &Value, name: &str) -> bool {
-    version(definition, name).is_some()
+pub fn has_version(crd: &Value, name: &str) -> bool {
+    version(crd, name).is_some()
 }
 
 /// Returns the served versions, in file order.
-pub fn served(definition: &Value) -> impl Iterator<Item = &str> {
-    let served = all(definition)
-        .iter()
-        .filter(|version| version["served"] == true);
+pub fn served(crd: &Value) -> impl Iterator<Item = &str> {
+    let served = all(crd).iter().filter(|version| version["served"] == true);
     served.filter_map(|version| version["name"].as_str())
 }
 
 /// Returns whether a version has a status subresource.
-pub fn declares_status(definition: &Value, name: &str) -> bool {
-    version(definition, name).is_some_and(|version| version["subresources"]["status"].is_object())
+pub fn declares_status(crd: &Value, name: &str) -> bool {
+    version(crd, name).is_some_and(|version| version["subresources"]["status"].is_object())
 }
 
-fn is_served(definition: &Value, name: &str) -> bool {
-    version(definition, name).is_some_and(|version| version["served"] == true)
+fn is_served(crd: &Value, name: &str) -> bool {
+    version(crd, name).is_some_and(|version| version["served"] == true)
 }
 
 /// Returns the storage version.
-pub fn storage(definition: &Value) -> Option<&str> {
-    let mut versions = all(definition).iter();
+pub fn storage(crd: &Value) -> Option<&str> {
+    let mut versions = all(crd).iter();
     versions.find(|version| version["storage"] == true)?["name"].as_str()
 }
 
 /// Returns the versions in which objects can be stored. For a CRD without status, such as a
 /// rendered one, this is the storage version.
-pub fn stored(definition: &Value) -> Vec<&str> {
-    match definition["status"]["storedVersions"].as_array() {
+pub fn stored(crd: &Value) -> Vec<&str> {
+    match crd["status"]["storedVersions"].as_array() {
         Some(stored) => stored.iter().filter_map(Value::as_str).collect(),
-        None => storage(definition).into_iter().collect(),
+        None => storage(crd).into_iter().collect(),
     }
 }
 
@@ -91,20 +89,20 @@ pub fn with_conversion(mut desired: Value, predicted: &Value) -> Value {
 }
 
 /// Returns whether a webhook converts objects between versions.
-pub(crate) fn converts(definition: &Value) -> bool {
-    definition["spec"]["conversion"]["strategy"] == "Webhook"
+pub(crate) fn converts(crd: &Value) -> bool {
+    crd["spec"]["conversion"]["strategy"] == "Webhook"
 }
 
 /// Returns the Service of the conversion webhook. `None` if all objects are served and stored in
 /// one version, because no conversion happens then.
-pub fn converter(definition: &Value) -> Option<ServiceRef> {
-    let mut names = stored(definition);
-    names.extend(storage(definition));
-    names.extend(served(definition));
+pub fn converter(crd: &Value) -> Option<ServiceRef> {
+    let mut names = stored(crd);
+    names.extend(storage(crd));
+    names.extend(served(crd));
     let several = names.iter().any(|name| *name != names[0]);
-    if !several || !converts(definition) {
+    if !several || !converts(crd) {
         return None;
     }
     let kind = GroupKind::new("apiextensions.k8s.io", "CustomResourceDefinition");
-    pointed_at(&kind, definition).into_iter().next()
+    pointed_at(&kind, crd).into_iter().next()
 }

@@ -6,8 +6,8 @@
 mod contents;
 mod drift_candidates;
 mod escalation;
-mod former;
 mod missing_permissions;
+mod previous;
 mod registration;
 mod rendered;
 mod workload_context;
@@ -15,12 +15,12 @@ mod workload_context;
 pub use contents::{Content, Contents};
 pub use drift_candidates::{Known, Reading, is_unchanged, triage};
 pub use escalation::Escalation;
-pub use former::Former;
 pub use missing_permissions::{Grants, MissingGrant, MissingRule, copyable, rules};
+pub use previous::PreviousRelease;
 pub use registration::{Backend, Lack, Registration};
 pub use registration::{asks_url, available};
 pub use rendered::Base;
-pub use workload_context::{Budget, Node, Surroundings};
+pub use workload_context::{Budget, Node, WorkloadContext};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::crd::Instances;
 use crate::plan::BaseSecrets;
 use pleach_config::dependencies::Hindrance;
-use pleach_formats::check::Looked;
+use pleach_formats::check::CheckOutcome;
 use pleach_model::discovery::Discovery;
 use pleach_model::foreign_tools::KnownOwner;
 use pleach_model::object::{DigestKey, FieldPath, GroupKind, ObjectId, ServiceRef};
@@ -95,11 +95,11 @@ pub struct Observed {
     pub instances: BTreeMap<ObjectId, Instances>,
     /// Results of the bundle's checks, by name. Read only before a change of the release.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub checked: BTreeMap<String, Looked>,
+    pub checked: BTreeMap<String, CheckOutcome>,
     /// Objects that a `blockUninstall` rule of the record finds, by the index of the rule. Read only
     /// before an uninstall.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub blocking: BTreeMap<usize, Looked>,
+    pub blocking: BTreeMap<usize, CheckOutcome>,
     /// State of the dependencies, by their index in `dependsOn`. `None` for a ready one. Read only
     /// before a change of the release.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -113,7 +113,7 @@ pub struct Observed {
     pub focus: Option<BTreeSet<ObjectId>>,
     /// Workload context. Read only before workloads are written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub surroundings: Option<Surroundings>,
+    pub workload_context: Option<WorkloadContext>,
     /// Permissions that pleach lacks. `None` if they were not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<Grants>,
@@ -130,7 +130,7 @@ pub struct Observed {
     /// Previous release that hands over its objects, if git no longer contains it. Read only before
     /// a change of the release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub former: Option<Former>,
+    pub previous: Option<PreviousRelease>,
     /// Recorded policy of the release that hands over its objects. `None` without such a release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inherited: Option<Memory>,
@@ -289,7 +289,7 @@ pub enum Unverified {
     /// A webhook does not support dry runs, or is down.
     Webhook(String),
     /// The previous version refuses the object, and an earlier step replaces that version.
-    Former(String),
+    PreviousRelease(String),
     /// Its `managedFields` name an API version at which the server cannot read the desired object.
     /// The apply corrects `managedFields`.
     Recorded(String),
@@ -308,7 +308,7 @@ impl fmt::Display for Unverified {
             Self::RoleMissing(name) => write!(f, "role {name} does not exist yet"),
             Self::ApiStale => f.write_str("its API does not answer"),
             Self::Webhook(message) => write!(f, "a webhook could not be called: {message}"),
-            Self::Former(message) => write!(
+            Self::PreviousRelease(message) => write!(
                 f,
                 "refused by the previous version, which is replaced first: {message}"
             ),
@@ -372,13 +372,13 @@ impl Observed {
             dependencies: BTreeMap::new(),
             dependents: None,
             focus: None,
-            surroundings: None,
+            workload_context: None,
             access: None,
             installed: None,
             inventory: Inventory::default(),
             found: BTreeMap::new(),
             journal: Journal::default(),
-            former: None,
+            previous: None,
             inherited: None,
             copies: BTreeSet::new(),
             owned: BTreeMap::new(),

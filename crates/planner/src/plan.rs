@@ -4,7 +4,7 @@
 //! It runs passes over a [`draft::Draft`]. A pass emits changes, steps, edges
 //! and findings, and reads the output of earlier passes. The draft goes through
 //! three [`phases`], each of which owns its fields: decided (passes 1 to 6),
-//! ordered (from `leftover` to `definitions::run_before`) and bracketed (from
+//! ordered (from `leftover` to `crds::run_before`) and bracketed (from
 //! `overlays` on):
 //!
 //! 1. `preflight`: checks that writing is allowed at all. `access::operators`:
@@ -13,7 +13,7 @@
 //! 2. `changes`: decides the action for every desired object and emits its
 //!    steps.
 //! 3. `access::widen`, `ca_bundles::widen`: keep permissions and CA bundles that
-//!    running pods still use. `definitions::stage`: defers the parts of a CRD
+//!    running pods still use. `crds::stage`: defers the parts of a CRD
 //!    that cannot be applied yet.
 //! 4. `namespace`: creates the release namespace if no manifest contains it,
 //!    and reports other missing namespaces.
@@ -25,7 +25,7 @@
 //! 7. `leftover`: registrations whose Service is deleted. `superseded`: stale
 //!    registrations whose pods are replaced.
 //! 8. `handover`: orders a move to another namespace. `once`: orders steps
-//!    after run-once Jobs. `definitions::run_before`: orders steps after
+//!    after run-once Jobs. `crds::run_before`: orders steps after
 //!    storage migrations that need a conversion webhook which is about to be
 //!    deleted. `overlays`: adds temporary changes and gates, and the declared
 //!    stages that `stages` assigned. `checks` runs again before each of these
@@ -33,10 +33,10 @@
 //! 9. `verify`: waits for readiness of all objects, including runtime objects.
 //! 10. `overlays` again: ends temporary changes after verify.
 //! 11. `prune::steps`: adds the deletions, in order, after verify.
-//! 12. `access::shrink`, `definitions::finish`: reduce access to what git
+//! 12. `access::shrink`, `crds::finish`: reduce access to what git
 //!     declares and rewrite stored objects, after all of the above.
 //! 13. `gate`: exempts our own user from gates that would stop this plan.
-//!     `certificates`, `surroundings`: report obstacles in the cluster.
+//!     `certificates`, `workload_context`: report obstacles in the cluster.
 //! 14. `needless`: without `--wait`, drops waits that no other step needs.
 //!
 //! `arrange` sorts the steps and refuses cycles. All passes share a `budget`: a
@@ -53,7 +53,7 @@ mod certificates;
 mod changes;
 mod checks;
 mod consent;
-mod definitions;
+mod crds;
 mod deletion;
 mod draft;
 mod drop_unneeded_waits;
@@ -150,7 +150,7 @@ fn decide(ctx: &Ctx<'_>, mut draft: Decided, direction: Direction) -> Decided {
     changes::run(ctx, &mut draft);
     access::widen(ctx, &mut draft);
     ca_bundles::widen(ctx, &mut draft);
-    definitions::stage(ctx, &mut draft, direction);
+    crds::stage(ctx, &mut draft, direction);
     namespace::run(ctx, &mut draft);
     namespace::check(ctx, &mut draft);
     changes::before_ends(&mut draft);
@@ -168,7 +168,7 @@ fn order(ctx: &Ctx<'_>, mut draft: Ordered, direction: Direction) -> Ordered {
     stale_registrations::run(ctx, &mut draft, direction);
     handover::run(ctx, &mut draft);
     run_once_jobs::run_before(ctx, &mut draft);
-    definitions::run_before(ctx, &mut draft);
+    crds::run_before(ctx, &mut draft);
     stages::join(&mut draft, direction);
     draft
 }
@@ -181,7 +181,7 @@ fn bracket(ctx: &Ctx<'_>, mut draft: Bracketed) -> Bracketed {
     overlays::finish(ctx, &mut draft);
     prune::steps(ctx, &mut draft);
     access::shrink(ctx, &mut draft);
-    definitions::finish(ctx, &mut draft);
+    crds::finish(ctx, &mut draft);
     gate::exempt_us(ctx, &mut draft);
     certificates::run(ctx, &mut draft);
     workload_context::run(ctx, &mut draft);

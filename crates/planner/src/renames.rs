@@ -18,7 +18,7 @@ use pleach_model::object::{GroupKind, ObjectId, yaml};
 /// Previous identity of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Former {
+pub struct PreviousObject {
     /// The previous object.
     pub object: ObjectId,
     /// The kind of change.
@@ -69,7 +69,7 @@ pub struct Side<'a> {
 
 /// Pairs deleted with created objects. The result is keyed by the created object. Each object is in
 /// at most one pair.
-pub fn pair(gone: &[Side<'_>], come: &[Side<'_>]) -> BTreeMap<ObjectId, Former> {
+pub fn pair(gone: &[Side<'_>], come: &[Side<'_>]) -> BTreeMap<ObjectId, PreviousObject> {
     let mut pairs = BTreeMap::new();
     let mut used: BTreeSet<&ObjectId> = BTreeSet::new();
     let by_name = by_name(gone.iter().map(|old| old.id));
@@ -78,7 +78,7 @@ pub fn pair(gone: &[Side<'_>], come: &[Side<'_>]) -> BTreeMap<ObjectId, Former> 
         let moved = alike.find(|old| is_move(old, new.id) && !used.contains(old));
         if let Some(old) = moved {
             used.insert(old);
-            pairs.insert(new.id.clone(), former(old, Moved::Move));
+            pairs.insert(new.id.clone(), previous(old, Moved::Move));
         }
     }
     let mut left: BTreeMap<Place<'_>, Group<'_>> = BTreeMap::new();
@@ -90,7 +90,7 @@ pub fn pair(gone: &[Side<'_>], come: &[Side<'_>]) -> BTreeMap<ObjectId, Former> 
     }
     for group in left.into_values() {
         for (old, new) in group.renames() {
-            pairs.insert(new.clone(), former(old, Moved::Rename));
+            pairs.insert(new.clone(), previous(old, Moved::Rename));
         }
     }
     pairs
@@ -110,8 +110,8 @@ pub fn candidates<'a>(gone: &[&'a ObjectId], come: &[&ObjectId]) -> Vec<&'a Obje
         .collect()
 }
 
-fn former(id: &ObjectId, how: Moved) -> Former {
-    Former {
+fn previous(id: &ObjectId, how: Moved) -> PreviousObject {
+    PreviousObject {
         object: id.clone(),
         how,
     }
@@ -287,7 +287,7 @@ mod tests {
         let (gone, come) = (read(gone), read(come));
         pair(&sides(&gone), &sides(&come))
             .into_iter()
-            .map(|(to, former)| format!("{} {} -> {to}", former.how.verb(), former.object))
+            .map(|(to, previous)| format!("{} {} -> {to}", previous.how.verb(), previous.object))
             .collect()
     }
 

@@ -14,7 +14,7 @@ use serde_json::Value;
 use similar::{Algorithm, ChangeTag, DiffOp, TextDiff};
 
 use crate::plan::Action;
-use crate::renames::Former;
+use crate::renames::PreviousObject;
 use metadata::{drop_of_others, drop_own_labels};
 use pleach_fields::diff::{
     Cause,
@@ -38,8 +38,8 @@ pub struct ObjectDiff {
     /// Planned action.
     pub action: Action,
     /// Previous object that this one replaces under another name. It will be deleted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub former: Option<Former>,
+    #[serde(rename = "former", skip_serializing_if = "Option::is_none")]
+    pub previous: Option<PreviousObject>,
     /// Reason for the action.
     #[serde(flatten)]
     pub note: Note,
@@ -144,7 +144,7 @@ pub struct Sides<'a> {
     /// Schema of the kind, if known.
     pub schema: Option<Schema<'a>>,
     /// Previous object that this one replaces under another name.
-    pub former: Option<&'a Former>,
+    pub previous: Option<&'a PreviousObject>,
     /// Reason for the action.
     pub note: &'a Note,
 }
@@ -155,12 +155,12 @@ impl ObjectDiff {
         let mut diff = Self {
             object: sides.object.clone(),
             action: sides.action,
-            former: sides.former.cloned(),
+            previous: sides.previous.cloned(),
             note: sides.note.clone(),
             hunks: Vec::new(),
             fields: Vec::new(),
         };
-        let is_new = sides.old.is_none() || sides.new.is_none() || sides.former.is_some();
+        let is_new = sides.old.is_none() || sides.new.is_none() || sides.previous.is_some();
         let normal = |value: &Value| {
             let mut value = normalized(value, view.status);
             if is_new {
@@ -177,7 +177,7 @@ impl ObjectDiff {
                     _ => view.scope,
                 };
                 let mut old = old;
-                if sides.former.is_some() && scope == Scope::Owned {
+                if sides.previous.is_some() && scope == Scope::Owned {
                     drop_of_others(&mut old, &new, sides.owned);
                 }
                 let Sides {
@@ -199,7 +199,7 @@ impl ObjectDiff {
                 diff.hunks = hunks("", &text(new), CONTEXT);
             }
             (Some(old), None) if view.full_deletes => {
-                let old = masker.former(old, sides.secrecy);
+                let old = masker.previous(old, sides.secrecy);
                 diff.hunks = hunks(&text(old), "", CONTEXT);
             }
             (_, None) => {}
@@ -376,7 +376,7 @@ mod tests {
                 owned: &FieldSet::parse(&owned),
                 secrecy: &Secrecy::of(&id, &[]),
                 schema: None,
-                former: None,
+                previous: None,
                 note: &Note::default(),
             },
             View {

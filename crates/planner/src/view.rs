@@ -9,7 +9,7 @@ use crate::observe::{Observed, Prediction};
 use crate::plan::{
     Action, Change, Course, Desired, Overlay, Plan, Policy, StepId, secrecy_of_kinds, takes_over,
 };
-use crate::renames::{self, Former, Moved};
+use crate::renames::{self, Moved, PreviousObject};
 use crate::text_diff::{self, Note, ObjectDiff, Sides, View};
 use pleach_fields::diff::{
     Cause,
@@ -129,14 +129,14 @@ impl Drawing<'_> {
             drawing: self,
             manager: self.desired.name.field_manager(),
         };
-        let former = side.former(plan, masker);
+        let previous = side.previous(plan, masker);
         let mut changes: Vec<&Change> = plan
             .changes
             .iter()
             .filter(|change| change.action != Action::Unchanged)
             .filter(|change| {
-                let is_former = |one: &Former| one.object == change.object;
-                change.action != Action::Delete || !former.values().any(is_former)
+                let is_previous = |one: &PreviousObject| one.object == change.object;
+                change.action != Action::Delete || !previous.values().any(is_previous)
             })
             .collect();
         // An object has its final state after its last step, which decides its
@@ -153,7 +153,7 @@ impl Drawing<'_> {
         });
         changes
             .into_iter()
-            .map(|change| side.draw(change, former.get(&change.object), masker))
+            .map(|change| side.draw(change, previous.get(&change.object), masker))
             .collect()
     }
 }
@@ -177,7 +177,7 @@ struct Side<'a> {
 
 impl<'a> Side<'a> {
     /// Returns the previous names of renamed objects, by their new name.
-    fn former<'p>(&self, plan: &'p Plan, masker: &Masker) -> BTreeMap<ObjectId, Former> {
+    fn previous<'p>(&self, plan: &'p Plan, masker: &Masker) -> BTreeMap<ObjectId, PreviousObject> {
         let observed = self.drawing.observed;
         let gone = of_action(plan, Action::Delete);
         let come = match gone.as_slice() {
@@ -193,11 +193,11 @@ impl<'a> Side<'a> {
         let come = come.into_iter();
         let come = come.filter(|id| self.manifests.contains_key(*id));
         let come: Vec<renames::Side<'_>> = come.map(side).collect();
-        let mut former = renames::pair(&gone, &come);
+        let mut previous = renames::pair(&gone, &come);
         // An object that moved to another API group keeps its UID.
         let mut left = observed.inventory.entries.iter();
         if left.all(|(id, _)| self.manifests.contains_key(id)) {
-            return former;
+            return previous;
         }
         let mut named: BTreeMap<(&str, &str), Vec<&ObjectId>> = BTreeMap::new();
         for &id in self.manifests.keys() {
@@ -214,14 +214,14 @@ impl<'a> Side<'a> {
                     && observed.live_meta(id).map(|live| &live.uid) == entry.uid.as_ref()
             });
             if let Some(id) = renamed {
-                let one = Former {
+                let one = PreviousObject {
                     object: old.clone(),
                     how: Moved::Rename,
                 };
-                former.insert(ObjectId::clone(id), one);
+                previous.insert(ObjectId::clone(id), one);
             }
         }
-        former
+        previous
     }
 
     /// Returns the content of deleted and created objects without secret values, as far as it is
@@ -257,12 +257,17 @@ impl<'a> Side<'a> {
             .collect()
     }
 
-    fn draw(&self, change: &Change, former: Option<&Former>, masker: &mut Masker) -> ObjectDiff {
+    fn draw(
+        &self,
+        change: &Change,
+        previous: Option<&PreviousObject>,
+        masker: &mut Masker,
+    ) -> ObjectDiff {
         let id = &change.object;
         let observed = self.drawing.observed;
         let manifest = self.manifests.get(id).copied();
-        let live = match former.filter(|_| change.action == Action::Create) {
-            Some(former) => observed.full.get(&former.object),
+        let live = match previous.filter(|_| change.action == Action::Create) {
+            Some(previous) => observed.full.get(&previous.object),
             None => observed.full.get(id),
         };
         let secrecy = [manifest.map(Manifest::secrecy), live.map(Live::secrecy)]
@@ -271,7 +276,7 @@ impl<'a> Side<'a> {
             .fold(self.of_its_kind(id, manifest), |all, one| all.and(&one));
         let shown = !matches!(change.action, Action::Blocked | Action::Skip);
         let old = match change.action {
-            Action::Create if former.is_none() => None,
+            Action::Create if previous.is_none() => None,
             _ => live.map(Live::value).filter(|_| shown),
         };
         let new = match change.action {
@@ -320,7 +325,7 @@ impl<'a> Side<'a> {
             owned: &owned,
             secrecy: &secrecy,
             schema,
-            former,
+            previous,
             note: &Note {
                 reason: change.reason.clone(),
                 cause: change.cause.clone(),

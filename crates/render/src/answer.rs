@@ -296,7 +296,7 @@ mod tests {
     use pleach_config::RecordingTree;
     use pleach_model::tree::MemoryTree;
 
-    const DEFINITION: &str = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: gears.example.org}\nspec:\n  group: example.org\n  names: {kind: Gear, plural: gears}\n  scope: Cluster\n  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]\n---\napiVersion: example.org/v1\nkind: Gear\nmetadata: {name: one}\nspec: {teeth: 9}\n";
+    const CRD: &str = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: gears.example.org}\nspec:\n  group: example.org\n  names: {kind: Gear, plural: gears}\n  scope: Cluster\n  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]\n---\napiVersion: example.org/v1\nkind: Gear\nmetadata: {name: one}\nspec: {teeth: 9}\n";
     const OBJECTS: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web, annotations: {pleach.dev/prune: disabled}}\ndata: {k: \"a\\nb\"}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: web}\nstringData: {password: hunter22}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: bad name}\n";
 
     fn table() -> KindTable {
@@ -305,7 +305,7 @@ mod tests {
 
     /// Returns two releases and their render results.
     fn rendered() -> (ResolvedEnvironment, Record, Vec<Rendered>) {
-        let files = [("gears.yaml", DEFINITION), ("web.yaml", OBJECTS)];
+        let files = [("gears.yaml", CRD), ("web.yaml", OBJECTS)];
         let tree = MemoryTree::new(files.map(|(path, text)| (path, text.as_bytes())));
         let tree = RecordingTree::new(&tree);
         let environment = samples::environment(vec![

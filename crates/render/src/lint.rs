@@ -7,7 +7,7 @@
 mod autoscalers;
 mod claims;
 mod codes;
-mod definitions;
+mod crds;
 mod entries;
 mod fields;
 mod limits;
@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{Rendered, Sources, Spot};
 use pleach_config::{ResolvedEnvironment, ResolvedRelease};
 use pleach_model::finding::{self, Finding};
-use pleach_model::kinds::{Catalog, Definitions, KindTable};
+use pleach_model::kinds::{Catalog, Crds, KindTable};
 use pleach_model::object::{
     Manifest, ObjectId, Origin,
     yaml::{self, Node},
@@ -152,7 +152,7 @@ type Rule = fn(&Scene<'_>, &mut Vec<Finding>);
 /// The order does not matter, because findings are sorted.
 const RULES: [Rule; 11] = [
     autoscalers::check,
-    definitions::check,
+    crds::check,
     entries::check,
     fields::check,
     namespaces::check,
@@ -180,7 +180,7 @@ pub fn environment(
             .iter()
             .flat_map(|(rendered, _)| &rendered.manifests)
     };
-    let definitions = Definitions::of(manifests());
+    let crds = Crds::of(manifests());
     let objects = environment
         .releases
         .iter()
@@ -194,10 +194,7 @@ pub fn environment(
         environment,
         objects,
         ids: manifests().map(Manifest::id).collect(),
-        catalog: Catalog {
-            table,
-            definitions: &definitions,
-        },
+        catalog: Catalog { table, crds: &crds },
         own: own_file(tree, environment),
         templates: environment
             .releases
@@ -227,7 +224,7 @@ pub fn environment(
 }
 
 /// Rules whose errors correspond to rejections by the API server.
-const OF_SERVER: [Rule; 3] = [definitions::check, fields::check, selectors::check];
+const OF_SERVER: [Rule; 3] = [crds::check, fields::check, selectors::check];
 
 /// Returns the reasons why the API server would reject objects of some releases, sorted by file and
 /// line. Empty if there are none.

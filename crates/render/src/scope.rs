@@ -53,7 +53,7 @@ impl<'a> Kinds<'a> {
 
     /// Adds the kind that an object defines, if it is a CRD.
     pub(super) fn define_one(&mut self, object: &Value) {
-        if let Some((kind, custom)) = definition(object) {
+        if let Some((kind, custom)) = crd(object) {
             self.custom.insert(kind, custom);
         }
     }
@@ -72,7 +72,7 @@ impl<'a> Kinds<'a> {
     pub(super) fn is_settled(&self, object: &Written) -> bool {
         let gvk = gvk(object);
         let kind = gvk.group_kind();
-        self.table.scope(&kind).is_some() && self.table.served(&gvk) && !is_definition(&kind)
+        self.table.scope(&kind).is_some() && self.table.served(&gvk) && !is_crd(&kind)
     }
 
     /// Returns the schema of a built-in kind.
@@ -138,7 +138,7 @@ fn gvk(object: &Written) -> Gvk {
     Gvk::new(text("apiVersion"), text("kind"))
 }
 
-fn is_definition(kind: &GroupKind) -> bool {
+fn is_crd(kind: &GroupKind) -> bool {
     kind.is("apiextensions.k8s.io", "CustomResourceDefinition")
 }
 
@@ -156,7 +156,7 @@ fn named(group: &str, versions: &[String]) -> Vec<String> {
 }
 
 /// Returns the kind that a `CustomResourceDefinition` defines.
-fn definition(value: &Value) -> Option<(GroupKind, Custom)> {
+fn crd(value: &Value) -> Option<(GroupKind, Custom)> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let api_version = ApiVersion::parse(value["apiVersion"].as_str()?);
     if api_version.group != "apiextensions.k8s.io"

@@ -37,7 +37,7 @@ pub use absence::{Workload, missing_controllers, waits_for_controller};
 pub use deletions::Refusal;
 pub use gate::{Gate, Holding};
 pub use namespace::{Leaving, Remaining};
-pub use registration::{Definition, Registered, Role, Rule, Webhook};
+pub use registration::{Crd, Registered, Role, Rule, Webhook};
 pub use standing::Standing;
 pub use subject::{OtherTool, Owner, Subject, Write};
 

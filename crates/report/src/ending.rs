@@ -89,7 +89,7 @@ fn setters(metadata: &Value, finalizer: &str) -> Vec<String> {
 
 /// Describes in one line why the deletion of an object is not finished.
 pub fn explain(value: &Value) -> String {
-    if let Some(cause) = namespace(value).or_else(|| definition(value)) {
+    if let Some(cause) = namespace(value).or_else(|| crd(value)) {
         return cause;
     }
     let finalizers: Vec<String> = Finalizer::all(&value["metadata"])
@@ -143,7 +143,7 @@ fn namespace(value: &Value) -> Option<String> {
 }
 
 /// Reads the cause from the `Terminating` condition of a CRD.
-fn definition(value: &Value) -> Option<String> {
+fn crd(value: &Value) -> Option<String> {
     let is_deleted = value["metadata"]["deletionTimestamp"].is_string();
     if !is_deleted || value["kind"] != "CustomResourceDefinition" {
         return None;

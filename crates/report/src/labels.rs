@@ -103,8 +103,13 @@ fn short(version: &str) -> &str {
 
 /// Returns the action and the object's id. For a moved object, both ids.
 pub fn name(diff: &ObjectDiff) -> String {
-    match &diff.former {
-        Some(former) => format!("{} {} -> {}", former.how.verb(), former.object, diff.object),
+    match &diff.previous {
+        Some(previous) => format!(
+            "{} {} -> {}",
+            previous.how.verb(),
+            previous.object,
+            diff.object
+        ),
         None => format!("{} {}", verb(diff.action), diff.object),
     }
 }
@@ -124,7 +129,7 @@ pub fn note(diff: &ObjectDiff) -> String {
         // Blocked and skipped objects only make sense with their reason.
         Action::Blocked | Action::Skip => format!(": {reason}"),
         // For a renamed object, the title already contains the reason.
-        Action::Create if diff.former.is_some() => String::new(),
+        Action::Create if diff.previous.is_some() => String::new(),
         _ => format!("  ({reason})"),
     };
     if let Some(why) = &diff.note.unverified {
@@ -142,7 +147,7 @@ pub fn remarks(diff: &ObjectDiff) -> Vec<String> {
     if diff.action == Action::Update && diff.hunks.is_empty() && remarks.is_empty() {
         remarks.push("no value changes".to_owned());
     }
-    if diff.former.is_some() && diff.hunks.is_empty() && diff.fields.is_empty() {
+    if diff.previous.is_some() && diff.hunks.is_empty() && diff.fields.is_empty() {
         remarks.push("nothing else changes".to_owned());
     }
     if matches!(diff.note.cause, Some(Cause::Both { .. })) {

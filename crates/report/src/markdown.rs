@@ -117,11 +117,11 @@ pub fn meanwhile_list(diff: &ReleaseDiff) -> String {
 /// Returns the action, the object's id and the reason. `escape` must match the surrounding markup.
 fn heading(diff: &ObjectDiff, escape: fn(&str) -> String) -> String {
     let code = |id: &ObjectId| format!("<code>{}</code>", escape(&id.to_string()));
-    let name = match &diff.former {
-        Some(former) => format!(
+    let name = match &diff.previous {
+        Some(previous) => format!(
             "{} {} → {}",
-            former.how.verb(),
-            code(&former.object),
+            previous.how.verb(),
+            code(&previous.object),
             code(&diff.object)
         ),
         None => format!("{} {}", verb(diff.action), code(&diff.object)),

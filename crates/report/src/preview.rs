@@ -264,7 +264,7 @@ fn risks_of(object: &ObjectDiff) -> BTreeSet<Risk> {
         Action::Skip | Action::Unchanged => return risks,
         Action::Create | Action::Update | Action::Adopt => {}
     }
-    if object.former.is_some() {
+    if object.previous.is_some() {
         risks.insert(Risk::Moved);
     }
     // A new CRD cannot break existing clients.
@@ -302,7 +302,7 @@ fn replaces_pods(object: &ObjectDiff, kind: &GroupKind) -> bool {
             // A field above the template changes as a whole if it is declared secret.
             .any(|field| template.contains(&field.path) || field.path.contains(&template)),
         Action::Recreate => true,
-        _ => object.former.is_some(),
+        _ => object.previous.is_some(),
     };
     is_workload && is_replaced
 }

@@ -105,7 +105,7 @@ mod tests {
 
     use pleach_fields::diff::{Cause, fields::FieldChange};
     use pleach_model::object::{FieldPath, ObjectId};
-    use pleach_planner::renames::{Former, Moved};
+    use pleach_planner::renames::{Moved, PreviousObject};
     use pleach_planner::text_diff::{Note, hunks};
 
     use super::*;
@@ -118,7 +118,7 @@ mod tests {
         ObjectDiff {
             object: id(name),
             action,
-            former: None,
+            previous: None,
             note: Note {
                 reason: format!("reason of {name}"),
                 ..Note::default()
@@ -178,7 +178,7 @@ mod tests {
         sorted.fields = vec![field("list", Some(Cause::Git))];
         sorted.fields[0].reordered = true;
         let mut moved = object("d", Action::Create);
-        moved.former = Some(Former {
+        moved.previous = Some(PreviousObject {
             object: ObjectId::new("", "ConfigMap", Some("old"), "d"),
             how: Moved::Move,
         });

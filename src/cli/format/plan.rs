@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use pleach_model::object::ObjectId;
 use pleach_model::order::StageName;
-use pleach_planner::crd::is_definition;
+use pleach_planner::crd::is_crd;
 use pleach_planner::plan::{Action, Body, Change, Edge, EdgeReason, Need, Op, Plan, Step, Until};
 
 use super::findings::plain;
@@ -155,7 +155,7 @@ fn is_a_part(step: &Step) -> bool {
     );
     is_ours
         || step.stage == StageName::Shrink
-        || (step.stage == StageName::Registrations && is_definition(&step.object))
+        || (step.stage == StageName::Registrations && is_crd(&step.object))
 }
 
 fn waits_for(id: &str, until: &Until) -> String {

@@ -36,7 +36,7 @@ impl Session {
         target: &Target,
     ) -> Result<Vec<Gone>, CliError> {
         let is_whole = target.release.is_none();
-        if !is_whole && planning::formers(&self.loaded).next().is_none() {
+        if !is_whole && planning::previous_releases(&self.loaded).next().is_none() {
             return Ok(Vec::new());
         }
         let Some(installed) = self.installed(ui).await? else {

@@ -123,12 +123,12 @@ fn an_error_names_the_file_and_the_place() {
 /// A value copied from another text keeps its comments.
 #[test]
 fn a_value_is_carried_over_as_it_is_written() {
-    let former = FILE
+    let previous = FILE
         .replace("quiet", "loud")
         .replace("logLevel: 2 ", "logLevel: 9 ");
-    let values = written("e.yaml", &former, &path("releases.0.values")).unwrap();
+    let values = written("e.yaml", &previous, &path("releases.0.values")).unwrap();
     let back = set("e.yaml", FILE, &path("releases.0.values"), &values).unwrap();
-    assert_eq!(back, former);
+    assert_eq!(back, previous);
     // Also with other indentation, and where the key did not exist.
     let other = "releases:\n- name: web\n  version: v1\nprune: {enabled: true}\n";
     let there = set("e.yaml", other, &path("releases.0.values"), &values).unwrap();

@@ -229,7 +229,7 @@ impl Work {
             let (grant, None) = (held.next()?, held.next()) else {
                 return None;
             };
-            let allow = grant.allow.as_ref().map(|allow| allow.said().clone());
+            let allow = grant.allow.as_ref().map(|allow| allow.declared().clone());
             let cluster = grant.cluster.as_ref()?;
             let mut way = Way::of(&grant.connection, &cluster.0, allow);
             way.quotes = live.details;

@@ -14,7 +14,7 @@ use pleach_model::object::{Digest, Manifest, ObjectId, SecretField, Selector};
 use pleach_planner::plan::Successor;
 use pleach_render::Rendered;
 
-use pleach_engine::{load::Loaded, planning::heirs_within};
+use pleach_engine::{load::Loaded, planning::successors_within};
 
 /// Key of all digests of this process. Secret values cannot be guessed from a digest without it.
 static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
@@ -183,7 +183,7 @@ fn around(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Ar
     let Loaded {
         // See `terms`.
         environment: _,
-        // Read below by `heirs_within` and `autoscaled`.
+        // Read below by `successors_within` and `autoscaled`.
         rendered: _,
         others: _,
         given_up,
@@ -198,7 +198,7 @@ fn around(loaded: &Loaded, release: &ResolvedRelease, rendered: &Rendered) -> Ar
     let ids: BTreeSet<&ObjectId> = rendered.manifests.iter().map(Manifest::id).collect();
     let previous = release.moved_from.as_ref();
     Around {
-        successors: heirs_within(loaded, &release.name),
+        successors: successors_within(loaded, &release.name),
         previous_is_given_up: previous.is_some_and(|previous| given_up.contains(previous)),
         scaled: loaded
             .autoscaled()

@@ -94,7 +94,7 @@ const OF_PLEACH: &[Needed] = &[
 ];
 
 /// Name of the Release CRD.
-const DEFINITION: &str = "releases.pleach.dev";
+const CRD: &str = "releases.pleach.dev";
 
 /// Permissions for a release whose state is in its namespace.
 const OF_ONE_NAMESPACE: &[Needed] = &[
@@ -139,7 +139,7 @@ pub(super) async fn missing(cluster: &Cluster, search: &Search, observations: &m
             ("Secret", _) => Some(KEY_SECRET.to_owned()),
             // It reads only the namespace of its state.
             ("Namespace", Search::In(Store::ConfigMap { namespace })) => Some(namespace.clone()),
-            ("CustomResourceDefinition", _) => Some(DEFINITION.to_owned()),
+            ("CustomResourceDefinition", _) => Some(CRD.to_owned()),
             _ => None,
         };
         let place = (
@@ -190,7 +190,7 @@ async fn ask(
     for verb in verbs {
         // RBAC cannot match the name of an object on create, except for creation by server-side
         // apply.
-        let name = name.filter(|name| verb != "create" || *name == DEFINITION);
+        let name = name.filter(|name| verb != "create" || *name == CRD);
         if !may(cluster, verb, of, within, name).await? {
             missing.push(MissingGrant {
                 verb: verb.to_owned(),

@@ -115,10 +115,10 @@ impl Gone {
             terms: Terms {
                 depends_on: Vec::new(),
                 moved_from: None,
-                former_set: None,
-                former_is_given_up: false,
+                previous_set: None,
+                previous_is_given_up: false,
                 successors: Vec::new(),
-                brought: PriorReleases::default(),
+                prior_releases: PriorReleases::default(),
                 block_uninstall: memory.block_uninstall,
                 protect: memory.protect,
                 sync: SyncPolicy::default()
@@ -238,14 +238,14 @@ pub fn readable(releases: Vec<ReleaseSummary>) -> Vec<Candidate> {
 /// requested.
 pub fn candidates(loaded: &Loaded, is_whole: bool, installed: Vec<Candidate>) -> Vec<Candidate> {
     let environment = &loaded.environment;
-    let formers: BTreeSet<&ReleaseName> = formers(loaded).collect();
+    let previous_releases: BTreeSet<&ReleaseName> = previous_releases(loaded).collect();
     let desired_names = environment.releases.iter().map(|release| &release.name);
     let desired_names: BTreeSet<&ReleaseName> = desired_names.collect();
     installed
         .into_iter()
         .filter(|(name, _, record)| {
             let is_here = is_whole && name.environment == environment.name;
-            (is_here || formers.contains(name))
+            (is_here || previous_releases.contains(name))
                 && record.repository == environment.repository
                 && !desired_names.contains(name)
                 && !loaded.has_held(name)
@@ -254,7 +254,7 @@ pub fn candidates(loaded: &Loaded, is_whole: bool, installed: Vec<Candidate>) ->
 }
 
 /// Returns the releases whose objects move to requested releases.
-pub fn formers(loaded: &Loaded) -> impl Iterator<Item = &ReleaseName> {
+pub fn previous_releases(loaded: &Loaded) -> impl Iterator<Item = &ReleaseName> {
     loaded
         .rendered
         .iter()

@@ -21,13 +21,13 @@ impl Successors {
     /// Finds the successors in all environments of the repository. `loaded` is one of them, and
     /// `read` loads the others; `None` on errors.
     pub fn of(
-        former: &ReleaseName,
+        previous: &ReleaseName,
         tree: &dyn FileTree,
         loaded: &Loaded,
         read: &dyn Fn(&str) -> Option<Loaded>,
     ) -> Self {
         let mut successors = Self::default();
-        let is_heir = |release: &ResolvedRelease| release.moved_from.as_ref() == Some(former);
+        let is_heir = |release: &ResolvedRelease| release.moved_from.as_ref() == Some(previous);
         for name in pleach_config::environments(tree) {
             let is_loaded = name == loaded.environment.name
                 && loaded.rendered.len() == loaded.environment.releases.len()
@@ -36,9 +36,9 @@ impl Successors {
                 .held
                 .values()
                 .filter(|_| name == loaded.environment.name);
-            if held.any(|held| held.moved_from.as_ref() == Some(former)) {
+            if held.any(|held| held.moved_from.as_ref() == Some(previous)) {
                 // Its objects are unknown until it can be rendered.
-                successors.unread.push(unread(&name, former));
+                successors.unread.push(unread(&name, previous));
                 continue;
             }
             let read_in;
@@ -48,16 +48,16 @@ impl Successors {
                 let Ok(Outline { releases, .. }) =
                     pleach_config::outline(tree, &name, &pleach_version())
                 else {
-                    successors.unread.push(unread(&name, former));
+                    successors.unread.push(unread(&name, previous));
                     continue;
                 };
-                if !releases.values().flatten().any(|from| from == former) {
+                if !releases.values().flatten().any(|from| from == previous) {
                     continue;
                 }
                 match read(&name) {
                     Some(read) if read.is_sound() => read_in = read,
                     Some(_) | None => {
-                        successors.unread.push(unread(&name, former));
+                        successors.unread.push(unread(&name, previous));
                         continue;
                     }
                 }
@@ -84,20 +84,20 @@ impl Successors {
 
 /// Describes a release as a successor.
 pub(super) fn successor(release: &ResolvedRelease, rendered: &Rendered) -> Successor {
-    let wants = rendered.manifests.iter();
+    let desires = rendered.manifests.iter();
     Successor {
         name: release.name.clone(),
         apply_set: release.store.apply_set(&release.name),
-        wants: wants.map(|manifest| manifest.id().clone()).collect(),
+        desires: desires.map(|manifest| manifest.id().clone()).collect(),
     }
 }
 
-fn unread(environment: &str, former: &ReleaseName) -> Finding {
+fn unread(environment: &str, previous: &ReleaseName) -> Finding {
     Finding::warning(
         Kind::Repository,
         "successor-unknown",
         format!(
-            "environment {environment} cannot be read and could take ownership of objects of {former}: no object of {former} is deleted"
+            "environment {environment} cannot be read and could take ownership of objects of {previous}: no object of {previous} is deleted"
         ),
     )
     .hint(format!("see `pleach render {environment}`"))

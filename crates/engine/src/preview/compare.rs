@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use pleach_config::{ClusterRef, ResolvedEnvironment, ResolvedRelease};
 use pleach_fields::diff::masking::Masker;
 use pleach_model::finding::{Finding, summary};
-use pleach_model::kinds::{Catalog, Definitions, KindTable};
+use pleach_model::kinds::{Catalog, Crds, KindTable};
 use pleach_model::object::{DigestKey, ReleaseName};
 use pleach_model::tree::FileTree;
 use pleach_planner::observe::{Base, Observed};
@@ -73,7 +73,7 @@ pub struct Revisions {
 /// Kinds of Kubernetes, and kinds that releases define by CRDs.
 pub struct Kinds {
     table: KindTable,
-    definitions: Definitions,
+    crds: Crds,
 }
 
 impl Kinds {
@@ -86,7 +86,7 @@ impl Kinds {
         let manifests = releases.into_iter().flat_map(|one| &one.manifests);
         Self {
             table,
-            definitions: Definitions::of(manifests),
+            crds: Crds::of(manifests),
         }
     }
 
@@ -94,7 +94,7 @@ impl Kinds {
     pub fn catalog(&self) -> Catalog<'_> {
         Catalog {
             table: &self.table,
-            definitions: &self.definitions,
+            crds: &self.crds,
         }
     }
 }
@@ -203,21 +203,21 @@ pub fn revisions(
     };
     let tree = &*head.tree;
     let touched = known.files.map(Touched);
-    let former = match known.base {
+    let previous = match known.base {
         Some(environment) => Ok(environment),
         None => load::resolve(&*base.tree, scope.environment),
     };
     let may_be_few = !known.whole && scope.release.is_none();
-    let few = match (&former, &known.head, touched) {
-        (Ok(former), Some(environment), Some(touched)) if may_be_few => {
-            few::few((base, former), (head, environment), touched)
+    let few = match (&previous, &known.head, touched) {
+        (Ok(previous), Some(environment), Some(touched)) if may_be_few => {
+            few::few((base, previous), (head, environment), touched)
         }
         _ => None,
     };
     let (before, head, aside) = if let Some(few) = few {
         (Some(few.before), few.head, few.aside)
     } else {
-        let environments = (former, known.head);
+        let environments = (previous, known.head);
         let (before, head) = whole(scope, (base, head), environments, touched)?;
         (before, head, Aside::default())
     };
@@ -264,7 +264,7 @@ pub fn revisions(
 fn whole(
     scope: Scope<'_>,
     (base, head): (&End, &End),
-    (former, environment): (
+    (previous, environment): (
         Result<ResolvedEnvironment, Vec<Finding>>,
         Option<ResolvedEnvironment>,
     ),
@@ -276,7 +276,7 @@ fn whole(
         None => load::read_all(tree, head.revision.clone(), scope.environment)
             .map_err(|findings| Incomparable::new(scope, findings))?,
     };
-    let before = read_base(scope, (base, former), &whole, touched)?;
+    let before = read_base(scope, (base, previous), &whole, touched)?;
     let Some(wanted) = scope.release else {
         return Ok((before, whole));
     };
@@ -302,7 +302,7 @@ pub(super) fn render_all(
 /// base lacks the environment.
 fn read_base(
     scope: Scope<'_>,
-    (base, former): (&End, Result<ResolvedEnvironment, Vec<Finding>>),
+    (base, previous): (&End, Result<ResolvedEnvironment, Vec<Finding>>),
     head: &Loaded,
     touched: Option<Touched<'_>>,
 ) -> Result<Option<Loaded>, Incomparable> {
@@ -320,7 +320,7 @@ fn read_base(
         }
     };
     let (tree, revision) = (&*base.tree, base.revision.clone());
-    let loaded = match former {
+    let loaded = match previous {
         Ok(environment) => match touched {
             Some(touched) => render_touched(tree, revision, environment, head, touched),
             None => render_all(tree, revision, environment),
@@ -387,11 +387,11 @@ impl Sides<'_> {
     /// Plans every release of either revision. With `only_changed`, skips releases with the same
     /// desired state in both, and returns their names.
     fn pair(&self, only_changed: bool) -> (Vec<Compared>, Vec<ReleaseName>) {
-        let former = self
+        let previous = self
             .before
             .map(|base| self.wanted(base))
             .unwrap_or_default();
-        let at_base: BTreeMap<&ReleaseName, &Desired> = former
+        let at_base: BTreeMap<&ReleaseName, &Desired> = previous
             .iter()
             .map(|(release, desired)| (&release.name, desired))
             .collect();
@@ -401,7 +401,7 @@ impl Sides<'_> {
             if only_changed && base.is_some_and(|base| wants_the_same(base, &desired)) {
                 unchanged.insert(release.name.clone());
             } else {
-                compared.push(self.changed(release, desired, base, &former));
+                compared.push(self.changed(release, desired, base, &previous));
             }
         }
         let releases = self.head.environment.releases.iter();
@@ -413,11 +413,11 @@ impl Sides<'_> {
             asked.is_none_or(|asked| *asked == name.release)
         };
         // In reverse order, as in an apply.
-        let removed = former
+        let removed = previous
             .iter()
             .rev()
             .filter(|(release, _)| is_asked_for(&release.name) && !kept.contains(&release.name))
-            .map(|(release, base)| self.removed(release, base, &former));
+            .map(|(release, base)| self.removed(release, base, &previous));
         compared.extend(removed);
         (compared, unchanged.cloned().collect())
     }
@@ -436,10 +436,10 @@ impl Sides<'_> {
     }
 
     /// Returns the state of a release that would be observed right after an apply of the base.
-    fn observe(&self, desired: &Desired, former: &[(&ResolvedRelease, Desired)]) -> Observed {
+    fn observe(&self, desired: &Desired, previous: &[(&ResolvedRelease, Desired)]) -> Observed {
         let kubernetes = self.head.environment.cluster.kubernetes.as_deref();
         let (kinds, _) = KindTable::nearest(kubernetes);
-        let (own, others): (Vec<&Desired>, Vec<&Desired>) = former
+        let (own, others): (Vec<&Desired>, Vec<&Desired>) = previous
             .iter()
             .map(|(_, one)| one)
             .partition(|one| one.name == desired.name);
@@ -457,12 +457,14 @@ impl Sides<'_> {
         release: &ResolvedRelease,
         mut desired: Desired,
         base: Option<&Desired>,
-        former: &[(&ResolvedRelease, Desired)],
+        previous: &[(&ResolvedRelease, Desired)],
     ) -> Compared {
         let from = desired.terms.moved_from.as_ref();
-        let from = former.iter().find(|(former, _)| Some(&former.name) == from);
-        desired.terms.former_set = from.map(|(_, former)| former.apply_set());
-        let observed = self.observe(&desired, former);
+        let from = previous
+            .iter()
+            .find(|(previous, _)| Some(&previous.name) == from);
+        desired.terms.previous_set = from.map(|(_, previous)| previous.apply_set());
+        let observed = self.observe(&desired, previous);
         let policy = policy(&self.head.environment, release, None, OPTIONS);
         let mut plan = plan::plan_offline(&desired, &observed, &policy);
         if let Some(base) = base {
@@ -480,7 +482,7 @@ impl Sides<'_> {
         &self,
         release: &ResolvedRelease,
         base: &Desired,
-        former: &[(&ResolvedRelease, Desired)],
+        previous: &[(&ResolvedRelease, Desired)],
     ) -> Compared {
         let environment = &self.head.environment;
         let successors = Successors::of(
@@ -500,7 +502,7 @@ impl Sides<'_> {
         };
         let mut policy = policy(environment, release, None, OPTIONS);
         policy.protect.extend(base.terms.protect.iter().cloned());
-        let observed = self.observe(&desired, former);
+        let observed = self.observe(&desired, previous);
         let mut plan = plan::remove_offline(&desired, &removal, &observed, &policy);
         plan.findings.extend(run_time_objects(base, &plan));
         Compared {

@@ -48,14 +48,14 @@ pub(super) struct Aside {
 
 /// Renders the touched releases. Returns `None` if the others must be rendered too.
 pub(super) fn few(
-    (base, former): (&End, &ResolvedEnvironment),
+    (base, previous): (&End, &ResolvedEnvironment),
     (head, environment): (&End, &ResolvedEnvironment),
     touched: Touched<'_>,
 ) -> Option<Few> {
-    if !are_alike(former, environment) {
+    if !are_alike(previous, environment) {
         return None;
     }
-    let pairs = former.releases.iter().zip(&environment.releases);
+    let pairs = previous.releases.iter().zip(&environment.releases);
     let mut picked: BTreeSet<&ReleaseName> = pairs
         .filter(|(before, now)| touched.may_differ(before, now))
         .map(|(_, now)| &now.name)
@@ -63,13 +63,13 @@ pub(super) fn few(
     let is_few =
         |picked: &BTreeSet<&ReleaseName>| picked.len() * MANY <= environment.releases.len();
     let both = |picked: &BTreeSet<&ReleaseName>| {
-        [(base, former), (head, environment)].map(|(end, of)| only(end, of, picked))
+        [(base, previous), (head, environment)].map(|(end, of)| only(end, of, picked))
     };
     let has_own_course = |environment: &ResolvedEnvironment| {
         let mut releases = environment.releases.iter();
         releases.all(|one| !picked.contains(&one.name) || has_course_of_its_own(one))
     };
-    if !is_few(&picked) || !has_own_course(former) || !has_own_course(environment) {
+    if !is_few(&picked) || !has_own_course(previous) || !has_own_course(environment) {
         return None;
     }
     let [mut before, mut now] = both(&picked);

@@ -34,7 +34,7 @@ fn autoscaler(name: &str, target: &str) -> String {
     )
 }
 
-fn definition(scope: &str) -> String {
+fn crd(scope: &str) -> String {
     format!(
         "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: things.example.org}}\nspec:\n  group: example.org\n  scope: {scope}\n  names: {{plural: things, kind: Thing}}\n  versions:\n  - name: v1\n    served: true\n    storage: true\n    schema: {{openAPIV3Schema: {{type: object}}}}\n"
     )
@@ -175,13 +175,13 @@ const ENVIRONMENT: &str = "environments/dev.yaml";
         (OTHER, deployment("web", 1).replace("name: web}\nspec", "name: web, namespace: team-0}\nspec")),
     ],
     vec![(APP, autoscaler("web", "other"))], Some(8))]
-#[case::a_definition(vec![
-        (APP, definition("Namespaced")),
+#[case::a_crd(vec![
+        (APP, crd("Namespaced")),
         (OTHER, "apiVersion: example.org/v1\nkind: Thing\nmetadata: {name: one}\n".to_owned()),
     ],
-    vec![(APP, definition("Cluster"))], Some(8))]
+    vec![(APP, crd("Cluster"))], Some(8))]
 #[case::a_kind_that_another_defines(vec![
-        (OTHER, definition("Cluster")),
+        (OTHER, crd("Cluster")),
         (APP, "apiVersion: example.org/v1\nkind: Thing\nmetadata: {name: one}\n".to_owned()),
     ],
     vec![(APP, "apiVersion: example.org/v1\nkind: Thing\nmetadata: {name: one}\nspec: {a: 1}\n".to_owned())], Some(8))]

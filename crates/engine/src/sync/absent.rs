@@ -10,7 +10,7 @@ use pleach_model::discovery::{Discovery, Served};
 use pleach_model::object::{GroupKind, Gvk, Manifest};
 use pleach_model::order::{defined_kinds, is_builtin_group};
 use pleach_planner::plan::Desired;
-use pleach_report::doctor::Definition;
+use pleach_report::doctor::Crd;
 use serde_json::Value;
 
 use super::error::SyncError;
@@ -19,7 +19,7 @@ use pleach_cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Selector
 /// Label of the `APIServices` that the server creates by itself.
 const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
-fn definitions() -> ResourcePath {
+fn crd_path() -> ResourcePath {
     ResourcePath::cluster_scoped(
         "apiextensions.k8s.io/v1",
         "CustomResourceDefinition",
@@ -39,7 +39,7 @@ pub(super) async fn ensure_discovered(
         discovery.served(gvk) == Served::Absent
             && discovery.preferred(&gvk.group_kind()).is_none()
             && !is_builtin_group(&gvk.api_version.group)
-            && !desired.terms.brought.serves(gvk)
+            && !desired.terms.prior_releases.serves(gvk)
     };
     // The manifests are sorted by kind.
     let mut samples: Vec<&Manifest> = desired.manifests.iter().collect();
@@ -56,22 +56,16 @@ pub(super) async fn ensure_discovered(
     if missing.is_empty() {
         return Ok(());
     }
-    let is_meant =
-        |definition: &Value| missing.iter().find(|gvk| defines(definition, gvk)).cloned();
+    let is_meant = |crd: &Value| missing.iter().find(|gvk| defines(crd, gvk)).cloned();
     let everything = Selector::default();
     let found = cluster
-        .pick(
-            &definitions(),
-            &everything,
-            Depth::Full,
-            |mut item: Value| {
-                let meant = is_meant(&item)?;
-                // Items of a list lack apiVersion and kind.
-                item["apiVersion"] = "apiextensions.k8s.io/v1".into();
-                item["kind"] = "CustomResourceDefinition".into();
-                is_established(&item).then_some(meant)
-            },
-        )
+        .pick(&crd_path(), &everything, Depth::Full, |mut item: Value| {
+            let meant = is_meant(&item)?;
+            // Items of a list lack apiVersion and kind.
+            item["apiVersion"] = "apiextensions.k8s.io/v1".into();
+            item["kind"] = "CustomResourceDefinition".into();
+            is_established(&item).then_some(meant)
+        })
         .await;
     match found {
         Ok(found) => match found.into_iter().next() {
@@ -85,9 +79,9 @@ pub(super) async fn ensure_discovered(
 }
 
 /// Returns whether an established CRD of this name exists. False without permission to read it.
-pub(super) async fn has_definition(cluster: &Cluster, name: &str) -> Result<bool, ClusterError> {
-    match cluster.get(&definitions(), None, name).await {
-        Ok(definition) => Ok(definition.as_ref().is_some_and(is_established)),
+pub(super) async fn has_crd(cluster: &Cluster, name: &str) -> Result<bool, ClusterError> {
+    match cluster.get(&crd_path(), None, name).await {
+        Ok(crd) => Ok(crd.as_ref().is_some_and(is_established)),
         Err(error) if is_passed_over(&error) => Ok(false),
         Err(error) => Err(error),
     }
@@ -101,8 +95,8 @@ fn is_passed_over(error: &ClusterError) -> bool {
 }
 
 /// Returns whether a CRD defines a kind and serves it at that version.
-fn defines(definition: &Value, gvk: &Gvk) -> bool {
-    let spec = &definition["spec"];
+fn defines(crd: &Value, gvk: &Gvk) -> bool {
+    let spec = &crd["spec"];
     let versions = spec["versions"].as_array().into_iter().flatten();
     spec["group"] == gvk.api_version.group.as_str()
         && spec["names"]["kind"] == gvk.kind.as_str()
@@ -111,8 +105,8 @@ fn defines(definition: &Value, gvk: &Gvk) -> bool {
             .any(|version| version["name"] == gvk.api_version.version.as_str())
 }
 
-fn is_established(definition: &Value) -> bool {
-    definition["metadata"]["deletionTimestamp"].is_null() && assess(definition).is_current()
+fn is_established(crd: &Value) -> bool {
+    crd["metadata"]["deletionTimestamp"].is_null() && assess(crd).is_current()
 }
 
 /// Returns those of the kinds that nothing defines any more.
@@ -127,17 +121,14 @@ pub(super) async fn confirmed_absent(
     if custom.is_empty() {
         return Ok(custom);
     }
-    let definitions = definitions();
+    let crd_path = crd_path();
     let services =
         ResourcePath::cluster_scoped("apiregistration.k8s.io/v1", "APIService", "apiservices");
     let everything = Selector::default();
     let (defined, registered) = futures::try_join!(
-        cluster.pick(
-            &definitions,
-            &everything,
-            Depth::Full,
-            |definition: Definition| Some(definition.kind())
-        ),
+        cluster.pick(&crd_path, &everything, Depth::Full, |crd: Crd| Some(
+            crd.kind()
+        )),
         cluster.list_metadata(&services, &everything, "")
     )?;
     // The name of an APIService is `<version>.<group>`. Skip those that the server creates for

@@ -1,6 +1,6 @@
 //! Checks of a bundle on live objects.
 
-use pleach_formats::check::{Check, Looked, Objection};
+use pleach_formats::check::{Check, CheckOutcome, Objection};
 use pleach_model::object::{Manifest, ObjectId, Secrecy};
 use pleach_planner::plan::Desired;
 use serde_json::{Map, Value, json};
@@ -11,10 +11,10 @@ use pleach_cluster::{Class, Cluster, Depth, ResourcePath, Selector};
 
 impl Source<'_> {
     /// Evaluates a check of the bundle, by its name.
-    pub(crate) async fn check(&self, name: &str) -> Looked {
+    pub(crate) async fn check(&self, name: &str) -> CheckOutcome {
         let mut checks = self.desired.sequence.checks.iter();
         let Some(check) = checks.find(|check| check.name == name) else {
-            return Looked::Unknown("the bundle does not have it".to_owned());
+            return CheckOutcome::Unknown("the bundle does not have it".to_owned());
         };
         let discovery = &self.observed.discovery;
         let kind = check.kind();
@@ -22,7 +22,7 @@ impl Source<'_> {
             .as_ref()
             .and_then(|kind| ResourcePath::preferred(discovery, kind));
         if path.is_none() && kind.is_some_and(|kind| discovery.is_stale(&kind.group)) {
-            return Looked::Unknown("the server behind its group does not answer".to_owned());
+            return CheckOutcome::Unknown("the server behind its group does not answer".to_owned());
         }
         let at_base = &self.desired.terms.base_secrets;
         let of = |id: &ObjectId| Some(secrecy_of(self.desired, id).and(&at_base.of_object(id)));
@@ -45,9 +45,9 @@ pub(super) async fn inspect(
     path: Option<&ResourcePath>,
     check: &Check,
     of: &(dyn Fn(&ObjectId) -> Option<Secrecy> + Sync),
-) -> Looked {
+) -> CheckOutcome {
     let Some(path) = path else {
-        return Looked::seen(Vec::new());
+        return CheckOutcome::seen(Vec::new());
     };
     let matcher = check.target.matcher();
     let is_one = |text: &&String| !text.contains(['*', '?']);
@@ -87,14 +87,14 @@ pub(super) async fn inspect(
         })
         .await;
     match found {
-        Ok(objections) => Looked::seen(objections),
+        Ok(objections) => CheckOutcome::seen(objections),
         Err(error) => {
             let is_missing = matches!(error.class(), Some(Class::KindNotServed | Class::NotFound));
             // The CRD can be about to appear, or be gone.
             if is_missing && is_absent(cluster, path).await {
-                Looked::seen(Vec::new())
+                CheckOutcome::seen(Vec::new())
             } else {
-                Looked::Unknown(super::op::failure(&error).message)
+                CheckOutcome::Unknown(super::op::failure(&error).message)
             }
         }
     }

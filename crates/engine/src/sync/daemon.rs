@@ -15,7 +15,7 @@ pub(super) struct Daemon {
     /// Pods of the current revision.
     pub(super) updated: Vec<DaemonPod>,
     /// Pods of previous revisions.
-    pub(super) former: Vec<DaemonPod>,
+    pub(super) previous: Vec<DaemonPod>,
 }
 
 /// A pod of a `DaemonSet`.
@@ -72,7 +72,7 @@ impl Daemon {
         let hash = &newest["metadata"]["labels"][HASH];
         let pods = ResourcePath::namespaced("v1", "Pod", "pods");
         let pods = cluster.list(&pods, &within).await?.items;
-        let (updated, former): (Vec<&Value>, Vec<&Value>) = pods
+        let (updated, previous): (Vec<&Value>, Vec<&Value>) = pods
             .iter()
             .filter(|pod| is_owned(pod, uid))
             .partition(|pod| pod["metadata"]["labels"][HASH] == *hash);
@@ -84,17 +84,17 @@ impl Daemon {
             desired: count("desiredNumberScheduled"),
             available: count("numberAvailable"),
             updated: updated.into_iter().map(DaemonPod::of).collect(),
-            former: former.into_iter().map(DaemonPod::of).collect(),
+            previous: previous.into_iter().map(DaemonPod::of).collect(),
         }))
     }
 
     /// Returns the old pods to replace, so that `wanted` pods run the current revision. Unready
     /// pods come first.
     pub(super) fn next(&self, wanted: usize) -> Vec<&DaemonPod> {
-        let ending = self.former.iter().filter(|pod| pod.is_ending).count();
+        let ending = self.previous.iter().filter(|pod| pod.is_ending).count();
         let missing = wanted.saturating_sub(self.updated.len() + ending);
         let mut candidates: Vec<&DaemonPod> =
-            self.former.iter().filter(|pod| !pod.is_ending).collect();
+            self.previous.iter().filter(|pod| !pod.is_ending).collect();
         candidates.sort_by_key(|pod| (pod.is_ready, &pod.name));
         candidates.truncate(missing);
         candidates
@@ -171,12 +171,12 @@ mod tests {
         }))
     }
 
-    fn next(updated: &[DaemonPod], former: &[DaemonPod], wanted: usize) -> Vec<String> {
+    fn next(updated: &[DaemonPod], previous: &[DaemonPod], wanted: usize) -> Vec<String> {
         let daemon = Daemon {
-            desired: updated.len() + former.len(),
+            desired: updated.len() + previous.len(),
             available: 0,
             updated: updated.to_vec(),
-            former: former.to_vec(),
+            previous: previous.to_vec(),
         };
         let next = daemon.next(wanted).into_iter();
         next.map(|pod| pod.name.clone()).collect()
@@ -184,22 +184,22 @@ mod tests {
 
     #[test]
     fn those_that_are_not_ready_are_replaced_first() {
-        let former = [
+        let previous = [
             pod("a", true, false),
             pod("b", false, false),
             pod("c", true, false),
         ];
-        assert_eq!(next(&[], &former, 1), ["b"]);
-        assert_eq!(next(&[], &former, 2), ["b", "a"]);
-        assert_eq!(next(&[], &former, 9), ["b", "a", "c"]);
+        assert_eq!(next(&[], &previous, 1), ["b"]);
+        assert_eq!(next(&[], &previous, 2), ["b", "a"]);
+        assert_eq!(next(&[], &previous, 9), ["b", "a", "c"]);
     }
 
     #[test]
     fn what_is_replaced_already_is_not_replaced_again() {
-        let former = [pod("a", true, true), pod("b", true, false)];
-        assert!(next(&[], &former, 1).is_empty());
-        assert!(next(&[pod("c", true, false)], &former, 2).is_empty());
-        assert_eq!(next(&[pod("c", true, false)], &former, 3), ["b"]);
+        let previous = [pod("a", true, true), pod("b", true, false)];
+        assert!(next(&[], &previous, 1).is_empty());
+        assert!(next(&[pod("c", true, false)], &previous, 2).is_empty());
+        assert_eq!(next(&[pod("c", true, false)], &previous, 3), ["b"]);
         // A terminating pod counts as not ready.
         assert!(!pod("a", true, true).is_ready);
     }

@@ -7,12 +7,12 @@
 mod adoption;
 mod autoscalers;
 mod copies;
-mod definitions;
+mod crds;
 mod dry_run;
-mod former;
 mod identity;
 mod members;
 mod partial;
+mod previous;
 mod quota;
 mod record;
 mod run_time;
@@ -165,7 +165,7 @@ pub async fn observe(
         desired.findings.extend(Box::pin(planted).await?);
     }
     autoscalers::leave(desired, &autoscalers, &observed.inventory);
-    let former = former::find(cluster, desired).await?;
+    let previous = previous::find(cluster, desired).await?;
     desired.digest_with(state.key());
     let reader = Reader {
         cluster,
@@ -189,11 +189,11 @@ pub async fn observe(
     let terms = (&*desired, policy);
     reader.predict(terms, &readings, &mut observed).await?;
     observed.recognize_fields(&manager, state.key());
-    reader.read_definitions(desired, &mut observed).await?;
+    reader.read_crds(desired, &mut observed).await?;
     reader.read_foreign(desired, policy, &mut observed).await?;
     reader.read_leaving(desired, &mut observed).await?;
-    former::inherit(cluster, desired, former.as_ref(), &mut observed).await;
-    former::read(cluster, desired, former, &mut observed).await?;
+    previous::inherit(cluster, desired, previous.as_ref(), &mut observed).await;
+    previous::read(cluster, desired, previous, &mut observed).await?;
     reader.read_targets(desired, &mut observed).await?;
     reader.find_copies(desired, &mut observed).await?;
     // Objects that were read by name can belong to other releases.
@@ -317,7 +317,7 @@ impl Reader<'_> {
             })
             .flat_map(|registration| registration.services.clone())
             .chain(lost(observed, &desired_ids))
-            .chain(definitions::converters(desired, observed))
+            .chain(crds::converters(desired, observed))
             .chain(elsewhere(desired, &desired_ids))
             .collect();
         let backends: Vec<Option<(ServiceRef, Backend)>> = stream::iter(services)

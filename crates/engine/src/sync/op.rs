@@ -12,8 +12,8 @@ mod own;
 mod patch;
 mod replace;
 mod returned;
-mod stand_in;
 mod stranded;
+mod temporary_binding;
 mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -212,7 +212,7 @@ impl Operator<'_> {
     /// known to be passing in this plan.
     fn cluster_for(&self, step: &Step, started: Instant) -> Cluster {
         let deadline = started + Duration::try_from(step.deadline).unwrap_or_default();
-        let defined = self.paths.definition(&step.object.group_kind()).is_some()
+        let defined = self.paths.crd(&step.object.group_kind()).is_some()
             || (self.manifests.get(&step.object))
                 .is_some_and(|manifest| self.paths.is_registered(manifest.api_version()));
         let grants = self.grants;

@@ -17,7 +17,7 @@ pub(super) struct Paths {
     discovery: Discovery,
     /// Discovery refreshed during execution, for APIs that appeared since.
     later: Arc<RwLock<Discovery>>,
-    defined: BTreeMap<GroupKind, Definition>,
+    defined: BTreeMap<GroupKind, DefinedResource>,
     /// Group-versions that APIServices of the release register.
     registered: BTreeSet<ApiVersion>,
     /// Versions of the manifests.
@@ -25,7 +25,7 @@ pub(super) struct Paths {
 }
 
 #[derive(Debug, Clone)]
-struct Definition {
+struct DefinedResource {
     crd: ObjectId,
     resource: Resource,
     served: ApiVersion,
@@ -41,7 +41,7 @@ impl Paths {
                     .id()
                     .is("apiextensions.k8s.io", "CustomResourceDefinition")
             })
-            .filter_map(|manifest| definition(manifest.id(), &manifest.value()))
+            .filter_map(|manifest| defined_resource(manifest.id(), &manifest.value()))
             .collect();
         let registered = manifests
             .iter()
@@ -68,19 +68,15 @@ impl Paths {
     /// Returns the path of a kind at a version, as the server serves it or a CRD of the release
     /// will.
     pub(super) fn of(&self, gvk: &Gvk) -> Option<ResourcePath> {
-        let definition = self.defined.get(&gvk.group_kind());
+        let own = self.defined.get(&gvk.group_kind());
         // The scope of a CRD only changes if it is recreated.
-        let has_scope = |path: &ResourcePath| {
-            definition.is_none_or(|one| one.resource.namespaced == path.namespaced)
-        };
+        let has_scope =
+            |path: &ResourcePath| own.is_none_or(|one| one.resource.namespaced == path.namespaced);
         ResourcePath::of(&self.discovery, gvk)
             .filter(has_scope)
             .or_else(|| {
-                let definition = definition?;
-                Some(ResourcePath::new(
-                    gvk.api_version.clone(),
-                    &definition.resource,
-                ))
+                let own = own?;
+                Some(ResourcePath::new(gvk.api_version.clone(), &own.resource))
             })
             .or_else(|| {
                 let later = self.later.read().unwrap_or_else(PoisonError::into_inner);
@@ -126,19 +122,19 @@ impl Paths {
     }
 
     /// Returns the CRD of the release that defines a kind.
-    pub(super) fn definition(&self, kind: &GroupKind) -> Option<&ObjectId> {
-        self.defined.get(kind).map(|definition| &definition.crd)
+    pub(super) fn crd(&self, kind: &GroupKind) -> Option<&ObjectId> {
+        self.defined.get(kind).map(|own| &own.crd)
     }
 
     /// Returns the kind that a CRD of the release defines.
     pub(super) fn defined_by(&self, crd: &ObjectId) -> Option<&GroupKind> {
         let mut defined = self.defined.iter();
-        let (kind, _) = defined.find(|(_, definition)| definition.crd == *crd)?;
+        let (kind, _) = defined.find(|(_, own)| own.crd == *crd)?;
         Some(kind)
     }
 }
 
-fn definition(crd: &ObjectId, value: &Value) -> Option<(GroupKind, Definition)> {
+fn defined_resource(crd: &ObjectId, value: &Value) -> Option<(GroupKind, DefinedResource)> {
     let spec = &value["spec"];
     let kind = spec["names"]["kind"].as_str()?;
     let group = spec["group"].as_str()?;
@@ -155,7 +151,7 @@ fn definition(crd: &ObjectId, value: &Value) -> Option<(GroupKind, Definition)> 
     };
     Some((
         GroupKind::new(group, kind),
-        Definition {
+        DefinedResource {
             crd: crd.clone(),
             resource,
             served: ApiVersion::parse(&format!("{group}/{version}")),

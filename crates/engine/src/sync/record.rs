@@ -122,11 +122,11 @@ pub(super) fn memory(
     inventory: &Inventory,
     under: Under,
 ) -> Memory {
-    let former = record.memory.as_ref();
-    let memory = desired.memory().with_former_stages(former, inventory);
+    let previous = record.memory.as_ref();
+    let memory = desired.memory().with_previous_stages(previous, inventory);
     match under {
         Under::Desired => memory,
-        Under::Recorded => memory.under_policy_of(former, Timestamp::now()),
+        Under::Recorded => memory.under_policy_of(previous, Timestamp::now()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pleach_formats::check::{Check, Looked};
+use pleach_formats::check::{Check, CheckOutcome};
 use pleach_model::object::{ObjectId, Origin, Secrecy};
 use pleach_planner::observe::Observed;
 use pleach_planner::plan::{Desired, Outgoing, Plan};
@@ -221,25 +221,25 @@ fn message(plan: &Plan, result: &SyncResult, inventory: &Inventory) -> String {
 
 impl Source<'_> {
     /// Finds the objects of a `blockUninstall` rule, by its index.
-    pub(crate) async fn blocking(&self, index: usize) -> Looked {
+    pub(crate) async fn blocking(&self, index: usize) -> CheckOutcome {
         let rule = self.desired.terms.block_uninstall.get(index);
         let rule = rule.and_then(|rule| Some((rule, rule.for_each.group_kind()?)));
         let Some((rule, kind)) = rule else {
-            return Looked::seen(Vec::new());
+            return CheckOutcome::seen(Vec::new());
         };
         let discovery = &self.observed.discovery;
         if discovery.is_stale(&kind.group) {
             let group = &kind.group;
-            return Looked::Unknown(format!(
+            return CheckOutcome::Unknown(format!(
                 "the server behind the group {group} does not answer"
             ));
         }
         let Ok(check) = Check::of_end(rule, Origin::new("", 0)) else {
-            return Looked::Unknown("a newer pleach recorded the rule".to_owned());
+            return CheckOutcome::Unknown("a newer pleach recorded the rule".to_owned());
         };
         // A kind that is not served has no usable objects.
         let Some(path) = ResourcePath::preferred(discovery, &kind) else {
-            return Looked::seen(Vec::new());
+            return CheckOutcome::seen(Vec::new());
         };
         let is_member = |id: &ObjectId| {
             let entry = self.observed.inventory.entries.get(id);

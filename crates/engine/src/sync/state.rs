@@ -34,7 +34,7 @@ use pleach_state::inventory::{
 };
 use serde_json::Value;
 
-use super::absent::has_definition;
+use super::absent::has_crd;
 use super::error::SyncError;
 use super::journal_writer::JournalWriter;
 use pleach_cluster::{Applied, ApplyOptions, Class, Cluster, ClusterError, ResourcePath};
@@ -151,7 +151,7 @@ impl State {
         }
         // Discovery of an API server that was just started can be incomplete. If the CRD exists,
         // the read itself decides.
-        if served == Served::Absent && !has_definition(&self.cluster, crd::NAME).await? {
+        if served == Served::Absent && !has_crd(&self.cluster, crd::NAME).await? {
             return Ok(Recorded::nothing());
         }
         let (key, read) = futures::join!(self.read_key(), self.read_record());

@@ -412,7 +412,7 @@ impl Waiter<'_> {
         })
     }
 
-    async fn look_served(&self, gvk: &Gvk, definition: &ObjectId) -> Result<Look, ClusterError> {
+    async fn look_served(&self, gvk: &Gvk, crd: &ObjectId) -> Result<Look, ClusterError> {
         let Some(path) = self.paths.of(gvk) else {
             return Ok(Look::Never(format!("nothing defines {gvk}")));
         };
@@ -422,10 +422,10 @@ impl Waiter<'_> {
         };
         match self.cluster.list_metadata(&path, &selector, "").await {
             // Another CRD can serve the same kind.
-            Ok(_) => self.explain_definition(definition).await,
+            Ok(_) => self.explain_crd(crd).await,
             Err(error) => match error.class() {
                 Some(Class::KindNotServed | Class::NotFound) => {
-                    Ok(match self.explain_definition(definition).await? {
+                    Ok(match self.explain_crd(crd).await? {
                         Look::Done => Look::NotYet("its kind is not served yet".to_owned()),
                         other => other,
                     })
@@ -436,11 +436,11 @@ impl Waiter<'_> {
     }
 
     /// Returns whether a CRD was accepted or why not, from its conditions.
-    async fn explain_definition(&self, definition: &ObjectId) -> Result<Look, ClusterError> {
-        let Some(path) = self.paths.of_kind(&definition.group_kind()) else {
+    async fn explain_crd(&self, crd: &ObjectId) -> Result<Look, ClusterError> {
+        let Some(path) = self.paths.of_kind(&crd.group_kind()) else {
             return Ok(Look::NotYet("it is not served yet".to_owned()));
         };
-        let value = self.cluster.get_id(&path, definition).await?;
+        let value = self.cluster.get_id(&path, crd).await?;
         Ok(match value.map(|value| self.assess(&value)) {
             Some(assessment) if assessment.readiness == Readiness::Failed => {
                 Look::Never(assessment.message)

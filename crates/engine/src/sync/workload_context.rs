@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use futures::stream::{self, StreamExt as _};
 use pleach_model::object::{Manifest, ObjectId};
-use pleach_planner::observe::{Budget, Node, Surroundings};
+use pleach_planner::observe::{Budget, Node, WorkloadContext};
 use pleach_planner::plan::Desired;
 use serde_json::Value;
 
@@ -16,11 +16,11 @@ use pleach_cluster::{Cluster, Depth, ResourcePath, Selector};
 impl Source<'_> {
     /// Reads disruption budgets and nodes around the workloads. Read errors cause no warning and
     /// stop nothing.
-    pub(crate) async fn workload_context(&self) -> Surroundings {
+    pub(crate) async fn workload_context(&self) -> WorkloadContext {
         let reach = Reach::of(self.observed);
-        let mut found = Surroundings {
+        let mut found = WorkloadContext {
             budgets: budgets(self.cluster, self.desired, &reach).await,
-            ..Surroundings::default()
+            ..WorkloadContext::default()
         };
         // Namespaced permissions do not include nodes.
         if !reach.is_restricted() {

@@ -38,7 +38,7 @@ pub struct Masker {
     /// Numbers of desired values.
     numbers: BTreeMap<Digest, usize>,
     /// Numbers of previous values, each specific to its field.
-    former: BTreeMap<Digest, usize>,
+    previous: BTreeMap<Digest, usize>,
     /// Number of numbers assigned so far.
     count: usize,
     /// Values that are masked in every field.
@@ -57,9 +57,9 @@ impl fmt::Debug for Masker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     /// The previous state: the live object, or the base of a comparison.
-    Former,
+    Previous,
     /// The desired state.
-    Wanted,
+    Desired,
     /// A single object. Lists and maps that are declared secret retain their structure.
     Alone,
 }
@@ -109,7 +109,7 @@ impl Masker {
         Self {
             key,
             numbers: BTreeMap::new(),
-            former: BTreeMap::new(),
+            previous: BTreeMap::new(),
             count: 0,
             guarded: SecretValues::default(),
         }
@@ -134,13 +134,13 @@ impl Masker {
     /// Masks a desired object of a comparison whose sides are shown apart.
     #[must_use]
     pub fn desired(&mut self, object: Value, secrecy: &Secrecy) -> Value {
-        self.alone(Side::Wanted, object, secrecy)
+        self.alone(Side::Desired, object, secrecy)
     }
 
     /// Masks a previous object, as [`Self::desired`] does with a desired one.
     #[must_use]
-    pub fn former(&mut self, object: Value, secrecy: &Secrecy) -> Value {
-        self.alone(Side::Former, object, secrecy)
+    pub fn previous(&mut self, object: Value, secrecy: &Secrecy) -> Value {
+        self.alone(Side::Previous, object, secrecy)
     }
 
     fn alone(&mut self, side: Side, mut object: Value, secrecy: &Secrecy) -> Value {
@@ -192,9 +192,9 @@ impl Masker {
         let (mut old_masked, mut masked) = (old.clone(), new.clone());
         let root = secrecy.root();
         // The field is identified by its new name, so that it stays the same across a rename.
-        let mut field = Field::root(Side::Former, new);
+        let mut field = Field::root(Side::Previous, new);
         self.walk(&mut old_masked, &mut field, &root, None, Some(new));
-        field.side = Side::Wanted;
+        field.side = Side::Desired;
         self.walk(&mut masked, &mut field, &root, Some(old), None);
         (old_masked, masked)
     }
@@ -205,7 +205,7 @@ impl Masker {
         for change in changes {
             let old = change.old.clone();
             let mut hidden = secrecy.root();
-            let mut field = Field::root(Side::Former, new);
+            let mut field = Field::root(Side::Previous, new);
             let mut like = Some(new);
             for segment in &change.path.0 {
                 self.enter_segment(&mut field, segment, like, &hidden);
@@ -223,13 +223,13 @@ impl Masker {
             if let Some(value) = &mut change.old {
                 self.walk(value, &mut field, &hidden, None, like);
             }
-            field.side = Side::Wanted;
+            field.side = Side::Desired;
             if let Some(value) = &mut change.new {
                 self.walk(value, &mut field, &hidden, old.as_ref(), None);
             }
             let side = match &change.new {
-                None => Side::Former,
-                Some(_) => Side::Wanted,
+                None => Side::Previous,
+                Some(_) => Side::Desired,
             };
             self.path(&mut change.path, side, new, secrecy);
         }
@@ -427,15 +427,15 @@ impl Masker {
         let bytes = decoded.as_deref().unwrap_or(text.as_bytes());
         let head = format!("{}:{}", field.path.len(), field.path);
         let digest = Digest::keyed(&self.key, &[head.as_bytes(), bytes].concat());
-        match (self.former.get(&digest), field.side, coding) {
+        match (self.previous.get(&digest), field.side, coding) {
             (Some(number), _, _) => *number,
-            (None, Side::Former, _) => {
+            (None, Side::Previous, _) => {
                 let number = self.next_number();
-                self.former.insert(digest, number);
+                self.previous.insert(digest, number);
                 number
             }
-            (None, Side::Wanted | Side::Alone, Coding::Plain) => self.number(text),
-            (None, Side::Wanted | Side::Alone, Coding::Base64) => self.encoded(text),
+            (None, Side::Desired | Side::Alone, Coding::Plain) => self.number(text),
+            (None, Side::Desired | Side::Alone, Coding::Base64) => self.encoded(text),
         }
     }
 

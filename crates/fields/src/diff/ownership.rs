@@ -177,7 +177,7 @@ pub fn applied_by(metadata: &Value, manager: &str) -> FieldSet {
 }
 
 /// Returns the fields of all other managers, except status fields.
-pub fn held_by_others(metadata: &Value, ours: &str) -> FieldSet {
+pub fn owned_by_others(metadata: &Value, ours: &str) -> FieldSet {
     collect(metadata, |entry| {
         entry["manager"] != ours && entry["subresource"] != "status"
     })

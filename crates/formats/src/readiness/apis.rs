@@ -8,7 +8,7 @@ use super::conditions::{Condition, condition};
 
 /// Assesses a CRD, which is served when Established. Its conditions are null in
 /// the response to its creation.
-pub(super) fn definition(value: &Value) -> Assessment {
+pub(super) fn crd(value: &Value) -> Assessment {
     if let Some(names) = condition(value, "NamesAccepted").filter(|names| names.is_false()) {
         return Assessment::failed(names.line());
     }
@@ -90,7 +90,7 @@ mod tests {
             {"type": "NamesAccepted", "status": "False", "reason": "PluralConflict", "message": "\"foos\" is already in use"},
             {"type": "Established", "status": "False", "reason": "NotAccepted", "message": "not all names are accepted"}]}}),
         Failed, "NamesAccepted=False (PluralConflict): \"foos\" is already in use")]
-    fn definitions(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
+    fn crds(#[case] rest: Value, #[case] readiness: Readiness, #[case] message: &str) {
         assert_eq!(
             check("apiextensions.k8s.io/v1", "CustomResourceDefinition", rest),
             (readiness, message.to_owned())

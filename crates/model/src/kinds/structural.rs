@@ -18,12 +18,12 @@ const MAX_DEPTH: usize = 128;
 
 /// CRDs that an environment ships. Their schemas are parsed on first use.
 #[derive(Debug, Clone, Default)]
-pub struct Definitions {
-    kinds: BTreeMap<GroupKind, Definition>,
+pub struct Crds {
+    kinds: BTreeMap<GroupKind, Crd>,
 }
 
 #[derive(Debug, Clone)]
-struct Definition {
+struct Crd {
     scope: Scope,
     /// Served versions in the order of the CRD.
     versions: Vec<String>,
@@ -57,7 +57,7 @@ struct HeadVersion {
     served: bool,
 }
 
-impl Definitions {
+impl Crds {
     /// Extracts the CRDs from manifests.
     pub fn of<'a>(manifests: impl IntoIterator<Item = &'a Manifest>) -> Self {
         let mut kinds = BTreeMap::new();
@@ -74,7 +74,7 @@ impl Definitions {
             };
             kinds.insert(
                 GroupKind::new(spec.group, spec.names.kind),
-                Definition {
+                Crd {
                     scope: match spec.scope.as_deref() {
                         Some("Cluster") => Scope::Cluster,
                         _ => Scope::Namespaced,
@@ -95,26 +95,21 @@ impl Definitions {
 
     /// Returns the schema of a kind at a version. `None` if no CRD serves it.
     pub fn schema(&self, gvk: &Gvk) -> Option<Schema<'_>> {
-        let definition = self.kinds.get(&gvk.group_kind())?;
-        if !definition.versions.contains(&gvk.api_version.version) {
+        let crd = self.kinds.get(&gvk.group_kind())?;
+        if !crd.versions.contains(&gvk.api_version.version) {
             return None;
         }
-        definition
-            .schemas
-            .get_or_init(|| read(&definition.json))
-            .schema(gvk)
+        crd.schemas.get_or_init(|| read(&crd.json)).schema(gvk)
     }
 
     /// Returns the scope of a kind. `None` if no CRD defines it.
     pub fn scope(&self, kind: &GroupKind) -> Option<Scope> {
-        self.kinds.get(kind).map(|definition| definition.scope)
+        self.kinds.get(kind).map(|crd| crd.scope)
     }
 
     /// Returns the served versions of a kind.
     pub fn versions(&self, kind: &GroupKind) -> &[String] {
-        self.kinds
-            .get(kind)
-            .map_or(&[], |definition| &definition.versions)
+        self.kinds.get(kind).map_or(&[], |crd| &crd.versions)
     }
 
     /// Returns the defined kinds in sorted order.
@@ -129,23 +124,21 @@ pub struct Catalog<'a> {
     /// Built-in kinds of Kubernetes.
     pub table: &'a KindTable,
     /// Kinds of the CRDs.
-    pub definitions: &'a Definitions,
+    pub crds: &'a Crds,
 }
 
 impl<'a> Catalog<'a> {
     /// Returns the schema of a kind at a version.
     pub fn schema(self, gvk: &Gvk) -> Option<Schema<'a>> {
-        self.definitions
-            .schema(gvk)
-            .or_else(|| self.table.schema(gvk))
+        self.crds.schema(gvk).or_else(|| self.table.schema(gvk))
     }
 }
 
 /// Parses the schemas of all versions of a CRD.
 fn read(json: &[u8]) -> SchemaSet {
     let mut set = SchemaSet::default();
-    let definition: Value = serde_json::from_slice(json).unwrap_or_default();
-    let spec = &definition["spec"];
+    let crd: Value = serde_json::from_slice(json).unwrap_or_default();
+    let spec = &crd["spec"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut reader = Reader {
         known: BTreeMap::new(),

@@ -200,7 +200,7 @@ fn lists_say_how_they_are_merged() {
 }
 
 /// Builds a CRD with two served versions and one that is not served.
-fn definition() -> Manifest {
+fn crd() -> Manifest {
     let schema = json!({
         "type": "object",
         "required": ["spec"],
@@ -264,11 +264,11 @@ fn definition() -> Manifest {
 
 #[test]
 fn definitions_give_the_same_schemas() {
-    let definitions = Definitions::of([&definition()]);
+    let crds = Crds::of([&crd()]);
     let table = KindTable::for_minor("1.36").unwrap();
     let catalog = Catalog {
         table: &table,
-        definitions: &definitions,
+        crds: &crds,
     };
     let foo = catalog.schema(&Gvk::new("example.org/v1", "Foo")).unwrap();
     assert_eq!(foo.required(), ["spec"]);
@@ -301,8 +301,8 @@ fn definitions_give_the_same_schemas() {
     );
     assert!(catalog.schema(&Gvk::new("v1", "Pod")).is_some());
     let kind = GroupKind::new("example.org", "Foo");
-    assert_eq!(definitions.scope(&kind), Some(Scope::Cluster));
-    assert_eq!(definitions.versions(&kind), ["v1", "v1beta1"]);
+    assert_eq!(crds.scope(&kind), Some(Scope::Cluster));
+    assert_eq!(crds.versions(&kind), ["v1", "v1beta1"]);
 }
 
 #[test]
@@ -319,5 +319,5 @@ fn definitions_without_sense_define_nothing() {
         &json!({"spec": {"group": "example.org"}}),
         false,
     );
-    assert_eq!(Definitions::of([&broken]).kinds().count(), 0);
+    assert_eq!(Crds::of([&broken]).kinds().count(), 0);
 }

@@ -41,7 +41,7 @@ pub struct Facts {
     /// API resources that a webhook configuration intercepts.
     pub intercepts: Vec<Interception>,
     /// Kind that a CRD defines.
-    pub defines: Option<Definition>,
+    pub defines: Option<DefinedKind>,
     /// Group-version that an APIService registers for an aggregated API server.
     pub registers: Option<ApiVersion>,
     /// Parameter kind of an admission policy (`paramKind`).
@@ -83,7 +83,7 @@ impl ReadinessDemand {
 
 /// The kind that a CRD defines.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Definition {
+pub struct DefinedKind {
     /// The kind.
     pub kind: GroupKind,
     /// Plural name of the resource.
@@ -189,7 +189,7 @@ impl Facts {
                 facts.selector = (!selector.is_empty()).then_some(selector);
             }
             ("apiextensions.k8s.io", "CustomResourceDefinition") => {
-                facts.defines = definition(value);
+                facts.defines = crd(value);
                 facts.services = pointed_at(&id.group_kind(), value);
             }
             (
@@ -430,7 +430,7 @@ fn subjects(value: &Value, namespace: Option<&str>) -> Vec<ObjectId> {
         .collect()
 }
 
-fn definition(value: &Value) -> Option<Definition> {
+fn crd(value: &Value) -> Option<DefinedKind> {
     let spec = &value["spec"];
     let (group, kind) = (spec["group"].as_str()?, spec["names"]["kind"].as_str()?);
     let served = items(&spec["versions"])
@@ -438,7 +438,7 @@ fn definition(value: &Value) -> Option<Definition> {
         .filter_map(|version| version["name"].as_str())
         .map(|version| Gvk::new(&format!("{group}/{version}"), kind))
         .collect();
-    Some(Definition {
+    Some(DefinedKind {
         kind: GroupKind::new(group, kind),
         plural: spec["names"]["plural"].as_str()?.to_owned(),
         served,

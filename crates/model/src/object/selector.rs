@@ -271,7 +271,7 @@ mod tests {
     #[rstest]
     #[case::what_points_there("ValidatingWebhookConfiguration", "api", true)]
     #[case::what_points_elsewhere("ValidatingWebhookConfiguration", "web", false)]
-    #[case::a_definition("CustomResourceDefinition", "api", true)]
+    #[case::a_crd("CustomResourceDefinition", "api", true)]
     #[case::of_any_kind("*", "api", true)]
     fn registrations_are_told_by_their_service(
         #[case] kind: &str,

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::schema::{Rules, may_take_away, misfits, rules_within};
 use super::{
-    converts, has_version, is_served, kept, served, storage, stored, unconverted, version, versions,
+    converts, has_version, is_served, retained, served, storage, stored, unconverted, version,
+    versions,
 };
 use pleach_fields::diff::ownership::entries;
 use pleach_formats::sequence::MigrationRule;
@@ -141,9 +142,10 @@ impl Instances {
 impl Survey {
     /// Determines the facts to collect before a CRD changes. `None` if no data can be lost.
     pub fn of(desired: &Value, live: &Value, rules: &[MigrationRule]) -> Option<Self> {
-        let kept = kept(desired, live, rules);
-        let is_dropped =
-            |name: &str| !has_version(desired, name) && !kept.iter().any(|rule| rule.from == name);
+        let retained = retained(desired, live, rules);
+        let is_dropped = |name: &str| {
+            !has_version(desired, name) && !retained.iter().any(|rule| rule.from == name)
+        };
         let group = live["spec"]["group"].as_str()?;
         let at = |name: &str| ApiVersion {
             group: group.to_owned(),
@@ -222,8 +224,8 @@ impl Survey {
 /// successor. Without a conversion webhook all versions share their fields, so the new storage
 /// version is compared, too.
 fn schemas(desired: &Value, live: &Value, read: &str) -> Vec<(Value, Value)> {
-    let schema = |definition: &Value, name: &str| {
-        version(definition, name).map(|version| version["schema"]["openAPIV3Schema"].clone())
+    let schema = |crd: &Value, name: &str| {
+        version(crd, name).map(|version| version["schema"]["openAPIV3Schema"].clone())
     };
     let Some(old) = schema(live, read) else {
         return Vec::new();
@@ -247,7 +249,7 @@ mod tests {
     use crate::crd::with_conversion;
     use pleach_model::object::Origin;
 
-    fn definition(versions: &[(&str, &[&str])]) -> Value {
+    fn crd(versions: &[(&str, &[&str])]) -> Value {
         let versions: Vec<Value> = versions
             .iter()
             .enumerate()
@@ -276,8 +278,8 @@ mod tests {
 
     #[test]
     fn objects_that_record_a_version_that_goes_are_found() {
-        let live = definition(&[("v1", &["a"]), ("v1beta1", &["a"])]);
-        let desired = definition(&[("v1", &["a"])]);
+        let live = crd(&[("v1", &["a"]), ("v1beta1", &["a"])]);
+        let desired = crd(&[("v1", &["a"])]);
         let survey = Survey::of(&desired, &live, &[]).unwrap();
         assert_eq!(survey.gvk.api_version.to_string(), "example.org/v1");
         assert!(!survey.reads_bodies());
@@ -302,8 +304,8 @@ mod tests {
 
     #[test]
     fn a_version_that_is_migrated_is_nothing_to_look_for() {
-        let live = definition(&[("v1", &["a"]), ("v1beta1", &["a"])]);
-        let desired = definition(&[("v1", &["a"])]);
+        let live = crd(&[("v1", &["a"]), ("v1beta1", &["a"])]);
+        let desired = crd(&[("v1", &["a"])]);
         let rule = MigrationRule {
             crd: "things.example.org".to_owned(),
             from: "v1beta1".to_owned(),
@@ -316,8 +318,8 @@ mod tests {
 
     #[test]
     fn fields_are_looked_for_in_what_is_stored_from_now_on() {
-        let live = definition(&[("v1beta1", &["a", "b"])]);
-        let mut desired = definition(&[("v1", &["a"]), ("v1beta1", &["a", "b"])]);
+        let live = crd(&[("v1beta1", &["a", "b"])]);
+        let mut desired = crd(&[("v1", &["a"]), ("v1beta1", &["a", "b"])]);
         let survey = Survey::of(&desired, &live, &[]).unwrap();
         assert!(survey.reads_bodies());
         let seen = survey.inspect(&thing("t", &["v1beta1"], &json!({"a": "1", "b": "2"})));
@@ -336,8 +338,8 @@ mod tests {
 
     #[test]
     fn a_conversion_that_git_leaves_to_others_is_not_none() {
-        let live = definition(&[("v1beta1", &["a", "b"])]);
-        let mut desired = definition(&[("v1", &["a"]), ("v1beta1", &["a", "b"])]);
+        let live = crd(&[("v1beta1", &["a", "b"])]);
+        let mut desired = crd(&[("v1", &["a"]), ("v1beta1", &["a", "b"])]);
         let mut predicted = desired.clone();
         predicted["spec"]["conversion"] = json!({"strategy": "Webhook"});
         let surveyed =
@@ -349,7 +351,7 @@ mod tests {
 
     #[test]
     fn objects_are_counted_that_only_a_webhook_can_read() {
-        let mut live = definition(&[("v1", &["a"]), ("v1beta1", &["b"])]);
+        let mut live = crd(&[("v1", &["a"]), ("v1beta1", &["b"])]);
         let desired = live.clone();
         live["spec"]["conversion"] = json!({"strategy": "Webhook"});
         live["status"]["storedVersions"] = json!(["v1beta1", "v1"]);
@@ -361,7 +363,7 @@ mod tests {
 
     #[test]
     fn what_becomes_another_kind_is_counted() {
-        let live = definition(&[("v1", &["a"])]);
+        let live = crd(&[("v1", &["a"])]);
         for (pointer, value) in [("/spec/scope", "Cluster"), ("/spec/names/kind", "Other")] {
             let mut desired = live.clone();
             *desired.pointer_mut(pointer).unwrap() = json!(value);

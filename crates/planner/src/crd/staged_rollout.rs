@@ -4,25 +4,22 @@ use serde_json::{Value, json};
 
 use super::{all, converts, has_version, is_served, storage, stored, version};
 use crate::observe::Backend;
-use pleach_fields::diff::ownership::{FieldSet, held_by_others, holders};
+use pleach_fields::diff::ownership::{FieldSet, holders, owned_by_others};
 use pleach_formats::sequence::MigrationRule;
 use pleach_model::object::{PathSegment, from_base64};
 
 /// First line of every certificate in a PEM bundle.
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
-fn of<'r>(
-    definition: &Value,
-    rules: &'r [MigrationRule],
-) -> impl Iterator<Item = &'r MigrationRule> {
-    let name = definition["metadata"]["name"].as_str().unwrap_or_default();
+fn of<'r>(crd: &Value, rules: &'r [MigrationRule]) -> impl Iterator<Item = &'r MigrationRule> {
+    let name = crd["metadata"]["name"].as_str().unwrap_or_default();
     let name = name.to_owned();
     rules.iter().filter(move |rule| rule.crd == name)
 }
 
 /// Returns the migrations whose old version is retained although git dropped it. Objects are read
 /// and written in it until they are rewritten.
-pub fn kept<'r>(
+pub fn retained<'r>(
     desired: &Value,
     live: &Value,
     rules: &'r [MigrationRule],
@@ -43,12 +40,12 @@ pub fn rewritten<'r>(
     live: &Value,
     rules: &'r [MigrationRule],
 ) -> Vec<&'r MigrationRule> {
-    let kept = kept(desired, live, rules);
+    let retained = retained(desired, live, rules);
     let stored = stored(live);
     of(desired, rules)
         .filter(|rule| {
             let is_stored = stored.contains(&rule.from.as_str());
-            (is_stored && has_version(desired, &rule.to)) || kept.contains(rule)
+            (is_stored && has_version(desired, &rule.to)) || retained.contains(rule)
         })
         .collect()
 }
@@ -85,7 +82,7 @@ pub fn left_of_conversion(
         return none;
     }
     let [spec, conversion] = ["spec", "conversion"].map(|key| PathSegment::Key(key.to_owned()));
-    let held = held_by_others(&live["metadata"], manager);
+    let held = owned_by_others(&live["metadata"], manager);
     let below = held.child(&spec).and_then(|spec| spec.child(&conversion));
     let below = below.cloned().unwrap_or_default();
     none.with(&spec, none.with(&conversion, below))
@@ -120,12 +117,12 @@ pub fn rewritten_before<'r>(
 /// If the CRD was never established and its CA bundle is invalid, no objects exist, and the webhook
 /// is not retained. Any other broken conversion is retained, because stored objects would be
 /// misread without it.
-pub fn keeping(mut desired: Value, live: &Value, kept: &[&MigrationRule]) -> Value {
+pub fn with_retained(mut desired: Value, live: &Value, retained: &[&MigrationRule]) -> Value {
     let never_worked = is_unestablished(live) && has_invalid_bundle(live);
-    if !kept.is_empty() && !never_worked {
+    if !retained.is_empty() && !never_worked {
         desired = converting(desired, live);
     }
-    let kept: Vec<Value> = kept
+    let retained: Vec<Value> = retained
         .iter()
         .filter_map(|rule| version(live, &rule.from))
         .map(|version| {
@@ -135,7 +132,7 @@ pub fn keeping(mut desired: Value, live: &Value, kept: &[&MigrationRule]) -> Val
         })
         .collect();
     if let Some(versions) = list(&mut desired) {
-        versions.extend(kept);
+        versions.extend(retained);
     }
     desired
 }
@@ -152,34 +149,34 @@ pub fn converting(mut desired: Value, live: &Value) -> Value {
 }
 
 /// Returns the list of versions. Indexing a mutable `Value` would insert missing keys.
-fn list(definition: &mut Value) -> Option<&mut Vec<Value>> {
-    definition.pointer_mut("/spec/versions")?.as_array_mut()
+fn list(crd: &mut Value) -> Option<&mut Vec<Value>> {
+    crd.pointer_mut("/spec/versions")?.as_array_mut()
 }
 
 /// Removes the retained versions and the retained webhook from a dry-run answer. The result is the
 /// final state. `desired` is the CRD in git.
-pub fn without(mut definition: Value, desired: &Value, kept: &[&MigrationRule]) -> Value {
-    if converts(&definition) && !converts(desired) {
-        definition["spec"]["conversion"] = match &desired["spec"]["conversion"] {
+pub fn without(mut crd: Value, desired: &Value, retained: &[&MigrationRule]) -> Value {
+    if converts(&crd) && !converts(desired) {
+        crd["spec"]["conversion"] = match &desired["spec"]["conversion"] {
             Value::Null => json!({"strategy": "None"}),
             conversion => conversion.clone(),
         };
     }
-    if let Some(versions) = list(&mut definition) {
-        versions.retain(|version| !kept.iter().any(|rule| version["name"] == *rule.from));
+    if let Some(versions) = list(&mut crd) {
+        versions.retain(|version| !retained.iter().any(|rule| version["name"] == *rule.from));
     }
-    definition
+    crd
 }
 
 /// Returns the CRD with the retained versions not served. No client can write in them while objects
 /// are rewritten.
-pub fn unserved(mut definition: Value, kept: &[&MigrationRule]) -> Value {
-    for version in list(&mut definition).into_iter().flatten() {
-        if kept.iter().any(|rule| version["name"] == *rule.from) {
+pub fn unserved(mut crd: Value, retained: &[&MigrationRule]) -> Value {
+    for version in list(&mut crd).into_iter().flatten() {
+        if retained.iter().any(|rule| version["name"] == *rule.from) {
             version["served"] = json!(false);
         }
     }
-    definition
+    crd
 }
 
 /// Returns the part of a CRD change that does not need the conversion webhook: all but a new
@@ -270,7 +267,7 @@ mod tests {
     use super::*;
     use pleach_model::object::Origin;
 
-    fn definition(versions: &[&str], storage: &str) -> Value {
+    fn crd(versions: &[&str], storage: &str) -> Value {
         let versions: Vec<Value> = versions
             .iter()
             .map(|text| {
@@ -291,8 +288,8 @@ mod tests {
     }
 
     /// Formats the versions: `*v1` is stored, `v1!` is not served.
-    fn shown(definition: &Value) -> Vec<String> {
-        all(definition)
+    fn shown(crd: &Value) -> Vec<String> {
+        all(crd)
             .iter()
             .map(|version| {
                 let mark = |is: bool, text: &'static str| if is { text } else { "" };
@@ -309,28 +306,28 @@ mod tests {
     #[test]
     fn another_object_stays_as_it_is() {
         let object = json!({"metadata": {"name": "a"}, "spec": {"replicas": 1}});
-        assert_eq!(keeping(object.clone(), &object, &[]), object);
+        assert_eq!(with_retained(object.clone(), &object, &[]), object);
         assert_eq!(unserved(without(object.clone(), &object, &[]), &[]), object);
         assert_eq!(before_backend(&object, &object), None);
     }
 
     #[test]
     fn a_version_stays_until_its_objects_are_rewritten() {
-        let (desired, live) = (
-            definition(&["v1"], "v1"),
-            definition(&["v1beta1"], "v1beta1"),
-        );
+        let (desired, live) = (crd(&["v1"], "v1"), crd(&["v1beta1"], "v1beta1"));
         let rules = [
             rule("v1beta1", "v1"),
             rule("v0", "v1"),
             rule("v1beta1", "v3"),
         ];
-        let kept = kept(&desired, &live, &rules);
-        assert_eq!(kept, [&rules[0]]);
-        let first = keeping(desired.clone(), &live, &kept);
+        let retained = retained(&desired, &live, &rules);
+        assert_eq!(retained, [&rules[0]]);
+        let first = with_retained(desired.clone(), &live, &retained);
         assert_eq!(shown(&first), ["*v1", "v1beta1"]);
-        assert_eq!(shown(&unserved(first.clone(), &kept)), ["*v1", "v1beta1!"]);
-        assert_eq!(without(first, &desired, &kept), desired);
+        assert_eq!(
+            shown(&unserved(first.clone(), &retained)),
+            ["*v1", "v1beta1!"]
+        );
+        assert_eq!(without(first, &desired, &retained), desired);
     }
 
     #[rstest]
@@ -342,19 +339,19 @@ mod tests {
         #[case] stored: &[&str],
         #[case] expected: usize,
     ) {
-        let mut live = definition(&["v1beta1", "v1"], "v1");
+        let mut live = crd(&["v1beta1", "v1"], "v1");
         live["status"]["storedVersions"] = json!(stored);
         let rules = [rule("v1beta1", "v1")];
         assert_eq!(
-            rewritten(&definition(desired, "v1"), &live, &rules).len(),
+            rewritten(&crd(desired, "v1"), &live, &rules).len(),
             expected
         );
     }
 
-    fn webhook(mut definition: Value, name: &str) -> Value {
-        definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook":
+    fn webhook(mut crd: Value, name: &str) -> Value {
+        crd["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook":
             {"clientConfig": {"service": {"namespace": "web", "name": name}}}});
-        definition
+        crd
     }
 
     #[rstest]
@@ -366,7 +363,7 @@ mod tests {
         #[case] fields: Value,
         #[case] is_left: bool,
     ) {
-        let mut live = webhook(definition(&["v1"], "v1"), "a");
+        let mut live = webhook(crd(&["v1"], "v1"), "a");
         let entry = |manager: &str, fields: &Value| json!({"manager": manager, "operation": "Update", "fieldsV1": {"f:spec": {"f:conversion": fields}}});
         live["metadata"]["managedFields"] = json!([
             entry("ours", &json!({"f:strategy": {}})),
@@ -380,10 +377,10 @@ mod tests {
         } else {
             json!({})
         };
-        assert_eq!(left(&definition(&["v1"], "v1"), &live), expected);
+        assert_eq!(left(&crd(&["v1"], "v1"), &live), expected);
         // No conversion ends.
         assert_eq!(left(&live, &live), json!({}));
-        assert_eq!(left(&live, &definition(&["v1"], "v1")), json!({}));
+        assert_eq!(left(&live, &crd(&["v1"], "v1")), json!({}));
     }
 
     #[test]
@@ -449,7 +446,7 @@ mod tests {
             ),
         ];
         for (name, backend, conditions, bundle, expected) in cases {
-            let mut live = webhook(definition(&["v1"], "v1"), "a");
+            let mut live = webhook(crd(&["v1"], "v1"), "a");
             live["status"]["conditions"] = conditions;
             live["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"] = bundle;
             let is_broken = is_conversion_broken(&live, backend.as_ref());
@@ -462,7 +459,7 @@ mod tests {
     #[test]
     fn a_conversion_that_never_worked_is_not_kept_with_a_version() {
         let pem = STANDARD.encode("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n");
-        let desired = definition(&["v2"], "v2");
+        let desired = crd(&["v2"], "v2");
         let rules = [rule("v1", "v2")];
         for (name, established, bundle, is_kept) in [
             ("it works", "True", pem.as_str(), true),
@@ -470,25 +467,25 @@ mod tests {
             ("not established yet", "False", pem.as_str(), true),
             ("it never worked", "False", "Cg==", false),
         ] {
-            let mut live = webhook(definition(&["v2", "v1"], "v2"), "a");
+            let mut live = webhook(crd(&["v2", "v1"], "v2"), "a");
             live["status"]["conditions"] = json!([{"type": "Established", "status": established}]);
             live["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"] = json!(bundle);
-            let kept = kept(&desired, &live, &rules);
-            let first = keeping(desired.clone(), &live, &kept);
+            let retained = retained(&desired, &live, &rules);
+            let first = with_retained(desired.clone(), &live, &retained);
             assert_eq!(shown(&first), ["*v2", "v1"], "{name}");
             assert_eq!(converts(&first), is_kept, "{name}");
         }
     }
 
     #[rstest]
-    #[case::no_webhook(definition(&["v1", "v2"], "v2"), definition(&["v1"], "v1"), None)]
-    #[case::a_new_webhook(webhook(definition(&["v1"], "v1"), "a"), definition(&["v1"], "v1"), Some(&["*v1"][..]))]
-    #[case::another_one(webhook(definition(&["v1"], "v1"), "a"), webhook(definition(&["v1"], "v1"), "b"), Some(&["*v1"][..]))]
-    #[case::the_same_one(webhook(definition(&["v1"], "v1"), "a"), webhook(definition(&["v1"], "v1"), "a"), None)]
-    #[case::a_new_version(webhook(definition(&["v1", "v2"], "v1"), "a"), webhook(definition(&["v1"], "v1"), "a"), Some(&["*v1", "v2!"][..]))]
-    #[case::one_that_was_not_served(webhook(definition(&["v1", "v2"], "v1"), "a"), webhook(definition(&["v1", "v2!"], "v1"), "a"), Some(&["*v1", "v2!"][..]))]
-    #[case::another_one_is_stored(webhook(definition(&["v1", "v2"], "v2"), "a"), webhook(definition(&["v1", "v2"], "v1"), "a"), Some(&["*v1", "v2"][..]))]
-    #[case::a_version_that_is_not_served(webhook(definition(&["v1", "v2!"], "v1"), "a"), webhook(definition(&["v1"], "v1"), "a"), None)]
+    #[case::no_webhook(crd(&["v1", "v2"], "v2"), crd(&["v1"], "v1"), None)]
+    #[case::a_new_webhook(webhook(crd(&["v1"], "v1"), "a"), crd(&["v1"], "v1"), Some(&["*v1"][..]))]
+    #[case::another_one(webhook(crd(&["v1"], "v1"), "a"), webhook(crd(&["v1"], "v1"), "b"), Some(&["*v1"][..]))]
+    #[case::the_same_one(webhook(crd(&["v1"], "v1"), "a"), webhook(crd(&["v1"], "v1"), "a"), None)]
+    #[case::a_new_version(webhook(crd(&["v1", "v2"], "v1"), "a"), webhook(crd(&["v1"], "v1"), "a"), Some(&["*v1", "v2!"][..]))]
+    #[case::one_that_was_not_served(webhook(crd(&["v1", "v2"], "v1"), "a"), webhook(crd(&["v1", "v2!"], "v1"), "a"), Some(&["*v1", "v2!"][..]))]
+    #[case::another_one_is_stored(webhook(crd(&["v1", "v2"], "v2"), "a"), webhook(crd(&["v1", "v2"], "v1"), "a"), Some(&["*v1", "v2"][..]))]
+    #[case::a_version_that_is_not_served(webhook(crd(&["v1", "v2!"], "v1"), "a"), webhook(crd(&["v1"], "v1"), "a"), None)]
     fn what_needs_the_webhook_comes_later(
         #[case] desired: Value,
         #[case] live: Value,

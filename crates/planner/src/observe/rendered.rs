@@ -54,7 +54,7 @@ const REGISTRATIONS: [(&str, &str); 3] = [
 ];
 
 /// Kind that defines other kinds and can point at a conversion Service.
-const DEFINITION: &str = "CustomResourceDefinition";
+const CRD: &str = "CustomResourceDefinition";
 
 impl Observed {
     /// Simulates the observation for `head` right after an apply of `base`.
@@ -149,14 +149,14 @@ fn serve<'a>(observed: &mut Observed, sides: impl Iterator<Item = &'a Desired>, 
                 manifest.gvk(),
                 (id.kind.to_lowercase(), id.namespace.is_some()),
             );
-            if !id.is("apiextensions.k8s.io", DEFINITION) {
+            if !id.is("apiextensions.k8s.io", CRD) {
                 continue;
             }
-            if let Some(definition) = &manifest.facts().defines {
+            if let Some(crd) = &manifest.facts().defines {
                 let scope = manifest.value()["spec"]["scope"] == "Namespaced";
-                listed.insert(definition.kind.clone());
-                for gvk in &definition.served {
-                    served.insert(gvk.clone(), (definition.plural.clone(), scope));
+                listed.insert(crd.kind.clone());
+                for gvk in &crd.served {
+                    served.insert(gvk.clone(), (crd.plural.clone(), scope));
                 }
             }
         }
@@ -232,7 +232,7 @@ fn exist(
         let registers = REGISTRATIONS
             .iter()
             .any(|(group, name)| kind.is(group, name));
-        if !registers && !is_asked_about(id) && !id.is("apiextensions.k8s.io", DEFINITION) {
+        if !registers && !is_asked_about(id) && !id.is("apiextensions.k8s.io", CRD) {
             let meta = unread(id, Some(&set));
             observed.meta.insert(id.clone(), meta);
             serve_endpoints(observed, id);
@@ -335,7 +335,7 @@ fn remember(
             Some(Live::new(after, &manager).hiding(&desired.secrecy()))
         }
         None => {
-            if id.is("apiextensions.k8s.io", DEFINITION) {
+            if id.is("apiextensions.k8s.io", CRD) {
                 let services = pointed_at(&id.group_kind(), before.value());
                 observed.conversions.insert(id.clone(), services);
             }

@@ -8,7 +8,7 @@ use pleach_model::object::ObjectId;
 /// Disruption budgets and nodes. Read before workloads are written.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Surroundings {
+pub struct WorkloadContext {
     /// Disruption budgets in the namespaces of the release.
     pub budgets: Vec<Budget>,
     /// Number of nodes. `None` if pleach is not allowed to list nodes.
@@ -56,7 +56,7 @@ impl Node {
     }
 }
 
-impl Surroundings {
+impl WorkloadContext {
     /// Returns whether the context contains no problem that a plan would report.
     pub fn is_clear(&self) -> bool {
         // The number of nodes is shown only beside problem nodes.

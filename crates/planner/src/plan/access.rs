@@ -16,7 +16,7 @@ mod temporary_bindings;
 use serde_json::Value;
 
 pub(super) use aggregated::gathered;
-pub(super) use temporary_bindings::StandIn;
+pub(super) use temporary_bindings::TemporaryBinding;
 
 use super::draft::{Ctx, Draft, Narrowing};
 use super::model::{Action, Body, Change, EdgeReason, Need, Op};
@@ -132,13 +132,13 @@ fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Decided, id: &ObjectId) {
         return;
     }
     let held = list.items(live.value());
-    let kept: Vec<Value> = list
+    let retained: Vec<Value> = list
         .missing(held, list.items(&wider))
         .into_iter()
         .filter(|item| list.is_of_pods(item))
         .cloned()
         .collect();
-    if kept.is_empty() {
+    if retained.is_empty() {
         return;
     }
     let adds = !list.missing(list.items(&wider), held).is_empty();
@@ -152,7 +152,7 @@ fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Decided, id: &ObjectId) {
         .any(|edge| edge.why == EdgeReason::SameObject);
     let before = if adds || is_prepared {
         let mut items = list.items(&wider).to_vec();
-        items.extend(kept);
+        items.extend(retained);
         wider[list.field()] = Value::Array(items);
         let planned = draft.at(step);
         if let Op::Apply { body, .. } = &mut planned.op {
@@ -180,15 +180,15 @@ fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Decided, id: &ObjectId) {
 pub(super) fn shrink(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     let mut narrowings = std::mem::take(&mut draft.narrowings);
     narrowings.retain(|one| draft.action(&one.id) != Some(Action::Blocked));
-    let stand_ins = std::mem::take(&mut draft.stand_ins);
-    if narrowings.is_empty() && stand_ins.is_empty() {
+    let temporary_bindings = std::mem::take(&mut draft.temporary_bindings);
+    if narrowings.is_empty() && temporary_bindings.is_empty() {
         return;
     }
     let Some(verified) = draft.verified else {
-        return stays_wide(draft, &narrowings, &stand_ins);
+        return stays_wide(draft, &narrowings, &temporary_bindings);
     };
-    let mut steps = Vec::with_capacity(narrowings.len() + stand_ins.len());
-    for StandIn { overlay, made } in stand_ins {
+    let mut steps = Vec::with_capacity(narrowings.len() + temporary_bindings.len());
+    for TemporaryBinding { overlay, made } in temporary_bindings {
         steps.push(lift(ctx, draft, overlay, made, StageName::Shrink));
     }
     for Narrowing {
@@ -217,7 +217,11 @@ pub(super) fn shrink(ctx: &Ctx<'_>, draft: &mut Bracketed) {
 
 /// Reports that access is not reduced: without verify, pods of the previous
 /// version may still run.
-fn stays_wide(draft: &mut Draft, narrowings: &[Narrowing], stand_ins: &[StandIn]) {
+fn stays_wide(
+    draft: &mut Draft,
+    narrowings: &[Narrowing],
+    temporary_bindings: &[TemporaryBinding],
+) {
     let reason =
         "access is reduced only after all objects are ready, which this run does not check";
     for one in narrowings.iter().filter(|one| one.before.is_none()) {
@@ -227,10 +231,13 @@ fn stays_wide(draft: &mut Draft, narrowings: &[Narrowing], stand_ins: &[StandIn]
             reason.clone_into(&mut change.reason);
         }
     }
-    let stand_ins = stand_ins
+    let temporary_bindings = temporary_bindings
         .iter()
         .map(|one| &draft.overlays[one.overlay].object);
-    let objects = narrowings.iter().map(|one| &one.id).chain(stand_ins);
+    let objects = narrowings
+        .iter()
+        .map(|one| &one.id)
+        .chain(temporary_bindings);
     let names: Vec<String> = objects.map(ToString::to_string).collect();
     let message = format!("{reason}: {}", names.join(", "));
     draft

@@ -170,13 +170,13 @@ fn by_needs(steps: Vec<Step>) -> Vec<Step> {
 /// because others need them. Existing objects change in the reverse of the
 /// forward order.
 fn turn(step: &Step, exists: bool) -> usize {
-    let is_definition = step
+    let is_crd = step
         .object
         .is("apiextensions.k8s.io", "CustomResourceDefinition");
     match (&step.stage, exists) {
         (StageName::Preflight, _) => 0,
         (StageName::Gates, _) => 1,
-        (StageName::Definitions, true) if is_definition => 9,
+        (StageName::Definitions, true) if is_crd => 9,
         (StageName::Definitions, _) => 2,
         (StageName::Access, _) => 3,
         (StageName::Config, _) => 4,

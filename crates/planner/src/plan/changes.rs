@@ -2,12 +2,12 @@
 
 mod adoption;
 mod again;
-mod definition;
+mod crd;
 mod displaced;
 mod drift;
 mod emit;
-mod former;
 mod member;
+mod previous;
 mod recreate;
 pub(super) mod refusal;
 pub(super) mod untouched;
@@ -20,9 +20,9 @@ use super::draft::{Ctx, Draft};
 use super::model::{Action, EdgeReason, Need};
 use super::ownership::{self, Claim};
 use super::phases::Decided;
-use crate::crd::is_definition;
+use crate::crd::is_crd;
 use crate::observe::{Prediction, Unverified};
-use definition::Guarded;
+use crd::Guarded;
 use emit::{create, unchanged};
 use pleach_fields::diff::Cause;
 use pleach_model::discovery::Served;
@@ -35,9 +35,9 @@ use pleach_state::live::LiveMeta;
 /// next, all at once.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided) {
     let all = ctx.manifests.values();
-    let (definitions, others): (Vec<&Manifest>, Vec<&Manifest>) =
-        all.partition(|manifest| is_definition(manifest.id()));
-    for manifest in definitions {
+    let (crds, others): (Vec<&Manifest>, Vec<&Manifest>) =
+        all.partition(|manifest| is_crd(manifest.id()));
+    for manifest in crds {
         decide(ctx, draft, manifest);
     }
     for manifest in untouched::record(ctx, draft, others) {
@@ -52,7 +52,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
         Served::Current(_) => {}
         // An earlier release makes the kind available. The object may still
         // exist, at another served version.
-        Served::Absent if ctx.desired.terms.brought.serves(&manifest.gvk()) => {}
+        Served::Absent if ctx.desired.terms.prior_releases.serves(&manifest.gvk()) => {}
         // The API server for the kind is part of this release.
         Served::Stale | Served::Absent if refusal::is_to_come(ctx, manifest) => {
             return absent(ctx, draft, manifest);
@@ -80,7 +80,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
         Some(live) => match ownership::claim(ctx, id, live) {
             Claim::Ours if goes_along(ctx, draft, id) => lost(ctx, draft, manifest),
             Claim::Ours => ours(ctx, draft, manifest, live),
-            Claim::Adopt => match definition::guard(ctx, draft, manifest) {
+            Claim::Adopt => match crd::guard(ctx, draft, manifest) {
                 // Objects applied by other tools are never recreated. The API
                 // server decides on the change.
                 Guarded::Free | Guarded::Recreate(_) => {
@@ -98,7 +98,7 @@ fn ours(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta) 
     if let Some(deletion) = again::deletion(ctx, manifest, live) {
         return again::decide(ctx, draft, manifest, live, deletion);
     }
-    match definition::guard(ctx, draft, manifest) {
+    match crd::guard(ctx, draft, manifest) {
         Guarded::Free => member::decide(ctx, draft, manifest, live),
         Guarded::Refused => {}
         Guarded::Recreate(fields) => {
@@ -118,8 +118,8 @@ fn just_deleted(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
 
 /// Returns whether the CRD of the object is recreated.
 pub(super) fn goes_along(ctx: &Ctx<'_>, draft: &Draft, id: &ObjectId) -> bool {
-    let definition = ctx.definition(&id.group_kind());
-    definition.is_some_and(|(id, _)| draft.action(id) == Some(Action::Recreate))
+    let crd = ctx.crd(&id.group_kind());
+    crd.is_some_and(|(id, _)| draft.action(id) == Some(Action::Recreate))
 }
 
 /// Plans the creation of a custom resource that is deleted with its CRD.
@@ -140,8 +140,8 @@ fn absent(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     }
     let unverified = match ctx.observed.predicted.get(id) {
         Some(Prediction::Creates | Prediction::Answer(_)) => None,
-        Some(Prediction::Unverified(_)) => former::unverified(ctx, manifest),
-        Some(Prediction::Refused(refusal)) => match former::unverified(ctx, manifest) {
+        Some(Prediction::Unverified(_)) => previous::unverified(ctx, manifest),
+        Some(Prediction::Refused(refusal)) => match previous::unverified(ctx, manifest) {
             None => return block(ctx, draft, manifest, refusal::refused(refusal)),
             why => why,
         },

@@ -8,7 +8,7 @@ use super::overlays::{Progress, descendants};
 use super::phases::{Bracketed, Decided};
 use super::protection::installed_version;
 use super::stages::at_barrier;
-use pleach_formats::check::{Check, Looked};
+use pleach_formats::check::{Check, CheckOutcome};
 use pleach_formats::{policy::ConsentAction, sequence::StageRule};
 use pleach_model::finding::{Finding, Kind, overridable::OVERRIDABLE};
 use pleach_model::order::StageName;
@@ -74,7 +74,7 @@ pub(super) fn of_stage(ctx: &Ctx<'_>, draft: &mut Draft, rule: &StageRule) -> Ve
     waits
 }
 
-fn refuse(ctx: &Ctx<'_>, draft: &mut Draft, check: &Check, looked: &Looked) {
+fn refuse(ctx: &Ctx<'_>, draft: &mut Draft, check: &Check, looked: &CheckOutcome) {
     let hint = || {
         format!(
             "to continue anyway, add to `consent` in {}: {{action: override, check: {}, {}, reason: …}}",
@@ -92,14 +92,14 @@ fn refuse(ctx: &Ctx<'_>, draft: &mut Draft, check: &Check, looked: &Looked) {
         );
     };
     match looked {
-        Looked::Unknown(why) => {
+        CheckOutcome::Unknown(why) => {
             add(
                 Kind::Cluster,
                 "check-unknown",
                 format!("cannot be evaluated: {why}"),
             );
         }
-        Looked::Seen { objections, more } => {
+        CheckOutcome::Seen { objections, more } => {
             for objection in objections {
                 let what = format!("does not hold: {}: {}", objection.object, objection.message);
                 add(Kind::Policy, "check-failed", what);

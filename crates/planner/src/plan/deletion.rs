@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::overlays::holds;
 use super::removal::Consented as Ended;
-use crate::observe::{Former, Registration, asks_url};
+use crate::observe::{PreviousRelease, Registration, asks_url};
 use crate::plan::{Evidence, Proof};
 use pleach_fields::diff::ownership::apply_entry;
 use pleach_formats::gate;
@@ -69,7 +69,7 @@ struct Seen {
     /// object.
     entry_of: Option<String>,
     /// True if an annotation protected the object and a consent overrode it.
-    kept: bool,
+    retained: bool,
 }
 
 impl Seen {
@@ -78,7 +78,8 @@ impl Seen {
             resource_version: live.resource_version.clone(),
             part_of: live.part_of().map(str::to_owned),
             entry_of: None,
-            kept: live.annotations.get(annotations::PRUNE).map(String::as_str) == Some("disabled"),
+            retained: live.annotations.get(annotations::PRUNE).map(String::as_str)
+                == Some("disabled"),
         }
     }
 }
@@ -93,7 +94,8 @@ pub enum Grant {
     Uninstall,
     /// An applied member of the release that hands its objects over. An object
     /// of this release replaces it in another namespace.
-    Former {
+    #[serde(rename = "former")]
+    PreviousRelease {
         /// Release of the deleted object.
         release: ReleaseName,
     },
@@ -170,7 +172,7 @@ impl Grant {
     pub fn is_of_git(&self) -> bool {
         matches!(
             self,
-            Self::Inventory | Self::Uninstall | Self::Former { .. }
+            Self::Inventory | Self::Uninstall | Self::PreviousRelease { .. }
         )
     }
 }
@@ -320,18 +322,22 @@ impl Deletion {
     /// Authorizes deleting a workload of the release that hands its objects
     /// over. `None` unless that release applied the object, and the live object
     /// has the recorded UID and the label of that release.
-    pub(super) fn of_former(entry: &Entry, live: &LiveMeta, former: &Former) -> Option<Self> {
+    pub(super) fn of_former(
+        entry: &Entry,
+        live: &LiveMeta,
+        previous: &PreviousRelease,
+    ) -> Option<Self> {
         let member = Member {
             entry,
             live,
-            apply_set: &former.apply_set,
+            apply_set: &previous.apply_set,
             manager: "",
         };
-        let is_its = live.part_of() == Some(&former.apply_set);
+        let is_its = live.part_of() == Some(&previous.apply_set);
         let deletion = Self::of_member(member, Propagation::Foreground);
         deletion.filter(|_| is_its).map(|deletion| Self {
-            because: Grant::Former {
-                release: former.name.clone(),
+            because: Grant::PreviousRelease {
+                release: previous.name.clone(),
             },
             ..deletion
         })
@@ -394,7 +400,7 @@ impl Deletion {
     /// the journal contains it, and the live object has the journaled UID. If
     /// the UID was never journaled, the live object must have the intended
     /// content and no other writer.
-    pub fn of_stand_in(
+    pub fn of_temporary_binding(
         (overlay, journaled): (&OverlayId, &Journaled),
         live: &Value,
     ) -> Option<Self> {
@@ -494,13 +500,13 @@ impl Deletion {
         match &self.because {
             Grant::Inventory
             | Grant::Uninstall
-            | Grant::Former { .. }
+            | Grant::PreviousRelease { .. }
             | Grant::RunTimeObject { .. }
             | Grant::Superseded { .. }
             | Grant::TakenOver { .. }
             | Grant::Recreate { .. } => {
                 let prune = metadata["annotations"][annotations::PRUNE].as_str();
-                (prune == Some("disabled") && !self.seen.kept)
+                (prune == Some("disabled") && !self.seen.retained)
                     .then(|| format!("it now has the annotation {}: disabled", annotations::PRUNE))
             }
             // The server writes an APIService whenever its availability
@@ -548,7 +554,7 @@ impl Deletion {
                     .to_owned()
             }
             Grant::Uninstall => "its release is uninstalled".to_owned(),
-            Grant::Former { release } => {
+            Grant::PreviousRelease { release } => {
                 format!("of release {release}; its successor is in another namespace")
             }
             Grant::RunTimeObject {

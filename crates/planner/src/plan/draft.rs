@@ -16,7 +16,7 @@ use pleach_fields::diff::ownership::FieldSet;
 use pleach_formats::sequence::Sequence;
 use pleach_model::finding::Finding;
 use pleach_model::object::{ApiVersion, GroupKind, Gvk, Manifest, ObjectId, ServiceRef};
-use pleach_model::order::{Definition, Facts, StageName, defined_kinds, stage_of};
+use pleach_model::order::{DefinedKind, Facts, StageName, defined_kinds, stage_of};
 use pleach_state::inventory::{Entry, Inventory, Override};
 use pleach_state::live::LiveMeta;
 
@@ -46,7 +46,7 @@ pub(super) struct Ctx<'a> {
     /// The same workloads by namespace and by each pod label, as `key=value`.
     labeled: BTreeMap<&'a str, BTreeMap<String, Vec<&'a ObjectId>>>,
     /// CRDs of the release, by the kind they define.
-    definitions: BTreeMap<GroupKind, &'a ObjectId>,
+    crds: BTreeMap<GroupKind, &'a ObjectId>,
     /// APIServices of the release, by the group-version they register.
     apis: BTreeMap<ApiVersion, &'a ObjectId>,
     /// Workloads behind the Services that objects of the release reference.
@@ -98,7 +98,7 @@ impl<'a> Ctx<'a> {
             by_name,
             workloads: BTreeMap::new(),
             labeled: BTreeMap::new(),
-            definitions: BTreeMap::new(),
+            crds: BTreeMap::new(),
             apis: BTreeMap::new(),
             backends: BTreeMap::new(),
             sequence: desired.sequence.clone(),
@@ -117,8 +117,8 @@ impl<'a> Ctx<'a> {
                     labeled.entry(label).or_default().push(id);
                 }
             }
-            if let Some(definition) = &facts.defines {
-                ctx.definitions.insert(definition.kind.clone(), id);
+            if let Some(crd) = &facts.defines {
+                ctx.crds.insert(crd.kind.clone(), id);
             }
             if let Some(api) = &facts.registers {
                 ctx.apis.insert(api.clone(), id);
@@ -162,8 +162,8 @@ impl<'a> Ctx<'a> {
     }
 
     /// Returns the CRD of the release that defines a kind.
-    pub(super) fn definition(&self, kind: &GroupKind) -> Option<(&'a ObjectId, &Definition)> {
-        let id = *self.definitions.get(kind)?;
+    pub(super) fn crd(&self, kind: &GroupKind) -> Option<(&'a ObjectId, &DefinedKind)> {
+        let id = *self.crds.get(kind)?;
         Some((id, self.facts.get(id)?.defines.as_ref()?))
     }
 

@@ -1,6 +1,6 @@
 //! Dependencies between steps, each with its reason.
 
-mod definitions;
+mod crds;
 mod dependencies;
 mod endpoints;
 mod needs;
@@ -34,7 +34,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided, direction: Direction) {
         return;
     }
     let mut dependencies = dependencies(ctx, draft);
-    definitions::before_workloads(ctx, direction, &mut dependencies);
+    crds::before_workloads(ctx, direction, &mut dependencies);
     selectors::run(ctx, draft, &mut dependencies);
     block_descendants(draft, &dependencies);
     let turned = match direction {
@@ -69,8 +69,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided, direction: Direction) {
             draft.edge(from, need, first, why);
         }
     }
-    for (workloads, definitions) in &turned.after_workloads {
-        back_after(ctx, draft, workloads, definitions);
+    for (workloads, crds) in &turned.after_workloads {
+        back_after(ctx, draft, workloads, crds);
     }
     endpoints::run(ctx, draft, &turned);
 }
@@ -125,15 +125,10 @@ fn last_stage(draft: &Draft, steps: &[(StepId, Need)]) -> StageName {
 }
 
 /// Makes CRDs downgrade after workloads are ready.
-fn back_after(
-    ctx: &Ctx<'_>,
-    draft: &mut Draft,
-    workloads: &[&ObjectId],
-    definitions: &[&ObjectId],
-) {
+fn back_after(ctx: &Ctx<'_>, draft: &mut Draft, workloads: &[&ObjectId], crds: &[&ObjectId]) {
     let earlier = workloads.iter().filter_map(|id| draft.done_by.get(*id));
     let earlier: Vec<(StepId, Need)> = earlier.map(|step| (*step, Need::Ready)).collect();
-    let later = definitions.iter().filter_map(|id| draft.done_by.get(*id));
+    let later = crds.iter().filter_map(|id| draft.done_by.get(*id));
     let later: Vec<StepId> = later.map(|step| first_step_of(draft, *step)).collect();
     if are_few(earlier.len(), later.len()) {
         draft.each_before(&earlier, &later, &EdgeReason::Reverse);
@@ -180,7 +175,7 @@ fn reached_by(
 ) -> Option<StepId> {
     if *why == EdgeReason::Operator {
         let step = draft.done_by.get(id).copied()?;
-        return Some(definitions::written_by(draft, step));
+        return Some(crds::written_by(draft, step));
     }
     if let Some(step) = draft.done_by.get(id).or_else(|| draft.awaited.get(id)) {
         return Some(*step);

@@ -46,7 +46,7 @@ const MAX_AGE: SignedDuration = SignedDuration::from_hours(1);
 const SETTLE: SignedDuration = SignedDuration::from_secs(2);
 
 /// A gate of the change.
-pub(super) struct Wanted {
+pub(super) struct DesiredGate {
     pub(super) id: OverlayId,
     gate: Gate,
     pub(super) from: StageName,
@@ -70,7 +70,7 @@ enum Guard {
     },
 }
 
-impl Wanted {
+impl DesiredGate {
     /// Returns whether the gate precedes a stage instead of single steps.
     pub(super) fn is_of_stage(&self) -> bool {
         matches!(self.guard, Guard::Stage(_))
@@ -87,7 +87,7 @@ impl Wanted {
 }
 
 /// Returns all gates of the change.
-pub(super) fn wanted(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<Wanted> {
+pub(super) fn desired_gates(ctx: &Ctx<'_>, draft: &mut Draft) -> Vec<DesiredGate> {
     let aggregated = aggregated(ctx);
     let mut all = Vec::new();
     for rule in &ctx.sequence.gates {
@@ -182,7 +182,7 @@ fn too_late(ctx: &Ctx<'_>, draft: &Draft, replaces_handover: bool) -> Vec<Findin
 
 /// Builds a gate of the bundle. It closes before its first stage, or earlier if
 /// a registration that it replaces is deleted earlier.
-fn declared(ctx: &Ctx<'_>, draft: &Draft, rule: &GateRule) -> Wanted {
+fn declared(ctx: &Ctx<'_>, draft: &Draft, rule: &GateRule) -> DesiredGate {
     let stage = |step: &StepId| &draft.steps[step.0].stage;
     let covered = deleted(ctx, draft).into_iter();
     let covered: Vec<StepId> = covered
@@ -196,7 +196,7 @@ fn declared(ctx: &Ctx<'_>, draft: &Draft, rule: &GateRule) -> Wanted {
     gate.exempt.extend(rule.exempt.iter().cloned());
     gate.exempt.sort();
     gate.exempt.dedup();
-    Wanted {
+    DesiredGate {
         id: OverlayId::of_gate(&rule.name, &gate.id()),
         gate,
         from: from.clone(),
@@ -223,8 +223,8 @@ fn gate(ctx: &Ctx<'_>, name: &str, closed: Vec<Closed>) -> Gate {
 /// of the release that hands its objects over), and accounts of pods.
 fn accounts(ctx: &Ctx<'_>) -> Vec<String> {
     let members = ctx.observed.inventory.entries.keys();
-    let former = ctx.observed.former.iter();
-    let former = former.flat_map(|former| former.inventory.entries.keys());
+    let previous = ctx.observed.previous.iter();
+    let previous = previous.flat_map(|previous| previous.inventory.entries.keys());
     let used = ctx.facts.values();
     let used = used.filter_map(|facts| facts.service_account.as_ref());
     let accounts: BTreeSet<String> = ctx
@@ -232,7 +232,7 @@ fn accounts(ctx: &Ctx<'_>) -> Vec<String> {
         .keys()
         .copied()
         .chain(members)
-        .chain(former)
+        .chain(previous)
         .chain(used)
         .filter(|id| id.is("", "ServiceAccount"))
         .filter_map(|id| Some(account(id.namespace.as_deref()?, &id.name)))
@@ -242,7 +242,7 @@ fn accounts(ctx: &Ctx<'_>) -> Vec<String> {
 
 /// Builds the gate for CRDs that an upgrade creates, or that an earlier run
 /// created behind a gate which is still closed.
-fn new_kinds(ctx: &Ctx<'_>, draft: &Draft) -> Option<Wanted> {
+fn new_kinds(ctx: &Ctx<'_>, draft: &Draft) -> Option<DesiredGate> {
     let record = ctx.observed.installed.as_ref()?;
     record.installed.as_ref()?;
     let created: Vec<&ObjectId> = ctx
@@ -283,7 +283,7 @@ fn new_kinds(ctx: &Ctx<'_>, draft: &Draft) -> Option<Wanted> {
         .filter(|step| created.contains(&&step.object))
         .map(|step| step.id)
         .collect();
-    Some(Wanted {
+    Some(DesiredGate {
         id,
         gate,
         from: StageName::Gates,
@@ -299,7 +299,7 @@ fn moving(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     aggregated: &BTreeMap<String, ObjectId>,
-) -> Option<Wanted> {
+) -> Option<DesiredGate> {
     let unregistered: Vec<StepId> = unregistered(draft).iter().map(|one| one.step).collect();
     let mut groups = BTreeSet::new();
     let mut open = BTreeSet::new();
@@ -346,7 +346,7 @@ fn moving(
         .flat_map(|step| &step.needs)
         .map(|edge| (edge.from, edge.state))
         .collect();
-    Some(Wanted {
+    Some(DesiredGate {
         id,
         gate,
         from: first.cloned().unwrap_or(StageName::Workloads),
@@ -400,7 +400,7 @@ fn cannot_be_closed(rule: &GateRule, group: &str, by: &ObjectId) -> Finding {
 pub(super) fn close(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
-    one: &Wanted,
+    one: &DesiredGate,
     journaled: Option<&Journaled>,
 ) -> (usize, StepId) {
     let policy = one.gate.id();

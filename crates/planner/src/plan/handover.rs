@@ -14,7 +14,7 @@
 //! same way.
 
 mod copies;
-mod former;
+mod previous;
 mod stopped;
 mod undeclared;
 
@@ -28,18 +28,18 @@ use super::changes::ready;
 use super::draft::{Ctx, Draft};
 use super::leftover::needs_of;
 use super::model::{Action, Desired, EdgeReason, Need, Op, Precondition, Step, StepId, Until};
-use super::overlays::{Begin, End, Progress, Wanted};
+use super::overlays::{Begin, DesiredOverlay, End, Progress};
 use super::phases::Ordered;
-use crate::observe::{Former, Observed};
+use crate::observe::{Observed, PreviousRelease};
 pub use copies::is_copied;
-use former::is_of_former;
-pub(super) use former::succeed;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{Manifest, NonSecret, ObjectId, ServiceRef, annotations};
 use pleach_model::order::StageName;
 use pleach_state::inventory::{EntryState, Installed};
 use pleach_state::live::{Live, LiveMeta};
 use pleach_state::overlay::{OnFailure, OverlayId};
+use previous::is_of_previous;
+pub(super) use previous::succeed;
 pub(super) use undeclared::waits as undeclared_waits;
 
 /// Name of the temporary changes of a handover and of its gate.
@@ -58,8 +58,8 @@ const LINGER: SignedDuration = SignedDuration::from_secs(2);
 impl Desired {
     /// Returns whether the members of the release that hands its objects over
     /// must be read.
-    pub fn needs_former(&self, record: Option<&Installed>) -> bool {
-        self.terms.former_is_given_up && Progress::of(self, record).unfinished
+    pub fn needs_previous(&self, record: Option<&Installed>) -> bool {
+        self.terms.previous_is_given_up && Progress::of(self, record).unfinished
     }
 
     /// Returns workloads in a previous namespace that must be read. These are
@@ -82,14 +82,14 @@ impl Desired {
             .map(|id| (id.kind.as_str(), id.name.as_str()))
             .collect();
         let comes = |id: &ObjectId| names.contains(&(id.kind.as_str(), id.name.as_str()));
-        let former = observed.former.iter().flat_map(Former::applied);
-        let former: Vec<&ObjectId> = former.map(|(id, _)| id).collect();
-        let places: BTreeSet<&Option<String>> = former
+        let previous = observed.previous.iter().flat_map(PreviousRelease::applied);
+        let previous: Vec<&ObjectId> = previous.map(|(id, _)| id).collect();
+        let places: BTreeSet<&Option<String>> = previous
             .iter()
             .filter(|id| has_pods(id) && comes(id) && !desired.contains(*id))
             .map(|id| &id.namespace)
             .collect();
-        let former = former
+        let previous = previous
             .into_iter()
             .filter(|id| places.contains(&id.namespace) && (has_pods(id) || id.is("", "Service")));
         let leaving = inventory.entries.iter();
@@ -111,7 +111,7 @@ impl Desired {
         });
         leaving
             .chain(unknown)
-            .chain(former.cloned())
+            .chain(previous.cloned())
             .filter(|id| !desired.contains(id))
             .collect()
     }
@@ -179,7 +179,7 @@ fn retargeted(ctx: &Ctx<'_>, draft: &Ordered) -> Vec<ObjectId> {
             let mut services = one.services.iter();
             match action {
                 Some(Action::Update) => services.any(|it| draft.decided().leaving.contains(it)),
-                Some(Action::Adopt) => services.any(|it| is_of_former(ctx, it)),
+                Some(Action::Adopt) => services.any(|it| is_of_previous(ctx, it)),
                 _ => false,
             }
         })
@@ -214,7 +214,7 @@ pub(super) fn unregistered(draft: &Draft) -> Vec<Unregistered> {
 
 /// Returns the workloads to empty, each in the stage of its successor, as
 /// temporary changes that last until their deletion.
-pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &Ordered) -> Vec<Wanted<'a>> {
+pub(super) fn desired_overlays<'a>(ctx: &Ctx<'a>, draft: &Ordered) -> Vec<DesiredOverlay<'a>> {
     let unregistered = unregistered(draft);
     let mut all = Vec::new();
     for (old, new) in passing(ctx, draft, &unregistered) {
@@ -237,7 +237,7 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &Ordered) -> Vec<Wanted<'a>> {
             .filter(|one| draft.steps[one.step.0].stage <= stage);
         let mut after = needs_of(draft, &own);
         after.extend(before.map(|one| (one.step, Need::Absent)));
-        all.push(Wanted {
+        all.push(DesiredOverlay {
             id: OverlayId::new(NAME, &old, &patch),
             live,
             patch: NonSecret(patch),
@@ -287,12 +287,12 @@ fn passing(
         .iter()
         .filter(|one| ctx.is_desired(&one.id))
         .flat_map(|one| &one.services)
-        .filter(|service| draft.decided().leaving.contains(service) || is_of_former(ctx, service))
+        .filter(|service| draft.decided().leaving.contains(service) || is_of_previous(ctx, service))
         .collect();
-    let former = ctx.observed.former.as_ref();
+    let previous = ctx.observed.previous.as_ref();
     let is_handed_over = |old: &ObjectId| {
         let members = &ctx.observed.inventory.entries;
-        former.is_some_and(|former| former.inventory.entries.contains_key(old))
+        previous.is_some_and(|previous| previous.inventory.entries.contains_key(old))
             && !members.contains_key(old)
     };
     let pruned = draft.pruned.iter().map(|one| &one.id);

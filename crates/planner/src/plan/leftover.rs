@@ -141,9 +141,9 @@ fn found<'a>(
         .iter()
         .map(|registration| (&registration.id, registration))
         .collect();
-    let former = observed.former.iter();
-    let inventories: Vec<&Inventory> = former
-        .map(|former| &former.inventory)
+    let previous = observed.previous.iter();
+    let inventories: Vec<&Inventory> = previous
+        .map(|previous| &previous.inventory)
         .chain([&observed.inventory])
         .collect();
     let mut found = Vec::new();
@@ -276,15 +276,15 @@ fn delete(
     deletion: Deletion,
 ) -> StepId {
     let id = &registration.id;
-    let former = ctx.observed.former.as_ref();
+    let previous = ctx.observed.previous.as_ref();
     let mut services = registration.services.iter();
     let reason = match (
         services.find(|one| draft.decided().deserted.contains(*one)),
-        former,
+        previous,
     ) {
-        (Some(service), Some(former)) => format!(
+        (Some(service), Some(previous)) => format!(
             "points at Service {service} of release {}, whose pods are deleted",
-            former.name
+            previous.name
         ),
         _ => deletion.explain(),
     };

@@ -102,7 +102,7 @@ pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Decided) {
         let comes = ctx.is_desired(&namespace)
             || implied.as_ref() == Some(name)
             || ctx.observed.live_meta(&namespace).is_some()
-            || ctx.desired.terms.brought.has_namespace(name)
+            || ctx.desired.terms.prior_releases.has_namespace(name)
             // The state namespace is created before the first step.
             || ctx.desired.store == Store::Release && name == STATE_NAMESPACE;
         if comes || !reported.insert(name) {

@@ -6,8 +6,8 @@
 //! corrected without temporary changes.
 
 mod between;
+mod desired;
 mod rollout;
-mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +22,8 @@ use super::phases::Bracketed;
 use super::verify::reached;
 use between::Place;
 pub(super) use between::{ancestors, before_later, descendants};
+use desired::desired_overlays;
+pub(super) use desired::{Begin, DesiredOverlay, End, stops_pods};
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{NonSecret, ObjectId};
 use pleach_model::order::StageName;
@@ -29,8 +31,6 @@ use pleach_state::inventory::Installed;
 use pleach_state::overlay::{Journaled, OnFailure, OverlayContent, OverlayId, project};
 use rollout::Rollout;
 pub(super) use rollout::holds;
-use wanted::wanted;
-pub(super) use wanted::{Begin, End, Wanted, stops_pods};
 
 /// Progress of the version change of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,9 +95,9 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     let has_effects = draft.has_effects() || !draft.ordered().pruned.is_empty();
     let (mut all, mut gates) = (Vec::new(), Vec::new());
     if progress.unfinished {
-        all.extend(wanted(ctx, draft));
-        all.extend(handover::wanted(ctx, draft.ordered()));
-        gates = gate::wanted(ctx, draft);
+        all.extend(desired_overlays(ctx, draft));
+        all.extend(handover::desired_overlays(ctx, draft.ordered()));
+        gates = gate::desired_gates(ctx, draft);
     }
     let names = all.iter().map(|one| &one.id);
     let names: BTreeSet<OverlayId> = names
@@ -224,7 +224,7 @@ fn put_in_place(
 fn close(
     ctx: &Ctx<'_>,
     draft: &mut Bracketed,
-    gates: Vec<gate::Wanted>,
+    gates: Vec<gate::DesiredGate>,
     is_new: bool,
     (groups, early): (&mut Groups, &mut BTreeMap<StageName, Vec<StepId>>),
 ) {
@@ -292,7 +292,7 @@ fn gather(
 }
 
 /// Returns whether an unchanged object belongs to a later declared stage.
-fn is_applied_later(ctx: &Ctx<'_>, one: &Wanted<'_>) -> bool {
+fn is_applied_later(ctx: &Ctx<'_>, one: &DesiredOverlay<'_>) -> bool {
     let stage = ctx.stage_of(&one.object);
     stage > one.from && ctx.is_desired(&one.object) && ctx.declared(&stage).is_some()
 }
@@ -401,7 +401,7 @@ fn drop_undesired(
 fn begin(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
-    one: &Wanted<'_>,
+    one: &DesiredOverlay<'_>,
     journaled: Option<&Journaled>,
 ) -> Option<(usize, Option<StepId>)> {
     let object = &one.object;
@@ -480,7 +480,7 @@ fn put_between(draft: &mut Draft, (after, before): (&[(StepId, Need)], &[StepId]
 
 /// Waits for a workload that an earlier run emptied, because it may still have
 /// pods.
-fn emptied_before(ctx: &Ctx<'_>, draft: &mut Draft, one: &Wanted<'_>) -> StepId {
+fn emptied_before(ctx: &Ctx<'_>, draft: &mut Draft, one: &DesiredOverlay<'_>) -> StepId {
     let reason = "a previous run removed its pods for its successor";
     let (object, until) = (one.object.clone(), one.ready.clone());
     draft.wait(ctx, one.from.clone(), object, until, reason)
@@ -491,7 +491,7 @@ fn emptied_before(ctx: &Ctx<'_>, draft: &mut Draft, one: &Wanted<'_>) -> StepId 
 fn comes_back_after(
     draft: &mut Draft,
     dropped: &[(ObjectId, StepId)],
-    one: &Wanted<'_>,
+    one: &DesiredOverlay<'_>,
     emptied: StepId,
 ) {
     let OnFailure::UndoUnless { ready } = &one.on_failure else {
@@ -562,7 +562,7 @@ fn restarts(ctx: &Ctx<'_>, draft: &mut Bracketed, progress: Progress, groups: &m
         for (object, live) in rule
             .restart
             .iter()
-            .flat_map(|selector| wanted::matching(ctx, selector))
+            .flat_map(|selector| desired::matching(ctx, selector))
         {
             let is_new = matches!(
                 draft.action(object),

@@ -40,7 +40,7 @@ pub(super) fn claim_of(
     entry: Option<&Entry>,
     live: &LiveMeta,
 ) -> Claim {
-    if live.part_of().is_some_and(|set| is_former(ctx, set)) {
+    if live.part_of().is_some_and(|set| is_previous(ctx, set)) {
         // Handed over: its field manager is the previous release.
         return Claim::Adopt;
     }
@@ -259,8 +259,8 @@ pub fn owners_of(live: &LiveMeta) -> Vec<foreign_tools::Owner> {
 
 /// Returns whether an ApplySet is the one of the release that hands its objects
 /// over.
-fn is_former(ctx: &Ctx<'_>, set: &str) -> bool {
-    ctx.desired.terms.former_set.as_deref() == Some(set)
+fn is_previous(ctx: &Ctx<'_>, set: &str) -> bool {
+    ctx.desired.terms.previous_set.as_deref() == Some(set)
 }
 
 /// Returns whether the object is a member of the release.

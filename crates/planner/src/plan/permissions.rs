@@ -148,8 +148,8 @@ fn on_kind(
     namespace: Option<&String>,
 ) -> Option<Permission> {
     let discovered = || ctx.observed.discovery.preferred(kind);
-    let resource = match ctx.definition(kind) {
-        Some((_, definition)) => definition.plural.clone(),
+    let resource = match ctx.defined_kind(kind) {
+        Some((_, defined_kind)) => defined_kind.plural.clone(),
         None => discovered()?.1.plural.clone(),
     };
     Some(Permission {
@@ -213,10 +213,10 @@ fn of_a_migration(ctx: &Ctx<'_>, crd: &ObjectId) -> Vec<Permission> {
         subresource,
         namespace: None,
     };
-    let definitions = "customresourcedefinitions";
+    let crds = "customresourcedefinitions";
     let mut permissions = vec![
-        right("get", &crd.group_kind(), definitions, None),
-        right("patch", &crd.group_kind(), definitions, Some("status")),
+        right("get", &crd.group_kind(), crds, None),
+        right("patch", &crd.group_kind(), crds, Some("status")),
     ];
     if let Some((plural, group)) = crd.name.split_once('.') {
         // The kind can be unknown here, and the review does not need it.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 
-use super::access::StandIn;
+use super::access::TemporaryBinding;
 use super::draft::{Changed, Draft, Narrowing, Pruned, Rewrite};
 use super::model::{EdgeReason, Need, Op, StepId};
 use super::overlays::Late;
@@ -34,7 +34,7 @@ pub(super) struct Decided {
     /// Roles and bindings that are reduced at the end.
     pub(super) narrowings: Vec<Narrowing>,
     /// Temporary bindings, removed at the end.
-    pub(super) stand_ins: Vec<StandIn>,
+    pub(super) temporary_bindings: Vec<TemporaryBinding>,
     /// Storage migrations at the end.
     pub(super) rewrites: Vec<Rewrite>,
     /// Storage migrations that run before their conversion webhook is deleted.
@@ -57,7 +57,7 @@ pub(super) struct Bracketed {
     /// Roles and bindings that are reduced at the end.
     pub(super) narrowings: Vec<Narrowing>,
     /// Temporary bindings, removed at the end.
-    pub(super) stand_ins: Vec<StandIn>,
+    pub(super) temporary_bindings: Vec<TemporaryBinding>,
     /// Storage migrations at the end.
     pub(super) rewrites: Vec<Rewrite>,
     /// Barrier that precedes pruning.
@@ -96,7 +96,7 @@ impl Ordered {
         Bracketed {
             looked_at_again: std::mem::take(&mut decided.looked_at_again),
             narrowings: std::mem::take(&mut decided.narrowings),
-            stand_ins: std::mem::take(&mut decided.stand_ins),
+            temporary_bindings: std::mem::take(&mut decided.temporary_bindings),
             rewrites: std::mem::take(&mut decided.rewrites),
             verified: None,
             late: Vec::new(),

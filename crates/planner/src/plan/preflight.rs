@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::draft::{Ctx, Draft};
 use super::version;
 use pleach_config::dependencies;
-use pleach_formats::check::Looked;
+use pleach_formats::check::CheckOutcome;
 use pleach_formats::file::BlockUninstall;
 use pleach_model::finding::{Finding, Kind, Severity};
 use pleach_model::object::{ObjectId, ReleaseName};
@@ -40,14 +40,14 @@ pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
 
 /// Reports existing objects that the bundle declares as blocking. An incomplete
 /// search counts too.
-fn blocks(rule: &BlockUninstall, looked: &Looked) -> Option<Finding> {
+fn blocks(rule: &BlockUninstall, looked: &CheckOutcome) -> Option<Finding> {
     let message = match looked {
-        Looked::Unknown(why) => {
+        CheckOutcome::Unknown(why) => {
             let kind = rule.for_each.group_kind()?;
             let message = format!("cannot determine whether objects of kind {kind} exist: {why}");
             return Some(Finding::error(Kind::Cluster, "uninstall-unknown", message));
         }
-        Looked::Seen { objections, more } => {
+        CheckOutcome::Seen { objections, more } => {
             let first = objections.first()?;
             let more = match objections.len() - 1 + more {
                 0 => String::new(),

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use super::draft::Ctx;
 use super::model::{Op, Plan};
 use super::permissions::Permissions;
-use crate::observe::{Contents, Grants, Observed, Surroundings};
+use crate::observe::{Contents, Grants, Observed, WorkloadContext};
 use pleach_config::dependencies::Hindrance;
-use pleach_formats::check::Looked;
+use pleach_formats::check::CheckOutcome;
 
 /// Result of planning.
 #[derive(Debug)]
@@ -61,17 +61,17 @@ pub enum Question {
 #[derive(Debug)]
 pub enum Answer {
     /// Answer to [`Question::Blocking`].
-    Blocking(usize, Looked),
+    Blocking(usize, CheckOutcome),
     /// Answer to [`Question::Dependents`]: those that prevent the uninstall.
     Dependents(Vec<Hindrance>),
     /// Answer to [`Question::Contents`].
     Contents(String, Contents),
     /// Answer to [`Question::Check`].
-    Check(String, Looked),
+    Check(String, CheckOutcome),
     /// Answer to [`Question::Dependency`]. `None` if it is ready.
     Dependency(usize, Option<Hindrance>),
     /// Answer to [`Question::WorkloadContext`].
-    WorkloadContext(Surroundings),
+    WorkloadContext(WorkloadContext),
     /// Answer to [`Question::Permissions`].
     Permissions(Grants),
 }
@@ -101,7 +101,7 @@ impl Observed {
             Answer::Dependency(index, hindrance) => {
                 self.dependencies.insert(index, hindrance);
             }
-            Answer::WorkloadContext(found) => self.surroundings = Some(found),
+            Answer::WorkloadContext(found) => self.workload_context = Some(found),
             Answer::Permissions(grants) => self.access = Some(grants),
         }
     }
@@ -113,7 +113,7 @@ impl Observed {
             Question::Contents(name) => self.contents.contains_key(name),
             Question::Check(name) => self.checked.contains_key(name),
             Question::Dependency(index) => self.dependencies.contains_key(index),
-            Question::WorkloadContext => self.surroundings.is_some(),
+            Question::WorkloadContext => self.workload_context.is_some(),
             Question::Permissions(_) => self.access.is_some(),
         }
     }

@@ -53,7 +53,7 @@ pub struct Successor {
     /// Part-of label value of its members.
     pub apply_set: String,
     /// Desired objects of the release.
-    pub wants: BTreeSet<ObjectId>,
+    pub desires: BTreeSet<ObjectId>,
 }
 
 impl Consented {
@@ -102,7 +102,7 @@ pub(super) fn successor<'h>(
     let waiting = || {
         successors
             .iter()
-            .find(|successor| successor.wants.contains(id))
+            .find(|successor| successor.desires.contains(id))
     };
     taken.or_else(|| waiting().map(|successor| (Handed::Waiting, successor)))
 }
@@ -112,7 +112,7 @@ impl Removal {
     pub(super) fn handed_over(&self) -> impl Iterator<Item = &ObjectId> {
         self.successors
             .iter()
-            .flat_map(|successor| &successor.wants)
+            .flat_map(|successor| &successor.desires)
     }
 }
 
@@ -126,41 +126,41 @@ pub(super) fn run(ctx: &Ctx<'_>, mut draft: Decided) -> (Bracketed, Outgoing) {
         released: Vec::new(),
     };
     let members = hand_over(ctx, &mut draft, removal, &mut outgoing);
-    let mut kept = Vec::new();
+    let mut retained = Vec::new();
     if removal.consented.is_some() {
-        decide(ctx, &mut draft, &members, &mut kept);
+        decide(ctx, &mut draft, &members, &mut retained);
     } else {
         wait_for_consent(ctx, &mut draft, &members);
     }
     let mut draft = draft.order().bracket();
     prune::steps(ctx, &mut draft);
-    kept.retain(|id| draft.action(id) != Some(Action::Delete));
-    release(ctx, &mut draft, &kept);
-    outgoing.released.extend(kept);
+    retained.retain(|id| draft.action(id) != Some(Action::Delete));
+    release(ctx, &mut draft, &retained);
+    outgoing.released.extend(retained);
     (draft, outgoing)
 }
 
-/// Decides every member, with consent. Adds retained members to `kept`, unless
+/// Decides every member, with consent. Adds retained members to `retained`, unless
 /// nothing is deleted.
 fn decide(
     ctx: &Ctx<'_>,
     draft: &mut Decided,
     members: &[(&ObjectId, &Entry)],
-    kept: &mut Vec<ObjectId>,
+    retained: &mut Vec<ObjectId>,
 ) {
     let mut pruned = Vec::new();
-    judge(ctx, draft, members, &mut pruned, kept);
+    judge(ctx, draft, members, &mut pruned, retained);
     if let Some(why) = hold(ctx, draft, &pruned) {
-        for id in pruned.iter().map(|one| &one.id).chain(kept.iter()) {
+        for id in pruned.iter().map(|one| &one.id).chain(retained.iter()) {
             skip(draft, id, &format!("stays because {why}"));
         }
-        kept.clear();
+        retained.clear();
         return;
     }
     for (id, finding) in keep_occupied(ctx, &mut pruned) {
         skip(draft, &id, &finding.message);
         if finding.code == "kept-contents" {
-            kept.push(id.clone());
+            retained.push(id.clone());
         }
         draft.findings.push(finding.on(id));
     }
@@ -250,7 +250,7 @@ fn judge(
     draft: &mut Decided,
     members: &[(&ObjectId, &Entry)],
     pruned: &mut Vec<Pruned>,
-    kept: &mut Vec<ObjectId>,
+    retained: &mut Vec<ObjectId>,
 ) {
     let judge = Judge::new(ctx);
     draft.leaving.extend(remembered_services(ctx));
@@ -269,14 +269,14 @@ fn judge(
                     id,
                     "stays because other field managers own fields of it",
                 );
-                kept.push(id.clone());
+                retained.push(id.clone());
             }
             EntryState::Applied => {
                 let verdict = judge.member(id, entry);
                 if matches!(verdict, Verdict::Absent | Verdict::Delete(_)) {
                     draft.leaving.extend(service_ref(id));
                 }
-                apply_verdict(draft, id, verdict, pruned, kept);
+                apply_verdict(draft, id, verdict, pruned, retained);
             }
             EntryState::Observed => {}
         }
@@ -284,7 +284,7 @@ fn judge(
     for &(id, entry) in members {
         if entry.state == EntryState::Observed {
             let verdict = judge.run_time_object(id, entry, &draft.leaving);
-            apply_verdict(draft, id, verdict, pruned, kept);
+            apply_verdict(draft, id, verdict, pruned, retained);
         }
     }
     for (id, entry) in &ctx.observed.found {
@@ -295,7 +295,7 @@ fn judge(
         }
     }
     for found in leftover::of_removal(ctx, draft) {
-        kept.retain(|id| *id != found.id);
+        retained.retain(|id| *id != found.id);
         pruned.retain(|one| one.id != found.id);
         pruned.push(found);
     }
@@ -306,23 +306,23 @@ fn apply_verdict(
     id: &ObjectId,
     verdict: Verdict,
     pruned: &mut Vec<Pruned>,
-    kept: &mut Vec<ObjectId>,
+    retained: &mut Vec<ObjectId>,
 ) {
     match verdict {
         Verdict::Absent => unchanged(draft, id, "gone already"),
         Verdict::Replaced => {
             unchanged(draft, id, "its name now belongs to another object");
-            kept.push(id.clone());
+            retained.push(id.clone());
         }
         Verdict::InUse => {
             skip(draft, id, "stays because its creator stays");
-            kept.push(id.clone());
+            retained.push(id.clone());
         }
         Verdict::Keep(finding) => {
             skip(draft, id, &finding.message);
             // An object that could not be listed stays a member.
             if finding.code != "incomplete-view" {
-                kept.push(id.clone());
+                retained.push(id.clone());
             }
             draft.findings.push(finding.on(id.clone()));
         }
@@ -389,7 +389,7 @@ fn report_running(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]) {
 }
 
 /// Removes our marks from objects that stay.
-fn release(ctx: &Ctx<'_>, draft: &mut Draft, kept: &[ObjectId]) {
+fn release(ctx: &Ctx<'_>, draft: &mut Draft, retained: &[ObjectId]) {
     let deletions: Vec<(StepId, Need)> = draft
         .steps
         .iter()
@@ -397,7 +397,7 @@ fn release(ctx: &Ctx<'_>, draft: &mut Draft, kept: &[ObjectId]) {
         .map(|step| (step.id, Need::Absent))
         .collect();
     let mut releases = Vec::new();
-    for id in kept {
+    for id in retained {
         let entry = ctx.observed.inventory.entries.get(id);
         let live = ctx.observed.live_meta(id);
         let (Some(entry), Some(live)) = (entry, live) else {

@@ -36,7 +36,7 @@ fn is_missing(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
     let is_absent = backend.is_some_and(|backend| !backend.exists);
     is_absent
         && !ctx.is_desired(&id)
-        && !ctx.desired.terms.brought.has_service(&id)
+        && !ctx.desired.terms.prior_releases.has_service(&id)
         && !is_made_at_run_time(&ctx.desired.runtime_objects, &id)
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::draft::{Ctx, Draft};
 use super::model::{Action, Op, Plan, Step};
 use super::phases::Bracketed;
-use crate::observe::Surroundings;
+use crate::observe::WorkloadContext;
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{Manifest, ObjectId};
 use pleach_model::order::{StageName, selects};
@@ -35,14 +35,14 @@ fn writes_workload(step: &Step) -> bool {
 /// Reports obstacles. They are only warnings, because an obstacle may be gone
 /// by the time it matters.
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
-    let Some(surroundings) = &ctx.observed.surroundings else {
+    let Some(workload_context) = &ctx.observed.workload_context else {
         return;
     };
     if !draft.steps.iter().any(writes_workload) {
         return;
     }
-    nodes(surroundings, draft);
-    let known = Budgets::of(ctx, surroundings, draft);
+    nodes(workload_context, draft);
+    let known = Budgets::of(ctx, workload_context, draft);
     for (id, manifest) in &ctx.manifests {
         let facts = ctx.facts.get(id);
         let labels = facts.and_then(|facts| facts.pod_labels.as_ref());
@@ -52,8 +52,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     }
 }
 
-fn nodes(surroundings: &Surroundings, draft: &mut Draft) {
-    let all = surroundings.nodes.unwrap_or_default();
+fn nodes(workload_context: &WorkloadContext, draft: &mut Draft) {
+    let all = workload_context.nodes.unwrap_or_default();
     let mut report = |code: &str, names: &[String], what: &str, hint: &str| {
         if names.is_empty() {
             return;
@@ -70,13 +70,13 @@ fn nodes(surroundings: &Surroundings, draft: &mut Draft) {
     };
     report(
         "nodes-not-ready",
-        &surroundings.not_ready,
+        &workload_context.not_ready,
         "not ready",
         "pods on them do not become ready, and DaemonSets wait for them",
     );
     report(
         "nodes-cordoned",
-        &surroundings.cordoned,
+        &workload_context.cordoned,
         "cordoned",
         "no new pod is scheduled on them; the other nodes may lack capacity",
     );
@@ -101,8 +101,8 @@ struct Budgets<'a> {
 }
 
 impl<'a> Budgets<'a> {
-    fn of(ctx: &Ctx<'a>, surroundings: &'a Surroundings, draft: &Draft) -> Self {
-        let there = surroundings.budgets.iter();
+    fn of(ctx: &Ctx<'a>, workload_context: &'a WorkloadContext, draft: &Draft) -> Self {
+        let there = workload_context.budgets.iter();
         let mut specs: BTreeMap<&ObjectId, Value> = there
             // A renamed budget may replace it.
             .filter(|budget| draft.action(&budget.id) != Some(Action::Delete))

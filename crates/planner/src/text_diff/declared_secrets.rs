@@ -31,7 +31,7 @@ fn draw(old: &Value, new: &Value, secrecy: &Secrecy) -> ObjectDiff {
             owned: &FieldSet::default(),
             secrecy,
             schema: None,
-            former: None,
+            previous: None,
             note: &Note::default(),
         },
         View {

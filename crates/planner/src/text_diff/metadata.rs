@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
     use crate::plan::Action;
-    use crate::renames::{Former, Moved};
+    use crate::renames::{Moved, PreviousObject};
     use crate::text_diff::{Note, ObjectDiff, Sides, View};
     use pleach_fields::diff::{fields::Scope, masking::Masker};
     use pleach_model::object::{DigestKey, ObjectId, Secrecy};
@@ -67,7 +67,7 @@ mod tests {
         let new = json!({"kind": "Deployment", "apiVersion": "apps/v1",
             "metadata": {"name": "x", "namespace": "web"}, "spec": {"replicas": 1}});
         let id = ObjectId::new("apps", "Deployment", Some("web"), "x");
-        let former = Former {
+        let previous = PreviousObject {
             object: ObjectId::new("apps", "Deployment", Some("old"), "x"),
             how: Moved::Move,
         };
@@ -87,7 +87,7 @@ mod tests {
                 owned: &FieldSet::parse(&owned),
                 secrecy: &Secrecy::of(&id, &[]),
                 schema: None,
-                former: Some(&former),
+                previous: Some(&previous),
                 note: &Note::default(),
             },
             view,

@@ -37,7 +37,7 @@ fn of_object(catalog: Catalog<'_>, object: &Object<'_>) -> Vec<Finding> {
         object,
         root: schema,
         whole: &value,
-        custom: catalog.definitions.schema(&gvk).is_some(),
+        custom: catalog.crds.schema(&gvk).is_some(),
         path: Vec::new(),
         findings: &mut findings,
     };

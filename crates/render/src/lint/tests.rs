@@ -232,7 +232,7 @@ fn a_field_that_a_patch_brings_is_at_the_object() {
     );
 }
 
-const DEFINITION: &str = "\
+const CRD: &str = "\
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: foos.example.org}
@@ -261,7 +261,7 @@ spec:
 #[test]
 fn custom_resources_are_checked_by_their_definition() {
     let linted = lint(&[
-        ("a.yaml", DEFINITION),
+        ("a.yaml", CRD),
         (
             "b.yaml",
             "apiVersion: example.org/v1\nkind: Foo\nmetadata: {name: a}\nspec:\n  sizee: 1\n  mode: slow\n  any: {x: 1}\n---\napiVersion: example.org/v1\nkind: Foo\nmetadata: {name: b}\n",

@@ -75,7 +75,7 @@ pub struct Rule {
 
 /// A `CustomResourceDefinition` without its schemas, which are large.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Definition {
+pub struct Crd {
     metadata: Value,
     spec: DefinitionSpec,
 }
@@ -147,7 +147,7 @@ impl Registered {
     }
 }
 
-impl Definition {
+impl Crd {
     /// Returns the kind that the CRD defines.
     pub fn kind(&self) -> GroupKind {
         GroupKind::new(self.spec.group.clone(), self.spec.names.kind.clone())

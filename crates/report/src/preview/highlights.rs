@@ -39,8 +39,8 @@ pub struct SubjectChange {
     /// The binding.
     pub object: ObjectId,
     /// Previous binding, if the binding is moved or renamed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub former: Option<ObjectId>,
+    #[serde(rename = "former", skip_serializing_if = "Option::is_none")]
+    pub previous: Option<ObjectId>,
     /// Kind and name of the role.
     pub role: String,
     /// Subjects before the change.
@@ -53,10 +53,14 @@ pub struct SubjectChange {
 pub(super) fn moves(diff: &ReleaseDiff) -> Vec<Relocation> {
     let mut moves: BTreeMap<(String, String), usize> = BTreeMap::new();
     for object in &diff.objects {
-        let Some(former) = object.former.as_ref().filter(|one| one.how == Moved::Move) else {
+        let Some(previous) = object
+            .previous
+            .as_ref()
+            .filter(|one| one.how == Moved::Move)
+        else {
             continue;
         };
-        if let (Some(from), Some(to)) = (&former.object.namespace, &object.object.namespace) {
+        if let (Some(from), Some(to)) = (&previous.object.namespace, &object.object.namespace) {
             *moves.entry((from.clone(), to.clone())).or_default() += 1;
         }
     }
@@ -90,14 +94,14 @@ pub(super) fn subjects(
     bindings
         .filter_map(|object| {
             let id = &object.object;
-            let former = object.former.as_ref().map(|former| &former.object);
-            let live = drawing.observed.full.get(former.unwrap_or(id));
+            let previous = object.previous.as_ref().map(|previous| &previous.object);
+            let live = drawing.observed.full.get(previous.unwrap_or(id));
             let mut manifests = drawing.desired.manifests.iter();
             let manifest = manifests.find(|manifest| manifest.id() == id);
             let secrecies = [manifest.map(Manifest::secrecy), live.map(Live::secrecy)];
             let secrecy = secrecies.into_iter().flatten().reduce(|a, b| a.and(&b))?;
             let before = live
-                .map(|live| masker.former(live.value().clone(), &secrecy))
+                .map(|live| masker.previous(live.value().clone(), &secrecy))
                 .unwrap_or_default();
             let after = manifest
                 .filter(|_| object.action != Action::Delete)
@@ -105,7 +109,7 @@ pub(super) fn subjects(
                 .unwrap_or_default();
             let change = SubjectChange {
                 object: id.clone(),
-                former: former.cloned(),
+                previous: previous.cloned(),
                 role: role(if after.is_null() { &before } else { &after }),
                 before: names(&before),
                 after: names(&after),

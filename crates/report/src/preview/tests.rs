@@ -6,7 +6,7 @@ use super::*;
 use pleach_fields::diff::fields::FieldChange;
 use pleach_model::finding::Kind;
 use pleach_model::object::{FieldPath, ObjectId};
-use pleach_planner::renames::{Former, Moved};
+use pleach_planner::renames::{Moved, PreviousObject};
 use pleach_planner::text_diff::Note;
 
 fn object(id: &str, action: Action, field: Option<&str>) -> ObjectDiff {
@@ -17,7 +17,7 @@ fn object(id: &str, action: Action, field: Option<&str>) -> ObjectDiff {
     ObjectDiff {
         object: id.parse().unwrap(),
         action,
-        former: None,
+        previous: None,
         note: Note::default(),
         hunks: Vec::new(),
         fields: field
@@ -65,7 +65,7 @@ fn what_is_risky_about_an_object(
 #[test]
 fn a_workload_that_moves_is_restarted() {
     let mut moved = object("Deployment.apps/a/b", Action::Create, None);
-    moved.former = Some(Former {
+    moved.previous = Some(PreviousObject {
         object: ObjectId::new("apps", "Deployment", Some("old"), "b"),
         how: Moved::Move,
     });

@@ -139,7 +139,7 @@ fn happens_alike(a: &ObjectDiff, b: &ObjectDiff) -> bool {
             .collect::<Vec<_>>()
     };
     a.action == b.action
-        && a.former == b.former
+        && a.previous == b.previous
         && b.note.unverified.is_none()
         && lines(a) == lines(b)
 }
@@ -160,8 +160,8 @@ pub fn binding(change: &SubjectChange) -> String {
         None => id.name.clone(),
     };
     let (kind, now) = (&change.object.kind, place(&change.object));
-    match &change.former {
-        Some(former) => format!("{kind} {} → {now}", place(former)),
+    match &change.previous {
+        Some(previous) => format!("{kind} {} → {now}", place(previous)),
         None => format!("{kind} {now}"),
     }
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use pleach_fields::diff::{
     locate,
-    ownership::{applied_by, held_by_others},
+    ownership::{applied_by, owned_by_others},
 };
 use pleach_model::object::{Digest, DigestKey, FieldPath, ObjectId, canonical_json};
 
@@ -77,7 +77,7 @@ impl OwnedFields {
     /// Records the fields that `manager` applies and no other manager owns.
     pub fn of(object: &Value, manager: &str, key: FieldKey<'_>) -> Self {
         let metadata = &object["metadata"];
-        let others = held_by_others(metadata, manager);
+        let others = owned_by_others(metadata, manager);
         let leaves = applied_by(metadata, manager).leaves().into_iter();
         let alone = leaves.filter(|path| !others.touches(path));
         let pairs = alone.filter_map(|path| {

@@ -80,7 +80,7 @@ impl Memory {
     /// Adds previous stages in which members were applied. An upgrade can stop half way, so members
     /// of the previous version can remain.
     #[must_use]
-    pub fn with_former_stages(mut self, formerly: Option<&Self>, members: &Inventory) -> Self {
+    pub fn with_previous_stages(mut self, formerly: Option<&Self>, members: &Inventory) -> Self {
         let entries = members.entries.values();
         let used: BTreeSet<&str> = entries.map(|entry| entry.stage.as_str()).collect();
         let previous = formerly.into_iter().flat_map(|memory| &memory.stages);
@@ -177,12 +177,12 @@ mod tests {
             ("api", "workloads"),
         ]);
         let now = || memory(&[("api", "services"), ("test", "workloads")]);
-        let kept = now().with_former_stages(Some(&previous), &members);
+        let kept = now().with_previous_stages(Some(&previous), &members);
         assert_eq!(names(&kept), ["api", "test", "agents"]);
         assert_eq!(kept.stages[0].after, "services");
         // Repetition changes nothing. The stage is dropped with its last member.
-        assert_eq!(now().with_former_stages(Some(&kept), &members), kept);
-        let none = now().with_former_stages(Some(&kept), &Inventory::default());
+        assert_eq!(now().with_previous_stages(Some(&kept), &members), kept);
+        let none = now().with_previous_stages(Some(&kept), &Inventory::default());
         assert_eq!(none, now());
     }
 

@@ -307,21 +307,21 @@ impl Moves {
                 "settings did not come along: {copy}"
             );
         }
-        let Some(definition) = &moving.migrated else {
+        let Some(crd) = &moving.migrated else {
             return Ok(());
         };
         let base = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-        let live = self.get(&format!("{base}/{definition}")).await?;
+        let live = self.get(&format!("{base}/{crd}")).await?;
         ensure!(
             live["status"]["storedVersions"] == json!(["v1"]),
-            "{definition} is stored as {}",
+            "{crd} is stored as {}",
             live["status"]["storedVersions"]
         );
         let group = &moving.product.guarded.group;
         let path = format!("/apis/{group}/v1/namespaces/default/others");
         let list = self.get(&path).await?;
         let items = list["items"].as_array().map_or(&[][..], Vec::as_slice);
-        ensure!(items.len() == STORED, "objects of {definition} are lost");
+        ensure!(items.len() == STORED, "objects of {crd} are lost");
         for (number, item) in items.iter().enumerate() {
             ensure!(item["spec"]["number"] == number, "{item} is another");
         }

@@ -321,7 +321,7 @@ impl Of<'_> {
             rule("", "endpoints", &["get", "create", "update"]),
             rule(group, "things", &["get", "list", "watch", "update"]),
         ];
-        let mut all = self.definitions();
+        let mut all = self.crds();
         all.extend(self.component(0, &product.api, &registrations, &own));
         all.extend(self.component(1, &product.controller, &leads, &[]));
         all.push(self.object(
@@ -345,13 +345,13 @@ impl Of<'_> {
         all
     }
 
-    fn definitions(&self) -> Vec<Value> {
+    fn crds(&self) -> Vec<Value> {
         let group = &self.choice.product.guarded.group;
         let version = |name: &str, storage: bool| {
             json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema":
                 {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}})
         };
-        let definition = |plural: &str, kind: &str, versions: Vec<Value>| {
+        let crd = |plural: &str, kind: &str, versions: Vec<Value>| {
             let body = json!({"spec": {"group": group, "scope": "Namespaced", "versions": versions,
                 "names": {"kind": kind, "listKind": format!("{kind}List"), "plural": plural,
                     "singular": kind.to_lowercase()}}});
@@ -367,8 +367,8 @@ impl Of<'_> {
             (true, Side::New) | (false, _) => vec![version("v1", true)],
         };
         vec![
-            definition("things", "Thing", vec![version("v1", true)]),
-            definition("others", "Other", others),
+            crd("things", "Thing", vec![version("v1", true)]),
+            crd("others", "Other", others),
         ]
     }
 

@@ -111,7 +111,7 @@ impl Part {
                 ])),
                 of.daemon_set(),
             ],
-            Kind::Resources => std::iter::once(of.definition())
+            Kind::Resources => std::iter::once(of.crd())
                 .chain((0..self.size).map(|number| of.resource(number)))
                 .collect(),
             Kind::Hook => vec![of.service(false), of.deployment(1), of.webhook()],
@@ -274,7 +274,7 @@ impl Of<'_> {
         format!("{}.{}.example.org", self.part.name, self.bundle)
     }
 
-    fn definition(&self) -> Value {
+    fn crd(&self) -> Value {
         let group = self.group();
         let schema = json!({"type": "object", "properties": {"spec": {"type": "object",
             "properties": {"size": {"type": "integer"}, "words": {"type": "array", "items": {"type": "string"}}}}}});

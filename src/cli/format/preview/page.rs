@@ -171,9 +171,9 @@ fn object(object: &ObjectDiff, is_open: bool, room: &mut usize) -> Value {
     context! {
         verb,
         rest,
-        action => object.former.as_ref().map_or_else(
+        action => object.previous.as_ref().map_or_else(
             || object.action.to_string(),
-            |former| former.how.verb().to_owned(),
+            |previous| previous.how.verb().to_owned(),
         ),
         is_risky => worst_risk(object).is_some(),
         is_open,

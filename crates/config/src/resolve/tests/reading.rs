@@ -254,9 +254,9 @@ fn an_error_of_a_release_leaves_the_others_usable() {
         );
         let mut releases = read.environment.releases.iter();
         assert!(releases.any(|one| one.name.release == "app"), "{case}");
-        let former = read.broken["typo"].moved_from.as_ref();
+        let previous = read.broken["typo"].moved_from.as_ref();
         assert_eq!(
-            former.map(ToString::to_string).as_deref(),
+            previous.map(ToString::to_string).as_deref(),
             Some("prod.old"),
             "{case}"
         );

@@ -9,24 +9,23 @@ use super::*;
 use crate::sync::{serving::serving, state::State};
 
 /// Creates a server with this CRD, if any, that answers 404 otherwise.
-fn cluster(definition: Option<&Value>) -> Cluster {
-    let definition = definition.cloned();
+fn cluster(crd: Option<&Value>) -> Cluster {
+    let crd = crd.cloned();
     serving(move |path| {
         if path.ends_with("/customresourcedefinitions") {
             Some(
                 json!({"kind": "CustomResourceDefinitionList", "metadata": {},
-                "items": definition.iter().collect::<Vec<_>>()}),
+                "items": crd.iter().collect::<Vec<_>>()}),
             )
         } else {
-            let definition = definition.as_ref();
-            definition
-                .filter(|_| path.contains("/customresourcedefinitions/"))
+            let crd = crd.as_ref();
+            crd.filter(|_| path.contains("/customresourcedefinitions/"))
                 .cloned()
         }
     })
 }
 
-fn definition(established: &str) -> Value {
+fn crd(established: &str) -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "gears.x.io"},
@@ -38,22 +37,22 @@ fn definition(established: &str) -> Value {
 
 #[rstest]
 #[case::nothing(None, false)]
-#[case::established(Some(definition("True")), true)]
-#[case::not_established(Some(definition("False")), false)]
+#[case::established(Some(crd("True")), true)]
+#[case::not_established(Some(crd("False")), false)]
 #[tokio::test]
 async fn a_definition_counts_when_it_is_established(
     #[case] live: Option<Value>,
     #[case] expected: bool,
 ) {
     let cluster = cluster(live.as_ref());
-    let found = has_definition(&cluster, "gears.x.io").await;
+    let found = has_crd(&cluster, "gears.x.io").await;
     assert_eq!(found.unwrap(), expected);
 }
 
 /// A kind without discovery only counts as first use if nothing defines it.
 #[rstest]
 #[case::nothing(None, true)]
-#[case::defined(Some(definition("True")), false)]
+#[case::defined(Some(crd("True")), false)]
 #[tokio::test]
 async fn a_record_that_cannot_be_read_is_not_first_use(
     #[case] live: Option<Value>,
@@ -72,7 +71,7 @@ async fn a_record_that_cannot_be_read_is_not_first_use(
 
 #[test]
 fn a_definition_defines_what_it_serves() {
-    let defined = |api_version, kind| defines(&definition("True"), &Gvk::new(api_version, kind));
+    let defined = |api_version, kind| defines(&crd("True"), &Gvk::new(api_version, kind));
     assert!(defined("x.io/v1", "Gear"));
     assert!(!defined("x.io/v2", "Gear"));
     assert!(!defined("x.io/v1", "Wheel"));

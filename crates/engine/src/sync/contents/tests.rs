@@ -13,9 +13,9 @@ fn cluster(defined: bool, services: &'static [&'static str]) -> Cluster {
     let list = |items: Vec<Value>| json!({"kind": "ItemList", "metadata": {}, "items": items});
     serving(move |path| {
         if path.ends_with("/customresourcedefinitions") {
-            let definition = json!({"metadata": {"name": "notes.x.io"}, "spec": {"group": "x.io",
+            let crd = json!({"metadata": {"name": "notes.x.io"}, "spec": {"group": "x.io",
                 "names": {"plural": "notes", "kind": "Note"}}});
-            Some(list(defined.then_some(definition).into_iter().collect()))
+            Some(list(defined.then_some(crd).into_iter().collect()))
         } else if path.ends_with("/apiservices") {
             let named = |name: &&str| json!({"metadata": {"name": name}});
             Some(list(services.iter().map(named).collect()))

@@ -51,10 +51,10 @@ impl Reader<'_> {
             .await?;
         let mut asked = foreign;
         asked.extend(desired.manifests.iter().filter(|manifest| {
-            let former = desired.terms.former_set.as_deref();
+            let previous = desired.terms.previous_set.as_deref();
             let live = observed.full.get(manifest.id());
             let set = live.and_then(|live| live.meta().part_of());
-            former.is_some() && set == former && is_refused(observed, manifest)
+            previous.is_some() && set == previous && is_refused(observed, manifest)
         }));
         let looks: Vec<(ObjectId, Result<Live, Prediction>)> = stream::iter(asked)
             .map(|manifest| async {

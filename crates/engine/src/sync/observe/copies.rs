@@ -16,7 +16,7 @@ impl Reader<'_> {
         desired: &mut Desired,
         observed: &mut Observed,
     ) -> Result<(), SyncError> {
-        for (namespace, rule) in desired.sought_copies(observed) {
+        for (namespace, rule) in desired.copies_to_list(observed) {
             // A kind that is not served has no objects.
             let Some(path) = ResourcePath::preferred(&observed.discovery, &rule.kind) else {
                 continue;

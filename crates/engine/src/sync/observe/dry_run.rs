@@ -8,7 +8,7 @@ use pleach_fields::diff::ownership;
 use pleach_formats::sequence::MigrationRule;
 use pleach_model::discovery::{Discovery, Served};
 use pleach_model::object::{DesiredDigest, Manifest, ObjectId};
-use pleach_planner::crd::{self, is_definition};
+use pleach_planner::crd::{self, is_crd};
 use pleach_planner::observe::{ApiRefusal, Observed, Prediction, Reading, Unverified};
 use pleach_planner::plan::{Desired, Policy, takes_over};
 use pleach_state::live::Live;
@@ -103,7 +103,7 @@ impl Reader<'_> {
             // The release changes the scope of the kind.
             Served::Current(resource)
                 if resource.namespaced != id.namespace.is_some()
-                    && self.paths.definition(&id.group_kind()).is_some() =>
+                    && self.paths.crd(&id.group_kind()).is_some() =>
             {
                 Some(Unverified::KindMissing)
             }
@@ -171,8 +171,8 @@ impl Reader<'_> {
                 let wanted = manifest.value();
                 let ended = |answer: &Live| {
                     let answer = answer.value().clone();
-                    let kept = &remaining.versions;
-                    self.live(manifest, crd::without(answer, &wanted, kept))
+                    let retained = &remaining.versions;
+                    self.live(manifest, crd::without(answer, &wanted, retained))
                 };
                 match &mut prediction {
                     Prediction::Answer(answer)
@@ -291,7 +291,7 @@ impl Reader<'_> {
                 Some(Class::AdmissionDenied)
                     if error
                         .api()
-                        .is_some_and(|api| quota::is_filled_by_former(&api.message, path)) =>
+                        .is_some_and(|api| quota::is_filled_by_previous(&api.message, path)) =>
                 {
                     None
                 }
@@ -371,10 +371,10 @@ struct Remaining<'d> {
 impl<'d> Remaining<'d> {
     fn of((desired, policy): (&'d Desired, &Policy), manifest: &Manifest, live: &Live) -> Self {
         let rules = &desired.sequence.migrations;
-        let versions = if rules.is_empty() || !is_definition(manifest.id()) {
+        let versions = if rules.is_empty() || !is_crd(manifest.id()) {
             Vec::new()
         } else {
-            crd::kept(&manifest.value(), live.value(), rules)
+            crd::retained(&manifest.value(), live.value(), rules)
         };
         let left = desired.left_of_conversion(policy, manifest, live);
         Self {
@@ -394,6 +394,6 @@ impl<'d> Remaining<'d> {
         } else {
             wanted
         };
-        crd::keeping(wanted, live.value(), &self.versions)
+        crd::with_retained(wanted, live.value(), &self.versions)
     }
 }

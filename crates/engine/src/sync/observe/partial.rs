@@ -81,7 +81,7 @@ pub async fn observe_some(
     let readings = readings(desired, policy, &observed, some);
     let terms = (&*desired, policy);
     reader.predict(terms, &readings, &mut observed).await?;
-    reader.read_definitions(desired, &mut observed).await?;
+    reader.read_crds(desired, &mut observed).await?;
     reader.read_foreign(desired, policy, &mut observed).await?;
     Ok(Some(Observation { observed, state }))
 }

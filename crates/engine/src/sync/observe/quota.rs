@@ -6,7 +6,7 @@ use pleach_cluster::ResourcePath;
 
 /// Returns whether the only objection is a full object-count quota that the deletion of the
 /// previous object frees. If more is used than allowed, the new object would be rejected anyway.
-pub(super) fn is_filled_by_former(message: &str, path: &ResourcePath) -> bool {
+pub(super) fn is_filled_by_previous(message: &str, path: &ResourcePath) -> bool {
     let Some((_, usage)) = message.split_once("exceeded quota: ") else {
         return false;
     };
@@ -97,14 +97,14 @@ mod tests {
         let message = format!(
             "\"a\" is forbidden: exceeded quota: q, requested: {requested}, used: {used}, limited: {limited}"
         );
-        assert_eq!(is_filled_by_former(&message, &path), expected);
+        assert_eq!(is_filled_by_previous(&message, &path), expected);
     }
 
     #[test]
     fn another_refusal_is_none_of_a_quota() {
         let message = "configmaps \"a\" is forbidden: User \"x\" cannot create resource";
-        assert!(!is_filled_by_former(message, &maps()));
+        assert!(!is_filled_by_previous(message, &maps()));
         let unknown = "configmaps \"a\" is forbidden: exceeded quota: q";
-        assert!(!is_filled_by_former(unknown, &maps()));
+        assert!(!is_filled_by_previous(unknown, &maps()));
     }
 }

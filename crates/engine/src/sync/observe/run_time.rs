@@ -108,9 +108,9 @@ fn named(
 fn declared(desired: &Desired, observed: &Observed) -> Vec<RuntimeObject> {
     let record = observed.installed.as_ref();
     let memory = record.and_then(|record| record.memory.as_ref());
-    let former = memory.map(|memory| &memory.runtime_objects);
+    let previous = memory.map(|memory| &memory.runtime_objects);
     let mut all = desired.runtime_objects.clone();
-    for object in former.into_iter().flatten() {
+    for object in previous.into_iter().flatten() {
         if !all.contains(object) {
             all.push(object.clone());
         }

@@ -117,8 +117,8 @@ impl Operator<'_> {
         let applied = self.put(step, request, take_over, started).await;
         let mut applied = applied.map_err(|error| failure(&error))?;
         if let Some(before) = before {
-            let former = (&path, &before);
-            applied = self.take_stranded(step, former, applied, started).await?;
+            let previous = (&path, &before);
+            applied = self.take_stranded(step, previous, applied, started).await?;
         }
         self.accept(step, &path, (digest, leave), applied, started)
     }
@@ -150,7 +150,7 @@ impl Operator<'_> {
                 other => other,
             };
             match applied {
-                Err(error) if began.elapsed() < SUCCESSION && is_of_former(&error, step) => {
+                Err(error) if began.elapsed() < SUCCESSION && is_of_previous(&error, step) => {
                     self.pause(step, SUCCESSION_PAUSE).await;
                 }
                 Err(error) if began.elapsed() < RECOUNT && is_counted_still(&error, step) => {
@@ -286,7 +286,7 @@ impl Operator<'_> {
 }
 
 /// Returns whether a component that an earlier step replaced rejected the object.
-fn is_of_former(error: &ClusterError, step: &Step) -> bool {
+fn is_of_previous(error: &ClusterError, step: &Step) -> bool {
     let comes_after = |why: &EdgeReason| step.needs.iter().any(|edge| edge.why == *why);
     match error.class() {
         Some(Class::InvalidManifest | Class::Invalid) => comes_after(&EdgeReason::Definition),

@@ -40,8 +40,8 @@ impl Operator<'_> {
         started: Instant,
     ) -> Result<(), Failure> {
         let cluster = self.cluster_for(step, started);
-        let definition = self.definition(&cluster, step, crd).await?;
-        let rewriting = Rewriting::new(&definition, from, to)?;
+        let live_crd = self.live_crd(&cluster, step, crd).await?;
+        let rewriting = Rewriting::new(&live_crd, from, to)?;
         for pass in 1.. {
             let left = self
                 .pass(&cluster, step, &rewriting, pass == 1, started)
@@ -63,13 +63,13 @@ impl Operator<'_> {
         self.forget_versions(&cluster, step, crd, from).await
     }
 
-    async fn definition(
+    async fn live_crd(
         &self,
         cluster: &Cluster,
         step: &Step,
         crd: &ObjectId,
     ) -> Result<Value, Failure> {
-        let path = definitions();
+        let path = crd_path();
         let read = cluster.get_id(&path, crd).await;
         read.map_err(|error| failure(&error))?
             .filter(|live| required_uid(step).is_none_or(|uid| live["metadata"]["uid"] == uid))
@@ -207,7 +207,7 @@ impl Operator<'_> {
             ..PatchOptions::new(managers::OVERLAY)
         };
         for attempt in 1.. {
-            let live = self.definition(cluster, step, crd).await?;
+            let live = self.live_crd(cluster, step, crd).await?;
             let stored = live["status"]["storedVersions"].as_array();
             let stored: Vec<&Value> = stored.into_iter().flatten().collect();
             let is_left = |version: &&&Value| !from.iter().any(|name| **version == name.as_str());
@@ -219,7 +219,7 @@ impl Operator<'_> {
                 {"op": "test", "path": "/metadata/resourceVersion", "value": live["metadata"]["resourceVersion"]},
                 {"op": "replace", "path": "/status/storedVersions", "value": left},
             ]));
-            match cluster.patch(&definitions(), crd, &change, &options).await {
+            match cluster.patch(&crd_path(), crd, &change, &options).await {
                 Ok(_) => return Ok(()),
                 Err(error) if is_passing(&error) && attempt < ATTEMPTS => {}
                 Err(error) => return Err(failure(&error)),
@@ -229,7 +229,7 @@ impl Operator<'_> {
     }
 }
 
-fn definitions() -> ResourcePath {
+fn crd_path() -> ResourcePath {
     ResourcePath::cluster_scoped(
         "apiextensions.k8s.io/v1",
         "CustomResourceDefinition",
@@ -252,8 +252,8 @@ struct Rewriting {
 }
 
 impl Rewriting {
-    fn new(definition: &Value, from: &[String], to: &str) -> Result<Self, Failure> {
-        let stored = pleach_planner::crd::storage(definition);
+    fn new(live_crd: &Value, from: &[String], to: &str) -> Result<Self, Failure> {
+        let stored = pleach_planner::crd::storage(live_crd);
         if stored != Some(to) {
             return Err(Failure::new(
                 FailureKind::Conflict,
@@ -263,7 +263,7 @@ impl Rewriting {
                 ),
             ));
         }
-        let spec = &definition["spec"];
+        let spec = &live_crd["spec"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let at = |version: &str| ApiVersion {
             group: text(&spec["group"]),

@@ -10,7 +10,7 @@ pub(super) const NAME: &str = "releases.pleach.dev";
 const REVISION: &str = "pleach.dev/definition-revision";
 
 /// Returns the CRD of Release.
-pub(super) fn definition() -> Value {
+pub(super) fn embedded() -> Value {
     let text = include_str!("release.crd.yaml");
     #[expect(
         clippy::expect_used,
@@ -24,8 +24,8 @@ pub(super) fn definition() -> Value {
 }
 
 /// Returns the revision of a CRD; 0 without one. A newer CRD is never replaced.
-pub(super) fn revision(definition: &Value) -> u64 {
-    definition["metadata"]["annotations"][REVISION]
+pub(super) fn revision(embedded: &Value) -> u64 {
+    embedded["metadata"]["annotations"][REVISION]
         .as_str()
         .and_then(|text| text.parse().ok())
         .unwrap_or(0)
@@ -37,13 +37,13 @@ mod tests {
 
     #[test]
     fn the_definition_is_an_apply_set_parent_and_has_a_revision() {
-        let definition = definition();
-        assert_eq!(definition["metadata"]["name"], NAME);
+        let embedded = embedded();
+        assert_eq!(embedded["metadata"]["name"], NAME);
         assert_eq!(
-            definition["metadata"]["labels"]["applyset.kubernetes.io/is-parent-type"],
+            embedded["metadata"]["labels"]["applyset.kubernetes.io/is-parent-type"],
             "true"
         );
-        assert!(revision(&definition) > 0);
+        assert!(revision(&embedded) > 0);
         assert_eq!(revision(&Value::Null), 0);
     }
 }

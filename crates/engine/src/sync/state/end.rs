@@ -61,9 +61,9 @@ impl State {
             }
         };
         fence(&mut next, &live);
-        let former = std::mem::replace(&mut self.record, next);
+        let previous = std::mem::replace(&mut self.record, next);
         self.unlisted
-            .extend(former.shards.into_iter().map(|shard| shard.name));
+            .extend(previous.shards.into_iter().map(|shard| shard.name));
         self.live = Some(live);
         Ok(())
     }

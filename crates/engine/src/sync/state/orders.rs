@@ -43,9 +43,7 @@ pub async fn order(
             // The CRD can be from an older pleach without user requests. After an update, the
             // server serves the new one shortly.
             Err(error) if *store == Store::Release && error.kind() == Kind::Repository => {
-                State::unread(cluster, name, store)
-                    .ensure_definition()
-                    .await?;
+                State::unread(cluster, name, store).ensure_crd().await?;
                 tokio::time::sleep(PAUSE).await;
                 refused = Some(error.into());
             }

@@ -13,7 +13,7 @@ use crate::sync::error::SyncError;
 use pleach_cluster::{Class, ResourcePath, Selector};
 
 /// Longest wait for the Release CRD to be served.
-const DEFINITION_DEADLINE: Duration = Duration::from_secs(30);
+const CRD_DEADLINE: Duration = Duration::from_secs(30);
 
 impl State {
     /// Creates the prerequisites of every record: the namespace, the Release CRD and the key. For
@@ -25,7 +25,7 @@ impl State {
         }
         if self.store == Store::Release {
             self.ensure_namespace().await?;
-            self.ensure_definition().await?;
+            self.ensure_crd().await?;
         }
         self.ensure_key().await
     }
@@ -52,7 +52,7 @@ impl State {
     }
 
     /// Installs or upgrades the Release CRD. Never downgrades it.
-    pub(super) async fn ensure_definition(&self) -> Result<(), SyncError> {
+    pub(super) async fn ensure_crd(&self) -> Result<(), SyncError> {
         let path = ResourcePath::cluster_scoped(
             "apiextensions.k8s.io/v1",
             "CustomResourceDefinition",
@@ -65,9 +65,9 @@ impl State {
             crd::NAME,
         );
         let live = self.cluster.get_id(&path, &id).await?;
-        let definition = crd::definition();
-        if live.as_ref().map_or(0, crd::revision) < crd::revision(&definition) {
-            self.apply(&path, &id, &definition).await?;
+        let embedded = crd::embedded();
+        if live.as_ref().map_or(0, crd::revision) < crd::revision(&embedded) {
+            self.apply(&path, &id, &embedded).await?;
         }
         let started = tokio::time::Instant::now();
         // Select a single object, because only the success of the list matters.
@@ -83,10 +83,10 @@ impl State {
                 .await
             {
                 Ok(_) => return Ok(()),
-                Err(error) if started.elapsed() > DEFINITION_DEADLINE => {
+                Err(error) if started.elapsed() > CRD_DEADLINE => {
                     return Err(match error.class() {
                         Some(Class::KindNotServed | Class::NotFound) => {
-                            SyncError::Definition(DEFINITION_DEADLINE)
+                            SyncError::Definition(CRD_DEADLINE)
                         }
                         _ => error.into(),
                     });

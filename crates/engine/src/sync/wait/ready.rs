@@ -69,7 +69,7 @@ impl Waiter<'_> {
         let mut seen = self.hub.follow(&path, id).ok_or_else(|| {
             Failure::new(FailureKind::Other, "the plan does not wait for this object")
         })?;
-        let comes_with_the_plan = self.paths.definition(&id.group_kind()).is_some()
+        let comes_with_the_plan = self.paths.crd(&id.group_kind()).is_some()
             || self.paths.is_registered(&path.api_version);
         let mut ready_since: Option<Instant> = None;
         let mut grace = Grace::new(Instant::now(), deadline);

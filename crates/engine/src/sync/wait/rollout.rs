@@ -106,8 +106,8 @@ fn missing(daemon: &Daemon, pods: Option<Count>) -> Option<String> {
     if pods.is_some() {
         return None;
     }
-    if !daemon.former.is_empty() {
-        let left = daemon.former.len();
+    if !daemon.previous.is_empty() {
+        let left = daemon.previous.len();
         return Some(format!("previous pods that still exist: {left}"));
     }
     (daemon.available < daemon.desired).then(|| {
@@ -133,12 +133,12 @@ mod tests {
         names.iter().map(pod).collect()
     }
 
-    fn daemon(updated: &[&str], former: &[&str]) -> Daemon {
+    fn daemon(updated: &[&str], previous: &[&str]) -> Daemon {
         Daemon {
-            desired: updated.len() + former.len(),
-            available: updated.len() + former.len(),
+            desired: updated.len() + previous.len(),
+            available: updated.len() + previous.len(),
             updated: pods(updated),
-            former: pods(former),
+            previous: pods(previous),
         }
     }
 

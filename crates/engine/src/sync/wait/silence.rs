@@ -25,14 +25,14 @@ impl Statuses {
         if let Some(declared) = known.get(&name) {
             return *declared;
         }
-        let definitions = ResourcePath::cluster_scoped(
+        let crds = ResourcePath::cluster_scoped(
             "apiextensions.k8s.io/v1",
             "CustomResourceDefinition",
             "customresourcedefinitions",
         );
-        let read = cluster.get(&definitions, None, &name).await;
-        let declared = matches!(read, Ok(Some(definition))
-            if declares_status(&definition, &path.api_version.version));
+        let read = cluster.get(&crds, None, &name).await;
+        let declared = matches!(read, Ok(Some(crd))
+            if declares_status(&crd, &path.api_version.version));
         known.insert(name, declared);
         declared
     }

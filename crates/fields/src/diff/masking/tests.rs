@@ -107,7 +107,7 @@ fn guess(field: &str, masked_first: bool) -> [String; 3] {
     assert_eq!(beside, guess);
     assert_eq!(
         old["data"]["pin"],
-        masker.former(live, &secret_kind())["data"]["pin"]
+        masker.previous(live, &secret_kind())["data"]["pin"]
     );
     let pin = |side: &Value| side["data"]["pin"].as_str().unwrap().to_owned();
     [pin(&old), pin(&new), guess]
@@ -228,7 +228,7 @@ fn a_declared_list_retains_its_items_outside_of_a_comparison() {
         json!(["<secret 1>", {"a": "<secret 2>"}])
     );
     let sides = [
-        masker().former(object.clone(), &secrecy),
+        masker().previous(object.clone(), &secrecy),
         masker().desired(object, &secrecy),
     ];
     for side in sides {

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::{FieldSet, applied_by, held_by_others};
+use super::{FieldSet, applied_by, owned_by_others};
 use crate::diff::locate;
 use pleach_model::object::{FieldPath, KeyValue, PathSegment};
 
@@ -15,10 +15,10 @@ use pleach_model::object::{FieldPath, KeyValue, PathSegment};
 ///
 /// The pointers can be removed in the returned order. They can include server defaults.
 pub fn stranded(before: &Value, after: &Value, manager: &str) -> Vec<String> {
-    let held = held_by_others(&before["metadata"], manager);
+    let held = owned_by_others(&before["metadata"], manager);
     let sets = (
         applied_by(&after["metadata"], manager),
-        held_by_others(&after["metadata"], manager),
+        owned_by_others(&after["metadata"], manager),
     );
     let mut found = Vec::new();
     for path in applied_by(&before["metadata"], manager).leaves() {

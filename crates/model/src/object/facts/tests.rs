@@ -99,14 +99,14 @@ fn a_definition_names_the_versions_that_are_served() {
             "conversion": {"webhook": {"clientConfig": {"service": {"namespace": "web", "name": "api"}}}},
         }}),
     );
-    let definition = facts.defines.unwrap();
-    assert_eq!(definition.kind, GroupKind::new("x.org", "Widget"));
-    assert_eq!(definition.plural, "widgets");
+    let crd = facts.defines.unwrap();
+    assert_eq!(crd.kind, GroupKind::new("x.org", "Widget"));
+    assert_eq!(crd.plural, "widgets");
     let served = [
         Gvk::new("x.org/v1", "Widget"),
         Gvk::new("x.org/v2", "Widget"),
     ];
-    assert_eq!(definition.served, served);
+    assert_eq!(crd.served, served);
     assert_eq!(facts.services.len(), 1);
 }
 

@@ -18,7 +18,7 @@ use pleach_state::overlay::{OnFailure, OverlayContent, OverlayId};
 const NAME: &str = "former-role";
 
 /// A temporary binding and the step that creates it.
-pub(in crate::plan) struct StandIn {
+pub(in crate::plan) struct TemporaryBinding {
     pub(super) overlay: usize,
     pub(super) made: Option<StepId>,
 }
@@ -36,7 +36,7 @@ pub(super) fn add(ctx: &Ctx<'_>, draft: &mut Decided) {
         let Some(live) = ctx.observed.full.get(&id) else {
             continue;
         };
-        if let Some((object, body)) = stand_in(&id, live.value()) {
+        if let Some((object, body)) = temporary_binding(&id, live.value()) {
             make(ctx, draft, &id, &object, body);
         }
     }
@@ -56,7 +56,7 @@ pub(super) fn keep(ctx: &Ctx<'_>, draft: &mut Decided) {
                 undo: vec![Op::Lift],
                 on_failure: journaled.on_failure.clone(),
             });
-            draft.stand_ins.push(StandIn {
+            draft.temporary_bindings.push(TemporaryBinding {
                 overlay: draft.overlays.len() - 1,
                 made: None,
             });
@@ -66,7 +66,7 @@ pub(super) fn keep(ctx: &Ctx<'_>, draft: &mut Decided) {
 
 /// Builds the binding that grants service accounts their previous role. Users
 /// lose access immediately.
-fn stand_in(id: &ObjectId, live: &Value) -> Option<(ObjectId, Value)> {
+fn temporary_binding(id: &ObjectId, live: &Value) -> Option<(ObjectId, Value)> {
     let subjects = List::Subjects.items(live).iter();
     let subjects: Vec<&Value> = subjects
         .filter(|subject| List::Subjects.is_of_pods(subject))
@@ -103,9 +103,9 @@ fn make(ctx: &Ctx<'_>, draft: &mut Decided, id: &ObjectId, object: &ObjectId, bo
     {
         return;
     }
-    let mut stand_ins = std::mem::take(&mut draft.stand_ins);
-    stand_ins.retain(|one| draft.overlays[one.overlay].id != overlay);
-    draft.stand_ins = stand_ins;
+    let mut temporary_bindings = std::mem::take(&mut draft.temporary_bindings);
+    temporary_bindings.retain(|one| draft.overlays[one.overlay].id != overlay);
+    draft.temporary_bindings = temporary_bindings;
     draft.overlays.push(Overlay {
         id: overlay.clone(),
         object: object.clone(),
@@ -139,7 +139,7 @@ fn make(ctx: &Ctx<'_>, draft: &mut Decided, id: &ObjectId, object: &ObjectId, bo
     for deletion in deletions {
         draft.edge(made, Need::Applied, deletion, EdgeReason::Overlay);
     }
-    draft.stand_ins.push(StandIn {
+    draft.temporary_bindings.push(TemporaryBinding {
         overlay: index,
         made: Some(made),
     });

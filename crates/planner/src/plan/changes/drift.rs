@@ -11,7 +11,7 @@ use super::member::Sides;
 use crate::plan::{draft::Ctx, model::Taken};
 use pleach_fields::diff::{
     locate,
-    ownership::{FieldSet, applied_by, held_by_others, owners},
+    ownership::{FieldSet, applied_by, owned_by_others, owners},
 };
 use pleach_model::finding::{Finding, Kind};
 use pleach_model::object::{FieldPath, Manifest};
@@ -57,7 +57,7 @@ pub(super) fn shared(
     let lost = contended
         .iter()
         .fold(lost, |lost, one| lost.without(&one.field));
-    lost.intersection(&held_by_others(&after.value()["metadata"], &ctx.manager))
+    lost.intersection(&owned_by_others(&after.value()["metadata"], &ctx.manager))
 }
 
 /// Returns the fields that are no longer restored because they are contended.

@@ -148,8 +148,8 @@ pub(super) fn apply_after(
 /// answers, and other objects when they are ready. `None` for kinds without a
 /// status.
 pub(in crate::plan) fn until(ctx: &Ctx<'_>, id: &ObjectId) -> Option<Until> {
-    let definition = ctx.facts.get(id).and_then(|facts| facts.defines.as_ref());
-    if let Some(served) = definition.and_then(|definition| definition.served.first()) {
+    let crd = ctx.facts.get(id).and_then(|facts| facts.defines.as_ref());
+    if let Some(served) = crd.and_then(|crd| crd.served.first()) {
         return Some(Until::Served(served.clone()));
     }
     let kind = id.group_kind();

@@ -2,10 +2,10 @@
 
 use super::drift;
 use super::emit::{Manner, apply_after, block, change, unchanged};
-use super::{displaced, former, recreate, refusal};
+use super::{displaced, previous, recreate, refusal};
 use crate::observe::{ApiRefusal, FieldConflict, Prediction, is_unchanged};
 use crate::plan::{
-    definitions::ENDS,
+    crds::ENDS,
     draft::{Ctx, Draft},
     model::{Action, Own, Taken},
     ownership,
@@ -43,7 +43,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
         let finding = refusal::not_read("it changed and could not be read");
         return block(ctx, draft, manifest, finding);
     };
-    if let Some(why) = former::unverified(ctx, manifest) {
+    if let Some(why) = previous::unverified(ctx, manifest) {
         let reason = "it could not be compared";
         let own = own(ctx, manifest, before, FieldSet::default());
         let change = change(ctx, draft, manifest, Action::Update, reason);

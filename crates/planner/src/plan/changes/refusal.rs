@@ -14,8 +14,8 @@ use pleach_state::live::LiveMeta;
 /// Returns whether a CRD of the release serves the manifest's kind at its
 /// version.
 pub(super) fn is_defined(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
-    ctx.definition(&manifest.id().group_kind())
-        .is_some_and(|(_, definition)| definition.served.contains(&manifest.gvk()))
+    ctx.crd(&manifest.id().group_kind())
+        .is_some_and(|(_, crd)| crd.served.contains(&manifest.gvk()))
 }
 
 /// Returns whether an APIService of the release will serve the manifest's kind.
@@ -52,8 +52,8 @@ pub(super) fn not_served(ctx: &Ctx<'_>, manifest: &Manifest) -> Finding {
             manifest.api_version()
         ),
     );
-    if let Some((_, definition)) = ctx.definition(&id.group_kind()) {
-        let versions: Vec<String> = definition.served.iter().map(version).collect();
+    if let Some((_, crd)) = ctx.crd(&id.group_kind()) {
+        let versions: Vec<String> = crd.served.iter().map(version).collect();
         return finding.hint(format!(
             "its CRD in this release serves {}",
             versions.join(", ")

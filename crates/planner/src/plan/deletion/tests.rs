@@ -43,11 +43,14 @@ fn what_stands_in_is_deleted_by_its_incarnation(
     there["metadata"] = json!({"uid": live, "managedFields": [
         {"manager": manager, "operation": "Update", "apiVersion": "v1", "fieldsV1": {"f:roleRef": {}}},
     ]});
-    let deletion = Deletion::of_stand_in((&id, &journaled), &there);
+    let deletion = Deletion::of_temporary_binding((&id, &journaled), &there);
     assert_eq!(deletion.as_ref().map(Deletion::uid), expected);
     // A binding that existed before is restored, not deleted.
     journaled.original = NonSecret(body("edit"));
-    assert_eq!(Deletion::of_stand_in((&id, &journaled), &there), None);
+    assert_eq!(
+        Deletion::of_temporary_binding((&id, &journaled), &there),
+        None
+    );
 }
 
 /// A `DaemonSet` with uid `d`, and a pod with an owner.
@@ -159,6 +162,6 @@ fn only_bindings_stand_in(#[case] group: &str, #[case] kind: &str, #[case] expec
     };
     let id = OverlayId::new("stand-in", &object, &journaled.set.0);
     let live = json!({"metadata": {"uid": "u"}});
-    let deletion = Deletion::of_stand_in((&id, &journaled), &live);
+    let deletion = Deletion::of_temporary_binding((&id, &journaled), &live);
     assert_eq!(deletion.is_some(), expected);
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::needs::{Dependencies, Joint, Needs};
-use crate::crd::is_definition;
+use crate::crd::is_crd;
 use crate::observe::Registration;
 use crate::plan::{
     access::gathered,
@@ -27,8 +27,8 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Dependencies
                 found.add(from, id, need, why);
             }
         };
-        if let Some((definition, _)) = ctx.definition(&id.group_kind()) {
-            need(definition, Need::Ready, EdgeReason::Definition);
+        if let Some((crd, _)) = ctx.crd(&id.group_kind()) {
+            need(crd, Need::Ready, EdgeReason::Definition);
         }
         let api_version = ctx.manifests.get(id).map(|manifest| manifest.api_version());
         if let Some(api) = api_version.and_then(|api_version| ctx.api(api_version)) {
@@ -49,7 +49,7 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Dependencies
         }
         // Custom resources need the conversion webhook, the CRD itself does
         // not.
-        if !is_definition(id) {
+        if !is_crd(id) {
             for service in &facts.services {
                 need(&service.id(), Need::Applied, EdgeReason::Backend);
                 // Its stage may come before anything can answer.
@@ -137,8 +137,8 @@ fn switch_on<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     }
     for (&id, facts) in &ctx.facts {
         if let Some(kind) = &facts.parameter_kind {
-            if let Some((definition, _)) = ctx.definition(&kind.group_kind()) {
-                found.add(definition, id, Need::Ready, EdgeReason::Definition);
+            if let Some((crd, _)) = ctx.crd(&kind.group_kind()) {
+                found.add(crd, id, Need::Ready, EdgeReason::Definition);
             }
             if let Some(api) = ctx.api(&kind.api_version) {
                 found.add(api, id, Need::Ready, EdgeReason::Api);
@@ -170,12 +170,12 @@ fn convert<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     let mut needs = Needs::of(found);
     let mut resources: BTreeMap<&ObjectId, Vec<&'a ObjectId>> = BTreeMap::new();
     for &id in ctx.facts.keys() {
-        if let Some((definition, _)) = ctx.definition(&id.group_kind()) {
-            resources.entry(definition).or_default().push(id);
+        if let Some((crd, _)) = ctx.crd(&id.group_kind()) {
+            resources.entry(crd).or_default().push(id);
         }
     }
-    for (definition, resources) in resources {
-        let facts = ctx.facts.get(definition);
+    for (crd, resources) in resources {
+        let facts = ctx.facts.get(crd);
         let services = facts.into_iter().flat_map(|facts| &facts.services);
         let backends: Vec<&ObjectId> = services.flat_map(|one| ctx.backends(one)).collect();
         for from in backends {
@@ -349,8 +349,8 @@ pub(in crate::plan) fn answering<'a>(
 
 /// Returns the plural of a custom resource whose CRD is part of the release.
 fn plural<'c>(ctx: &'c Ctx<'_>, id: &ObjectId) -> Option<&'c str> {
-    let (_, definition) = ctx.definition(&id.group_kind())?;
-    Some(&definition.plural)
+    let (_, crd) = ctx.crd(&id.group_kind())?;
+    Some(&crd.plural)
 }
 
 /// Returns the intercepted custom resources whose CRD is part of the release.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::first_step_of;
 use super::reverse::Turned;
-use crate::crd::is_definition;
+use crate::crd::is_crd;
 use crate::plan::{
     draft::{Ctx, Draft},
     handover::texts,
@@ -31,7 +31,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided, turned: &Turned<'_>) {
     }
     for (registration, facts) in &ctx.facts {
         if facts.services.is_empty()
-            || is_definition(registration)
+            || is_crd(registration)
             || ctx.is_applied_only(&ctx.stage_of(registration))
         {
             continue;

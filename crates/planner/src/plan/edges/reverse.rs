@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::needs::{Dependencies, Dependency};
-use crate::crd::is_definition;
+use crate::crd::is_crd;
 use crate::observe::{Prediction, Unverified};
 use crate::plan::{
     draft::{Ctx, Draft},
@@ -83,23 +83,19 @@ pub(super) fn turn<'a>(
     }
     let changed = ctx.manifests.keys().copied().filter(|id| is_changed(&id));
     let workloads: Vec<&ObjectId> = changed.filter(|id| is_workload(ctx, id)).collect();
-    for &definition in ctx.manifests.keys().filter(|id| is_definition(id)) {
-        if !goes_back(draft, definition) || !is_served(ctx, definition) {
+    for &crd in ctx.manifests.keys().filter(|id| is_crd(id)) {
+        if !goes_back(draft, crd) || !is_served(ctx, crd) {
             continue;
         }
         // For a CRD in a declared stage, the stage decides the order.
-        if ctx.declared(&ctx.stage_of(definition)).is_some() {
+        if ctx.declared(&ctx.stage_of(crd)).is_some() {
             continue;
         }
-        let later = order.later_than(draft, definition);
+        let later = order.later_than(draft, crd);
         let mut earlier = workloads.clone();
         earlier.retain(|workload| !later.contains(workload));
-        order.join(earlier.iter(), [definition].iter());
-        turned
-            .after_workloads
-            .entry(earlier)
-            .or_default()
-            .push(definition);
+        order.join(earlier.iter(), [crd].iter());
+        turned.after_workloads.entry(earlier).or_default().push(crd);
     }
     turned
 }
@@ -167,7 +163,7 @@ fn answers(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
 /// downgraded.
 pub(super) fn reached_before(ctx: &Ctx<'_>, dependency: &Dependency<'_>) -> Need {
     let Dependency { from, to, why, .. } = dependency;
-    let is_own = ctx.definition(&to.group_kind()).is_some();
+    let is_own = ctx.crd(&to.group_kind()).is_some();
     if is_own && is_workload(ctx, from) {
         // The present controller installs the version that its custom resource
         // names, and possibly only the newer one knows how to. If the resource
@@ -209,8 +205,8 @@ fn has_another_version(desired: &Value, live: &Value) -> bool {
 
 /// Returns whether the present CRD already serves all versions of the desired
 /// one. Dependents of the desired CRD can then be applied before it.
-pub(super) fn is_served(ctx: &Ctx<'_>, definition: &ObjectId) -> bool {
-    let facts = ctx.facts.get(definition);
+pub(super) fn is_served(ctx: &Ctx<'_>, crd: &ObjectId) -> bool {
+    let facts = ctx.facts.get(crd);
     facts
         .and_then(|facts| facts.defines.as_ref())
         .is_some_and(|defines| {

@@ -150,7 +150,7 @@ fn written<'s>(ctx: &'s Ctx<'_>, step: &'s Step) -> Option<(&'s str, Option<&'s 
         | Op::Copy { .. } => {}
     }
     let kind = step.object.group_kind();
-    let defined = ctx.definition(&kind).map(|(_, one)| one.plural.as_str());
+    let defined = ctx.crd(&kind).map(|(_, one)| one.plural.as_str());
     let served = || {
         let preferred = ctx.observed.discovery.preferred(&kind);
         preferred.map(|(_, resource)| resource.plural.as_str())

@@ -24,7 +24,7 @@ const TOKEN_OF: &str = "kubernetes.io/service-account.name";
 impl Desired {
     /// Returns the rules whose objects must be listed, with their namespace.
     /// Empty once the release has left the namespace.
-    pub fn sought_copies(&self, observed: &Observed) -> Vec<(String, CopyRule)> {
+    pub fn copies_to_list(&self, observed: &Observed) -> Vec<(String, CopyRule)> {
         let moves = self.sequence.moves.iter();
         let patterns = |rule: &MoveRule| rule.copy.iter().any(|one| !one.is_one());
         let moves: Vec<&MoveRule> = moves.filter(|rule| patterns(rule)).collect();
@@ -62,9 +62,9 @@ pub fn is_copied(rule: &CopyRule, id: &ObjectId, live: &LiveMeta) -> bool {
 /// Returns whether the previous namespace still has members of this release, or
 /// of the release that hands its objects over.
 fn is_left(rule: &MoveRule, observed: &Observed, is_desired: &dyn Fn(&ObjectId) -> bool) -> bool {
-    let former = observed.former.iter();
-    let former = former.flat_map(|former| former.inventory.entries.keys());
-    let mut members = observed.inventory.entries.keys().chain(former);
+    let previous = observed.previous.iter();
+    let previous = previous.flat_map(|previous| previous.inventory.entries.keys());
+    let mut members = observed.inventory.entries.keys().chain(previous);
     members.any(|id| id.namespace.as_ref() == Some(&rule.from) && !is_desired(id))
 }
 

@@ -153,14 +153,14 @@ pub struct Terms {
     pub moved_from: Option<ReleaseName>,
     /// ApplySet id of that release from its record, filled in when the cluster
     /// is observed.
-    pub former_set: Option<String>,
+    pub previous_set: Option<String>,
     /// True if git no longer contains that release. Its workloads in another
     /// namespace then stop before those of the successor start.
-    pub former_is_given_up: bool,
+    pub previous_is_given_up: bool,
     /// Releases in git that take over objects of this one.
     pub successors: Vec<Successor>,
     /// Objects of releases that the same command applies first.
-    pub brought: PriorReleases,
+    pub prior_releases: PriorReleases,
     /// Conditions that block the uninstall.
     pub block_uninstall: Vec<BlockUninstall>,
     /// Kinds that the environment protects in addition to the built-in ones.
@@ -203,7 +203,7 @@ impl Desired {
             depends_on: self.depends_on().map(str::to_owned).collect(),
             protect: self.terms.protect.clone(),
             approval: self.terms.sync.needs_approval,
-            windows: self.terms.sync.windows.said(),
+            windows: self.terms.sync.windows.declared(),
             timeout: self.terms.timeout.map(|timeout| timeout.as_secs()),
         }
     }

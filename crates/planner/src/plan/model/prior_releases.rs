@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::crd::is_definition;
+use crate::crd::is_crd;
 use pleach_model::object::{ApiVersion, Gvk, Manifest, ObjectId};
 
 /// Kinds, namespaces and Services that do not exist when a release is planned.
@@ -26,7 +26,7 @@ impl PriorReleases {
                 self.namespaces.insert(id.name.clone());
             } else if id.is("", "Service") {
                 self.services.insert(id.clone());
-            } else if is_definition(id) || id.is("apiregistration.k8s.io", "APIService") {
+            } else if is_crd(id) || id.is("apiregistration.k8s.io", "APIService") {
                 let facts = manifest.facts();
                 let served = facts.defines.iter().flat_map(|one| &one.served);
                 self.kinds.extend(served.cloned());

@@ -11,7 +11,7 @@
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
-use super::wanted::{Begin, End, Role, Wanted};
+use super::desired::{Begin, DesiredOverlay, End, Role};
 use super::{hand_over, lift};
 use crate::observe::Prediction;
 use crate::plan::{
@@ -35,7 +35,7 @@ pub(in crate::plan) fn holds(patch: &Value) -> bool {
 }
 
 /// Returns the temporary changes of `DaemonSets` whose pods are replaced.
-pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
+pub(super) fn desired_overlays<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<DesiredOverlay<'a>> {
     let mut all = Vec::new();
     for &id in ctx.assigned.keys() {
         let Some((stage, rule)) = ctx.rollout_of(id) else {
@@ -57,7 +57,7 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
             draft.findings.push(finding.on(id.clone()));
             continue;
         }
-        let change = |role, patch: Value, reason: String| Wanted {
+        let change = |role, patch: Value, reason: String| DesiredOverlay {
             id: OverlayId::new(stage.stage.as_str(), id, &patch),
             object: id.clone(),
             live,
@@ -116,7 +116,7 @@ fn changes_template(ctx: &Ctx<'_>, id: &ObjectId, live: &Live) -> bool {
 /// Returns whether an earlier run already let the controller continue with the
 /// present template. The hold starts before the pace and the apply, and is
 /// reverted before the pace.
-pub(super) fn is_let_go(ctx: &Ctx<'_>, one: &Wanted<'_>) -> bool {
+pub(super) fn is_let_go(ctx: &Ctx<'_>, one: &DesiredOverlay<'_>) -> bool {
     let mut journaled = ctx.observed.journal.overlays.values();
     one.end == End::Rollout(Role::Hold)
         && !changes_template(ctx, &one.object, one.live)

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::service_ref;
 use super::verdict::consent;
-use crate::crd::{converter, is_definition};
+use crate::crd::{converter, is_crd};
 use crate::observe::Observed;
 use crate::plan::{
     draft::{Ctx, Draft, Pruned},
@@ -22,7 +22,7 @@ use pleach_state::inventory::{EntryState, Override};
 impl Desired {
     /// Returns undesired CRDs that must be read, because a deleted Service may
     /// be their conversion webhook.
-    pub fn definitions_left(&self, observed: &Observed) -> Vec<ObjectId> {
+    pub fn undesired_crds(&self, observed: &Observed) -> Vec<ObjectId> {
         let desired: BTreeSet<&ObjectId> = self.manifests.iter().map(Manifest::id).collect();
         let left = || {
             let recorded = observed.inventory.entries.keys();
@@ -31,7 +31,7 @@ impl Desired {
         if !left().any(|id| id.is("", "Service")) {
             return Vec::new();
         }
-        left().filter(|id| is_definition(id)).cloned().collect()
+        left().filter(|id| is_crd(id)).cloned().collect()
     }
 }
 
@@ -49,7 +49,7 @@ pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]
         |id: &ObjectId| !deleted.contains(id) && !ctx.is_desired(id) && !is_handed_over(ctx, id);
     let observed = ctx.observed;
     let entries = &observed.inventory.entries;
-    for id in entries.keys().filter(|id| is_definition(id) && stays(id)) {
+    for id in entries.keys().filter(|id| is_crd(id) && stays(id)) {
         match observed.full.get(id) {
             Some(live) => {
                 if let Some(service) = converter(live.value()).filter(|one| going.contains(one)) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::verdict::kept;
+use super::verdict::retained;
 use crate::observe::{Content, Contents};
 use crate::plan::draft::{Ctx, Pruned};
 use pleach_model::finding::Finding;
@@ -30,8 +30,10 @@ pub(in crate::plan) fn keep_occupied(
         let contents = ctx.observed.contents.get(&one.id.name);
         if let Some(why) = contents.and_then(|contents| contents.objection(&goes)) {
             let finding = match contents {
-                Some(Contents::Unknown(_)) => kept(ctx, "incomplete-view", &why),
-                Some(Contents::Known(_)) | None => kept(ctx, "kept-contents", &why).hint(hint(ctx)),
+                Some(Contents::Unknown(_)) => retained(ctx, "incomplete-view", &why),
+                Some(Contents::Known(_)) | None => {
+                    retained(ctx, "kept-contents", &why).hint(hint(ctx))
+                }
             };
             occupied.push((one.id.clone(), finding));
         }

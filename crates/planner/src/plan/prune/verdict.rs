@@ -81,7 +81,7 @@ impl<'a, 'c> Judge<'a, 'c> {
         let member = self.ctx.member(entry, live);
         if entry.state == EntryState::Applied && !member.is_marked() {
             let why = "it has neither the label of the release nor its entry in managedFields";
-            return Verdict::Keep(Box::new(kept(self.ctx, "kept-unmarked", why)));
+            return Verdict::Keep(Box::new(retained(self.ctx, "kept-unmarked", why)));
         }
         let dead = self.dead_service(id);
         let deletion = if let Some(service) = &dead {
@@ -178,7 +178,7 @@ impl<'a, 'c> Judge<'a, 'c> {
         }
         // An object found by its name exists, whatever the LIST returned.
         if !observed.is_complete(id) && !observed.found.contains_key(id) {
-            return Err(Verdict::Keep(Box::new(kept(
+            return Err(Verdict::Keep(Box::new(retained(
                 self.ctx,
                 "incomplete-view",
                 "its kind could not be listed completely",
@@ -194,7 +194,7 @@ impl<'a, 'c> Judge<'a, 'c> {
     /// Returns the reason why an existing member of ours stays.
     fn keeps(&self, id: &ObjectId, entry: &Entry, live: &LiveMeta) -> Option<Finding> {
         if live.part_of().is_some_and(|set| set != self.ctx.apply_set) {
-            return Some(kept(
+            return Some(retained(
                 self.ctx,
                 "kept-foreign",
                 "it is part of another ApplySet now",
@@ -202,7 +202,7 @@ impl<'a, 'c> Judge<'a, 'c> {
         }
         let disabled = live.annotations.get(annotations::PRUNE);
         if disabled.is_some_and(|value| value == "disabled") {
-            let mut finding = kept(
+            let mut finding = retained(
                 self.ctx,
                 "kept-annotated",
                 "of its annotation pleach.dev/prune",
@@ -212,7 +212,7 @@ impl<'a, 'c> Judge<'a, 'c> {
         }
         // An uninstall ends running Jobs.
         if self.ctx.removal.is_none() && is_running(self.ctx, id, live) {
-            return Some(kept(self.ctx, "kept-running", "it is still running"));
+            return Some(retained(self.ctx, "kept-running", "it is still running"));
         }
         self.protection(id, entry)
     }
@@ -221,14 +221,14 @@ impl<'a, 'c> Judge<'a, 'c> {
         let ctx = self.ctx;
         if id.is("", "Namespace") && entry.adopted {
             let why = "a namespace that existed before the release is never deleted";
-            return Some(kept(self.ctx, "kept-adopted", why));
+            return Some(retained(self.ctx, "kept-adopted", why));
         }
         let what = protected(ctx, id, Some(entry))?;
         let (release, from) = (&ctx.desired.name.release, installed_version(ctx));
         let to = &ctx.desired.version;
         let mut consents = ctx.policy.consent.iter();
         if !consents.any(|consent| consent.allows_delete(id, release, from, to)) {
-            let finding = kept(self.ctx, "kept-protected", &format!("{what} are protected"));
+            let finding = retained(self.ctx, "kept-protected", &format!("{what} are protected"));
             return Some(finding.hint(format!(
                 "to delete it, add to `consent` in the environment file: {}",
                 consent(ctx, "delete", id)
@@ -271,7 +271,7 @@ pub(super) fn consent(ctx: &Ctx<'_>, action: &str, id: &ObjectId) -> String {
     )
 }
 
-pub(super) fn kept(ctx: &Ctx<'_>, code: &str, why: &str) -> Finding {
+pub(super) fn retained(ctx: &Ctx<'_>, code: &str, why: &str) -> Finding {
     let message = match ctx.removal {
         Some(_) => format!("stays because {why}"),
         None => format!("no longer in git; stays because {why}"),

@@ -58,7 +58,7 @@ fn errors(plan: &Plan) -> Vec<&Finding> {
 }
 
 #[rstest]
-#[case::of_a_definition(
+#[case::of_a_crd(
     gears(),
     GEARS,
     "this Service converts its objects: without it they can only be read and written in their stored version"
@@ -135,7 +135,7 @@ fn whatever_keeps_it_is_a_reason(#[case] scene: Scene) {
 /// The successor may not exist yet: an uninstall command does not wait for it,
 /// unlike an apply of both.
 #[rstest]
-#[case::of_a_definition(gears(), GEARS)]
+#[case::of_a_crd(gears(), GEARS)]
 #[case::of_a_webhook(hook(), HOOK)]
 #[case::of_an_api(api(), API)]
 fn the_backend_of_what_is_to_be_handed_over_does_not_go_before(
@@ -170,7 +170,7 @@ fn consents(hint: &str) -> Vec<String> {
 }
 
 #[rstest]
-#[case::of_a_definition(gears(), "delete")]
+#[case::of_a_crd(gears(), "delete")]
 #[case::of_an_api(api(), "delete")]
 #[case::of_a_webhook(hook(), "override")]
 fn the_hint_has_what_has_to_be_written(#[case] scene: Scene, #[case] first: &str) {
@@ -217,7 +217,7 @@ fn a_definition_that_could_not_be_read_may_need_it() {
 fn what_is_handed_over_is_the_concern_of_who_takes_it() {
     let successors = successor(&[GEARS]).successors;
     let plan = gears()
-        .wants(|desired| desired.terms.successors = successors)
+        .with_desired(|desired| desired.terms.successors = successors)
         .plan();
     assert_eq!(errors(&plan), Vec::<&Finding>::new());
     let mut changes = plan.changes.iter();
@@ -228,7 +228,7 @@ fn what_is_handed_over_is_the_concern_of_who_takes_it() {
 fn definitions_are_read_only_where_a_service_goes() {
     let left = |scene: &Scene| {
         let observed = scene.observed();
-        scene.desired.definitions_left(&observed).len()
+        scene.desired.undesired_crds(&observed).len()
     };
     assert_eq!(left(&gears()), 1);
     assert_eq!(left(&gears().git(&format!("{SERVICE}: {{}}"))), 0);
@@ -256,9 +256,9 @@ fn a_registration_for_a_service_that_nobody_has_is_pointed_out() {
     assert_eq!(says(absent().git("Service/web/hook: {}")), None);
     assert_eq!(says(absent().declares("{kind: Service, name: hook}")), None);
     assert_eq!(says(absent().backend("web/hook", true, 0)), None);
-    let brought = absent().wants(|desired| {
+    let prior_releases = absent().with_desired(|desired| {
         let other = Scene::new().git("Service/web/hook: {}").desired.manifests;
-        desired.terms.brought.add(&other, None);
+        desired.terms.prior_releases.add(&other, None);
     });
-    assert_eq!(says(brought), None);
+    assert_eq!(says(prior_releases), None);
 }

@@ -177,10 +177,10 @@ fn a_kind_that_an_earlier_release_brings_need_not_be_served_yet() {
     let git = "Widget.example.org/web/w: {}";
     let scene = || Scene::new().git(git).unserved("Widget.example.org");
     assert_eq!(codes(&scene().plan())[0], "kind-not-served");
-    let definition = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, scope: Namespaced, \
+    let crd = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, scope: Namespaced, \
         names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true, storage: true}]}}";
-    let earlier = Scene::new().git(definition).desired.manifests;
-    let scene = scene().wants(|desired| desired.terms.brought.add(&earlier, None));
+    let earlier = Scene::new().git(crd).desired.manifests;
+    let scene = scene().with_desired(|desired| desired.terms.prior_releases.add(&earlier, None));
     let plan = scene.plan();
     assert_eq!(codes(&plan), [""; 0]);
     let widget = change(&plan, "Widget.example.org/web/w");
@@ -196,7 +196,7 @@ fn a_kind_that_an_earlier_release_brings_need_not_be_served_yet() {
         .installed("Widget.example.org/web/w: {spec: {a: 1}}")
         .git("Widget.example.org/web/w: {spec: {a: 2}}")
         .unserved("Widget.example.org")
-        .wants(|desired| desired.terms.brought.add(&earlier, None));
+        .with_desired(|desired| desired.terms.prior_releases.add(&earlier, None));
     let plan = scene.predict(key, missing).plan();
     let widget = change(&plan, key);
     assert_eq!(widget.action, Action::Update);

@@ -7,7 +7,7 @@ use rstest::rstest;
 
 use super::scene::Scene;
 use crate::plan::{Op, Plan, StepId, Until};
-use pleach_formats::check::{Looked, Objection};
+use pleach_formats::check::{CheckOutcome, Objection};
 use pleach_model::finding::{Finding, Kind, Severity};
 use pleach_model::order::StageName;
 use pleach_state::inventory::Override;
@@ -28,8 +28,8 @@ fn objection(id: &str, message: &str) -> Objection {
     }
 }
 
-fn degraded() -> Looked {
-    Looked::seen(vec![
+fn degraded() -> CheckOutcome {
+    CheckOutcome::seen(vec![
         objection("Volume.example.org/a", "is degraded"),
         objection("Volume.example.org/b", "is gone"),
     ])
@@ -49,7 +49,7 @@ fn everything_that_does_not_hold_is_said_at_once() {
         .check(VOLUMES)
         .check(NODES)
         .looked("volumes-healthy", degraded())
-        .looked("nodes", Looked::Unknown("forbidden".to_owned()))
+        .looked("nodes", CheckOutcome::Unknown("forbidden".to_owned()))
         .plan();
     let error = |kind, code: &str, message: &str| (kind, code.to_owned(), message.to_owned());
     assert_eq!(
@@ -90,7 +90,7 @@ fn of_many_objects_the_first_are_named() {
     let many = (0..50).map(|n| objection(&format!("Volume.example.org/v{n:02}"), "is gone"));
     let plan = upgrade()
         .check(VOLUMES)
-        .looked("volumes-healthy", Looked::seen(many.collect()))
+        .looked("volumes-healthy", CheckOutcome::seen(many.collect()))
         .plan();
     let errors = errors(&plan);
     assert_eq!(errors.len(), 21);
@@ -100,7 +100,7 @@ fn of_many_objects_the_first_are_named() {
 }
 
 #[rstest]
-#[case::it_holds(upgrade().check(VOLUMES).looked("volumes-healthy", Looked::seen(Vec::new())))]
+#[case::it_holds(upgrade().check(VOLUMES).looked("volumes-healthy", CheckOutcome::seen(Vec::new())))]
 #[case::nobody_looked(upgrade().check(VOLUMES))]
 fn what_holds_is_not_worth_a_word(#[case] scene: Scene) {
     let plan = scene.plan();

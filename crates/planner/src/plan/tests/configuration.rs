@@ -37,7 +37,7 @@ fn stamped(
 ) -> BTreeMap<String, (Value, DesiredDigest)> {
     let scene = git.iter().fold(Scene::new(), |scene, text| scene.git(text));
     let mut found = BTreeMap::new();
-    scene.wants(|desired| {
+    scene.with_desired(|desired| {
         desired.terms.restart_on_config_change = asked;
         fill_in(desired, key);
         for manifest in &desired.manifests {
@@ -134,7 +134,7 @@ fn fields_that_are_left_to_others_stay_out() {
         .git(&web)
         .git(APP)
         .ignores("Deployment.apps/web/web", &["spec.replicas"]);
-    scene.wants(|desired| {
+    scene.with_desired(|desired| {
         desired.terms.restart_on_config_change = true;
         fill_in(desired, Some("k"));
         let web = &desired

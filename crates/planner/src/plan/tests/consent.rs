@@ -2,10 +2,10 @@
 
 use rstest::rstest;
 
-use super::definitions::{from_to, seen, things};
+use super::crds::{from_to, seen, things};
 use super::scene::Scene;
 use super::{backends, operators, prune, recreate};
-use pleach_formats::check::Looked;
+use pleach_formats::check::CheckOutcome;
 use pleach_model::finding::overridable::OVERRIDABLE;
 
 const CHECK: &str =
@@ -16,7 +16,7 @@ fn checked() -> Scene {
         .installed("ConfigMap/web/c: {data: {k: a}}")
         .git("ConfigMap/web/c: {data: {k: b}}")
         .check(CHECK)
-        .looked("volumes", Looked::Unknown("forbidden".to_owned()))
+        .looked("volumes", CheckOutcome::Unknown("forbidden".to_owned()))
 }
 
 /// The consenting commit is a new revision, so a line that named the previous
@@ -31,7 +31,7 @@ fn checked() -> Scene {
 )]
 #[case::prune(prune::many(6), "prune-cap")]
 #[case::check(checked(), "check-unknown")]
-#[case::definition(
+#[case::crd(
     seen(from_to(&["v1"], &["v1"], &["v2"]), things(&[("a", &[], &[])])),
     "version-stored"
 )]
@@ -46,7 +46,7 @@ fn a_bundle_without_versions_is_consented_to_with_the_line_that_is_said(
     #[case] code: &str,
 ) {
     let at = |revision: &str| {
-        scene.clone().wants(|desired| {
+        scene.clone().with_desired(|desired| {
             desired.version = revision.to_owned();
             desired.revision = revision.to_owned();
         })

@@ -8,7 +8,7 @@ use crate::observe::{ApiRefusal, Prediction};
 use crate::text_diff::View;
 use crate::view::Drawing;
 use pleach_fields::diff::{fields::Scope, masking::Masker};
-use pleach_model::kinds::{Catalog, Definitions, KindTable};
+use pleach_model::kinds::{Catalog, Crds, KindTable};
 use pleach_model::object::{DigestKey, labels};
 use pleach_state::live::Live;
 
@@ -22,7 +22,7 @@ fn shown(scene: &Scene) -> Vec<String> {
         policy: &scene.policy,
         kinds: Catalog {
             table: &table,
-            definitions: &Definitions::default(),
+            crds: &Crds::default(),
         },
         view: View {
             scope: Scope::Owned,

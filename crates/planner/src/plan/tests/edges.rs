@@ -25,7 +25,7 @@ fn edges_of(plan: &Plan) -> Vec<String> {
 }
 
 #[rstest]
-#[case::definition(&format!("{WIDGETS}\nWidget.example.org/web/w: {{}}"),
+#[case::crd(&format!("{WIDGETS}\nWidget.example.org/web/w: {{}}"),
     &["CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Widget.example.org/web/w: Ready Definition"])]
 #[case::namespace("Namespace/a: {}\nConfigMap/a/c: {}", &["Namespace/a -> ConfigMap/a/c: Applied Namespace"])]
 #[case::role("Role.rbac.authorization.k8s.io/web/r: {}\nRoleBinding.rbac.authorization.k8s.io/web/b: {roleRef: {kind: Role, name: r}}",
@@ -411,12 +411,12 @@ fn what_an_interrupted_run_left_unready_is_waited_for() {
         .unserved("Widget.example.org")
         .git(&git)
         .plan();
-    let definition = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org";
+    let crd = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org";
     assert_eq!(
         edges_of(&plan),
         [
             "Job.batch/web/migrate (wait) -> ConfigMap/web/c: Ready After".to_owned(),
-            format!("{definition} (wait) -> Widget.example.org/web/w: Ready Definition"),
+            format!("{crd} (wait) -> Widget.example.org/web/w: Ready Definition"),
         ]
     );
     // Each is awaited once, including in verify.
@@ -426,7 +426,7 @@ fn what_an_interrupted_run_left_unready_is_waited_for() {
             .filter(|step| step.object.to_string() == object)
             .count()
     };
-    assert_eq!((waits(definition), waits("Job.batch/web/migrate")), (1, 1));
+    assert_eq!((waits(crd), waits("Job.batch/web/migrate")), (1, 1));
 }
 
 #[test]

@@ -190,11 +190,11 @@ fn kinds_that_an_upgrade_brings_are_closed_before_they_exist() {
     let (step, gate) = close(&plan);
     assert_eq!(step.object.name, "e.r.new-apis");
     assert_eq!(gate.explain(), "CREATE and UPDATE of gears.x.org");
-    let definition = step_of(
+    let crd = step_of(
         &plan,
         "CustomResourceDefinition.apiextensions.k8s.io/gears.x.org",
     );
-    assert!(before(&plan, definition).contains(&step.id));
+    assert!(before(&plan, crd).contains(&step.id));
     // Only the CRD waits for the gate.
     assert_eq!(before(&plan, step), BTreeSet::new());
     let account = step_of(&plan, "ServiceAccount/web/app");

@@ -2,7 +2,7 @@
 //! workloads.
 
 mod copies;
-mod former;
+mod previous;
 mod stopped;
 mod undeclared;
 
@@ -216,21 +216,21 @@ fn each_former_workload_is_emptied_right_before_its_successor_in_its_stage() {
             assert_eq!(emptied.stage.as_str(), format!("stage-{name}"));
             assert!(comes_before(&plan, emptied, new), "{name}");
             // The old workload is not emptied before the earlier stages run.
-            for former in &order[..position] {
-                let (_, former) = of(former);
+            for previous in &order[..position] {
+                let (_, previous) = of(previous);
                 assert!(
-                    comes_before(&plan, step_of(&plan, &former), emptied),
-                    "{former} before {name}: {:#?}",
+                    comes_before(&plan, step_of(&plan, &previous), emptied),
+                    "{previous} before {name}: {:#?}",
                     lines(&plan)
                 );
             }
         }
         // The old backend answers until the stage of its successor.
         let api = order.iter().position(|name| *name == "api").unwrap();
-        for former in &order[..api] {
-            let (_, former) = of(former);
-            let former = step_of(&plan, &former);
-            assert!(comes_before(&plan, former, close), "{order:?}");
+        for previous in &order[..api] {
+            let (_, previous) = of(previous);
+            let previous = step_of(&plan, &previous);
+            assert!(comes_before(&plan, previous, close), "{order:?}");
         }
         let emptied = set(&plan, "Deployment.apps/old/api");
         assert!(comes_before(&plan, close, unregister));
@@ -255,7 +255,7 @@ fn a_registration_goes_before_its_own_stage_whatever_later_ones_need() {
     let agent = "DaemonSet.apps/web/agent: {spec: {selector: {matchLabels: {app: agent}}, template: {metadata: {labels: {app: agent}}, spec: {volumes: [{configMap: {name: late}}]}}}}";
     let plan = staged(["api", "controller", "agent"])
         .git(&format!("{CONFIG}\n{agent}"))
-        .wants(|desired| {
+        .with_desired(|desired| {
             let rule = desired.sequence.stages.last_mut().unwrap();
             let mut selector = rule.select[0].clone();
             selector.kind = "ConfigMap".to_owned();

@@ -136,7 +136,7 @@ fn an_autoscaler_that_comes_or_goes_is_no_change_of_git() {
         ignored.initial = DesiredDigest::Known(full);
     }
     assert_eq!(reason(&comes), "some of its fields are ignored now");
-    let goes = created().wants(|desired| desired.ignored = Ignored::default());
+    let goes = created().with_desired(|desired| desired.ignored = Ignored::default());
     assert_eq!(
         reason(&goes),
         "its replicas are no longer left to an autoscaler"
@@ -183,8 +183,8 @@ fn replicas_are_left_to_an_autoscaler_with_a_note() {
     let autoscaler: ObjectId = "HorizontalPodAutoscaler.autoscaling/web/h".parse().unwrap();
     let scene = Scene::new()
         .git(GIT)
-        .wants(|desired| desired.leave_replicas(&KEY.parse().unwrap(), &autoscaler))
-        .wants(|desired| desired.leave_replicas(&KEY.parse().unwrap(), &autoscaler));
+        .with_desired(|desired| desired.leave_replicas(&KEY.parse().unwrap(), &autoscaler))
+        .with_desired(|desired| desired.leave_replicas(&KEY.parse().unwrap(), &autoscaler));
     let plan = scene.plan();
     assert_eq!(plan.findings.len(), 1);
     assert_eq!(
@@ -200,7 +200,7 @@ fn replicas_are_left_to_an_autoscaler_with_a_note() {
     // Replicas are not ignored if git does not set them.
     let scene = Scene::new()
         .git("Deployment.apps/web/a: {spec: {image: v1}}")
-        .wants(|desired| desired.leave_replicas(&KEY.parse().unwrap(), &autoscaler));
+        .with_desired(|desired| desired.leave_replicas(&KEY.parse().unwrap(), &autoscaler));
     assert!(scene.plan().findings.is_empty());
 }
 
@@ -218,7 +218,7 @@ fn rules_of_an_aggregated_role_are_left_to_the_cluster_with_a_note() {
         let scene = Scene::new()
             .installed(&role("a"))
             .git(&role("a"))
-            .wants(Desired::leave_aggregated_rules);
+            .with_desired(Desired::leave_aggregated_rules);
         let lean = &scene.desired.ignored;
         let lean = lean.lean(&scene.desired.manifests[0]).digest();
         let held = format!("{key}: {{rules: [{{verbs: [get], resources: [pods]}}]}}");
@@ -226,8 +226,8 @@ fn rules_of_an_aggregated_role_are_left_to_the_cluster_with_a_note() {
             .entry(key, |entry| entry.desired = Some(lean))
             .edited("clusterrole-aggregation-controller", &held)
             .git(&role(label))
-            .wants(|desired| desired.ignored = Ignored::default())
-            .wants(Desired::leave_aggregated_rules)
+            .with_desired(|desired| desired.ignored = Ignored::default())
+            .with_desired(Desired::leave_aggregated_rules)
     };
     let action = |plan: &Plan| {
         let mut changes = plan.changes.iter();
@@ -245,7 +245,7 @@ fn rules_of_an_aggregated_role_are_left_to_the_cluster_with_a_note() {
     let git = format!("{key}: {{rules: []}}");
     let whole = Scene::new()
         .git(&git)
-        .wants(Desired::leave_aggregated_rules);
+        .with_desired(Desired::leave_aggregated_rules);
     assert!(whole.plan().findings.is_empty());
 }
 

@@ -98,7 +98,7 @@ fn it_goes_right_before_the_new_workloads(#[case] scene: Scene) {
 #[case::owned(moved().meta(KEY, |meta| meta.owners.push("x".into())),
     "leftover-owned", "its Service is deleted, but another object owns it")]
 #[case::unseen(moved().listing("APIService.apiregistration.k8s.io", Listing::Forbidden("no".to_owned()))
-    .wants(|desired| desired.namespace = None),
+    .with_desired(|desired| desired.namespace = None),
     "incomplete-view", "its Service is deleted, but its kind could not be listed completely")]
 fn it_is_left_with_a_finding(#[case] scene: Scene, #[case] code: &str, #[case] message: &str) {
     let plan = scene.plan();

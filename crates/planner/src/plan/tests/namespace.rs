@@ -68,7 +68,7 @@ fn it_is_not_created_against_the_will_of_the_environment() {
     let plan = Scene::new()
         .gone("Namespace/web")
         .git(GIT)
-        .wants(|desired| desired.create_namespace = false)
+        .with_desired(|desired| desired.create_namespace = false)
         .plan();
     assert_eq!(plan.findings[0].code, "namespace-missing");
     assert!(plan.findings[0].is_error());
@@ -120,9 +120,9 @@ fn one_that_nobody_makes_is_refused_before_anything_is_written() {
 #[case::an_earlier_release("ConfigMap/elsewhere/a: {}", true)]
 #[case::that_of_the_records("ConfigMap/pleach-system/a: {}", false)]
 fn one_that_comes_is_waited_for(#[case] git: &str, #[case] is_brought: bool) {
-    let scene = Scene::new().git(git).wants(|desired| {
+    let scene = Scene::new().git(git).with_desired(|desired| {
         let namespace = is_brought.then_some("elsewhere");
-        desired.terms.brought.add(&[], namespace);
+        desired.terms.prior_releases.add(&[], namespace);
     });
     let plan = scene.plan();
     let codes: Vec<&str> = plan

@@ -349,7 +349,7 @@ fn a_stage_restarts_what_exists_once_for_each_change() {
 #[test]
 fn another_commit_of_a_bundle_without_versions_is_no_change_by_itself() {
     let scene = upgrade()
-        .wants(|desired| desired.version.clone_from(&desired.revision))
+        .with_desired(|desired| desired.version.clone_from(&desired.revision))
         .stage("again", &StageName::Workloads, &[], &["api"]);
     let digest = {
         let mut desired = scene.desired.clone();
@@ -363,7 +363,7 @@ fn another_commit_of_a_bundle_without_versions_is_no_change_by_itself() {
     });
     let restarts = |scene: &Scene| steps(&scene.plan()).contains(&"again: restart api".to_owned());
     assert!(!restarts(&installed));
-    let committed = installed.wants(|desired| {
+    let committed = installed.with_desired(|desired| {
         desired.version = "def".to_owned();
         desired.revision = "def".to_owned();
     });

@@ -54,7 +54,7 @@ fn range(text: &str) -> VersionReq {
     Kind::Policy, "version-path", "an upgrade to v2.0.0 is only possible from >=1.0, <2.0, but v0.9.0 was started but not finished")]
 #[case::path_from_a_name(Scene::new().version("spring").policy(|policy| { policy.versions.upgrades_from = Some(range(">=1.0")); policy.versions.direction = Some(Direction::Forward); }),
     Kind::Policy, "version-path", "an upgrade to v2.0.0 is only possible from >=1.0, but spring is installed")]
-#[case::path_by_default(by_default().wants(|desired| desired.version = "v1.3.0".to_owned()).version("v1.0.0"),
+#[case::path_by_default(by_default().with_desired(|desired| desired.version = "v1.3.0".to_owned()).version("v1.0.0"),
     Kind::Policy, "version-path", "an upgrade to v1.3.0 is only possible from the minor versions 1.2 and 1.3, but v1.0.0 is installed")]
 #[case::path_to_a_major(by_default().version("v1.9.0"),
     Kind::Policy, "version-path", "an upgrade to v2.0.0 is only possible from the minor version 2.0, but v1.9.0 is installed")]
@@ -97,12 +97,12 @@ fn is_refused(#[case] scene: Scene, #[case] kind: Kind, #[case] code: &str, #[ca
 #[case::path(Scene::new().version("v1.5.0").policy(|policy| policy.versions.upgrades_from = Some(range(">=1.0, <2.0"))))]
 #[case::no_upgrade(Scene::new().version("v2.0.0").policy(|policy| policy.versions.upgrades_from = Some(range(">=1.0, <2.0"))))]
 #[case::distribution(Scene::new().cluster(|observed| observed.server_version = "v1.36.4-eks-1a2b3c".to_owned()).policy(|policy| policy.versions.kubernetes = Some(range(">=1.36.4"))))]
-#[case::path_by_default(by_default().wants(|desired| desired.version = "v1.3.0".to_owned()).version("v1.2.7"))]
+#[case::path_by_default(by_default().with_desired(|desired| desired.version = "v1.3.0".to_owned()).version("v1.2.7"))]
 #[case::patch_by_default(by_default().version("v2.0.0-rc.1"))]
-#[case::any_by_default(by_default().wants(|desired| desired.manifests.clear()).version("v0.3.0"))]
+#[case::any_by_default(by_default().with_desired(|desired| desired.manifests.clear()).version("v0.3.0"))]
 #[case::older_and_said(Scene::new().version("v2.1.0").policy(|policy| policy.versions.rollback = Some(rollback("v2.1.0", "v2.0.0"))))]
 #[case::older_half_done_and_said(Scene::new().version("v1.0.0").unfinished("v2.1.0").policy(|policy| policy.versions.rollback = Some(rollback("v2.1.0", "v2.0.0"))))]
-#[case::revisions(Scene::new().version("0123abc").wants(|desired| desired.version = "abc".to_owned()))]
+#[case::revisions(Scene::new().version("0123abc").with_desired(|desired| desired.version = "abc".to_owned()))]
 fn is_allowed(#[case] scene: Scene) {
     let plan = scene.git("ConfigMap/web/c: {}").plan();
     assert!(plan.findings.is_empty(), "{:?}", plan.findings);
@@ -149,7 +149,7 @@ fn the_versions_to_go_through_are_named() {
     };
     let scene = by_default()
         .version("v1.0.0")
-        .wants(|desired| desired.version = "v1.3.0".to_owned());
+        .with_desired(|desired| desired.version = "v1.3.0".to_owned());
     let hint = |versions: &[&str]| {
         let scene = scene.clone().policy(|policy| {
             policy.versions.known = versions.iter().map(|name| known(name)).collect();

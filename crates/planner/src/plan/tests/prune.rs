@@ -130,7 +130,7 @@ fn it_stays(#[case] scene: Scene, #[case] why: &str, #[case] code: &str) {
     "no longer in git, and does not exist")]
 #[case::intended_and_not_seen(old().entry(KEY, |entry| entry.state = EntryState::Intended).gone(KEY).incomplete("ConfigMap"), Action::Skip,
     "no longer in git; its creation was never confirmed, so an existing object is not changed")]
-#[case::kept(old().entry(KEY, |entry| entry.state = EntryState::Kept), Action::Skip, "no longer in git; stays because other field managers own fields of it")]
+#[case::retained(old().entry(KEY, |entry| entry.state = EntryState::Kept), Action::Skip, "no longer in git; stays because other field managers own fields of it")]
 #[case::applied_without_uid(old().entry(KEY, |entry| entry.uid = None), Action::Unchanged, "no longer in git; its name now belongs to another object")]
 #[case::run_time_in_use(Scene::new().run_time(OLD, None).git("ConfigMap/web/c: {}"), Action::Unchanged, "the workloads created it")]
 fn it_is_none_of_ours_to_delete(
@@ -323,11 +323,11 @@ fn an_aggregated_role_goes_before_the_roles_that_it_is_made_of() {
 
 /// Builds a CRD with a conversion Service, and their dependencies.
 pub(super) fn converted(service: &str) -> Scene {
-    let definition = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {conversion: {webhook: {clientConfig: {service: {namespace: web, name: NAME}}}}}}";
+    let crd = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {conversion: {webhook: {clientConfig: {service: {namespace: web, name: NAME}}}}}}";
     Scene::new().installed(&format!(
         "{}\nWidget.example.org/web/w: {{}}\nService/web/api: {{}}\nConfigMap/web/c: {{}}\n\
          Deployment.apps/web/api: {{spec: {{template: {{}}}}}}",
-        definition.replace("NAME", service)
+        crd.replace("NAME", service)
     ))
 }
 

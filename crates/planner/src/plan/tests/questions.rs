@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::scene::Scene;
-use crate::observe::{Contents, Grants, Surroundings};
+use crate::observe::{Contents, Grants, WorkloadContext};
 use crate::plan::{Answer, Consented, Planning, Question, Removal, Topic, plan, remove};
-use pleach_formats::check::Looked;
+use pleach_formats::check::CheckOutcome;
 
 const ALL: [Topic; 6] = [
     Topic::Uninstall,
@@ -19,14 +19,14 @@ const ALL: [Topic; 6] = [
 const API: &str = "Deployment.apps/web/api: {spec: {selector: {matchLabels: {app: api}}, template: {metadata: {labels: {app: api}}, spec: {}}}}";
 
 fn answer(question: Question) -> Answer {
-    let unknown = || Looked::Unknown("no cluster".to_owned());
+    let unknown = || CheckOutcome::Unknown("no cluster".to_owned());
     match question {
         Question::Blocking(index) => Answer::Blocking(index, unknown()),
         Question::Dependents => Answer::Dependents(Vec::new()),
         Question::Contents(name) => Answer::Contents(name, Contents::Known(Vec::new())),
         Question::Check(name) => Answer::Check(name, unknown()),
         Question::Dependency(index) => Answer::Dependency(index, None),
-        Question::WorkloadContext => Answer::WorkloadContext(Surroundings::default()),
+        Question::WorkloadContext => Answer::WorkloadContext(WorkloadContext::default()),
         Question::Permissions(_) => Answer::Permissions(Grants::default()),
     }
 }

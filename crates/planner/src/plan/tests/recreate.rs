@@ -103,7 +103,7 @@ fn what_the_new_object_needs_is_there_before_the_old_one_goes() {
     "PersistentVolumeClaim/web/data",
     "{action: recreate, kind: PersistentVolumeClaim, namespace: web, name: data, release: r, from: v1.0.0, to: v2.0.0}"
 )]
-#[case::definition(
+#[case::crd(
     "CustomResourceDefinition.apiextensions.k8s.io/foos.example.org",
     "{action: recreate, kind: CustomResourceDefinition, name: foos.example.org, release: r, from: v1.0.0, to: v2.0.0}"
 )]

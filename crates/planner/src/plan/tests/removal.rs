@@ -28,13 +28,13 @@ fn set(release: &str) -> String {
     Store::Release.apply_set(&name(release))
 }
 
-pub(super) fn successor(wants: &[&str]) -> Removal {
+pub(super) fn successor(desires: &[&str]) -> Removal {
     Removal {
         consented: Some(Consented::by_command()),
         successors: vec![Successor {
             name: name("new"),
             apply_set: set("new"),
-            wants: wants.iter().map(|id| id.parse().unwrap()).collect(),
+            desires: desires.iter().map(|id| id.parse().unwrap()).collect(),
         }],
         ..Removal::default()
     }
@@ -456,10 +456,10 @@ fn objects_of_the_release_that_is_moved_from_are_taken_over(
     #[case] action: Action,
 ) {
     let plan = handed_over()
-        .wants(|desired| {
+        .with_desired(|desired| {
             desired.terms = Terms {
                 moved_from: moved_from.map(name),
-                former_set: moved_from.map(set),
+                previous_set: moved_from.map(set),
                 ..Terms::default()
             };
         })
@@ -530,7 +530,7 @@ fn a_release_that_stays_leaves_alone_what_another_one_takes_over() {
         Scene::new()
             .installed(&format!("{git}\n{worker}"))
             .git(git)
-            .wants(|desired| {
+            .with_desired(|desired| {
                 desired.terms.successors = successor(&["ConfigMap/web/worker"]).successors;
             })
     };

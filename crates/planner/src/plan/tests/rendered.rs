@@ -7,7 +7,7 @@ use crate::plan::{Action, Desired, Plan, Policy, plan_offline};
 use crate::text_diff::View;
 use crate::view::Drawing;
 use pleach_fields::diff::{Cause, fields::Scope, masking::Masker};
-use pleach_model::kinds::{Catalog, Definitions, KindTable};
+use pleach_model::kinds::{Catalog, Crds, KindTable};
 use pleach_model::object::DigestKey;
 
 use super::scene::Scene;
@@ -111,7 +111,7 @@ fn a_revision_is_compared_with_another_as_if_it_were_live() {
         policy: &policy,
         kinds: Catalog {
             table: &table,
-            definitions: &Definitions::default(),
+            crds: &Crds::default(),
         },
         view,
     };
@@ -176,19 +176,19 @@ fn versions_are_checked_as_for_a_cluster() {
 
 #[test]
 fn definitions_are_waited_for_and_their_kinds_are_known() {
-    let definition = "
+    let crd = "
 CustomResourceDefinition.apiextensions.k8s.io/foos.x.org: {spec: {group: x.org, scope: Namespaced,
   names: {kind: Foo, plural: foos}, versions: [{name: v1, served: true}]}}
 Foo.x.org/web/a: {spec: {x: 1}}
 ";
-    let plan = compare(None, &[], &revision(definition));
+    let plan = compare(None, &[], &revision(crd));
     assert!(plan.findings.is_empty(), "{:?}", plan.findings);
     assert!(actions(&plan).contains(&"create Foo.x.org/web/a".to_owned()));
     // The kind is defined by another release, or by none; rendering has
     // reported it.
     let plan = compare(
         None,
-        &[other(definition)],
+        &[other(crd)],
         &revision("Foo.x.org/web/b: {}\nBar.y.org/web/b: {}"),
     );
     assert_eq!(

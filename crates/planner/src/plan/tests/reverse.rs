@@ -148,7 +148,7 @@ fn a_binding_goes_back_before_its_policy_and_that_before_its_parameters() {
 #[rstest]
 #[case::registration(&[HOOK], API, HOOK)]
 #[case::backend(&[API], API, HOOK)]
-#[case::definition(&[NOTED_WIDGETS, RESOURCE], NOTED_WIDGETS, RESOURCE)]
+#[case::crd(&[NOTED_WIDGETS, RESOURCE], NOTED_WIDGETS, RESOURCE)]
 fn what_is_created_is_created_first(
     #[case] missing: &[&str],
     #[case] first: &str,

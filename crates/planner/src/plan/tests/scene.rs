@@ -358,7 +358,7 @@ impl Scene {
         self
     }
 
-    pub(super) fn wants(mut self, change: impl FnOnce(&mut Desired)) -> Self {
+    pub(super) fn with_desired(mut self, change: impl FnOnce(&mut Desired)) -> Self {
         change(&mut self.desired);
         self
     }

@@ -12,7 +12,7 @@ use crate::plan::{BaseSecrets, Desired, Plan, Policy, plan_offline};
 use crate::text_diff::View;
 use crate::view::{Drawing, ReleaseDiff};
 use pleach_fields::diff::{fields::Scope, masking::Masker};
-use pleach_model::kinds::{Catalog, Definitions, KindTable};
+use pleach_model::kinds::{Catalog, Crds, KindTable};
 use pleach_model::object::DigestKey;
 
 const PLANTED: &str = "planted-value";
@@ -68,7 +68,7 @@ fn draw(plan: &Plan, desired: &Desired, observed: &Observed, policy: &Policy) ->
         policy,
         kinds: Catalog {
             table: &table,
-            definitions: &Definitions::default(),
+            crds: &Crds::default(),
         },
         view: View {
             scope: Scope::Owned,
@@ -110,7 +110,7 @@ fn a_declaration_of_the_release_that_is_moved_from_counts() {
     );
     let mut head = revision("ConfigMap/web/a: {data: {password: new}}", &[]);
     head.terms.moved_from = Some(base.name.clone());
-    head.terms.former_set = Some(base.apply_set());
+    head.terms.previous_set = Some(base.apply_set());
     let shown = json(&drawn(&base, &head));
     assert!(!shown.contains(PLANTED), "{shown}");
 }
@@ -170,7 +170,7 @@ fn pairs(kind: &str, names: [&str; 4], values: &[String; 4], declares: [bool; 2]
     let diff = drawn(&revision(&base, at_base), &revision(&head, at_head));
     let objects = diff.objects.into_iter();
     objects
-        .filter_map(|object| Some(format!("{} -> {}", object.former?.object, object.object)))
+        .filter_map(|object| Some(format!("{} -> {}", object.previous?.object, object.object)))
         .collect()
 }
 

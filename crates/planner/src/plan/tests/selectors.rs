@@ -136,11 +136,11 @@ const GREEN: &str =
 #[rstest]
 #[case::goes("")]
 #[case::stays("Deployment.apps/web/api: {spec: {template: {metadata: {labels: {v: blue}}}}}\n")]
-fn a_service_goes_over_to_another_workload_that_is_ready(#[case] former: &str) {
+fn a_service_goes_over_to_another_workload_that_is_ready(#[case] previous: &str) {
     let plan = Scene::new()
         .installed(&api(("v: blue", "v: blue")))
         .git(&format!(
-            "{former}{GREEN}\nService/web/api: {{spec: {{selector: {{v: green}}}}}}"
+            "{previous}{GREEN}\nService/web/api: {{spec: {{selector: {{v: green}}}}}}"
         ))
         .plan();
     let expected = "Deployment.apps/web/green -> Service/web/api: Ready Selects";

@@ -283,7 +283,7 @@ fn the_deadline_of_a_stage_is_that_of_its_waits() {
 fn a_stage_is_verified_once_for_each_version() {
     let scene = |version: &str| {
         upgrade(&[AGENT, INGRESS])
-            .wants(|desired| version.clone_into(&mut desired.version))
+            .with_desired(|desired| version.clone_into(&mut desired.version))
             .git_at("jobs/agents.yaml", TEST)
             .applies_in("agents", &["{kind: DaemonSet, name: agent}"], |rule| {
                 rule.verify = vec!["jobs/agents.yaml".to_owned()];
@@ -316,7 +316,7 @@ fn a_check_of_a_stage_holds_at_its_end_and_is_asked_for_nowhere_else() {
             .check("{name: report, forEach: {kind: Pod}, require: item.status.ok}")
             .looked(
                 "report",
-                pleach_formats::check::Looked::Unknown("later".to_owned()),
+                pleach_formats::check::CheckOutcome::Unknown("later".to_owned()),
             )
             .applies_in("agents", &["{kind: DaemonSet, name: agent}"], |rule| {
                 rule.checks = vec!["report".to_owned()];

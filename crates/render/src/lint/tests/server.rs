@@ -20,7 +20,7 @@ fn deployment(selector: &str, container: &str) -> String {
 const MATCHING: &str = "  selector: {matchLabels: {app: web}}\n";
 
 fn crd(name: &str) -> String {
-    DEFINITION.replace("foos.example.org", name)
+    CRD.replace("foos.example.org", name)
 }
 
 /// Returns code, severity and message of the findings.

@@ -186,14 +186,14 @@ fn a_dead_conversion_is_never_deleted(#[case] versions: &[&str], #[case] severit
         .iter()
         .map(|name| json!({"name": name, "served": true, "schema": {"openAPIV3Schema": {}}}))
         .collect();
-    let definition = Definition::deserialize(json!({
+    let crd = Crd::deserialize(json!({
         "metadata": {"name": "things.ex.io", "uid": "u"},
         "spec": {"group": "ex.io", "names": {"plural": "things", "kind": "Thing"}, "versions": versions,
             "conversion": {"strategy": "Webhook", "webhook": {"clientConfig": {"service": {"namespace": "old", "name": "api"}}}}},
     }))
     .unwrap();
-    assert_eq!(definition.kind(), GroupKind::new("ex.io", "Thing"));
-    let found = only(definition.registered().unwrap());
+    assert_eq!(crd.kind(), GroupKind::new("ex.io", "Thing"));
+    let found = only(crd.registered().unwrap());
     assert_eq!(
         (found.code, found.severity),
         (Code::ServiceMissing, severity)

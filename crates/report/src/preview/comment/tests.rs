@@ -16,7 +16,7 @@ fn object(kind: &str, name: &str, old: &str, new: &str) -> ObjectDiff {
     ObjectDiff {
         object: ObjectId::new("", kind, Some("web"), name),
         action: Action::Update,
-        former: None,
+        previous: None,
         note: Note {
             reason: "git changed".to_owned(),
             ..Note::default()
@@ -136,12 +136,9 @@ fn a_definition_of_700_kb_shows_its_first_lines() {
     };
     let (old, new) = (schema("former"), schema("new"));
     assert!(old.len() + new.len() > 1_000_000);
-    let definition = object("CustomResourceDefinition", "things.example.org", &old, &new);
+    let crd = object("CustomResourceDefinition", "things.example.org", &old, &new);
     let other = object("ConfigMap", "small", "a: 1\n", "a: 2\n");
-    let text = written(
-        &preview(vec![release("dev.web", vec![definition, other])]),
-        LIMIT,
-    );
+    let text = written(&preview(vec![release("dev.web", vec![crd, other])]), LIMIT);
     assert!(text.len() < 16_000, "{}", text.len());
     assert!(text.contains("-  field0: former of a schema"), "{text}");
     assert!(text.contains("more lines are not shown"), "{text}");
@@ -261,7 +258,7 @@ fn any_release() -> impl Strategy<Value = ReleasePreview> {
         release.diff.findings.push(finding);
         release.subjects.push(SubjectChange {
             object: ObjectId::new("rbac.authorization.k8s.io", "RoleBinding", None, &message),
-            former: None,
+            previous: None,
             role: message.clone(),
             before: vec![message.clone()],
             after: Vec::new(),

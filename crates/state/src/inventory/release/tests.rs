@@ -194,8 +194,8 @@ fn a_record_that_was_emptied_says_nothing() {
         let written = json!({"metadata": {"name": "e.r"}, "status": status});
         assert!(!Installed::from_object(&written).unwrap().is_blank());
     }
-    let former: Value = serde_json::from_str(FORMER).unwrap();
-    assert!(!Installed::from_object(&former).unwrap().is_blank());
+    let previous: Value = serde_json::from_str(FORMER).unwrap();
+    assert!(!Installed::from_object(&previous).unwrap().is_blank());
 }
 
 #[test]

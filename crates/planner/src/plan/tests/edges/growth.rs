@@ -27,7 +27,7 @@ fn shared_account(number: usize) -> String {
 }
 
 /// Builds this many CRDs and workloads.
-fn many_definitions(number: usize) -> String {
+fn many_crds(number: usize) -> String {
     let each = (0..number).map(|number| {
         format!(
             "CustomResourceDefinition.apiextensions.k8s.io/k{number}.example.org: {{spec: {{group: example.org, names: {{kind: K{number}, plural: k{number}}}, versions: [{{name: v1, served: true}}]}}}}\nDeployment.apps/web/d{number}: {{}}\n"
@@ -38,7 +38,7 @@ fn many_definitions(number: usize) -> String {
 
 #[rstest]
 #[case::rights(shared_account)]
-#[case::definitions(many_definitions)]
+#[case::crds(many_crds)]
 fn edges_grow_linearly(#[case] git: fn(usize) -> String) {
     let count = |plan: &Plan| -> usize { plan.steps.iter().map(|step| step.needs.len()).sum() };
     // Either everything is new, or everything exists and a part changes.

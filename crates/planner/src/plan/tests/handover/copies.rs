@@ -28,7 +28,7 @@ fn what_users_keep_is_copied_before_the_workloads_and_once() {
         .version("v1.0.0")
         .git(&NEW.replace("/web/", "/next/"))
         .moves("old", "next", &["settings"])
-        .wants(|desired| desired.namespace = Some("next".to_owned()))
+        .with_desired(|desired| desired.namespace = Some("next".to_owned()))
         .plan();
     let copy = find(&plan, "copy", |step| matches!(step.op, Op::Copy { .. }));
     assert!(comes_before(&plan, step_of(&plan, "Namespace/next"), copy));
@@ -91,16 +91,16 @@ fn by_a_pattern_everything_of_users_is_copied() {
     assert_eq!(copied(scene("user-*")), [a, b]);
     assert_eq!(copied(scene("user-?")), [a, b]);
     assert_eq!(copied(scene("*")), [other, a, b]);
-    let labelled = scene("*").wants(|desired| {
+    let labelled = scene("*").with_desired(|desired| {
         let labels = &mut desired.sequence.moves[0].copy[0].labels;
         labels.insert("tier".to_owned(), "gold".to_owned());
     });
     assert_eq!(copied(labelled), [b]);
     // A copied object is retained although git does not contain it.
-    let kept = scene("user-*")
+    let retained = scene("user-*")
         .installed("ConfigMap/next/user-a: {}")
         .entry("ConfigMap/next/user-a", |entry| {
             entry.state = pleach_state::inventory::EntryState::Kept;
         });
-    assert_eq!(copied(kept), [b]);
+    assert_eq!(copied(retained), [b]);
 }

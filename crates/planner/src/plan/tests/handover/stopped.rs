@@ -161,7 +161,7 @@ fn what_stays_after_all_is_started_again_also_where_nothing_is_declared() {
 #[rstest]
 #[case::it_is_there(turned().live(HOOK))]
 #[case::it_may_be_there(turned().incomplete("ValidatingWebhookConfiguration.admissionregistration.k8s.io"))]
-#[case::it_registers_if_it_likes(turned().wants(|desired| desired.runtime_objects[0].optional = true))]
+#[case::it_registers_if_it_likes(turned().with_desired(|desired| desired.runtime_objects[0].optional = true))]
 #[case::it_starts_anyway(turned().left_on("handover", "Deployment.apps/old/api", &json!({"spec": {"replicas": 0}})))]
 #[case::nothing_was_begun(turned().version("v1.0.0").cluster(|observed| observed.installed.as_mut().unwrap().applying = None))]
 fn what_has_registered_or_will_is_not_started_again(#[case] scene: Scene) {

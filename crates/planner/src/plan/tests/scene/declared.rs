@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Scene, id, parse};
 use crate::plan::tests::server;
-use pleach_formats::check::{Check, Looked};
+use pleach_formats::check::{Check, CheckOutcome};
 use pleach_formats::gate::{self, Closed, Operation};
 use pleach_formats::{
     file::{Gate, Overlay},
@@ -180,7 +180,7 @@ impl Scene {
     }
 
     /// Sets the result of reading the objects of a check.
-    pub(in crate::plan::tests) fn looked(mut self, check: &str, looked: Looked) -> Self {
+    pub(in crate::plan::tests) fn looked(mut self, check: &str, looked: CheckOutcome) -> Self {
         self.observed.checked.insert(check.to_owned(), looked);
         self
     }

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::{MANAGER, Scene, digest_key};
-use crate::crd::is_definition;
+use crate::crd::is_crd;
 use crate::observe::{
-    Former, Listing, ListingKey, Prediction, Registration, Unverified, is_unchanged,
+    Listing, ListingKey, Prediction, PreviousRelease, Registration, Unverified, is_unchanged,
 };
 use crate::plan::tests::server;
 use pleach_fields::diff::ownership;
@@ -20,21 +20,21 @@ use pleach_state::live::{Live, LiveMeta};
 impl Scene {
     /// Adds objects of release `old`, which hands them over and which git no
     /// longer has.
-    pub(in crate::plan::tests) fn former(mut self, text: &str) -> Self {
+    pub(in crate::plan::tests) fn previous(mut self, text: &str) -> Self {
         let name = ReleaseName {
             environment: "e".to_owned(),
             release: "old".to_owned(),
         };
-        let mut former = Former {
+        let mut previous = PreviousRelease {
             apply_set: Store::Release.apply_set(&name),
             name,
             inventory: Inventory::default(),
         };
         let known: BTreeSet<ObjectId> = self.live.keys().cloned().collect();
         self = self.live(text);
-        let manager = former.name.field_manager();
+        let manager = previous.name.field_manager();
         for (id, value) in self.live.iter_mut().filter(|(id, _)| !known.contains(*id)) {
-            value["metadata"]["labels"][labels::PART_OF] = json!(former.apply_set);
+            value["metadata"]["labels"][labels::PART_OF] = json!(previous.apply_set);
             let fields = server::fields(value);
             value["metadata"]["managedFields"] = json!([server::entry(&manager, "Apply", &fields)]);
             let entry = Entry {
@@ -42,13 +42,13 @@ impl Scene {
                 uid: value["metadata"]["uid"].as_str().map(str::to_owned),
                 ..Entry::default()
             };
-            former.inventory.entries.insert(id.clone(), entry);
+            previous.inventory.entries.insert(id.clone(), entry);
         }
         let terms = &mut self.desired.terms;
-        terms.moved_from = Some(former.name.clone());
-        terms.former_set = Some(former.apply_set.clone());
-        terms.former_is_given_up = true;
-        self.observed.former = Some(former);
+        terms.moved_from = Some(previous.name.clone());
+        terms.previous_set = Some(previous.apply_set.clone());
+        terms.previous_is_given_up = true;
+        self.observed.previous = Some(previous);
         self
     }
 
@@ -67,7 +67,7 @@ impl Scene {
             .filter(|(id, _)| self.is_target(id))
             .map(|(id, value)| (id.clone(), Live::new(value.clone(), MANAGER)))
             .collect();
-        for (from, rule) in self.desired.sought_copies(&self.observed) {
+        for (from, rule) in self.desired.copies_to_list(&self.observed) {
             let found = self.live.iter().filter(|(id, value)| {
                 let meta = LiveMeta::read(&value["metadata"], MANAGER);
                 id.namespace.as_ref() == Some(&from) && crate::plan::is_copied(&rule, id, &meta)
@@ -81,7 +81,7 @@ impl Scene {
                 registration.available = None;
                 self.observed.registrations.push(registration);
             }
-            if is_definition(id) && !self.desired.manifests.iter().any(|one| one.id() == id) {
+            if is_crd(id) && !self.desired.manifests.iter().any(|one| one.id() == id) {
                 let services = pointed_at(&id.group_kind(), value);
                 self.observed.conversions.insert(id.clone(), services);
             }
@@ -93,7 +93,7 @@ impl Scene {
             }
             self.observed.meta.insert(id.clone(), meta);
         }
-        for id in self.desired.definitions_left(&self.observed) {
+        for id in self.desired.undesired_crds(&self.observed) {
             let live = Live::new(self.live[&id].clone(), MANAGER);
             self.observed.full.insert(id, live);
         }

@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::scene::Scene;
-use crate::observe::{Budget, Node, Surroundings};
+use crate::observe::{Budget, Node, WorkloadContext};
 
 const API: &str = "Deployment.apps/web/api: {spec: {replicas: 2, selector: {matchLabels: {app: api}}, template: {metadata: {labels: {app: api, tier: front}}, spec: {}}}}";
 
@@ -12,26 +12,26 @@ fn budget(name: &str, spec: &str) -> String {
     format!("PodDisruptionBudget.policy/web/{name}: {{spec: {spec}}}")
 }
 
-fn surroundings() -> Surroundings {
-    let mut surroundings = Surroundings::default();
+fn workload_context() -> WorkloadContext {
+    let mut workload_context = WorkloadContext::default();
     let node = |name: &str, ready: &str, unschedulable: bool| {
         Node::of(&json!({
             "metadata": {"name": name}, "spec": {"unschedulable": unschedulable},
             "status": {"conditions": [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": ready}]},
         }))
     };
-    surroundings.count(vec![
+    workload_context.count(vec![
         node("c", "True", true),
         node("b", "Unknown", false),
         node("a", "True", false),
     ]);
-    surroundings
+    workload_context
 }
 
-fn said(git: &str, surroundings: Option<Surroundings>) -> Vec<String> {
+fn said(git: &str, workload_context: Option<WorkloadContext>) -> Vec<String> {
     let plan = Scene::new()
         .git(git)
-        .cluster(|observed| observed.surroundings = surroundings)
+        .cluster(|observed| observed.workload_context = workload_context)
         .plan();
     let findings = plan.findings.iter();
     findings
@@ -42,22 +42,25 @@ fn said(git: &str, surroundings: Option<Surroundings>) -> Vec<String> {
 #[test]
 fn nodes_that_take_no_pods_are_named() {
     assert_eq!(
-        said(API, Some(surroundings())),
+        said(API, Some(workload_context())),
         [
             "nodes-cordoned: 1 of 3 nodes is cordoned: c",
             "nodes-not-ready: 1 of 3 nodes is not ready: b",
         ]
     );
     // A plan without workload changes reports nothing.
-    assert_eq!(said("ConfigMap/web/c: {}", Some(surroundings())), [""; 0]);
+    assert_eq!(
+        said("ConfigMap/web/c: {}", Some(workload_context())),
+        [""; 0]
+    );
     assert_eq!(said(API, None), [""; 0]);
 }
 
 #[test]
 fn many_names_are_cut() {
-    let mut many = Surroundings {
+    let mut many = WorkloadContext {
         nodes: Some(20),
-        ..Surroundings::default()
+        ..WorkloadContext::default()
     };
     many.not_ready = (0..7).map(|n| format!("n{n}")).collect();
     assert_eq!(
@@ -107,31 +110,31 @@ fn a_budget_that_lets_no_pod_go_is_named(#[case] spec: &str, #[case] bound: Opti
         })
         .into_iter()
         .collect();
-    assert_eq!(said(&git, Some(Surroundings::default())), expected);
+    assert_eq!(said(&git, Some(WorkloadContext::default())), expected);
 }
 
 #[test]
 fn a_plan_with_clear_surroundings_is_one_without_any() {
     let spec = "{maxUnavailable: 0, selector: {matchLabels: {app: api}}}";
     let git = format!("{API}\n{}", budget("b", spec));
-    let counted = Surroundings {
+    let counted = WorkloadContext {
         nodes: Some(3),
-        ..Surroundings::default()
+        ..WorkloadContext::default()
     };
-    assert!(counted.is_clear() && !surroundings().is_clear());
-    let assumed = said(&git, Some(Surroundings::default()));
+    assert!(counted.is_clear() && !workload_context().is_clear());
+    let assumed = said(&git, Some(WorkloadContext::default()));
     assert_eq!(assumed.len(), 1);
     assert_eq!(said(&git, Some(counted)), assumed);
 }
 
 #[test]
 fn two_budgets_for_a_pod_are_one_too_many() {
-    let mut surroundings = Surroundings::default();
-    surroundings.budgets.push(Budget {
+    let mut workload_context = WorkloadContext::default();
+    workload_context.budgets.push(Budget {
         id: "PodDisruptionBudget.policy/web/theirs".parse().unwrap(),
         spec: json!({"minAvailable": 1, "selector": {}}),
     });
-    surroundings.budgets.push(Budget {
+    workload_context.budgets.push(Budget {
         id: "PodDisruptionBudget.policy/other/theirs".parse().unwrap(),
         spec: json!({"minAvailable": 1, "selector": {}}),
     });
@@ -143,7 +146,7 @@ fn two_budgets_for_a_pod_are_one_too_many() {
         )
     );
     assert_eq!(
-        said(&git, Some(surroundings)),
+        said(&git, Some(workload_context)),
         ["budgets-overlap: its pods have 2 PodDisruptionBudgets: ours, theirs"]
     );
 }
@@ -154,7 +157,7 @@ fn two_budgets_for_a_pod_are_one_too_many() {
 #[case::it_stays(false)]
 fn a_budget_under_another_name_is_no_second_one(#[case] prunes: bool) {
     let spec = "{minAvailable: 1, selector: {matchLabels: {app: api}}}";
-    let former = Budget {
+    let previous = Budget {
         id: "PodDisruptionBudget.policy/web/former".parse().unwrap(),
         spec: json!({"minAvailable": 1, "selector": {"matchLabels": {"app": "api"}}}),
     };
@@ -165,10 +168,10 @@ fn a_budget_under_another_name_is_no_second_one(#[case] prunes: bool) {
         .policy(|policy| policy.prune.enabled = prunes)
         .cluster(|observed| {
             observed
-                .surroundings
+                .workload_context
                 .get_or_insert_default()
                 .budgets
-                .push(former);
+                .push(previous);
         })
         .plan();
     let mut findings = plan.findings.iter();
@@ -183,5 +186,5 @@ fn a_workload_without_pods_has_nothing_to_lose() {
         API.replace("replicas: 2", "replicas: 0"),
         budget("b", "{maxUnavailable: 0, selector: {}}")
     );
-    assert_eq!(said(&git, Some(Surroundings::default())), [""; 0]);
+    assert_eq!(said(&git, Some(WorkloadContext::default())), [""; 0]);
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::needs::{Dependencies, Joint, Needs};
 use super::reverse::{is_served, is_workload};
-use crate::crd::is_definition;
+use crate::crd::is_crd;
 use crate::plan::{
     draft::{Ctx, Draft},
     model::{EdgeReason, StepId},
@@ -25,17 +25,16 @@ pub(super) fn before_workloads<'a>(
     found: &mut Dependencies<'a>,
 ) {
     let all = ctx.manifests.keys().copied();
-    let (definitions, others): (Vec<&'a ObjectId>, Vec<&'a ObjectId>) =
-        all.partition(|id| is_definition(id));
+    let (crds, others): (Vec<&'a ObjectId>, Vec<&'a ObjectId>) = all.partition(|id| is_crd(id));
     let others = others.into_iter();
     let workloads: Vec<&'a ObjectId> = others.filter(|id| is_workload(ctx, id)).collect();
-    if definitions.is_empty() || workloads.is_empty() {
+    if crds.is_empty() || workloads.is_empty() {
         return;
     }
     let mut needs = Needs::of(found);
     // CRDs with the same dependent workloads, grouped by stage and own needs.
     let mut alike: BTreeMap<(StageName, Vec<&'a ObjectId>), (usize, Joint<'a>)> = BTreeMap::new();
-    for from in definitions {
+    for from in crds {
         if direction == Direction::Reverse && is_served(ctx, from) {
             continue;
         }

@@ -20,7 +20,7 @@ const CRD: &str = "CustomResourceDefinition.apiextensions.k8s.io/things.example.
 
 /// Builds a CRD with these versions. The first is the storage version, and
 /// versions with `!` are not served.
-fn definition(versions: &[&str], more: &str) -> String {
+fn crd(versions: &[&str], more: &str) -> String {
     let versions: Vec<String> = versions
         .iter()
         .enumerate()
@@ -64,9 +64,9 @@ pub(super) fn things(all: &[(&str, &[&str], &[&str])]) -> Instances {
 /// Builds an update of a CRD's versions, with objects stored in some of them.
 pub(super) fn from_to(before: &[&str], stored: &[&str], after: &[&str]) -> Scene {
     Scene::new()
-        .installed(&definition(before, ""))
+        .installed(&crd(before, ""))
         .with_live(CRD, |live| live["status"]["storedVersions"] = json!(stored))
-        .git(&definition(after, ""))
+        .git(&crd(after, ""))
         .cluster_scoped("CustomResourceDefinition.apiextensions.k8s.io")
 }
 
@@ -140,7 +140,7 @@ fn a_definition_is_refused_that_loses_objects(#[case] scene: Scene, #[case] expe
     "its kind is Thing and cannot change to Item while the CRD exists; 1 object is lost with it: Thing.example.org/web/a"
 )]
 fn scope_and_kind_stay_as_they_are(#[case] from: &str, #[case] to: &str, #[case] expected: &str) {
-    let before = definition(&["v1"], "");
+    let before = crd(&["v1"], "");
     let after = before.replace(from, to);
     let scene = Scene::new().installed(&before).git(&after);
     let plan = seen(scene, things(&[("a", &[], &[])])).plan();
@@ -180,14 +180,8 @@ fn what_goes_with_a_definition_is_created_again(#[case] before: &str, #[case] af
     const THING: &str = "Thing.example.org/web/ours";
     let consent = "{action: recreate, kind: CustomResourceDefinition, name: things.example.org, release: r, from: v1.0.0, to: v2.0.0}";
     let scene = Scene::new()
-        .installed(&format!(
-            "{}{THING}: {{spec: {before}}}",
-            definition(&["v0"], "")
-        ))
-        .git(&format!(
-            "{}{THING}: {{spec: {after}}}",
-            definition(&["v1"], "")
-        ))
+        .installed(&format!("{}{THING}: {{spec: {before}}}", crd(&["v0"], "")))
+        .git(&format!("{}{THING}: {{spec: {after}}}", crd(&["v1"], "")))
         .with_live(CRD, |live| {
             live["status"] = json!({"storedVersions": ["v0"]});
         })
@@ -214,7 +208,7 @@ fn what_goes_with_a_definition_is_created_again(#[case] before: &str, #[case] af
 fn objects_lie_elsewhere_when_their_definition_has_another_scope() {
     const BEFORE: &str = "Thing.example.org/web/ours";
     const AFTER: &str = "Thing.example.org/ours";
-    let before = definition(&["v1"], "");
+    let before = crd(&["v1"], "");
     let after = before.replace("scope: Namespaced", "scope: Cluster");
     let scope = FieldPath::default().key("spec").key("scope");
     let scene = Scene::new()
@@ -370,7 +364,7 @@ fn nothing_is_rewritten_without_a_look_at_the_end() {
 
 #[rstest]
 #[case::to_a_version_that_is_not_stored(migrated(from_to(&["v1"], &["v1"], &["v1", "v2"]), "v1", "v2"), "migration-to-another-version")]
-#[case::of_another_definition(migrated(Scene::new().git("ConfigMap/web/c: {}"), "v1", "v2"), "migration-of-nothing")]
+#[case::of_another_crd(migrated(Scene::new().git("ConfigMap/web/c: {}"), "v1", "v2"), "migration-of-nothing")]
 fn a_migration_that_can_do_nothing_is_told(#[case] scene: Scene, #[case] expected: &str) {
     let plan = scene.plan();
     assert!(

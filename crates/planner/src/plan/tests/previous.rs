@@ -27,10 +27,10 @@ fn refused(code: u16, message: &str) -> Prediction {
 }
 
 /// Builds an operator and its custom resource, each with a version.
-fn git(definition: u8, operator: u8, size: u8) -> String {
+fn git(crd: u8, operator: u8, size: u8) -> String {
     format!(
         "\
-CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {{spec: {{group: example.org, about: {definition}, names: {{kind: Widget, plural: widgets}}, versions: [{{name: v1, served: true}}]}}}}
+CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {{spec: {{group: example.org, about: {crd}, names: {{kind: Widget, plural: widgets}}, versions: [{{name: v1, served: true}}]}}}}
 ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {{webhooks: [{{name: w.example.org, clientConfig: {{service: {{namespace: web, name: api}}}}, rules: [{{apiGroups: [example.org], resources: [widgets]}}]}}]}}
 Deployment.apps/web/api: {{spec: {{image: {operator}, replicas: 2, template: {{metadata: {{labels: {{app: api}}}}}}}}}}
 Service/web/api: {{spec: {{selector: {{app: api}}}}}}
@@ -39,10 +39,10 @@ Service/web/api: {{spec: {{selector: {{app: api}}}}}}
     )
 }
 
-fn upgrade(definition: u8, operator: u8) -> Scene {
+fn upgrade(crd: u8, operator: u8) -> Scene {
     Scene::new()
         .installed(&git(1, 1, 1))
-        .git(&git(definition, operator, 2))
+        .git(&git(crd, operator, 2))
 }
 
 /// Marks the desired state as started and not finished.
@@ -63,13 +63,13 @@ fn begun(mut scene: Scene) -> Scene {
 #[case::another_operator(upgrade(1, 2), refused(422, DENIED), Action::Update)]
 #[case::the_same_operator(upgrade(2, 1), refused(422, DENIED), Action::Blocked)]
 #[case::an_operator_that_came_before(begun(upgrade(1, 1)), refused(403, DENIED), Action::Update)]
-#[case::another_definition(upgrade(2, 1), refused(500, UNKNOWN), Action::Update)]
-#[case::values_of_another_definition(
+#[case::another_crd(upgrade(2, 1), refused(500, UNKNOWN), Action::Update)]
+#[case::values_of_another_crd(
     upgrade(2, 1),
     refused(422, "spec.size: Invalid value"),
     Action::Update
 )]
-#[case::the_same_definition(upgrade(1, 2), refused(500, UNKNOWN), Action::Blocked)]
+#[case::the_same_crd(upgrade(1, 2), refused(500, UNKNOWN), Action::Blocked)]
 #[case::a_webhook_of_others(
     upgrade(2, 2),
     refused(422, "admission webhook \"other.example.org\" denied the request: no"),

@@ -10,7 +10,7 @@ use pleach_state::overlay::OnFailure;
 /// Builds a release that takes over objects, some of which run in another
 /// namespace.
 fn succeeding() -> Scene {
-    Scene::new().former(OLD).git(NEW)
+    Scene::new().previous(OLD).git(NEW)
 }
 
 fn deleted<'a>(plan: &'a Plan, id: &str) -> Option<&'a Step> {
@@ -41,7 +41,7 @@ fn what_hands_over_runs_nowhere_else_when_its_successor_starts() {
         };
         assert_eq!(deletion.uid(), format!("uid of {id}"));
         assert!(
-            matches!(deletion.because(), Grant::Former { release } if release.release == "old")
+            matches!(deletion.because(), Grant::PreviousRelease { release } if release.release == "old")
         );
         assert_eq!(deletion.propagation(), Propagation::Foreground);
     }
@@ -87,7 +87,7 @@ fn beside(app: &str) -> Scene {
         "Deployment.apps/old/other: {{spec: {{replicas: 1, selector: {{matchLabels: {{app: {app}, n: two}}}}, template: {{metadata: {{labels: {{app: {app}, n: two}}}}}}}}}}"
     );
     Scene::new()
-        .former(&format!("{OLD}\n{other}"))
+        .previous(&format!("{OLD}\n{other}"))
         .git(NEW)
         .live(HOOK)
 }
@@ -95,12 +95,12 @@ fn beside(app: &str) -> Scene {
 #[rstest]
 #[case::another_workload_beside_it(beside("other"), true)]
 #[case::another_workload_behind_the_service(beside("api"), false)]
-#[case::it_is_shipped(Scene::new().former(&format!("{OLD}\n{HOOK}")).git(NEW), false)]
+#[case::it_is_shipped(Scene::new().previous(&format!("{OLD}\n{HOOK}")).git(NEW), false)]
 #[case::nothing_is_pruned(succeeding().live(HOOK).policy(|policy| policy.prune.enabled = false), false)]
 #[case::the_workload_stays(succeeding().live(HOOK).meta("Deployment.apps/old/api", |meta| {
     meta.annotations.insert("pleach.dev/prune".to_owned(), "disabled".to_owned());
 }), false)]
-#[case::git_still_has_it(succeeding().live(HOOK).cluster(|observed| observed.former = None), false)]
+#[case::git_still_has_it(succeeding().live(HOOK).cluster(|observed| observed.previous = None), false)]
 #[case::it_points_elsewhere_too(succeeding().live(&HOOK.replace("rules:", "x: y}, {clientConfig: {service: {namespace: others, name: api}}, rules:")), false)]
 #[case::another_object_owns_it(succeeding().live(HOOK).with_live(HOOK_ID, |live| {
     live["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u"}]);
@@ -144,8 +144,8 @@ fn what_users_keep_beside_the_former_release_comes_along() {
     meta.labels.insert(pleach_model::object::labels::PART_OF.to_owned(), "applyset-other".to_owned());
 }), false)]
 #[case::gone_already(succeeding().gone("Deployment.apps/old/controller"), false)]
-#[case::git_still_has_it(succeeding().cluster(|observed| observed.former = None), false)]
-#[case::nothing_comes(succeeding().wants(|desired| {
+#[case::git_still_has_it(succeeding().cluster(|observed| observed.previous = None), false)]
+#[case::nothing_comes(succeeding().with_desired(|desired| {
     desired.manifests.retain(|manifest| manifest.id().name != "controller");
 }), false)]
 fn what_is_not_deleted_is_not_emptied_either(#[case] scene: Scene, #[case] said: bool) {
@@ -170,7 +170,7 @@ fn what_answers_for_others_goes_on_until_they_are_told_of_its_successor() {
         )
     };
     let plan = Scene::new()
-        .former(&format!("{OLD}\n{}", hook("old")))
+        .previous(&format!("{OLD}\n{}", hook("old")))
         .git(&format!("{NEW}\n{}", hook("web")))
         .plan();
     assert!(plan.findings.iter().all(|one| !one.is_error()));

@@ -31,7 +31,7 @@ pub(super) fn unverified(ctx: &Ctx<'_>, manifest: &Manifest) -> Option<Unverifie
             let gate = closed_by(ctx, refusal).map(Unverified::Gate);
             gate.or_else(|| {
                 is_outdated(ctx, manifest.id(), refusal)
-                    .then(|| Unverified::Former(refusal.message.clone()))
+                    .then(|| Unverified::PreviousRelease(refusal.message.clone()))
             })
         }
         _ => None,
@@ -61,7 +61,7 @@ fn closed_by(ctx: &Ctx<'_>, refusal: &ApiRefusal) -> Option<String> {
 /// Returns whether the source of a refusal is replaced before the custom
 /// resource is applied.
 fn is_outdated(ctx: &Ctx<'_>, id: &ObjectId, refusal: &ApiRefusal) -> bool {
-    let Some((definition, _)) = ctx.definition(&id.group_kind()) else {
+    let Some((crd, _)) = ctx.crd(&id.group_kind()) else {
         return false;
     };
     if let Some(webhook) = denied_by(&refusal.message) {
@@ -69,7 +69,7 @@ fn is_outdated(ctx: &Ctx<'_>, id: &ObjectId, refusal: &ApiRefusal) -> bool {
     }
     let is_invalid = matches!(refusal.code, 400 | 422)
         || refusal.code == 500 && refusal.message.starts_with(UNKNOWN_FIELD);
-    is_invalid && is_changed(ctx, definition)
+    is_invalid && is_changed(ctx, crd)
 }
 
 /// Returns the webhook that caused a refusal.

@@ -3,8 +3,8 @@
 
 use super::emit::change;
 use crate::crd::{
-    Instances, ends_conversion, has_version, is_definition, kept, rewritten_before, storage,
-    stored, unconverted, versions,
+    Instances, ends_conversion, has_version, is_crd, retained, rewritten_before, storage, stored,
+    unconverted, versions,
 };
 use crate::plan::{
     consent::bound_to,
@@ -31,7 +31,7 @@ pub(super) enum Guarded {
 /// Checks the effect of a CRD change on existing objects.
 pub(super) fn guard(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) -> Guarded {
     let id = manifest.id();
-    let Some(live) = ctx.observed.full.get(id).filter(|_| is_definition(id)) else {
+    let Some(live) = ctx.observed.full.get(id).filter(|_| is_crd(id)) else {
         return Guarded::Free;
     };
     let desired = ctx.desired.ignored.lean(manifest).value();
@@ -107,7 +107,7 @@ impl Guard<'_> {
 
     /// Returns stored versions that git dropped and that no migration retains.
     fn dropped(&self) -> Vec<&str> {
-        let kept = kept(
+        let retained = retained(
             self.desired,
             self.live,
             &self.ctx.desired.sequence.migrations,
@@ -115,7 +115,7 @@ impl Guard<'_> {
         stored(self.live)
             .into_iter()
             .filter(|name| !has_version(self.desired, name))
-            .filter(|name| !kept.iter().any(|rule| rule.from == *name))
+            .filter(|name| !retained.iter().any(|rule| rule.from == *name))
             .collect()
     }
 
@@ -217,8 +217,8 @@ impl Guard<'_> {
 
     fn identity(&self) -> Option<Finding> {
         let differs = |pointer: &str| {
-            let at = |definition: &Value| {
-                let value = definition.pointer(pointer).and_then(Value::as_str);
+            let at = |crd: &Value| {
+                let value = crd.pointer(pointer).and_then(Value::as_str);
                 value.unwrap_or_default().to_owned()
             };
             let (live, desired) = (at(self.live), at(self.desired));

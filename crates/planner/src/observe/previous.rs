@@ -8,7 +8,7 @@ use pleach_state::inventory::{Entry, EntryState, Inventory};
 /// State of a release that hands over its objects and that git no longer contains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Former {
+pub struct PreviousRelease {
     /// The release.
     pub name: ReleaseName,
     /// ApplySet id, which its members carry as a label.
@@ -17,7 +17,7 @@ pub struct Former {
     pub inventory: Inventory,
 }
 
-impl Former {
+impl PreviousRelease {
     /// Returns its applied objects.
     pub fn applied(&self) -> impl Iterator<Item = (&ObjectId, &Entry)> {
         let entries = self.inventory.entries.iter();

@@ -53,7 +53,7 @@ pub(in crate::plan) enum Begin {
 }
 
 /// A temporary change of one object.
-pub(in crate::plan) struct Wanted<'a> {
+pub(in crate::plan) struct DesiredOverlay<'a> {
     pub(in crate::plan) id: OverlayId,
     pub(in crate::plan) object: ObjectId,
     pub(in crate::plan) live: &'a Live,
@@ -68,7 +68,7 @@ pub(in crate::plan) struct Wanted<'a> {
     pub(in crate::plan) deadline: Option<SignedDuration>,
 }
 
-impl Wanted<'_> {
+impl DesiredOverlay<'_> {
     /// Returns the last possible stage of the change.
     pub(super) fn until(&self) -> StageName {
         match &self.end {
@@ -97,7 +97,7 @@ pub(in crate::plan) fn stops_pods(object: &ObjectId, patch: &Value) -> bool {
 }
 
 /// Returns all temporary changes of existing objects that the bundle declares.
-pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
+pub(super) fn desired_overlays<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<DesiredOverlay<'a>> {
     let mut all = Vec::new();
     for rule in &ctx.sequence.overlays {
         let before = all.len();
@@ -129,7 +129,7 @@ pub(super) fn wanted<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Vec<Wanted<'a>> {
             }
         }
     }
-    all.extend(rollout::wanted(ctx, draft));
+    all.extend(rollout::desired_overlays(ctx, draft));
     all
 }
 
@@ -186,13 +186,18 @@ fn secret(ctx: &Ctx<'_>, rule: &OverlayRule, object: &ObjectId, live: &Live) -> 
     )
 }
 
-fn overlay<'a>(ctx: &Ctx<'_>, rule: &OverlayRule, object: &ObjectId, live: &'a Live) -> Wanted<'a> {
+fn overlay<'a>(
+    ctx: &Ctx<'_>,
+    rule: &OverlayRule,
+    object: &ObjectId,
+    live: &'a Live,
+) -> DesiredOverlay<'a> {
     let on_failure = if stops_pods(object, &rule.patch.0) {
         stopping(ctx, object)
     } else {
         OnFailure::Keep { max_age: None }
     };
-    Wanted {
+    DesiredOverlay {
         id: OverlayId::new(&rule.name, object, &rule.patch.0),
         object: object.clone(),
         live,
@@ -213,7 +218,7 @@ fn scaled<'a>(
     scale: &ScaleRule,
     object: &ObjectId,
     live: &'a Live,
-) -> Wanted<'a> {
+) -> DesiredOverlay<'a> {
     let patch = json!({"spec": {"replicas": scale.replicas}});
     let ready = if scale.replicas == 0 {
         Some(Until::Emptied { pods: pods(live) })
@@ -221,7 +226,7 @@ fn scaled<'a>(
         ready(ctx, object, SignedDuration::ZERO)
     };
     let name = stage.stage.as_str();
-    Wanted {
+    DesiredOverlay {
         id: OverlayId::new(name, object, &patch),
         object: object.clone(),
         live,

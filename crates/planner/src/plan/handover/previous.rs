@@ -2,7 +2,7 @@
 //! run in another namespace than their successors.
 
 use super::{has_pods, is_behind};
-use crate::observe::Former;
+use crate::observe::PreviousRelease;
 use crate::plan::{
     Deletion,
     draft::{Ctx, Pruned},
@@ -21,16 +21,16 @@ use pleach_state::live::{Live, LiveMeta};
 /// with a successor in another namespace is deleted like a member, and so are
 /// registrations of its pods.
 pub(in crate::plan) fn succeed(ctx: &Ctx<'_>, draft: &mut Decided) {
-    let Some(former) = &ctx.observed.former else {
+    let Some(previous) = &ctx.observed.previous else {
         return;
     };
     let mut held = None;
-    for (id, entry) in former.applied() {
+    for (id, entry) in previous.applied() {
         let live = ctx.observed.targets.get(id).map(Live::meta);
         let (Some(live), Some(new)) = (live, successor(ctx, id)) else {
             continue;
         };
-        let Some(deletion) = Deletion::of_former(entry, live, former) else {
+        let Some(deletion) = Deletion::of_former(entry, live, previous) else {
             continue;
         };
         let held = held.get_or_insert_with(|| prune::hold(ctx, draft));
@@ -48,7 +48,7 @@ pub(in crate::plan) fn succeed(ctx: &Ctx<'_>, draft: &mut Decided) {
             dead: false,
         });
     }
-    let services = former.applied();
+    let services = previous.applied();
     let services = services.filter_map(|(id, _)| prune::service_ref(id));
     let deserted: Vec<ServiceRef> = services
         .filter(|service| !ctx.is_desired(&service.id()) && is_deserted(ctx, draft, service))
@@ -59,8 +59,12 @@ pub(in crate::plan) fn succeed(ctx: &Ctx<'_>, draft: &mut Decided) {
 /// Returns whether all workloads that may be behind a Service of the other
 /// release are deleted.
 fn is_deserted(ctx: &Ctx<'_>, draft: &Decided, service: &ServiceRef) -> bool {
-    let former = ctx.observed.former.iter().flat_map(Former::applied);
-    let workloads = former.map(|(id, _)| id).filter(|id| has_pods(id));
+    let previous = ctx
+        .observed
+        .previous
+        .iter()
+        .flat_map(PreviousRelease::applied);
+    let workloads = previous.map(|(id, _)| id).filter(|id| has_pods(id));
     let mut behind = workloads
         .filter(|id| is_behind(ctx, service, id) != Some(false))
         .peekable();
@@ -90,8 +94,9 @@ fn stays(ctx: &Ctx<'_>, (id, entry): (&ObjectId, &Entry), live: &LiveMeta) -> Op
 
 /// Returns whether a Service belongs to the release that hands its objects
 /// over, and not to this one.
-pub(super) fn is_of_former(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
+pub(super) fn is_of_previous(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
     let id = service.id();
-    let former = ctx.observed.former.as_ref();
-    former.is_some_and(|former| former.inventory.entries.contains_key(&id)) && !ctx.is_desired(&id)
+    let previous = ctx.observed.previous.as_ref();
+    previous.is_some_and(|previous| previous.inventory.entries.contains_key(&id))
+        && !ctx.is_desired(&id)
 }

@@ -4,7 +4,7 @@
 use futures::stream::{self, StreamExt as _};
 use pleach_model::object::{Manifest, ObjectId, ServiceRef};
 use pleach_model::order::pointed_at;
-use pleach_planner::crd::{Instances, Survey, is_definition, with_conversion};
+use pleach_planner::crd::{Instances, Survey, is_crd, with_conversion};
 use pleach_planner::observe::{Observed, Prediction};
 use pleach_planner::plan::Desired;
 use serde_json::Value;
@@ -19,7 +19,7 @@ const CONCURRENCY: usize = 4;
 impl Reader<'_> {
     /// Reads in full the CRDs with a declared storage migration, if a change is pending. Scans the
     /// custom resources of CRDs whose change could lose data.
-    pub(super) async fn read_definitions(
+    pub(super) async fn read_crds(
         &self,
         desired: &Desired,
         observed: &mut Observed,
@@ -36,7 +36,7 @@ impl Reader<'_> {
         let surveys: Vec<(ObjectId, Survey)> = desired
             .manifests
             .iter()
-            .filter(|manifest| is_definition(manifest.id()))
+            .filter(|manifest| is_crd(manifest.id()))
             .filter_map(|manifest| {
                 let live = observed.full.get(manifest.id())?;
                 let mut wanted = desired.ignored.lean(manifest).value();
@@ -68,7 +68,7 @@ impl Reader<'_> {
         desired: &Desired,
         observed: &mut Observed,
     ) -> Result<(), SyncError> {
-        let left = desired.definitions_left(observed).into_iter();
+        let left = desired.undesired_crds(observed).into_iter();
         let paths: Vec<(ObjectId, ResourcePath)> = left
             .filter_map(|id| {
                 let path = self.paths.of_kind(&id.group_kind())?;
@@ -116,7 +116,7 @@ impl Reader<'_> {
 /// Returns the Services that convert objects of the CRDs that can change.
 pub(super) fn converters(desired: &Desired, observed: &Observed) -> Vec<ServiceRef> {
     let ids = desired.manifests.iter().map(Manifest::id);
-    ids.filter(|id| is_definition(id))
+    ids.filter(|id| is_crd(id))
         .filter_map(|id| Some(pointed_at(&id.group_kind(), observed.full.get(id)?.value())))
         .flatten()
         .collect()
@@ -132,7 +132,7 @@ fn migrated(desired: &Desired, observed: &Observed) -> Vec<ObjectId> {
         .manifests
         .iter()
         .map(Manifest::id)
-        .filter(|id| is_definition(id) && rules.iter().any(|rule| rule.crd == id.name))
+        .filter(|id| is_crd(id) && rules.iter().any(|rule| rule.crd == id.name))
         .filter(|id| observed.meta.contains_key(id) && !observed.full.contains_key(id))
         .cloned()
         .collect()

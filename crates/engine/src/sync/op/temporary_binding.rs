@@ -85,7 +85,7 @@ impl Operator<'_> {
         let object = &journaled.object;
         let read = cluster.get_id(&place, object).await;
         let live = read.map_err(|error| failure(&error))?;
-        let deletion = live.and_then(|live| Deletion::of_stand_in((id, journaled), &live));
+        let deletion = live.and_then(|live| Deletion::of_temporary_binding((id, journaled), &live));
         if let Some(deletion) = deletion {
             let options = DeleteOptions {
                 uid: Some(deletion.uid()),

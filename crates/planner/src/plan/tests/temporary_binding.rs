@@ -94,11 +94,11 @@ fn it_gives_the_accounts_what_they_had_and_nobody_else() {
 
 #[test]
 fn one_of_a_former_run_stays_until_the_end() {
-    let former = "RoleBinding.rbac.authorization.k8s.io/web/api.former";
+    let previous = "RoleBinding.rbac.authorization.k8s.io/web/api.former";
     let journaled = Journaled {
         kind: None,
-        object: former.parse().unwrap(),
-        uid: format!("uid of {former}"),
+        object: previous.parse().unwrap(),
+        uid: format!("uid of {previous}"),
         state: State::On,
         set: NonSecret(json!({"subjects": []})),
         original: NonSecret(json!(null)),
@@ -110,7 +110,7 @@ fn one_of_a_former_run_stays_until_the_end() {
     };
     let scene = Scene::new()
         .installed(&format!("{DEPLOYMENT}\n{}", binding("new", ACCOUNT)))
-        .live(&format!("{former}: {{}}"))
+        .live(&format!("{previous}: {{}}"))
         .git(&format!("{DEPLOYMENT}\n{}", binding("new", ACCOUNT)))
         .unfinished("v2.0.0")
         .cluster(|observed| {

@@ -5,9 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use rstest::rstest;
 use serde_json::json;
 
-use super::{
-    CRD, Instances, Scene, definition, edges, id, lines, migrated, refusals, seen, sent, things,
-};
+use super::{CRD, Instances, Scene, crd, edges, id, lines, migrated, refusals, seen, sent, things};
 use crate::plan::{Body, EdgeReason, Op, Plan, tests::step_of};
 
 const WEBHOOK: &str = ", conversion: {strategy: Webhook, webhook: {clientConfig: {service: {namespace: web, name: api}}}}";
@@ -29,17 +27,17 @@ fn converting(before: &str, after: &str) -> Scene {
 }
 
 #[rstest]
-#[case::a_webhook_comes(converting(&definition(&["v1"], ""), &definition(&["v1"], WEBHOOK)), &["definitions: *v1", "registrations: git"])]
-#[case::a_version_comes(converting(&definition(&["v1"], WEBHOOK), &definition(&["v1", "v2"], WEBHOOK)), &["definitions: *v1 v2!", "registrations: git"])]
-#[case::another_one_is_stored(converting(&definition(&["v1", "v2"], WEBHOOK), &definition(&["v2", "v1"], WEBHOOK)), &["definitions: v2 *v1", "registrations: git"])]
-#[case::without_a_webhook(converting(&definition(&["v1"], ""), &definition(&["v1", "v2"], "")), &["definitions: git"])]
-#[case::nothing_to_convert(converting(&definition(&["v1"], WEBHOOK), &definition(&["v1"], &format!("{WEBHOOK}, preserveUnknownFields: false"))), &["definitions: git"])]
+#[case::a_webhook_comes(converting(&crd(&["v1"], ""), &crd(&["v1"], WEBHOOK)), &["definitions: *v1", "registrations: git"])]
+#[case::a_version_comes(converting(&crd(&["v1"], WEBHOOK), &crd(&["v1", "v2"], WEBHOOK)), &["definitions: *v1 v2!", "registrations: git"])]
+#[case::another_one_is_stored(converting(&crd(&["v1", "v2"], WEBHOOK), &crd(&["v2", "v1"], WEBHOOK)), &["definitions: v2 *v1", "registrations: git"])]
+#[case::without_a_webhook(converting(&crd(&["v1"], ""), &crd(&["v1", "v2"], "")), &["definitions: git"])]
+#[case::nothing_to_convert(converting(&crd(&["v1"], WEBHOOK), &crd(&["v1"], &format!("{WEBHOOK}, preserveUnknownFields: false"))), &["definitions: git"])]
 #[case::of_somebody_else(
-    converting(&definition(&["v1"], ""), &definition(&["v1"], &WEBHOOK.replace("name: api", "name: other"))), &["definitions: git"])]
+    converting(&crd(&["v1"], ""), &crd(&["v1"], &WEBHOOK.replace("name: api", "name: other"))), &["definitions: git"])]
 #[case::it_is_new(
-    converting(&definition(&["v1"], ""), &definition(&["v1", "v2"], WEBHOOK)).gone(CRD), &["definitions: git"])]
+    converting(&crd(&["v1"], ""), &crd(&["v1", "v2"], WEBHOOK)).gone(CRD), &["definitions: git"])]
 #[case::and_a_version_goes(
-    migrated(converting(&definition(&["v1"], ""), &definition(&["v2"], WEBHOOK)), "v1", "v2"),
+    migrated(converting(&crd(&["v1"], ""), &crd(&["v2"], WEBHOOK)), "v1", "v2"),
     &["definitions: v2! *v1", "registrations: *v2 v1", "shrink: *v2 v1!", "shrink: v1 to v2", "shrink: git"])]
 fn what_is_converted_waits_for_the_webhook(#[case] scene: Scene, #[case] expected: &[&str]) {
     let plan = scene.plan();
@@ -68,8 +66,8 @@ fn a_broken_conversion_is_replaced_at_once() {
         ("no endpoints", &["definitions: git", "registrations: git"]),
         ("it works", &["definitions: *v1", "registrations: git"]),
     ] {
-        let before = definition(&["v1"], WEBHOOK);
-        let scene = converting(&before, &definition(&["v1"], &other));
+        let before = crd(&["v1"], WEBHOOK);
+        let scene = converting(&before, &crd(&["v1"], &other));
         let plan = broken(scene, name).plan();
         assert_eq!(refusals(&plan), [""; 0], "{name}");
         assert_eq!(sent(&plan), expected, "{name}");
@@ -90,7 +88,7 @@ fn a_broken_conversion_is_replaced_at_once() {
 /// Builds a release that removes its conversion webhook. Objects may be stored
 /// as v1, and the first version is the present storage version.
 fn unconverting(before: &[&str], after: &str) -> Scene {
-    converting(&definition(before, WEBHOOK), after).with_live(CRD, |live| {
+    converting(&crd(before, WEBHOOK), after).with_live(CRD, |live| {
         live["status"]["storedVersions"] = json!(["v1", "v2"]);
     })
 }
@@ -115,13 +113,13 @@ fn converted(plan: &Plan) -> Vec<String> {
 }
 
 #[rstest]
-#[case::with_the_version_that_goes(definition(&["v2"], ", conversion: {strategy: None}"),
+#[case::with_the_version_that_goes(crd(&["v2"], ", conversion: {strategy: None}"),
     &["definitions: migrate", "definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: git"])]
-#[case::git_says_nothing_of_it(definition(&["v2"], ""),
+#[case::git_says_nothing_of_it(crd(&["v2"], ""),
     &["definitions: migrate", "definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: git"])]
-#[case::before_the_version(definition(&["v2", "v1"], ", conversion: {strategy: None}"),
+#[case::before_the_version(crd(&["v2", "v1"], ", conversion: {strategy: None}"),
     &["definitions: migrate", "definitions: git", "shrink: migrate"])]
-#[case::not_at_all(definition(&["v2"], WEBHOOK),
+#[case::not_at_all(crd(&["v2"], WEBHOOK),
     &["definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: git"])]
 fn objects_are_rewritten_before_the_webhook_goes_that_reads_them(
     #[case] after: String,
@@ -138,7 +136,7 @@ fn objects_are_rewritten_before_the_webhook_goes_that_reads_them(
 
 #[test]
 fn a_conversion_that_others_wrote_stays() {
-    let git = definition(&["v2", "v1"], "");
+    let git = crd(&["v2", "v1"], "");
     let scene = unconverting(&["v2", "v1"], &git).with_live(CRD, |live| {
         let entries = live["metadata"]["managedFields"].as_array_mut().unwrap();
         entries.push(json!({"manager": "injector", "operation": "Update",
@@ -151,12 +149,12 @@ fn a_conversion_that_others_wrote_stays() {
 /// Certificates of another manager would remain without a webhook, which the
 /// server refuses.
 #[rstest]
-#[case::at_once(unconverting(&["v2", "v1"], &definition(&["v2", "v1"], "")), &["definitions: patch", "definitions: git"])]
+#[case::at_once(unconverting(&["v2", "v1"], &crd(&["v2", "v1"], "")), &["definitions: patch", "definitions: git"])]
 #[case::git_says_none(
-    unconverting(&["v2", "v1"], &definition(&["v2", "v1"], ", conversion: {strategy: None}")),
+    unconverting(&["v2", "v1"], &crd(&["v2", "v1"], ", conversion: {strategy: None}")),
     &["definitions: patch", "definitions: git"])]
 #[case::with_a_version(
-    migrated(unconverting(&["v2", "v1"], &definition(&["v2"], "")), "v1", "v2"),
+    migrated(unconverting(&["v2", "v1"], &crd(&["v2"], "")), "v1", "v2"),
     &["definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: patch", "shrink: git"])]
 fn what_others_put_into_a_conversion_goes_with_it(#[case] scene: Scene, #[case] expected: &[&str]) {
     let injected = format!(
@@ -183,12 +181,12 @@ fn what_others_put_into_a_conversion_goes_with_it(#[case] scene: Scene, #[case] 
 const GOES: &str = "conversion-goes: objects may be stored as v1 (status.storedVersions), and their conversion webhook is removed: the server would read them as v2 without conversion, and they would lose fields that v2 does not have";
 
 #[rstest]
-#[case::no_migration(unconverting(&["v2", "v1"], &definition(&["v2", "v1"], "")), things(&[("a", &[], &[])]), &[GOES])]
+#[case::no_migration(unconverting(&["v2", "v1"], &crd(&["v2", "v1"], "")), things(&[("a", &[], &[])]), &[GOES])]
 #[case::not_stored_as_that_yet(
-    migrated(unconverting(&["v1", "v2"], &definition(&["v2"], "")), "v1", "v2"), things(&[("a", &[], &[])]), &[GOES])]
-#[case::there_are_none(unconverting(&["v2", "v1"], &definition(&["v2", "v1"], "")), things(&[]), &[])]
+    migrated(unconverting(&["v1", "v2"], &crd(&["v2"], "")), "v1", "v2"), things(&[("a", &[], &[])]), &[GOES])]
+#[case::there_are_none(unconverting(&["v2", "v1"], &crd(&["v2", "v1"], "")), things(&[]), &[])]
 #[case::all_were_rewritten(
-    unconverting(&["v2", "v1"], &definition(&["v2", "v1"], "")).with_live(CRD, |live| live["status"]["storedVersions"] = json!(["v2"])),
+    unconverting(&["v2", "v1"], &crd(&["v2", "v1"], "")).with_live(CRD, |live| live["status"]["storedVersions"] = json!(["v2"])),
     things(&[("a", &[], &[])]), &[])]
 fn a_webhook_stays_as_long_as_objects_need_it(
     #[case] scene: Scene,
@@ -201,9 +199,9 @@ fn a_webhook_stays_as_long_as_objects_need_it(
 
 /// A migration in the version that drops both would be refused too.
 #[rstest]
-#[case::with_its_webhook(unconverting(&["v1", "v2"], &definition(&["v2"], "")),
+#[case::with_its_webhook(unconverting(&["v1", "v2"], &crd(&["v2"], "")),
     "go through a version that stores v2, keeps the webhook, and declares `migrate: [")]
-#[case::stored_as_that_already(unconverting(&["v2", "v1"], &definition(&["v2"], "")),
+#[case::stored_as_that_already(unconverting(&["v2", "v1"], &crd(&["v2"], "")),
     "to rewrite them before the version is removed, add to version.yaml of ")]
 fn the_way_out_of_a_version_that_goes_is_one(#[case] scene: Scene, #[case] expected: &str) {
     let plan = seen(scene, things(&[("a", &[], &[])])).plan();
@@ -216,10 +214,10 @@ fn the_way_out_of_a_version_that_goes_is_one(#[case] scene: Scene, #[case] expec
 #[test]
 fn the_webhook_answers_before_it_is_asked() {
     let scene = converting(
-        &definition(&["v1"], ""),
+        &crd(&["v1"], ""),
         &format!(
             "{}Thing.example.org/web/t: {{spec: {{}}}}\n",
-            definition(&["v2", "v1"], WEBHOOK)
+            crd(&["v2", "v1"], WEBHOOK)
         ),
     );
     let plan = scene.plan();
@@ -262,7 +260,7 @@ fn a_new_definition_is_there_before_its_webhook_and_its_objects_after() {
             "Service/web/api: {{spec: {{selector: {{app: api}}}}}}\n\
              Deployment.apps/web/api: {{{more}spec: {{template: {{metadata: {{labels: {{app: api}}}}}}}}}}\n\
              {}Thing.example.org/web/t: {{spec: {{}}}}\n",
-            definition(&["v2", "v1"], WEBHOOK)
+            crd(&["v2", "v1"], WEBHOOK)
         )
     };
     let edge = "Deployment.apps/web/api -> Thing.example.org/web/t: Ready Backend".to_owned();
@@ -283,7 +281,7 @@ fn a_new_definition_is_there_before_its_webhook_and_its_objects_after() {
             &[],
             &[],
         )
-        .wants(|desired| {
+        .with_desired(|desired| {
             let select = r#"{"kind": "Thing", "group": "example.org"}"#;
             let select = serde_json::from_str(select).unwrap();
             desired.sequence.stages[0].select = vec![select];
@@ -295,7 +293,7 @@ fn a_new_definition_is_there_before_its_webhook_and_its_objects_after() {
 
 #[test]
 fn webhooks_that_need_objects_of_each_other_wait_in_no_circle() {
-    let other = definition(&["v2", "v1"], &WEBHOOK.replace("api", "b"))
+    let other = crd(&["v2", "v1"], &WEBHOOK.replace("api", "b"))
         .replace("things", "others")
         .replace("Thing", "Other");
     let workload = |name: &str, after: &str| {
@@ -305,7 +303,7 @@ fn webhooks_that_need_objects_of_each_other_wait_in_no_circle() {
         )
     };
     let git = [
-        definition(&["v2", "v1"], WEBHOOK),
+        crd(&["v2", "v1"], WEBHOOK),
         other,
         workload("api", "Other/o"),
         workload("b", "Thing/t"),
@@ -325,7 +323,7 @@ fn trusting(versions: &[&str], names: &[&str]) -> String {
         |name: &&str| format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
     let bundle = STANDARD.encode(names.iter().map(certificate).collect::<String>());
     let client = format!("{{clientConfig: {{caBundle: {bundle}, service");
-    definition(
+    crd(
         versions,
         &WEBHOOK.replace("{clientConfig: {service", &client),
     )

@@ -1,7 +1,7 @@
 //! The previous release, whose objects are handed over (`movedFrom`).
 
 use pleach_model::finding::{Finding, Kind};
-use pleach_planner::observe::{Former, Observed};
+use pleach_planner::observe::{Observed, PreviousRelease};
 use pleach_planner::plan::Desired;
 use pleach_state::inventory::{ReleaseSummary, Store};
 
@@ -17,22 +17,22 @@ pub(super) async fn find(
     cluster: &Cluster,
     desired: &mut Desired,
 ) -> Result<Option<ReleaseSummary>, SyncError> {
-    let Some(former) = desired.terms.moved_from.clone() else {
+    let Some(previous) = desired.terms.moved_from.clone() else {
         return Ok(None);
     };
     let here = Search::In(desired.store.clone());
-    let mut found = release(cluster, &former, &here).await?;
+    let mut found = release(cluster, &previous, &here).await?;
     if found.is_empty() {
         // Its environment can use another store. If we are not allowed to read that, its objects
         // are refused as foreign.
-        let everywhere = release(cluster, &former, &Search::Everywhere).await;
+        let everywhere = release(cluster, &previous, &Search::Everywhere).await;
         found = everywhere.unwrap_or_default();
     }
     let Some(release) = found.into_iter().next() else {
-        desired.terms.former_set = Some(desired.store.apply_set(&former));
+        desired.terms.previous_set = Some(desired.store.apply_set(&previous));
         return Ok(None);
     };
-    desired.terms.former_set = Some(release.store.apply_set(&former));
+    desired.terms.previous_set = Some(release.store.apply_set(&previous));
     let repository = release
         .record
         .as_ref()
@@ -40,7 +40,7 @@ pub(super) async fn find(
         .unwrap_or_default();
     if !repository.is_empty() && repository != desired.repository {
         let message = format!(
-            "`movedFrom`: release {former} in this cluster belongs to the repository `{repository}`, not to `{}`",
+            "`movedFrom`: release {previous} in this cluster belongs to the repository `{repository}`, not to `{}`",
             desired.repository
         );
         let finding = Finding::error(Kind::Policy, "other-repository", message);
@@ -54,16 +54,16 @@ pub(super) async fn find(
 pub(super) async fn inherit(
     cluster: &Cluster,
     desired: &mut Desired,
-    former: Option<&ReleaseSummary>,
+    previous: Option<&ReleaseSummary>,
     observed: &mut Observed,
 ) {
-    let Some(former) = former else {
+    let Some(previous) = previous else {
         return;
     };
-    if let Ok(record) = &former.record {
+    if let Ok(record) = &previous.record {
         // Tenants cannot write Releases.
-        let is_genuine = former.store == Store::Release
-            || Box::pin(is_genuine(cluster, &former.name, &former.store, record)).await;
+        let is_genuine = previous.store == Store::Release
+            || Box::pin(is_genuine(cluster, &previous.name, &previous.store, record)).await;
         if is_genuine {
             observed.inherited.clone_from(&record.memory);
             return;
@@ -71,10 +71,10 @@ pub(super) async fn inherit(
     }
     let installed = observed.installed.as_ref();
     // If the members are needed, reading them reports the error.
-    if desired.is_fresh(installed) && !desired.needs_former(installed) {
+    if desired.is_fresh(installed) && !desired.needs_previous(installed) {
         let message = format!(
             "`movedFrom`: the record of release {} cannot be read or verified, but its approval, windows and protected kinds apply to its successor",
-            former.name
+            previous.name
         );
         let finding = Finding::error(Kind::Cluster, "former-unread", message);
         desired.findings.push(finding);
@@ -87,25 +87,25 @@ pub(super) async fn inherit(
 pub(super) async fn read(
     cluster: &Cluster,
     desired: &mut Desired,
-    former: Option<ReleaseSummary>,
+    previous: Option<ReleaseSummary>,
     observed: &mut Observed,
 ) -> Result<(), SyncError> {
-    let is_needed = desired.needs_former(observed.installed.as_ref());
-    let Some(former) = former.filter(|_| is_needed) else {
+    let is_needed = desired.needs_previous(observed.installed.as_ref());
+    let Some(previous) = previous.filter(|_| is_needed) else {
         return Ok(());
     };
-    match &former.record {
+    match &previous.record {
         Ok(record) => {
-            observed.former = Some(Former {
-                apply_set: former.store.apply_set(&former.name),
-                inventory: members(cluster, &former, record).await?,
-                name: former.name,
+            observed.previous = Some(PreviousRelease {
+                apply_set: previous.store.apply_set(&previous.name),
+                inventory: members(cluster, &previous, record).await?,
+                name: previous.name,
             });
         }
         Err(why) => {
             let message = format!(
                 "`movedFrom`: the record of release {} cannot be read, so its workloads could run beside those of its successor: {why}",
-                former.name
+                previous.name
             );
             let finding = Finding::error(Kind::Cluster, "former-unread", message);
             desired.findings.push(finding);

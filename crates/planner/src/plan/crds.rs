@@ -16,8 +16,8 @@ use super::ownership;
 use super::phases::{Bracketed, Decided, Ordered};
 use super::shrink::after_everything;
 use crate::crd::{
-    before_backend, converts, ends_conversion, is_conversion_broken, is_definition, keeping, kept,
-    left_of_conversion, rewritten, rewritten_before, served, storage, unserved,
+    before_backend, converts, ends_conversion, is_conversion_broken, is_crd, left_of_conversion,
+    retained, rewritten, rewritten_before, served, storage, unserved, with_retained,
 };
 use pleach_fields::diff::ownership::{FieldSet, applied_by};
 use pleach_formats::sequence::MigrationRule;
@@ -40,7 +40,7 @@ impl Desired {
         live: &Live,
     ) -> FieldSet {
         let live = live.value();
-        if !is_definition(manifest.id()) || !converts(live) {
+        if !is_crd(manifest.id()) || !converts(live) {
             return FieldSet::default();
         }
         let manager = self.name.field_manager();
@@ -62,7 +62,7 @@ impl Desired {
     ) -> FieldSet {
         let left = self.left_of_conversion(policy, manifest, live);
         let rules = &self.sequence.migrations;
-        if !left.is_empty() && !kept(&manifest.value(), live.value(), rules).is_empty() {
+        if !left.is_empty() && !retained(&manifest.value(), live.value(), rules).is_empty() {
             return FieldSet::default();
         }
         left
@@ -72,7 +72,7 @@ impl Desired {
 /// Splits the steps of CRDs that must change in several parts.
 pub(super) fn stage(ctx: &Ctx<'_>, draft: &mut Decided, direction: Direction) {
     check(ctx, draft);
-    for &id in ctx.manifests.keys().filter(|id| is_definition(id)) {
+    for &id in ctx.manifests.keys().filter(|id| is_crd(id)) {
         split(ctx, draft, id, direction);
     }
 }
@@ -81,8 +81,8 @@ pub(super) fn stage(ctx: &Ctx<'_>, draft: &mut Decided, direction: Direction) {
 fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
     for rule in &ctx.desired.sequence.migrations {
         let MigrationRule { crd, to, .. } = rule;
-        let mut definitions = ctx.manifests.iter();
-        let desired = definitions.find(|(id, _)| is_definition(id) && id.name == *crd);
+        let mut crds = ctx.manifests.iter();
+        let desired = crds.find(|(id, _)| is_crd(id) && id.name == *crd);
         let finding = match desired.map(|(_, manifest)| manifest.value()) {
             None => Finding::warning(
                 Kind::Repository,
@@ -117,33 +117,33 @@ fn split(ctx: &Ctx<'_>, draft: &mut Decided, id: &ObjectId, direction: Direction
     }
     let desired = ctx.desired.ignored.lean(manifest).value();
     let rules = &ctx.desired.sequence.migrations;
-    let kept = kept(&desired, live.value(), rules);
+    let retained = retained(&desired, live.value(), rules);
     let rewritten = rewritten(&desired, live.value(), rules);
     let step = draft.done_by.get(id).copied();
     let trusted = ca_bundles::of_conversion(ctx, draft, id, (&desired, live.value()));
     let body = trusted.as_ref().unwrap_or(&desired).clone();
-    let body = keeping(body, live.value(), &kept);
+    let body = with_retained(body, live.value(), &retained);
     let mut closing = None;
     let mut last = step;
     if let Some(step) = step {
         let planned = draft.at(step);
         let whole = (planned.op.clone(), planned.require.clone());
-        if trusted.is_some() || !kept.is_empty() {
+        if trusted.is_some() || !retained.is_empty() {
             send(draft, step, body.clone());
         }
         let planned = draft.at(step);
         if trusted.is_some() {
             planned.reason = format!("{}; {TRUSTED}", planned.reason);
         }
-        if !kept.is_empty() {
-            let names: Vec<&str> = kept.iter().map(|rule| rule.from.as_str()).collect();
+        if !retained.is_empty() {
+            let names: Vec<&str> = retained.iter().map(|rule| rule.from.as_str()).collect();
             planned.reason = format!(
                 "{}; version {} stays until no object is stored in it",
                 planned.reason,
                 names.join(", ")
             );
-            let without = keeping(desired.clone(), live.value(), &kept);
-            let without = unserved(without, &kept);
+            let without = with_retained(desired.clone(), live.value(), &retained);
+            let without = unserved(without, &retained);
             closing = Some((without, whole.0.clone(), whole.1.clone()));
         }
         if direction == Direction::Forward
@@ -299,8 +299,8 @@ fn convert_later(
     whole
 }
 
-fn gvk(definition: &Value, version: &str) -> Option<Gvk> {
-    let spec = &definition["spec"];
+fn gvk(crd: &Value, version: &str) -> Option<Gvk> {
+    let spec = &crd["spec"];
     let group = spec["group"].as_str()?;
     let kind = spec["names"]["kind"].as_str()?;
     Some(Gvk::new(&format!("{group}/{version}"), kind))
