@@ -136,7 +136,7 @@ fn forward(ctx: &mut Ctx<'_>) -> Plan {
         return arrange::run(ctx, draft, Direction::Forward);
     }
     let direction = preflight::run(ctx, &mut draft);
-    stages::turn(ctx, direction);
+    stages::reverse(ctx, direction);
     let decided = decide(ctx, Decided::new(draft), direction);
     let ordered = order(ctx, decided.order(), direction);
     let bracketed = bracket(ctx, ordered.bracket());
@@ -153,7 +153,7 @@ fn decide(ctx: &Ctx<'_>, mut draft: Decided, direction: Direction) -> Decided {
     crds::stage(ctx, &mut draft, direction);
     namespace::run(ctx, &mut draft);
     namespace::check(ctx, &mut draft);
-    changes::before_ends(&mut draft);
+    changes::await_deletions(&mut draft);
     edges::run(ctx, &mut draft, direction);
     prune::decide(ctx, &mut draft);
     handover::succeed(ctx, &mut draft);

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_be_paired_is_read() {
+    fn only_possible_pairs_are_read() {
         let ids: Vec<ObjectId> = ["ConfigMap/a/x", "Service/a/y", "Secret/b/z"]
             .iter()
             .map(|id| id.parse().unwrap())

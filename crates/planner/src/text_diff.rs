@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_shows_what_is_ours_with_its_surroundings() {
+    fn an_update_shows_our_fields_with_context() {
         let diff = draw(
             Action::Update,
             Some(config(
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_comes_is_all_lines_and_one_that_goes_none() {
+    fn a_created_object_shows_all_lines_and_a_deleted_one_none() {
         let object = config(json!({"a": "1"}), "1");
         let create = draw(Action::Create, None, Some(object.clone()), json!({}));
         assert_eq!(
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_equal_has_no_hunks() {
+    fn equal_objects_have_no_hunks() {
         let object = config(json!({"a": "1"}), "1");
         let diff = draw(
             Action::Unchanged,

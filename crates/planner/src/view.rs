@@ -404,8 +404,8 @@ impl<'a> Side<'a> {
     /// Returns the predicted object: the answer of the server if there is one.
     /// A creation uses the manifest, because the answer contains random parts.
     fn predicted(&self, change: &Change, manifest: Option<&Manifest>) -> Option<Value> {
-        let asked = self.drawing.observed.adopted.get(&change.object);
-        if let (Action::Adopt, Some(left)) = (change.action, asked) {
+        let adoption = self.drawing.observed.adopted.get(&change.object);
+        if let (Action::Adopt, Some(left)) = (change.action, adoption) {
             return Some(left.value().clone());
         }
         match (change.action, self.answer(change)) {

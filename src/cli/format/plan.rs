@@ -258,12 +258,12 @@ fn named(step: &Step) -> String {
 
 fn why(reason: &EdgeReason) -> &'static str {
     match reason {
-        EdgeReason::Definition => "its CRD must be served",
+        EdgeReason::Crd => "its CRD must be served",
         EdgeReason::Operator => "it can serve a kind that its release defines",
         EdgeReason::Api => "the server behind its API must answer",
         EdgeReason::Namespace => "it is in that namespace",
         EdgeReason::Role => "a binding needs its role",
-        EdgeReason::Rights => "its pods need these permissions",
+        EdgeReason::Permissions => "its pods need these permissions",
         EdgeReason::Token => "the cluster deletes a token without its account",
         EdgeReason::Reference => "its pods need it",
         EdgeReason::Backend => "a registration needs its backend",

@@ -127,7 +127,7 @@ fn a_gate_is_closed_over_kinds_that_the_release_may_define() {
 }
 
 #[test]
-fn a_definition_that_the_release_does_not_apply_permits_no_gate() {
+fn an_unapplied_crd_permits_no_gate() {
     let allow = Allow::new(&AllowList {
         cluster_scoped: Some(vec![ClusterScoped::Kind(
             "CustomResourceDefinition".to_owned(),
@@ -198,7 +198,7 @@ fn copying(from: &str, to: &str) -> Plan {
     &["ConfigMap/team-b/settings: the controller is not allowed to copy from it for this environment"])]
 #[case::the_copy_is_not("team-a-old", "team-b",
     &["ConfigMap/team-b/settings: the controller is not allowed to write to it for this environment"])]
-fn what_is_copied_is_read_only_where_it_may_be_written(
+fn copies_are_read_only_from_writable_namespaces(
     #[case] from: &str,
     #[case] to: &str,
     #[case] expected: &[&str],
@@ -207,12 +207,12 @@ fn what_is_copied_is_read_only_where_it_may_be_written(
         namespaces: Some(vec!["team-a-*".to_owned()]),
         cluster_scoped: None,
     });
-    let said: Vec<String> = allow
+    let shown: Vec<String> = allow
         .check(&copying(from, to))
         .into_iter()
         .map(|finding| format!("{}: {}", finding.object.unwrap(), finding.message))
         .collect();
-    assert_eq!(said, expected);
+    assert_eq!(shown, expected);
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn objects_without_a_namespace_are_allowed_by_kind_and_name() {
         })
     };
     let rbac = "rbac.authorization.k8s.io";
-    for (said, group, object, name, expected) in [
+    for (declared, group, object, name, expected) in [
         (kind("ClusterRole"), rbac, "ClusterRole", "any", true),
         (
             kind("ClusterRole"),
@@ -295,15 +295,15 @@ fn objects_without_a_namespace_are_allowed_by_kind_and_name() {
     ] {
         let allow = Allow::new(&AllowList {
             namespaces: Some(vec!["team-a".to_owned()]),
-            cluster_scoped: Some(vec![said.clone()]),
+            cluster_scoped: Some(vec![declared.clone()]),
         });
         let id = ObjectId::new(group, object, None, name);
-        assert_eq!(allow.permits(&id), expected, "{said:?} {id}");
+        assert_eq!(allow.permits(&id), expected, "{declared:?} {id}");
     }
 }
 
 #[test]
-fn state_is_kept_only_where_it_may_be_written() {
+fn state_is_stored_only_in_a_permitted_namespace() {
     let allow = Allow::new(&AllowList {
         namespaces: Some(vec!["team-a-*".to_owned()]),
         cluster_scoped: None,

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_record_a_version_that_goes_are_found() {
+    fn objects_stored_in_a_removed_version_are_found() {
         let live = crd(&[("v1", &["a"]), ("v1beta1", &["a"])]);
         let desired = crd(&[("v1", &["a"])]);
         let survey = Survey::of(&desired, &live, &[]).unwrap();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_looked_for_in_what_is_stored_from_now_on() {
+    fn fields_are_compared_with_the_new_storage_schema() {
         let live = crd(&[("v1beta1", &["a", "b"])]);
         let mut desired = crd(&[("v1", &["a"]), ("v1beta1", &["a", "b"])]);
         let survey = Survey::of(&desired, &live, &[]).unwrap();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversion_that_git_leaves_to_others_is_not_none() {
+    fn a_conversion_of_another_manager_counts() {
         let live = crd(&[("v1beta1", &["a", "b"])]);
         let mut desired = crd(&[("v1", &["a"]), ("v1beta1", &["a", "b"])]);
         let mut predicted = desired.clone();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_another_kind_is_counted() {
+    fn a_changed_kind_or_scope_is_surveyed() {
         let live = crd(&[("v1", &["a"])]);
         for (pointer, value) in [("/spec/scope", "Cluster"), ("/spec/names/kind", "Other")] {
             let mut desired = live.clone();

@@ -82,8 +82,8 @@ pub fn left_of_conversion(
         return none;
     }
     let [spec, conversion] = ["spec", "conversion"].map(|key| PathSegment::Key(key.to_owned()));
-    let held = owned_by_others(&live["metadata"], manager);
-    let below = held.child(&spec).and_then(|spec| spec.child(&conversion));
+    let owned = owned_by_others(&live["metadata"], manager);
+    let below = owned.child(&spec).and_then(|spec| spec.child(&conversion));
     let below = below.cloned().unwrap_or_default();
     none.with(&spec, none.with(&conversion, below))
 }
@@ -333,8 +333,8 @@ mod tests {
     #[rstest]
     #[case::it_is_stored(&["v1", "v1beta1"], &["v1beta1", "v1"], 1)]
     #[case::it_is_not(&["v1", "v1beta1"], &["v1"], 0)]
-    #[case::it_goes(&["v1"], &["v1"], 1)]
-    fn objects_are_rewritten_while_a_version_may_be_stored_or_goes(
+    #[case::it_is_removed(&["v1"], &["v1"], 1)]
+    fn objects_are_rewritten_while_a_version_may_be_stored(
         #[case] desired: &[&str],
         #[case] stored: &[&str],
         #[case] expected: usize,
@@ -358,7 +358,7 @@ mod tests {
     #[case::certificates("injector", json!({"f:webhook": {"f:clientConfig": {"f:caBundle": {}}}}), true)]
     #[case::who_converts("injector", json!({"f:strategy": {}}), false)]
     #[case::of_ours("ours", json!({"f:webhook": {"f:clientConfig": {"f:caBundle": {}}}}), false)]
-    fn what_others_hold_of_a_conversion_that_goes(
+    fn fields_of_other_managers_in_a_removed_conversion_are_found(
         #[case] manager: &str,
         #[case] fields: Value,
         #[case] is_left: bool,
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversion_that_cannot_work_is_told_from_one_that_can() {
+    fn a_broken_conversion_is_detected() {
         let backend = |exists: bool, ready_endpoints: usize| Backend {
             exists,
             ready_endpoints,
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversion_that_never_worked_is_not_kept_with_a_version() {
+    fn a_conversion_that_never_worked_is_not_retained() {
         let pem = STANDARD.encode("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n");
         let desired = crd(&["v2"], "v2");
         let rules = [rule("v1", "v2")];
@@ -486,7 +486,7 @@ mod tests {
     #[case::one_that_was_not_served(webhook(crd(&["v1", "v2"], "v1"), "a"), webhook(crd(&["v1", "v2!"], "v1"), "a"), Some(&["*v1", "v2!"][..]))]
     #[case::another_one_is_stored(webhook(crd(&["v1", "v2"], "v2"), "a"), webhook(crd(&["v1", "v2"], "v1"), "a"), Some(&["*v1", "v2"][..]))]
     #[case::a_version_that_is_not_served(webhook(crd(&["v1", "v2!"], "v1"), "a"), webhook(crd(&["v1"], "v1"), "a"), None)]
-    fn what_needs_the_webhook_comes_later(
+    fn versions_that_need_the_webhook_are_applied_later(
         #[case] desired: Value,
         #[case] live: Value,
         #[case] expected: Option<&[&str]>,

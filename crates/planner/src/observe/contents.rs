@@ -69,17 +69,17 @@ fn uids<'a>(contents: impl Iterator<Item = &'a Content>) -> BTreeSet<&'a str> {
 }
 
 impl Contents {
-    /// Returns the objects that prevent deletion of the namespace, sorted. `goes` selects objects
-    /// that are deleted before the namespace or with it. Objects owned only by selected objects
-    /// count as selected, recursively.
+    /// Returns the objects that prevent deletion of the namespace, sorted. `is_removed` selects
+    /// objects that are deleted before the namespace or with it. Objects owned only by selected
+    /// objects count as selected, recursively.
     ///
     /// Fails with the reason if the contents are unknown.
-    pub fn others(&self, goes: &dyn Fn(&Content) -> bool) -> Result<Vec<&ObjectId>, &str> {
+    pub fn others(&self, is_removed: &dyn Fn(&Content) -> bool) -> Result<Vec<&ObjectId>, &str> {
         let contents = match self {
             Self::Known(contents) => contents,
             Self::Unknown(why) => return Err(why),
         };
-        let mut going: BTreeSet<&str> = uids(contents.iter().filter(|one| goes(one)));
+        let mut going: BTreeSet<&str> = uids(contents.iter().filter(|one| is_removed(one)));
         loop {
             let owned = contents.iter().filter(|one| one.is_owned_by(&going));
             let more = uids(owned.filter(|one| !going.contains(one.uid.as_str())));
@@ -118,8 +118,8 @@ pub(crate) fn named(objects: &[&ObjectId]) -> String {
 
 impl Contents {
     /// Explains why the namespace cannot be deleted. `None` if it can.
-    pub fn objection(&self, goes: &dyn Fn(&Content) -> bool) -> Option<String> {
-        match self.others(goes) {
+    pub fn objection(&self, is_removed: &dyn Fn(&Content) -> bool) -> Option<String> {
+        match self.others(is_removed) {
             Err(why) => Some(format!("its contents are unknown: {why}")),
             Ok(others) if others.is_empty() => None,
             Ok(others) => Some(format!(
@@ -149,34 +149,37 @@ mod tests {
 
     #[rstest]
     #[case::nothing(&[], None)]
-    #[case::what_every_namespace_has(&[("ConfigMap/a/kube-root-ca.crt", ""), ("ServiceAccount/a/default", "")], None)]
+    #[case::default_objects(&[("ConfigMap/a/kube-root-ca.crt", ""), ("ServiceAccount/a/default", "")], None)]
     #[case::beside_objects(&[("Event/a/e", ""), ("Event.events.k8s.io/a/e", ""), ("Endpoints/a/s", ""), ("EndpointSlice.discovery.k8s.io/a/s-1", "")], None)]
-    #[case::what_goes(&[("ConfigMap/a/goes", ""), ("Pod/a/p", "ConfigMap/a/goes")], None)]
+    #[case::removed(&[("ConfigMap/a/goes", ""), ("Pod/a/p", "ConfigMap/a/goes")], None)]
     #[case::of_others(&[("Secret/a/s", "")], Some("it contains objects that the release does not own: Secret/a/s"))]
     #[case::another_service_account(&[("ServiceAccount/a/x", "")], Some("it contains objects that the release does not own: ServiceAccount/a/x"))]
-    #[case::an_owner_counts_for_what_it_owns(&[("Pod/a/p", "ConfigMap/a/c"), ("ConfigMap/a/c", "")],
+    #[case::an_owner_counts_for_its_objects(&[("Pod/a/p", "ConfigMap/a/c"), ("ConfigMap/a/c", "")],
         Some("it contains objects that the release does not own: ConfigMap/a/c"))]
-    #[case::of_what_every_namespace_has(&[("ServiceAccount/a/default", ""), ("Secret/a/s", "ServiceAccount/a/default")],
+    #[case::owned_by_a_default_object(&[("ServiceAccount/a/default", ""), ("Secret/a/s", "ServiceAccount/a/default")],
         Some("it contains objects that the release does not own: Secret/a/s"))]
     #[case::in_a_circle(&[("Secret/a/1", "Secret/a/2"), ("Secret/a/2", "Secret/a/1")],
         Some("it contains objects that the release does not own: Secret/a/1, Secret/a/2"))]
-    #[case::goes_with_its_owners_owner(&[("Pod/a/p", "ReplicaSet.apps/a/r"), ("ReplicaSet.apps/a/r", "Deployment.apps/a/goes"), ("Deployment.apps/a/goes", "")], None)]
+    #[case::removed_with_the_owner_of_its_owner(&[("Pod/a/p", "ReplicaSet.apps/a/r"), ("ReplicaSet.apps/a/r", "Deployment.apps/a/goes"), ("Deployment.apps/a/goes", "")], None)]
     #[case::owned_from_elsewhere(&[("Pod/a/p", "gone")], Some("it contains objects that the release does not own: Pod/a/p"))]
     #[case::many(&[("Secret/a/1", ""), ("Secret/a/2", ""), ("Secret/a/3", ""), ("Secret/a/4", "")],
         Some("it contains objects that the release does not own: Secret/a/1, Secret/a/2, Secret/a/3, and 1 more"))]
-    fn what_keeps_a_namespace(#[case] objects: &[(&str, &str)], #[case] expected: Option<&str>) {
+    fn foreign_objects_prevent_deletion_of_a_namespace(
+        #[case] objects: &[(&str, &str)],
+        #[case] expected: Option<&str>,
+    ) {
         let contents = Contents::Known(
             objects
                 .iter()
                 .map(|(id, owner)| content(id, owner))
                 .collect(),
         );
-        let goes = |one: &Content| one.id.name == "goes";
-        assert_eq!(contents.objection(&goes).as_deref(), expected);
+        let is_removed = |one: &Content| one.id.name == "goes";
+        assert_eq!(contents.objection(&is_removed).as_deref(), expected);
     }
 
     #[test]
-    fn what_cannot_be_listed_keeps_it() {
+    fn unlisted_kinds_prevent_deletion_of_a_namespace() {
         let contents = Contents::Unknown("foos cannot be listed".to_owned());
         assert_eq!(
             contents.objection(&|_| true).as_deref(),

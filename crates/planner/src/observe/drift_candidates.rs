@@ -180,7 +180,7 @@ mod tests {
 
     #[rstest]
     #[case::a_status_write_of_others(|_: &mut Entry, _: &mut LiveMeta| {}, true)]
-    #[case::nobody_wrote(|_: &mut Entry, l: &mut LiveMeta| { l.resource_version = "7".into(); l.fingerprint = None }, true)]
+    #[case::no_write(|_: &mut Entry, l: &mut LiveMeta| { l.resource_version = "7".into(); l.fingerprint = None }, true)]
     #[case::another_incarnation(|_: &mut Entry, l: &mut LiveMeta| l.uid = "v".into(), false)]
     #[case::being_deleted(|_: &mut Entry, l: &mut LiveMeta| { l.deleting = true; l.resource_version = "7".into() }, false)]
     #[case::spec_was_written(|_: &mut Entry, l: &mut LiveMeta| l.generation = Some(3), false)]
@@ -191,7 +191,7 @@ mod tests {
     #[case::our_label_was_removed(|_: &mut Entry, l: &mut LiveMeta| l.labels.clear(), false)]
     #[case::our_annotation_was_removed(|_: &mut Entry, l: &mut LiveMeta| l.annotations.clear(), false)]
     #[case::no_record_of_owners(|_: &mut Entry, l: &mut LiveMeta| { l.resource_version = "7".into(); l.has_managed_fields = false }, false)]
-    #[case::git_changed(|e: &mut Entry, _: &mut LiveMeta| e.desired = Some(Digest::of(b"former")), false)]
+    #[case::git_changed(|e: &mut Entry, _: &mut LiveMeta| e.desired = Some(Digest::of(b"previous")), false)]
     #[case::never_confirmed(|e: &mut Entry, _: &mut LiveMeta| e.state = EntryState::Intended, false)]
     fn metadata_settles(#[case] change: fn(&mut Entry, &mut LiveMeta), #[case] unchanged: bool) {
         let (mut entry, mut live) = applied();

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_on_the_same_thing_are_one_rule() {
+    fn permissions_on_one_resource_are_one_rule() {
         let grant = |verb: &str, namespace: Option<&str>| MissingGrant {
             verb: verb.to_owned(),
             kind: GroupKind::new("apps", "Deployment"),

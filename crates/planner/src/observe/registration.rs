@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn services_are_named_once_and_urls_are_told_apart() {
+    fn services_are_named_once_and_urls_are_recognized() {
         let value = json!({"metadata": {"name": "w", "uid": "u"}, "webhooks": [
             {"clientConfig": {"service": {"namespace": "b", "name": "s"}}},
             {"clientConfig": {"url": "https://x"}},
@@ -221,7 +221,7 @@ mod tests {
     #[rstest]
     #[case(json!(null))]
     #[case(json!([{"clientConfig": {"url": "https://x"}}]))]
-    fn what_points_at_no_service_is_no_registration(#[case] hooks: Value) {
+    fn an_object_without_a_service_is_no_registration(#[case] hooks: Value) {
         let value = json!({"metadata": {"name": "w"}, "webhooks": hooks});
         assert_eq!(webhooks(&value), None);
     }
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_at_a_url_as_well_is_never_dead() {
+    fn a_registration_with_a_url_is_never_dead() {
         let hook = json!({"webhooks": [
             {"clientConfig": {"service": {"namespace": "a", "name": "s"}}},
             {"clientConfig": {"url": "https://x"}}]});

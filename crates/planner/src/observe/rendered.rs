@@ -221,7 +221,7 @@ fn exist(
     observed: &mut Observed,
     release: &Desired,
     reader: &Desired,
-    is_asked_about: impl Fn(&ObjectId) -> bool,
+    is_requested: impl Fn(&ObjectId) -> bool,
 ) {
     let manager = reader.name.field_manager();
     let owner = release.name.field_manager();
@@ -232,7 +232,7 @@ fn exist(
         let registers = REGISTRATIONS
             .iter()
             .any(|(group, name)| kind.is(group, name));
-        if !registers && !is_asked_about(id) && !id.is("apiextensions.k8s.io", CRD) {
+        if !registers && !is_requested(id) && !id.is("apiextensions.k8s.io", CRD) {
             let meta = unread(id, Some(&set));
             observed.meta.insert(id.clone(), meta);
             serve_endpoints(observed, id);

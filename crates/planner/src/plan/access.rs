@@ -58,9 +58,10 @@ impl List {
         object[self.field()].as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the items of `held` that `other` does not grant.
-    fn missing<'a>(self, held: &'a [Value], other: &[Value]) -> Vec<&'a Value> {
-        held.iter()
+    /// Returns the items of `granted` that `other` does not grant.
+    fn missing<'a>(self, granted: &'a [Value], other: &[Value]) -> Vec<&'a Value> {
+        granted
+            .iter()
             .filter(|item| match self {
                 Self::Rules => !cover::is_covered(item, other),
                 Self::Subjects => !other.iter().any(|one| cover::is_same_subject(item, one)),
@@ -131,9 +132,9 @@ fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Decided, id: &ObjectId) {
     if !wider["aggregationRule"].is_null() || !live.value()["aggregationRule"].is_null() {
         return;
     }
-    let held = list.items(live.value());
+    let granted = list.items(live.value());
     let retained: Vec<Value> = list
-        .missing(held, list.items(&wider))
+        .missing(granted, list.items(&wider))
         .into_iter()
         .filter(|item| list.is_of_pods(item))
         .cloned()
@@ -141,7 +142,7 @@ fn keep_for_now(ctx: &Ctx<'_>, draft: &mut Decided, id: &ObjectId) {
     if retained.is_empty() {
         return;
     }
-    let adds = !list.missing(list.items(&wider), held).is_empty();
+    let adds = !list.missing(list.items(&wider), granted).is_empty();
     let planned = draft.at(step);
     let op = planned.op.clone();
     let require = planned.require.clone();

@@ -136,10 +136,10 @@ fn in_reverse_order(steps: Vec<Step>, changes: &BTreeMap<ObjectId, Change>) -> V
         .map(|step| {
             let change = changes.get(&step.object);
             let exists = change.is_some_and(|change| change.action == Action::Update);
-            (turn(&step, exists), step)
+            (downgrade_position(&step, exists), step)
         })
         .collect();
-    placed.sort_by_cached_key(|(turn, step)| (*turn, sort_key(step)));
+    placed.sort_by_cached_key(|(position, step)| (*position, sort_key(step)));
     by_needs(placed.into_iter().map(|(_, step)| step).collect())
 }
 
@@ -169,7 +169,7 @@ fn by_needs(steps: Vec<Step>) -> Vec<Step> {
 /// Returns the position of a step in a downgrade. New objects come first
 /// because others need them. Existing objects change in the reverse of the
 /// forward order.
-fn turn(step: &Step, exists: bool) -> usize {
+fn downgrade_position(step: &Step, exists: bool) -> usize {
     let is_crd = step
         .object
         .is("apiextensions.k8s.io", "CustomResourceDefinition");

@@ -47,7 +47,7 @@ pub(super) fn widen(ctx: &Ctx<'_>, draft: &mut Decided) {
             continue;
         };
         let mut wider = ctx.desired.ignored.lean(manifest).value();
-        if manifest.is_secret() || !trust_both(&mut wider, live.value()) {
+        if manifest.is_secret() || !add_live_certificates(&mut wider, live.value()) {
             continue;
         }
         let planned = draft.at(step);
@@ -86,7 +86,7 @@ pub(super) fn of_conversion(
 
 /// Adds the certificates of the live object to the desired one. Returns whether
 /// any were added.
-fn trust_both(desired: &mut Value, live: &Value) -> bool {
+fn add_live_certificates(desired: &mut Value, live: &Value) -> bool {
     let spec = desired.get_mut("spec");
     let mut added = spec.is_some_and(|spec| add(spec, &live["spec"]));
     let hooks = desired.get_mut("webhooks").and_then(Value::as_array_mut);
@@ -174,23 +174,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_bundle_is_left_alone() {
+    fn values_that_are_no_ca_bundle_are_unchanged() {
         assert_eq!(union("no base64!", &bundle(&["old"])), None);
         assert_eq!(union(&bundle(&["new"]), "no base64!"), None);
         let mut injected = json!({"spec": {"service": {}}});
-        assert!(!trust_both(
+        assert!(!add_live_certificates(
             &mut injected,
             &json!({"spec": {"caBundle": bundle(&["old"])}})
         ));
     }
 
     #[test]
-    fn webhooks_are_told_by_their_names() {
+    fn webhooks_are_matched_by_name() {
         let hook =
             |name: &str, bundle: &str| json!({"name": name, "clientConfig": {"caBundle": bundle}});
         let (new, old) = (bundle(&["new"]), bundle(&["old"]));
         let mut desired = json!({"webhooks": [hook("a", &new), hook("b", &new)]});
-        assert!(trust_both(
+        assert!(add_live_certificates(
             &mut desired,
             &json!({"webhooks": [hook("b", &old), hook("c", &old)]})
         ));

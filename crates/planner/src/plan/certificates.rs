@@ -30,11 +30,11 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
             Some(_) => ctx.desired.ignored.lean(manifest),
             None => *manifest,
         };
-        for (field, ends) in places.ends(&sent.value()) {
-            let message = if ends <= now {
-                format!("the certificate in {field} expired at {ends}")
-            } else if ends.duration_since(now) < SOON {
-                format!("the certificate in {field} expires at {ends}")
+        for (field, expiry) in places.expiry(&sent.value()) {
+            let message = if expiry <= now {
+                format!("the certificate in {field} expired at {expiry}")
+            } else if expiry.duration_since(now) < SOON {
+                format!("the certificate in {field} expires at {expiry}")
             } else {
                 continue;
             };
@@ -75,12 +75,13 @@ impl Places {
     }
 
     /// Returns the fields with certificates and their expiry.
-    fn ends(&self, value: &Value) -> Vec<(String, Timestamp)> {
+    fn expiry(&self, value: &Value) -> Vec<(String, Timestamp)> {
         match self {
             Self::Secret if value["type"] == "kubernetes.io/tls" => {
                 // A chain expires with its first certificate.
-                let ends = dates(&value["data"]["tls.crt"]).into_iter().min();
-                ends.map(|ends| ("data[tls.crt]".to_owned(), ends))
+                let expiry = dates(&value["data"]["tls.crt"]).into_iter().min();
+                expiry
+                    .map(|expiry| ("data[tls.crt]".to_owned(), expiry))
                     .into_iter()
                     .collect()
             }
@@ -88,8 +89,8 @@ impl Places {
             Self::Pointers(pointers) => pointers
                 .iter()
                 .filter_map(|pointer| {
-                    let ends = trust(value.pointer(pointer)?)?;
-                    Some((pointer[1..].replace('/', "."), ends))
+                    let expiry = ca_expiry(value.pointer(pointer)?)?;
+                    Some((pointer[1..].replace('/', "."), expiry))
                 })
                 .collect(),
             Self::Webhooks => value["webhooks"]
@@ -98,8 +99,8 @@ impl Places {
                 .flatten()
                 .filter_map(|webhook| {
                     let name = webhook["name"].as_str().unwrap_or_default();
-                    let ends = trust(&webhook["clientConfig"]["caBundle"])?;
-                    Some((format!("webhooks[{name}].clientConfig.caBundle"), ends))
+                    let expiry = ca_expiry(&webhook["clientConfig"]["caBundle"])?;
+                    Some((format!("webhooks[{name}].clientConfig.caBundle"), expiry))
                 })
                 .collect(),
         }
@@ -107,7 +108,7 @@ impl Places {
 }
 
 /// Returns the expiry of a CA bundle, which is valid while one certificate is.
-fn trust(bundle: &Value) -> Option<Timestamp> {
+fn ca_expiry(bundle: &Value) -> Option<Timestamp> {
     dates(bundle).into_iter().max()
 }
 
@@ -122,8 +123,8 @@ fn dates(text: &Value) -> Vec<Timestamp> {
         .filter_map(Result::ok)
         .filter_map(|pem| {
             let certificate = pem.parse_x509().ok()?;
-            let ends = certificate.validity().not_after.timestamp();
-            Timestamp::from_second(ends).ok()
+            let expiry = certificate.validity().not_after.timestamp();
+            Timestamp::from_second(expiry).ok()
         })
         .collect()
 }

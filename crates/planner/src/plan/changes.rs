@@ -12,9 +12,9 @@ mod recreate;
 pub(super) mod refusal;
 pub(super) mod untouched;
 
-pub(super) use again::before_ends;
+pub(super) use again::await_deletions;
 pub(super) use emit::{block, change, ready, until};
-pub(super) use recreate::taken_along;
+pub(super) use recreate::lost_claims;
 
 use super::draft::{Ctx, Draft};
 use super::model::{Action, EdgeReason, Need};
@@ -69,16 +69,18 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
     if manifest.runs_once() {
         return super::run_once_jobs::decide(ctx, draft, manifest);
     }
-    let in_ending_namespace = id
+    let in_terminating_namespace = id
         .namespace
         .as_ref()
-        .is_some_and(|name| ctx.is_ending(name));
+        .is_some_and(|name| ctx.is_terminating(name));
     match ctx.observed.live_meta(id) {
         None => absent(ctx, draft, manifest),
-        Some(live) if live.deleting || in_ending_namespace => ending(ctx, draft, manifest, live),
+        Some(live) if live.deleting || in_terminating_namespace => {
+            terminating(ctx, draft, manifest, live)
+        }
         Some(_) if just_deleted(ctx, manifest) => absent(ctx, draft, manifest),
         Some(live) => match ownership::claim(ctx, id, live) {
-            Claim::Ours if goes_along(ctx, draft, id) => lost(ctx, draft, manifest),
+            Claim::Ours if is_recreated_with_crd(ctx, draft, id) => lost(ctx, draft, manifest),
             Claim::Ours => ours(ctx, draft, manifest, live),
             Claim::Adopt => match crd::guard(ctx, draft, manifest) {
                 // Objects applied by other tools are never recreated. The API
@@ -117,7 +119,7 @@ fn just_deleted(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
 }
 
 /// Returns whether the CRD of the object is recreated.
-pub(super) fn goes_along(ctx: &Ctx<'_>, draft: &Draft, id: &ObjectId) -> bool {
+pub(super) fn is_recreated_with_crd(ctx: &Ctx<'_>, draft: &Draft, id: &ObjectId) -> bool {
     let crd = ctx.crd(&id.group_kind());
     crd.is_some_and(|(id, _)| draft.action(id) == Some(Action::Recreate))
 }
@@ -187,9 +189,9 @@ fn has_ended(ctx: &Ctx<'_>, manifest: &Manifest) -> bool {
 
 /// Plans an object that is being deleted. A terminating object is never
 /// applied, so its deletion is awaited and it is created again.
-fn ending(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta) {
+fn terminating(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta) {
     let id = manifest.id();
-    let waiting = ending_reason(live);
+    let waiting = terminating_reason(live);
     change(ctx, draft, manifest, Action::Create, &waiting);
     let gone = draft.wait_for_end(ctx, ctx.stage_of(id), id, &live.uid, &waiting);
     let step = create(ctx, draft, manifest, "the previous object is gone");
@@ -197,7 +199,7 @@ fn ending(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live: &LiveMeta
 }
 
 /// Describes the obstacle to the end of a deletion.
-pub(super) fn ending_reason(live: &LiveMeta) -> String {
+pub(super) fn terminating_reason(live: &LiveMeta) -> String {
     if !live.deleting {
         "its namespace is being deleted; created again when it is gone".to_owned()
     } else if live.finalizers.is_empty() {

@@ -26,14 +26,14 @@ impl Desired {
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided) {
     let checks = ctx.desired.sequence.checks.iter();
     for check in checks.filter(|check| !ctx.sequence.is_of_a_stage(&check.name)) {
-        let Some(looked) = ctx.observed.checked.get(&check.name) else {
+        let Some(outcome) = ctx.observed.checked.get(&check.name) else {
             continue;
         };
         match overridden(ctx, check) {
-            None => refuse(ctx, draft, check, looked),
-            Some(_) if looked.holds() => {}
+            None => refuse(ctx, draft, check, outcome),
+            Some(_) if outcome.holds() => {}
             Some(reason) => {
-                let what = looked.explain().unwrap_or_default();
+                let what = outcome.explain().unwrap_or_default();
                 point_out(draft, check, reason, &format!(": {what}"));
             }
         }
@@ -74,7 +74,7 @@ pub(super) fn of_stage(ctx: &Ctx<'_>, draft: &mut Draft, rule: &StageRule) -> Ve
     waits
 }
 
-fn refuse(ctx: &Ctx<'_>, draft: &mut Draft, check: &Check, looked: &CheckOutcome) {
+fn refuse(ctx: &Ctx<'_>, draft: &mut Draft, check: &Check, outcome: &CheckOutcome) {
     let hint = || {
         format!(
             "to continue anyway, add to `consent` in {}: {{action: override, check: {}, {}, reason: …}}",
@@ -91,7 +91,7 @@ fn refuse(ctx: &Ctx<'_>, draft: &mut Draft, check: &Check, looked: &CheckOutcome
                 .hint(hint()),
         );
     };
-    match looked {
+    match outcome {
         CheckOutcome::Unknown(why) => {
             add(
                 Kind::Cluster,
@@ -201,7 +201,7 @@ pub(super) fn before_stages(ctx: &Ctx<'_>, draft: &mut Bracketed) {
         let why = EdgeReason::Check;
         let reason = format!("checks come before stage {stage}");
         draft.all_before(ctx, stage.clone(), &before, &waits, &why, &reason);
-        let held: Vec<(StepId, Need)> = waits.iter().map(|&wait| (wait, Need::Ready)).collect();
-        draft.all_before(ctx, stage.clone(), &held, &within, &why, &reason);
+        let required: Vec<(StepId, Need)> = waits.iter().map(|&wait| (wait, Need::Ready)).collect();
+        draft.all_before(ctx, stage.clone(), &required, &within, &why, &reason);
     }
 }

@@ -48,7 +48,7 @@ impl Desired {
         // An ignore rule may leave the conversion to another manager.
         let desired = self.ignored.question(manifest, live, &ours);
         let desired = desired.unwrap_or_else(|| manifest.value());
-        let may_be_taken = |who: &str| ownership::takes_over(self, policy, who);
+        let may_be_taken = |manager: &str| ownership::takes_over(self, policy, manager);
         left_of_conversion(&desired, live, &manager, &may_be_taken)
     }
 

@@ -252,7 +252,10 @@ impl Deletion {
     /// Authorizes deleting an applied registration whose Service is in a
     /// namespace that is being deleted. The namespace cannot be deleted before
     /// it. `None` under the conditions of [`Self::of_member`].
-    pub(super) fn of_ending(member: Member<'_>, service: &ServiceRef) -> Option<Self> {
+    pub(super) fn of_terminating_namespace(
+        member: Member<'_>,
+        service: &ServiceRef,
+    ) -> Option<Self> {
         let deletion = Self::of_member(member, Propagation::Background);
         deletion.map(|deletion| Self {
             because: Grant::EndingNamespace {
@@ -287,7 +290,7 @@ impl Deletion {
     /// Authorizes deleting an applied registration that git no longer has while
     /// the pods of its Service are replaced by a version without it. `None`
     /// under the conditions of [`Self::of_member`].
-    pub(super) fn of_superseded(member: Member<'_>, service: &ServiceRef) -> Option<Self> {
+    pub(super) fn of_stale(member: Member<'_>, service: &ServiceRef) -> Option<Self> {
         Self::of_member(member, Propagation::Background).map(|deletion| Self {
             because: Grant::Superseded {
                 service: service.clone(),
@@ -299,7 +302,7 @@ impl Deletion {
     /// Authorizes deleting an applied registration that git no longer has and
     /// that another one replaces. `None` under the conditions of
     /// [`Self::of_member`].
-    pub(super) fn of_taken_over(member: Member<'_>, by: &ObjectId) -> Option<Self> {
+    pub(super) fn of_replaced(member: Member<'_>, by: &ObjectId) -> Option<Self> {
         Self::of_member(member, Propagation::Background).map(|deletion| Self {
             because: Grant::TakenOver { by: by.clone() },
             ..deletion
@@ -322,7 +325,7 @@ impl Deletion {
     /// Authorizes deleting a workload of the release that hands its objects
     /// over. `None` unless that release applied the object, and the live object
     /// has the recorded UID and the label of that release.
-    pub(super) fn of_former(
+    pub(super) fn of_previous_release(
         entry: &Entry,
         live: &LiveMeta,
         previous: &PreviousRelease,

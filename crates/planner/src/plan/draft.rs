@@ -40,7 +40,7 @@ pub(super) struct Ctx<'a> {
     /// Desired objects, sorted by kind (without its group), name and id.
     by_name: Vec<&'a ObjectId>,
     /// Names of the namespaces that are being deleted.
-    ending: BTreeSet<&'a str>,
+    terminating: BTreeSet<&'a str>,
     /// Desired workloads with long-running pods, by namespace.
     workloads: BTreeMap<&'a str, Vec<&'a ObjectId>>,
     /// The same workloads by namespace and by each pod label, as `key=value`.
@@ -91,7 +91,7 @@ impl<'a> Ctx<'a> {
             apply_set: desired.apply_set(),
             manager: desired.name.field_manager(),
             left: left(&manifests, &observed.inventory),
-            ending: ending(observed),
+            terminating: terminating(observed),
             manifests,
             facts,
             defined: defined_kinds(&desired.manifests),
@@ -222,8 +222,8 @@ impl<'a> Ctx<'a> {
     }
 
     /// Returns whether a namespace is being deleted.
-    pub(super) fn is_ending(&self, namespace: &str) -> bool {
-        self.ending.contains(namespace)
+    pub(super) fn is_terminating(&self, namespace: &str) -> bool {
+        self.terminating.contains(namespace)
     }
 
     /// Returns the path of the environment file, in which users consent.
@@ -262,15 +262,15 @@ fn left<'a>(
 }
 
 /// Returns the names of the namespaces that are being deleted.
-fn ending(observed: &Observed) -> BTreeSet<&str> {
+fn terminating(observed: &Observed) -> BTreeSet<&str> {
     let full = observed.full.iter().map(|(id, live)| (id, live.meta()));
-    let is_ending = |id: &ObjectId| {
+    let is_terminating = |id: &ObjectId| {
         let live = observed.live_meta(id);
         live.is_some_and(|live| live.deleting)
     };
     full.chain(&observed.meta)
         .filter(|(id, live)| live.deleting && id.is("", "Namespace") && id.namespace.is_none())
-        .filter(|(id, _)| is_ending(id))
+        .filter(|(id, _)| is_terminating(id))
         .map(|(id, _)| id.name.as_str())
         .collect()
 }

@@ -15,13 +15,13 @@ use super::model::{Action, EdgeReason, Need, StepId, Until};
 use super::phases::Decided;
 use dependencies::dependencies;
 pub(super) use dependencies::{answering, intercepted, registered};
-pub(super) use endpoints::{selected_anew, wait_for};
+pub(super) use endpoints::{newly_selected, wait_for};
 use needs::{Dependencies, Dependency, Joint, are_few};
 use pleach_model::discovery::Served;
 use pleach_model::object::ObjectId;
 use pleach_model::order::{Direction, StageName};
 pub(super) use reverse::is_let_through;
-use reverse::{Turned, reached_before, turn};
+use reverse::{Reversed, required_before, reversed};
 pub(super) use selectors::{is_interrupted, labels_until_now, selects};
 
 /// Adds edges for the dependencies between objects. Blocks the dependents of
@@ -37,16 +37,16 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided, direction: Direction) {
     crds::before_workloads(ctx, direction, &mut dependencies);
     selectors::run(ctx, draft, &mut dependencies);
     block_descendants(draft, &dependencies);
-    let turned = match direction {
-        Direction::Forward => Turned::default(),
-        Direction::Reverse => turn(ctx, draft, &dependencies),
+    let reversed = match direction {
+        Direction::Forward => Reversed::default(),
+        Direction::Reverse => reversed(ctx, draft, &dependencies),
     };
     for joint in dependencies.joints {
         join(ctx, draft, joint);
     }
     for (position, dependency) in dependencies.single.into_iter().enumerate() {
-        if turned.holds(position) {
-            let need = reached_before(ctx, &dependency);
+        if reversed.holds(position) {
+            let need = required_before(ctx, &dependency);
             back(draft, dependency.to, need, dependency.from);
             recheck(draft, &dependency);
             continue;
@@ -61,7 +61,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided, direction: Direction) {
             need,
             why,
         } = dependency;
-        if let Some(from) = reached_by(ctx, draft, from, &why) {
+        if let Some(from) = relied_on(ctx, draft, from, &why) {
             if why == EdgeReason::Selects {
                 selectors::join(draft, from, object);
             }
@@ -69,10 +69,10 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided, direction: Direction) {
             draft.edge(from, need, first, why);
         }
     }
-    for (workloads, crds) in &turned.after_workloads {
+    for (workloads, crds) in &reversed.after_workloads {
         back_after(ctx, draft, workloads, crds);
     }
-    endpoints::run(ctx, draft, &turned);
+    endpoints::run(ctx, draft, &reversed);
 }
 
 /// Makes each of several objects wait for all of several others. Unchanged
@@ -90,7 +90,7 @@ fn join(ctx: &Ctx<'_>, draft: &mut Decided, joint: Joint<'_>) {
     if !changed.is_empty() {
         let mut earlier = Vec::with_capacity(from.len());
         for id in &from {
-            let step = reached_by(ctx, draft, id, &why);
+            let step = relied_on(ctx, draft, id, &why);
             earlier.extend(step.map(|step| (step, Need::Applied)));
         }
         let later = changed.iter().filter_map(|id| draft.done_by.get(*id));
@@ -113,7 +113,7 @@ fn join(ctx: &Ctx<'_>, draft: &mut Decided, joint: Joint<'_>) {
         draft.edge(from, need, joined, why.clone());
     }
     for id in unchanged {
-        let after = draft.looked_at_again.entry(id.clone()).or_default();
+        let after = draft.rechecked.entry(id.clone()).or_default();
         after.push((Changed::All(joined), Need::Applied, why.clone()));
     }
 }
@@ -148,7 +148,7 @@ fn recheck(draft: &mut Decided, dependency: &Dependency<'_>) {
         why,
     } = dependency;
     if draft.done_by.contains_key(*from) {
-        let after = draft.looked_at_again.entry((*to).clone()).or_default();
+        let after = draft.rechecked.entry((*to).clone()).or_default();
         let from = Changed::Object((*from).clone());
         after.push((from, *need, why.clone()));
     }
@@ -167,7 +167,7 @@ fn back(draft: &mut Draft, earlier: &ObjectId, need: Need, later: &ObjectId) {
 /// unchanged object may still be unfinished after an interrupted run. Then a
 /// wait is added: for a CRD whose kind is not served yet, or for an object that
 /// an annotation requires to be ready.
-fn reached_by(
+fn relied_on(
     ctx: &Ctx<'_>,
     draft: &mut Decided,
     id: &ObjectId,
@@ -184,7 +184,7 @@ fn reached_by(
         return None;
     }
     let until = until(ctx, id).filter(|until| match (why, until) {
-        (EdgeReason::Definition, Until::Served(gvk)) => {
+        (EdgeReason::Crd, Until::Served(gvk)) => {
             ctx.observed.discovery.served(gvk) == Served::Absent
         }
         (EdgeReason::Api, _) => {

@@ -190,7 +190,7 @@ mod tests {
     #[case::adopted_meanwhile(vec![patch("a"), apply("a", "1")], vec![apply("a", "1")])]
     #[case::the_key_was_made(vec![unkeyed("a"), apply("b", "1")], vec![apply("a", "1"), apply("b", "1")])]
     #[case::still_without_a_key(vec![unkeyed("a")], vec![unkeyed("a")])]
-    fn what_was_reviewed_may_be_carried_out(#[case] reviewed: Vec<Step>, #[case] now: Vec<Step>) {
+    fn reviewed_effects_are_permitted(#[case] reviewed: Vec<Step>, #[case] now: Vec<Step>) {
         assert!(plan(now).has_effects_of(&plan(reviewed)));
     }
 
@@ -199,19 +199,19 @@ mod tests {
     #[case::another_body(vec![apply("a", "1")], vec![apply("a", "2")])]
     #[case::another_stage(vec![apply("a", "1")], vec![in_stage(StageName::Resources, apply("a", "1"))])]
     #[case::another_operation(vec![apply("a", "1")], vec![patch("a")])]
-    #[case::a_deletion_that_nobody_saw(vec![apply("a", "1")], vec![delete("b")])]
+    #[case::an_unconfirmed_deletion(vec![apply("a", "1")], vec![delete("b")])]
     #[case::a_deletion_instead(vec![apply("a", "1")], vec![delete("a")])]
     #[case::a_deletion_before(vec![apply("a", "1")], vec![delete("a"), apply("a", "1")])]
     #[case::half_a_recreation(vec![delete("a"), apply("a", "1")], vec![delete("a")])]
     #[case::half_an_adoption(vec![patch("a"), apply("a", "1")], vec![patch("a")])]
     #[case::a_body_that_was_known(vec![apply("a", "1")], vec![unkeyed("a")])]
     #[case::something_where_nothing_was(vec![wait("a")], vec![apply("a", "1")])]
-    fn what_nobody_reviewed_is_not(#[case] reviewed: Vec<Step>, #[case] now: Vec<Step>) {
+    fn unreviewed_effects_are_refused(#[case] reviewed: Vec<Step>, #[case] now: Vec<Step>) {
         assert!(!plan(now).has_effects_of(&plan(reviewed)));
     }
 
     #[test]
-    fn an_approval_binds_to_what_is_done_and_not_to_waits() {
+    fn an_approval_covers_effects_and_not_waits() {
         let effects = |steps| plan(steps).effects();
         let one = effects(vec![apply("a", "1")]);
         assert_eq!(one, effects(vec![wait("b"), apply("a", "1")]));

@@ -19,7 +19,7 @@ use super::edges::wait_for;
 use super::handover::{self, unregistered};
 use super::model::{Action, Course, EdgeReason, Need, Op, Overlay, Step, StepId, Until};
 use super::overlays::stops_pods;
-use super::stale_registrations::taken_over;
+use super::stale_registrations::replacement;
 use super::verify::services;
 use crate::observe::Registration;
 pub(super) use exempt::{before_writes, run as exempt_us};
@@ -154,7 +154,7 @@ fn too_late(ctx: &Ctx<'_>, draft: &Draft, replaces_handover: bool) -> Vec<Findin
         let is_of_pods = matches!(grant, Grant::Registration { .. });
         let is_superseded = matches!(grant, Grant::Superseded { .. });
         let needs_gate = (is_of_pods && replaces_handover)
-            || (is_superseded && taken_over(ctx, registration).is_none());
+            || (is_superseded && replacement(ctx, registration).is_none());
         if !needs_gate {
             continue;
         }

@@ -38,7 +38,7 @@ use pleach_model::order::StageName;
 use pleach_state::inventory::{EntryState, Installed};
 use pleach_state::live::{Live, LiveMeta};
 use pleach_state::overlay::{OnFailure, OverlayId};
-use previous::is_of_previous;
+use previous::is_of_previous_release;
 pub(super) use previous::succeed;
 pub(super) use undeclared::waits as undeclared_waits;
 
@@ -129,8 +129,8 @@ fn has_pods(id: &ObjectId) -> bool {
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered) {
     refuse_unrecorded(ctx, draft);
     copies::run(ctx, draft);
-    undeclared::say(ctx, draft);
-    stopped::say_unknown(ctx, draft);
+    undeclared::report(ctx, draft);
+    stopped::report_unknown(ctx, draft);
     for id in retargeted(ctx, draft) {
         if let Some(step) = draft.done_by.get(&id).copied().filter(|_| ctx.policy.wait) {
             draft.at(step).until = Some(Until::Ready {
@@ -179,7 +179,7 @@ fn retargeted(ctx: &Ctx<'_>, draft: &Ordered) -> Vec<ObjectId> {
             let mut services = one.services.iter();
             match action {
                 Some(Action::Update) => services.any(|it| draft.decided().leaving.contains(it)),
-                Some(Action::Adopt) => services.any(|it| is_of_previous(ctx, it)),
+                Some(Action::Adopt) => services.any(|it| is_of_previous_release(ctx, it)),
                 _ => false,
             }
         })
@@ -281,13 +281,15 @@ fn passing(
 ) -> Vec<(ObjectId, ObjectId)> {
     let there = moves(ctx, draft, unregistered);
     let back: BTreeSet<(Place, Place)> = declared(ctx).map(|(from, to)| (to, from)).collect();
-    let asked: Vec<&ServiceRef> = ctx
+    let requested: Vec<&ServiceRef> = ctx
         .observed
         .registrations
         .iter()
         .filter(|one| ctx.is_desired(&one.id))
         .flat_map(|one| &one.services)
-        .filter(|service| draft.decided().leaving.contains(service) || is_of_previous(ctx, service))
+        .filter(|service| {
+            draft.decided().leaving.contains(service) || is_of_previous_release(ctx, service)
+        })
         .collect();
     let previous = ctx.observed.previous.as_ref();
     let is_handed_over = |old: &ObjectId| {
@@ -311,8 +313,8 @@ fn passing(
         })
         // An old workload that may be behind such a Service keeps running.
         .filter(|(old, _)| {
-            let mut asked = asked.iter();
-            !asked.any(|service| is_behind(ctx, service, old).unwrap_or(true))
+            let mut requested = requested.iter();
+            !requested.any(|service| is_behind(ctx, service, old).unwrap_or(true))
         })
         .collect()
 }
@@ -330,7 +332,7 @@ fn moves(
 ) -> BTreeSet<(Place, Place)> {
     let found = unregistered
         .iter()
-        .flat_map(|one| taken_over(ctx, &one.service));
+        .flat_map(|one| recreated_in(ctx, &one.service));
     let begun = stopped::begun(ctx, draft);
     declared(ctx).chain(found).chain(begun).collect()
 }
@@ -343,7 +345,7 @@ fn declared(ctx: &Ctx<'_>) -> impl Iterator<Item = (Place, Place)> {
 
 /// Returns the source and target namespaces for a deleted Service that is
 /// recreated in other namespaces.
-fn taken_over(ctx: &Ctx<'_>, service: &ServiceRef) -> Vec<(Place, Place)> {
+fn recreated_in(ctx: &Ctx<'_>, service: &ServiceRef) -> Vec<(Place, Place)> {
     let come = ctx.named("Service", &service.name).iter();
     come.filter(|new| new.group.is_empty())
         .map(|new| (Some(service.namespace.clone()), new.namespace.clone()))
@@ -445,7 +447,7 @@ pub(super) fn registers_again(step: &Step) -> bool {
 
 /// Re-checks that registrations are absent before the successors start, once
 /// the pods that made them are gone.
-pub(super) fn look_again(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, StepId)]) {
+pub(super) fn recheck(ctx: &Ctx<'_>, draft: &mut Draft, emptied: &[(ObjectId, StepId)]) {
     for one in unregistered(draft) {
         let behind: Vec<&(ObjectId, StepId)> = emptied
             .iter()

@@ -88,7 +88,11 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered) {
 
 /// Returns the Services of the release that are deleted or have no backend left.
 fn going(draft: &Decided) -> BTreeSet<ServiceRef> {
-    draft.leaving.union(&draft.deserted).cloned().collect()
+    draft
+        .leaving
+        .union(&draft.without_backends)
+        .cloned()
+        .collect()
 }
 
 /// Returns the first stage with a successor of the pods behind a registration.
@@ -192,8 +196,8 @@ pub fn leaving_service(step: &Step) -> Option<ServiceRef> {
     let Op::Delete(deletion) = &step.op else {
         return None;
     };
-    let goes = matches!(deletion.because(), Grant::Inventory | Grant::Uninstall);
-    service_ref(&step.object).filter(|_| goes)
+    let is_removed = matches!(deletion.because(), Grant::Inventory | Grant::Uninstall);
+    service_ref(&step.object).filter(|_| is_removed)
 }
 
 /// Returns the prerequisites of workloads, without steps that depend on one of
@@ -279,7 +283,7 @@ fn delete(
     let previous = ctx.observed.previous.as_ref();
     let mut services = registration.services.iter();
     let reason = match (
-        services.find(|one| draft.decided().deserted.contains(*one)),
+        services.find(|one| draft.decided().without_backends.contains(*one)),
         previous,
     ) {
         (Some(service), Some(previous)) => format!(

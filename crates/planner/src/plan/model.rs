@@ -294,7 +294,8 @@ pub enum Need {
 #[serde(rename_all = "camelCase")]
 pub enum EdgeReason {
     /// A custom resource needs its CRD.
-    Definition,
+    #[serde(rename = "definition")]
+    Crd,
     /// A workload may be the controller of a kind that its release defines.
     Operator,
     /// An object needs the APIService that serves its kind.
@@ -304,7 +305,8 @@ pub enum EdgeReason {
     /// A binding needs its role.
     Role,
     /// A workload needs its permissions.
-    Rights,
+    #[serde(rename = "rights")]
+    Permissions,
     /// A token Secret needs its ServiceAccount; the cluster deletes it without
     /// one.
     Token,

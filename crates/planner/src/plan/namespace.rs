@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::changes::ending_reason;
+use super::changes::terminating_reason;
 use super::draft::Ctx;
 use super::model::{Action, Body, EdgeReason, Need, Op, Precondition};
 use super::phases::Decided;
@@ -20,13 +20,13 @@ use pleach_state::inventory::{STATE_NAMESPACE, Store};
 pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided) {
     let Some(id) = implied(ctx) else { return };
     let live = ctx.observed.live_meta(&id);
-    let ending = live.filter(|live| live.deleting);
+    let terminating = live.filter(|live| live.deleting);
     if live.is_none() && ctx.observed.hides_namespace(&id.name) {
         // A namespace that we cannot read was created by another client. The
         // dry runs of its objects report any problem.
         return;
     }
-    if live.is_some() && ending.is_none() {
+    if live.is_some() && terminating.is_none() {
         if ctx.observed.inventory.entries.contains_key(&id) {
             let action = Action::Unchanged;
             draft.change(&id, action, StageName::Definitions, "in sync", Vec::new());
@@ -37,7 +37,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided) {
         let stage = StageName::Definitions;
         let reason = "createNamespace is false";
         draft.change(&id, Action::Blocked, stage, reason, Vec::new());
-        let what = if ending.is_some() {
+        let what = if terminating.is_some() {
             "is being deleted"
         } else {
             "does not exist"
@@ -53,8 +53,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided) {
         );
         return;
     }
-    let reason = match ending {
-        Some(live) => ending_reason(live),
+    let reason = match terminating {
+        Some(live) => terminating_reason(live),
         None => "objects of the release are in it, and no manifest contains it".to_owned(),
     };
     let body = json!({
@@ -68,7 +68,8 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided) {
     let stage = StageName::Definitions;
     let require = vec![Precondition::Absent];
     draft.change(&id, Action::Create, stage.clone(), &reason, require.clone());
-    let gone = ending.map(|live| draft.wait_for_end(ctx, stage.clone(), &id, &live.uid, &reason));
+    let gone =
+        terminating.map(|live| draft.wait_for_end(ctx, stage.clone(), &id, &live.uid, &reason));
     let op = Op::Apply {
         body: Body::Inline(NonSecret(body)),
         take_over: Vec::new(),

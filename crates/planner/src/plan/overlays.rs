@@ -113,7 +113,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     for one in all {
         let journaled = ctx.observed.journal.overlays.get(&one.id);
         let apply = draft.done_by.get(&one.object).copied();
-        let is_due = progress.fresh && !rollout::is_let_go(ctx, &one);
+        let is_due = progress.fresh && !rollout::is_released(ctx, &one);
         let is_new = journaled.is_none() && is_due && has_effects;
         if journaled.is_none() && !is_new {
             continue;
@@ -134,7 +134,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
             Begin::Steps { after, before } => {
                 let set = set.unwrap_or_else(|| emptied_before(ctx, draft, &one));
                 put_between(draft, (after, before), set);
-                comes_back_after(draft, &dropped, &one, set);
+                restore_after(draft, &dropped, &one, set);
                 emptied.push((one.object.clone(), set));
                 continue;
             }
@@ -183,7 +183,7 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     for (object, rollout) in rollouts {
         rollout.plan(ctx, draft, &object);
     }
-    handover::look_again(ctx, draft, &emptied);
+    handover::recheck(ctx, draft, &emptied);
     handover::restart(ctx, draft, &emptied);
     let is_new = progress.fresh && has_effects;
     for one in &mut gates {
@@ -192,12 +192,12 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     close(ctx, draft, gates, is_new, (&mut groups, &mut early));
     restarts(ctx, draft, progress, &mut groups);
     gather(ctx, draft, &mut groups, &early, progress);
-    put_in_place(ctx, draft, groups, early);
+    install(ctx, draft, groups, early);
 }
 
 /// Orders the start and end of temporary changes before verify, then the
 /// declared stages. In a contradiction, temporary changes win.
-fn put_in_place(
+fn install(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     groups: Groups,
@@ -488,7 +488,7 @@ fn emptied_before(ctx: &Ctx<'_>, draft: &mut Draft, one: &DesiredOverlay<'_>) ->
 
 /// If the move is reversed, an emptied workload is restored only after its
 /// intended successor is emptied.
-fn comes_back_after(
+fn restore_after(
     draft: &mut Draft,
     dropped: &[(ObjectId, StepId)],
     one: &DesiredOverlay<'_>,
@@ -568,7 +568,7 @@ fn restarts(ctx: &Ctx<'_>, draft: &mut Bracketed, progress: Progress, groups: &m
                 draft.action(object),
                 Some(Action::Create | Action::Recreate)
             );
-            let goes = draft
+            let is_removed = draft
                 .ordered()
                 .pruned
                 .iter()
@@ -576,7 +576,7 @@ fn restarts(ctx: &Ctx<'_>, draft: &mut Bracketed, progress: Progress, groups: &m
             let name = rule.stage.as_str();
             let key = pleach_model::object::annotations::restarted(name);
             let done = &live.value()["spec"]["template"]["metadata"]["annotations"][&key];
-            if is_new || goes || done == mark.as_str() {
+            if is_new || is_removed || done == mark.as_str() {
                 continue;
             }
             let op = Op::Restart {

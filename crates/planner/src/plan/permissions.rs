@@ -278,8 +278,11 @@ fn of_the_record(ctx: &Ctx<'_>, plan: &Plan) -> Vec<Permission> {
         permissions.extend(is_new.then(|| release("create", None)));
         permissions.push(release("patch", None));
         permissions.push(release("patch", Some("status")));
-        let ends = plan.removal.as_ref().is_some_and(|outgoing| outgoing.ends);
-        permissions.extend(ends.then(|| release("delete", None)));
+        let is_removed = plan
+            .removal
+            .as_ref()
+            .is_some_and(|outgoing| outgoing.is_removed);
+        permissions.extend(is_removed.then(|| release("delete", None)));
     }
     permissions
 }

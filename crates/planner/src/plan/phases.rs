@@ -23,14 +23,14 @@ pub(super) struct Decided {
     draft: Draft,
     /// Steps that wait for unchanged objects.
     pub(super) awaited: BTreeMap<ObjectId, StepId>,
-    pub(super) looked_at_again: Rechecked,
+    pub(super) rechecked: Rechecked,
     /// Objects to delete.
     pub(super) pruned: Vec<Pruned>,
     /// Services of the release that are deleted, or were deleted before.
     pub(super) leaving: BTreeSet<ServiceRef>,
     /// Services of the release that are handed over and have no backend left in
     /// it.
-    pub(super) deserted: BTreeSet<ServiceRef>,
+    pub(super) without_backends: BTreeSet<ServiceRef>,
     /// Roles and bindings that are reduced at the end.
     pub(super) narrowings: Vec<Narrowing>,
     /// Temporary bindings, removed at the end.
@@ -53,7 +53,7 @@ pub(super) struct Ordered {
 /// Phase 3: temporary changes, verify and the deletions enclose the steps.
 pub(super) struct Bracketed {
     ordered: Ordered,
-    pub(super) looked_at_again: Rechecked,
+    pub(super) rechecked: Rechecked,
     /// Roles and bindings that are reduced at the end.
     pub(super) narrowings: Vec<Narrowing>,
     /// Temporary bindings, removed at the end.
@@ -94,7 +94,7 @@ impl Ordered {
     pub(super) fn bracket(mut self) -> Bracketed {
         let decided = &mut self.decided;
         Bracketed {
-            looked_at_again: std::mem::take(&mut decided.looked_at_again),
+            rechecked: std::mem::take(&mut decided.rechecked),
             narrowings: std::mem::take(&mut decided.narrowings),
             temporary_bindings: std::mem::take(&mut decided.temporary_bindings),
             rewrites: std::mem::take(&mut decided.rewrites),

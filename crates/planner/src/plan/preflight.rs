@@ -31,17 +31,17 @@ pub(super) fn before_removal(ctx: &Ctx<'_>, draft: &mut Draft) {
     check_grants(ctx, draft);
     check_hindrances(ctx, draft, dependencies::STILL_NEEDED);
     for (index, rule) in ctx.desired.terms.block_uninstall.iter().enumerate() {
-        let looked = ctx.observed.blocking.get(&index);
+        let outcome = ctx.observed.blocking.get(&index);
         draft
             .findings
-            .extend(looked.and_then(|looked| blocks(rule, looked)));
+            .extend(outcome.and_then(|outcome| blocks(rule, outcome)));
     }
 }
 
 /// Reports existing objects that the bundle declares as blocking. An incomplete
 /// search counts too.
-fn blocks(rule: &BlockUninstall, looked: &CheckOutcome) -> Option<Finding> {
-    let message = match looked {
+fn blocks(rule: &BlockUninstall, outcome: &CheckOutcome) -> Option<Finding> {
+    let message = match outcome {
         CheckOutcome::Unknown(why) => {
             let kind = rule.for_each.group_kind()?;
             let message = format!("cannot determine whether objects of kind {kind} exist: {why}");

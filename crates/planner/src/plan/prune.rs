@@ -13,7 +13,7 @@ pub(super) use verdict::{Judge, Verdict, is_running};
 
 use std::collections::BTreeMap;
 
-use super::changes::goes_along;
+use super::changes::is_recreated_with_crd;
 use super::consent::bound_to;
 use super::draft::{Ctx, Draft, Pruned};
 use super::model::Action;
@@ -38,7 +38,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Decided) {
         left.filter(|(id, _)| implied.as_ref() != Some(*id))
     };
     for (id, entry) in undesired() {
-        if goes_along(ctx, draft, id) {
+        if is_recreated_with_crd(ctx, draft, id) {
             stays(draft, id, "it is deleted with its CRD, which is recreated");
             continue;
         }
@@ -77,7 +77,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Decided) {
     }
     draft.leaving.extend(lost_services(ctx));
     for (id, entry) in undesired().filter(|(_, entry)| entry.state == EntryState::Observed) {
-        if goes_along(ctx, draft, id) {
+        if is_recreated_with_crd(ctx, draft, id) {
             continue;
         }
         let verdict = judge.run_time_object(id, entry, &draft.leaving);
@@ -90,7 +90,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Decided) {
     if pruned.is_empty() && draft.leaving.is_empty() {
         return report_unlisted(ctx, draft);
     }
-    if let Some(why) = hold(ctx, draft) {
+    if let Some(why) = prune_blocker(ctx, draft) {
         for one in pruned {
             let reason = format!("no longer in git; stays because {why}");
             skip(draft, &one.id, &reason);
@@ -214,7 +214,7 @@ fn report_unlisted(ctx: &Ctx<'_>, draft: &mut Draft) {
 }
 
 /// Returns the reason why nothing is pruned; `None` if pruning is possible.
-pub(super) fn hold(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<String> {
+pub(super) fn prune_blocker(ctx: &Ctx<'_>, draft: &mut Draft) -> Option<String> {
     let unseen = unseen_registrations(ctx, draft);
     if let Some((kind, why)) = &unseen {
         draft.findings.push(Finding::warning(

@@ -94,10 +94,10 @@ impl Observed {
     /// Stores an answer.
     pub fn learn(&mut self, answer: Answer) {
         match answer {
-            Answer::Blocking(index, looked) => drop(self.blocking.insert(index, looked)),
+            Answer::Blocking(index, outcome) => drop(self.blocking.insert(index, outcome)),
             Answer::Dependents(hindrances) => self.dependents = Some(hindrances),
             Answer::Contents(name, contents) => drop(self.contents.insert(name, contents)),
-            Answer::Check(name, looked) => drop(self.checked.insert(name, looked)),
+            Answer::Check(name, outcome) => drop(self.checked.insert(name, outcome)),
             Answer::Dependency(index, hindrance) => {
                 self.dependencies.insert(index, hindrance);
             }
@@ -177,8 +177,8 @@ fn about(ctx: &Ctx<'_>, plan: &Plan) -> BTreeSet<Question> {
 /// Returns the questions that the policy asks and the observation does not
 /// answer.
 fn open(ctx: &Ctx<'_>, questions: impl Iterator<Item = Question>) -> BTreeSet<Question> {
-    let is_asked = |question: &Question| ctx.policy.asks.contains(&question.topic());
+    let is_requested = |question: &Question| ctx.policy.asks.contains(&question.topic());
     questions
-        .filter(|question| is_asked(question) && !ctx.observed.answers(question))
+        .filter(|question| is_requested(question) && !ctx.observed.answers(question))
         .collect()
 }

@@ -73,7 +73,7 @@ impl Consented {
 
     /// Returns whether the uninstall may run before its successors, as a
     /// command can.
-    pub(super) fn is_out_of_turn(&self) -> bool {
+    pub(super) fn is_out_of_order(&self) -> bool {
         self.0 == Where::Command
     }
 }
@@ -150,7 +150,7 @@ fn decide(
 ) {
     let mut pruned = Vec::new();
     judge(ctx, draft, members, &mut pruned, retained);
-    if let Some(why) = hold(ctx, draft, &pruned) {
+    if let Some(why) = removal_blocker(ctx, draft, &pruned) {
         for id in pruned.iter().map(|one| &one.id).chain(retained.iter()) {
             skip(draft, id, &format!("stays because {why}"));
         }
@@ -351,7 +351,7 @@ fn remembered_services(ctx: &Ctx<'_>) -> Vec<ServiceRef> {
 }
 
 /// Returns the reason why nothing is deleted; `None` if deletions are possible.
-fn hold(ctx: &Ctx<'_>, draft: &mut Decided, pruned: &[Pruned]) -> Option<String> {
+fn removal_blocker(ctx: &Ctx<'_>, draft: &mut Decided, pruned: &[Pruned]) -> Option<String> {
     if !ctx.policy.prune.enabled {
         return Some("pruning is disabled in the environment file".to_owned());
     }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::changes::{block, change, ending_reason, refusal};
+use super::changes::{block, change, refusal, terminating_reason};
 use super::draft::{Ctx, Draft};
 use super::model::{Action, Body, EdgeReason, Need, Op, Precondition, StepId, Until};
 use super::ownership::{self, Claim};
@@ -92,8 +92,8 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest) {
         return create(ctx, draft, manifest, "it runs once for its content");
     };
     let namespace = id.namespace.as_ref();
-    if live.deleting || namespace.is_some_and(|name| ctx.is_ending(name)) {
-        let waiting = ending_reason(live);
+    if live.deleting || namespace.is_some_and(|name| ctx.is_terminating(name)) {
+        let waiting = terminating_reason(live);
         change(ctx, draft, manifest, Action::Create, &waiting);
         let gone = draft.wait_for_end(ctx, ctx.stage_of(id), id, &live.uid, &waiting);
         let step = run(

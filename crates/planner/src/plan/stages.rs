@@ -72,7 +72,7 @@ pub(super) fn assign<'a>(ctx: &Ctx<'a>) -> BTreeMap<&'a ObjectId, StageName> {
 /// Reverses the order of stages that apply objects, for a downgrade. A stage
 /// that stops workloads before their apply must still come first, so the two
 /// stages swap places.
-pub(super) fn turn(ctx: &mut Ctx<'_>, direction: Direction) {
+pub(super) fn reverse(ctx: &mut Ctx<'_>, direction: Direction) {
     if direction == Direction::Forward {
         return;
     }
@@ -92,10 +92,10 @@ pub(super) fn turn(ctx: &mut Ctx<'_>, direction: Direction) {
         .iter()
         .map(|rule| applied_after(ctx, rule, &places))
         .collect();
-    let turned: Vec<usize> = (0..places.len())
+    let positions: Vec<usize> = (0..places.len())
         .filter(|&one| applied[one] || stopped[one].is_some())
         .collect();
-    let mut order: Vec<usize> = turned.iter().rev().copied().collect();
+    let mut order: Vec<usize> = positions.iter().rev().copied().collect();
     for (stop, apply) in stopped.iter().enumerate() {
         let at = |one: usize| order.iter().position(|&other| other == one);
         // A stage that also applies objects moves with them.
@@ -106,7 +106,7 @@ pub(super) fn turn(ctx: &mut Ctx<'_>, direction: Direction) {
         }
     }
     let mut moved: BTreeMap<StageName, StageName> = BTreeMap::new();
-    for (place, one) in turned.into_iter().zip(order) {
+    for (place, one) in positions.into_iter().zip(order) {
         let (from, to) = (&places[one], &places[place]);
         moved.insert(from.clone(), from.moved_to(to));
     }

@@ -38,11 +38,11 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered, direction: Direction) {
             let (registration, entry) = found;
             let live = ctx.observed.live_meta(&one.id)?;
             if let Some((service, pods)) = replaced(ctx, draft, registration) {
-                let deletion = Deletion::of_superseded(ctx.member(entry, live), &service)?;
+                let deletion = Deletion::of_stale(ctx.member(entry, live), &service)?;
                 return Some((registration, pods, deletion));
             }
-            let by = taken_over(ctx, registration)?;
-            let deletion = Deletion::of_taken_over(ctx.member(entry, live), by)?;
+            let by = replacement(ctx, registration)?;
+            let deletion = Deletion::of_replaced(ctx.member(entry, live), by)?;
             Some((registration, Vec::new(), deletion))
         });
         match found {
@@ -62,16 +62,16 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Ordered, direction: Direction) {
 
 /// Returns a desired webhook configuration that intercepts everything the given
 /// one intercepts.
-pub(super) fn taken_over<'a>(ctx: &Ctx<'a>, registration: &Registration) -> Option<&'a ObjectId> {
+pub(super) fn replacement<'a>(ctx: &Ctx<'a>, registration: &Registration) -> Option<&'a ObjectId> {
     if registration.intercepts.is_empty() {
         return None;
     }
     let meets = |one: &str, other: &str| one == "*" || one == other;
     let covers = |facts: &Facts| {
-        registration.intercepts.iter().all(|asked| {
+        registration.intercepts.iter().all(|needed| {
             let mut rules = facts.intercepts.iter();
             rules.any(|rule| {
-                meets(&rule.group, &asked.group) && meets(&rule.resource, &asked.resource)
+                meets(&rule.group, &needed.group) && meets(&rule.resource, &needed.resource)
             })
         })
     };
@@ -155,8 +155,8 @@ fn after(
         let own = ctx.stage_of(id);
         let first = first_step_of(draft, written);
         // A declared stage may require it before the new pods.
-        let is_said = ctx.assigned.contains_key(id) && own < stage;
-        if !is_said && !above.contains(&first) {
+        let is_declared = ctx.assigned.contains_key(id) && own < stage;
+        if !is_declared && !above.contains(&first) {
             draft.edge(step, Need::Absent, first, EdgeReason::Intercepts);
         }
     }

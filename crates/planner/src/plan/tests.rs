@@ -142,7 +142,7 @@ fn position(plan: &Plan, id: &str) -> usize {
 }
 
 #[test]
-fn effects_hold_no_uid_and_no_version() {
+fn effects_contain_no_uid_and_no_version() {
     let scene = |version: &str| {
         Scene::new()
             .installed("ConfigMap/web/old: {data: {a: b}}\nSecret/web/s: {data: {a: b}}")
@@ -201,8 +201,8 @@ fn a_plan_is_the_same_whatever_the_order_of_the_manifests() {
 #[test]
 fn a_plan_shows_no_secret() {
     let scene = Scene::new()
-        .installed("Secret/web/s: {data: {a: former-value}}")
+        .installed("Secret/web/s: {data: {a: previous-value}}")
         .git("Secret/web/s: {data: {a: later-value}}\nSecret/web/t: {data: {a: later-value}}");
     let text = json!(scene.plan()).to_string();
-    assert!(!text.contains("former-value") && !text.contains("later-value"));
+    assert!(!text.contains("previous-value") && !text.contains("later-value"));
 }

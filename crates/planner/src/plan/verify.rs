@@ -61,7 +61,7 @@ fn wait_for_the_rest(ctx: &Ctx<'_>, draft: &mut Bracketed) {
         .values()
         .filter(|change| ctx.is_desired(&change.object))
         .filter(|change| {
-            let again = draft.looked_at_again.contains_key(&change.object);
+            let again = draft.rechecked.contains_key(&change.object);
             match change.action {
                 Action::Unchanged => {
                     again
@@ -94,7 +94,7 @@ fn wait_for_the_rest(ctx: &Ctx<'_>, draft: &mut Bracketed) {
         };
         let reason = "it must still be ready";
         let wait = draft.wait(ctx, StageName::Verify, id.clone(), Some(until), reason);
-        for (from, need, why) in draft.looked_at_again.remove(&id).into_iter().flatten() {
+        for (from, need, why) in draft.rechecked.remove(&id).into_iter().flatten() {
             let from = match from {
                 Changed::Object(from) => draft.done_by.get(&from).copied(),
                 Changed::All(step) => Some(step),

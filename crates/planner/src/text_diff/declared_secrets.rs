@@ -124,7 +124,7 @@ fn the_order_of_a_declared_set_is_a_difference() {
 }
 
 #[test]
-fn a_declared_item_is_one_value_beside_others() {
+fn a_declared_item_is_one_value_among_others() {
     let object = |level: &str, pin: &str| {
         widget(&json!({"users": [
             {"name": "a", "pin": "0"}, {"name": "b", "level": level, "pin": pin}]}))

@@ -59,7 +59,7 @@ mod tests {
 
     /// A controller wrote an annotation that git does not contain.
     #[test]
-    fn what_others_wrote_does_not_go_with_a_move() {
+    fn metadata_of_other_managers_is_not_moved() {
         let old = json!({"kind": "Deployment", "apiVersion": "apps/v1",
             "metadata": {"name": "x", "namespace": "old", "labels": {"ours": "a"},
                 "annotations": {"pleach.dev/desired": "1", "deployment.kubernetes.io/revision": "1"}},

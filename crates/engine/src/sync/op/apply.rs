@@ -289,7 +289,7 @@ impl Operator<'_> {
 fn is_of_previous(error: &ClusterError, step: &Step) -> bool {
     let comes_after = |why: &EdgeReason| step.needs.iter().any(|edge| edge.why == *why);
     match error.class() {
-        Some(Class::InvalidManifest | Class::Invalid) => comes_after(&EdgeReason::Definition),
+        Some(Class::InvalidManifest | Class::Invalid) => comes_after(&EdgeReason::Crd),
         Some(Class::WebhookDenied(_)) => comes_after(&EdgeReason::Intercepts),
         _ => false,
     }

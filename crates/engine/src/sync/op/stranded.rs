@@ -37,7 +37,7 @@ impl Operator<'_> {
         let mut at = Some(step);
         while let Some(step) = at {
             let find = |why: &EdgeReason| step.needs.iter().find(|edge| edge.why == *why);
-            if find(&EdgeReason::Definition).is_some() {
+            if find(&EdgeReason::Crd).is_some() {
                 return true;
             }
             at = find(&EdgeReason::SameObject).and_then(|edge| self.plan.steps.get(edge.from.0));

@@ -47,7 +47,7 @@ impl Desired {
 }
 
 /// Rules of one account, with their namespace; `None`: cluster-wide.
-type Held = Vec<(Option<String>, Vec<Value>)>;
+type Granted = Vec<(Option<String>, Vec<Value>)>;
 
 /// Refuses a change after which no account of the release could write a role
 /// again.
@@ -62,15 +62,15 @@ pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Decided, direction: Dire
             continue;
         };
         let rules = List::Rules.items(live.value());
-        let makers = accounts.iter().filter_map(|(account, held)| {
-            let held = at(held, role.namespace.as_deref());
-            may(&held, &["update", "patch"], &role).then_some((account, held))
+        let makers = accounts.iter().filter_map(|(account, granted)| {
+            let granted = at(granted, role.namespace.as_deref());
+            may(&granted, &["update", "patch"], &role).then_some((account, granted))
         });
-        let lacking = makers.map(|(account, held)| {
-            let lacks = if may(&held, &["escalate"], &role) {
+        let lacking = makers.map(|(account, granted)| {
+            let lacks = if may(&granted, &["escalate"], &role) {
                 Vec::new()
             } else {
-                List::Rules.missing(rules, &held)
+                List::Rules.missing(rules, &granted)
             };
             (account, lacks)
         });
@@ -123,14 +123,14 @@ fn report(
 
 /// Returns the rules that roles and bindings in git grant to each account,
 /// including aggregated rules.
-fn accounts(ctx: &Ctx<'_>) -> BTreeMap<ObjectId, Held> {
+fn accounts(ctx: &Ctx<'_>) -> BTreeMap<ObjectId, Granted> {
     let gathered = gathered(ctx);
     let rules_of = |id: &ObjectId| -> Vec<Value> {
         let value = ctx.manifests.get(id).map(|manifest| manifest.value());
         let rules = value.as_ref().map(|value| List::Rules.items(value));
         rules.unwrap_or_default().to_vec()
     };
-    let mut accounts: BTreeMap<ObjectId, Held> = BTreeMap::new();
+    let mut accounts: BTreeMap<ObjectId, Granted> = BTreeMap::new();
     for (id, facts) in &ctx.facts {
         let role = facts.role.as_ref();
         let Some(role) = role.filter(|role| ctx.is_desired(role)) else {
@@ -141,27 +141,28 @@ fn accounts(ctx: &Ctx<'_>) -> BTreeMap<ObjectId, Held> {
             rules.extend(rules_of(part));
         }
         for subject in &facts.subjects {
-            let held = accounts.entry(subject.clone()).or_default();
-            held.push((id.namespace.clone(), rules.clone()));
+            let granted = accounts.entry(subject.clone()).or_default();
+            granted.push((id.namespace.clone(), rules.clone()));
         }
     }
     accounts
 }
 
 /// Returns the rules that apply in a namespace.
-fn at(held: &Held, namespace: Option<&str>) -> Vec<Value> {
-    held.iter()
+fn at(granted: &Granted, namespace: Option<&str>) -> Vec<Value> {
+    granted
+        .iter()
         .filter(|(place, _)| place.is_none() || place.as_deref() == namespace)
         .flat_map(|(_, rules)| rules.clone())
         .collect()
 }
 
 /// Returns whether one of the verbs is granted for a role.
-fn may(held: &[Value], verbs: &[&str], role: &ObjectId) -> bool {
+fn may(granted: &[Value], verbs: &[&str], role: &ObjectId) -> bool {
     let resource = format!("{}s", role.kind.to_lowercase());
     verbs.iter().any(|verb| {
         let needed = json!({"apiGroups": [RBAC], "resources": [resource], "verbs": [verb],
                             "resourceNames": [role.name]});
-        cover::is_covered(&needed, held)
+        cover::is_covered(&needed, granted)
     })
 }

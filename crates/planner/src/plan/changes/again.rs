@@ -26,10 +26,10 @@ pub(super) fn deletion(ctx: &Ctx<'_>, manifest: &Manifest, live: &LiveMeta) -> O
     let service = registration.services.first()?;
     let namespace = namespace_of(service);
     let comes_again = ctx.is_desired(&namespace) || implied(ctx).as_ref() == Some(&namespace);
-    if !comes_again || !ctx.is_ending(&service.namespace) {
+    if !comes_again || !ctx.is_terminating(&service.namespace) {
         return None;
     }
-    Deletion::of_ending(ctx.member(entry, live), service)
+    Deletion::of_terminating_namespace(ctx.member(entry, live), service)
 }
 
 /// Plans the deletion, and the creation once the backend exists again.
@@ -57,7 +57,7 @@ pub(super) fn decide(
 }
 
 /// Makes waits for the end of a namespace wait for these deletions.
-pub(in crate::plan) fn before_ends(draft: &mut Decided) {
+pub(in crate::plan) fn await_deletions(draft: &mut Decided) {
     let deleted = draft.steps.iter().filter_map(|step| match &step.op {
         Op::Delete(deletion) => match deletion.because() {
             Grant::EndingNamespace { service } => Some((step.id, namespace_of(service))),
@@ -67,12 +67,12 @@ pub(in crate::plan) fn before_ends(draft: &mut Decided) {
     });
     let deleted: Vec<(StepId, ObjectId)> = deleted.collect();
     for (deletion, namespace) in deleted {
-        let ends = draft.steps.iter().filter(|step| {
+        let waits = draft.steps.iter().filter(|step| {
             step.object == namespace && matches!(step.until, Some(Until::Absent { .. }))
         });
-        let ends: Vec<StepId> = ends.map(|step| step.id).collect();
-        for end in ends {
-            draft.edge(deletion, Need::Absent, end, EdgeReason::Leftover);
+        let waits: Vec<StepId> = waits.map(|step| step.id).collect();
+        for wait in waits {
+            draft.edge(deletion, Need::Absent, wait, EdgeReason::Leftover);
         }
     }
 }

@@ -73,7 +73,7 @@ pub(super) fn decide(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, live
             if git || !has_drifted(ctx, manifest, before) {
                 block(ctx, draft, manifest, refusal::refused(refusal));
             } else {
-                beside_others(ctx, draft, manifest, before, refusal, &[]);
+                next_to_other_managers(ctx, draft, manifest, before, refusal, &[]);
             }
         }
         Some(Prediction::Immutable { fields, refused }) => {
@@ -145,7 +145,7 @@ fn inseparable(
     let finding = if immutable.is_empty() && git {
         refusal::refused(refusal)
     } else if immutable.is_empty() {
-        return beside_others(ctx, draft, manifest, before, refusal, fields);
+        return next_to_other_managers(ctx, draft, manifest, before, refusal, fields);
     } else if entry.is_none_or(|entry| entry.uid.as_deref() != Some(&before.meta().uid)) {
         refusal::immutable_foreign(immutable)
     } else if git {
@@ -156,14 +156,14 @@ fn inseparable(
             .filter(|field| !ownership::may_take_over(ctx, &field.manager));
         refusal::conflict(ctx, manifest, theirs)
     } else {
-        refusal::held_for_good(ctx, manifest, fields, immutable)
+        refusal::immutable_conflict(ctx, manifest, fields, immutable)
     };
     block(ctx, draft, manifest, finding);
 }
 
 /// Decides a manifest that the server accepted before and refuses next to later
 /// writes of other managers. Conflicting fields are restored too.
-fn beside_others(
+fn next_to_other_managers(
     ctx: &Ctx<'_>,
     draft: &mut Draft,
     manifest: &Manifest,

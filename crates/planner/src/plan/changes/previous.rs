@@ -65,7 +65,7 @@ fn is_outdated(ctx: &Ctx<'_>, id: &ObjectId, refusal: &ApiRefusal) -> bool {
         return false;
     };
     if let Some(webhook) = denied_by(&refusal.message) {
-        return changes_version(ctx, webhook) || goes_before(ctx, webhook);
+        return changes_version(ctx, webhook) || disappears_before(ctx, webhook);
     }
     let is_invalid = matches!(refusal.code, 400 | 422)
         || refusal.code == 500 && refusal.message.starts_with(UNKNOWN_FIELD);
@@ -112,7 +112,7 @@ fn has_webhook(ctx: &Ctx<'_>, id: &ObjectId, webhook: &str) -> bool {
 /// Returns whether a webhook was removed from the release and disappears before
 /// the objects that it intercepts. Its configuration is rewritten first, or
 /// deleted with the pods behind it or in favor of another one.
-fn goes_before(ctx: &Ctx<'_>, webhook: &str) -> bool {
+fn disappears_before(ctx: &Ctx<'_>, webhook: &str) -> bool {
     let observed = ctx.observed;
     let mut registrations = observed.registrations.iter();
     registrations.any(|one| {
@@ -126,14 +126,14 @@ fn goes_before(ctx: &Ctx<'_>, webhook: &str) -> bool {
         let is_ours = entry.is_some_and(|entry| entry.state == EntryState::Applied);
         let mut services = one.services.iter();
         is_ours
-            && (stale_registrations::taken_over(ctx, one).is_some()
-                || services.any(|service| goes_with(ctx, service)))
+            && (stale_registrations::replacement(ctx, one).is_some()
+                || services.any(|service| are_all_replaced(ctx, service)))
     })
 }
 
 /// Returns whether all pods behind a Service are replaced by this version, or
 /// an unfinished run already started that.
-fn goes_with(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
+fn are_all_replaced(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
     let behind = stale_registrations::behind(ctx, service);
     let is_begun = is_begun(ctx);
     let mut workloads = behind.iter();

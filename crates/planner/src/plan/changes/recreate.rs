@@ -7,7 +7,7 @@
 
 mod stateful;
 
-pub(in crate::plan) use stateful::taken_along;
+pub(in crate::plan) use stateful::lost_claims;
 
 use super::emit::{block, change, create};
 use super::refusal;
@@ -39,12 +39,17 @@ pub(super) fn decide(
     let named = named(ctx, manifest, fields);
     let fields = named.as_slice();
     if let Some(refusal) = refused {
-        return block(ctx, draft, manifest, refusal::refused_anew(fields, refusal));
+        return block(
+            ctx,
+            draft,
+            manifest,
+            refusal::refused_again(fields, refusal),
+        );
     }
     let propagation = match propagation(ctx, id, live, fields) {
         Ok(propagation) => propagation,
         Err(mut finding) => {
-            if let Some(besides) = taken_along(ctx, id, stateful::advised(ctx, id)) {
+            if let Some(besides) = lost_claims(ctx, id, stateful::advised(ctx, id)) {
                 finding.message = format!("{}; {besides}", finding.message);
             }
             return block(ctx, draft, manifest, *finding);
@@ -64,7 +69,7 @@ pub(super) fn decide(
     let reason = match propagation {
         Propagation::Orphan => format!("{why}; its pods stay and are adopted by the new object"),
         Propagation::Background | Propagation::Foreground => {
-            match taken_along(ctx, id, propagation) {
+            match lost_claims(ctx, id, propagation) {
                 Some(besides) => format!("{why}; {besides}"),
                 None => why.clone(),
             }

@@ -103,7 +103,7 @@ pub(super) fn immutable_left_out(fields: &[FieldPath], gone: &[FieldPath]) -> Fi
 }
 
 /// Refuses to recreate an object whose new version the server rejects.
-pub(super) fn refused_anew(fields: &[FieldPath], refusal: &ApiRefusal) -> Finding {
+pub(super) fn refused_again(fields: &[FieldPath], refusal: &ApiRefusal) -> Finding {
     Finding::error(
         Kind::Policy,
         "immutable-field",
@@ -200,16 +200,16 @@ pub(super) fn conflict<'a>(
 }
 
 fn holders(fields: &[&FieldConflict]) -> String {
-    let held: Vec<String> = fields
+    let owned: Vec<String> = fields
         .iter()
         .map(|field| format!("{} owns {}", field.manager, field.field))
         .collect();
-    held.join("; ")
+    owned.join("; ")
 }
 
 /// Reports fields that other managers own and that are immutable. Taking
 /// ownership would not help.
-pub(super) fn held_for_good(
+pub(super) fn immutable_conflict(
     ctx: &Ctx<'_>,
     manifest: &Manifest,
     fields: &[FieldConflict],

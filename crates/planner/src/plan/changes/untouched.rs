@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::emit::as_seen;
-use super::goes_along;
+use super::is_recreated_with_crd;
 use crate::observe::is_unchanged;
 use crate::plan::{
     draft::{Ctx, Draft},
@@ -79,7 +79,7 @@ impl<'m> KindFacts<'m> {
             stage: ctx.stage_of_kind(id),
             is_plain: matches!(served, Served::Current(_))
                 && !has_rules
-                && !goes_along(ctx, draft, id),
+                && !is_recreated_with_crd(ctx, draft, id),
         }
     }
 
@@ -100,11 +100,11 @@ fn is_untouched(
     let id = manifest.id();
     let observed = ctx.observed;
     let namespace = id.namespace.as_deref();
-    let is_ending = namespace.is_some_and(|name| ctx.is_ending(name));
+    let is_terminating = namespace.is_some_and(|name| ctx.is_terminating(name));
     let is_read = observed.full.contains_key(id) || observed.predicted.contains_key(id);
     !ctx.policy.verify
         && !is_read
-        && !is_ending
+        && !is_terminating
         && is_unchanged(ctx.desired.ignored.lean(manifest), digest, entry, live)
         && matches!(claim_of(ctx, id, Some(entry), live), Claim::Ours)
 }

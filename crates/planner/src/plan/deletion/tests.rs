@@ -12,11 +12,11 @@ use pleach_state::overlay::OnFailure;
 #[rstest]
 #[case::the_one_that_was_made("u", "u", managers::OVERLAY, "view", Some("u"))]
 #[case::another_incarnation("u", "v", managers::OVERLAY, "view", None)]
-#[case::changed_by_somebody("u", "u", "kubectl", "view", Some("u"))]
-#[case::nobody_saw_it_made("", "u", managers::OVERLAY, "view", Some("u"))]
-#[case::somebody_elses("", "u", "kubectl", "view", None)]
+#[case::changed_by_a_user("u", "u", "kubectl", "view", Some("u"))]
+#[case::creation_not_recorded("", "u", managers::OVERLAY, "view", Some("u"))]
+#[case::of_another_user("", "u", "kubectl", "view", None)]
 #[case::with_another_content("", "u", managers::OVERLAY, "edit", None)]
-fn what_stands_in_is_deleted_by_its_incarnation(
+fn a_temporary_binding_is_deleted_by_uid(
     #[case] made: &str,
     #[case] live: &str,
     #[case] manager: &str,
@@ -55,12 +55,12 @@ fn what_stands_in_is_deleted_by_its_incarnation(
 
 /// A `DaemonSet` with uid `d`, and a pod with an owner.
 #[rstest]
-#[case::held("OnDelete", State::On, json!({"controller": true, "uid": "d"}), true)]
+#[case::on_delete("OnDelete", State::On, json!({"controller": true, "uid": "d"}), true)]
 #[case::not_yet("OnDelete", State::Intended, json!({"controller": true, "uid": "d"}), false)]
-#[case::not_held("RollingUpdate", State::On, json!({"controller": true, "uid": "d"}), false)]
+#[case::not_on_delete("RollingUpdate", State::On, json!({"controller": true, "uid": "d"}), false)]
 #[case::of_another_one("OnDelete", State::On, json!({"controller": true, "uid": "e"}), false)]
 #[case::not_controlled("OnDelete", State::On, json!({"uid": "d"}), false)]
-fn a_pod_is_exchanged_while_its_roll_out_is_held(
+fn a_pod_is_replaced_while_its_rollout_is_on_delete(
     #[case] strategy: &str,
     #[case] state: State,
     #[case] owner: Value,
@@ -145,7 +145,11 @@ fn a_member_is_deleted_by_a_mark_of_its_own(
 #[case::role("rbac.authorization.k8s.io", "Role", false)]
 #[case::namespace("", "Namespace", false)]
 #[case::other_group("example.org", "RoleBinding", false)]
-fn only_bindings_stand_in(#[case] group: &str, #[case] kind: &str, #[case] expected: bool) {
+fn only_bindings_are_temporary_bindings(
+    #[case] group: &str,
+    #[case] kind: &str,
+    #[case] expected: bool,
+) {
     let object = ObjectId::new(group, kind, Some("web"), "b");
     let journaled = Journaled {
         kind: None,

@@ -18,7 +18,7 @@ use pleach_state::inventory::EntryState;
 /// Collects all dependencies that the manifests express.
 pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Dependencies<'a> {
     let mut found = Dependencies::within(&draft.budget);
-    rights(ctx, &mut found);
+    permissions(ctx, &mut found);
     for (&id, facts) in &ctx.facts {
         let mut need = |from: &ObjectId, need: Need, why: EdgeReason| {
             if let Some((&from, _)) = ctx.manifests.get_key_value(from)
@@ -28,7 +28,7 @@ pub(super) fn dependencies<'a>(ctx: &Ctx<'a>, draft: &mut Draft) -> Dependencies
             }
         };
         if let Some((crd, _)) = ctx.crd(&id.group_kind()) {
-            need(crd, Need::Ready, EdgeReason::Definition);
+            need(crd, Need::Ready, EdgeReason::Crd);
         }
         let api_version = ctx.manifests.get(id).map(|manifest| manifest.api_version());
         if let Some(api) = api_version.and_then(|api_version| ctx.api(api_version)) {
@@ -90,7 +90,7 @@ pub(super) fn check(ctx: &Ctx<'_>, draft: &mut Draft) {
 /// Makes workloads need their ServiceAccount and its permissions. Many
 /// workloads and bindings may share an account, so a joint per account keeps
 /// the number of edges small.
-fn rights<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
+fn permissions<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     let mut workloads: BTreeMap<&ObjectId, Vec<&'a ObjectId>> = BTreeMap::new();
     let mut bindings: BTreeMap<&ObjectId, Vec<&'a ObjectId>> = BTreeMap::new();
     for (&id, facts) in &ctx.facts {
@@ -118,7 +118,7 @@ fn rights<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
         found.join(Joint {
             from: from.collect(),
             to,
-            why: EdgeReason::Rights,
+            why: EdgeReason::Permissions,
             reason: format!("{account} has its permissions"),
         });
     }
@@ -138,7 +138,7 @@ fn switch_on<'a>(ctx: &Ctx<'a>, found: &mut Dependencies<'a>) {
     for (&id, facts) in &ctx.facts {
         if let Some(kind) = &facts.parameter_kind {
             if let Some((crd, _)) = ctx.crd(&kind.group_kind()) {
-                found.add(crd, id, Need::Ready, EdgeReason::Definition);
+                found.add(crd, id, Need::Ready, EdgeReason::Crd);
             }
             if let Some(api) = ctx.api(&kind.api_version) {
                 found.add(api, id, Need::Ready, EdgeReason::Api);
@@ -272,13 +272,13 @@ fn intercept<'a>(ctx: &Ctx<'a>, draft: &Draft, found: &mut Dependencies<'a>) {
         if !draft.budget.work(rules.saturating_mul(resources.len())) {
             return;
         }
-        let is_asked = |id: &ObjectId, plural: &str| {
+        let is_requested = |id: &ObjectId, plural: &str| {
             is_intercepted(&facts.intercepts, id, plural) || is_intercepted(until_now, id, plural)
         };
         let ancestors = needs.ancestors(registration);
         let answering = answering(ctx, registration, facts);
         for &(id, plural) in &resources {
-            if ancestors.contains(id) || !is_asked(id, plural) {
+            if ancestors.contains(id) || !is_requested(id, plural) {
                 continue;
             }
             // The next registration must see this edge too, or two could form a

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::first_step_of;
-use super::reverse::Turned;
+use super::reverse::Reversed;
 use crate::crd::is_crd;
 use crate::plan::{
     draft::{Ctx, Draft},
@@ -18,7 +18,7 @@ use pleach_model::order::{ReadinessDemand, StageName};
 
 /// Makes every registration wait for the endpoints of its Services, as far as
 /// they and their workloads are part of the release.
-pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided, turned: &Turned<'_>) {
+pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided, reversed: &Reversed<'_>) {
     let mut waits: BTreeMap<&ServiceRef, Option<StepId>> = BTreeMap::new();
     let converting = draft.converting.clone();
     for (step, service) in &converting {
@@ -41,8 +41,9 @@ pub(super) fn run(ctx: &Ctx<'_>, draft: &mut Decided, turned: &Turned<'_>) {
         };
         let first = first_step_of(draft, step);
         for service in &facts.services {
-            let goes_first = |needed: &ObjectId| turned.has(needed, registration);
-            if goes_first(&service.id()) || ctx.backends(service).into_iter().any(goes_first) {
+            let changes_first = |needed: &ObjectId| reversed.has(needed, registration);
+            if changes_first(&service.id()) || ctx.backends(service).into_iter().any(changes_first)
+            {
                 continue;
             }
             let wait = *waits
@@ -76,7 +77,7 @@ pub(in crate::plan) fn wait_for(
     let until = Until::Endpoints {
         service: service.clone(),
         ready: awaited(ctx, &workloads),
-        pods: selected_anew(ctx, draft, &service.id()),
+        pods: newly_selected(ctx, draft, &service.id()),
     };
     let id = service.id();
     let wait = draft.wait(ctx, stage, id.clone(), Some(until), reason);
@@ -94,7 +95,7 @@ pub(in crate::plan) fn wait_for(
 
 /// Returns the new pod labels of a Service if its selector changes in this
 /// plan.
-pub(in crate::plan) fn selected_anew(
+pub(in crate::plan) fn newly_selected(
     ctx: &Ctx<'_>,
     draft: &Draft,
     service: &ObjectId,

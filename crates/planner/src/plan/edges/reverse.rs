@@ -28,7 +28,7 @@ use pleach_model::order::StageName;
 
 /// Dependencies with a reversed order.
 #[derive(Default)]
-pub(super) struct Turned<'a> {
+pub(super) struct Reversed<'a> {
     /// Positions of the dependencies whose needed object changes last.
     dependencies: BTreeSet<usize>,
     /// The same dependencies as pairs of needed object and dependent.
@@ -37,7 +37,7 @@ pub(super) struct Turned<'a> {
     pub(super) after_workloads: BTreeMap<Vec<&'a ObjectId>, Vec<&'a ObjectId>>,
 }
 
-impl Turned<'_> {
+impl Reversed<'_> {
     /// Returns whether the dependency at a position is reversed.
     pub(super) fn holds(&self, position: usize) -> bool {
         self.dependencies.contains(&position)
@@ -51,11 +51,11 @@ impl Turned<'_> {
 
 /// Selects the dependencies to reverse. A reversal that would create a cycle is
 /// omitted.
-pub(super) fn turn<'a>(
+pub(super) fn reversed<'a>(
     ctx: &Ctx<'a>,
     draft: &Draft,
     dependencies: &Dependencies<'a>,
-) -> Turned<'a> {
+) -> Reversed<'a> {
     let mut order = Order::default();
     let mut candidates = Vec::new();
     let is_changed = |id: &&&ObjectId| draft.done_by.contains_key(**id);
@@ -64,27 +64,27 @@ pub(super) fn turn<'a>(
         order.join(from.filter(is_changed), to.filter(is_changed));
     }
     for (position, dependency) in dependencies.single.iter().enumerate() {
-        if can_turn(ctx, draft, dependency) {
+        if can_reverse(ctx, draft, dependency) {
             candidates.push((position, dependency));
         } else if is_done(draft, dependency) {
             order.add(dependency.from, dependency.to);
         }
     }
-    let mut turned = Turned::default();
+    let mut reversed = Reversed::default();
     for (position, dependency) in candidates {
         let (from, to) = (dependency.from, dependency.to);
         if order.later_than(draft, from).contains(to) {
             order.add(from, to);
         } else {
             order.add(to, from);
-            turned.dependencies.insert(position);
-            turned.pairs.insert((from, to));
+            reversed.dependencies.insert(position);
+            reversed.pairs.insert((from, to));
         }
     }
     let changed = ctx.manifests.keys().copied().filter(|id| is_changed(&id));
     let workloads: Vec<&ObjectId> = changed.filter(|id| is_workload(ctx, id)).collect();
     for &crd in ctx.manifests.keys().filter(|id| is_crd(id)) {
-        if !goes_back(draft, crd) || !is_served(ctx, crd) {
+        if !is_downgraded(draft, crd) || !is_served(ctx, crd) {
             continue;
         }
         // For a CRD in a declared stage, the stage decides the order.
@@ -95,9 +95,13 @@ pub(super) fn turn<'a>(
         let mut earlier = workloads.clone();
         earlier.retain(|workload| !later.contains(workload));
         order.join(earlier.iter(), [crd].iter());
-        turned.after_workloads.entry(earlier).or_default().push(crd);
+        reversed
+            .after_workloads
+            .entry(earlier)
+            .or_default()
+            .push(crd);
     }
-    turned
+    reversed
 }
 
 pub(super) fn is_workload(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
@@ -105,7 +109,7 @@ pub(super) fn is_workload(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
 }
 
 /// Returns whether an existing object is downgraded.
-fn goes_back(draft: &Draft, id: &ObjectId) -> bool {
+fn is_downgraded(draft: &Draft, id: &ObjectId) -> bool {
     draft.action(id) == Some(Action::Update)
 }
 
@@ -117,16 +121,16 @@ fn is_done(draft: &Draft, dependency: &Dependency<'_>) -> bool {
 }
 
 /// Returns whether both objects exist and either may change first.
-fn can_turn(ctx: &Ctx<'_>, draft: &Draft, dependency: &Dependency<'_>) -> bool {
+fn can_reverse(ctx: &Ctx<'_>, draft: &Draft, dependency: &Dependency<'_>) -> bool {
     let may = match dependency.why {
-        EdgeReason::Definition => is_served(ctx, dependency.from),
+        EdgeReason::Crd => is_served(ctx, dependency.from),
         EdgeReason::Backend | EdgeReason::Intercepts | EdgeReason::Policy | EdgeReason::After => {
             true
         }
         _ => false,
     };
-    may && goes_back(draft, dependency.from)
-        && goes_back(draft, dependency.to)
+    may && is_downgraded(draft, dependency.from)
+        && is_downgraded(draft, dependency.to)
         && answers(ctx, dependency.from)
         && is_let_through(ctx, dependency.to)
 }
@@ -161,7 +165,7 @@ fn answers(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
 
 /// Returns the state that a dependent must reach before the object it needs is
 /// downgraded.
-pub(super) fn reached_before(ctx: &Ctx<'_>, dependency: &Dependency<'_>) -> Need {
+pub(super) fn required_before(ctx: &Ctx<'_>, dependency: &Dependency<'_>) -> Need {
     let Dependency { from, to, why, .. } = dependency;
     let is_own = ctx.crd(&to.group_kind()).is_some();
     if is_own && is_workload(ctx, from) {

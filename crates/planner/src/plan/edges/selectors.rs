@@ -82,8 +82,8 @@ pub(super) fn run<'a>(ctx: &Ctx<'a>, draft: &mut Draft, found: &mut Dependencies
                 None => continue,
             };
             let (stage, later) = (ctx.stage_of(from), ctx.stage_of(to));
-            let is_said = matches!(later, StageName::Declared(_)) && stage > later;
-            if is_said || needs.ancestors(from).contains(to) {
+            let is_declared = matches!(later, StageName::Declared(_)) && stage > later;
+            if is_declared || needs.ancestors(from).contains(to) {
                 continue;
             }
             // The next Service must see this edge too, or two could form a
@@ -257,12 +257,12 @@ fn no_endpoints(ctx: &Ctx<'_>, service: &ObjectId, workloads: &[&ObjectId]) -> F
         "its selector and the pod labels of {} change together: the Service has no endpoints while only one of them is applied",
         named.join(", ")
     );
-    let asked = registrations(ctx, service);
-    if !asked.is_empty() {
-        let asked: Vec<String> = asked.into_iter().map(ToString::to_string).collect();
+    let intercepting = registrations(ctx, service);
+    if !intercepting.is_empty() {
+        let intercepting: Vec<String> = intercepting.into_iter().map(ToString::to_string).collect();
         message = format!(
             "{message}, and requests through {} are refused or fail",
-            asked.join(", ")
+            intercepting.join(", ")
         );
     }
     let finding = Finding::warning(Kind::Repository, "no-endpoints-between", message);

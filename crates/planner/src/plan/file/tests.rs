@@ -84,7 +84,7 @@ fn check(change: fn(&mut PlanFile)) -> String {
 #[case::release_gone(|now: &mut PlanFile| now.releases.clear(), "release dev.web is no longer planned")]
 #[case::release_more(|now: &mut PlanFile| { let mut more = now.releases[0].clone(); more.release.release = "db".into(); now.releases.push(more); }, "the plan does not contain release dev.db")]
 #[case::installed(|now: &mut PlanFile| release(now).from = Some("v0".into()), "release dev.web: the installed version is v0, but was v1")]
-#[case::wanted(|now: &mut PlanFile| release(now).to = "v3".into(), "release dev.web: the desired version is v3, but was v2")]
+#[case::desired(|now: &mut PlanFile| release(now).to = "v3".into(), "release dev.web: the desired version is v3, but was v2")]
 #[case::content(|now: &mut PlanFile| named(now, "web").digest = Some(DesiredDigest::Known(Digest::of(b"x"))), "ConfigMap/web/web: its desired state in git changed")]
 #[case::action(|now: &mut PlanFile| named(now, "same").action = Action::Update, "ConfigMap/web/same: the plan was to leave it as it is, but the new plan is to update it")]
 #[case::blocked(|now: &mut PlanFile| named(now, "web").action = Action::Blocked, "ConfigMap/web/web: the plan was to update it, but the new plan is to leave it blocked")]
@@ -100,7 +100,7 @@ fn check(change: fn(&mut PlanFile)) -> String {
 #[case::not_pruned(|now: &mut PlanFile| release(now).objects.retain(|one| one.object.name != "old"), "ConfigMap/web/old: the plan was to delete it, but the new plan does not contain it")]
 #[case::pruned_more(|now: &mut PlanFile| release(now).objects.push(object("more", Action::Delete)), "ConfigMap/web/more: the plan does not contain it, but the new plan is to delete it")]
 #[case::other_steps(|now: &mut PlanFile| release(now).effects = Digest::of(b"x"), "release dev.web: the steps differ from the reviewed ones")]
-fn what_moved_is_named(#[case] change: fn(&mut PlanFile), #[case] expected: &str) {
+fn changed_inputs_are_named(#[case] change: fn(&mut PlanFile), #[case] expected: &str) {
     assert_eq!(check(change), expected);
 }
 
@@ -166,7 +166,7 @@ fn the_key_may_be_made_in_between() {
 }
 
 #[test]
-fn everything_that_moved_is_said_at_once() {
+fn all_changed_inputs_are_reported_at_once() {
     let mut now = reviewed();
     named(&mut now, "web").digest = Some(DesiredDigest::Known(Digest::of(b"x")));
     named(&mut now, "same").require.clear();
@@ -174,7 +174,7 @@ fn everything_that_moved_is_said_at_once() {
 }
 
 #[test]
-fn a_file_is_read_back_and_newer_ones_are_refused() {
+fn a_file_round_trips_and_newer_formats_are_refused() {
     let bytes = serde_json::to_vec(&reviewed()).unwrap();
     assert_eq!(PlanFile::read(&bytes).unwrap(), reviewed());
     assert!(matches!(

@@ -69,12 +69,12 @@ fn stopped(ctx: &Ctx<'_>, draft: &Draft, close: StepId, gate: &Gate) -> Option<O
 fn report(ctx: &Ctx<'_>, gate: &Gate, object: &ObjectId) -> Finding {
     let access = ctx.observed.access.as_ref();
     let user = access.and_then(|access| access.user.as_deref());
-    let who = match user {
+    let user_name = match user {
         Some(user) => format!("`{user}`, the user that pleach runs as"),
         None => "the user that pleach runs as".to_owned(),
     };
     let message = format!(
-        "gate {} does not stop {who}: this plan writes {object} while it is closed",
+        "gate {} does not stop {user_name}: this plan writes {object} while it is closed",
         gate.name
     );
     let is_shared = user.is_some_and(|user| !user.starts_with(ACCOUNT));

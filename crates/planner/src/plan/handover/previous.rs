@@ -24,17 +24,17 @@ pub(in crate::plan) fn succeed(ctx: &Ctx<'_>, draft: &mut Decided) {
     let Some(previous) = &ctx.observed.previous else {
         return;
     };
-    let mut held = None;
+    let mut blocker = None;
     for (id, entry) in previous.applied() {
         let live = ctx.observed.targets.get(id).map(Live::meta);
         let (Some(live), Some(new)) = (live, successor(ctx, id)) else {
             continue;
         };
-        let Some(deletion) = Deletion::of_former(entry, live, previous) else {
+        let Some(deletion) = Deletion::of_previous_release(entry, live, previous) else {
             continue;
         };
-        let held = held.get_or_insert_with(|| prune::hold(ctx, draft));
-        let stays = held.clone().or_else(|| stays(ctx, (id, entry), live));
+        let blocker = blocker.get_or_insert_with(|| prune::prune_blocker(ctx, draft));
+        let stays = blocker.clone().or_else(|| stays(ctx, (id, entry), live));
         if let Some(why) = stays {
             let message = format!("stays because {why}, and runs beside {new}");
             draft.change(id, Action::Skip, StageName::Prune, &*message, Vec::new());
@@ -50,15 +50,17 @@ pub(in crate::plan) fn succeed(ctx: &Ctx<'_>, draft: &mut Decided) {
     }
     let services = previous.applied();
     let services = services.filter_map(|(id, _)| prune::service_ref(id));
-    let deserted: Vec<ServiceRef> = services
-        .filter(|service| !ctx.is_desired(&service.id()) && is_deserted(ctx, draft, service))
+    let without_backends: Vec<ServiceRef> = services
+        .filter(|service| {
+            !ctx.is_desired(&service.id()) && is_without_backends(ctx, draft, service)
+        })
         .collect();
-    draft.deserted.extend(deserted);
+    draft.without_backends.extend(without_backends);
 }
 
 /// Returns whether all workloads that may be behind a Service of the other
 /// release are deleted.
-fn is_deserted(ctx: &Ctx<'_>, draft: &Decided, service: &ServiceRef) -> bool {
+fn is_without_backends(ctx: &Ctx<'_>, draft: &Decided, service: &ServiceRef) -> bool {
     let previous = ctx
         .observed
         .previous
@@ -68,8 +70,8 @@ fn is_deserted(ctx: &Ctx<'_>, draft: &Decided, service: &ServiceRef) -> bool {
     let mut behind = workloads
         .filter(|id| is_behind(ctx, service, id) != Some(false))
         .peekable();
-    let goes = |id: &ObjectId| draft.pruned.iter().any(|pruned| pruned.id == *id);
-    behind.peek().is_some() && behind.all(goes)
+    let is_removed = |id: &ObjectId| draft.pruned.iter().any(|pruned| pruned.id == *id);
+    behind.peek().is_some() && behind.all(is_removed)
 }
 
 /// Returns the successor, in another namespace, of a workload of the other
@@ -94,7 +96,7 @@ fn stays(ctx: &Ctx<'_>, (id, entry): (&ObjectId, &Entry), live: &LiveMeta) -> Op
 
 /// Returns whether a Service belongs to the release that hands its objects
 /// over, and not to this one.
-pub(super) fn is_of_previous(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
+pub(super) fn is_of_previous_release(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
     let id = service.id();
     let previous = ctx.observed.previous.as_ref();
     previous.is_some_and(|previous| previous.inventory.entries.contains_key(&id))

@@ -35,7 +35,7 @@ pub(super) fn begun(ctx: &Ctx<'_>, draft: &Ordered) -> BTreeSet<(Place, Place)> 
     for service in &draft.decided().leaving {
         let is_known = unregistered.iter().any(|one| one.name == service.name);
         if is_known || is_closed || (is_unfinished(ctx) && registers(ctx, service)) {
-            found.extend(super::taken_over(ctx, service));
+            found.extend(super::recreated_in(ctx, service));
         }
     }
     found
@@ -69,7 +69,7 @@ fn registers(ctx: &Ctx<'_>, service: &ServiceRef) -> bool {
 
 /// Warns about registrations that an earlier run deleted and that the bundle
 /// does not declare, because no step can wait for them.
-pub(super) fn say_unknown(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn report_unknown(ctx: &Ctx<'_>, draft: &mut Draft) {
     let Some(gate) = closed(ctx) else { return };
     let mut objects = ctx.desired.runtime_objects.iter();
     let is_named = objects.any(|one| one.service.is_some());

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 
-use super::{Unregistered, taken_over, unregistered};
+use super::{Unregistered, recreated_in, unregistered};
 use crate::plan::{
     draft::{Ctx, Draft},
     model::{StepId, Until},
@@ -38,7 +38,7 @@ fn undeclared(ctx: &Ctx<'_>, draft: &Draft) -> Vec<(ObjectId, ServiceRef, Vec<Se
                 || one.name.as_ref() == Some(&object.name);
             is_named && one.group_kind().as_ref() == Some(&kind)
         });
-        let come = taken_over(ctx, &service).into_iter();
+        let come = recreated_in(ctx, &service).into_iter();
         let come: Vec<ServiceRef> = come
             .filter_map(|(_, namespace)| {
                 Some(ServiceRef {
@@ -55,7 +55,7 @@ fn undeclared(ctx: &Ctx<'_>, draft: &Draft) -> Vec<(ObjectId, ServiceRef, Vec<Se
 }
 
 /// Reports the length of the wait.
-pub(super) fn say(ctx: &Ctx<'_>, draft: &mut Draft) {
+pub(super) fn report(ctx: &Ctx<'_>, draft: &mut Draft) {
     for (object, service, _) in undeclared(ctx, draft) {
         let what = format!(
             "is deleted, and the bundle does not declare that the pods behind Service {} register it again",

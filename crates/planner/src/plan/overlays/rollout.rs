@@ -116,7 +116,7 @@ fn changes_template(ctx: &Ctx<'_>, id: &ObjectId, live: &Live) -> bool {
 /// Returns whether an earlier run already let the controller continue with the
 /// present template. The hold starts before the pace and the apply, and is
 /// reverted before the pace.
-pub(super) fn is_let_go(ctx: &Ctx<'_>, one: &DesiredOverlay<'_>) -> bool {
+pub(super) fn is_released(ctx: &Ctx<'_>, one: &DesiredOverlay<'_>) -> bool {
     let mut journaled = ctx.observed.journal.overlays.values();
     one.end == End::Rollout(Role::Hold)
         && !changes_template(ctx, &one.object, one.live)

@@ -80,10 +80,10 @@ pub(in crate::plan) fn check(ctx: &Ctx<'_>, draft: &mut Draft, pruned: &[Pruned]
 /// deleted.
 fn is_handed_over(ctx: &Ctx<'_>, id: &ObjectId) -> bool {
     let waits = ctx.removal.and_then(|removal| removal.consented.as_ref());
-    let is_out_of_turn = waits.is_some_and(Consented::is_out_of_turn);
+    let is_out_of_order = waits.is_some_and(Consented::is_out_of_order);
     match successor_of(ctx, id) {
         Some((Handed::Taken, _)) => true,
-        Some((Handed::Waiting, _)) => !is_out_of_turn,
+        Some((Handed::Waiting, _)) => !is_out_of_order,
         None => false,
     }
 }

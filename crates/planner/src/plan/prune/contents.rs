@@ -19,7 +19,7 @@ pub(in crate::plan) fn keep_occupied(
         .iter()
         .map(|one| one.deletion.uid().to_owned())
         .collect();
-    let goes = |one: &Content| {
+    let is_removed = |one: &Content| {
         // Objects that the workloads created are deleted with the namespace.
         one.is_of_run_time(&ctx.observed.inventory)
             || leaving.contains(&one.uid)
@@ -28,7 +28,7 @@ pub(in crate::plan) fn keep_occupied(
     let mut occupied = Vec::new();
     for one in pruned.iter().filter(|one| one.id.is("", "Namespace")) {
         let contents = ctx.observed.contents.get(&one.id.name);
-        if let Some(why) = contents.and_then(|contents| contents.objection(&goes)) {
+        if let Some(why) = contents.and_then(|contents| contents.objection(&is_removed)) {
             let finding = match contents {
                 Some(Contents::Unknown(_)) => retained(ctx, "incomplete-view", &why),
                 Some(Contents::Known(_)) | None => {

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::plan::{
-    changes::taken_along,
+    changes::lost_claims,
     draft::{Ctx, Draft, Pruned},
     model::{Action, EdgeReason, Need, Op, Precondition, StepId, Until},
     phases::Bracketed,
@@ -33,7 +33,7 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     let first = stages.fold(&StageName::Gates, Ord::min).clone();
     let mut dead = Vec::new();
     let remembered = remembered(ctx);
-    let mut by_turn: BTreeMap<(DeletionClass, Reverse<StageName>), Vec<StepId>> = BTreeMap::new();
+    let mut by_rank: BTreeMap<(DeletionClass, Reverse<StageName>), Vec<StepId>> = BTreeMap::new();
     for one in pruned {
         if one.dead {
             let step = delete(ctx, draft, first.clone(), one);
@@ -49,7 +49,7 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
             if let Some(verified) = verified {
                 draft.edge(verified, Need::Applied, step, EdgeReason::Barrier);
             }
-            by_turn
+            by_rank
                 .entry((class, Reverse(stage)))
                 .or_default()
                 .push(step);
@@ -58,14 +58,14 @@ pub(in crate::plan) fn run(ctx: &Ctx<'_>, draft: &mut Bracketed) {
     let reason = "no backend answers behind these registrations: they are deleted first";
     let why = EdgeReason::Leftover;
     draft.all_before(ctx, first.clone(), &dead, &others, &why, reason);
-    if let Some(next) = by_turn.values().next().filter(|_| ctx.removal.is_some()) {
+    if let Some(next) = by_rank.values().next().filter(|_| ctx.removal.is_some()) {
         // No other step orders the dead registrations before the deletions that
         // they would break.
         let next = next.clone();
         draft.all_before(ctx, first, &dead, &next, &why, reason);
     }
-    let turns: Vec<Vec<StepId>> = by_turn.into_values().collect();
-    for pair in turns.windows(2) {
+    let ranks: Vec<Vec<StepId>> = by_rank.into_values().collect();
+    for pair in ranks.windows(2) {
         let previous: Vec<(StepId, Need)> = pair[0].iter().map(|id| (*id, Need::Absent)).collect();
         let reason = "these objects need the ones that are deleted next";
         let why = EdgeReason::Reverse;
@@ -123,7 +123,7 @@ fn stage_of<'r, 'a>(
 fn delete(ctx: &Ctx<'_>, draft: &mut Draft, stage: StageName, one: Pruned) -> StepId {
     let Pruned { id, deletion, .. } = one;
     let why = deletion.explain();
-    let reason = match taken_along(ctx, &id, deletion.propagation()) {
+    let reason = match lost_claims(ctx, &id, deletion.propagation()) {
         Some(besides) => format!("{why}; {besides}"),
         None => why,
     };

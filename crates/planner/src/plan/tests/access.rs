@@ -59,19 +59,19 @@ fn rolling(before: &str, after: &str) -> Scene {
 #[case::no_pods_are_exchanged(
     Scene::new().installed(&format!("{DEPLOYMENT}\n{}", role("get"))).git(&format!("{DEPLOYMENT}\n{}", role("list"))),
     &["access: apply"])]
-#[case::pods_of_a_former_run_may_be_left(
+#[case::pods_of_a_previous_run_may_be_left(
     Scene::new().installed(&format!("{DEPLOYMENT}\n{}", role("get"))).unfinished("v2.0.0").git(&format!("{DEPLOYMENT}\n{}", role("list"))),
     &[r#"access: ["list"] ["get"]"#, "shrink: apply"])]
-#[case::a_workload_goes(
+#[case::a_workload_is_removed(
     Scene::new().installed(&format!("{DEPLOYMENT}\n{}", role("get"))).git(&role("list")),
     &[r#"access: ["list"] ["get"]"#, "shrink: apply"])]
-#[case::drift_is_taken_back_at_once(
+#[case::drift_is_corrected_at_once(
     rolling(&role("get"), &role("get")).edited("kubectl", &format!("{ROLE}: {{rules: [{{apiGroups: ['*'], resources: ['*'], verbs: ['*']}}]}}")),
     &["access: apply"])]
 #[case::aggregated(
     rolling(&role("get").replace("{rules", "{aggregationRule: {}, rules"), &role("list").replace("{rules", "{aggregationRule: {}, rules")),
     &["access: apply"])]
-fn rules_that_go_stay_until_the_end(#[case] scene: Scene, #[case] expected: &[&str]) {
+fn removed_rules_stay_until_the_end(#[case] scene: Scene, #[case] expected: &[&str]) {
     assert_eq!(steps(&scene.plan(), ROLE), expected);
 }
 
@@ -84,7 +84,7 @@ const PERSON: &str = "{kind: User, name: jane}";
 #[case::an_account_less(&[OLD, NEW], &[NEW], &["shrink: apply"])]
 #[case::a_person_less(&[OLD, PERSON], &[OLD], &["access: apply"])]
 #[case::both_less(&[OLD, PERSON], &[], &["shrink: apply"])]
-fn accounts_that_go_stay_until_the_end(
+fn removed_accounts_stay_until_the_end(
     #[case] before: &[&str],
     #[case] after: &[&str],
     #[case] expected: &[&str],
@@ -126,7 +126,7 @@ fn access_is_reduced_after_everything_else() {
 }
 
 #[test]
-fn without_a_look_at_the_end_access_stays_as_wide_as_it_is() {
+fn without_verification_access_is_not_reduced() {
     let scene = rolling(&role("get, list"), &role("get")).policy(|policy| policy.wait = false);
     let plan = scene.plan();
     assert_eq!(steps(&plan, ROLE), [""; 0]);
@@ -145,10 +145,10 @@ fn without_a_look_at_the_end_access_stays_as_wide_as_it_is() {
 }
 
 #[test]
-fn what_others_may_not_know_of_is_not_in_the_list() {
+fn the_union_contains_no_other_live_field() {
     // The union contains the live list, but no other live field.
     let scene = rolling(&role("get"), &role("list")).with_live(ROLE, |live: &mut Value| {
-        live["metadata"]["annotations"]["note"] = json!("of somebody");
+        live["metadata"]["annotations"]["note"] = json!("of another manager");
     });
     let plan = scene.plan();
     let sent = plan.steps.iter().find_map(|step| match &step.op {

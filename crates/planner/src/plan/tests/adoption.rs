@@ -41,7 +41,7 @@ fn inseparable(immutable: Vec<FieldPath>) -> Prediction {
 
 /// Ownership is not the cause of the refusal, so adopting would not help.
 #[test]
-fn what_the_server_gives_to_nobody_is_told_with_the_reason() {
+fn inseparable_fields_are_reported_with_the_reason() {
     let drifted = |immutable| {
         Scene::new()
             .installed(CONFIG)
@@ -92,7 +92,7 @@ fn what_the_server_gives_to_nobody_is_told_with_the_reason() {
 }
 
 #[test]
-fn what_the_server_gives_to_nobody_is_not_adopted() {
+fn inseparable_fields_are_not_adopted() {
     let scene = |immutable| {
         Scene::new()
             .git(CONFIG)
@@ -109,7 +109,7 @@ fn what_the_server_gives_to_nobody_is_not_adopted() {
 
 /// A port with a new number. The server refuses a second port of the same name,
 /// and the adoption removes the first.
-fn refused_beside_what_goes() -> Scene {
+fn refused_next_to_removed_objects() -> Scene {
     let refused = Prediction::Refused(ApiRefusal {
         code: 422,
         reason: "Invalid".to_owned(),
@@ -129,12 +129,14 @@ fn left(value: &Value) -> impl FnOnce(&mut Observed) {
 }
 
 #[test]
-fn what_the_server_takes_once_git_is_alone_is_adopted() {
-    let plan = refused_beside_what_goes().plan();
+fn an_object_the_server_accepts_without_other_managers_is_adopted() {
+    let plan = refused_next_to_removed_objects().plan();
     assert_eq!(plan.count(Action::Blocked), 1);
     let service = json!({"apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "s", "namespace": "web"}, "spec": {"port": 8080}});
-    let plan = refused_beside_what_goes().cluster(left(&service)).plan();
+    let plan = refused_next_to_removed_objects()
+        .cluster(left(&service))
+        .plan();
     assert_eq!(plan.count(Action::Adopt), 1, "{:?}", plan.findings);
     let steps = plan
         .steps
@@ -163,7 +165,7 @@ fn what_the_server_takes_once_git_is_alone_is_adopted() {
 
 /// The apply alone would succeed, but the adopted object would be refused.
 #[test]
-fn what_cannot_become_what_is_left_is_not_adopted() {
+fn an_object_the_server_would_refuse_after_adoption_is_not_adopted() {
     let against = |why: Prediction| {
         Scene::new()
             .live("ConfigMap/web/c: {data: {k: v, more: x}, managers: [kubectl]}")

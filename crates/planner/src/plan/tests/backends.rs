@@ -73,7 +73,7 @@ fn errors(plan: &Plan) -> Vec<&Finding> {
     API,
     "this Service serves its API: without it no client can use the API"
 )]
-fn the_backend_of_what_stays_does_not_go(
+fn the_backend_of_a_retained_object_is_not_deleted(
     #[case] scene: Scene,
     #[case] id: &str,
     #[case] harm: &str,
@@ -96,7 +96,7 @@ fn the_backend_of_what_stays_does_not_go(
 }
 
 #[rstest]
-#[case::it_goes_as_well(gears().consent("{action: delete, kind: CustomResourceDefinition, name: gears.example.org, release: r}"))]
+#[case::it_is_removed_too(gears().consent("{action: delete, kind: CustomResourceDefinition, name: gears.example.org, release: r}"))]
 #[case::it_is_gone(gears().gone(GEARS))]
 #[case::the_service_is_gone(gears().gone(SERVICE))]
 #[case::the_service_stays(gears().protect("{kind: Service}"))]
@@ -108,9 +108,9 @@ fn the_backend_of_what_stays_does_not_go(
     live["spec"]["versions"][1]["served"] = json!(false);
     live["status"]["storedVersions"] = json!(["v1"]);
 }))]
-#[case::the_webhook_goes_as_well(hook().meta(HOOK, |meta| drop(meta.annotations.remove("pleach.dev/prune"))))]
+#[case::the_webhook_is_removed_too(hook().meta(HOOK, |meta| drop(meta.annotations.remove("pleach.dev/prune"))))]
 #[case::the_webhook_points_elsewhere(hook().with_live(HOOK, |live| live["webhooks"][1] = json!({"clientConfig": {"url": "https://y"}})))]
-fn a_service_that_nobody_needs_goes(#[case] scene: Scene) {
+fn an_unneeded_service_is_deleted(#[case] scene: Scene) {
     for plan in plans(&scene) {
         assert_eq!(errors(&plan), Vec::<&Finding>::new());
     }
@@ -122,9 +122,9 @@ fn a_service_that_nobody_needs_goes(#[case] scene: Scene) {
     live["status"]["storedVersions"] = json!(["v1alpha1", "v1"]);
 }))]
 #[case::others_hold_fields_of_it(gears().entry(GEARS, |entry| entry.state = EntryState::Kept))]
-#[case::it_was_made_anew(gears().meta(GEARS, |meta| meta.uid = "later".into()))]
+#[case::it_was_recreated(gears().meta(GEARS, |meta| meta.uid = "later".into()))]
 #[case::it_is_part_of_another_set(gears().meta(GEARS, |meta| drop(meta.labels.insert(labels::PART_OF.into(), "other".into()))))]
-#[case::the_webhook_was_made_anew(hook().meta(HOOK, |meta| meta.uid = "later".into()))]
+#[case::the_webhook_was_recreated(hook().meta(HOOK, |meta| meta.uid = "later".into()))]
 fn whatever_keeps_it_is_a_reason(#[case] scene: Scene) {
     for plan in plans(&scene) {
         let codes: Vec<&str> = errors(&plan).iter().map(|one| one.code.as_str()).collect();
@@ -138,7 +138,7 @@ fn whatever_keeps_it_is_a_reason(#[case] scene: Scene) {
 #[case::of_a_crd(gears(), GEARS)]
 #[case::of_a_webhook(hook(), HOOK)]
 #[case::of_an_api(api(), API)]
-fn the_backend_of_what_is_to_be_handed_over_does_not_go_before(
+fn a_backend_is_deleted_after_its_registration_is_handed_over(
     #[case] scene: Scene,
     #[case] id: &str,
 ) {
@@ -173,7 +173,7 @@ fn consents(hint: &str) -> Vec<String> {
 #[case::of_a_crd(gears(), "delete")]
 #[case::of_an_api(api(), "delete")]
 #[case::of_a_webhook(hook(), "override")]
-fn the_hint_has_what_has_to_be_written(#[case] scene: Scene, #[case] first: &str) {
+fn the_hint_contains_the_consents_to_write(#[case] scene: Scene, #[case] first: &str) {
     for end in [false, true] {
         let plan = |scene: &Scene| {
             let [plan, removal] = plans(scene);
@@ -191,16 +191,18 @@ fn the_hint_has_what_has_to_be_written(#[case] scene: Scene, #[case] first: &str
             let plan = plan(&scene.clone().consent(&consent));
             assert_eq!(errors(&plan), Vec::<&Finding>::new(), "{consent}");
             let overridden = consent.contains("check: backend-goes");
-            let told = plan.findings.iter();
-            let told = told.filter(|one| one.code == "check-overridden").count();
-            assert_eq!(told, usize::from(overridden));
+            let reported = plan.findings.iter();
+            let reported = reported
+                .filter(|one| one.code == "check-overridden")
+                .count();
+            assert_eq!(reported, usize::from(overridden));
             assert_eq!(plan.overrides.len(), usize::from(overridden));
         }
     }
 }
 
 #[test]
-fn a_definition_that_could_not_be_read_may_need_it() {
+fn an_unread_crd_may_need_the_service() {
     let scene = gears()
         .gone(GEARS)
         .incomplete("CustomResourceDefinition.apiextensions.k8s.io");
@@ -214,7 +216,7 @@ fn a_definition_that_could_not_be_read_may_need_it() {
 }
 
 #[test]
-fn what_is_handed_over_is_the_concern_of_who_takes_it() {
+fn handed_over_objects_do_not_block_the_backend() {
     let successors = successor(&[GEARS]).successors;
     let plan = gears()
         .with_desired(|desired| desired.terms.successors = successors)
@@ -225,7 +227,7 @@ fn what_is_handed_over_is_the_concern_of_who_takes_it() {
 }
 
 #[test]
-fn definitions_are_read_only_where_a_service_goes() {
+fn crds_are_read_only_if_a_service_is_deleted() {
     let left = |scene: &Scene| {
         let observed = scene.observed();
         scene.desired.undesired_crds(&observed).len()
@@ -237,28 +239,31 @@ fn definitions_are_read_only_where_a_service_goes() {
 }
 
 #[test]
-fn a_registration_for_a_service_that_nobody_has_is_pointed_out() {
+fn a_registration_without_a_service_is_reported() {
     const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: web, name: hook}}}]}";
-    let says = |scene: Scene| {
+    let warning = |scene: Scene| {
         let plan = scene.plan();
         let mut findings = plan.findings.into_iter();
         findings.find(|one| one.code == "registration-without-service")
     };
     let absent = || Scene::new().git(HOOK).backend("web/hook", false, 0);
-    let finding = says(absent()).unwrap();
+    let finding = warning(absent()).unwrap();
     assert_eq!(
         finding.message,
         "Service web/hook, which it points at, is neither in git nor in the cluster"
     );
     assert!(!finding.is_error() && finding.place.is_some());
     // An unread Service is not known to be absent.
-    assert_eq!(says(Scene::new().git(HOOK)), None);
-    assert_eq!(says(absent().git("Service/web/hook: {}")), None);
-    assert_eq!(says(absent().declares("{kind: Service, name: hook}")), None);
-    assert_eq!(says(absent().backend("web/hook", true, 0)), None);
+    assert_eq!(warning(Scene::new().git(HOOK)), None);
+    assert_eq!(warning(absent().git("Service/web/hook: {}")), None);
+    assert_eq!(
+        warning(absent().declares("{kind: Service, name: hook}")),
+        None
+    );
+    assert_eq!(warning(absent().backend("web/hook", true, 0)), None);
     let prior_releases = absent().with_desired(|desired| {
         let other = Scene::new().git("Service/web/hook: {}").desired.manifests;
         desired.terms.prior_releases.add(&other, None);
     });
-    assert_eq!(says(prior_releases), None);
+    assert_eq!(warning(prior_releases), None);
 }

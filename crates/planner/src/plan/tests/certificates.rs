@@ -42,7 +42,7 @@ fn api(pems: &[&str]) -> String {
     )
 }
 
-fn said(git: &str, at: &str) -> Vec<String> {
+fn messages(git: &str, at: &str) -> Vec<String> {
     let at: Timestamp = at.parse().unwrap();
     let plan = Scene::new()
         .git(git)
@@ -72,8 +72,12 @@ fn said(git: &str, at: &str) -> Vec<String> {
 #[case::an_api(&api(&[SHORT]), AFTER, &["the certificate in spec.caBundle expired at 2026-12-22T02:18:49Z"])]
 #[case::no_certificate(&tls("kubernetes.io/tls", &["hello"]), AFTER, &[])]
 #[case::nothing(&webhooks(&[]), AFTER, &[])]
-fn what_ends_within_a_week_is_said(#[case] git: &str, #[case] at: &str, #[case] expected: &[&str]) {
-    assert_eq!(said(git, at), expected);
+fn certificates_that_expire_within_a_week_are_reported(
+    #[case] git: &str,
+    #[case] at: &str,
+    #[case] expected: &[&str],
+) {
+    assert_eq!(messages(git, at), expected);
 }
 
 #[test]
@@ -82,11 +86,11 @@ fn a_bundle_may_have_line_breaks() {
         .replace("caBundle: ", "caBundle: \"")
         .replace("}}", "\\n\"}}");
     assert!(git.ends_with("\\n\"}}"), "{git}");
-    assert_eq!(said(&git, AFTER).len(), 1);
+    assert_eq!(messages(&git, AFTER).len(), 1);
 }
 
 #[test]
-fn a_plan_that_changes_nothing_says_nothing() {
+fn an_empty_plan_reports_no_certificates() {
     let git = tls("kubernetes.io/tls", &[SHORT]);
     let at: Timestamp = AFTER.parse().unwrap();
     let plan = Scene::new()
@@ -98,21 +102,21 @@ fn a_plan_that_changes_nothing_says_nothing() {
 }
 
 #[test]
-fn what_is_left_to_others_is_their_concern() {
+fn an_ignored_certificate_is_reported_only_for_a_new_object() {
     let at: Timestamp = AFTER.parse().unwrap();
     let id = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/hooks";
     let scene = Scene::new()
         .git(&format!("{}\nConfigMap/web/new: {{}}", webhooks(&[SHORT])))
         .cluster(|observed| observed.at = at);
-    let said = |scene: &Scene| {
+    let is_reported = |scene: &Scene| {
         let plan = scene.plan();
         let mut found = plan.findings.iter();
         found.any(|finding| finding.code == "certificate-ends")
     };
     let installed = scene.clone().installed(&webhooks(&[SHORT]));
-    assert!(said(&installed));
+    assert!(is_reported(&installed));
     let field = "webhooks[*].clientConfig.caBundle";
-    assert!(!said(&installed.ignores(id, &[field])));
+    assert!(!is_reported(&installed.ignores(id, &[field])));
     // An ignored field is sent with a new object.
-    assert!(said(&scene.ignores(id, &[field])));
+    assert!(is_reported(&scene.ignores(id, &[field])));
 }

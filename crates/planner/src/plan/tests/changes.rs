@@ -63,7 +63,7 @@ fn refused(code: u16) -> Prediction {
 
 const JOB: &str = "Job.batch/web/j: {spec: {ttlSecondsAfterFinished: 5}}";
 
-fn job_that_is_gone(installed: &str, git: &str) -> Scene {
+fn deleted_job(installed: &str, git: &str) -> Scene {
     Scene::new()
         .installed(&format!("{installed}\n{CONFIG}"))
         .git(&format!("{git}\n{EDITED}"))
@@ -72,14 +72,14 @@ fn job_that_is_gone(installed: &str, git: &str) -> Scene {
 }
 
 #[rstest]
-#[case::it_ended(job_that_is_gone(JOB, JOB), Action::Unchanged)]
-#[case::nobody_saw_its_end(job_that_is_gone(JOB, JOB).unfinished("v2.0.0"), Action::Create)]
-#[case::it_changed(job_that_is_gone(&JOB.replace('5', "6"), JOB), Action::Create)]
+#[case::it_ended(deleted_job(JOB, JOB), Action::Unchanged)]
+#[case::completion_not_recorded(deleted_job(JOB, JOB).unfinished("v2.0.0"), Action::Create)]
+#[case::it_changed(deleted_job(&JOB.replace('5', "6"), JOB), Action::Create)]
 #[case::it_stays_when_it_ends(
-    job_that_is_gone("Job.batch/web/j: {spec: {}}", "Job.batch/web/j: {spec: {}}"),
+    deleted_job("Job.batch/web/j: {spec: {}}", "Job.batch/web/j: {spec: {}}"),
     Action::Create
 )]
-fn a_job_that_ended_and_was_taken_away_is_no_drift(#[case] scene: Scene, #[case] expected: Action) {
+fn a_completed_and_deleted_job_is_no_drift(#[case] scene: Scene, #[case] expected: Action) {
     let plan = scene.plan();
     let job = change(&plan, "Job.batch/web/j");
     assert_eq!(job.action, expected, "{}", job.reason);
@@ -90,7 +90,7 @@ fn a_job_that_ended_and_was_taken_away_is_no_drift(#[case] scene: Scene, #[case]
 /// The manifest is not at fault for foreign writes, and only this object is
 /// blocked.
 #[test]
-fn what_the_server_refuses_beside_what_others_wrote_is_a_conflict_with_them() {
+fn a_refusal_caused_by_fields_of_other_managers_is_a_conflict() {
     let drifted = || {
         Scene::new()
             .installed(CONFIG)
@@ -116,7 +116,7 @@ fn what_the_server_refuses_beside_what_others_wrote_is_a_conflict_with_them() {
 
 /// Another key creates another item, which conflicts with ours.
 #[test]
-fn an_item_that_got_another_key_is_taken_out_before_ours_comes_back() {
+fn an_item_with_a_changed_key_is_removed_before_ours_is_restored() {
     const SERVICE: &str = "Service/web/s: {spec: {ports: [{name: http, port: 80}]}}";
     let item = json!({"f:spec": {"f:ports": {
         r#"k:{"port":81,"protocol":"TCP"}"#: {".": {}, "f:name": {}, "f:port": {}}}}});
@@ -160,7 +160,7 @@ fn an_item_that_got_another_key_is_taken_out_before_ours_comes_back() {
 }
 
 #[test]
-fn what_the_server_filled_in_has_a_way_out() {
+fn a_conflict_with_a_default_has_a_hint() {
     let refused = Prediction::Refused(ApiRefusal {
         code: 422,
         reason: "Invalid".to_owned(),
@@ -207,7 +207,7 @@ fn a_kind_that_an_earlier_release_brings_need_not_be_served_yet() {
 #[rstest]
 #[case::new(Scene::new().git(CONFIG), Action::Create, "it does not exist yet", &["apply"])]
 #[case::deleted(Scene::new().installed(CONFIG).git(CONFIG).gone(KEY), Action::Create, "it was deleted in the cluster", &["apply"])]
-#[case::as_wanted(Scene::new().installed(CONFIG).git(CONFIG), Action::Unchanged, "in sync", &[])]
+#[case::as_desired(Scene::new().installed(CONFIG).git(CONFIG), Action::Unchanged, "in sync", &[])]
 #[case::read_for_nothing(Scene::new().installed(CONFIG).git(CONFIG).policy(|policy| policy.verify = true),
     Action::Unchanged, "in sync; the record is updated", &[])]
 #[case::foreign_field(Scene::new().installed(CONFIG).git(CONFIG).edited("kubectl-edit", "ConfigMap/web/c: {data: {other: x}}"),
@@ -270,7 +270,7 @@ fn an_object(
 #[case::blind(Scene::new().installed(CONFIG).git(EDITED).predict(KEY, webhook()), Some(Cause::Git))]
 #[case::blind_and_as_recorded(Scene::new().installed(CONFIG).git(CONFIG).edited("x", EDITED).predict(KEY, webhook()), None)]
 #[case::new(Scene::new().git(CONFIG), None)]
-fn whose_change_it_is(#[case] scene: Scene, #[case] cause: Option<Cause>) {
+fn a_change_names_its_cause(#[case] scene: Scene, #[case] cause: Option<Cause>) {
     assert_eq!(change(&scene.plan(), KEY).cause, cause);
 }
 
@@ -322,7 +322,7 @@ fn a_server_without_a_record_of_owners_is_not_repaired_forever() {
 #[case("pleach-overlay")]
 #[case("pleach-copy")]
 #[case("pleach-state")]
-fn what_our_other_managers_hold_is_taken_over_without_a_conflict(#[case] manager: &str) {
+fn fields_of_our_other_managers_cause_no_conflict(#[case] manager: &str) {
     // No desired value differs, but a plain apply would never remove the field.
     let scene = Scene::new()
         .installed(CONFIG)
@@ -340,7 +340,7 @@ fn what_our_other_managers_hold_is_taken_over_without_a_conflict(#[case] manager
 }
 
 #[test]
-fn a_field_that_stays_because_others_hold_it_is_named() {
+fn a_field_retained_by_another_manager_is_named() {
     let plan = Scene::new()
         .installed("ConfigMap/web/c: {data: {k: v, l: w}}")
         .git(CONFIG)
@@ -391,7 +391,7 @@ fn a_terminating_object_is_waited_for_and_created_again() {
 }
 
 #[test]
-fn what_lies_in_a_terminating_namespace_is_waited_for_too() {
+fn objects_in_a_terminating_namespace_are_awaited() {
     let plan = Scene::new()
         .installed(&format!(
             "Namespace/a: {{}}\n{}",
@@ -458,7 +458,7 @@ fn a_kind_that_the_release_defines_is_created_unverified() {
 }
 
 #[test]
-fn what_must_still_hold() {
+fn a_change_has_preconditions() {
     let hook =
         "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{name: a}]}";
     let later = hook.replace("name: a", "name: b");

@@ -44,12 +44,12 @@ fn errors(plan: &Plan) -> Vec<(Kind, String, String)> {
 }
 
 #[test]
-fn everything_that_does_not_hold_is_said_at_once() {
+fn all_failed_checks_are_reported_at_once() {
     let plan = upgrade()
         .check(VOLUMES)
         .check(NODES)
-        .looked("volumes-healthy", degraded())
-        .looked("nodes", CheckOutcome::Unknown("forbidden".to_owned()))
+        .outcome("volumes-healthy", degraded())
+        .outcome("nodes", CheckOutcome::Unknown("forbidden".to_owned()))
         .plan();
     let error = |kind, code: &str, message: &str| (kind, code.to_owned(), message.to_owned());
     assert_eq!(
@@ -90,7 +90,7 @@ fn of_many_objects_the_first_are_named() {
     let many = (0..50).map(|n| objection(&format!("Volume.example.org/v{n:02}"), "is gone"));
     let plan = upgrade()
         .check(VOLUMES)
-        .looked("volumes-healthy", CheckOutcome::seen(many.collect()))
+        .outcome("volumes-healthy", CheckOutcome::seen(many.collect()))
         .plan();
     let errors = errors(&plan);
     assert_eq!(errors.len(), 21);
@@ -100,9 +100,9 @@ fn of_many_objects_the_first_are_named() {
 }
 
 #[rstest]
-#[case::it_holds(upgrade().check(VOLUMES).looked("volumes-healthy", CheckOutcome::seen(Vec::new())))]
-#[case::nobody_looked(upgrade().check(VOLUMES))]
-fn what_holds_is_not_worth_a_word(#[case] scene: Scene) {
+#[case::it_is_met(upgrade().check(VOLUMES).outcome("volumes-healthy", CheckOutcome::seen(Vec::new())))]
+#[case::not_checked(upgrade().check(VOLUMES))]
+fn passed_checks_are_not_reported(#[case] scene: Scene) {
     let plan = scene.plan();
     assert!(plan.findings.is_empty(), "{:?}", plan.findings);
     assert!(plan.overrides.is_empty());
@@ -111,10 +111,10 @@ fn what_holds_is_not_worth_a_word(#[case] scene: Scene) {
 const OVERRIDE: &str = "{action: override, check: volumes-healthy, release: r, from: v1.0.0, to: v2.0.0, reason: a rebuild is on its way}";
 
 #[test]
-fn a_consent_overrides_one_check_and_is_kept() {
+fn a_consent_overrides_one_check_and_is_recorded() {
     let plan = upgrade()
         .check(VOLUMES)
-        .looked("volumes-healthy", degraded())
+        .outcome("volumes-healthy", degraded())
         .consent(OVERRIDE)
         .plan();
     let findings: Vec<(&str, Severity, &str)> = plan
@@ -159,11 +159,11 @@ fn a_consent_overrides_one_check_and_is_kept() {
     "{action: override, check: volumes-healthy, release: r, from: v1.1.0, to: v2.0.0, reason: x}"
 )]
 #[case::another_action("{action: uninstall, check: volumes-healthy, release: r}")]
-fn a_consent_is_bound_to_what_it_is_for(#[case] consent: &str) {
+fn a_consent_covers_only_its_check_and_version(#[case] consent: &str) {
     let plan = upgrade()
         .check(VOLUMES)
         .check(NODES)
-        .looked("volumes-healthy", degraded())
+        .outcome("volumes-healthy", degraded())
         .consent(consent)
         .plan();
     assert_eq!(errors(&plan).len(), 2);
@@ -209,7 +209,7 @@ fn ancestors(plan: &Plan, of: StepId) -> BTreeSet<StepId> {
 }
 
 #[test]
-fn every_check_holds_once_more_before_a_stage_of_the_bundles_own() {
+fn every_check_is_repeated_before_a_declared_stage() {
     let scene = upgrade()
         .git("ConfigMap/web/c: {data: {a: b}}")
         .check(VOLUMES)
@@ -260,7 +260,7 @@ fn a_stage_that_does_nothing_and_a_check_that_is_overridden_wait_for_nothing() {
 }
 
 #[test]
-fn drift_is_corrected_whatever_the_checks_say() {
+fn drift_is_corrected_despite_failed_checks() {
     let scene = upgrade().check(VOLUMES);
     assert!(
         scene

@@ -33,12 +33,12 @@ Secret/web/extra: {data: {x: eA==}}
 fn stamped(
     git: &[&str],
     key: Option<&str>,
-    asked: bool,
+    restarts: bool,
 ) -> BTreeMap<String, (Value, DesiredDigest)> {
     let scene = git.iter().fold(Scene::new(), |scene, text| scene.git(text));
     let mut found = BTreeMap::new();
     scene.with_desired(|desired| {
-        desired.terms.restart_on_config_change = asked;
+        desired.terms.restart_on_config_change = restarts;
         fill_in(desired, key);
         for manifest in &desired.manifests {
             let digest = desired.digests[manifest.id()];
@@ -87,7 +87,7 @@ fn pods_are_replaced_when_the_data_changes_that_they_read(
 }
 
 #[test]
-fn nothing_is_added_where_nobody_asked_or_nothing_of_the_release_is_read() {
+fn no_digest_is_added_unless_requested_and_used() {
     let found = stamped(&[WEB, APP, EXTRA], Some("k"), false);
     let (web, _) = &found["Deployment.apps/web/web"];
     assert!(web["spec"]["template"]["metadata"]["annotations"].is_null());
@@ -100,7 +100,7 @@ fn nothing_is_added_where_nobody_asked_or_nothing_of_the_release_is_read() {
 }
 
 #[test]
-fn what_pods_read_of_secrets_is_told_with_a_key_or_not_at_all() {
+fn secrets_are_digested_only_with_a_key() {
     assert_ne!(
         stamp(&[WEB, APP, EXTRA], Some("k")),
         stamp(&[WEB, APP, EXTRA], Some("l"))
@@ -115,7 +115,7 @@ fn what_pods_read_of_secrets_is_told_with_a_key_or_not_at_all() {
 }
 
 #[test]
-fn what_is_digested_is_what_is_sent() {
+fn the_digest_covers_the_sent_content() {
     let found = stamped(&[WEB, APP, EXTRA], Some("k"), true);
     let (web, digest) = &found["Deployment.apps/web/web"];
     assert_eq!(
@@ -125,7 +125,7 @@ fn what_is_digested_is_what_is_sent() {
 }
 
 #[test]
-fn fields_that_are_left_to_others_stay_out() {
+fn ignored_fields_are_not_digested() {
     let web = WEB.replace(
         "  spec:\n    template",
         "  spec:\n    replicas: 3\n    template",
@@ -153,7 +153,7 @@ fn fields_that_are_left_to_others_stay_out() {
 #[case("Deployment.apps/web/web: {spec: {template: none}}")]
 #[case("Deployment.apps/web/web: {spec: 3}")]
 #[case("Deployment.apps/web/web: {}")]
-fn what_is_no_workload_is_left_to_the_server(#[case] text: &str) {
+fn an_invalid_template_is_unchanged(#[case] text: &str) {
     let before = stamped(&[text, APP], Some("k"), false);
     assert_eq!(stamped(&[text, APP], Some("k"), true), before);
 }

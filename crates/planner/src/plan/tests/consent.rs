@@ -16,7 +16,7 @@ fn checked() -> Scene {
         .installed("ConfigMap/web/c: {data: {k: a}}")
         .git("ConfigMap/web/c: {data: {k: b}}")
         .check(CHECK)
-        .looked("volumes", CheckOutcome::Unknown("forbidden".to_owned()))
+        .outcome("volumes", CheckOutcome::Unknown("forbidden".to_owned()))
 }
 
 /// The consenting commit is a new revision, so a line that named the previous
@@ -41,7 +41,7 @@ fn checked() -> Scene {
 )]
 #[case::role(operators::lacking(), "operator-cannot-grant")]
 #[case::backend(backends::gears(), "backend-goes")]
-fn a_bundle_without_versions_is_consented_to_with_the_line_that_is_said(
+fn a_bundle_without_versions_accepts_the_suggested_consent(
     #[case] scene: Scene,
     #[case] code: &str,
 ) {

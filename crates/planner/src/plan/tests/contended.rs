@@ -31,7 +31,7 @@ fn codes(plan: &Plan) -> Vec<&str> {
 }
 
 #[test]
-fn a_field_is_taken_back_three_times_and_then_left_until_it_has_calmed_down() {
+fn a_contended_field_is_corrected_three_times_and_then_backed_off() {
     let plan = fought(2).cluster(later(10)).plan();
     assert_eq!(plan.count(Action::Update), 1);
     let change = &plan.changes[0];
@@ -57,9 +57,9 @@ fn a_field_is_taken_back_three_times_and_then_left_until_it_has_calmed_down() {
 }
 
 #[test]
-fn other_fields_of_the_object_are_taken_back_all_the_same() {
+fn uncontended_fields_of_the_object_are_still_corrected() {
     let plan = fought(3)
-        .edited("somebody", "ConfigMap/web/c: {data: {l: x}}")
+        .edited("other-tool", "ConfigMap/web/c: {data: {l: x}}")
         .cluster(later(10))
         .plan();
     assert_eq!(codes(&plan), ["contended"]);
@@ -79,7 +79,7 @@ fn other_fields_of_the_object_are_taken_back_all_the_same() {
 }
 
 #[test]
-fn what_git_says_anew_is_written_whoever_holds_it() {
+fn a_changed_value_in_git_is_written_despite_contention() {
     let plan = fought(3)
         .git("ConfigMap/web/c: {data: {k: later, l: w}}")
         .adopt("other")
@@ -94,7 +94,7 @@ fn another_writer_is_another_matter() {
     let plan = Scene::new()
         .installed(GIT)
         .git(GIT)
-        .edited("somebody", EDITED)
+        .edited("other-tool", EDITED)
         .corrected(KEY, ".data.k", "other", 0)
         .corrected(KEY, ".data.k", "other", 1)
         .corrected(KEY, ".data.k", "other", 2)
@@ -110,7 +110,7 @@ fn taken_and_written_back(times: i64) -> Scene {
 }
 
 #[test]
-fn what_was_taken_and_written_back_as_it_was_is_ours_alone_again() {
+fn an_overwritten_and_restored_field_is_owned_by_us_alone() {
     let plan = taken_and_written_back(2).plan();
     let change = &plan.changes[0];
     assert_eq!(change.cause, Some(Cause::Ownership));
@@ -141,7 +141,7 @@ fn what_was_taken_and_written_back_as_it_was_is_ours_alone_again() {
 }
 
 #[test]
-fn what_git_says_anew_and_others_hold_already_stays_theirs_too() {
+fn a_new_value_that_another_manager_owns_stays_shared() {
     let plan = Scene::new()
         .installed(GIT)
         .git("ConfigMap/web/c: {data: {k: v, l: w, more: x}}")

@@ -113,7 +113,7 @@ fn refusals(plan: &Plan) -> Vec<String> {
     seen(from_to(&["v1", "v2"], &["v1"], &["v1"]), Instances::Unknown("time-out".to_owned())),
     &["objects-unread: the effect on its objects is unknown, because they cannot all be read: time-out"])]
 #[case::a_version_more(from_to(&["v1"], &["v1"], &["v2", "v1"]), &[])]
-fn a_definition_is_refused_that_loses_objects(#[case] scene: Scene, #[case] expected: &[&str]) {
+fn a_crd_that_loses_objects_is_refused(#[case] scene: Scene, #[case] expected: &[&str]) {
     let plan = scene.plan();
     assert_eq!(refusals(&plan), expected);
     assert_eq!(
@@ -151,7 +151,7 @@ fn scope_and_kind_stay_as_they_are(#[case] from: &str, #[case] to: &str, #[case]
 }
 
 #[test]
-fn whoever_consents_loses_the_objects() {
+fn a_consent_permits_the_loss_of_objects() {
     let scene = || {
         seen(
             from_to(&["v1"], &["v1"], &["v2"]),
@@ -176,7 +176,7 @@ fn whoever_consents_loses_the_objects() {
 #[rstest]
 #[case::as_it_was("{a: b}", "{a: b}")]
 #[case::changed("{a: b}", "{a: c}")]
-fn what_goes_with_a_definition_is_created_again(#[case] before: &str, #[case] after: &str) {
+fn objects_deleted_with_a_crd_are_recreated(#[case] before: &str, #[case] after: &str) {
     const THING: &str = "Thing.example.org/web/ours";
     let consent = "{action: recreate, kind: CustomResourceDefinition, name: things.example.org, release: r, from: v1.0.0, to: v2.0.0}";
     let scene = Scene::new()
@@ -195,7 +195,7 @@ fn what_goes_with_a_definition_is_created_again(#[case] before: &str, #[case] af
         ours.reason,
         "it is deleted with its CRD, which is recreated"
     );
-    let of_thing = format!("{CRD} -> {THING}: Ready Definition");
+    let of_thing = format!("{CRD} -> {THING}: Ready Crd");
     assert!(edges(&plan).contains(&of_thing), "{:#?}", edges(&plan));
     let mut steps = plan.steps.iter();
     let step = steps.find(|step| step.object.to_string() == THING).unwrap();
@@ -205,7 +205,7 @@ fn what_goes_with_a_definition_is_created_again(#[case] before: &str, #[case] af
 /// The custom resources in git have another scope afterwards, and the recorded
 /// ones are deleted with the previous CRD.
 #[test]
-fn objects_lie_elsewhere_when_their_definition_has_another_scope() {
+fn a_changed_scope_of_a_crd_recreates_its_objects() {
     const BEFORE: &str = "Thing.example.org/web/ours";
     const AFTER: &str = "Thing.example.org/ours";
     let before = crd(&["v1"], "");
@@ -235,7 +235,7 @@ fn objects_lie_elsewhere_when_their_definition_has_another_scope() {
     let consent = "{action: recreate, kind: CustomResourceDefinition, name: things.example.org, release: r, from: v1.0.0, to: v2.0.0}";
     let plan = scene.consent(consent).plan();
     assert_eq!(refusals(&plan), [""; 0]);
-    let of_thing = format!("{CRD} -> {AFTER}: Ready Definition");
+    let of_thing = format!("{CRD} -> {AFTER}: Ready Crd");
     assert!(edges(&plan).contains(&of_thing), "{:#?}", edges(&plan));
     let mut steps = plan.steps.iter();
     assert!(!steps.any(|step| step.object.to_string() == BEFORE));
@@ -243,7 +243,7 @@ fn objects_lie_elsewhere_when_their_definition_has_another_scope() {
 
 /// The CRD changed in an earlier version; the dry run shows the remaining item.
 #[test]
-fn an_item_that_nobody_owns_is_told() {
+fn an_item_without_owner_is_reported() {
     const THING: &str = "Thing.example.org/web/t";
     let scene = Scene::new()
         .installed(&format!(
@@ -264,7 +264,7 @@ fn an_item_that_nobody_owns_is_told() {
 }
 
 #[test]
-fn a_field_in_use_goes_with_consent() {
+fn a_field_in_use_is_removed_with_consent() {
     let scene = seen(
         from_to(&["v1", "v2"], &["v1"], &["v1"]),
         things(&[("a", &[], &["spec.a"])]),
@@ -317,10 +317,13 @@ fn sent(plan: &Plan) -> Vec<String> {
     &["definitions: git", "shrink: v1 to v2"])]
 #[case::it_is_not_stored_but_may_be_recorded(migrated(from_to(&["v2", "v1"], &["v2"], &["v2"]), "v1", "v2"),
     &["definitions: *v2 v1", "shrink: *v2 v1!", "shrink: v1 to v2", "shrink: git"])]
-#[case::a_former_run_was_killed(migrated(from_to(&["v2", "v1!"], &["v1", "v2"], &["v2"]), "v1", "v2").unfinished("v2.0.0"),
+#[case::a_previous_run_was_killed(migrated(from_to(&["v2", "v1!"], &["v1", "v2"], &["v2"]), "v1", "v2").unfinished("v2.0.0"),
     &["definitions: *v2 v1!", "shrink: *v2 v1!", "shrink: v1 to v2", "shrink: git"])]
 #[case::it_is_done(migrated(from_to(&["v2"], &["v2"], &["v2"]), "v1", "v2"), &[])]
-fn a_version_goes_when_its_objects_are_rewritten(#[case] scene: Scene, #[case] expected: &[&str]) {
+fn a_version_is_removed_after_its_objects_are_rewritten(
+    #[case] scene: Scene,
+    #[case] expected: &[&str],
+) {
     let plan = scene.plan();
     assert_eq!(refusals(&plan), [""; 0]);
     assert_eq!(sent(&plan), expected);
@@ -355,7 +358,7 @@ fn objects_are_rewritten_after_everything_else() {
 }
 
 #[test]
-fn nothing_is_rewritten_without_a_look_at_the_end() {
+fn nothing_is_rewritten_without_waiting() {
     let scene = migrated(from_to(&["v1"], &["v1"], &["v2"]), "v1", "v2");
     let plan = scene.policy(|policy| policy.wait = false).plan();
     assert_eq!(sent(&plan), ["definitions: *v2 v1"]);
@@ -365,7 +368,7 @@ fn nothing_is_rewritten_without_a_look_at_the_end() {
 #[rstest]
 #[case::to_a_version_that_is_not_stored(migrated(from_to(&["v1"], &["v1"], &["v1", "v2"]), "v1", "v2"), "migration-to-another-version")]
 #[case::of_another_crd(migrated(Scene::new().git("ConfigMap/web/c: {}"), "v1", "v2"), "migration-of-nothing")]
-fn a_migration_that_can_do_nothing_is_told(#[case] scene: Scene, #[case] expected: &str) {
+fn a_migration_without_effect_is_reported(#[case] scene: Scene, #[case] expected: &str) {
     let plan = scene.plan();
     assert!(
         plan.findings.iter().any(|one| one.code == expected),
@@ -383,7 +386,7 @@ fn some_versions() -> impl Strategy<Value = Vec<&'static str>> {
 
 proptest! {
     #[test]
-    fn a_version_in_which_objects_may_be_stored_goes_after_they_are_rewritten(
+    fn a_stored_version_is_removed_after_its_objects_are_rewritten(
         before in some_versions(),
         after in some_versions(),
         stored in proptest::sample::subsequence(NAMES.to_vec(), 0..=NAMES.len()),

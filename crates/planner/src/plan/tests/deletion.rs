@@ -9,7 +9,7 @@ use crate::plan::{Deletion, Grant, Op};
 use pleach_model::object::{ObjectId, annotations, labels};
 
 const MEMBER: &str = "ConfigMap/web/old";
-const MEMBER_ANEW: &str = "ConfigMap/web/a";
+const MEMBER_AGAIN: &str = "ConfigMap/web/a";
 const MADE: &str = "Secret/web/made";
 const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h";
 
@@ -51,7 +51,7 @@ fn keep(now: &mut Value) {
 #[case(MEMBER)]
 #[case(MADE)]
 #[case(HOOK)]
-fn what_only_moved_still_goes(#[case] key: &str) {
+fn a_status_update_does_not_stop_a_deletion(#[case] key: &str) {
     let (deletion, _) = decided(key);
     assert_eq!(deletion.seen_version(), Some("1"));
     let moved = |now: &mut Value| {
@@ -64,7 +64,7 @@ fn what_only_moved_still_goes(#[case] key: &str) {
 #[rstest]
 #[case(MEMBER)]
 #[case(MADE)]
-fn what_is_to_be_kept_by_now_stays(#[case] key: &str) {
+fn an_object_annotated_meanwhile_is_not_deleted(#[case] key: &str) {
     assert_eq!(
         objection(key, keep).as_deref(),
         Some("it now has the annotation pleach.dev/prune: disabled")
@@ -73,20 +73,23 @@ fn what_is_to_be_kept_by_now_stays(#[case] key: &str) {
 
 #[rstest]
 #[case::since(false, Some("it now has the annotation pleach.dev/prune: disabled"))]
-#[case::before_somebody_consented(true, None)]
-fn what_is_to_be_kept_is_not_created_anew(#[case] before: bool, #[case] expected: Option<&str>) {
+#[case::before_a_consent(true, None)]
+fn an_object_annotated_meanwhile_is_not_recreated(
+    #[case] before: bool,
+    #[case] expected: Option<&str>,
+) {
     let consent = "{action: recreate, kind: ConfigMap, namespace: web, name: a, release: r, from: v1.0.0, to: v2.0.0}";
-    let mut scene = recreate::scene(MEMBER_ANEW).consent(consent);
+    let mut scene = recreate::scene(MEMBER_AGAIN).consent(consent);
     if before {
-        scene = scene.with_live(MEMBER_ANEW, keep);
+        scene = scene.with_live(MEMBER_AGAIN, keep);
     }
-    let mut now = scene.inspect(MEMBER_ANEW).clone();
+    let mut now = scene.inspect(MEMBER_AGAIN).clone();
     keep(&mut now);
     let plan = scene.plan();
-    let Op::Delete(deletion) = &plan.steps[position(&plan, MEMBER_ANEW)].op else {
+    let Op::Delete(deletion) = &plan.steps[position(&plan, MEMBER_AGAIN)].op else {
         panic!("{:?}", plan.findings)
     };
-    let id: ObjectId = MEMBER_ANEW.parse().unwrap();
+    let id: ObjectId = MEMBER_AGAIN.parse().unwrap();
     assert_eq!(
         deletion.objection(&id.group_kind(), &now).as_deref(),
         expected
@@ -97,7 +100,7 @@ fn what_is_to_be_kept_is_not_created_anew(#[case] before: bool, #[case] expected
 #[case(MEMBER)]
 #[case(MADE)]
 #[case(HOOK)]
-fn what_another_release_has_by_now_stays(#[case] key: &str) {
+fn an_object_of_another_release_is_not_deleted(#[case] key: &str) {
     let taken = |now: &mut Value| now["metadata"]["labels"][labels::PART_OF] = json!("other");
     assert_eq!(
         objection(key, taken).as_deref(),
@@ -106,7 +109,7 @@ fn what_another_release_has_by_now_stays(#[case] key: &str) {
 }
 
 #[test]
-fn what_was_let_go_by_now_stays() {
+fn an_object_released_meanwhile_is_not_deleted() {
     let freed = |now: &mut Value| now["metadata"]["labels"] = json!({});
     assert_eq!(
         objection(MEMBER, freed).as_deref(),
@@ -131,7 +134,7 @@ fn a_registration_that_points_elsewhere_by_now_stays(#[case] webhooks: Value) {
 }
 
 #[test]
-fn what_was_seen_is_not_part_of_what_is_reviewed() {
+fn observed_state_is_not_part_of_the_reviewed_effects() {
     let (deletion, _) = decided(MEMBER);
     assert_eq!(
         serde_json::to_value(&deletion).unwrap(),

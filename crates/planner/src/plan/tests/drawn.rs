@@ -39,7 +39,7 @@ fn shown(scene: &Scene) -> Vec<String> {
 /// The server refuses our item next to the foreign one, so it cannot predict
 /// the result.
 #[test]
-fn an_item_that_is_put_back_is_shown_with_the_one_in_its_place() {
+fn a_restored_item_is_shown_with_its_replacement() {
     const SERVICE: &str = "Service/web/s: {spec: {ports: [{name: http, port: 80}]}}";
     let refused = Prediction::Refused(ApiRefusal {
         code: 422,
@@ -76,7 +76,7 @@ fn an_item_that_is_put_back_is_shown_with_the_one_in_its_place() {
 /// The dry run of an adoption uses another field manager, whose answer does not
 /// show our fields.
 #[test]
-fn what_git_changes_is_shown_in_an_adoption() {
+fn an_adoption_shows_changes_of_git() {
     const KEY: &str = "ConfigMap/web/c";
     let live = "ConfigMap/web/c: {metadata: {labels: {old: l}}, data: {a: '1'}, managers: [kustomize-controller]}";
     let scene = Scene::new()

@@ -26,19 +26,19 @@ fn edges_of(plan: &Plan) -> Vec<String> {
 
 #[rstest]
 #[case::crd(&format!("{WIDGETS}\nWidget.example.org/web/w: {{}}"),
-    &["CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Widget.example.org/web/w: Ready Definition"])]
+    &["CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Widget.example.org/web/w: Ready Crd"])]
 #[case::namespace("Namespace/a: {}\nConfigMap/a/c: {}", &["Namespace/a -> ConfigMap/a/c: Applied Namespace"])]
 #[case::role("Role.rbac.authorization.k8s.io/web/r: {}\nRoleBinding.rbac.authorization.k8s.io/web/b: {roleRef: {kind: Role, name: r}}",
     &["Role.rbac.authorization.k8s.io/web/r -> RoleBinding.rbac.authorization.k8s.io/web/b: Applied Role"])]
-#[case::rights("ServiceAccount/web/s: {}\nClusterRoleBinding.rbac.authorization.k8s.io/b: {subjects: [{kind: ServiceAccount, name: s, namespace: web}]}\nDeployment.apps/web/api: {spec: {template: {spec: {serviceAccountName: s}}}}",
-    &["ServiceAccount/web/s -> Deployment.apps/web/api: Applied Rights",
-      "ClusterRoleBinding.rbac.authorization.k8s.io/b -> Deployment.apps/web/api: Applied Rights"])]
-#[case::rights_that_are_gathered("ServiceAccount/web/s: {}\nClusterRole.rbac.authorization.k8s.io/all: {aggregationRule: {clusterRoleSelectors: [{matchLabels: {part: one}}]}}\nClusterRole.rbac.authorization.k8s.io/part: {metadata: {labels: {part: one}}}\nClusterRole.rbac.authorization.k8s.io/other: {metadata: {labels: {part: two}}}\nClusterRoleBinding.rbac.authorization.k8s.io/b: {roleRef: {kind: ClusterRole, name: all}, subjects: [{kind: ServiceAccount, name: s, namespace: web}]}\nDeployment.apps/web/api: {spec: {template: {spec: {serviceAccountName: s}}}}",
-    &["ServiceAccount/web/s -> Deployment.apps/web/api: Applied Rights",
+#[case::permissions("ServiceAccount/web/s: {}\nClusterRoleBinding.rbac.authorization.k8s.io/b: {subjects: [{kind: ServiceAccount, name: s, namespace: web}]}\nDeployment.apps/web/api: {spec: {template: {spec: {serviceAccountName: s}}}}",
+    &["ServiceAccount/web/s -> Deployment.apps/web/api: Applied Permissions",
+      "ClusterRoleBinding.rbac.authorization.k8s.io/b -> Deployment.apps/web/api: Applied Permissions"])]
+#[case::aggregated_permissions("ServiceAccount/web/s: {}\nClusterRole.rbac.authorization.k8s.io/all: {aggregationRule: {clusterRoleSelectors: [{matchLabels: {part: one}}]}}\nClusterRole.rbac.authorization.k8s.io/part: {metadata: {labels: {part: one}}}\nClusterRole.rbac.authorization.k8s.io/other: {metadata: {labels: {part: two}}}\nClusterRoleBinding.rbac.authorization.k8s.io/b: {roleRef: {kind: ClusterRole, name: all}, subjects: [{kind: ServiceAccount, name: s, namespace: web}]}\nDeployment.apps/web/api: {spec: {template: {spec: {serviceAccountName: s}}}}",
+    &["ServiceAccount/web/s -> Deployment.apps/web/api: Applied Permissions",
       "ClusterRole.rbac.authorization.k8s.io/all -> ClusterRoleBinding.rbac.authorization.k8s.io/b: Applied Role",
-      "ClusterRole.rbac.authorization.k8s.io/all -> Deployment.apps/web/api: Applied Rights",
-      "ClusterRole.rbac.authorization.k8s.io/part -> Deployment.apps/web/api: Applied Rights",
-      "ClusterRoleBinding.rbac.authorization.k8s.io/b -> Deployment.apps/web/api: Applied Rights"])]
+      "ClusterRole.rbac.authorization.k8s.io/all -> Deployment.apps/web/api: Applied Permissions",
+      "ClusterRole.rbac.authorization.k8s.io/part -> Deployment.apps/web/api: Applied Permissions",
+      "ClusterRoleBinding.rbac.authorization.k8s.io/b -> Deployment.apps/web/api: Applied Permissions"])]
 #[case::token("ServiceAccount/web/s: {}\nSecret/web/t: {type: kubernetes.io/service-account-token, metadata: {annotations: {kubernetes.io/service-account.name: s}}}\nSecret/web/other: {type: Opaque, metadata: {annotations: {kubernetes.io/service-account.name: s}}}",
     &["ServiceAccount/web/s -> Secret/web/t: Applied Token"])]
 #[case::reference("ConfigMap/web/c: {}\nConfigMap/web/other: {}\nPod/web/p: {spec: {volumes: [{configMap: {name: c}}]}}",
@@ -50,9 +50,9 @@ fn edges_of(plan: &Plan) -> Vec<String> {
     "Service/web/api -> ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: Applied Backend",
     "Service/web/api (wait) -> ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: Ready Backend"])]
 #[case::parameters(&format!("{WIDGETS}\n{POLICY}\n{BINDING}\nWidget.example.org/web/w: {{}}\nWidget.example.org/web/other: {{}}"), &[
-    "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Widget.example.org/web/w: Ready Definition",
-    "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Widget.example.org/web/other: Ready Definition",
-    "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: Ready Definition",
+    "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Widget.example.org/web/w: Ready Crd",
+    "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> Widget.example.org/web/other: Ready Crd",
+    "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org -> ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: Ready Crd",
     "Widget.example.org/web/w -> ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: Applied Policy",
     "Widget.example.org/web/w -> ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: Applied Policy",
     "ValidatingAdmissionPolicy.admissionregistration.k8s.io/p -> ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: Applied Policy"])]
@@ -87,9 +87,9 @@ fn an_edge_has_a_reason(#[case] git: &str, #[case] expected: &[&str]) {
 
 #[rstest]
 #[case::as_without_it("require", Some(false))]
-#[case::only_told("warn", Some(true))]
+#[case::only_reported("warn", Some(true))]
 #[case::not_at_all("none", None)]
-fn how_much_readiness_counts_is_said_by_the_object(
+fn an_annotation_decides_whether_readiness_is_required(
     #[case] how: &str,
     #[case] expected: Option<bool>,
 ) {
@@ -114,8 +114,8 @@ fn how_much_readiness_counts_is_said_by_the_object(
 #[rstest]
 #[case::all_of_them("require", 4)]
 #[case::one_of_them("none", 2)]
-#[case::one_of_them_is_told("warn", 2)]
-fn endpoints_are_those_of_workloads_that_have_to_be_ready(
+#[case::one_of_them_is_reported("warn", 2)]
+fn endpoints_are_required_only_of_workloads_that_must_be_ready(
     #[case] how: &str,
     #[case] expected: usize,
 ) {
@@ -158,7 +158,10 @@ const WRITTEN: &str = "CustomResourceDefinition.apiextensions.k8s.io/widgets.exa
         .applies_in("late", &["{kind: CustomResourceDefinition}"], |_| ()),
     false
 )]
-fn a_workload_comes_after_what_its_release_defines(#[case] scene: Scene, #[case] expected: bool) {
+fn a_workload_is_applied_after_the_crds_of_its_release(
+    #[case] scene: Scene,
+    #[case] expected: bool,
+) {
     let plan = scene.plan();
     assert!(!plan.findings.iter().any(Finding::is_error));
     let edges = edges_of(&plan);
@@ -168,7 +171,7 @@ fn a_workload_comes_after_what_its_release_defines(#[case] scene: Scene, #[case]
 
 /// The pods would request fields that the CRD lacks.
 #[test]
-fn a_workload_stays_as_it_is_while_a_definition_is_blocked() {
+fn a_workload_is_unchanged_while_a_crd_is_blocked() {
     let api = |image: &str| API.replace("{replicas", &format!("{{image: {image}, replicas"));
     let plan = Scene::new()
         .live(&WIDGETS.replace("{spec", "{managers: [x], spec"))
@@ -218,7 +221,7 @@ fn an_api_that_does_not_answer_yet_is_waited_for() {
 /// After an interrupted run, the CRD is unchanged but its kind is not served
 /// yet.
 #[test]
-fn a_policy_waits_for_a_definition_that_is_not_served_yet() {
+fn a_policy_waits_for_an_unserved_crd() {
     let plan = Scene::new()
         .installed(WIDGETS)
         .unfinished("v2.0.0")
@@ -226,14 +229,14 @@ fn a_policy_waits_for_a_definition_that_is_not_served_yet() {
         .git(&format!("{WIDGETS}\n{POLICY}\n{BINDING}"))
         .plan();
     let expected = [
-        "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org (wait) -> ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: Ready Definition",
+        "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org (wait) -> ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: Ready Crd",
         "ValidatingAdmissionPolicy.admissionregistration.k8s.io/p -> ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: Applied Policy",
     ];
     assert_eq!(edges_of(&plan), expected);
 }
 
 #[test]
-fn a_policy_and_its_binding_come_after_the_parameters_in_whichever_stage_those_are() {
+fn a_policy_and_its_binding_follow_their_parameters_in_any_stage() {
     let git = format!("{WIDGETS}\n{POLICY}\n{BINDING}\nWidget.example.org/web/w: {{}}");
     let scene = Scene::new().unserved("Widget.example.org").git(&git);
     let late = scene
@@ -288,7 +291,7 @@ fn an_api_of_the_release_is_no_excuse(#[case] scene: Scene, #[case] code: &str) 
 }
 
 #[test]
-fn custom_resources_come_after_what_intercepts_them() {
+fn custom_resources_follow_their_webhooks() {
     let git = format!(
         "{WIDGETS}\n{API}\n{HOOK}\nWidget.example.org/web/w: {{}}\nCertificate.cert-manager.io/web/c: {{}}"
     );
@@ -324,7 +327,7 @@ fn custom_resources_come_after_what_intercepts_them() {
 }
 
 #[test]
-fn custom_resources_come_after_another_version_of_who_is_asked_about_them() {
+fn custom_resources_follow_a_new_version_of_their_webhook_backend() {
     let git = |image: &str, size: u8| {
         let api = API.replace(
             "spec: {replicas: 2, template: {",
@@ -370,7 +373,7 @@ fn two_registrations_close_no_circle() {
 }
 
 #[test]
-fn endpoints_are_those_of_pods_that_stay() {
+fn endpoints_are_required_of_retained_pods() {
     let git = format!(
         "{API}\n{HOOK}\nJob.batch/web/migrate: {{spec: {{template: {{metadata: {{labels: {{app: api}}}}}}}}}}"
     );
@@ -401,7 +404,7 @@ fn an_unchanged_backend_is_waited_for_too() {
 }
 
 #[test]
-fn what_an_interrupted_run_left_unready_is_waited_for() {
+fn objects_left_unready_by_an_interrupted_run_are_awaited() {
     let git = format!(
         "{WIDGETS}\nWidget.example.org/web/w: {{}}\nJob.batch/web/migrate: {{}}\nConfigMap/web/c: {{metadata: {{annotations: {{pleach.dev/after: Job/migrate}}}}}}"
     );
@@ -416,7 +419,7 @@ fn what_an_interrupted_run_left_unready_is_waited_for() {
         edges_of(&plan),
         [
             "Job.batch/web/migrate (wait) -> ConfigMap/web/c: Ready After".to_owned(),
-            format!("{crd} (wait) -> Widget.example.org/web/w: Ready Definition"),
+            format!("{crd} (wait) -> Widget.example.org/web/w: Ready Crd"),
         ]
     );
     // Each is awaited once, including in verify.
@@ -430,7 +433,7 @@ fn what_an_interrupted_run_left_unready_is_waited_for() {
 }
 
 #[test]
-fn a_blocked_object_blocks_what_needs_it_and_nothing_else() {
+fn a_blocked_object_blocks_only_its_dependents() {
     let git = "ServiceAccount/web/s: {}\nConfigMap/web/free: {}\nService/web/api: {spec: {selector: {app: api}}}\n\
         Deployment.apps/web/api: {spec: {template: {metadata: {labels: {app: api}}, spec: {serviceAccountName: s}}}}";
     let scene = Scene::new()
@@ -464,7 +467,7 @@ fn a_blocked_object_blocks_what_needs_it_and_nothing_else() {
 }
 
 #[test]
-fn what_is_as_wanted_is_not_blocked() {
+fn an_unchanged_object_is_not_blocked() {
     let workload = "Deployment.apps/web/api: {spec: {template: {spec: {serviceAccountName: s}}}}";
     let plan = Scene::new()
         .installed(workload)

@@ -33,7 +33,7 @@ fn edited_and_changed(edited: &str, git: &str) -> Scene {
 fn drift_of_one_field_does_not_block_a_change_of_another() {
     let scaled = format!("{WEB}: {{spec: {{replicas: 1}}}}");
     let both = format!("{WEB}: {{spec: {{replicas: 1, level: debug}}}}");
-    let held = |fields: &str| Some(fields.to_owned());
+    let owns = |fields: &str| Some(fields.to_owned());
     let cases = [
         ("another field", &scaled, web(3, "b", "info"), None),
         ("two others", &both, web(3, "b", "info"), None),
@@ -41,13 +41,13 @@ fn drift_of_one_field_does_not_block_a_change_of_another() {
             "the same field",
             &scaled,
             web(5, "a", "info"),
-            held("kubectl owns .spec.replicas"),
+            owns("kubectl owns .spec.replicas"),
         ),
         (
             "both of them",
             &both,
             web(3, "b", "warn"),
-            held("kubectl owns .spec.level"),
+            owns("kubectl owns .spec.level"),
         ),
     ];
     for (name, edited, git, conflict) in cases {
@@ -101,7 +101,7 @@ fn taken(plan: &Plan) -> Option<Value> {
 
 /// A field that was ours, was taken, and is desired again becomes ours alone.
 #[test]
-fn a_hot_fix_that_git_takes_over_is_taken_back_from_its_manager() {
+fn a_hot_fix_that_git_adopts_is_removed_from_its_manager() {
     let debug = format!("{WEB}: {{spec: {{level: debug}}}}");
     let scene = edited_and_changed(&debug, &web(3, "a", "debug"));
     let plan = scene.plan();
@@ -117,7 +117,7 @@ fn a_hot_fix_that_git_takes_over_is_taken_back_from_its_manager() {
 /// The server keeps one owner for an atomic list, and one per field for the
 /// items of an associative list.
 #[test]
-fn a_hot_fix_of_a_list_that_git_takes_over_is_taken_back_from_its_manager() {
+fn a_hot_fix_of_a_list_that_git_adopts_is_removed_from_its_manager() {
     const LEVEL: &str = r#"k:{"name":"LEVEL"}"#;
     const MODE: &str = r#"k:{"name":"MODE"}"#;
 

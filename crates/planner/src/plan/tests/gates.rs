@@ -132,7 +132,7 @@ fn drift_is_corrected_without_a_gate() {
 }
 
 #[test]
-fn a_gate_of_a_former_run_is_kept_while_it_is_wanted() {
+fn a_desired_gate_of_a_previous_run_is_retained() {
     let plan = upgrade()
         .unfinished("v2.0.0")
         .gate("{name: hold, groups: [x.org]}")
@@ -146,7 +146,7 @@ fn a_gate_of_a_former_run_is_kept_while_it_is_wanted() {
 }
 
 #[test]
-fn a_gate_of_a_former_run_that_nobody_wants_is_lifted_first() {
+fn an_undesired_gate_of_a_previous_run_is_lifted_first() {
     let plan = upgrade()
         .unfinished("v2.0.0")
         .left_closed("hold", "x.org", "*")
@@ -172,7 +172,7 @@ fn a_gate_of_a_former_run_that_nobody_wants_is_lifted_first() {
 }
 
 #[test]
-fn what_is_half_done_stays_closed() {
+fn an_unfinished_change_stays_closed() {
     let plan = upgrade()
         .unfinished("v2.0.0")
         .git("ConfigMap/web/theirs: {}")
@@ -204,7 +204,7 @@ fn kinds_that_an_upgrade_brings_are_closed_before_they_exist() {
 }
 
 #[test]
-fn kinds_that_a_failed_run_brought_stay_closed_until_one_converges() {
+fn kinds_added_by_a_failed_run_stay_closed_until_a_run_succeeds() {
     let plan = upgrade()
         .unfinished("v2.0.0")
         .installed(GEARS)
@@ -238,7 +238,7 @@ fn a_group_that_another_server_serves_cannot_be_closed() {
 }
 
 #[test]
-fn a_gate_is_part_of_what_is_approved() {
+fn an_approval_covers_gates() {
     let effects = |text: &str| upgrade().gate(text).plan().effects();
     let one = effects("{name: hold, groups: [x.org]}");
     assert_eq!(one, effects("{name: hold, groups: [x.org]}"));
@@ -286,7 +286,7 @@ fn a_gate_is_lifted_when_something_answers_behind_the_webhooks_that_it_stands_fo
 }
 
 #[test]
-fn a_gate_waits_for_webhooks_of_the_release_that_intercept_what_it_closes() {
+fn a_gate_waits_for_webhooks_that_intercept_its_kinds() {
     let hook = |group: &str| {
         format!(
             "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {{webhooks: [{{name: h, clientConfig: {{service: {{namespace: web, name: api}}}}, rules: [{{apiGroups: [{group}], resources: [gears]}}]}}]}}"
@@ -302,7 +302,7 @@ fn a_gate_waits_for_webhooks_of_the_release_that_intercept_what_it_closes() {
 }
 
 #[test]
-fn a_gate_that_ends_before_the_workloads_waits_for_none_of_them() {
+fn a_gate_lifted_before_workloads_does_not_wait_for_them() {
     let registered = "{kind: ValidatingWebhookConfiguration, service: api}";
     let waits = |until: &str| {
         let gate = format!("{{name: hold, groups: [x.org], from: definitions, until: {until}}}");
@@ -328,7 +328,7 @@ fn unregister(plan: &Plan) -> &Step {
 }
 
 #[test]
-fn a_gate_closes_before_any_registration_that_it_covers_goes() {
+fn a_gate_closes_before_a_covered_registration_is_deleted() {
     let stages = ["agent", "controller", "api"];
     for (is_staged, from) in [
         (false, "gates"),
@@ -377,7 +377,7 @@ fn a_gate_closes_before_any_registration_that_it_covers_goes() {
 }
 
 #[test]
-fn a_gate_that_ends_before_the_registration_goes_is_too_late() {
+fn a_gate_lifted_before_the_registration_is_deleted_is_reported() {
     let refusal = |gates: &[&str]| {
         let scene = gates.iter().fold(moving(), |scene, gate| scene.gate(gate));
         let plan = scene.plan();
@@ -412,7 +412,7 @@ fn a_gate_that_ends_before_the_registration_goes_is_too_late() {
 }
 
 #[test]
-fn a_gate_that_ends_early_waits_until_its_webhooks_are_registered_again() {
+fn a_gate_lifted_early_waits_for_its_webhooks() {
     let plan = moving()
         .gate("{name: handover, groups: [x.org], until: workloads}")
         .declares("{kind: ValidatingWebhookConfiguration, group: admissionregistration.k8s.io, service: api}")
@@ -434,7 +434,7 @@ fn writing(gate: &str) -> Scene {
 const GEAR_ID: &str = "Gear.x.org/web/one";
 
 #[test]
-fn our_own_user_is_exempt_only_where_the_plan_writes_what_is_closed() {
+fn our_user_is_exempt_only_if_the_plan_writes_closed_kinds() {
     let hold = |from: &str| format!("{{name: hold, groups: [x.org], from: {from}}}");
     let other = "{name: hold, groups: [x.org], resources: [wheels]}";
     let check = |name: &str, scene: &Scene, expected: bool| {
@@ -444,8 +444,8 @@ fn our_own_user_is_exempt_only_where_the_plan_writes_what_is_closed() {
         let written = plan.overlays[0].content.gate().unwrap();
         assert_eq!(written.exempts_us, expected, "{name}");
         let mut findings = plan.findings.iter();
-        let said = findings.any(|one| one.code == "gate-exempts-us");
-        assert_eq!(said, expected, "{name}");
+        let reported = findings.any(|one| one.code == "gate-exempts-us");
+        assert_eq!(reported, expected, "{name}");
         if plan.overlays[0].course == Course::Kept {
             // Until the gate is closed again, it refuses the write.
             let write = step_of(&plan, GEAR_ID);
@@ -460,7 +460,7 @@ fn our_own_user_is_exempt_only_where_the_plan_writes_what_is_closed() {
     check("after it is lifted", &writing(short), false);
     let again = writing(&hold("verify")).unfinished("v2.0.0");
     let again = again.left_closed("hold", "x.org", "*");
-    check("closed by a former run", &again, true);
+    check("closed by a previous run", &again, true);
 }
 
 #[test]
@@ -487,7 +487,7 @@ fn a_plan_names_the_user_that_a_gate_does_not_stop() {
 }
 
 #[test]
-fn a_gate_of_a_former_run_does_not_block_what_it_would_refuse() {
+fn a_refusal_by_a_gate_of_a_previous_run_does_not_block() {
     let refusal = ApiRefusal {
         code: 403,
         reason: "Forbidden".to_owned(),

@@ -75,7 +75,7 @@ fn comes_before(plan: &Plan, first: &Step, then: &Step) -> bool {
 }
 
 #[test]
-fn the_former_place_is_emptied_before_anything_takes_over() {
+fn the_previous_namespace_is_emptied_before_successors_start() {
     let plan = moving().plan();
     for (kind, name) in [
         ("Deployment", "api"),
@@ -120,7 +120,7 @@ fn the_former_place_is_emptied_before_anything_takes_over() {
 }
 
 #[test]
-fn what_was_guarded_is_closed_from_the_handover_until_the_successors_are_there() {
+fn guarded_kinds_are_closed_from_the_handover_until_successors_are_ready() {
     let plan = moving()
         .declares("{kind: ValidatingWebhookConfiguration, service: api}")
         .plan();
@@ -185,7 +185,7 @@ pub(super) fn staged(order: [&str; 3]) -> Scene {
 }
 
 #[test]
-fn each_former_workload_is_emptied_right_before_its_successor_in_its_stage() {
+fn each_previous_workload_is_emptied_right_before_its_successor() {
     let of = |name: &str| {
         let kind = if name == "agent" {
             "DaemonSet"
@@ -250,7 +250,7 @@ fn each_former_workload_is_emptied_right_before_its_successor_in_its_stage() {
 
 /// Prerequisites of later stages do not delay the deletion of a registration.
 #[test]
-fn a_registration_goes_before_its_own_stage_whatever_later_ones_need() {
+fn a_registration_is_deleted_before_its_own_stage() {
     const CONFIG: &str = "ConfigMap/web/late: {}";
     let agent = "DaemonSet.apps/web/agent: {spec: {selector: {matchLabels: {app: agent}}, template: {metadata: {labels: {app: agent}}, spec: {volumes: [{configMap: {name: late}}]}}}}";
     let plan = staged(["api", "controller", "agent"])
@@ -274,7 +274,7 @@ fn a_registration_goes_before_its_own_stage_whatever_later_ones_need() {
 /// An interrupted run left the gate closed, and the registrations it replaces
 /// may be gone.
 #[test]
-fn a_gate_that_a_former_run_closed_is_closed_again_before_the_first_stage() {
+fn a_gate_of_a_previous_run_is_closed_before_the_first_stage() {
     let plan = staged(["agent", "controller", "api"])
         .unfinished("v2.0.0")
         .left_closed("handover", "x.org", "*")
@@ -305,7 +305,7 @@ fn groups_of_the_cluster_itself_are_not_closed() {
 }
 
 #[test]
-fn an_application_that_only_changes_its_namespace_runs_until_the_end() {
+fn an_application_that_changes_its_namespace_runs_until_the_end() {
     let plan = Scene::new()
         .installed(OLD)
         .version("v1.0.0")
@@ -329,7 +329,7 @@ fn an_application_that_only_changes_its_namespace_runs_until_the_end() {
 }
 
 #[test]
-fn what_answers_for_a_registration_of_the_release_goes_on_until_that_points_elsewhere() {
+fn a_backend_runs_until_its_registration_points_elsewhere() {
     let hook = |namespace: &str| HOOK.replace("namespace: old", &format!("namespace: {namespace}"));
     let plan = Scene::new()
         .installed(OLD)
@@ -360,7 +360,7 @@ fn what_answers_for_a_registration_of_the_release_goes_on_until_that_points_else
 }
 
 #[test]
-fn what_a_former_run_emptied_stays_so_and_its_pods_are_looked_for() {
+fn a_workload_emptied_by_a_previous_run_stays_empty_and_its_pods_are_awaited() {
     let scene = moving()
         .unfinished("v2.0.0")
         .left_on(
@@ -416,7 +416,7 @@ fn a_successor_that_could_not_register_is_started_again() {
 }
 
 #[test]
-fn registrations_trust_both_versions_until_the_former_pods_are_gone() {
+fn registrations_trust_both_versions_until_the_previous_pods_are_gone() {
     let certificate = |name: &str| {
         let text = format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
         STANDARD.encode(text)
@@ -429,7 +429,7 @@ fn registrations_trust_both_versions_until_the_former_pods_are_gone() {
     };
     let plan = Scene::new()
         .installed(OLD)
-        .installed(&hook("old", "former"))
+        .installed(&hook("old", "previous"))
         .version("v1.0.0")
         .git(NEW)
         .git(&hook("web", "latter"))
@@ -455,7 +455,7 @@ fn registrations_trust_both_versions_until_the_former_pods_are_gone() {
         .decode(client["caBundle"].as_str().unwrap())
         .unwrap();
     let trusted = String::from_utf8(trusted).unwrap();
-    assert!(trusted.contains("former") && trusted.contains("latter"));
+    assert!(trusted.contains("previous") && trusted.contains("latter"));
     assert!(matches!(
         one.op,
         Op::Apply {
@@ -470,7 +470,7 @@ fn registrations_trust_both_versions_until_the_former_pods_are_gone() {
 }
 
 #[test]
-fn on_the_way_back_what_was_emptied_runs_only_after_its_successor_stopped() {
+fn a_reverse_move_restores_a_workload_after_its_successor_stopped() {
     let back = Scene::new()
         .installed(OLD)
         .installed(NEW)
@@ -505,7 +505,7 @@ fn nothing_is_emptied_that_is_not_deleted() {
 }
 
 #[test]
-fn a_move_of_what_nobody_recorded_is_refused() {
+fn a_move_of_unrecorded_workloads_is_refused() {
     let plan = Scene::new()
         .git(NEW)
         .moves("old", "web", &[])

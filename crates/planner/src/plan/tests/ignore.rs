@@ -79,7 +79,7 @@ fn an_object_is_created_with_everything_and_approved_as_that() {
 }
 
 #[test]
-fn nothing_is_done_after_a_creation_or_when_others_write_the_field() {
+fn ignored_fields_are_unchanged_after_creation() {
     assert_eq!(change(&created().plan()), (Action::Unchanged, None));
     let scaled = created().edited("kubectl", SCALED);
     assert_eq!(change(&scaled.plan()), (Action::Unchanged, None));
@@ -120,7 +120,7 @@ fn a_rule_that_comes_gives_the_path_up_and_changes_no_value() {
 
 /// The sent object changes although git does not.
 #[test]
-fn an_autoscaler_that_comes_or_goes_is_no_change_of_git() {
+fn a_new_or_removed_autoscaler_is_no_change_of_git() {
     let reason = |scene: &Scene| {
         let plan = scene.plan();
         let mut changes = plan.changes.iter();
@@ -136,9 +136,9 @@ fn an_autoscaler_that_comes_or_goes_is_no_change_of_git() {
         ignored.initial = DesiredDigest::Known(full);
     }
     assert_eq!(reason(&comes), "some of its fields are ignored now");
-    let goes = created().with_desired(|desired| desired.ignored = Ignored::default());
+    let removed = created().with_desired(|desired| desired.ignored = Ignored::default());
     assert_eq!(
-        reason(&goes),
+        reason(&removed),
         "its replicas are no longer left to an autoscaler"
     );
     let git = Scene::new().installed(GIT).git(LATER);
@@ -152,7 +152,7 @@ fn an_autoscaler_that_comes_or_goes_is_no_change_of_git() {
 }
 
 #[test]
-fn a_rule_that_goes_brings_the_field_back_unless_somebody_holds_it() {
+fn a_removed_rule_restores_the_field_unless_another_manager_owns_it() {
     let lean = "Deployment.apps/web/a: {spec: {image: v1}}";
     let scene = Scene::new().installed(lean).git(GIT);
     assert_eq!(change(&scene.plan()), (Action::Update, Some(Cause::Git)));
@@ -221,10 +221,10 @@ fn rules_of_an_aggregated_role_are_left_to_the_cluster_with_a_note() {
             .with_desired(Desired::leave_aggregated_rules);
         let lean = &scene.desired.ignored;
         let lean = lean.lean(&scene.desired.manifests[0]).digest();
-        let held = format!("{key}: {{rules: [{{verbs: [get], resources: [pods]}}]}}");
+        let aggregated = format!("{key}: {{rules: [{{verbs: [get], resources: [pods]}}]}}");
         scene
             .entry(key, |entry| entry.desired = Some(lean))
-            .edited("clusterrole-aggregation-controller", &held)
+            .edited("clusterrole-aggregation-controller", &aggregated)
             .git(&role(label))
             .with_desired(|desired| desired.ignored = Ignored::default())
             .with_desired(Desired::leave_aggregated_rules)

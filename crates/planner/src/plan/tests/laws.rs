@@ -100,7 +100,7 @@ fn check(scene: &Scene) {
         if let Grant::EndingNamespace { service } = deletion.because() {
             // The object is recreated, and its namespace cannot be deleted
             // before it.
-            assert!(desired.contains(id) && is_ending(&observed, &service.namespace));
+            assert!(desired.contains(id) && is_terminating(&observed, &service.namespace));
             assert_eq!(entry.unwrap().state, EntryState::Applied);
             continue;
         }
@@ -174,7 +174,7 @@ fn is_of_ours(observed: &Observed, service: &ServiceRef) -> bool {
     entries.contains_key(&service.id()) || is_gone && was_ours
 }
 
-fn is_ending(observed: &Observed, namespace: &str) -> bool {
+fn is_terminating(observed: &Observed, namespace: &str) -> bool {
     let id = ObjectId::new("", "Namespace", None, namespace);
     observed.live_meta(&id).unwrap().deleting
 }
@@ -191,7 +191,10 @@ fn check_order(scene: &Scene, plan: &Plan) {
 /// Invariants of an uninstall.
 fn check_end(scene: &Scene) {
     let waiting = scene.end(&Removal::default());
-    assert!(waiting.steps.is_empty(), "nothing goes without consent");
+    assert!(
+        waiting.steps.is_empty(),
+        "nothing is deleted without consent"
+    );
     let plan = scene.end(&Removal {
         consented: Some(Consented::by_command()),
         ..Removal::default()
@@ -294,7 +297,7 @@ fn the_number_of_edges_grows_with_the_objects() {
 /// temporary change. A gate that closes until then must not be lifted before
 /// both.
 #[test]
-fn a_gate_is_lifted_after_what_is_early_in_name_only() {
+fn a_gate_is_lifted_after_steps_that_only_appear_early() {
     let part = |text: &str, state| Part {
         text: text.to_owned(),
         state,

@@ -34,7 +34,7 @@ fn deletion<'a>(plan: &'a Plan, id: &str) -> Option<&'a Deletion> {
 #[case::unknown(moved())]
 #[case::recorded(Scene::new().installed(OLD).git(NEW).run_time(RUN_TIME, Some("old/api")))]
 #[case::its_service_is_gone_already(moved().gone("Service/old/api"))]
-fn it_goes_right_before_the_new_workloads(#[case] scene: Scene) {
+fn a_leftover_is_deleted_right_before_the_new_workloads(#[case] scene: Scene) {
     let plan = scene.plan();
     let deletion = deletion(&plan, KEY).unwrap();
     let grant = Grant::Registration {
@@ -121,7 +121,7 @@ fn it_is_left_with_a_finding(#[case] scene: Scene, #[case] code: &str, #[case] m
 #[case::not_waiting(moved().policy(|policy| policy.wait = false))]
 #[case::blocked(moved().live("ServiceAccount/web/s: {managers: [x]}"))]
 #[case::its_service_stays(moved().git("Service/old/api: {}"))]
-#[case::its_service_is_kept(moved().meta("Service/old/api", |meta| drop(meta.annotations.insert("pleach.dev/prune".into(), "disabled".into()))))]
+#[case::its_service_is_retained(moved().meta("Service/old/api", |meta| drop(meta.annotations.insert("pleach.dev/prune".into(), "disabled".into()))))]
 #[case::its_service_was_replaced(moved().meta("Service/old/api", |meta| meta.uid = "later".into()))]
 #[case::its_service_was_never_ours(moved().entry("Service/old/api", |entry| entry.state = EntryState::Kept))]
 #[case::its_service_was_not_seen(moved().gone("Service/old/api").incomplete("Service"))]
@@ -186,7 +186,7 @@ fn lost() -> Scene {
 }
 
 #[test]
-fn one_that_a_former_run_left_dead_goes() {
+fn a_dead_registration_of_a_previous_run_is_deleted() {
     let plan = lost().plan();
     let found = deletion(&plan, KEY).unwrap();
     assert_eq!(
@@ -202,7 +202,7 @@ fn one_that_a_former_run_left_dead_goes() {
     let backend = Backend { exists: true, ..Backend::default() };
     observed.backends.insert(service, backend);
 }))]
-#[case::it_was_not_looked_for(lost().cluster(|observed| observed.backends.clear()))]
+#[case::it_was_not_searched(lost().cluster(|observed| observed.backends.clear()))]
 #[case::it_points_elsewhere(lost().with_live(KEY, |live| live["spec"]["service"]["namespace"] = "new".into()))]
 fn one_that_may_be_answered_for_stays(#[case] scene: Scene) {
     assert!(deletion(&scene.plan(), KEY).is_none());
@@ -211,7 +211,7 @@ fn one_that_may_be_answered_for_stays(#[case] scene: Scene) {
 const LATE: &str = "Secret/old/certs";
 
 #[test]
-fn what_pods_made_after_the_apply_goes_with_their_namespace() {
+fn registrations_made_by_pods_are_deleted_with_their_namespace() {
     let found = |scene: Scene| scene.found(&format!("{LATE}: {{}}"));
     let removal = by_command();
     for plan in [
@@ -237,15 +237,18 @@ fn what_pods_made_after_the_apply_goes_with_their_namespace() {
     "leftover-foreign"
 )]
 #[case::of_another_tool("{labels: {helm.toolkit.fluxcd.io/name: x}}", "leftover-foreign")]
-fn what_others_made_by_that_name_stays(#[case] metadata: &str, #[case] code: &str) {
+fn a_registration_of_another_owner_with_that_name_stays(
+    #[case] metadata: &str,
+    #[case] code: &str,
+) {
     let scene = moved().found(&format!("{LATE}: {{metadata: {metadata}}}"));
     for plan in [scene.plan(), scene.end(&by_command())] {
         assert!(deletion(&plan, LATE).is_none());
         let mut findings = plan.findings.iter();
-        let says = |one: &&pleach_model::finding::Finding| {
+        let is_about = |one: &&pleach_model::finding::Finding| {
             one.object.as_ref().is_some_and(|id| id.to_string() == LATE)
         };
-        assert_eq!(findings.find(says).unwrap().code, code);
+        assert_eq!(findings.find(is_about).unwrap().code, code);
     }
 }
 
@@ -265,7 +268,10 @@ fn changed(change: impl FnOnce(&mut Registration)) -> Registration {
     changed(|one| drop(one.meta.labels.insert(labels::PART_OF.into(), "other".into()))),
     Some("leftover-foreign")
 )]
-fn what_is_made_anew_is_judged_alike(#[case] found: Registration, #[case] left: Option<&str>) {
+fn a_recreated_registration_is_judged_alike(
+    #[case] found: Registration,
+    #[case] left: Option<&str>,
+) {
     let going = BTreeSet::from([service("api")]);
     match returned(&found, &going, "ours").unwrap() {
         Ok(deletion) => {
@@ -284,7 +290,7 @@ fn service(name: &str) -> ServiceRef {
 }
 
 #[test]
-fn services_that_go_are_those_that_are_pruned() {
+fn deleted_services_are_the_pruned_ones() {
     let going = |plan: &Plan| -> Vec<ServiceRef> {
         plan.steps.iter().filter_map(leaving_service).collect()
     };

@@ -10,7 +10,7 @@ use pleach_model::object::labels;
 const GIT: &str = "ConfigMap/web/c: {}";
 
 #[test]
-fn it_is_created_before_what_lies_in_it() {
+fn a_namespace_is_created_before_its_objects() {
     let plan = Scene::new().gone("Namespace/web").git(GIT).plan();
     assert_eq!(
         changes(&plan),
@@ -98,15 +98,15 @@ fn without_objects_in_it_there_is_none() {
 }
 
 #[test]
-fn one_that_nobody_makes_is_refused_before_anything_is_written() {
+fn a_missing_namespace_is_refused_before_any_write() {
     let git = "ConfigMap/web/c: {}\nConfigMap/elsewhere/a: {}\nConfigMap/elsewhere/b: {}";
     let plan = Scene::new().git(git).plan();
     let errors = plan.findings.iter().filter(|finding| finding.is_error());
-    let told: Vec<(&str, &str)> = errors
+    let shown: Vec<(&str, &str)> = errors
         .map(|finding| (finding.code.as_str(), finding.message.as_str()))
         .collect();
     assert_eq!(
-        told,
+        shown,
         [(
             "namespace-missing",
             "namespace elsewhere does not exist, and the release does not create it"
@@ -141,18 +141,18 @@ const API: &str = "Service/web/api: {spec: {selector: {app: api}}}\nDeployment.a
 #[case::of_the_bundle("Namespace/web: {}\n", "web", true)]
 #[case::made_for_the_release("", "web", true)]
 #[case::of_others("", "other", false)]
-fn an_api_that_is_served_in_it_goes_first_and_comes_again(
+fn an_api_served_from_a_terminating_namespace_is_deleted_and_recreated(
     #[case] namespace: &str,
-    #[case] ending: &str,
+    #[case] terminating: &str,
     #[case] expected: bool,
 ) {
     let git = format!(
         "{namespace}{}",
-        API.replace("namespace: web", &format!("namespace: {ending}"))
+        API.replace("namespace: web", &format!("namespace: {terminating}"))
     );
-    let namespace = format!("Namespace/{ending}");
+    let namespace = format!("Namespace/{terminating}");
     let mut scene = Scene::new();
-    if ending != "web" {
+    if terminating != "web" {
         scene = scene.live("Namespace/other: {}");
     }
     let plan = scene

@@ -33,7 +33,7 @@ const BOTH: &str = "{apiGroups: [''], resources: [pods], verbs: [get, list]}";
 #[case::holds_what_its_role_is_gathered_from(gathering(&format!("{WRITES}, {BOTH}")), false)]
 #[case::lacks_a_verb_in_what_its_role_is_gathered_from(gathering(&format!("{WRITES}, {LISTS}")), true)]
 #[case::writes_no_roles(scene("ClusterRole", LISTS), false)]
-fn a_role_that_nobody_could_write_again_is_named(#[case] scene: Scene, #[case] expected: bool) {
+fn a_role_that_its_operator_cannot_write_is_named(#[case] scene: Scene, #[case] expected: bool) {
     let plan = scene.plan();
     let mut findings = plan.findings.iter();
     let found = findings.find(|finding| finding.code == "operator-cannot-grant");
@@ -76,7 +76,7 @@ pub(super) fn lacking() -> Scene {
 }
 
 #[test]
-fn what_the_new_version_no_longer_gives_is_consented_to() {
+fn permissions_removed_from_an_operator_need_consent() {
     let findings = |scene: Scene| {
         let plan = scene.plan();
         let findings = plan.findings.iter();

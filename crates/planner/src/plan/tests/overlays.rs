@@ -131,7 +131,7 @@ fn without_a_change_of_git_nothing_is_changed_for_a_while() {
 }
 
 #[test]
-fn what_is_like_that_already_is_left_alone() {
+fn an_overlay_without_effect_is_omitted() {
     let plan = upgrade()
         .live("Gear.example.org/other/one: {spec: {mode: slow, hold: true}}")
         .overlay(HOLD)
@@ -152,7 +152,7 @@ fn an_overlay_without_an_object_is_pointed_out() {
 }
 
 #[test]
-fn what_a_former_run_left_on_is_kept_while_it_is_wanted() {
+fn an_overlay_of_a_previous_run_is_retained_while_desired() {
     let patch = json!({"spec": {"mode": "slow", "hold": true}});
     let plan = upgrade()
         .overlay(HOLD)
@@ -169,7 +169,7 @@ fn what_a_former_run_left_on_is_kept_while_it_is_wanted() {
 }
 
 #[test]
-fn a_release_that_has_nothing_any_more_takes_back_what_it_left_on() {
+fn an_empty_release_reverts_its_overlays() {
     let patch = json!({"spec": {"mode": "slow", "hold": true}});
     // The first run of the release stopped here.
     let scene = Scene::new()
@@ -183,7 +183,7 @@ fn a_release_that_has_nothing_any_more_takes_back_what_it_left_on() {
 }
 
 #[test]
-fn what_nobody_wants_any_more_is_taken_back_first() {
+fn an_undesired_overlay_is_reverted_first() {
     let patch = json!({"spec": {"mode": "slow", "hold": true}});
     let plan = upgrade()
         .left_on("hold", "Gear.example.org/other/one", &patch)
@@ -209,7 +209,7 @@ fn what_nobody_wants_any_more_is_taken_back_first() {
 }
 
 #[test]
-fn what_is_gone_is_forgotten_with_a_note() {
+fn an_overlay_of_a_deleted_object_is_dropped_with_a_note() {
     let plan = upgrade()
         .left_on(
             "hold",
@@ -241,7 +241,7 @@ fn a_change_of_ours_that_was_left_on_is_no_drift() {
 }
 
 #[test]
-fn a_paused_workload_is_waited_for_after_it_goes_on() {
+fn a_paused_workload_is_awaited_after_it_resumes() {
     let plan = upgrade()
         .overlay("{name: pause, target: {kind: Deployment, name: api}, patch: {spec: {paused: true}}, until: registrations}")
         .plan();
@@ -296,7 +296,7 @@ fn a_stage_stops_a_workload_until_it_is_applied() {
 }
 
 #[test]
-fn what_stops_for_a_successor_runs_again_unless_that_is_ready() {
+fn a_stopped_workload_runs_again_unless_its_successor_is_ready() {
     let plan = Scene::new()
         .installed("Deployment.apps/web/api: {spec: {replicas: 2}}")
         .live("Namespace/new: {}")
@@ -316,7 +316,7 @@ fn what_stops_for_a_successor_runs_again_unless_that_is_ready() {
 }
 
 #[test]
-fn a_stage_restarts_what_exists_once_for_each_change() {
+fn a_stage_restarts_existing_workloads_once_per_change() {
     let scene = upgrade()
         .installed("ConfigMap/web/c: {data: {a: b}}")
         .git("ConfigMap/web/c: {data: {a: c}}")
@@ -387,7 +387,7 @@ fn nothing_secret_is_changed_for_a_while() {
 }
 
 #[test]
-fn a_release_that_goes_takes_its_temporary_changes_back_first() {
+fn an_uninstall_reverts_temporary_changes_first() {
     let removal = crate::plan::Removal {
         consented: Some(crate::plan::Consented::by_command()),
         ..crate::plan::Removal::default()

@@ -21,8 +21,11 @@ const GIT: &str = "ConfigMap/web/c: {data: {k: v}}";
 #[case::adopted("shop-operator", true)]
 #[case::of_another_release("pleach/e.other", false)]
 #[case::of_the_same_release_elsewhere("pleach/other.old", false)]
-#[case::of_somebody("somebody", false)]
-fn whose_fields_are_taken_over_without_asking(#[case] manager: &str, #[case] expected: bool) {
+#[case::of_a_user("other-tool", false)]
+fn fields_of_known_managers_are_owned_without_consent(
+    #[case] manager: &str,
+    #[case] expected: bool,
+) {
     let mut scene = Scene::new();
     scene.desired.terms.moved_from = Some(ReleaseName {
         environment: "e".to_owned(),
@@ -81,7 +84,7 @@ fn active() -> OwnerState {
 }
 
 #[rstest]
-#[case::nobody_was_asked(
+#[case::no_request(
     theirs("kubectl-edit"),
     "not-adopted",
     "it already exists and is not part of this release; its fields are owned by kubectl-edit",
@@ -126,12 +129,12 @@ fn active() -> OwnerState {
     "owned-by-deployer", "Argo CD (application x) manages it and is active", "`argocd app set x --sync-policy none` or `kubectl -n flux-system patch applications.argoproj.io x")]
 #[case::of_helm(of_helm().adopt("kubectl"),
     "not-adopted", "it already exists and is not part of this release; Helm (release web/x) installed it", "add `adopt: [helm]`")]
-#[case::made_again_by_another_deployer(made_again().with_live(KEY, |live| { live["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "x"}); }),
+#[case::made_again_by_another_tool(made_again().with_live(KEY, |live| { live["metadata"]["annotations"] = json!({"meta.helm.sh/release-name": "x"}); }),
     "not-adopted", "it already exists and is not part of this release; Helm (release x) installed it", "add `adopt: [helm]`")]
-#[case::created_by_somebody_while_we_applied(Scene::new().installed(GIT).git(GIT).edited("x", "ConfigMap/web/c: {data: {more: y}}")
+#[case::created_by_a_user_while_we_applied(Scene::new().installed(GIT).git(GIT).edited("x", "ConfigMap/web/c: {data: {more: y}}")
     .entry(KEY, |entry| entry.state = EntryState::Kept),
     "not-adopted", "it already exists and is not part of this release; its fields are owned by x", "add `adopt: [x]`")]
-fn is_somebody_elses(
+fn is_owned_by_another_client(
     #[case] scene: Scene,
     #[case] code: &str,
     #[case] message: &str,
@@ -169,7 +172,7 @@ fn a_member_that_was_made_again_by_hand_has_drifted() {
 #[rstest]
 #[case::by_family(theirs("kubectl-client-side-apply").adopt("kubectl"))]
 #[case::made_up_by_the_server(theirs("before-first-apply").adopt("kubectl"))]
-#[case::nobody_on_record(theirs("").adopt("kubectl"))]
+#[case::no_recorded_owner(theirs("").adopt("kubectl"))]
 #[case::flux_when_it_left(theirs("kustomize-controller").adopt("flux"))]
 #[case::argo(theirs("argocd-controller").adopt("argocd"))]
 #[case::helm(theirs("helm").adopt("helm"))]
@@ -178,7 +181,7 @@ fn a_member_that_was_made_again_by_hand_has_drifted() {
 #[case::flux_that_is_gone(of_flux("kustomize").adopt("flux").owner(kustomization(), OwnerState::Absent))]
 #[case::argo_without_automation(of_argo().adopt("argocd").owner(application(), OwnerState::Suspended))]
 #[case::helm_has_no_loop(of_helm().adopt("helm"))]
-fn may_be_taken_over(#[case] scene: Scene) {
+fn can_be_adopted(#[case] scene: Scene) {
     let plan = scene.plan();
     assert_eq!(plan.count(Action::Adopt), 1, "{:?}", plan.findings);
     // Their entries become ours first, or fields that git lacks would remain.
@@ -198,7 +201,7 @@ fn may_be_taken_over(#[case] scene: Scene) {
 }
 
 #[test]
-fn marks_of_former_deployers_are_taken_off_unless_git_has_them() {
+fn marks_of_previous_tools_are_removed_unless_git_has_them() {
     let scene = of_helm().adopt("helm");
     let own = |plan: &Plan| match &plan.steps[0].op {
         Op::Own(own) => own.clone(),
@@ -223,7 +226,7 @@ fn marks_of_former_deployers_are_taken_off_unless_git_has_them() {
 }
 
 #[test]
-fn what_helm_has_on_record_is_named_with_the_command_that_removes_it() {
+fn a_helm_record_is_named_with_its_removal_command() {
     let recorded = OwnerState::Recorded {
         namespace: "web".to_owned(),
         records: vec!["configmap/sh.helm.release.v1.x.v1".to_owned()],
@@ -249,7 +252,7 @@ fn what_helm_has_on_record_is_named_with_the_command_that_removes_it() {
 }
 
 #[test]
-fn an_adoption_that_was_cut_short_is_taken_up_again() {
+fn an_interrupted_adoption_is_resumed() {
     // The patch ran but the apply did not: our entry exists without our label,
     // and another manager co-owns fields.
     let scene = theirs("kubectl").with_live(KEY, |live| {
@@ -265,7 +268,7 @@ fn an_adoption_that_was_cut_short_is_taken_up_again() {
 }
 
 #[test]
-fn only_what_may_be_taken_over_is_forced() {
+fn only_permitted_conflicts_are_forced() {
     let live = "ConfigMap/web/c: {data: {k: theirs, more: x}, managers: [kubectl]}";
     let scene = Scene::new().git(GIT).live(live).adopt("kubectl");
     let plan = scene.plan();
@@ -304,7 +307,7 @@ fn an_adoption_that_could_not_be_checked_is_still_one() {
 #[rstest]
 #[case::label_lost(Scene::new().installed(GIT).git(GIT).meta(KEY, |meta| { meta.labels.clear(); meta.resource_version = "2".into(); }), Action::Update)]
 #[case::record_lost(Scene::new().installed(GIT).git(GIT).cluster(|observed| observed.inventory.entries.clear()), Action::Update)]
-#[case::kept_and_nobody_else_left(Scene::new().installed(GIT).git(GIT).entry(KEY, |entry| entry.state = EntryState::Kept), Action::Unchanged)]
+#[case::retained_without_other_managers(Scene::new().installed(GIT).git(GIT).entry(KEY, |entry| entry.state = EntryState::Kept), Action::Unchanged)]
 fn is_ours(#[case] scene: Scene, #[case] action: Action) {
     let plan = scene.plan();
     assert_eq!(plan.changes[0].action, action, "{:?}", changes(&plan));
@@ -319,7 +322,11 @@ fn is_ours(#[case] scene: Scene, #[case] action: Action) {
 #[case::written_by_pleach("ConfigMap/web/prod.db", None, "pleach-state")]
 #[case::lease("Lease.coordination.k8s.io/web/prod.db", None, "pleach-state")]
 #[case::digest_key("Secret/web/pleach-digest-key", None, "kubectl")]
-fn state_is_not_taken_over(#[case] key: &str, #[case] label: Option<&str>, #[case] manager: &str) {
+fn state_objects_are_not_adopted(
+    #[case] key: &str,
+    #[case] label: Option<&str>,
+    #[case] manager: &str,
+) {
     let scene = Scene::new()
         .git(&format!("{key}: {{data: {{k: v}}}}"))
         .live(&format!("{key}: {{data: {{k: x}}, managers: [{manager}]}}"))

@@ -40,10 +40,10 @@ fn range(text: &str) -> VersionReq {
     Kind::Policy, "other-repository", "release e.r in this cluster belongs to the repository `x`, not to `fleet`")]
 #[case::tooling(Scene::new().version("v2.0.0").cluster(|observed| observed.installed.as_mut().unwrap().tooling = "kubectl/v1.36".to_owned()),
     Kind::Policy, "other-tooling", "the ApplySet of release e.r was handed over to kubectl/v1.36")]
-#[case::rights(Scene::new().cluster(|observed| observed.access.get_or_insert_default().missing.push(MissingGrant {
+#[case::permissions(Scene::new().cluster(|observed| observed.access.get_or_insert_default().missing.push(MissingGrant {
         verb: "patch".to_owned(), kind: GroupKind::new("", "ConfigMap"), resource: "configmaps".to_owned(), namespace: Some("web".to_owned()) })),
     Kind::Cluster, "missing-right", "pleach is not allowed to patch configmaps in namespace web")]
-#[case::rights_to_give(Scene::new().cluster(|observed| observed.access.get_or_insert_default().escalations.push(Escalation {
+#[case::permissions_to_grant(Scene::new().cluster(|observed| observed.access.get_or_insert_default().escalations.push(Escalation {
         object: "Role.rbac.authorization.k8s.io/web/a".parse().unwrap(), rules: vec!["{verbs: [get]}".to_owned()] })),
     Kind::Cluster, "missing-right", "pleach is not allowed to write Role.rbac.authorization.k8s.io/web/a: it grants permissions that pleach does not have")]
 #[case::kubernetes(Scene::new().policy(|policy| policy.versions.kubernetes = Some(range(">=1.37"))), Kind::Policy, "kubernetes-version",
@@ -65,7 +65,7 @@ fn range(text: &str) -> VersionReq {
     "v2.0.0 is older than v2.1.0, which was started but not finished")]
 #[case::older_than_what_failed(Scene::new().version("v2.0.0").failed("v2.1.0"), Kind::Policy, "older-version",
     "v2.0.0 is older than v2.1.0, which was started but not finished")]
-#[case::older_and_said_for_another(Scene::new().version("v2.1.0").policy(|policy| policy.versions.rollback = Some(rollback("v2.2.0", "v2.0.0"))),
+#[case::older_and_declared_for_another(Scene::new().version("v2.1.0").policy(|policy| policy.versions.rollback = Some(rollback("v2.2.0", "v2.0.0"))),
     Kind::Policy, "older-version", "v2.0.0 is older than v2.1.0, which is installed")]
 #[case::older_by_name(Scene::new().version("spring").policy(|policy| policy.versions.direction = Some(Direction::Reverse)),
     Kind::Policy, "older-version", "v2.0.0 is older than spring, which is installed")]
@@ -100,8 +100,8 @@ fn is_refused(#[case] scene: Scene, #[case] kind: Kind, #[case] code: &str, #[ca
 #[case::path_by_default(by_default().with_desired(|desired| desired.version = "v1.3.0".to_owned()).version("v1.2.7"))]
 #[case::patch_by_default(by_default().version("v2.0.0-rc.1"))]
 #[case::any_by_default(by_default().with_desired(|desired| desired.manifests.clear()).version("v0.3.0"))]
-#[case::older_and_said(Scene::new().version("v2.1.0").policy(|policy| policy.versions.rollback = Some(rollback("v2.1.0", "v2.0.0"))))]
-#[case::older_half_done_and_said(Scene::new().version("v1.0.0").unfinished("v2.1.0").policy(|policy| policy.versions.rollback = Some(rollback("v2.1.0", "v2.0.0"))))]
+#[case::older_and_declared(Scene::new().version("v2.1.0").policy(|policy| policy.versions.rollback = Some(rollback("v2.1.0", "v2.0.0"))))]
+#[case::older_half_done_and_declared(Scene::new().version("v1.0.0").unfinished("v2.1.0").policy(|policy| policy.versions.rollback = Some(rollback("v2.1.0", "v2.0.0"))))]
 #[case::revisions(Scene::new().version("0123abc").with_desired(|desired| desired.version = "abc".to_owned()))]
 fn is_allowed(#[case] scene: Scene) {
     let plan = scene.git("ConfigMap/web/c: {}").plan();
@@ -109,7 +109,7 @@ fn is_allowed(#[case] scene: Scene) {
 }
 
 #[test]
-fn rights_that_nobody_could_be_asked_about_stop_nothing() {
+fn unknown_permissions_do_not_block() {
     let why = "failed calling webhook \"w.example.org\"";
     let scene = Scene::new()
         .cluster(|observed| observed.access.get_or_insert_default().unasked = Some(why.to_owned()));
@@ -127,8 +127,8 @@ fn rights_that_nobody_could_be_asked_about_stop_nothing() {
 #[case::upgrade(Scene::new().version("v1.9.0"), Some("v1.9.0"), Direction::Forward)]
 #[case::numbers_not_letters(Scene::new().version("v10.0.0"), Some("v10.0.0"), Direction::Reverse)]
 #[case::back_from_half_done(Scene::new().version("v1.0.0").unfinished("v3.0.0"), Some("v1.0.0"), Direction::Reverse)]
-#[case::said(Scene::new().version("spring").policy(|policy| policy.versions.direction = Some(Direction::Reverse)), Some("spring"), Direction::Reverse)]
-fn which_way_it_goes(
+#[case::declared(Scene::new().version("spring").policy(|policy| policy.versions.direction = Some(Direction::Reverse)), Some("spring"), Direction::Reverse)]
+fn the_direction_follows_from_the_versions(
     #[case] scene: Scene,
     #[case] from: Option<&str>,
     #[case] direction: Direction,
@@ -142,7 +142,7 @@ fn which_way_it_goes(
 
 /// An upgrade that is not supported in one step is suggested in several.
 #[test]
-fn the_versions_to_go_through_are_named() {
+fn intermediate_versions_are_named() {
     let known = |name: &str| KnownVersion {
         name: name.to_owned(),
         upgrades_from: None,
@@ -176,7 +176,7 @@ fn the_versions_to_go_through_are_named() {
 }
 
 #[test]
-fn the_entry_that_allows_going_back_can_be_copied() {
+fn the_suggested_rollback_entry_is_valid() {
     let plan = Scene::new().version("v2.1.0").plan();
     assert_eq!(
         plan.findings[0].hint.as_deref(),
@@ -208,7 +208,7 @@ fn an_entry_that_did_its_work_is_pointed_out() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_said_at_once() {
+fn all_errors_are_reported_at_once() {
     let plan = Scene::new()
         .version("spring")
         .policy(|policy| {
@@ -237,12 +237,12 @@ fn hindrance(comes_first: bool) -> Hindrance {
 }
 
 #[test]
-fn what_comes_before_has_to_be_ready() {
-    let held = |comes_first| {
+fn dependencies_must_be_ready() {
+    let hindered = |comes_first| {
         let scene = Scene::new().git("ConfigMap/web/c: {}");
         scene.cluster(|observed| observed.dependencies = [(0, Some(hindrance(comes_first)))].into())
     };
-    let plan = held(false).plan();
+    let plan = hindered(false).plan();
     let refusals: Vec<String> = plan.refusals().map(ToString::to_string).collect();
     assert_eq!(
         refusals,
@@ -250,7 +250,7 @@ fn what_comes_before_has_to_be_ready() {
     );
     assert!(plan.refusals().all(|finding| finding.code == NOT_READY));
     // Releases that the same command applies first only cause a note.
-    let plan = held(true).plan();
+    let plan = hindered(true).plan();
     assert_eq!(plan.refusals().count(), 0);
     assert!(
         plan.findings
@@ -258,7 +258,7 @@ fn what_comes_before_has_to_be_ready() {
             .any(|finding| finding.code == NOT_READY)
     );
     // A release that others still need is not removed.
-    let plan = held(false).end(&Removal {
+    let plan = hindered(false).end(&Removal {
         consented: Some(Consented::by_command()),
         ..Removal::default()
     });
@@ -273,7 +273,7 @@ fn a_release_without_its_record_is_not_a_new_one() {
             .git("ConfigMap/web/c: {}")
             .cluster(entries)
     };
-    let told = |plan: &Plan| {
+    let codes = |plan: &Plan| {
         let errors = plan.findings.iter().filter(|finding| finding.is_error());
         errors
             .map(|finding| finding.code.clone())
@@ -284,9 +284,9 @@ fn a_release_without_its_record_is_not_a_new_one() {
         observed.installed = None;
     })
     .plan();
-    assert_eq!(told(&forgotten), ["record-lost"]);
+    assert_eq!(codes(&forgotten), ["record-lost"]);
     assert!(forgotten.findings.iter().any(crate::plan::is_refusal));
-    assert_eq!(told(&scene(|_| {}).plan()), [""; 0]);
+    assert_eq!(codes(&scene(|_| {}).plan()), [""; 0]);
 }
 
 /// Empties the record, and keeps its object.
@@ -302,7 +302,7 @@ fn emptied(observed: &mut Observed) {
 #[rstest]
 #[case::git_still_has_it("ConfigMap/web/c: {}")]
 #[case::git_has_something_else("ConfigMap/web/other: {}")]
-fn a_release_whose_record_was_emptied_is_not_a_new_one(#[case] git: &str) {
+fn a_release_with_an_empty_record_is_not_new(#[case] git: &str) {
     let scene = Scene::new()
         .installed("ConfigMap/web/c: {}")
         .git(git)
@@ -323,7 +323,7 @@ fn a_release_whose_record_was_emptied_is_not_a_new_one(#[case] git: &str) {
 /// The run was killed between the two writes that create a record, so nothing
 /// was applied.
 #[test]
-fn a_first_run_that_was_killed_before_its_record_was_written_goes_on() {
+fn a_first_run_killed_before_its_record_resumes() {
     let name = ReleaseName {
         environment: "e".to_owned(),
         release: "r".to_owned(),

@@ -77,7 +77,7 @@ fn begun(mut scene: Scene) -> Scene {
 )]
 #[case::a_broken_server(upgrade(2, 2), refused(500, "no"), Action::Blocked)]
 #[case::no_right(upgrade(2, 2), refused(403, "forbidden"), Action::Blocked)]
-fn what_is_replaced_before_has_no_say(
+fn a_refusal_by_a_replaced_version_does_not_block(
     #[case] scene: Scene,
     #[case] prediction: Prediction,
     #[case] expected: Action,
@@ -99,7 +99,7 @@ fn what_is_replaced_before_has_no_say(
 #[rstest]
 #[case::another_operator(2, Action::Update)]
 #[case::the_same_operator(1, Action::Blocked)]
-fn a_webhook_that_pods_registered_is_that_of_the_former_version(
+fn a_webhook_registered_by_pods_belongs_to_the_previous_version(
     #[case] version: u8,
     #[case] expected: Action,
 ) {
@@ -124,7 +124,7 @@ fn a_webhook_that_pods_registered_is_that_of_the_former_version(
 }
 
 #[test]
-fn what_is_new_is_not_judged_by_the_former_version_either() {
+fn the_previous_version_does_not_judge_new_objects() {
     let without = git(1, 1, 1).replace(&format!("{KEY}: {{spec: {{size: 1}}}}\n"), "");
     let scene = Scene::new().installed(&without).git(&git(1, 2, 2));
     let plan = scene.predict(KEY, refused(422, DENIED)).plan();

@@ -48,7 +48,7 @@ fn old() -> Scene {
 }
 
 #[test]
-fn a_member_goes_after_verify_with_its_uid() {
+fn a_member_is_deleted_after_verify_by_uid() {
     let plan = old().git("ConfigMap/web/new: {}").plan();
     let step = &plan.steps[position(&plan, KEY)];
     let Op::Delete(deletion) = &step.op else {
@@ -232,7 +232,7 @@ fn the_cap(#[case] scene: Scene, #[case] allowed: bool) {
 }
 
 #[test]
-fn classes_go_one_after_the_other() {
+fn classes_are_deleted_in_order() {
     let plan = Scene::new()
         .installed(
             "ConfigMap/web/c: {}\nSecret/web/s: {}\nService/web/s: {}\nServiceAccount/web/a: {}\nDeployment.apps/web/d: {spec: {template: {}}}\n\
@@ -268,7 +268,7 @@ fn classes_go_one_after_the_other() {
 }
 
 #[test]
-fn a_binding_goes_before_its_policy_and_that_before_its_parameters() {
+fn a_binding_is_deleted_before_its_policy_and_parameters() {
     let plan = Scene::new()
         .installed(
             "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {}\nWidget.example.org/web/w: {}\nConfigMap/web/c: {}\n\
@@ -296,7 +296,7 @@ fn a_binding_goes_before_its_policy_and_that_before_its_parameters() {
 /// The cluster writes an aggregated role whenever one of its sources is
 /// deleted.
 #[test]
-fn an_aggregated_role_goes_before_the_roles_that_it_is_made_of() {
+fn an_aggregated_role_is_deleted_before_its_parts() {
     let (whole, part) = (
         "ClusterRole.rbac.authorization.k8s.io/whole",
         "ClusterRole.rbac.authorization.k8s.io/a-part",
@@ -340,14 +340,11 @@ pub(super) const CONVERTED: [&str; 5] = [
 ];
 
 #[rstest]
-#[case::it_goes(converted("api"), true)]
+#[case::it_is_removed(converted("api"), true)]
 #[case::it_is_gone_already(converted("api").gone("Service/web/api"), true)]
 #[case::it_stays(converted("api").git("Service/web/api: {}"), false)]
 #[case::it_is_of_others(converted("other"), false)]
-fn a_definition_goes_before_the_service_that_converts_its_objects(
-    #[case] scene: Scene,
-    #[case] is_first: bool,
-) {
+fn a_crd_is_deleted_before_its_conversion_service(#[case] scene: Scene, #[case] is_first: bool) {
     let plan = scene
         .consent("{action: delete, kind: CustomResourceDefinition, name: widgets.example.org, release: r, from: v1.0.0, to: v2.0.0}")
         .policy(|policy| policy.prune.max = PruneMax::Percent(100))
@@ -430,7 +427,7 @@ fn a_kind_that_was_protected_is_not_pruned_without_consent() {
 }
 
 #[test]
-fn what_stages_applied_goes_in_their_reverse_order() {
+fn objects_of_stages_are_deleted_in_reverse_order() {
     let plan = staged()
         .policy(|policy| policy.prune.max = PruneMax::Percent(100))
         .plan();
@@ -461,7 +458,7 @@ fn what_stages_applied_goes_in_their_reverse_order() {
 }
 
 #[test]
-fn without_a_record_of_stages_objects_go_by_class() {
+fn without_recorded_stages_objects_are_deleted_by_class() {
     let plan = staged()
         .policy(|policy| policy.prune.max = PruneMax::Percent(100))
         .cluster(|observed| observed.installed.as_mut().unwrap().memory = None)
@@ -479,7 +476,7 @@ const HOOK_KEY: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s
 #[case::nothing_behind_it(Some((true, 0)), true)]
 #[case::alive(Some((true, 1)), false)]
 #[case::not_looked_up(None, false)]
-fn a_dead_registration_goes_before_everything(
+fn a_dead_registration_is_deleted_first(
     #[case] backend: Option<(bool, usize)>,
     #[case] dead: bool,
 ) {
@@ -509,7 +506,7 @@ fn a_dead_registration_goes_before_everything(
 }
 
 #[test]
-fn a_registration_that_asks_a_url_as_well_is_not_called_dead() {
+fn a_registration_that_also_has_a_url_is_not_dead() {
     let hook = format!(
         "{HOOK_KEY}: {{webhooks: [{{clientConfig: {{service: {{namespace: web, name: api}}}}}}, {{clientConfig: {{url: 'https://10.0.0.1/'}}}}]}}"
     );
@@ -525,7 +522,7 @@ fn a_registration_that_asks_a_url_as_well_is_not_called_dead() {
 #[rstest]
 #[case::with_its_service(Scene::new().installed("Service/old/api: {}").run_time("Secret/old/s: {}", Some("old/api")).git(OLD), true)]
 #[case::its_service_stays(Scene::new().installed("Service/web/api: {}").git("Service/web/api: {}").run_time("Secret/old/s: {}", Some("web/api")), false)]
-#[case::its_service_is_kept(Scene::new().installed("Service/old/api: {}").entry("Service/old/api", |entry| entry.protected = true)
+#[case::its_service_is_retained(Scene::new().installed("Service/old/api: {}").entry("Service/old/api", |entry| entry.protected = true)
     .run_time("Secret/old/s: {}", Some("old/api")).git(OLD), false)]
 #[case::with_its_namespace(Scene::new().run_time("Secret/old/s: {}", None).git(OLD), true)]
 #[case::namespace_in_use(Scene::new().run_time("Secret/old/s: {}", None).git("ConfigMap/old/c: {}").live("Namespace/old: {}"), false)]
@@ -535,7 +532,7 @@ fn a_registration_that_asks_a_url_as_well_is_not_called_dead() {
 #[case::incomplete(Scene::new().run_time("Secret/old/s: {}", None).incomplete("Secret"), false)]
 #[case::protected(Scene::new().run_time("PersistentVolumeClaim/old/p: {}", None), false)]
 #[case::annotated(Scene::new().run_time("Secret/old/s: {metadata: {annotations: {pleach.dev/prune: disabled}}}", None), false)]
-fn a_run_time_object_goes(#[case] scene: Scene, #[case] goes: bool) {
+fn a_runtime_object_is_deleted(#[case] scene: Scene, #[case] is_removed: bool) {
     let plan = scene.plan();
     let run_time: Vec<&Grant> = plan
         .steps
@@ -548,7 +545,7 @@ fn a_run_time_object_goes(#[case] scene: Scene, #[case] goes: bool) {
         .collect();
     assert_eq!(
         run_time.len(),
-        usize::from(goes),
+        usize::from(is_removed),
         "{:?}",
         super::changes(&plan)
     );
@@ -577,21 +574,21 @@ fn registrations_may_be_none_of_our_concern(#[case] git: &str, #[case] pruned: b
 }
 
 #[rstest]
-#[case::nothing_goes(Scene::new().installed("ConfigMap/web/c: {}"))]
-#[case::something_goes(old())]
+#[case::nothing_is_removed(Scene::new().installed("ConfigMap/web/c: {}"))]
+#[case::something_is_removed(old())]
 #[case::it_would_not_anyway(old().policy(|policy| policy.wait = false))]
-fn registrations_that_could_not_be_listed_are_told(#[case] scene: Scene) {
+fn unlisted_registrations_are_reported(#[case] scene: Scene) {
     let plan = scene
         .git("ConfigMap/web/c: {}")
         .incomplete("MutatingWebhookConfiguration.admissionregistration.k8s.io")
         .plan();
     assert_eq!(deleted(&plan), [""; 0]);
-    let mut told = plan.findings.iter().filter(|finding| {
+    let mut reported = plan.findings.iter().filter(|finding| {
         finding.code == "incomplete-view"
             && finding.message.contains("MutatingWebhookConfiguration")
     });
     assert!(
-        told.next().is_some() && told.next().is_none(),
+        reported.next().is_some() && reported.next().is_none(),
         "{:?}",
         plan.findings
     );

@@ -37,7 +37,7 @@ fn rounds(scene: &Scene, removal: Option<&Removal>, asks: &[Topic]) -> Vec<Vec<T
     let mut policy = scene.policy.clone();
     policy.asks = asks.iter().copied().collect();
     let mut rounds = Vec::new();
-    let mut asked = BTreeSet::new();
+    let mut known = BTreeSet::new();
     loop {
         let planning = match removal {
             Some(removal) => remove(desired, removal, &observed, &policy),
@@ -49,14 +49,14 @@ fn rounds(scene: &Scene, removal: Option<&Removal>, asks: &[Topic]) -> Vec<Vec<T
         assert!(!questions.is_empty());
         rounds.push(questions.iter().map(Question::topic).collect());
         for question in questions {
-            assert!(asked.insert(question.clone()), "repeated: {question:?}");
+            assert!(known.insert(question.clone()), "repeated: {question:?}");
             observed.learn(answer(question));
         }
     }
 }
 
 #[test]
-fn a_plan_asks_only_before_a_change_and_only_once() {
+fn a_plan_returns_each_question_once_and_only_before_a_change() {
     let changed = Scene::new().git(API);
     assert_eq!(
         rounds(&changed, None, &ALL),
@@ -71,7 +71,7 @@ fn a_plan_asks_only_before_a_change_and_only_once() {
 }
 
 #[test]
-fn an_uninstall_asks_for_reasons_against_it_first() {
+fn an_uninstall_asks_for_blocking_conditions_first() {
     let removal = Removal {
         consented: Some(Consented::by_command()),
         ..Removal::default()

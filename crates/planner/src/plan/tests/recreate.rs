@@ -38,10 +38,7 @@ fn propagation(plan: &Plan) -> Propagation {
 #[case::a_job_too("Job.batch/web/a", Propagation::Foreground)]
 #[case::nothing_below_it("RoleBinding.rbac.authorization.k8s.io/web/a", Propagation::Background)]
 #[case::a_service("Service/web/a", Propagation::Background)]
-fn what_is_not_protected_is_deleted_and_created_anew(
-    #[case] key: &str,
-    #[case] expected: Propagation,
-) {
+fn an_unprotected_object_is_recreated(#[case] key: &str, #[case] expected: Propagation) {
     let plan = scene(key).plan();
     assert_eq!(plan.count(Action::Recreate), 1, "{:?}", plan.findings);
     assert_eq!(propagation(&plan), expected);
@@ -70,7 +67,7 @@ fn what_is_not_protected_is_deleted_and_created_anew(
 }
 
 #[test]
-fn what_the_new_object_needs_is_there_before_the_old_one_goes() {
+fn dependencies_of_the_new_object_exist_before_the_old_one_is_deleted() {
     let workload = |image: &str| {
         format!(
             "Deployment.apps/web/a: {{spec: {{selector: {image}, template: {{spec: {{containers: [{{name: a, envFrom: [{{configMapRef: {{name: c}}}}]}}]}}}}}}}}"
@@ -237,7 +234,7 @@ fn claims_that_are_deleted_with_their_set_are_named() {
             "volumeClaimTemplates: [{{metadata: {{name: data}}}}], persistentVolumeClaimRetentionPolicy: {{whenDeleted: {policy}}}"
         )
     };
-    let told = |policy: &str, propagation: Option<&str>| {
+    let reports_claims = |policy: &str, propagation: Option<&str>| {
         let labels = |app: &str| {
             (
                 format!("{{matchLabels: {{app: {app}}}}}"),
@@ -260,14 +257,14 @@ fn claims_that_are_deleted_with_their_set_are_named() {
                 .contains("its PersistentVolumeClaims are deleted with it")
         })
     };
-    assert!(told("Delete", None));
-    assert!(told("Delete", Some("Foreground")));
-    assert!(!told("Retain", None));
-    assert!(!told("Retain", Some("Foreground")));
+    assert!(reports_claims("Delete", None));
+    assert!(reports_claims("Delete", Some("Foreground")));
+    assert!(!reports_claims("Retain", None));
+    assert!(!reports_claims("Retain", Some("Foreground")));
 }
 
 #[test]
-fn what_is_annotated_to_stay_is_recreated_with_consent_only() {
+fn a_protected_object_is_recreated_only_with_consent() {
     let key = "ConfigMap/web/a";
     let scene = scene(key).with_live(key, |live| {
         live["metadata"]["annotations"]["pleach.dev/prune"] = "disabled".into();
@@ -328,7 +325,7 @@ fn nothing_is_deleted_for_an_object_that_the_server_would_refuse() {
 #[case::another_incarnation(scene("Deployment.apps/web/a").entry("Deployment.apps/web/a", |entry| entry.uid = Some("other".to_owned())))]
 #[case::adopted(Scene::new().git("Deployment.apps/web/a: {}").live("Deployment.apps/web/a: {managers: [kubectl]}").adopt("kubectl")
     .predict("Deployment.apps/web/a", immutable(None)))]
-fn only_what_this_release_applied_is_deleted(#[case] scene: Scene) {
+fn only_objects_of_this_release_are_recreated(#[case] scene: Scene) {
     let plan = scene.plan();
     assert!(!plan.has_steps(), "{:?}", plan.steps);
     assert_eq!(plan.findings[0].code, "immutable-field");
@@ -354,9 +351,9 @@ fn of_a_stateful_set_the_fields_are_named() {
         .git(&set("b", "b", "1"))
         .predict("StatefulSet.apps/web/db", spec)
         .plan();
-    let told = plan.findings[0].message.as_str();
+    let message = plan.findings[0].message.as_str();
     assert!(
-        told.starts_with(".spec.serviceName cannot be changed on an existing object;"),
-        "{told}"
+        message.starts_with(".spec.serviceName cannot be changed on an existing object;"),
+        "{message}"
     );
 }

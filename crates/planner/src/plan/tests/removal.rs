@@ -65,7 +65,7 @@ PersistentVolumeClaim/web/p: {}
 Namespace/made: {}";
 
 #[test]
-fn everything_goes_in_reverse_and_what_is_protected_is_let_go_of() {
+fn an_uninstall_deletes_in_reverse_and_releases_protected_objects() {
     let scene = Scene::new().installed(EVERYTHING).backend("web/s", true, 1);
     let plan = scene.end(&by_command());
     assert!(ReviewedRelease::of(&plan, "abc").removal);
@@ -112,7 +112,10 @@ fn everything_goes_in_reverse_and_what_is_protected_is_let_go_of() {
 #[rstest]
 #[case::deleted("Delete", true)]
 #[case::retained("Retain", false)]
-fn claims_that_go_with_their_set_are_named(#[case] policy: &str, #[case] is_told: bool) {
+fn claims_deleted_with_their_stateful_set_are_named(
+    #[case] policy: &str,
+    #[case] is_reported: bool,
+) {
     let key = "StatefulSet.apps/web/db";
     let set = format!(
         "{key}: {{spec: {{volumeClaimTemplates: [{{metadata: {{name: data}}}}], persistentVolumeClaimRetentionPolicy: {{whenDeleted: {policy}}}}}}}"
@@ -125,13 +128,13 @@ fn claims_that_go_with_their_set_are_named(#[case] policy: &str, #[case] is_told
         let mut changes = plan.changes.iter();
         let change = changes.find(|change| change.action == Action::Delete);
         let reason = &change.unwrap().reason;
-        let told = reason.contains("; its PersistentVolumeClaims are deleted with it, unless ");
-        assert_eq!(told, is_told, "{reason}");
+        let reported = reason.contains("; its PersistentVolumeClaims are deleted with it, unless ");
+        assert_eq!(reported, is_reported, "{reason}");
     }
 }
 
 #[test]
-fn what_is_let_go_of_loses_our_marks_and_only_as_long_as_they_are_ours() {
+fn a_released_object_loses_only_our_marks() {
     let plan = Scene::new()
         .installed("PersistentVolumeClaim/web/p: {metadata: {labels: {app.kubernetes.io/managed-by: pleach, app: web}}}")
         .end(&by_command());
@@ -175,16 +178,19 @@ fn what_is_let_go_of_loses_our_marks_and_only_as_long_as_they_are_ours() {
     "{action: delete, kind: PersistentVolumeClaim, name: p, release: r, from: v1.0.0, to: v2.0.0}",
     false
 )]
-fn a_protected_object_goes_with_its_own_consent(#[case] consent: &str, #[case] goes: bool) {
+fn a_protected_object_is_deleted_with_its_own_consent(
+    #[case] consent: &str,
+    #[case] is_removed: bool,
+) {
     let scene = Scene::new().installed("PersistentVolumeClaim/web/p: {}");
     let plan = scene.consent(consent).end(&by_command());
-    assert_eq!(deleted(&plan).len(), usize::from(goes));
-    assert_eq!(released(&plan).len(), usize::from(!goes));
+    assert_eq!(deleted(&plan).len(), usize::from(is_removed));
+    assert_eq!(released(&plan).len(), usize::from(!is_removed));
     let hint = plan
         .findings
         .iter()
         .find_map(|finding| finding.hint.as_ref());
-    assert_eq!(hint.is_none(), goes);
+    assert_eq!(hint.is_none(), is_removed);
     if let Some(hint) = hint {
         assert!(
             hint.ends_with("name: p, release: r, from: v1.0.0}"),
@@ -195,7 +201,7 @@ fn a_protected_object_goes_with_its_own_consent(#[case] consent: &str, #[case] g
 
 /// The consenting commit is recorded as the version of the release.
 #[test]
-fn what_has_no_versions_goes_with_the_line_that_is_said() {
+fn an_uninstall_without_versions_accepts_the_suggested_consent() {
     let at = |revision: &str| {
         let scene = Scene::new().installed("PersistentVolumeClaim/web/p: {}");
         scene.version(revision).cluster(|observed| {
@@ -253,7 +259,7 @@ fn it_stays(#[case] scene: Scene, #[case] change: &str, #[case] is_forgotten: bo
 }
 
 #[test]
-fn what_is_confirmed_gone_with_its_definition_is_no_obstacle() {
+fn an_object_deleted_with_its_crd_does_not_block() {
     let plan = Scene::new()
         .installed("Widget.example.org/web/w: {}")
         .gone("Widget.example.org/web/w")
@@ -269,16 +275,16 @@ fn what_is_confirmed_gone_with_its_definition_is_no_obstacle() {
 const OTHERS: &str = "Secret/made/s";
 
 #[rstest]
-#[case::not_looked_into(None, true, "")]
+#[case::contents_not_read(None, true, "")]
 #[case::empty(Some(Contents::Known(Vec::new())), true, "")]
 #[case::of_others(Some(Contents::Known(vec![content(OTHERS, &[])])), false, "it contains objects that the release does not own: Secret/made/s")]
 #[case::of_the_release(Some(Contents::Known(vec![content("ConfigMap/made/c", &[])])), true, "")]
-#[case::owned_by_what_goes(Some(Contents::Known(vec![content("ConfigMap/made/x", &["uid of ConfigMap/made/c"])])), true, "")]
+#[case::owned_by_a_removed_object(Some(Contents::Known(vec![content("ConfigMap/made/x", &["uid of ConfigMap/made/c"])])), true, "")]
 #[case::not_seen(Some(Contents::Unknown("secrets cannot be listed".to_owned())), false,
     "its contents are unknown: secrets cannot be listed")]
-fn a_namespace_with_objects_of_others_stays_whatever_was_consented(
+fn a_namespace_with_foreign_objects_stays_despite_consent(
     #[case] contents: Option<Contents>,
-    #[case] goes: bool,
+    #[case] is_removed: bool,
     #[case] why: &str,
 ) {
     let scene = Scene::new()
@@ -300,11 +306,11 @@ fn a_namespace_with_objects_of_others_stays_whatever_was_consented(
     for (plan, prefix) in [(end, ""), (upgrade, "no longer in git; ")] {
         assert_eq!(
             deleted(&plan).contains(&"Namespace/made".to_owned()),
-            goes,
+            is_removed,
             "{:?}",
             changes(&plan)
         );
-        if !goes {
+        if !is_removed {
             let expected = format!("skip Namespace/made: {prefix}stays because {why}");
             assert!(changes(&plan).contains(&expected), "{:?}", changes(&plan));
         }
@@ -330,7 +336,7 @@ fn content(id: &str, owners: &[&str]) -> Content {
     false,
     "to uninstall it, run `pleach uninstall e/r`: its environment no longer has a file for the consent"
 )]
-fn without_consent_everything_stays_and_what_is_needed_is_said(
+fn without_consent_everything_stays_and_the_consent_is_suggested(
     #[case] has_file: bool,
     #[case] hint: &str,
 ) {
@@ -366,7 +372,7 @@ const LEFT_KEY: &str = "APIService.apiregistration.k8s.io/v1.example.org";
 #[case::alive(Some((true, 1)), "prune")]
 #[case::dead(Some((true, 0)), "gates")]
 #[case::not_looked_up(None, "prune")]
-fn registrations_that_the_workloads_made_go_with_the_service(
+fn registrations_made_by_workloads_are_deleted_with_the_service(
     #[case] backend: Option<(bool, usize)>,
     #[case] stage: &str,
 ) {
@@ -388,7 +394,7 @@ fn registrations_that_the_workloads_made_go_with_the_service(
 }
 
 #[test]
-fn registrations_of_services_that_are_gone_already_are_found_by_what_the_bundle_declares() {
+fn registrations_of_deleted_services_are_found_by_declaration() {
     let plan = Scene::new()
         .version("v1.0.0")
         .declares("{kind: APIService, service: api}")
@@ -399,10 +405,10 @@ fn registrations_of_services_that_are_gone_already_are_found_by_what_the_bundle_
 }
 
 #[test]
-fn what_an_heir_wants_changes_hands_and_all_else_goes() {
+fn objects_a_successor_desires_are_handed_over_and_the_rest_is_deleted() {
     let taken = set("new");
     let scene = Scene::new()
-        .installed("ConfigMap/web/taken: {}\nConfigMap/web/wanted: {}\nConfigMap/web/neither: {}\nSecret/web/gone: {}")
+        .installed("ConfigMap/web/taken: {}\nConfigMap/web/to-hand-over: {}\nConfigMap/web/neither: {}\nSecret/web/gone: {}")
         .gone("Secret/web/gone")
         .run_time("Secret/web/made: {}", None)
         .with_live("ConfigMap/web/taken", |live| {
@@ -410,7 +416,7 @@ fn what_an_heir_wants_changes_hands_and_all_else_goes() {
         });
     let removal = successor(&[
         "ConfigMap/web/taken",
-        "ConfigMap/web/wanted",
+        "ConfigMap/web/to-hand-over",
         "Secret/web/gone",
     ]);
     let plan = scene.end(&removal);
@@ -420,7 +426,7 @@ fn what_an_heir_wants_changes_hands_and_all_else_goes() {
         [
             "delete ConfigMap/web/neither: its release is uninstalled",
             "unchanged ConfigMap/web/taken: it was handed over to release e.new",
-            "skip ConfigMap/web/wanted: it is handed over to release e.new",
+            "skip ConfigMap/web/to-hand-over: it is handed over to release e.new",
             "unchanged Secret/web/gone: gone already",
             "skip Secret/web/made: stays because its creator stays",
         ]
@@ -450,8 +456,8 @@ fn handed_over() -> Scene {
 #[rstest]
 #[case::named(Some("old"), Action::Adopt)]
 #[case::another(Some("older"), Action::Blocked)]
-#[case::nobody(None, Action::Blocked)]
-fn objects_of_the_release_that_is_moved_from_are_taken_over(
+#[case::no_consent(None, Action::Blocked)]
+fn objects_of_the_previous_release_are_adopted(
     #[case] moved_from: Option<&str>,
     #[case] action: Action,
 ) {
@@ -479,7 +485,7 @@ fn objects_of_the_release_that_is_moved_from_are_taken_over(
 #[rstest]
 #[case::the_same("e.r", Action::Adopt)]
 #[case::another("e.other", Action::Blocked)]
-fn what_an_end_left_in_place_comes_back_to_a_release_of_the_same_name(
+fn a_release_of_the_same_name_adopts_objects_an_uninstall_left(
     #[case] released: &str,
     #[case] action: Action,
 ) {
@@ -495,7 +501,7 @@ fn what_an_end_left_in_place_comes_back_to_a_release_of_the_same_name(
 }
 
 #[test]
-fn a_release_goes_in_the_reverse_of_its_stages() {
+fn a_release_is_deleted_in_reverse_order_of_its_stages() {
     let plan = super::prune::staged().end(&by_command());
     assert_eq!(
         deleted(&plan),
@@ -514,7 +520,7 @@ fn a_release_goes_in_the_reverse_of_its_stages() {
 }
 
 #[test]
-fn a_definition_goes_while_the_service_of_the_release_converts_its_objects() {
+fn a_crd_is_deleted_while_its_conversion_service_runs() {
     let consent = "{action: delete, kind: CustomResourceDefinition, name: widgets.example.org, release: r, from: v1.0.0}";
     let plan = super::prune::converted("api")
         .consent(consent)
@@ -523,7 +529,7 @@ fn a_definition_goes_while_the_service_of_the_release_converts_its_objects() {
 }
 
 #[test]
-fn a_release_that_stays_leaves_alone_what_another_one_takes_over() {
+fn a_release_does_not_delete_objects_another_one_adopts() {
     let worker = "ConfigMap/web/worker: {}\nConfigMap/web/left: {}";
     let scene = || {
         let git = "ConfigMap/web/kept: {}";

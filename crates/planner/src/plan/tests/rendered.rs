@@ -155,7 +155,7 @@ fn a_new_release_is_created_with_its_namespace() {
 }
 
 #[test]
-fn an_object_that_goes_to_another_release_is_still_the_former_ones() {
+fn an_object_of_another_release_is_blocked() {
     let neighbor = other("ConfigMap/web/a: {}");
     let plan = compare(None, &[neighbor], &revision("ConfigMap/web/a: {}"));
     assert_eq!(actions(&plan), ["blocked ConfigMap/web/a"]);
@@ -175,7 +175,7 @@ fn versions_are_checked_as_for_a_cluster() {
 }
 
 #[test]
-fn definitions_are_waited_for_and_their_kinds_are_known() {
+fn crds_are_awaited_and_their_kinds_are_known() {
     let crd = "
 CustomResourceDefinition.apiextensions.k8s.io/foos.x.org: {spec: {group: x.org, scope: Namespaced,
   names: {kind: Foo, plural: foos}, versions: [{name: v1, served: true}]}}
@@ -198,7 +198,7 @@ Foo.x.org/web/a: {spec: {x: 1}}
 }
 
 #[test]
-fn registrations_go_with_their_service() {
+fn registrations_are_deleted_with_their_service() {
     let base = revision(
         "
 Service/web/api: {spec: {selector: {app: api}}}

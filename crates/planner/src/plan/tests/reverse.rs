@@ -70,7 +70,7 @@ fn before(plan: &Plan, first: &str, second: &str) -> bool {
 const ALL: &[&str] = &[NOTED_WIDGETS, CONFIG, SERVICE, API, HOOK, RESOURCE];
 
 #[test]
-fn what_came_first_goes_back_last() {
+fn a_downgrade_reverses_the_order() {
     let plan = back(ALL, ALL);
     assert_eq!(plan.count(Action::Update), ALL.len());
     for (first, second) in [
@@ -105,7 +105,7 @@ fn what_came_first_goes_back_last() {
 }
 
 #[test]
-fn on_the_way_up_the_same_objects_go_the_other_way() {
+fn an_upgrade_has_the_opposite_order() {
     let newer = ALL.join("\n");
     let plan = Scene::new()
         .installed(&newer.replace("OLD", "older"))
@@ -120,7 +120,7 @@ const POLICY: &str = "ValidatingAdmissionPolicy.admissionregistration.k8s.io/p: 
 const BINDING: &str = "ValidatingAdmissionPolicyBinding.admissionregistration.k8s.io/b: {spec: {policyName: p, paramRef: {name: w, namespace: web}, note: OLD}}";
 
 #[test]
-fn a_binding_goes_back_before_its_policy_and_that_before_its_parameters() {
+fn a_binding_is_downgraded_before_its_policy_and_parameters() {
     let all = &[NOTED_WIDGETS, POLICY, BINDING, RESOURCE];
     let pairs = [
         (BINDING, POLICY),
@@ -149,7 +149,7 @@ fn a_binding_goes_back_before_its_policy_and_that_before_its_parameters() {
 #[case::registration(&[HOOK], API, HOOK)]
 #[case::backend(&[API], API, HOOK)]
 #[case::crd(&[NOTED_WIDGETS, RESOURCE], NOTED_WIDGETS, RESOURCE)]
-fn what_is_created_is_created_first(
+fn a_downgrade_creates_objects_first(
     #[case] missing: &[&str],
     #[case] first: &str,
     #[case] second: &str,
@@ -167,7 +167,7 @@ fn what_is_created_is_created_first(
 /// An older controller would never become ready if it needs a version that only
 /// its own CRD serves.
 #[test]
-fn a_definition_that_serves_what_the_present_one_does_not_goes_first() {
+fn a_crd_that_serves_additional_versions_is_downgraded_first() {
     let older = NOTED_WIDGETS.replace(
         "{name: v1, served: true}",
         "{name: v1, served: true}, {name: v0, served: true}",
@@ -226,7 +226,7 @@ const AGAIN: &str = "Deployment.apps/web/api -> Widget.example.org/web/w (wait):
 #[case::locked("{replicas: 1}", "{replicas: 2}", "Applied")]
 #[case::locked_from_now_on("{replicas: 1}", "{version: v3.0.0}", "Applied")]
 #[case::as_pinned_as_before("{version: v1.0.0, replicas: 1}", "{version: v1.0.0}", "Applied")]
-fn an_operator_goes_back_after_its_custom_resource(
+fn an_operator_is_downgraded_after_its_custom_resource(
     #[case] old: &str,
     #[case] new: &str,
     #[case] reached: &str,
@@ -288,7 +288,7 @@ fn a_stage_that_is_only_applied_is_not_waited_for() {
 #[case::runs(json!({"availableReplicas": 1}), true)]
 #[case::is_down(json!({"unavailableReplicas": 2}), false)]
 #[case::not_seen_yet(json!({}), false)]
-fn an_operator_that_answers_nobody_goes_back_first(
+fn an_operator_without_ready_pods_is_downgraded_first(
     #[case] status: serde_json::Value,
     #[case] resource_first: bool,
 ) {

@@ -63,7 +63,7 @@ fn of_job(plan: &Plan) -> Vec<String> {
 }
 
 #[test]
-fn it_runs_for_its_content_and_before_what_comes_after() {
+fn a_job_runs_for_its_content_and_before_later_stages() {
     let plan = scene()
         .git("Ingress.networking.k8s.io/web/i: {spec: {a: b}}")
         .plan();
@@ -80,7 +80,7 @@ fn it_runs_for_its_content_and_before_what_comes_after() {
 }
 
 #[test]
-fn what_ran_is_over_whether_it_is_still_there_or_not() {
+fn a_completed_job_does_not_run_again() {
     let plan = ran(scene(), Outcome::Succeeded).plan();
     assert_eq!(of_job(&plan), [""; 0]);
     let over = "unchanged Job.batch/web/migrate: it has run; it runs again when its manifest or an object that its pods read changes";
@@ -90,7 +90,7 @@ fn what_ran_is_over_whether_it_is_still_there_or_not() {
 }
 
 #[test]
-fn it_runs_again_when_what_its_pods_read_changes() {
+fn a_job_runs_again_if_its_configuration_changes() {
     let before = ran(there(scene(), true, complete()), Outcome::Succeeded);
     let plan = before.git("Secret/web/db: {data: {k: djI=}}").plan();
     assert_eq!(
@@ -121,7 +121,7 @@ fn it_is_never_deleted_while_it_runs() {
 }
 
 #[test]
-fn what_a_former_run_began_is_waited_for_and_not_begun_again() {
+fn a_job_started_by_a_previous_run_is_awaited() {
     for status in [running(), complete()] {
         let plan = ran(there(scene(), true, status), Outcome::Begun).plan();
         assert_eq!(
@@ -138,7 +138,7 @@ fn what_a_former_run_began_is_waited_for_and_not_begun_again() {
 }
 
 #[test]
-fn what_failed_runs_again() {
+fn a_failed_job_runs_again() {
     let plan = ran(there(scene(), true, failed()), Outcome::Failed).plan();
     assert_eq!(
         of_job(&plan),
@@ -150,7 +150,7 @@ fn what_failed_runs_again() {
 }
 
 #[test]
-fn a_job_of_somebody_else_is_not_touched() {
+fn a_job_of_another_owner_is_not_changed() {
     let plan = scene()
         .live("Job.batch/web/migrate: {managers: [kubectl]}")
         .plan();
@@ -179,10 +179,7 @@ fn it_is_not_pruned_while_it_runs() {
 #[case::that_runs(running(), true)]
 #[case::that_succeeded(complete(), false)]
 #[case::that_failed(failed(), false)]
-fn who_takes_the_release_away_is_told_of_a_job(
-    #[case] status: serde_json::Value,
-    #[case] warns: bool,
-) {
+fn an_uninstall_warns_of_a_running_job(#[case] status: serde_json::Value, #[case] warns: bool) {
     let plan = there(scene(), true, status).end(&by_command());
     assert_eq!(
         of_job(&plan),

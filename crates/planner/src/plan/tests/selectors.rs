@@ -41,14 +41,14 @@ fn scene(before: (&str, &str), after: (&str, &str)) -> Scene {
 #[rstest]
 #[case::the_new_pods_match_both(("a: b", "a: b"), ("a: b, c: d", "c: d"), &[WORKLOAD_FIRST], false)]
 #[case::a_narrower_selector(("a: b", "a: b"), ("a: b, c: d", "a: b, c: d"), &[WORKLOAD_FIRST], false)]
-#[case::the_former_pods_match_both(("a: b, c: d", "a: b"), ("c: d", "c: d"), &[SERVICE_FIRST], false)]
-#[case::nobody_matches_both(("a: b", "a: b"), ("c: d", "c: d"), &[WORKLOAD_FIRST], true)]
+#[case::the_previous_pods_match_both(("a: b, c: d", "a: b"), ("c: d", "c: d"), &[SERVICE_FIRST], false)]
+#[case::no_pods_match_both(("a: b", "a: b"), ("c: d", "c: d"), &[WORKLOAD_FIRST], true)]
 #[case::everybody_matches_both(("a: b, c: d", "a: b"), ("a: b, c: d, e: f", "c: d"), &[], false)]
 #[case::the_labels_stay(("a: b, c: d", "a: b"), ("a: b, c: d", "c: d"), &[], false)]
 #[case::the_selector_stays(("a: b", "a: b"), ("a: b, c: d", "a: b"), &[], false)]
-#[case::nobody_is_selected(("a: b", "a: b"), ("a: b", "c: d"), &[], false)]
-#[case::nobody_was_selected(("a: b", "x: y"), ("a: b, c: d", "a: b"), &[], false)]
-fn somebody_is_behind_a_service_all_the_time(
+#[case::no_pods_are_selected(("a: b", "a: b"), ("a: b", "c: d"), &[], false)]
+#[case::no_pods_were_selected(("a: b", "x: y"), ("a: b, c: d", "a: b"), &[], false)]
+fn a_service_always_has_endpoints(
     #[case] before: (&str, &str),
     #[case] after: (&str, &str),
     #[case] expected: &[&str],
@@ -79,7 +79,7 @@ fn a_service_that_comes_after_pods_belongs_to_their_stage() {
 #[rstest]
 #[case(("a: b", "a: b"), ("a: b, c: d", "c: d"), WORKLOAD_FIRST)]
 #[case(("a: b, c: d", "a: b"), ("c: d", "c: d"), SERVICE_FIRST)]
-fn the_way_back_has_the_same_order(
+fn a_downgrade_has_the_same_order(
     #[case] before: (&str, &str),
     #[case] after: (&str, &str),
     #[case] expected: &str,
@@ -96,7 +96,7 @@ fn the_way_back_has_the_same_order(
 const HOOK: &str = "ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: web, name: api}}}]}";
 
 #[test]
-fn a_gap_says_what_it_harms_and_how_to_go_without() {
+fn a_gap_names_its_effect_and_an_alternative() {
     let (before, after) = (("a: b", "a: b"), ("c: d", "c: d"));
     let plan = scene(before, after).plan();
     let finding = gap(&plan).unwrap();
@@ -114,8 +114,8 @@ fn a_gap_says_what_it_harms_and_how_to_go_without() {
         .live(&made)
         .plan();
     let message = &gap(&plan).unwrap().message;
-    let asked = "and requests through ValidatingWebhookConfiguration.admissionregistration.k8s.io/h, ValidatingWebhookConfiguration.admissionregistration.k8s.io/made are refused or fail";
-    assert!(message.ends_with(asked), "{message}");
+    let intercepting = "and requests through ValidatingWebhookConfiguration.admissionregistration.k8s.io/h, ValidatingWebhookConfiguration.admissionregistration.k8s.io/made are refused or fail";
+    assert!(message.ends_with(intercepting), "{message}");
 }
 
 /// The Service has no endpoints now, so none are lost.
@@ -134,9 +134,9 @@ const GREEN: &str =
 
 /// The previous workload is deleted in `prune`, when everything is ready.
 #[rstest]
-#[case::goes("")]
+#[case::is_removed("")]
 #[case::stays("Deployment.apps/web/api: {spec: {template: {metadata: {labels: {v: blue}}}}}\n")]
-fn a_service_goes_over_to_another_workload_that_is_ready(#[case] previous: &str) {
+fn a_service_switches_to_a_ready_workload(#[case] previous: &str) {
     let plan = Scene::new()
         .installed(&api(("v: blue", "v: blue")))
         .git(&format!(
@@ -150,7 +150,7 @@ fn a_service_goes_over_to_another_workload_that_is_ready(#[case] previous: &str)
 
 /// Pods of the other workload answer immediately.
 #[test]
-fn a_service_that_selects_more_does_not_wait_for_what_is_new() {
+fn a_service_that_selects_more_does_not_wait_for_new_pods() {
     let canary = GREEN.replace("v: green", "a: b, track: canary");
     let plan = scene(
         ("a: b, track: stable", "track: stable"),
@@ -163,7 +163,7 @@ fn a_service_that_selects_more_does_not_wait_for_what_is_new() {
 
 /// The pods may have to discover each other before they are ready.
 #[test]
-fn nobody_waits_for_the_pods_of_a_headless_service() {
+fn pods_of_a_headless_service_are_not_awaited() {
     let headless = |text: String| text.replace("{selector", "{clusterIP: None, selector");
     let plan = Scene::new()
         .installed(&headless(api(("a: b", "a: b"))))
@@ -174,7 +174,7 @@ fn nobody_waits_for_the_pods_of_a_headless_service() {
 }
 
 #[test]
-fn what_needs_the_service_itself_closes_no_circle() {
+fn a_workload_that_needs_the_service_causes_no_cycle() {
     let set = |text: String| {
         let text = text.replace("Deployment", "StatefulSet");
         text.replace("{spec: {template", "{spec: {serviceName: api, template")
@@ -190,7 +190,7 @@ fn what_needs_the_service_itself_closes_no_circle() {
 
 /// The Service would otherwise select pods that are not created.
 #[test]
-fn a_service_stays_with_the_former_pods_while_its_workload_is_blocked() {
+fn a_service_keeps_the_previous_pods_while_its_workload_is_blocked() {
     let image = |text: String| text.replace("{spec: {template", "{spec: {image: OLD, template");
     let plan = Scene::new()
         .installed(&image(api(("a: b", "a: b"))))
@@ -206,7 +206,7 @@ fn a_service_stays_with_the_former_pods_while_its_workload_is_blocked() {
 /// The workload would otherwise leave a Service that still selects the previous
 /// pods.
 #[rstest]
-#[case::nobody_matches_both(("a: b", "a: b"), ("c: d", "c: d"), true)]
+#[case::no_pods_match_both(("a: b", "a: b"), ("c: d", "c: d"), true)]
 #[case::the_new_pods_match_both(("a: b", "a: b"), ("a: b, c: d", "c: d"), false)]
 fn a_workload_stays_as_it_is_while_its_service_is_blocked(
     #[case] before: (&str, &str),
@@ -228,7 +228,7 @@ fn a_workload_stays_as_it_is_while_its_service_is_blocked(
 
 /// An earlier run wrote the workload and did not see it ready.
 #[test]
-fn what_a_former_run_left_on_its_way_is_waited_for() {
+fn workloads_in_progress_from_a_previous_run_are_awaited() {
     let scene = scene(("a: b, c: d", "a: b"), ("a: b, c: d", "c: d"));
     assert!(selects(&scene.plan()).is_empty());
     let scene = Scene::new()
@@ -244,7 +244,7 @@ fn what_a_former_run_left_on_its_way_is_waited_for() {
 #[rstest]
 #[case::of_the_service("{kind: Service}", &[])]
 #[case::of_the_workload("{kind: Deployment}", &[WORKLOAD_FIRST])]
-fn a_stage_of_the_bundle_is_kept(#[case] select: &str, #[case] expected: &[&str]) {
+fn a_declared_stage_is_respected(#[case] select: &str, #[case] expected: &[&str]) {
     let scene = scene(("a: b", "a: b"), ("a: b, c: d", "c: d"));
     let scene = scene.applies_in("own", &[select], |rule| {
         rule.stage = StageName::declared("own", &StageName::Config, 0);
@@ -281,7 +281,7 @@ fn a_registration_waits_for_endpoints_of_the_pods_that_are_selected_then(
 
 /// The Service then selects no workload of the release.
 #[test]
-fn a_deserted_service_waits_for_endpoints_of_the_pods_that_it_selects_then() {
+fn a_service_without_backends_waits_for_endpoints_of_newly_selected_pods() {
     let (before, after) = (("a: b", "a: b"), ("a: b", "x: z"));
     let plan = Scene::new()
         .installed(&format!("{}\n{HOOK}", api(before)))

@@ -138,8 +138,8 @@ pub(super) fn write(object: &mut Value, manager: &str, body: &Value) {
 }
 
 /// Returns the answer to a dry-run apply.
-pub(super) fn dry_run(live: &Value, wanted: &Value) -> Prediction {
-    let wanted = leaves(wanted);
+pub(super) fn dry_run(live: &Value, desired: &Value) -> Prediction {
+    let desired = leaves(desired);
     let before = leaves(live);
     let mut after = live.clone();
     let mut owners = owners(live);
@@ -152,9 +152,9 @@ pub(super) fn dry_run(live: &Value, wanted: &Value) -> Prediction {
             continue;
         }
         paths.retain(|path| {
-            let conflict = wanted
+            let conflict = desired
                 .get(path)
-                .is_some_and(|wanted| before.get(path) != Some(wanted));
+                .is_some_and(|desired| before.get(path) != Some(desired));
             if conflict {
                 conflicts.push(FieldConflict {
                     manager: manager.clone(),
@@ -165,16 +165,16 @@ pub(super) fn dry_run(live: &Value, wanted: &Value) -> Prediction {
             !conflict
         });
     }
-    for path in given_up.iter().filter(|path| !wanted.contains_key(*path)) {
+    for path in given_up.iter().filter(|path| !desired.contains_key(*path)) {
         if !owners.iter().any(|(.., paths)| paths.contains(path)) {
             remove(&mut after, path);
         }
     }
-    for (path, value) in &wanted {
+    for (path, value) in &desired {
         set(&mut after, path, value.clone());
     }
     owners.retain(|(operation, manager, _)| !is_ours(operation, manager));
-    let ours = wanted.into_keys().collect();
+    let ours = desired.into_keys().collect();
     owners.insert(0, ("Apply".to_owned(), MANAGER.to_owned(), ours));
     record(&mut after, &owners);
     let after = Live::new(after, MANAGER);

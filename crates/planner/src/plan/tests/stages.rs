@@ -108,7 +108,7 @@ fn staged(scene: Scene) -> Scene {
 }
 
 #[test]
-fn declared_stages_are_barriers_in_the_order_they_say() {
+fn declared_stages_are_barriers_in_declared_order() {
     let mut all = SEVERAL.to_vec();
     all.extend([CONFIG, INGRESS]);
     let plan = staged(upgrade(&all))
@@ -155,7 +155,7 @@ fn declared_stages_are_barriers_in_the_order_they_say() {
 }
 
 #[test]
-fn a_registration_waits_for_its_backend_unless_its_stage_says_otherwise() {
+fn a_registration_waits_for_its_backend_unless_its_stage_overrides_it() {
     let plan = upgrade(&[API, HOOK, SERVICE])
         .applies_in("hooks", &["{kind: ValidatingWebhookConfiguration}"], plain)
         .plan();
@@ -190,7 +190,7 @@ fn a_stage_without_its_object_is_pointed_out() {
 }
 
 #[test]
-fn what_needs_an_object_of_a_later_stage_is_applied_there_too() {
+fn an_object_that_needs_a_later_stage_is_applied_there() {
     let api = API.replace(
         "template: {",
         "template: {spec: {volumes: [{configMap: {name: c}}]}, ",
@@ -228,7 +228,7 @@ fn what_needs_an_object_of_a_later_stage_is_applied_there_too() {
 }
 
 #[test]
-fn what_ends_with_a_stage_waits_for_what_is_late_in_it() {
+fn an_overlay_that_ends_with_a_stage_waits_for_its_last_steps() {
     let api = API.replacen(
         "{spec:",
         "{metadata: {annotations: {pleach.dev/after: Ingress/i}}, spec:",
@@ -308,13 +308,13 @@ fn a_stage_is_verified_once_for_each_version() {
 }
 
 #[test]
-fn a_check_of_a_stage_holds_at_its_end_and_is_asked_for_nowhere_else() {
+fn a_check_of_a_stage_runs_only_at_its_end() {
     let scene = |installed: &str| {
         Scene::new()
             .installed(&format!("{installed}\n{INGRESS}"))
             .git(&[AGENT, INGRESS].join("\n").replace("OLD", "NEW"))
             .check("{name: report, forEach: {kind: Pod}, require: item.status.ok}")
-            .looked(
+            .outcome(
                 "report",
                 pleach_formats::check::CheckOutcome::Unknown("later".to_owned()),
             )
@@ -445,7 +445,7 @@ fn only_a_changed_template_is_rolled_out() {
 }
 
 #[test]
-fn a_daemon_set_that_leaves_its_pods_to_others_is_not_rolled_out() {
+fn a_daemon_set_with_on_delete_is_not_rolled_out() {
     let strategy = "{spec: {updateStrategy: {type: OnDelete}, selector";
     let agent = AGENT.replace("{spec: {selector", strategy);
     let plan = canary(upgrade(&[&agent])).plan();
@@ -460,13 +460,13 @@ fn a_daemon_set_that_leaves_its_pods_to_others_is_not_rolled_out() {
 const HOLD: &str = "OnDelete";
 
 #[test]
-fn a_rollout_that_was_broken_off_goes_on() {
-    let held = json!({"spec": {"updateStrategy": {"type": HOLD}}});
+fn an_interrupted_rollout_resumes() {
+    let on_delete = json!({"spec": {"updateStrategy": {"type": HOLD}}});
     let pace = json!({"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "10%"}}}});
     let key = "DaemonSet.apps/web/agent";
     let scene = canary(upgrade(&[AGENT]))
         .installed(&AGENT.replace("OLD", "NEW"))
-        .left_on("agents", key, &held)
+        .left_on("agents", key, &on_delete)
         .left_on("agents", key, &pace)
         .unfinished("v2.0.0");
     let plan = scene.plan();
@@ -483,7 +483,7 @@ fn a_rollout_that_was_broken_off_goes_on() {
 }
 
 #[test]
-fn what_was_let_go_is_not_held_again_for_the_same_template() {
+fn a_released_rollout_is_not_held_again_for_the_same_template() {
     let pace = json!({"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "10%"}}}});
     let scene = |installed: &str| {
         canary(upgrade(&[AGENT]))
@@ -508,10 +508,10 @@ fn what_was_let_go_is_not_held_again_for_the_same_template() {
 }
 
 #[test]
-fn what_is_held_and_not_wanted_is_let_go_after_it_was_applied() {
-    let held = json!({"spec": {"updateStrategy": {"type": HOLD}}});
+fn an_undesired_hold_is_released_after_the_apply() {
+    let on_delete = json!({"spec": {"updateStrategy": {"type": HOLD}}});
     let plan = upgrade(&[AGENT])
-        .left_on("agents", "DaemonSet.apps/web/agent", &held)
+        .left_on("agents", "DaemonSet.apps/web/agent", &on_delete)
         .unfinished("v2.0.0")
         .plan();
     assert_eq!(
@@ -522,7 +522,7 @@ fn what_is_held_and_not_wanted_is_let_go_after_it_was_applied() {
 }
 
 #[test]
-fn the_way_back_goes_through_the_stages_in_reverse() {
+fn a_downgrade_runs_the_stages_in_reverse() {
     let newer = SEVERAL.join("\n").replace("OLD", "NEW");
     let scene = Scene::new()
         .installed(&newer)

@@ -62,8 +62,8 @@ fn check_edges(plan: &Plan, expected: &[String]) {
 /// ready.
 #[rstest]
 #[case::its_service_stays(&format!("{}\n{SERVICE}", operator(2)))]
-#[case::its_service_goes_too(&operator(2))]
-fn it_goes_when_the_pods_that_come_are_ready(#[case] git: &str) {
+#[case::its_service_is_removed_too(&operator(2))]
+fn a_stale_registration_is_deleted_when_new_pods_are_ready(#[case] git: &str) {
     let plan = up(git).plan();
     let step = &plan.steps[position(&plan, OLD)];
     assert_eq!(step.stage.as_str(), "registrations");
@@ -86,7 +86,7 @@ fn it_goes_when_the_pods_that_come_are_ready(#[case] git: &str) {
 }
 
 #[test]
-fn what_takes_over_from_it_is_registered_before() {
+fn the_replacement_is_registered_before_the_deletion() {
     let plan = up(&format!("{}\n{SERVICE}\n{}", operator(2), hook(NEW))).plan();
     check_edges(
         &plan,
@@ -99,7 +99,7 @@ fn what_takes_over_from_it_is_registered_before() {
 }
 
 #[test]
-fn on_the_way_back_it_goes_before_its_pods_and_after_what_it_lets_through() {
+fn a_downgrade_deletes_it_before_its_pods_and_after_objects_it_admits() {
     check_edges(
         &back().plan(),
         &[
@@ -132,7 +132,7 @@ fn renamed() -> String {
 }
 
 #[test]
-fn what_another_one_takes_over_from_goes_when_that_is_registered() {
+fn a_replaced_registration_is_deleted_when_its_replacement_is_registered() {
     let plan = up(&renamed()).plan();
     check_edges(
         &plan,
@@ -165,7 +165,7 @@ fn what_another_one_takes_over_from_goes_when_that_is_registered() {
     hook(OLD).replace("name: old.", "name: later.").replace("[widgets]", "[gears]")
 )))]
 #[case::back(back())]
-fn what_it_denies_comes_after_it(#[case] scene: Scene) {
+fn objects_that_a_stale_webhook_denies_are_applied_after_its_deletion(#[case] scene: Scene) {
     let plan = scene.predict(WIDGET, denied()).plan();
     assert!(
         !plan
@@ -187,7 +187,7 @@ fn what_it_denies_comes_after_it(#[case] scene: Scene) {
 }
 
 #[test]
-fn a_gate_that_is_lifted_before_it_goes_is_too_late() {
+fn a_gate_lifted_before_its_deletion_is_reported() {
     let dropped = format!("{}\n{SERVICE}", operator(2));
     let replaced = format!("{dropped}\n{}", hook(NEW));
     for (name, git, group, until, is_refused) in [
@@ -226,7 +226,7 @@ fn a_gate_that_is_lifted_before_it_goes_is_too_late() {
 
 /// An earlier run replaced the pods.
 #[test]
-fn after_a_run_that_was_stopped_it_goes_at_once() {
+fn after_an_interrupted_run_it_is_deleted_at_once() {
     let plan = Scene::new()
         .installed(&format!("{}\n{SERVICE}\n{}", operator(2), hook(OLD)))
         .unfinished("v2.0.0")
@@ -248,7 +248,7 @@ fn after_a_run_that_was_stopped_it_goes_at_once() {
         .installed(&format!("{}\n{SERVICE}\n{}\n{OTHER}", operator(1), hook(OLD)))
         .git(&format!("{}\n{SERVICE}\n{OTHER}", operator(2)))
 )]
-fn what_is_answered_goes_last(#[case] scene: Scene) {
+fn a_registration_with_a_backend_is_deleted_last(#[case] scene: Scene) {
     let plan = scene.plan();
     let deletion = format!("prune: delete {OLD} until gone");
     assert!(lines(&plan).contains(&deletion), "{:#?}", lines(&plan));

@@ -61,17 +61,17 @@ fn steps(plan: &Plan) -> Vec<String> {
     "access: delete RoleBinding.rbac.authorization.k8s.io/web/api until gone",
     "access: apply RoleBinding.rbac.authorization.k8s.io/web/api",
 ])]
-#[case::nobody_looks_at_the_end(scene(NEWER, ACCOUNT).policy(|policy| policy.wait = false), &[
+#[case::without_waiting(scene(NEWER, ACCOUNT).policy(|policy| policy.wait = false), &[
     "access: set RoleBinding.rbac.authorization.k8s.io/web/api.FORMER",
     "access: delete RoleBinding.rbac.authorization.k8s.io/web/api until gone",
     "access: apply RoleBinding.rbac.authorization.k8s.io/web/api",
 ])]
-fn a_second_binding_stands_in_for_the_former(#[case] scene: Scene, #[case] expected: &[&str]) {
+fn a_temporary_binding_replaces_the_previous_one(#[case] scene: Scene, #[case] expected: &[&str]) {
     assert_eq!(steps(&scene.plan()), expected);
 }
 
 #[test]
-fn it_gives_the_accounts_what_they_had_and_nobody_else() {
+fn a_temporary_binding_grants_the_previous_role_only_to_service_accounts() {
     let plan = scene(NEWER, &format!("{ACCOUNT}, {PERSON}")).plan();
     let made = plan.steps.iter().find_map(|step| match &step.op {
         Op::Set { patch } => Some((step, &patch.0)),
@@ -93,7 +93,7 @@ fn it_gives_the_accounts_what_they_had_and_nobody_else() {
 }
 
 #[test]
-fn one_of_a_former_run_stays_until_the_end() {
+fn a_temporary_binding_of_a_previous_run_stays_until_the_end() {
     let previous = "RoleBinding.rbac.authorization.k8s.io/web/api.former";
     let journaled = Journaled {
         kind: None,

@@ -32,7 +32,7 @@ const BARRIER: &str = "verify: wait Release.pleach.dev/e.r";
     &["verify: wait Secret/other/made until Secret/other/made or Secret/web/made exists", BARRIER])]
 #[case::by_name_without_namespace(Scene::new().git(DEPLOYMENT).cluster_scoped("PriorityClass.scheduling.k8s.io").declares("{kind: PriorityClass, group: scheduling.k8s.io, name: made}"),
     &["verify: wait PriorityClass.scheduling.k8s.io/made until PriorityClass.scheduling.k8s.io/made exists", BARRIER])]
-#[case::of_what_was_looked_at(Scene::new().installed(&format!("{DEPLOYMENT}\nConfigMap/web/c: {{}}")).git(&format!("{DEPLOYMENT}\nConfigMap/web/c: {{}}\nConfigMap/web/new: {{}}"))
+#[case::of_what_was_checked(Scene::new().installed(&format!("{DEPLOYMENT}\nConfigMap/web/c: {{}}")).git(&format!("{DEPLOYMENT}\nConfigMap/web/c: {{}}\nConfigMap/web/new: {{}}"))
     .declares("{kind: Secret, group: '', name: made}").cluster(|observed| observed.focus = Some(["ConfigMap/web/new".parse().unwrap()].into())), &[BARRIER])]
 #[case::optional(Scene::new().git(DEPLOYMENT).declares("{kind: Secret, group: '', name: made, optional: true}"), &[BARRIER])]
 fn is_waited_for(#[case] scene: Scene, #[case] expected: &[&str]) {
@@ -89,7 +89,11 @@ fn run_time_objects_are_waited_for_from_when_the_workloads_are_ready() {
     "ClusterRole.rbac.authorization.k8s.io/r: {}",
     "run-time-object-without-namespace"
 )]
-fn what_cannot_be_found_is_said(#[case] declared: &str, #[case] git: &str, #[case] code: &str) {
+fn missing_verification_targets_are_reported(
+    #[case] declared: &str,
+    #[case] git: &str,
+    #[case] code: &str,
+) {
     let plan = Scene::new().git(git).declares(declared).plan();
     assert_eq!(plan.findings[0].code, code);
 }
@@ -97,7 +101,7 @@ fn what_cannot_be_found_is_said(#[case] declared: &str, #[case] git: &str, #[cas
 /// A new version of an operator may break its operands, even if git does not
 /// change them.
 #[test]
-fn what_stays_as_it_is_is_looked_at_after_what_it_needs_has_changed() {
+fn unchanged_objects_are_rechecked_after_their_dependencies_change() {
     let stays = "CustomResourceDefinition.apiextensions.k8s.io/widgets.example.org: {spec: {group: example.org, names: {kind: Widget, plural: widgets}, versions: [{name: v1, served: true}]}}\n\
         Service/web/api: {spec: {selector: {app: api}}}\n\
         ValidatingWebhookConfiguration.admissionregistration.k8s.io/h: {webhooks: [{clientConfig: {service: {namespace: web, name: api}}, rules: [{apiGroups: [example.org], resources: [widgets]}]}]}\n\

@@ -28,7 +28,7 @@ fn workload_context() -> WorkloadContext {
     workload_context
 }
 
-fn said(git: &str, workload_context: Option<WorkloadContext>) -> Vec<String> {
+fn messages(git: &str, workload_context: Option<WorkloadContext>) -> Vec<String> {
     let plan = Scene::new()
         .git(git)
         .cluster(|observed| observed.workload_context = workload_context)
@@ -42,7 +42,7 @@ fn said(git: &str, workload_context: Option<WorkloadContext>) -> Vec<String> {
 #[test]
 fn nodes_that_take_no_pods_are_named() {
     assert_eq!(
-        said(API, Some(workload_context())),
+        messages(API, Some(workload_context())),
         [
             "nodes-cordoned: 1 of 3 nodes is cordoned: c",
             "nodes-not-ready: 1 of 3 nodes is not ready: b",
@@ -50,10 +50,10 @@ fn nodes_that_take_no_pods_are_named() {
     );
     // A plan without workload changes reports nothing.
     assert_eq!(
-        said("ConfigMap/web/c: {}", Some(workload_context())),
+        messages("ConfigMap/web/c: {}", Some(workload_context())),
         [""; 0]
     );
-    assert_eq!(said(API, None), [""; 0]);
+    assert_eq!(messages(API, None), [""; 0]);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn many_names_are_cut() {
     };
     many.not_ready = (0..7).map(|n| format!("n{n}")).collect();
     assert_eq!(
-        said(API, Some(many)),
+        messages(API, Some(many)),
         ["nodes-not-ready: 7 of 20 nodes are not ready: n0, n1, n2, n3, n4 and 2 more"]
     );
 }
@@ -100,7 +100,7 @@ fn many_names_are_cut() {
     "{maxUnavailable: 0, selector: {matchExpressions: [{key: tier, operator: NotIn, values: [front]}]}}",
     None
 )]
-fn a_budget_that_lets_no_pod_go_is_named(#[case] spec: &str, #[case] bound: Option<&str>) {
+fn a_budget_that_permits_no_eviction_is_named(#[case] spec: &str, #[case] bound: Option<&str>) {
     let git = format!("{API}\n{}", budget("b", spec));
     let expected: Vec<String> = bound
         .map(|bound| {
@@ -110,11 +110,11 @@ fn a_budget_that_lets_no_pod_go_is_named(#[case] spec: &str, #[case] bound: Opti
         })
         .into_iter()
         .collect();
-    assert_eq!(said(&git, Some(WorkloadContext::default())), expected);
+    assert_eq!(messages(&git, Some(WorkloadContext::default())), expected);
 }
 
 #[test]
-fn a_plan_with_clear_surroundings_is_one_without_any() {
+fn a_workload_context_without_obstacles_changes_no_plan() {
     let spec = "{maxUnavailable: 0, selector: {matchLabels: {app: api}}}";
     let git = format!("{API}\n{}", budget("b", spec));
     let counted = WorkloadContext {
@@ -122,9 +122,9 @@ fn a_plan_with_clear_surroundings_is_one_without_any() {
         ..WorkloadContext::default()
     };
     assert!(counted.is_clear() && !workload_context().is_clear());
-    let assumed = said(&git, Some(WorkloadContext::default()));
+    let assumed = messages(&git, Some(WorkloadContext::default()));
     assert_eq!(assumed.len(), 1);
-    assert_eq!(said(&git, Some(counted)), assumed);
+    assert_eq!(messages(&git, Some(counted)), assumed);
 }
 
 #[test]
@@ -146,24 +146,24 @@ fn two_budgets_for_a_pod_are_one_too_many() {
         )
     );
     assert_eq!(
-        said(&git, Some(workload_context)),
+        messages(&git, Some(workload_context)),
         ["budgets-overlap: its pods have 2 PodDisruptionBudgets: ours, theirs"]
     );
 }
 
 /// The previous budget is deleted by the plan, unless pruning is off.
 #[rstest]
-#[case::it_goes(true)]
+#[case::it_is_removed(true)]
 #[case::it_stays(false)]
 fn a_budget_under_another_name_is_no_second_one(#[case] prunes: bool) {
     let spec = "{minAvailable: 1, selector: {matchLabels: {app: api}}}";
     let previous = Budget {
-        id: "PodDisruptionBudget.policy/web/former".parse().unwrap(),
+        id: "PodDisruptionBudget.policy/web/previous".parse().unwrap(),
         spec: json!({"minAvailable": 1, "selector": {"matchLabels": {"app": "api"}}}),
     };
     let newer = API.replace("replicas: 2", "replicas: 3");
     let plan = Scene::new()
-        .installed(&format!("{API}\n{}", budget("former", spec)))
+        .installed(&format!("{API}\n{}", budget("previous", spec)))
         .git(&format!("{newer}\n{}", budget("ours", spec)))
         .policy(|policy| policy.prune.enabled = prunes)
         .cluster(|observed| {
@@ -186,5 +186,5 @@ fn a_workload_without_pods_has_nothing_to_lose() {
         API.replace("replicas: 2", "replicas: 0"),
         budget("b", "{maxUnavailable: 0, selector: {}}")
     );
-    assert_eq!(said(&git, Some(WorkloadContext::default())), [""; 0]);
+    assert_eq!(messages(&git, Some(WorkloadContext::default())), [""; 0]);
 }

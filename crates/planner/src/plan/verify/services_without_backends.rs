@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::reached;
 use crate::plan::{
     draft::{Ctx, Draft},
-    edges::{labels_until_now, selected_anew},
+    edges::{labels_until_now, newly_selected},
     handover::texts,
     model::{EdgeReason, Until},
 };
@@ -23,13 +23,13 @@ pub(super) fn wait_for_endpoints(ctx: &Ctx<'_>, draft: &mut Draft) {
     let named: BTreeSet<&ServiceRef> = all.flat_map(|facts| &facts.services).collect();
     for service in named {
         let id = service.id();
-        if !ctx.backends(service).is_empty() || !is_deserted(ctx, &id, service) {
+        if !ctx.backends(service).is_empty() || !is_without_backends(ctx, &id, service) {
             continue;
         }
         let until = Some(Until::Endpoints {
             service: service.clone(),
             ready: 1,
-            pods: selected_anew(ctx, draft, &id),
+            pods: newly_selected(ctx, draft, &id),
         });
         let reason = "a registration points at it, and it selects no workload of the release";
         let wait = draft.wait(ctx, StageName::Verify, id.clone(), until, reason);
@@ -45,7 +45,7 @@ pub(super) fn wait_for_endpoints(ctx: &Ctx<'_>, draft: &mut Draft) {
 
 /// Returns whether the Service selected a workload before this plan, or
 /// possibly before an interrupted run, whose changes now match git.
-fn is_deserted(ctx: &Ctx<'_>, id: &ObjectId, service: &ServiceRef) -> bool {
+fn is_without_backends(ctx: &Ctx<'_>, id: &ObjectId, service: &ServiceRef) -> bool {
     let facts = ctx.facts.get(id);
     let Some(desired) = facts.and_then(|facts| facts.selector.as_ref()) else {
         return false;

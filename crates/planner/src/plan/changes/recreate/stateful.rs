@@ -39,16 +39,16 @@ pub(super) fn left_behind(fields: &[FieldPath]) -> Finding {
 }
 
 /// Describes the volume claims that are deleted with a StatefulSet.
-pub(in crate::plan) fn taken_along(
+pub(in crate::plan) fn lost_claims(
     ctx: &Ctx<'_>,
     id: &ObjectId,
     propagation: Propagation,
 ) -> Option<&'static str> {
     let live = ctx.observed.full.get(id)?;
     let spec = &live.value()["spec"];
-    let claims_go = spec["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
+    let deletes_claims = spec["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
         && spec["volumeClaimTemplates"].is_array();
-    (id.is("apps", "StatefulSet") && propagation != Propagation::Orphan && claims_go).then_some(
+    (id.is("apps", "StatefulSet") && propagation != Propagation::Orphan && deletes_claims).then_some(
         "its PersistentVolumeClaims are deleted with it, unless .spec.persistentVolumeClaimRetentionPolicy.whenDeleted is set to Retain first",
     )
 }

@@ -32,14 +32,14 @@ fn converting(before: &str, after: &str) -> Scene {
 #[case::another_one_is_stored(converting(&crd(&["v1", "v2"], WEBHOOK), &crd(&["v2", "v1"], WEBHOOK)), &["definitions: v2 *v1", "registrations: git"])]
 #[case::without_a_webhook(converting(&crd(&["v1"], ""), &crd(&["v1", "v2"], "")), &["definitions: git"])]
 #[case::nothing_to_convert(converting(&crd(&["v1"], WEBHOOK), &crd(&["v1"], &format!("{WEBHOOK}, preserveUnknownFields: false"))), &["definitions: git"])]
-#[case::of_somebody_else(
+#[case::of_another_owner(
     converting(&crd(&["v1"], ""), &crd(&["v1"], &WEBHOOK.replace("name: api", "name: other"))), &["definitions: git"])]
 #[case::it_is_new(
     converting(&crd(&["v1"], ""), &crd(&["v1", "v2"], WEBHOOK)).gone(CRD), &["definitions: git"])]
-#[case::and_a_version_goes(
+#[case::and_a_version_is_removed(
     migrated(converting(&crd(&["v1"], ""), &crd(&["v2"], WEBHOOK)), "v1", "v2"),
     &["definitions: v2! *v1", "registrations: *v2 v1", "shrink: *v2 v1!", "shrink: v1 to v2", "shrink: git"])]
-fn what_is_converted_waits_for_the_webhook(#[case] scene: Scene, #[case] expected: &[&str]) {
+fn converted_objects_wait_for_the_webhook(#[case] scene: Scene, #[case] expected: &[&str]) {
     let plan = scene.plan();
     assert_eq!(refusals(&plan), [""; 0]);
     assert_eq!(sent(&plan), expected);
@@ -113,15 +113,15 @@ fn converted(plan: &Plan) -> Vec<String> {
 }
 
 #[rstest]
-#[case::with_the_version_that_goes(crd(&["v2"], ", conversion: {strategy: None}"),
+#[case::with_the_removed_version(crd(&["v2"], ", conversion: {strategy: None}"),
     &["definitions: migrate", "definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: git"])]
-#[case::git_says_nothing_of_it(crd(&["v2"], ""),
+#[case::git_does_not_set_it(crd(&["v2"], ""),
     &["definitions: migrate", "definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: git"])]
 #[case::before_the_version(crd(&["v2", "v1"], ", conversion: {strategy: None}"),
     &["definitions: migrate", "definitions: git", "shrink: migrate"])]
 #[case::not_at_all(crd(&["v2"], WEBHOOK),
     &["definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: git"])]
-fn objects_are_rewritten_before_the_webhook_goes_that_reads_them(
+fn objects_are_rewritten_before_their_webhook_is_removed(
     #[case] after: String,
     #[case] expected: &[&str],
 ) {
@@ -135,7 +135,7 @@ fn objects_are_rewritten_before_the_webhook_goes_that_reads_them(
 }
 
 #[test]
-fn a_conversion_that_others_wrote_stays() {
+fn a_conversion_of_another_manager_stays() {
     let git = crd(&["v2", "v1"], "");
     let scene = unconverting(&["v2", "v1"], &git).with_live(CRD, |live| {
         let entries = live["metadata"]["managedFields"].as_array_mut().unwrap();
@@ -150,13 +150,16 @@ fn a_conversion_that_others_wrote_stays() {
 /// server refuses.
 #[rstest]
 #[case::at_once(unconverting(&["v2", "v1"], &crd(&["v2", "v1"], "")), &["definitions: patch", "definitions: git"])]
-#[case::git_says_none(
+#[case::git_sets_none(
     unconverting(&["v2", "v1"], &crd(&["v2", "v1"], ", conversion: {strategy: None}")),
     &["definitions: patch", "definitions: git"])]
 #[case::with_a_version(
     migrated(unconverting(&["v2", "v1"], &crd(&["v2"], "")), "v1", "v2"),
     &["definitions: \"Webhook\"", "shrink: \"Webhook\"", "shrink: migrate", "shrink: patch", "shrink: git"])]
-fn what_others_put_into_a_conversion_goes_with_it(#[case] scene: Scene, #[case] expected: &[&str]) {
+fn fields_of_other_managers_are_removed_with_the_conversion(
+    #[case] scene: Scene,
+    #[case] expected: &[&str],
+) {
     let injected = format!(
         "{CRD}: {{spec: {{conversion: {{webhook: {{clientConfig: {{caBundle: YQ==}}}}}}}}}}"
     );
@@ -178,12 +181,12 @@ fn what_others_put_into_a_conversion_goes_with_it(#[case] scene: Scene, #[case] 
     );
 }
 
-const GOES: &str = "conversion-goes: objects may be stored as v1 (status.storedVersions), and their conversion webhook is removed: the server would read them as v2 without conversion, and they would lose fields that v2 does not have";
+const LOST_CONVERSION: &str = "conversion-goes: objects may be stored as v1 (status.storedVersions), and their conversion webhook is removed: the server would read them as v2 without conversion, and they would lose fields that v2 does not have";
 
 #[rstest]
-#[case::no_migration(unconverting(&["v2", "v1"], &crd(&["v2", "v1"], "")), things(&[("a", &[], &[])]), &[GOES])]
+#[case::no_migration(unconverting(&["v2", "v1"], &crd(&["v2", "v1"], "")), things(&[("a", &[], &[])]), &[LOST_CONVERSION])]
 #[case::not_stored_as_that_yet(
-    migrated(unconverting(&["v1", "v2"], &crd(&["v2"], "")), "v1", "v2"), things(&[("a", &[], &[])]), &[GOES])]
+    migrated(unconverting(&["v1", "v2"], &crd(&["v2"], "")), "v1", "v2"), things(&[("a", &[], &[])]), &[LOST_CONVERSION])]
 #[case::there_are_none(unconverting(&["v2", "v1"], &crd(&["v2", "v1"], "")), things(&[]), &[])]
 #[case::all_were_rewritten(
     unconverting(&["v2", "v1"], &crd(&["v2", "v1"], "")).with_live(CRD, |live| live["status"]["storedVersions"] = json!(["v2"])),
@@ -203,7 +206,7 @@ fn a_webhook_stays_as_long_as_objects_need_it(
     "go through a version that stores v2, keeps the webhook, and declares `migrate: [")]
 #[case::stored_as_that_already(unconverting(&["v2", "v1"], &crd(&["v2"], "")),
     "to rewrite them before the version is removed, add to version.yaml of ")]
-fn the_way_out_of_a_version_that_goes_is_one(#[case] scene: Scene, #[case] expected: &str) {
+fn the_hint_for_a_removed_version_is_applicable(#[case] scene: Scene, #[case] expected: &str) {
     let plan = seen(scene, things(&[("a", &[], &[])])).plan();
     let mut findings = plan.findings.iter();
     let stored = findings.find(|finding| finding.code == "version-stored");
@@ -212,7 +215,7 @@ fn the_way_out_of_a_version_that_goes_is_one(#[case] scene: Scene, #[case] expec
 }
 
 #[test]
-fn the_webhook_answers_before_it_is_asked() {
+fn the_webhook_answers_before_it_is_needed() {
     let scene = converting(
         &crd(&["v1"], ""),
         &format!(
@@ -225,7 +228,7 @@ fn the_webhook_answers_before_it_is_asked() {
     for expected in [
         format!("Service/web/api (wait) -> {CRD}: Ready Backend"),
         "Deployment.apps/web/api -> Service/web/api (wait): Ready Backend".to_owned(),
-        format!("{CRD} -> Thing.example.org/web/t: Ready Definition"),
+        format!("{CRD} -> Thing.example.org/web/t: Ready Crd"),
     ] {
         assert!(edges.contains(&expected), "{expected}\n{edges:#?}");
     }
@@ -254,7 +257,7 @@ fn the_webhook_answers_before_it_is_asked() {
 }
 
 #[test]
-fn a_new_definition_is_there_before_its_webhook_and_its_objects_after() {
+fn a_new_crd_precedes_its_webhook_and_objects() {
     let release = |more: &str| {
         format!(
             "Service/web/api: {{spec: {{selector: {{app: api}}}}}}\n\
@@ -357,7 +360,7 @@ fn trusted(plan: &Plan) -> Vec<String> {
 #[case::another(trusting(&["v1"], &["old"]), trusting(&["v1"], &["new"]), &["definitions: old", "registrations: new old", "shrink: git"])]
 #[case::the_same(trusting(&["v1"], &["old"]), trusting(&["v1", "v2!"], &["old"]), &["definitions: git"])]
 #[case::one_more(trusting(&["v1"], &["old"]), trusting(&["v1"], &["new", "old"]), &["definitions: old", "registrations: git"])]
-fn a_conversion_trusts_both_versions_until_the_former_pods_are_gone(
+fn a_conversion_trusts_both_versions_until_the_previous_pods_are_gone(
     #[case] before: String,
     #[case] after: String,
     #[case] expected: &[&str],
@@ -368,7 +371,7 @@ fn a_conversion_trusts_both_versions_until_the_former_pods_are_gone(
 }
 
 #[test]
-fn a_version_that_goes_takes_the_former_certificates_along() {
+fn a_removed_version_removes_the_previous_certificates() {
     let scene = converting(&trusting(&["v1"], &["old"]), &trusting(&["v2"], &["new"]));
     let plan = migrated(scene, "v1", "v2").plan();
     assert_eq!(refusals(&plan), [""; 0]);
@@ -384,7 +387,7 @@ fn a_version_that_goes_takes_the_former_certificates_along() {
 }
 
 #[test]
-fn without_pods_that_are_exchanged_git_says_whom_to_trust() {
+fn without_replaced_pods_git_decides_the_ca_bundle() {
     let plan = Scene::new()
         .installed(&trusting(&["v1"], &["old"]))
         .with_live(CRD, |live| live["status"]["storedVersions"] = json!(["v1"]))

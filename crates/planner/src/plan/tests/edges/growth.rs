@@ -37,20 +37,20 @@ fn many_crds(number: usize) -> String {
 }
 
 #[rstest]
-#[case::rights(shared_account)]
+#[case::permissions(shared_account)]
 #[case::crds(many_crds)]
 fn edges_grow_linearly(#[case] git: fn(usize) -> String) {
     let count = |plan: &Plan| -> usize { plan.steps.iter().map(|step| step.needs.len()).sum() };
     // Either everything is new, or everything exists and a part changes.
     let new = |number| Scene::new().git(&git(number)).plan();
     let half = |number: usize| {
-        let (wanted, marked) = (git(number), "metadata: {labels: {at: new}}, ");
-        let changed = wanted.replace(": {roleRef", &format!(": {{{marked}roleRef"));
+        let (desired, marked) = (git(number), "metadata: {labels: {at: new}}, ");
+        let changed = desired.replace(": {roleRef", &format!(": {{{marked}roleRef"));
         let changed = changed.replace(
             "example.org: {spec",
             &format!("example.org: {{{marked}spec"),
         );
-        Scene::new().installed(&wanted).git(&changed).plan()
+        Scene::new().installed(&desired).git(&changed).plan()
     };
     let plans: [&dyn Fn(usize) -> Plan; 2] = [&new, &half];
     for plan in plans {
@@ -67,7 +67,7 @@ fn edges_grow_linearly(#[case] git: fn(usize) -> String) {
 
 /// Few pairs have direct edges instead of a joining step.
 #[test]
-fn many_workloads_wait_for_the_rights_of_their_account_in_one_step() {
+fn many_workloads_wait_for_their_permissions_in_one_step() {
     let plan = Scene::new().git(&shared_account(9)).plan();
     let mut steps = plan.steps.iter();
     let joined = steps.find(|step| step.reason == "ServiceAccount/web/s has its permissions");

@@ -4,7 +4,7 @@ use super::{NEW, OLD, Scene, comes_before, find, step_of};
 use crate::plan::Op;
 
 #[test]
-fn what_users_keep_is_copied_before_the_workloads_and_once() {
+fn user_objects_are_copied_once_before_the_workloads() {
     let scene = || {
         Scene::new()
             .installed(OLD)

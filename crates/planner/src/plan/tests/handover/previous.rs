@@ -19,7 +19,7 @@ fn deleted<'a>(plan: &'a Plan, id: &str) -> Option<&'a Step> {
 }
 
 #[test]
-fn what_hands_over_runs_nowhere_else_when_its_successor_starts() {
+fn a_workload_that_hands_over_stops_before_its_successor_starts() {
     let plan = succeeding().plan();
     assert!(plan.findings.iter().all(|one| !one.is_error()));
     for id in [
@@ -52,7 +52,7 @@ fn what_hands_over_runs_nowhere_else_when_its_successor_starts() {
 }
 
 #[test]
-fn what_the_pods_of_the_former_release_registered_goes_before_their_successors_come() {
+fn registrations_of_the_previous_release_are_deleted_before_its_successors_start() {
     let plan = succeeding().live(HOOK).plan();
     assert!(plan.findings.iter().all(|one| !one.is_error()));
     let unregister = deleted(&plan, HOOK_ID).unwrap();
@@ -105,9 +105,9 @@ fn beside(app: &str) -> Scene {
 #[case::another_object_owns_it(succeeding().live(HOOK).with_live(HOOK_ID, |live| {
     live["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u"}]);
 }), false)]
-fn a_registration_of_the_former_release_goes_only_with_all_that_answer(
+fn a_registration_of_the_previous_release_is_deleted_only_with_all_its_backends(
     #[case] scene: Scene,
-    #[case] goes: bool,
+    #[case] is_removed: bool,
 ) {
     let plan = scene.plan();
     assert!(
@@ -117,14 +117,14 @@ fn a_registration_of_the_former_release_goes_only_with_all_that_answer(
     );
     assert_eq!(
         deleted(&plan, HOOK_ID).is_some(),
-        goes,
+        is_removed,
         "{:#?}",
         lines(&plan)
     );
 }
 
 #[test]
-fn what_users_keep_beside_the_former_release_comes_along() {
+fn user_objects_of_the_previous_release_are_copied() {
     let plan = succeeding().moves("old", "web", &["settings"]).plan();
     let copy = find(&plan, "copy", |step| matches!(step.op, Op::Copy { .. }));
     assert_eq!(copy.object.to_string(), "ConfigMap/web/settings");
@@ -140,7 +140,7 @@ fn what_users_keep_beside_the_former_release_comes_along() {
     meta.annotations.insert("pleach.dev/prune".to_owned(), "disabled".to_owned());
 }), true)]
 #[case::another_incarnation(succeeding().meta("Deployment.apps/old/controller", |meta| meta.uid = "v".to_owned()), false)]
-#[case::of_somebody_else_by_now(succeeding().meta("Deployment.apps/old/controller", |meta| {
+#[case::of_another_owner_by_now(succeeding().meta("Deployment.apps/old/controller", |meta| {
     meta.labels.insert(pleach_model::object::labels::PART_OF.to_owned(), "applyset-other".to_owned());
 }), false)]
 #[case::gone_already(succeeding().gone("Deployment.apps/old/controller"), false)]
@@ -148,7 +148,7 @@ fn what_users_keep_beside_the_former_release_comes_along() {
 #[case::nothing_comes(succeeding().with_desired(|desired| {
     desired.manifests.retain(|manifest| manifest.id().name != "controller");
 }), false)]
-fn what_is_not_deleted_is_not_emptied_either(#[case] scene: Scene, #[case] said: bool) {
+fn a_retained_workload_is_not_emptied(#[case] scene: Scene, #[case] is_reported: bool) {
     let plan = scene.plan();
     let id = "Deployment.apps/old/controller";
     assert!(deleted(&plan, id).is_none());
@@ -158,12 +158,12 @@ fn what_is_not_deleted_is_not_emptied_either(#[case] scene: Scene, #[case] said:
     let finding = findings.find(|one| {
         one.code == "runs-beside" && one.object.as_ref().is_some_and(|it| it.to_string() == id)
     });
-    assert_eq!(finding.is_some(), said, "{:?}", plan.findings);
+    assert_eq!(finding.is_some(), is_reported, "{:?}", plan.findings);
     assert!(plan.findings.iter().all(|one| !one.is_error()));
 }
 
 #[test]
-fn what_answers_for_others_goes_on_until_they_are_told_of_its_successor() {
+fn a_shared_backend_runs_until_its_registrations_point_at_the_successor() {
     let hook = |namespace: &str| {
         format!(
             "{HOOK_ID}: {{webhooks: [{{name: a, clientConfig: {{service: {{namespace: {namespace}, name: api}}}}}}]}}"

@@ -80,7 +80,7 @@ fn is_lifted(plan: &Plan, id: &str) -> bool {
 }
 
 #[test]
-fn what_it_emptied_runs_again_only_after_its_successor_stopped() {
+fn an_emptied_workload_runs_again_after_its_successor_stopped() {
     let scene = Scene::new()
         .installed(OLD)
         .installed(NEW)
@@ -94,11 +94,11 @@ fn what_it_emptied_runs_again_only_after_its_successor_stopped() {
 }
 
 #[rstest]
-#[case::nothing_says_so(forward())]
+#[case::nothing_declares_it(forward())]
 #[case::it_registers_if_it_likes(forward().declares("{kind: ValidatingWebhookConfiguration, service: api, optional: true}"))]
 #[case::the_gate_is_of_the_bundle(forward().gate("{name: handover, groups: [x.org]}").left_closed("handover", "x.org", "*"))]
 #[case::the_change_is_a_new_one(Scene::new().installed(OLD).git(NEW).declares(RUN_TIME))]
-fn what_is_no_move_runs_until_the_end(#[case] scene: Scene) {
+fn a_workload_without_a_move_runs_until_the_end(#[case] scene: Scene) {
     let plan = scene.plan();
     let mut steps = plan.steps.iter();
     assert!(
@@ -110,7 +110,7 @@ fn what_is_no_move_runs_until_the_end(#[case] scene: Scene) {
 
 /// Builds a move that git reverted before any workload was emptied. The
 /// registration of the pods is gone.
-fn turned() -> Scene {
+fn reversed() -> Scene {
     Scene::new()
         .installed(OLD)
         .unfinished("v2.0.0")
@@ -123,8 +123,8 @@ fn turned() -> Scene {
 }
 
 #[test]
-fn what_stays_after_all_is_started_again_to_register() {
-    let plan = turned().left_closed("handover", "x.org", "*").plan();
+fn a_retained_workload_is_restarted_to_register() {
+    let plan = reversed().left_closed("handover", "x.org", "*").plan();
     let restarted: Vec<&Step> = plan
         .steps
         .iter()
@@ -143,7 +143,7 @@ fn what_stays_after_all_is_started_again_to_register() {
 }
 
 #[test]
-fn what_stays_after_all_is_started_again_also_where_nothing_is_declared() {
+fn a_retained_workload_is_restarted_without_a_declaration() {
     let scene = Scene::new().installed(OLD).unfinished("v2.0.0").git(OLD);
     let scene = unregistered(scene, "old/api");
     let restarted = |scene: &Scene| -> Vec<String> {
@@ -159,12 +159,12 @@ fn what_stays_after_all_is_started_again_also_where_nothing_is_declared() {
 }
 
 #[rstest]
-#[case::it_is_there(turned().live(HOOK))]
-#[case::it_may_be_there(turned().incomplete("ValidatingWebhookConfiguration.admissionregistration.k8s.io"))]
-#[case::it_registers_if_it_likes(turned().with_desired(|desired| desired.runtime_objects[0].optional = true))]
-#[case::it_starts_anyway(turned().left_on("handover", "Deployment.apps/old/api", &json!({"spec": {"replicas": 0}})))]
-#[case::nothing_was_begun(turned().version("v1.0.0").cluster(|observed| observed.installed.as_mut().unwrap().applying = None))]
-fn what_has_registered_or_will_is_not_started_again(#[case] scene: Scene) {
+#[case::it_is_there(reversed().live(HOOK))]
+#[case::it_may_be_there(reversed().incomplete("ValidatingWebhookConfiguration.admissionregistration.k8s.io"))]
+#[case::it_registers_if_it_likes(reversed().with_desired(|desired| desired.runtime_objects[0].optional = true))]
+#[case::it_starts_anyway(reversed().left_on("handover", "Deployment.apps/old/api", &json!({"spec": {"replicas": 0}})))]
+#[case::nothing_was_begun(reversed().version("v1.0.0").cluster(|observed| observed.installed.as_mut().unwrap().applying = None))]
+fn a_registered_workload_is_not_restarted(#[case] scene: Scene) {
     let plan = scene.plan();
     let mut steps = plan.steps.iter();
     assert!(
@@ -175,16 +175,13 @@ fn what_has_registered_or_will_is_not_started_again(#[case] scene: Scene) {
 }
 
 #[rstest]
-#[case::what_goes(moving(), Some(HOOK_ID))]
-#[case::what_goes_by_another_name(moving().declares(&RUN_TIME.replace("api", "other")), Some(HOOK_ID))]
-#[case::what_went(forward().left_closed("handover", "x.org", "*"), Some("ValidatingAdmissionPolicy.admissionregistration.k8s.io/e.r.handover"))]
-#[case::what_goes_and_is_named(moving().declares(RUN_TIME), None)]
-#[case::what_went_and_is_named(forward().declares(RUN_TIME).left_closed("handover", "x.org", "*"), None)]
+#[case::removed(moving(), Some(HOOK_ID))]
+#[case::removed_under_another_name(moving().declares(&RUN_TIME.replace("api", "other")), Some(HOOK_ID))]
+#[case::removed_earlier(forward().left_closed("handover", "x.org", "*"), Some("ValidatingAdmissionPolicy.admissionregistration.k8s.io/e.r.handover"))]
+#[case::removed_and_named(moving().declares(RUN_TIME), None)]
+#[case::removed_earlier_and_named(forward().declares(RUN_TIME).left_closed("handover", "x.org", "*"), None)]
 #[case::nothing(forward(), None)]
-fn it_is_said_that_nobody_waits_for_what_registers_again(
-    #[case] scene: Scene,
-    #[case] object: Option<&str>,
-) {
+fn undeclared_registrations_are_reported(#[case] scene: Scene, #[case] object: Option<&str>) {
     let plan = scene.plan();
     let mut findings = plan.findings.iter();
     let finding = findings.find(|one| one.code == "successor-undeclared");

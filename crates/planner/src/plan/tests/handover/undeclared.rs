@@ -9,7 +9,7 @@ use crate::plan::{Op, Plan, Step, Until};
 const RUN_TIME: &str = "{kind: ValidatingWebhookConfiguration, service: api}";
 const WAIT: &str = "verify: wait Service/web/api until ValidatingWebhookConfiguration.admissionregistration.k8s.io points at web/api or time is up";
 
-fn said(plan: &Plan) -> Option<&str> {
+fn messages(plan: &Plan) -> Option<&str> {
     let mut findings = plan.findings.iter();
     let finding = findings.find(|one| one.code == "successor-undeclared");
     finding.map(|one| one.message.as_str())
@@ -47,7 +47,11 @@ fn it_is_waited_for_a_while_before_the_gate_is_lifted(
     });
     assert!(comes_before(&plan, ready, wait) && comes_before(&plan, wait, lift));
     let words = format!("for up to {seconds} s");
-    assert!(said(&plan).unwrap().contains(&words), "{:?}", said(&plan));
+    assert!(
+        messages(&plan).unwrap().contains(&words),
+        "{:?}",
+        messages(&plan)
+    );
     assert!(wait.reason.contains("the run continues without it"));
 }
 
@@ -65,15 +69,15 @@ fn each_kind_is_waited_for_once() {
 #[case::by_its_service(moving().declares(RUN_TIME))]
 #[case::by_its_name(moving().declares("{kind: ValidatingWebhookConfiguration, name: hook}"))]
 #[case::as_one_that_may_be_missing(moving().declares("{kind: ValidatingWebhookConfiguration, service: api, optional: true}"))]
-fn what_the_bundle_names_is_as_it_says(#[case] scene: Scene) {
+fn declared_registrations_are_not_reported(#[case] scene: Scene) {
     let plan = scene.plan();
     assert!(waits(&plan).is_empty(), "{:#?}", lines(&plan));
-    assert_eq!(said(&plan), None);
+    assert_eq!(messages(&plan), None);
 }
 
 #[test]
 fn without_waiting_it_is_not_waited_for_either() {
     let plan = moving().policy(|policy| policy.wait = false).plan();
     assert!(waits(&plan).is_empty(), "{:#?}", lines(&plan));
-    assert!(said(&plan).is_none_or(|message| !message.contains("at most")));
+    assert!(messages(&plan).is_none_or(|message| !message.contains("at most")));
 }

@@ -51,11 +51,14 @@ pub(super) fn check_overlays(
         let sets = with(|op| matches!(op, Op::Set { .. }));
         let lifts = with(|op| matches!(op, Op::Lift));
         assert_eq!(sets.len(), usize::from(overlay.course == Course::Made));
-        let goes = plan
+        let is_removed = plan
             .steps
             .iter()
             .any(|step| step.object == overlay.object && matches!(step.op, Op::Delete(_)));
-        assert!(lifts.len() == 1 || goes && lifts.is_empty(), "{overlay:?}");
+        assert!(
+            lifts.len() == 1 || is_removed && lifts.is_empty(),
+            "{overlay:?}"
+        );
         for lift in &lifts {
             for set in &sets {
                 assert!(ancestors[lift.id.0].contains(&set.id));
@@ -98,7 +101,7 @@ pub(super) fn check_overlays(
                 assert!(!comes_after || ancestors[step.id.0].contains(&set.id));
             }
             // Only workloads that are deleted are emptied.
-            assert!(!hands_over || goes, "{overlay:?}");
+            assert!(!hands_over || is_removed, "{overlay:?}");
         }
     }
 }
@@ -179,10 +182,10 @@ fn check_guards(scene: &Scene, plan: &Plan, observed: &Observed, ancestors: &[BT
                     .filter(|one| one.op == Op::Lift && one.overlay == close.overlay);
                 assert!(lifts.all(|lift| ancestors[lift.id.0].contains(&step.id)));
             }
-            let is_said =
+            let is_reported =
                 |one: &Finding| ["gate-too-late", "not-guarded"].contains(&one.code.as_str());
             assert!(
-                !needs_gate || !is_covered || is_guarded || plan.findings.iter().any(is_said),
+                !needs_gate || !is_covered || is_guarded || plan.findings.iter().any(is_reported),
                 "{} is not guarded",
                 step.object
             );

@@ -195,14 +195,14 @@ impl World {
         for (from, to) in self.moves.iter().filter(|(from, to)| from != to) {
             scene = scene.moves(&namespace(*from), &namespace(*to), &[]);
         }
-        let (wanted, unwanted) = self.closed;
-        for name in [wanted.then_some("g0"), unwanted.then_some("former")] {
+        let (desired, undesired) = self.closed;
+        for name in [desired.then_some("g0"), undesired.then_some("former")] {
             scene = match name {
                 Some(name) => scene.left_closed(name, "x.org", "k1s"),
                 None => scene,
             };
         }
-        for (part, wanted) in &self.left {
+        for (part, desired) in &self.left {
             let Some(Part { text, .. }) = self.parts.get(*part) else {
                 continue;
             };
@@ -212,7 +212,7 @@ impl World {
             let is_it = |one: &&Part| one.text.split_once(": ").unwrap().0 == key;
             let Part { state, .. } = self.parts.iter().find(is_it).unwrap();
             if (20..=29).contains(state) && !key.starts_with("Secret") {
-                let name = if *wanted { "o0" } else { "former" };
+                let name = if *desired { "o0" } else { "former" };
                 scene = scene.left_on(name, key, &json!({"spec": {"hold": true}}));
             }
         }

@@ -180,8 +180,8 @@ impl Scene {
     }
 
     /// Sets the result of reading the objects of a check.
-    pub(in crate::plan::tests) fn looked(mut self, check: &str, looked: CheckOutcome) -> Self {
-        self.observed.checked.insert(check.to_owned(), looked);
+    pub(in crate::plan::tests) fn outcome(mut self, check: &str, outcome: CheckOutcome) -> Self {
+        self.observed.checked.insert(check.to_owned(), outcome);
         self
     }
 
