@@ -202,8 +202,8 @@ async fn in_order(
     for mut one in reviewed {
         let name = one.subject.name().clone();
         let error = match &one.subject {
-            Subject::Wanted(..) if !one.planned.needs_dependencies() => None,
-            Subject::Wanted(..) => {
+            Subject::Desired(..) if !one.planned.needs_dependencies() => None,
+            Subject::Desired(..) => {
                 let mut needed = one.planned.desired.depends_on();
                 let first = needed.find(|needed| unready.contains(*needed));
                 first.map(|first| not_started(&name, first))

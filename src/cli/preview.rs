@@ -27,8 +27,8 @@ use pleach_engine::{
     load::beside,
     planning::{self, agent},
     preview::{
-        Asked, Change, End, Looked, Meant, Question, RenderedHead, Scope, add, add_cluster,
-        unanswered, unreachable,
+        Change, ComparedCluster, End, IntendedCluster, OfflinePreview, Question, RenderedHead,
+        Scope, add, add_cluster, unanswered, unreachable,
     },
     preview_process::{FORMAT, Report, Verdict, Way, marker},
 };
@@ -151,21 +151,24 @@ pub(crate) fn run(ui: &mut Ui, ctx: &Context, args: &PreviewArgs) -> Result<Exit
     let change = open(ctx, args)?;
     let key = mask::run_key()?;
     let mut found = change.preview();
-    let mut looked = Vec::new();
+    let mut previews = Vec::new();
     for target in targets(&change, args) {
         match inspect(&change, &target, args, &key) {
-            Some(one) => looked.push(one),
+            Some(one) => previews.push(one),
             None => found.unchanged.push(target.environment),
         }
     }
     if args.live {
         let all = !args.targets.is_empty();
-        let live = live(ctx, args, &change, &mut looked, all);
+        let live = live(ctx, args, &change, &mut previews, all);
         block_on(&ctx.cancel, live)?;
     } else if let Some(ways) = &args.clusters {
-        block_on(&ctx.cancel, as_controller(ctx, &change, &mut looked, ways))?;
+        block_on(
+            &ctx.cancel,
+            as_controller(ctx, &change, &mut previews, ways),
+        )?;
     }
-    for one in looked {
+    for one in previews {
         add(&mut found, one.preview);
     }
     let mut exit = exit_of(&found);
@@ -248,14 +251,14 @@ fn inspect(
     target: &Target,
     args: &PreviewArgs,
     key: &DigestKey,
-) -> Option<Looked> {
+) -> Option<OfflinePreview> {
     let scope = Scope {
         environment: &target.environment,
         release: target.release.as_deref(),
     };
     let question = Question {
         scope,
-        asked_for: !args.targets.is_empty() && !args.telling.untrusted,
+        is_requested: !args.targets.is_empty() && !args.telling.untrusted,
         whole: args.live
             || args
                 .clusters
@@ -270,14 +273,14 @@ async fn live(
     ctx: &Context,
     args: &PreviewArgs,
     change: &Change,
-    looked: &mut [Looked],
+    previews: &mut [OfflinePreview],
     all: bool,
 ) -> Result<(), CliError> {
-    for one in looked {
+    for one in previews {
         let Some(head) = &mut one.rendered else {
             continue;
         };
-        let intended = Meant::of(head);
+        let intended = IntendedCluster::of(head);
         let mut connection = Connection::new(agent(None));
         connection.kubeconfig.clone_from(&ctx.settings.kubeconfig);
         connection.context = ctx.settings.context.clone().or(intended.context);
@@ -302,11 +305,11 @@ async fn live(
 async fn as_controller(
     ctx: &Context,
     change: &Change,
-    looked: &mut [Looked],
+    previews: &mut [OfflinePreview],
     ways: &Ways,
 ) -> Result<(), CliError> {
     let until = Instant::now() + ASKING;
-    for one in looked {
+    for one in previews {
         let way = ways.get(&one.preview.environment);
         let (Some(head), Some(way)) = (&mut one.rendered, way) else {
             continue;
@@ -373,13 +376,13 @@ async fn ask(
             let leaving = |loaded: &Loaded, candidates| {
                 planning::gone(loaded, tree, candidates, &beside(tree, loaded))
             };
-            let asked = Asked {
+            let compared = ComparedCluster {
                 cluster: &cluster,
                 id: to.id,
                 allow: to.allow,
                 quotes: to.quotes,
             };
-            add_cluster(preview, head, &asked, leaving, all).await;
+            add_cluster(preview, head, &compared, leaving, all).await;
         }
         Err(error) => preview.cluster = Some(unreachable(&error, to.quotes)),
     }

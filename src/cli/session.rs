@@ -202,11 +202,11 @@ impl Session {
         let early = self.early().releases.remove(subject.name());
         let making = async {
             match (subject, early) {
-                (Subject::Wanted(release, rendered), Some(early)) => {
+                (Subject::Desired(release, rendered), Some(early)) => {
                     let early = Some(early?);
                     Box::pin(plans.plan_after(release, rendered, early)).await
                 }
-                (Subject::Wanted(..) | Subject::Gone(_), _) => {
+                (Subject::Desired(..) | Subject::Gone(_), _) => {
                     Box::pin(plans.plan_for(subject)).await
                 }
             }

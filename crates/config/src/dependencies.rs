@@ -57,7 +57,7 @@ pub struct NeededObject {
 
 /// State that a required release must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted<'a> {
+pub struct TargetRelease<'a> {
     /// The version in git. `None` if the bundle has no versions.
     pub version: Option<&'a str>,
     /// Commit at which the release must have been reconciled. `None` accepts any commit.
@@ -91,7 +91,7 @@ impl Dependency {
     }
 }
 
-impl Wanted<'_> {
+impl TargetRelease<'_> {
     /// Describes, from its record, why a release is not ready. Returns `None` if it is ready.
     pub fn lacks(self, record: Option<&Installed>) -> Option<String> {
         let Some(record) = record else {
@@ -189,32 +189,32 @@ mod tests {
         }
     }
 
-    const ANY: Wanted<'_> = Wanted {
+    const ANY: TargetRelease<'_> = TargetRelease {
         version: None,
         revision: None,
     };
 
     #[rstest]
     #[case::ready(ANY, |_: &mut Installed| {}, None)]
-    #[case::this_version(Wanted { version: Some("v1"), ..ANY }, |_: &mut Installed| {}, None)]
-    #[case::this_commit(Wanted { revision: Some("abcdef012"), ..ANY }, |_: &mut Installed| {}, None)]
-    #[case::another_version(Wanted { version: Some("v2"), ..ANY }, |_: &mut Installed| {},
+    #[case::this_version(TargetRelease { version: Some("v1"), ..ANY }, |_: &mut Installed| {}, None)]
+    #[case::this_commit(TargetRelease { revision: Some("abcdef012"), ..ANY }, |_: &mut Installed| {}, None)]
+    #[case::another_version(TargetRelease { version: Some("v2"), ..ANY }, |_: &mut Installed| {},
         Some("is at v1, expected v2"))]
-    #[case::another_commit(Wanted { revision: Some("0123456789"), ..ANY }, |_: &mut Installed| {},
+    #[case::another_commit(TargetRelease { revision: Some("0123456789"), ..ANY }, |_: &mut Installed| {},
         Some("was not reconciled at commit 0123456 yet"))]
     #[case::not_ready(ANY, |record: &mut Installed| record.ready = false, Some("is not ready"))]
     #[case::never_converged(ANY, |record: &mut Installed| record.installed = None, Some("is not ready"))]
     #[case::on_its_way(ANY, |record: &mut Installed| record.applying = Some(attempt("v2", "b")),
         Some("is not at v2 yet"))]
     fn a_release_is_ready_as_its_record_says(
-        #[case] wanted: Wanted<'_>,
+        #[case] target: TargetRelease<'_>,
         #[case] change: fn(&mut Installed),
         #[case] expected: Option<&str>,
     ) {
         let mut record = ready();
         change(&mut record);
-        assert_eq!(wanted.lacks(Some(&record)).as_deref(), expected);
-        assert_eq!(wanted.lacks(None).unwrap(), "is not installed");
+        assert_eq!(target.lacks(Some(&record)).as_deref(), expected);
+        assert_eq!(target.lacks(None).unwrap(), "is not installed");
     }
 
     fn needed(ready: Option<&str>) -> NeededObject {

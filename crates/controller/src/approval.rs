@@ -117,7 +117,7 @@ pub(super) fn lacks(planned: &Planned) -> Option<Reasons> {
         return None;
     }
     let effects = plan.effects().to_string();
-    let approved = observation.orders().approved;
+    let approved = observation.user_requests().approved;
     if approved.as_ref() == Some(&effects) {
         return None;
     }

@@ -60,7 +60,7 @@ pub(super) fn summary(desired: &Target, planned: &Planned) -> PlanSummary {
         recorded: recorded(desired, planned),
         degraded: planned.observation.degraded(),
         contended: record.map_or_else(Vec::new, |record| record.contended(Timestamp::now())),
-        requests: planned.observation.orders(),
+        requests: planned.observation.user_requests(),
         fetch: None,
         policy: policy(&desired.loaded.environment.sync, observed.policies()),
         refused: refused(desired, planned),

@@ -72,7 +72,7 @@ impl Reading {
         }
         // A suspect waits without a render slot.
         let permit = attempt.permit().await;
-        let _turn = self.slots.turn().await;
+        let _permit = self.slots.permit().await;
         attempt.begin(&which.commit, permit).await;
         let answer = match self.render(&which).await {
             Ok(answer) => answer,
@@ -142,8 +142,8 @@ impl Reading {
 
     fn render_here(&self, which: &Which) -> Result<Answer, BoundedRenderError> {
         Handle::current().block_on(async {
-            let waiting = self.stop.run_until_cancelled(self.slots.turn());
-            let _turn = waiting.await;
+            let waiting = self.stop.run_until_cancelled(self.slots.permit());
+            let _permit = waiting.await;
             self.render(which).await
         })
     }

@@ -374,7 +374,7 @@ fn judge(plan: &Plan, result: Result<SyncResult, SyncError>) -> Verdict {
             .unwrap_or_else(|| Verdict::new(ReconcileOutcome::Failed, ""))
     };
     let done = || text_diff::summary_of_done(plan.changes.iter().map(|change| change.action));
-    match result.ending {
+    match result.outcome {
         RunOutcome::Deployed => Verdict::new(ReconcileOutcome::Deployed, &done()),
         RunOutcome::Unchanged => Verdict::new(ReconcileOutcome::Unchanged, ""),
         RunOutcome::Uninstalled => Verdict::new(ReconcileOutcome::Removed, &done()),

@@ -33,7 +33,7 @@ use pleach_files::{
 use pleach_git::{GitError, Revision, mirror::Place};
 
 /// Number of concurrent render processes, so that a slow environment delays few others.
-const PLACES: usize = 2;
+const PERMITS: usize = 2;
 /// Wall-clock limit of one render. Generous, because the processors can be busy.
 const TIME: Duration = Duration::from_mins(2);
 /// CPU time limit of one render.
@@ -59,11 +59,11 @@ pub fn execute(order: &str, print: &mut dyn FnMut(&str)) -> Result<(), Invalid> 
     sandbox::confine(Work::Render { folder })?;
     let tree = order.place.tree(&order.commit)?;
     let recording = RecordingTree::new(&tree);
-    let kept = KeepingTree::new(&recording);
-    let Ok(partial) = resolve_partly(&kept, &order.environment) else {
+    let cached = KeepingTree::new(&recording);
+    let Ok(partial) = resolve_partly(&cached, &order.environment) else {
         return Ok(());
     };
-    let all = render_all(&kept, &partial.environment);
+    let all = render_all(&cached, &partial.environment);
     let record = recording.record();
     let revision = Revision::Commit(order.commit);
     let plannable = each_loaded(&tree, revision, partial, all.clone(), &|_| None);
@@ -218,8 +218,8 @@ impl Answer {
 
 /// Permit to render and read an environment, released on drop.
 #[derive(Debug)]
-pub struct Turn {
-    _place: Option<OwnedSemaphorePermit>,
+pub struct RenderPermit {
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// Semaphore of concurrent renders. Clones share it.
@@ -227,7 +227,7 @@ pub struct Turn {
 pub struct RenderSlots {
     /// Path of the pleach binary.
     program: PathBuf,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     memory: AnswerMemory,
 }
 
@@ -243,7 +243,7 @@ impl RenderSlots {
     pub fn within(program: PathBuf, limit: u64) -> Self {
         Self {
             program,
-            places: Arc::new(Semaphore::new(PLACES)),
+            permits: Arc::new(Semaphore::new(PERMITS)),
             memory: AnswerMemory {
                 limit,
                 used: Arc::default(),
@@ -252,15 +252,15 @@ impl RenderSlots {
     }
 
     /// Waits for a permit.
-    pub async fn turn(&self) -> Turn {
-        Turn {
+    pub async fn permit(&self) -> RenderPermit {
+        RenderPermit {
             // The semaphore is never closed.
-            _place: Arc::clone(&self.places).acquire_owned().await.ok(),
+            _permit: Arc::clone(&self.permits).acquire_owned().await.ok(),
         }
     }
 
-    /// Renders an environment at a commit. The caller holds a [`Turn`]. If this future is dropped,
-    /// the child process is killed.
+    /// Renders an environment at a commit. The caller holds a [`RenderPermit`]. If this future is
+    /// dropped, the child process is killed.
     pub async fn render(
         &self,
         place: Place,
@@ -393,10 +393,13 @@ mod tests {
         "failed to run the bounded render: (exit status: 1): no commit"
     )]
     #[tokio::test]
-    async fn what_ends_the_process_is_the_environment(#[case] script: &str, #[case] said: &str) {
+    async fn what_ends_the_process_is_the_environment(
+        #[case] script: &str,
+        #[case] expected: &str,
+    ) {
         let error = tried(script).await.err();
         let words = error.map(|error| error.to_string()).unwrap_or_default();
-        assert_eq!(words, said);
+        assert_eq!(words, expected);
     }
 
     #[tokio::test(start_paused = true)]

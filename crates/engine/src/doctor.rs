@@ -6,7 +6,7 @@
 pub(super) mod controllers;
 mod gates;
 mod journals;
-mod rights;
+mod permissions;
 mod sweep;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,7 +55,7 @@ pub async fn examine(cluster: &Cluster, search: &Search) -> Result<Observations,
             examine_all(cluster, search, &mut observations).await;
         }
     }
-    rights::missing(cluster, search, &mut observations).await;
+    permissions::missing(cluster, search, &mut observations).await;
     Ok(observations)
 }
 
@@ -86,7 +86,7 @@ async fn examine_all(cluster: &Cluster, search: &Search, observations: &mut Obse
     journals::all(cluster, None, observations).await;
     let kinds = crds.iter().map(Crd::kind).collect();
     sweep::objects(cluster, kinds, observations).await;
-    controllers::look_for(cluster, observations).await;
+    controllers::find(cluster, observations).await;
 }
 
 /// Reads the facts to judge one registration or gate: the object, its backends and its owner.

@@ -120,17 +120,17 @@ async fn fetch(program: &Path, order: &Fetch) -> Result<Received, FetchError> {
         let why = format!("the fetch process crashed {}", ended.words());
         return Err(FetchError::passing(why));
     }
-    let mut said = format!(
+    let mut message = format!(
         "the fetch process was killed ({}): unpacking exceeds its limits",
         ended.status
     );
-    if !ended.said.is_empty() {
-        said.push_str(": ");
-        said.push_str(&ended.said);
+    if !ended.message.is_empty() {
+        message.push_str(": ");
+        message.push_str(&ended.message);
     }
     Err(FetchError {
         failure: Failure::TooLarge,
-        said,
+        said: message,
     })
 }
 
@@ -174,28 +174,28 @@ mod tests {
     #[tokio::test]
     async fn what_it_started_and_wrote_goes_with_it() {
         let folder = pleach_files::temporary_folder().unwrap();
-        let told = folder.path().join("told");
+        let report_file = folder.path().join("told");
         let script = format!(
             "sleep 1000 & echo \"$! $TMPDIR\" > {}; wait",
-            told.display()
+            report_file.display()
         );
-        let said = {
+        let reported = {
             let fetching = std::pin::pin!(run(&script));
-            let telling = async {
+            let reading = async {
                 loop {
-                    let said = pleach_files::read(&told).unwrap_or_default();
-                    if said.ends_with(b"\n") {
-                        return String::from_utf8(said).unwrap();
+                    let reported = pleach_files::read(&report_file).unwrap_or_default();
+                    if reported.ends_with(b"\n") {
+                        return String::from_utf8(reported).unwrap();
                     }
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             };
             tokio::select! {
                 _ = fetching => panic!("it ended"),
-                said = telling => said,
+                reported = reading => reported,
             }
         };
-        let (started, scratch) = said.trim().split_once(' ').unwrap();
+        let (started, scratch) = reported.trim().split_once(' ').unwrap();
         assert!(!pleach_files::exists(Path::new(scratch)).unwrap());
         // A killed process stays a zombie until its new parent reaps it.
         let is_there = || {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[rstest]
-    #[case::says_so(
+    #[case::reports_it(
         r#"echo '{"Err":{"failure":"passing","said":"no route to host"}}'"#,
         false,
         "no route to host"
@@ -237,11 +237,11 @@ mod tests {
     async fn what_will_never_work_is_told_from_what_may(
         #[case] script: &str,
         #[case] is_final: bool,
-        #[case] said: &str,
+        #[case] expected: &str,
     ) {
         let error = run(script).await.unwrap_err();
         assert_eq!(error.failure == Failure::TooLarge, is_final, "{error}");
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 
     #[tokio::test]

@@ -125,18 +125,18 @@ impl Peers {
 
     /// Remembers that a replica is gone, by the rule of this module. Leases that it still holds
     /// need not be waited for.
-    pub fn are_without(&self, who: &str) {
+    pub fn are_without(&self, holder: &str) {
         let mut known = self.lock();
         if known.gone.len() == REMEMBERED {
             known.gone.pop_front();
         }
-        known.gone.push_back(who.to_owned());
+        known.gone.push_back(holder.to_owned());
     }
 
     /// Returns whether `holder` is the identity of a run of a replica that is gone.
     fn are_known_without(&self, holder: &str) -> bool {
-        self.lock().gone.iter().any(|who| {
-            let rest = holder.strip_prefix(who.as_str());
+        self.lock().gone.iter().any(|gone| {
+            let rest = holder.strip_prefix(gone.as_str());
             rest.is_some_and(|rest| rest.starts_with(' '))
         })
     }
@@ -163,17 +163,17 @@ impl Peers {
     }
 
     /// Returns the present name of this replica among its peers.
-    pub fn name(&self, who: &str) -> String {
+    pub fn name(&self, holder: &str) -> String {
         match self.lock().returns {
-            0 => who.to_owned(),
-            returns => format!("{who}#{returns}"),
+            0 => holder.to_owned(),
+            returns => format!("{holder}#{returns}"),
         }
     }
 
     /// Continues under a new name after the peers considered this replica gone. All its work has
     /// stopped: peers can take Leases of the old name, but not those of the new one.
-    pub fn return_as_another(&self, who: &str) {
-        self.are_without(&self.name(who));
+    pub fn return_as_another(&self, holder: &str) {
+        self.are_without(&self.name(holder));
         self.lock().returns += 1;
     }
 }
@@ -232,7 +232,7 @@ impl Lease {
             match create(cluster, id, identity, terms).await {
                 Ok(live) if attempted.elapsed() < terms.renew => {
                     patience.peers.forget(id);
-                    return Ok(Self::held(cluster, id, &live, terms, attempted));
+                    return Ok(Self::acquired(cluster, id, &live, terms, attempted));
                 }
                 // The attempt took so long that the Lease can already count as lost. Acquire it
                 // again.
@@ -268,7 +268,7 @@ impl Lease {
                     match take(cluster, id, &live, identity, terms).await {
                         Ok(live) => {
                             patience.peers.forget(id);
-                            return Ok(Self::held(cluster, id, &live, terms, attempted));
+                            return Ok(Self::acquired(cluster, id, &live, terms, attempted));
                         }
                         // Another client was faster. Retry the first such race at once.
                         Err(error) if error.is_race() && races == 0 => {
@@ -302,7 +302,7 @@ impl Lease {
         }
     }
 
-    fn held(
+    fn acquired(
         cluster: &Cluster,
         id: &ObjectId,
         live: &Value,

@@ -63,11 +63,11 @@ impl Loaded {
     /// Returns whether git contains this release, including stalled ones.
     pub fn has(&self, name: &ReleaseName) -> bool {
         let mut releases = self.environment.releases.iter();
-        self.has_held(name) || releases.any(|release| release.name == *name)
+        self.has_stalled(name) || releases.any(|release| release.name == *name)
     }
 
     /// Returns whether git contains this release and it is stalled.
-    pub fn has_held(&self, name: &ReleaseName) -> bool {
+    pub fn has_stalled(&self, name: &ReleaseName) -> bool {
         name.environment == self.environment.name && self.held.contains_key(&name.release)
     }
 
@@ -80,7 +80,7 @@ impl Loaded {
             let held: Vec<(String, HeldRelease)> = releases
                 .filter(|release| !self.held.contains_key(&release.name.release))
                 .filter_map(|release| {
-                    let reason = self.held_with(release)?;
+                    let reason = self.stalled_by(release)?;
                     let held = HeldRelease {
                         reasons: vec![format!("{}: {reason}", release.origin)],
                         moved_from: release.moved_from.clone(),
@@ -98,12 +98,12 @@ impl Loaded {
         self.rendered.retain(|(release, _)| is_sound(release));
         let given_up = std::mem::take(&mut self.given_up).into_iter();
         self.given_up = given_up
-            .filter(|previous| !self.has_held(previous))
+            .filter(|previous| !self.has_stalled(previous))
             .collect();
     }
 
     /// Returns the reason why a release is stalled because of another one.
-    fn held_with(&self, release: &ResolvedRelease) -> Option<String> {
+    fn stalled_by(&self, release: &ResolvedRelease) -> Option<String> {
         let is_held = |name: &str| self.held.contains_key(name);
         let mut needed = release.depends_on.iter().filter_map(Dependency::release);
         if let Some(needed) = needed.find(|needed| is_held(needed)) {
@@ -164,11 +164,11 @@ impl Loaded {
 
     /// Moves all requested releases but one to the others, with their findings.
     #[must_use]
-    pub fn only(mut self, wanted: &str) -> Self {
+    pub fn only(mut self, name: &str) -> Self {
         let (rendered, others): (Vec<_>, Vec<_>) = self
             .rendered
             .into_iter()
-            .partition(|(release, _)| release.name.release == wanted);
+            .partition(|(release, _)| release.name.release == name);
         for (_, other) in &others {
             for finding in &other.findings {
                 // Findings of the environment already carry a source excerpt, so compare without
@@ -196,10 +196,10 @@ impl Loaded {
     /// on by name, and the objects of releases that take over or scale its objects. That is little
     /// of a large environment.
     #[must_use]
-    pub fn alone(&self, wanted: &str) -> Self {
-        let is_wanted = |release: &ResolvedRelease| release.name.release == wanted;
+    pub fn alone(&self, name: &str) -> Self {
+        let is_selected = |release: &ResolvedRelease| release.name.release == name;
         let all = || self.rendered.iter().chain(&self.others);
-        let own = all().find(|(release, _)| is_wanted(release));
+        let own = all().find(|(release, _)| is_selected(release));
         let (needs, has): (BTreeSet<&str>, BTreeSet<&ObjectId>) = own
             .map(|(release, rendered)| {
                 let needs = release.depends_on.iter().filter_map(Dependency::release);
@@ -215,12 +215,12 @@ impl Loaded {
                 || autoscaled_by(rendered).any(|(target, _)| has.contains(&target))
         };
         let others: Vec<_> = all()
-            .filter(|(release, rendered)| !is_wanted(release) && concerns(release, rendered))
+            .filter(|(release, rendered)| !is_selected(release) && concerns(release, rendered))
             .cloned()
             .collect();
         Self {
             environment: self.environment.with_only(|release| {
-                is_wanted(release) || needs.contains(release.name.release.as_str())
+                is_selected(release) || needs.contains(release.name.release.as_str())
             }),
             rendered: own.into_iter().cloned().collect(),
             others,
@@ -263,11 +263,11 @@ pub fn read_all(
     revision: Revision,
     environment: &str,
 ) -> Result<Loaded, Vec<Finding>> {
-    let kept = KeepingTree::new(tree);
-    let environment = resolve(&kept, environment)?;
+    let cached = KeepingTree::new(tree);
+    let environment = resolve(&cached, environment)?;
     // Render all releases, whichever are requested: releases share kinds, and no two are allowed to
     // contain the same object.
-    let all = render_all(&kept, &environment);
+    let all = render_all(&cached, &environment);
     Ok(loaded(tree, revision, environment, all))
 }
 

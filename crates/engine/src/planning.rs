@@ -7,7 +7,7 @@ mod successors;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pleach_config::dependencies::{Dependency, Needed, Wanted, arrange};
+use pleach_config::dependencies::{Dependency, Needed, TargetRelease, arrange};
 use pleach_config::{ResolvedEnvironment, ResolvedRelease};
 use pleach_fields::ignore::Ignored;
 use pleach_model::discovery::Discovery;
@@ -228,7 +228,7 @@ impl Planner<'_> {
     /// Plans a subject: a desired release or a removal.
     pub async fn plan_for(&self, subject: &Subject<'_>) -> Result<Planned, SyncError> {
         match subject {
-            Subject::Wanted(release, rendered) => Box::pin(self.plan(release, rendered)).await,
+            Subject::Desired(release, rendered) => Box::pin(self.plan(release, rendered)).await,
             Subject::Gone(gone) => Box::pin(self.plan_end(gone)).await,
         }
     }
@@ -271,9 +271,9 @@ impl Planner<'_> {
 fn neighbor<'a>(loaded: &'a Loaded, predecessors: Predecessors, name: &str) -> Neighbor<'a> {
     let mut releases = loaded.environment.releases.iter();
     let release = releases.find(|release| release.name.release == name);
-    let is_asked_for = loaded.names().contains(&name);
+    let is_requested = loaded.names().contains(&name);
     Neighbor {
-        wanted: Wanted {
+        target: TargetRelease {
             version: release.and_then(|release| release.version.as_deref()),
             revision: match &loaded.revision {
                 Revision::Commit(commit) if predecessors == Predecessors::AtRevision => {
@@ -282,7 +282,7 @@ fn neighbor<'a>(loaded: &'a Loaded, predecessors: Predecessors, name: &str) -> N
                 Revision::Commit(_) | Revision::Dirty(_) | Revision::None => None,
             },
         },
-        comes_first: is_asked_for && predecessors == Predecessors::ComeFirst,
+        comes_first: is_requested && predecessors == Predecessors::ComeFirst,
     }
 }
 
@@ -430,8 +430,8 @@ pub fn policy(
 
 /// Warns of a suspension. It only stops the controller, not a local run.
 fn suspended(release: &ReleaseName, observation: &Observation) -> Option<Finding> {
-    let orders = observation.orders();
-    let suspension = orders.suspended(observation.observed.at)?;
+    let user_requests = observation.user_requests();
+    let suspension = user_requests.suspended(observation.observed.at)?;
     Some(
         Finding::warning(
             finding::Kind::Policy,

@@ -22,7 +22,7 @@ use pleach_report::preview::{
 
 use super::load::{self, Loaded};
 pub use compare::{Comparison, End, Incomparable, Kinds, Known, Revisions, Scope, revisions};
-pub use live::{Asked, Meant, add_cluster, unanswered, unreachable};
+pub use live::{ComparedCluster, IntendedCluster, add_cluster, unanswered, unreachable};
 
 /// View of objects in previews.
 const VIEW: View = View {
@@ -50,13 +50,13 @@ pub struct Question<'a> {
     /// The environment or release to preview.
     pub scope: Scope<'a>,
     /// Previews the scope even if the change does not touch it.
-    pub asked_for: bool,
+    pub is_requested: bool,
     /// Renders all releases, including those that the change does not touch, for later steps.
     pub whole: bool,
 }
 
 /// Preview of an environment without a cluster.
-pub struct Looked {
+pub struct OfflinePreview {
     /// Changes of the environment.
     pub preview: EnvironmentPreview,
     /// The rendered head. `None` if it cannot be rendered, or if the environment is removed.
@@ -76,7 +76,7 @@ pub struct RenderedHead {
     base_secrets: BaseSecrets,
 }
 
-impl Looked {
+impl OfflinePreview {
     fn unknown(preview: EnvironmentPreview) -> Self {
         Self {
             preview,
@@ -108,7 +108,7 @@ impl Change {
     /// Previews a scope. A render error becomes part of the preview, so that other environments
     /// still get theirs. Returns `None` if the change does not touch the scope and it was not
     /// requested.
-    pub fn inspect(&self, question: Question<'_>, key: &DigestKey) -> Option<Looked> {
+    pub fn inspect(&self, question: Question<'_>, key: &DigestKey) -> Option<OfflinePreview> {
         let scope = question.scope;
         let mut preview = EnvironmentPreview::new(scope.environment);
         let has = |end: &End| {
@@ -122,21 +122,21 @@ impl Change {
             );
             let finding = Finding::warning(Kind::Repository, REMOVED, message);
             preview.findings.push(finding);
-            return Some(Looked::unknown(preview));
+            return Some(OfflinePreview::unknown(preview));
         }
-        let (head, asked) = match self.resolve(scope.environment) {
+        let (head, named) = match self.resolve(scope.environment) {
             Ok(resolved) => resolved,
             Err(findings) => {
                 preview.findings = findings;
-                return Some(Looked::unknown(preview));
+                return Some(OfflinePreview::unknown(preview));
             }
         };
         let touched = Touched(&self.files);
-        if !question.asked_for && !touched.environment(&head, &asked) {
+        if !question.is_requested && !touched.environment(&head, &named) {
             return None;
         }
         let trees = [&*self.base.tree, &*self.head.tree];
-        let is_same = touched.is_answered_alike(&asked, trees);
+        let is_same = touched.is_answered_alike(&named, trees);
         let known = Known {
             base: is_same.then(|| head.clone()),
             head: Some(head),
@@ -144,10 +144,10 @@ impl Change {
             whole: question.whole,
         };
         match revisions(scope, (&self.base, &self.head), known, key) {
-            Ok(comparison) => Some(looked(preview, comparison)),
+            Ok(comparison) => Some(offline_preview(preview, comparison)),
             Err(error) => {
                 preview.findings = error.findings;
-                Some(Looked::unknown(preview))
+                Some(OfflinePreview::unknown(preview))
             }
         }
     }
@@ -161,7 +161,7 @@ impl Change {
     }
 }
 
-fn looked(mut preview: EnvironmentPreview, comparison: Comparison) -> Looked {
+fn offline_preview(mut preview: EnvironmentPreview, comparison: Comparison) -> OfflinePreview {
     let Comparison {
         kinds,
         releases,
@@ -190,7 +190,7 @@ fn looked(mut preview: EnvironmentPreview, comparison: Comparison) -> Looked {
             preview.releases.push(release);
         }
     }
-    Looked {
+    OfflinePreview {
         preview,
         rendered: Some(RenderedHead {
             loaded: head,

@@ -18,8 +18,9 @@ use crate::{
     lease::Holder,
     stop::Stop,
     sync::{
-        Claim, SyncError, cluster_id, in_turn,
+        Claim, SyncError, cluster_id,
         state::{Salvaged, State},
+        with_lease,
     },
 };
 use pleach_cluster::{Class, Cluster, ClusterError, ResourcePath, Selector};
@@ -58,12 +59,14 @@ impl Examined {
         let Rebuilt {
             inventory,
             found,
-            kept,
+            retained,
             unlabelled,
             ..
         } = &self.rebuilt;
-        let is_whole =
-            self.lost.is_empty() && found.is_empty() && kept.is_empty() && unlabelled.is_empty();
+        let is_whole = self.lost.is_empty()
+            && found.is_empty()
+            && retained.is_empty()
+            && unlabelled.is_empty();
         let is_there = self.is_installed() || self.is_unverified || !inventory.entries.is_empty();
         is_there && !is_whole
     }
@@ -97,7 +100,7 @@ impl Examined {
         };
         let work =
             async |state: &mut State| state.commit(inventory, change, "Recovered", &message).await;
-        in_turn(claim, &mut self.state, stop, waiting, work).await
+        with_lease(claim, &mut self.state, stop, waiting, work).await
     }
 }
 

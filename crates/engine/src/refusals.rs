@@ -13,7 +13,7 @@ use super::load::{Loaded, with_excerpts};
 pub fn of(
     tree: &dyn FileTree,
     loaded: &Loaded,
-    is_meant: impl Fn(&ReleaseName) -> bool,
+    is_intended: impl Fn(&ReleaseName) -> bool,
 ) -> Vec<Finding> {
     let declared = loaded.environment.cluster.kubernetes.as_deref();
     let (table, note) = KindTable::nearest(declared);
@@ -28,7 +28,7 @@ pub fn of(
     let releases: Vec<_> = loaded
         .rendered
         .iter()
-        .filter(|(release, _)| is_meant(&release.name))
+        .filter(|(release, _)| is_intended(&release.name))
         .map(|(release, rendered)| (release, rendered))
         .collect();
     let found = lint::refusals(tree, &loaded.environment, &releases, catalog);
@@ -39,13 +39,13 @@ pub fn of(
 pub(super) fn since(
     (base, before): (&dyn FileTree, Option<&Loaded>),
     (head, now): (&dyn FileTree, &Loaded),
-    is_meant: impl Fn(&ReleaseName) -> bool,
+    is_intended: impl Fn(&ReleaseName) -> bool,
 ) -> Vec<Finding> {
-    let mut found = of(head, now, &is_meant);
+    let mut found = of(head, now, &is_intended);
     if found.is_empty() {
         return found;
     }
-    let previous = before.map_or_else(Vec::new, |before| of(base, before, is_meant));
+    let previous = before.map_or_else(Vec::new, |before| of(base, before, is_intended));
     for finding in &mut found {
         if previous.iter().any(|previous| is_same(previous, finding)) {
             finding.severity = Severity::Warning;

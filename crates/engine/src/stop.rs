@@ -40,9 +40,9 @@ impl Cause {
 ///
 /// let (signal, newer) = (CancellationToken::new(), CancellationToken::new());
 /// let stop = Stop::on(Cause::Interrupted, signal).or_on(Cause::Superseded, newer.clone());
-/// assert_eq!(stop.asked(), None);
+/// assert_eq!(stop.cause(), None);
 /// newer.cancel();
-/// assert_eq!(stop.asked(), Some(Cause::Superseded));
+/// assert_eq!(stop.cause(), Some(Cause::Superseded));
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Stop {
@@ -68,7 +68,7 @@ impl Stop {
     }
 
     /// Returns the cause if a stop was requested.
-    pub fn asked(&self) -> Option<Cause> {
+    pub fn cause(&self) -> Option<Cause> {
         self.causes
             .iter()
             .find(|(_, token)| token.is_cancelled())
@@ -85,7 +85,7 @@ impl Stop {
             token.cancelled().map(move |()| cause).boxed()
         });
         let (cause, ..) = select_all(tokens).await;
-        self.asked().unwrap_or(cause)
+        self.cause().unwrap_or(cause)
     }
 }
 
@@ -108,7 +108,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_stops_what_nobody_may_stop() {
-        assert_eq!(Stop::never().asked(), None);
+        assert_eq!(Stop::never().cause(), None);
         assert!(Stop::never().wait().now_or_never().is_none());
     }
 }

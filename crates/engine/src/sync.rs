@@ -54,7 +54,7 @@ pub use observe::{
     observe_record, observe_some, recognize,
 };
 pub use record::attempt;
-pub use with_lease::in_turn;
+pub use with_lease::with_lease;
 pub use with_lease::{Claim, clear_lease};
 
 use super::lease::Holder;
@@ -104,7 +104,7 @@ pub async fn execute(
     } = observation;
     if !record::writes(desired, &observed, plan) {
         return Ok(SyncResult {
-            ending: record::Ending::of_nothing(plan, state.record().ready),
+            outcome: record::RecordedOutcome::of_nothing(plan, state.record().ready),
             members: Some(Arc::new(record::into_refreshed(desired, observed, plan))),
             ..SyncResult::default()
         });
@@ -113,13 +113,13 @@ pub async fn execute(
     state.prepare().await?;
     desired.digest_with(state.key());
     let desired = &*desired;
-    run.in_turn(plan, &mut state, async |state| {
+    run.with_lease(plan, &mut state, async |state| {
         let superset = record::superset(desired, &observed, plan);
         let begun = begin(state, desired, plan, &superset).await?;
         if plan.has_steps() {
             let at = begun.attempt.at;
-            let kept = record::last_plan(desired, &observed, plan, at);
-            state.keep_plan(&kept).await?;
+            let last_plan = record::last_plan(desired, &observed, plan, at);
+            state.keep_plan(&last_plan).await?;
         }
         let journal = observed.journal.clone();
         let journal_writer = state.journal_writer(journal, begun.attempt.clone(), plan.effects());
@@ -129,8 +129,8 @@ pub async fn execute(
             key: state.key().cloned(),
         };
         let steps = run.steps(desired, &observed, plan, books);
-        let reached = Box::pin(steps).await;
-        Ok(settle(run, state, desired, &observed, plan, begun, reached).await)
+        let executed = Box::pin(steps).await;
+        Ok(finish(run, state, desired, &observed, plan, begun, executed).await)
     })
     .await
 }
@@ -172,7 +172,7 @@ pub async fn affirm(desired: &Desired, observation: Observation) -> Result<(), S
             installed.digest = desired.digest();
         }
     };
-    let (reason, message) = record::REACHED;
+    let (reason, message) = record::RECONCILED;
     state
         .commit(&observed.inventory, change, reason, message)
         .await
@@ -228,7 +228,7 @@ struct Books {
 }
 
 /// Progress of the steps.
-struct Reached {
+struct Executed {
     result: SyncResult,
     /// The inventory, up to date with the answers.
     inventory: Inventory,
@@ -236,19 +236,19 @@ struct Reached {
 
 /// Finishes a run that has started, whether it succeeded, failed or was stopped. Only a run that
 /// lost its Lease skips this, because it must not write anything.
-async fn settle(
+async fn finish(
     run: &Run<'_>,
     state: &mut State,
     desired: &Desired,
     observed: &Observed,
     plan: &Plan,
     begun: Begun,
-    reached: Reached,
+    executed: Executed,
 ) -> SyncResult {
-    let Reached {
+    let Executed {
         mut result,
         mut inventory,
-    } = reached;
+    } = executed;
     run.events.send(EventKind::Phase(Verb::Report));
     if result.is_success() {
         for id in returned::remembered(desired, observed, plan).keys() {
@@ -257,8 +257,8 @@ async fn settle(
     }
     if result.stopped.is_none() {
         let context = (run.cluster, run.events);
-        let look = returned::keep(context, desired, observed, plan, &mut inventory);
-        Box::pin(look).await;
+        let remaining = returned::keep(context, desired, observed, plan, &mut inventory);
+        Box::pin(remaining).await;
     }
     // If the runtime objects cannot be recorded, the release is unfinished and the next run
     // retries.
@@ -268,13 +268,13 @@ async fn settle(
         Ok(())
     };
     let was_ready = begun.was_ready;
-    let ending = record::Ending::of(plan, &result, was_ready, recorded.as_ref().err())
+    let outcome = record::RecordedOutcome::of(plan, &result, was_ready, recorded.as_ref().err())
         .local(run.claim.local.as_ref());
     let corrected = record::corrected(plan, &result);
     let finished = record::finish(
         state,
         desired,
-        &ending,
+        &outcome,
         (plan.has_steps(), &corrected),
         &inventory,
         begun.attempt,
@@ -283,10 +283,10 @@ async fn settle(
     result.members = Some(Arc::new(inventory));
     // Report the result even if it could not be recorded.
     result.unrecorded = recorded.and(finished).err().map(Arc::new);
-    result.ending = if result.unrecorded.is_some() {
+    result.outcome = if result.unrecorded.is_some() {
         RunOutcome::Failed
     } else {
-        ending.outcome(plan, was_ready)
+        outcome.outcome(plan, was_ready)
     };
     run.events.send(EventKind::Finished(result.clone()));
     result
@@ -295,7 +295,7 @@ async fn settle(
 impl Run<'_> {
     /// Runs `work` under the Lease if the plan has steps. A run that only records needs no Lease,
     /// because optimistic locking protects its single write.
-    async fn in_turn(
+    async fn with_lease(
         &self,
         plan: &Plan,
         state: &mut State,
@@ -305,7 +305,7 @@ impl Run<'_> {
             return work(state).await;
         }
         let waiting = |holder: &Holder| self.events.send(EventKind::Queued(holder.clone()));
-        let done = in_turn(self.claim, state, self.stop, waiting, work).await?;
+        let done = with_lease(self.claim, state, self.stop, waiting, work).await?;
         Ok(done.unwrap_or_else(|cause| SyncResult::not_begun(plan, cause)))
     }
 
@@ -316,7 +316,7 @@ impl Run<'_> {
         observed: &Observed,
         plan: &Plan,
         books: Books,
-    ) -> Reached {
+    ) -> Executed {
         let operator = self.operator(desired, observed, plan, books);
         // Taken before the first step closes a gate, because `select!` polls in random order.
         let begun = Timestamp::now();
@@ -324,12 +324,12 @@ impl Run<'_> {
             result = scheduler::run(plan, &operator, self.events, CONCURRENCY, self.stop) => result,
             never = operator.lift_expired(begun) => match never {},
         };
-        Box::pin(operator.settle(&mut result)).await;
+        Box::pin(operator.finish(&mut result)).await;
         let inventory = operator
             .inventory
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
-        Reached { result, inventory }
+        Executed { result, inventory }
     }
 
     fn operator<'a>(
@@ -360,10 +360,10 @@ impl Run<'_> {
             manager: desired.name.field_manager(),
             key,
             paths: paths::Paths::new(&observed.discovery, &desired.manifests),
-            hub: watch_cache::WatchCache::new(
+            watch_cache: watch_cache::WatchCache::new(
                 self.cluster.clone(),
                 format!("{}={}", labels::PART_OF, desired.apply_set()),
-                rbac_scope::Reach::of(observed),
+                rbac_scope::RbacScope::of(observed),
                 plan,
             ),
             events: self.events,
@@ -375,10 +375,10 @@ impl Run<'_> {
             places: Semaphore::new(CONCURRENCY),
             controllers: wait::Controllers::default(),
             statuses: wait::Statuses::default(),
-            can_go_back: observed
+            can_roll_back: observed
                 .installed
                 .as_ref()
-                .is_some_and(|record| record.can_go_back_from(&desired.revision)),
+                .is_some_and(|record| record.can_roll_back_from(&desired.revision)),
             operations: Mutex::default(),
             begun: Mutex::new(BTreeMap::new()),
         }
@@ -398,16 +398,16 @@ impl Observation {
     }
 
     /// Returns whether the record already has exactly these conditions of the controller.
-    pub fn says(&self, said: &[Condition]) -> bool {
-        self.state.says(said)
+    pub fn has_conditions(&self, conditions: &[Condition]) -> bool {
+        self.state.has_conditions(conditions)
     }
 
     /// Returns the user requests on the record. If the record is a ConfigMap, the approval is an
     /// annotation of its namespace.
-    pub fn orders(&self) -> UserRequests {
-        let orders = self.state.orders();
+    pub fn user_requests(&self) -> UserRequests {
+        let user_requests = self.state.user_requests();
         let Store::ConfigMap { namespace } = self.state.store() else {
-            return orders;
+            return user_requests;
         };
         let id = ObjectId::new("", "Namespace", None, namespace);
         let annotation = UserRequests::approval_annotation(self.state.name());
@@ -415,7 +415,7 @@ impl Observation {
         let approved = live.and_then(|live| live.annotations.get(&annotation));
         UserRequests {
             approved: approved.map(|digest| digest.trim().to_owned()),
-            ..orders
+            ..user_requests
         }
     }
 

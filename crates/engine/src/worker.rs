@@ -22,7 +22,7 @@ pub struct Ended {
     /// Standard output; `None` if it exceeded the limit.
     pub out: Option<Vec<u8>>,
     /// Last line of the error output.
-    pub said: String,
+    pub message: String,
     /// Exit status.
     pub status: ExitStatus,
 }
@@ -43,11 +43,13 @@ impl Ended {
 
     /// Describes the status, with the last line of the error output.
     pub fn words(&self) -> String {
-        let Self { status, said, .. } = self;
-        if said.is_empty() {
+        let Self {
+            status, message, ..
+        } = self;
+        if message.is_empty() {
             format!("({status})")
         } else {
-            format!("({status}): {said}")
+            format!("({status}): {message}")
         }
     }
 }
@@ -83,15 +85,15 @@ pub async fn run(
     let mut group = Group::of(child.id());
     let (stdin, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let running = async {
-        let telling = async {
+        let writing = async {
             if let Some(mut stdin) = stdin {
                 // A worker that does not read its stdin reports the problem itself.
-                let _told = stdin.write_all(input).await;
+                let _written = stdin.write_all(input).await;
             }
         };
         // Stop reading after the limit. The child then writes to a closed pipe and exits.
         let ((), out, err) =
-            tokio::join!(telling, read(out, longest_output), read(err, LONGEST_WORDS));
+            tokio::join!(writing, read(out, longest_output), read(err, LONGEST_WORDS));
         Ok::<_, io::Error>((out, err, child.wait().await?))
     };
     let ended = timeout(time, running).await;
@@ -101,7 +103,7 @@ pub async fn run(
     }
     Ok(Ended {
         out: (out.len() as u64 <= longest_output).then_some(out),
-        said: last_line(&err),
+        message: last_line(&err),
         status,
     })
 }

@@ -252,7 +252,7 @@ pub fn diagnose(observations: &Observations) -> Vec<Diagnosis> {
     membership::orphans(observations, &mut diagnoses);
     membership::releases(observations, &mut diagnoses);
     limits::gaps(observations, &mut diagnoses);
-    limits::rights(observations, &mut diagnoses);
+    limits::permissions(observations, &mut diagnoses);
     diagnoses.sort_by(|a, b| {
         let key = |d: &Diagnosis| (std::cmp::Reverse(d.severity), d.code, d.object.clone());
         key(a).cmp(&key(b)).then_with(|| a.message.cmp(&b.message))

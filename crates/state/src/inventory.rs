@@ -19,7 +19,7 @@ mod user_requests;
 pub use applyset::apply_set_id;
 pub use conditions::{
     Condition, ConditionKind, DEPENDENCY_NOT_READY, Following, HEARTBEAT, WINDOW_CLOSED,
-    carry_over, degraded, followed, telling,
+    carry_over, changed_status, degraded, followed,
 };
 pub use contention::Correction;
 pub use entry::{Entry, EntryState, Inventory};

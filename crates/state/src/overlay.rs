@@ -29,8 +29,8 @@ use pleach_model::object::{
 };
 
 pub use content::{OverlayContent, OverlayKind};
-pub use owners::{Held, give_back, held};
-pub use revert::{Taken, take_back};
+pub use owners::{FieldOwner, field_owners, restore_owners};
+pub use revert::{Taken, revert};
 
 /// Id of an overlay within a release: its name, the object that it changes, and a digest of the
 /// patch.
@@ -121,7 +121,7 @@ pub struct Journaled {
     pub original: NonSecret,
     /// Original owners of the fields.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub owners: Vec<Held>,
+    pub owners: Vec<FieldOwner>,
     /// Policy if the run does not converge.
     pub on_failure: OnFailure,
     /// Stage that ends the change.
@@ -174,7 +174,7 @@ impl Journaled {
         self.state == State::Intended
             && !is_made
             && (now != self.original.0
-                || held(metadata, &touched) != self.owners
+                || field_owners(metadata, &touched) != self.owners
                 || metadata["uid"] != self.uid.as_str())
     }
 }
@@ -276,7 +276,7 @@ mod tests {
             state: State::Intended,
             set: NonSecret(patch.clone()),
             original: NonSecret(project(&patch, &before)),
-            owners: held(&before["metadata"], &fields(&patch)),
+            owners: field_owners(&before["metadata"], &fields(&patch)),
             on_failure: OnFailure::Undo,
             until: "verify".to_owned(),
             since: Timestamp::UNIX_EPOCH,

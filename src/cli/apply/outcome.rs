@@ -176,7 +176,7 @@ impl Outcome {
             go_on: &self.go_on(&plan),
         };
         self.report(ui, &report);
-        result.ok().map(|result| result.ending)
+        result.ok().map(|result| result.outcome)
     }
 
     fn report(&mut self, ui: &mut Ui, report: &Report<'_>) {

@@ -26,7 +26,7 @@ pub(crate) fn text(examined: &Examined) -> String {
     }
     list(&mut text, "found", &rebuilt.found);
     let what = "found, but never deleted, because another client created it";
-    list(&mut text, what, &rebuilt.kept);
+    list(&mut text, what, &rebuilt.retained);
     let what = "found from git, without the label";
     list(&mut text, what, &rebuilt.unlabelled);
     let what = "skipped, because pleach did not apply it although it has the label";
@@ -75,7 +75,7 @@ pub(crate) fn json(examined: &Examined, word: &str) -> Value {
         "lost": examined.lost,
         "known": rebuilt.known,
         "found": rebuilt.found,
-        "kept": rebuilt.kept,
+        "kept": rebuilt.retained,
         "unlabelled": rebuilt.unlabelled,
         "leftOut": rebuilt.left_out,
         "gaps": examined.gaps,

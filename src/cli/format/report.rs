@@ -34,7 +34,7 @@ impl Report<'_> {
     /// Returns one word for the result.
     pub(crate) fn verdict(&self) -> &str {
         match self.result {
-            Ok(result) => result.ending.word(),
+            Ok(result) => result.outcome.word(),
             Err(word) => word,
         }
     }
@@ -213,7 +213,7 @@ fn outcomes(text: &mut String, plan: &Plan, result: &SyncResult, go_on: &str) {
             plain(&change.reason)
         );
     }
-    if result.ending == RunOutcome::Uninstalled && plan.count(Action::Skip) > 0 {
+    if result.outcome == RunOutcome::Uninstalled && plan.count(Action::Skip) > 0 {
         let _ = writeln!(
             text,
             "kept objects no longer belong to a release; delete them by hand if they are not needed"

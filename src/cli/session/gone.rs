@@ -20,7 +20,7 @@ impl Session {
         let mut subjects: Vec<Subject<'_>> = planning::in_order(releases)
             .into_iter()
             .map(|index| &releases[index])
-            .map(|(release, rendered)| Subject::Wanted(release, rendered))
+            .map(|(release, rendered)| Subject::Desired(release, rendered))
             .collect();
         let gone = self.gone(ui, ctx, target).await?;
         subjects.extend(gone.into_iter().map(|gone| Subject::Gone(Box::new(gone))));

@@ -371,7 +371,7 @@ impl Executor {
         let Some((_, planned)) = &self.plan else {
             return false;
         };
-        let are_written = planned.observation.says(conditions);
+        let are_written = planned.observation.has_conditions(conditions);
         if planned.plan.has_steps() {
             self.permit = None;
         }

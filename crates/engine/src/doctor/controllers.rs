@@ -14,7 +14,7 @@ const KINDS: [(&str, &str); 3] = [
 ];
 
 /// Reads the workloads if the deletion of some object waits for a controller.
-pub(super) async fn look_for(cluster: &Cluster, observations: &mut Observations) {
+pub(super) async fn find(cluster: &Cluster, observations: &mut Observations) {
     if !observations.objects.iter().any(waits_for_controller) {
         return;
     }

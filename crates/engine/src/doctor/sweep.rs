@@ -46,12 +46,12 @@ pub(super) async fn namespaces(
     let mut hidden = 0;
     for namespace in &namespaces {
         let what = format!("the permissions in namespace {namespace}");
-        let rights = cluster.rights_in(namespace).await;
-        let Some(rights) = observations.take(&what, rights) else {
+        let permissions = cluster.rights_in(namespace).await;
+        let Some(permissions) = observations.take(&what, permissions) else {
             continue;
         };
         for (kind, path) in kinds.iter().filter(|(_, path)| path.namespaced) {
-            if !rights.allow("list", path.api_version.group.as_str(), &path.plural) {
+            if !permissions.allow("list", path.api_version.group.as_str(), &path.plural) {
                 hidden += 1;
                 continue;
             }

@@ -182,8 +182,8 @@ async fn a_lease_is_made_renewed_and_given_back() {
 #[tokio::test(start_paused = true)]
 async fn a_holder_that_renews_keeps_it_and_is_named() {
     let store = Store::default();
-    let _held = acquire(&store, "desk of ann", 0).await.unwrap();
-    let mut told = Vec::new();
+    let _lease = acquire(&store, "desk of ann", 0).await.unwrap();
+    let mut holders = Vec::new();
     let terms = Terms::default();
     let patience = Patience {
         limit: Duration::from_mins(2),
@@ -191,7 +191,7 @@ async fn a_holder_that_renews_keeps_it_and_is_named() {
         peers: &Peers::default(),
     };
     let refused = Lease::acquire(&store.cluster(), &id(), "b", terms, patience, |holder| {
-        told.push(holder.identity.clone());
+        holders.push(holder.identity.clone());
     })
     .await;
     let error = refused.unwrap_err();
@@ -203,14 +203,14 @@ async fn a_holder_that_renews_keeps_it_and_is_named() {
         "{error}"
     );
     // Reported once, not at every poll.
-    assert_eq!(told, ["desk of ann"]);
+    assert_eq!(holders, ["desk of ann"]);
     assert_eq!(store.holder(), "desk of ann");
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_can_be_stopped() {
     let store = Store::default();
-    let _held = acquire(&store, "a", 0).await.unwrap();
+    let _lease = acquire(&store, "a", 0).await.unwrap();
     let token = CancellationToken::new();
     let patience = Patience {
         limit: Duration::from_hours(1),
@@ -236,12 +236,12 @@ async fn a_holder_that_is_gone_is_followed_after_the_duration() {
     // Dropped without a release, as after a kill.
     drop(acquire(&store, "a", 0).await.unwrap());
     let begun = Instant::now();
-    let held = acquire(&store, "b", 60).await.unwrap();
+    let lease = acquire(&store, "b", 60).await.unwrap();
     let waited = begun.elapsed().as_secs();
     assert!((15..18).contains(&waited), "{waited} s");
     assert_eq!(store.holder(), "b");
     assert_eq!(store.lease().unwrap()["spec"]["leaseTransitions"], 1);
-    held.release().await;
+    lease.release().await;
 }
 
 /// A client with write access to Leases cannot block a release forever, even if each attempt waits
@@ -256,14 +256,14 @@ async fn a_declared_duration_counts_up_to_ten_of_ours() {
     let (cluster, id, terms) = (store.cluster(), id(), Terms::default());
     let (peers, stop) = (Peers::default(), Stop::never());
     let begun = Instant::now();
-    let held = loop {
+    let lease = loop {
         let patience = Patience {
             limit: Duration::from_secs(20),
             stop: &stop,
             peers: &peers,
         };
         match Lease::acquire(&cluster, &id, "b", terms, patience, |_| {}).await {
-            Ok(held) => break held,
+            Ok(lease) => break lease,
             Err(LeaseError::Held { .. }) => {
                 assert!(begun.elapsed() < Duration::from_secs(200), "blocked");
             }
@@ -272,7 +272,7 @@ async fn a_declared_duration_counts_up_to_ten_of_ours() {
     };
     let waited = begun.elapsed().as_secs();
     assert!((150..175).contains(&waited), "{waited} s");
-    held.release().await;
+    lease.release().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -294,9 +294,9 @@ async fn who_is_known_to_be_gone_is_not_waited_for() {
     peers.are_without("pod 1 5f");
     assert!(attempt().await.is_err());
     peers.are_without("pod 1");
-    let held = attempt().await.unwrap();
+    let lease = attempt().await.unwrap();
     assert_eq!(store.holder(), "b");
-    held.release().await;
+    lease.release().await;
     // The memory of gone replicas is bounded.
     for number in 0..REMEMBERED {
         peers.are_without(&number.to_string());
@@ -334,35 +334,35 @@ async fn clocks_are_not_compared() {
             lease["spec"]["holderIdentity"] = json!("a");
         }
         assert!(acquire(&store, "b", 5).await.is_err());
-        let held = acquire(&store, "b", 30).await.unwrap();
-        drop(held);
+        let lease = acquire(&store, "b", 30).await.unwrap();
+        drop(lease);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_cannot_renew_stops_before_others_may_begin() {
     let store = Store::default();
-    let held = acquire(&store, "a", 0).await.unwrap();
+    let lease = acquire(&store, "a", 0).await.unwrap();
     tokio::time::sleep(Duration::from_secs(6)).await;
     store.silence(true);
     let begun = Instant::now();
-    held.lost().cancelled().await;
+    lease.lost().cancelled().await;
     let after = begun.elapsed().as_secs();
     // Renewed at 5 s. Two thirds of 15 s later is 9 s from here.
     assert_eq!(after, 9);
     // The release sends no request and does not hang.
-    held.release().await;
+    lease.release().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_short_outage_costs_nothing() {
     let store = Store::default();
-    let held = acquire(&store, "a", 0).await.unwrap();
+    let lease = acquire(&store, "a", 0).await.unwrap();
     store.silence(true);
     tokio::time::sleep(Duration::from_secs(4)).await;
     store.silence(false);
     tokio::time::sleep(Duration::from_mins(1)).await;
-    assert!(!held.lost().is_cancelled());
+    assert!(!lease.lost().is_cancelled());
 }
 
 /// Acquires the Lease despite faults, with retries of each request.
@@ -383,12 +383,12 @@ async fn acquire_through(faults: &[Fault], terms: Terms) -> (Store, Lease) {
 #[tokio::test(start_paused = true)]
 async fn what_nobody_heard_of_does_not_count_as_renewed() {
     let terms = Terms::default();
-    let (store, held) = acquire_through(&[Fault::Lost, Fault::Later(8)], terms).await;
+    let (store, lease) = acquire_through(&[Fault::Lost, Fault::Later(8)], terms).await;
     assert_eq!(store.holder(), "a");
     // Other clients have observed the first write for eight seconds.
     assert_eq!(store.0.lock().unwrap().writes, 2);
     assert_eq!(store.lease().unwrap()["spec"]["leaseTransitions"], 0);
-    assert!(!held.lost().is_cancelled());
+    assert!(!lease.lost().is_cancelled());
 }
 
 #[tokio::test(start_paused = true)]
@@ -399,10 +399,10 @@ async fn a_lease_that_took_long_to_get_is_not_lost_at_once() {
         retry: Duration::from_millis(500),
     };
     // Longer than a holder is allowed to continue without a renewal.
-    let (store, held) = acquire_through(&[Fault::Later(7)], terms).await;
+    let (store, lease) = acquire_through(&[Fault::Later(7)], terms).await;
     tokio::time::sleep(Duration::from_mins(1)).await;
-    assert!(!held.lost().is_cancelled());
-    held.release().await;
+    assert!(!lease.lost().is_cancelled());
+    lease.release().await;
     assert_eq!(store.lease(), None);
 }
 
@@ -410,7 +410,7 @@ async fn a_lease_that_took_long_to_get_is_not_lost_at_once() {
 async fn a_lease_that_was_taken_is_lost_at_the_next_renewal() {
     for taken in [true, false] {
         let store = Store::default();
-        let held = acquire(&store, "a", 0).await.unwrap();
+        let lease = acquire(&store, "a", 0).await.unwrap();
         {
             let mut stored = store.0.lock().unwrap();
             if taken {
@@ -422,9 +422,9 @@ async fn a_lease_that_was_taken_is_lost_at_the_next_renewal() {
             }
         }
         let begun = Instant::now();
-        held.lost().cancelled().await;
+        lease.lost().cancelled().await;
         assert_eq!(begun.elapsed().as_secs(), 5);
-        held.release().await;
+        lease.release().await;
         // A Lease of another holder is not deleted.
         assert_eq!(store.lease().is_some(), taken);
     }

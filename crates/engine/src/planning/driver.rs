@@ -21,7 +21,7 @@ const CONCURRENCY: usize = 32;
 /// Number of namespaces whose contents are read concurrently. Each takes one request per kind.
 const NAMESPACES: usize = 4;
 /// Permits for concurrent plans. Each plan can use its whole budget.
-static TURNS: Semaphore = Semaphore::const_new(2);
+static PERMITS: Semaphore = Semaphore::const_new(2);
 /// Time limit of a plan. The planner counts its work and normally gives up long before.
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -104,8 +104,8 @@ impl Planner<'_> {
     ) -> Result<Answer, SyncError> {
         Ok(match question {
             Question::Blocking(index) => {
-                let looked = source.blocking(index).await;
-                Answer::Blocking(index, looked)
+                let outcome = source.blocking(index).await;
+                Answer::Blocking(index, outcome)
             }
             Question::Dependents => Answer::Dependents(match gone {
                 Some(gone) => self.dependents(source.cluster, gone).await?,
@@ -116,8 +116,8 @@ impl Planner<'_> {
                 Answer::Contents(namespace, contents)
             }
             Question::Check(name) => {
-                let looked = source.check(&name).await;
-                Answer::Check(name, looked)
+                let outcome = source.check(&name).await;
+                Answer::Check(name, outcome)
             }
             Question::Dependency(index) => {
                 let (loaded, predecessors) = (self.loaded, self.options.predecessors);
@@ -137,12 +137,12 @@ impl Input {
     /// Plans from the present facts. Propagates a panic of the planner.
     async fn plan(self) -> Result<(Self, Planning), SyncError> {
         // The semaphore is never closed.
-        let turn = TURNS.acquire().await.ok();
+        let permit = PERMITS.acquire().await.ok();
         let release = self.desired.name.to_string();
         let planning = spawn_blocking(move || {
             let planning = self.planning();
             // A plan beyond the time limit keeps its permit until it ends.
-            drop(turn);
+            drop(permit);
             (self, planning)
         });
         match timeout(LIMIT, planning).await {

@@ -32,7 +32,7 @@ const TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 /// Subject of a plan.
 pub enum Subject<'a> {
     /// A release that git contains.
-    Wanted(&'a ResolvedRelease, &'a Rendered),
+    Desired(&'a ResolvedRelease, &'a Rendered),
     /// A release that git no longer contains.
     Gone(Box<Gone>),
 }
@@ -54,7 +54,7 @@ impl Subject<'_> {
     /// Returns environment and release.
     pub fn name(&self) -> &ReleaseName {
         match self {
-            Self::Wanted(release, _) => &release.name,
+            Self::Desired(release, _) => &release.name,
             Self::Gone(gone) => &gone.name,
         }
     }
@@ -167,7 +167,7 @@ impl Planner<'_> {
     /// Returns the policy of a subject, from the environment and the flags.
     pub fn policy_for(&self, subject: &Subject<'_>) -> Policy {
         match subject {
-            Subject::Wanted(release, _) => self.policy(release),
+            Subject::Desired(release, _) => self.policy(release),
             Subject::Gone(gone) => gone.policy(self),
         }
     }
@@ -248,7 +248,7 @@ pub fn candidates(loaded: &Loaded, is_whole: bool, installed: Vec<Candidate>) ->
             (is_here || previous_releases.contains(name))
                 && record.repository == environment.repository
                 && !desired_names.contains(name)
-                && !loaded.has_held(name)
+                && !loaded.has_stalled(name)
         })
         .collect()
 }

@@ -27,16 +27,17 @@ impl Successors {
         read: &dyn Fn(&str) -> Option<Loaded>,
     ) -> Self {
         let mut successors = Self::default();
-        let is_heir = |release: &ResolvedRelease| release.moved_from.as_ref() == Some(previous);
+        let is_successor =
+            |release: &ResolvedRelease| release.moved_from.as_ref() == Some(previous);
         for name in pleach_config::environments(tree) {
             let is_loaded = name == loaded.environment.name
                 && loaded.rendered.len() == loaded.environment.releases.len()
                 && !loaded.rendered.is_empty();
-            let mut held = loaded
+            let mut stalled = loaded
                 .held
                 .values()
                 .filter(|_| name == loaded.environment.name);
-            if held.any(|held| held.moved_from.as_ref() == Some(previous)) {
+            if stalled.any(|stalled| stalled.moved_from.as_ref() == Some(previous)) {
                 // Its objects are unknown until it can be rendered.
                 successors.unread.push(unread(&name, previous));
                 continue;
@@ -63,7 +64,7 @@ impl Successors {
                 }
                 &read_in.rendered
             };
-            let found = releases.iter().filter(|(release, _)| is_heir(release));
+            let found = releases.iter().filter(|(release, _)| is_successor(release));
             let found = found.map(|(release, rendered)| successor(release, rendered));
             successors.known.extend(found);
         }

@@ -277,15 +277,15 @@ fn whole(
             .map_err(|findings| Incomparable::new(scope, findings))?,
     };
     let before = read_base(scope, (base, previous), &whole, touched)?;
-    let Some(wanted) = scope.release else {
+    let Some(release) = scope.release else {
         return Ok((before, whole));
     };
-    let was_there = |base: &Loaded| base.names().contains(&wanted);
-    if !whole.names().contains(&wanted) && !before.as_ref().is_some_and(was_there) {
-        let finding = load::no_release(&whole.environment, wanted);
+    let was_there = |base: &Loaded| base.names().contains(&release);
+    if !whole.names().contains(&release) && !before.as_ref().is_some_and(was_there) {
+        let finding = load::no_release(&whole.environment, release);
         return Err(Incomparable::new(scope, vec![finding]));
     }
-    Ok((before, whole.only(wanted)))
+    Ok((before, whole.only(release)))
 }
 
 pub(super) fn render_all(
@@ -389,14 +389,14 @@ impl Sides<'_> {
     fn pair(&self, only_changed: bool) -> (Vec<Compared>, Vec<ReleaseName>) {
         let previous = self
             .before
-            .map(|base| self.wanted(base))
+            .map(|base| self.targets(base))
             .unwrap_or_default();
         let at_base: BTreeMap<&ReleaseName, &Desired> = previous
             .iter()
             .map(|(release, desired)| (&release.name, desired))
             .collect();
         let (mut compared, mut unchanged) = (Vec::new(), self.aside.names.clone());
-        for (release, desired) in self.wanted(self.head) {
+        for (release, desired) in self.targets(self.head) {
             let base = at_base.get(&release.name).copied();
             if only_changed && base.is_some_and(|base| wants_the_same(base, &desired)) {
                 unchanged.insert(release.name.clone());
@@ -406,24 +406,26 @@ impl Sides<'_> {
         }
         let releases = self.head.environment.releases.iter();
         let names = releases.map(|release| &release.name);
-        let kept: BTreeSet<&ReleaseName> = names.clone().collect();
+        let remaining: BTreeSet<&ReleaseName> = names.clone().collect();
         let unchanged = names.filter(|name| unchanged.contains(*name));
-        let is_asked_for = |name: &ReleaseName| {
-            let asked = self.scope.release;
-            asked.is_none_or(|asked| *asked == name.release)
+        let is_requested = |name: &ReleaseName| {
+            let requested = self.scope.release;
+            requested.is_none_or(|requested| *requested == name.release)
         };
         // In reverse order, as in an apply.
         let removed = previous
             .iter()
             .rev()
-            .filter(|(release, _)| is_asked_for(&release.name) && !kept.contains(&release.name))
+            .filter(|(release, _)| {
+                is_requested(&release.name) && !remaining.contains(&release.name)
+            })
             .map(|(release, base)| self.removed(release, base, &previous));
         compared.extend(removed);
         (compared, unchanged.cloned().collect())
     }
 
     /// Returns the desired states of a revision.
-    fn wanted<'l>(&self, loaded: &'l Loaded) -> Vec<(&'l ResolvedRelease, Desired)> {
+    fn targets<'l>(&self, loaded: &'l Loaded) -> Vec<(&'l ResolvedRelease, Desired)> {
         let autoscaled: Vec<_> = loaded.autoscaled().collect();
         let releases = loaded.rendered.iter();
         releases

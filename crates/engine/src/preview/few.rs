@@ -93,8 +93,8 @@ pub(super) fn few(
         if words.are_shared(tree, &left) {
             return None;
         }
-        let meant = left.iter().filter(|one| words.are_in(tree, one));
-        picked.extend(meant.map(|one| &one.name));
+        let affected = left.iter().filter(|one| words.are_in(tree, one));
+        picked.extend(affected.map(|one| &one.name));
         if !is_few(&picked) {
             return None;
         }

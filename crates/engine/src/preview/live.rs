@@ -34,7 +34,7 @@ const OPTIONS: Options = Options {
 
 /// The cluster to compare with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Meant {
+pub struct IntendedCluster {
     /// Context of the kubeconfig; `None` for the current one.
     pub context: Option<String>,
     /// Its cluster id, if declared.
@@ -43,7 +43,7 @@ pub struct Meant {
     pub findings: Vec<Finding>,
 }
 
-impl Meant {
+impl IntendedCluster {
     /// Selects the cluster of the base, because a change must not choose the cluster to query.
     /// Selects that of the head if the environment is new.
     pub fn of(head: &RenderedHead) -> Self {
@@ -67,7 +67,7 @@ impl Meant {
 }
 
 /// Access to the cluster to compare with.
-pub struct Asked<'a> {
+pub struct ComparedCluster<'a> {
     /// The cluster.
     pub cluster: &'a Cluster,
     /// The expected cluster id, if declared.
@@ -78,12 +78,12 @@ pub struct Asked<'a> {
     pub quotes: bool,
 }
 
-impl Asked<'_> {
+impl ComparedCluster<'_> {
     /// Returns the reasons not to query the cluster about a release. Objects of other tenants must
     /// not be disclosed to readers of the preview.
     fn refusals(&self, subject: &Subject<'_>) -> Vec<Finding> {
         match (self.allow, subject) {
-            (Some(allow), Subject::Wanted(_, rendered)) => {
+            (Some(allow), Subject::Desired(_, rendered)) => {
                 allow.refuse(rendered.manifests.iter().map(Manifest::id))
             }
             // Removals send no content from git.
@@ -129,7 +129,7 @@ fn unknown(
 pub async fn add_cluster(
     preview: &mut EnvironmentPreview,
     head: &mut RenderedHead,
-    asked: &Asked<'_>,
+    compared: &ComparedCluster<'_>,
     leaving: impl FnOnce(&Loaded, Vec<Candidate>) -> Vec<Gone>,
     all: bool,
 ) {
@@ -142,7 +142,7 @@ pub async fn add_cluster(
         .iter()
         .map(|release| release.diff.release.clone())
         .collect();
-    let is_wanted = |name: &ReleaseName| all || touched.contains(&name.to_string());
+    let is_selected = |name: &ReleaseName| all || touched.contains(&name.to_string());
     let RenderedHead {
         loaded,
         kinds,
@@ -151,19 +151,19 @@ pub async fn add_cluster(
         ..
     } = head;
     let loaded = &*loaded;
-    let cluster = asked.cluster;
+    let cluster = compared.cluster;
     let plans = Planner {
         loaded,
         cluster,
-        cluster_id: asked.id.as_ref(),
+        cluster_id: compared.id.as_ref(),
         source: None,
-        allow: asked.allow,
+        allow: compared.allow,
         base_secrets: Some(&*base_secrets),
         options: OPTIONS,
     };
     let store = &loaded.environment.store;
     // Do not read records in stores of other tenants either.
-    if let Some(why) = asked.allow.and_then(|allow| allow.refuse_store(store)) {
+    if let Some(why) = compared.allow.and_then(|allow| allow.refuse_store(store)) {
         preview.cluster = Some(unanswered(why));
         return;
     }
@@ -178,22 +178,22 @@ pub async fn add_cluster(
         // Without permission to list records, removed releases stay unknown.
         Err(error) if error.class() == Some(&Class::Forbidden) => Vec::new(),
         Err(error) => {
-            preview.cluster = Some(unreachable(&error, asked.quotes));
+            preview.cluster = Some(unreachable(&error, compared.quotes));
             return;
         }
     };
-    let wanted = loaded.rendered.iter();
-    let wanted = wanted.map(|(release, rendered)| Subject::Wanted(release, rendered));
+    let desired = loaded.rendered.iter();
+    let desired = desired.map(|(release, rendered)| Subject::Desired(release, rendered));
     let gone = gone.into_iter().map(|gone| Subject::Gone(Box::new(gone)));
-    for subject in wanted.chain(gone).filter(|one| is_wanted(one.name())) {
-        let refusals = asked.refusals(&subject);
+    for subject in desired.chain(gone).filter(|one| is_selected(one.name())) {
+        let refusals = compared.refusals(&subject);
         if !refusals.is_empty() {
             found.findings.extend(of_release(subject.name(), refusals));
             continue;
         }
         match Box::pin(plans.plan_for(&subject)).await {
             Ok(planned) => {
-                let allow = asked.allow;
+                let allow = compared.allow;
                 let refusals = allow.map(|allow| allow.check(&planned.plan));
                 let refusals = refusals.filter(|refusals| !refusals.is_empty());
                 if let Some(refusals) = refusals {
@@ -215,7 +215,7 @@ pub async fn add_cluster(
                 });
             }
             Err(error) => {
-                let finding = unplanned(subject.name(), &error, asked.quotes);
+                let finding = unplanned(subject.name(), &error, compared.quotes);
                 found.findings.push(finding);
             }
         }

@@ -99,13 +99,18 @@ fn inspect(change: &Change, whole: bool) -> (Value, Option<usize>) {
             environment: "dev",
             release: None,
         },
-        asked_for: true,
+        is_requested: true,
         whole,
     };
     let key = DigestKey::new(b"of this run".to_vec());
-    let looked = change.inspect(question, &key).unwrap();
-    let rendered = looked.rendered.map(|head| head.loaded.rendered.len());
-    (serde_json::to_value(&looked.preview).unwrap(), rendered)
+    let offline_preview = change.inspect(question, &key).unwrap();
+    let rendered = offline_preview
+        .rendered
+        .map(|head| head.loaded.rendered.len());
+    (
+        serde_json::to_value(&offline_preview.preview).unwrap(),
+        rendered,
+    )
 }
 
 fn settings() -> String {
@@ -157,7 +162,7 @@ const ENVIRONMENT: &str = "environments/dev.yaml";
 #[case::an_object_that_comes(vec![], vec![(APP, config_map("more", "a"))], Some(8))]
 #[case::an_object_that_another_has(vec![(OTHER, config_map("more", "a").replace("name: more", "name: more, namespace: shared"))],
     vec![(APP, config_map("more", "a").replace("name: more", "name: more, namespace: shared"))], None)]
-#[case::replicas_that_nobody_scales(vec![(APP, deployment("web", 1))],
+#[case::replicas_without_autoscaler(vec![(APP, deployment("web", 1))],
     vec![(APP, deployment("web", 2))], Some(1))]
 #[case::replicas_that_another_scales(vec![
         (APP, deployment("web", 1)),
@@ -197,15 +202,15 @@ const ENVIRONMENT: &str = "environments/dev.yaml";
         (OTHER, config_map("there", "a").replace("name: there", "name: there, namespace: alone")),
     ],
     vec![(APP, config_map("more", "b"))], Some(2))]
-#[case::what_others_may_do_by_shared_templates(vec![
+#[case::shared_templates(vec![
         ("templates/more.j2", "{% macro scaled() %}kind: HorizontalPodAutoscaler{% endmacro %}".to_owned()),
         (APP, deployment("web", 1)),
     ],
     vec![(APP, deployment("web", 2))], Some(8))]
-#[case::what_holds_for_all(vec![], vec![(ENVIRONMENT, protected())], Some(8))]
-#[case::a_release_that_goes(vec![], vec![(ENVIRONMENT, fewer())], Some(7))]
+#[case::protected_environment(vec![], vec![(ENVIRONMENT, protected())], Some(8))]
+#[case::a_removed_release(vec![], vec![(ENVIRONMENT, fewer())], Some(7))]
 #[case::a_file_that_is_wrong(vec![], vec![(APP, "kind: [\n".to_owned())], None)]
-#[case::what_is_secret_elsewhere(vec![
+#[case::secret_of_another_release(vec![
         (SCHEMA, guarded()),
         (ENVIRONMENT, with_password()),
         (APP, config_map("more", "a")),
@@ -292,14 +297,14 @@ fn what_the_base_declares_stays_secret(#[case] changed: Vec<(&str, String)>) {
             environment: "dev",
             release: None,
         },
-        asked_for: true,
+        is_requested: true,
         whole: true,
     };
     let key = DigestKey::new(b"of this run".to_vec());
-    let looked = change(&base, &head).inspect(question, &key).unwrap();
-    let shown = serde_json::to_string(&looked.preview).unwrap();
+    let offline_preview = change(&base, &head).inspect(question, &key).unwrap();
+    let shown = serde_json::to_string(&offline_preview.preview).unwrap();
     assert!(!shown.contains(PASSWORD), "{shown}");
-    let secrets = looked.rendered.unwrap().base_secrets;
+    let secrets = offline_preview.rendered.unwrap().base_secrets;
     let id = "ConfigMap/team-0/more".parse().unwrap();
     assert!(secrets.of_object(&id).hides_anything(), "{secrets:?}");
 }
@@ -344,16 +349,16 @@ fn an_environment_whose_file_is_removed_is_named() {
             environment: "dev",
             release: None,
         },
-        asked_for: false,
+        is_requested: false,
         whole: false,
     };
-    let looked = change.inspect(question, &key).unwrap();
-    assert!(looked.rendered.is_none());
+    let offline_preview = change.inspect(question, &key).unwrap();
+    assert!(offline_preview.rendered.is_none());
     assert_eq!(
-        looked.preview.findings[0].message,
+        offline_preview.preview.findings[0].message,
         "the file of environment dev is removed: it is suspended, and nothing is deleted"
     );
     let mut preview = change.preview();
-    add(&mut preview, looked.preview);
+    add(&mut preview, offline_preview.preview);
     assert_eq!(preview.summary, "environment removed: dev");
 }

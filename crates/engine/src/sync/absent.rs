@@ -46,8 +46,8 @@ pub(super) async fn ensure_discovered(
     samples.dedup_by(|one, other| {
         one.id().kind == other.id().kind && one.api_version() == other.api_version()
     });
-    let wanted = samples.into_iter().map(Manifest::gvk);
-    let mut missing: BTreeSet<Gvk> = wanted.filter(is_missing).collect();
+    let gvks = samples.into_iter().map(Manifest::gvk);
+    let mut missing: BTreeSet<Gvk> = gvks.filter(is_missing).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -56,15 +56,15 @@ pub(super) async fn ensure_discovered(
     if missing.is_empty() {
         return Ok(());
     }
-    let is_meant = |crd: &Value| missing.iter().find(|gvk| defines(crd, gvk)).cloned();
+    let missing_kind = |crd: &Value| missing.iter().find(|gvk| defines(crd, gvk)).cloned();
     let everything = Selector::default();
     let found = cluster
         .pick(&crd_path(), &everything, Depth::Full, |mut item: Value| {
-            let meant = is_meant(&item)?;
+            let kind = missing_kind(&item)?;
             // Items of a list lack apiVersion and kind.
             item["apiVersion"] = "apiextensions.k8s.io/v1".into();
             item["kind"] = "CustomResourceDefinition".into();
-            is_established(&item).then_some(meant)
+            is_established(&item).then_some(kind)
         })
         .await;
     match found {

@@ -128,19 +128,19 @@ async fn missing(
     let spread: BTreeSet<Request> = spread
         .map(|permission| (anywhere(permission), None))
         .collect();
-    let held_anywhere = ask(cluster, spread).await?;
+    let granted_anywhere = ask(cluster, spread).await?;
     let mut open: BTreeMap<Permission, Objects> = needed
         .into_iter()
-        .filter(|(permission, _)| !held_anywhere.contains(&(anywhere(permission), None)))
+        .filter(|(permission, _)| !granted_anywhere.contains(&(anywhere(permission), None)))
         .collect();
     let requests = open.keys().map(|permission| (permission.clone(), None));
-    let held = ask(cluster, requests.collect()).await?;
-    open.retain(|permission, _| !held.contains(&(permission.clone(), None)));
+    let granted = ask(cluster, requests.collect()).await?;
+    open.retain(|permission, _| !granted.contains(&(permission.clone(), None)));
     let requests: BTreeSet<Request> = open.iter().flat_map(by_name).collect();
-    let held = ask(cluster, requests).await?;
+    let granted = ask(cluster, requests).await?;
     open.retain(|permission, of| {
         let mut requests = by_name((permission, &*of)).peekable();
-        requests.peek().is_none() || !requests.all(|request| held.contains(&request))
+        requests.peek().is_none() || !requests.all(|request| granted.contains(&request))
     });
     let missing = open.into_keys().map(|permission| MissingGrant {
         verb: permission.verb.to_owned(),
@@ -179,8 +179,8 @@ async fn ask(
                 namespace: permission.namespace.as_deref(),
                 name: name.as_deref(),
             };
-            let held = cluster.can_i(&access).await?;
-            Ok(held.then_some((permission, name)))
+            let granted = cluster.can_i(&access).await?;
+            Ok(granted.then_some((permission, name)))
         })
         .buffer_unordered(CONCURRENCY)
         .collect()
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn who_needs_all_of_a_kind_is_not_asked_for_some() {
-        let asked = |needed: &Permissions| -> Vec<Option<String>> {
+        let requested = |needed: &Permissions| -> Vec<Option<String>> {
             let questions = needed.needed.iter().flat_map(by_name);
             questions.map(|(_, name)| name).collect()
         };
@@ -229,15 +229,15 @@ mod tests {
         needed.add_for(right("patch"), "b");
         needed.add_for(right("patch"), "a");
         let names = ["a", "b"].map(|name| Some(name.to_owned()));
-        assert_eq!(asked(&needed), names);
+        assert_eq!(requested(&needed), names);
         needed.add(right("patch"));
         needed.add_for(right("patch"), "c");
-        assert_eq!(asked(&needed), []);
+        assert_eq!(requested(&needed), []);
         // Too many names are not checked one by one.
         for number in 0..=NAMED {
             needed.add_for(right("delete"), &number.to_string());
         }
-        assert_eq!(asked(&needed), []);
+        assert_eq!(requested(&needed), []);
     }
 
     #[test]

@@ -17,12 +17,12 @@ use pleach_cluster::{Class, Cluster, Depth, ResourcePath, Selector};
 impl Source<'_> {
     /// Reads the contents of a namespace that a plan would delete.
     pub(crate) async fn contents(&self, namespace: &str) -> Contents {
-        look_into(self.cluster, &self.observed.discovery, namespace).await
+        read_contents(self.cluster, &self.observed.discovery, namespace).await
     }
 }
 
 /// Lists all objects in a namespace. A kind that cannot be listed can hide objects.
-pub(super) async fn look_into(
+pub(super) async fn read_contents(
     cluster: &Cluster,
     discovery: &Discovery,
     namespace: &str,

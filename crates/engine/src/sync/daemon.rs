@@ -27,7 +27,7 @@ pub(super) struct DaemonPod {
     pub(super) uid: String,
     /// Whether the pod is ready and not terminating.
     pub(super) is_ready: bool,
-    pub(super) is_ending: bool,
+    pub(super) is_terminating: bool,
     /// Number of container restarts.
     pub(super) restarts: i64,
     /// Reason of the last container termination.
@@ -88,13 +88,20 @@ impl Daemon {
         }))
     }
 
-    /// Returns the old pods to replace, so that `wanted` pods run the current revision. Unready
+    /// Returns the old pods to replace, so that `target` pods run the current revision. Unready
     /// pods come first.
-    pub(super) fn next(&self, wanted: usize) -> Vec<&DaemonPod> {
-        let ending = self.previous.iter().filter(|pod| pod.is_ending).count();
-        let missing = wanted.saturating_sub(self.updated.len() + ending);
-        let mut candidates: Vec<&DaemonPod> =
-            self.previous.iter().filter(|pod| !pod.is_ending).collect();
+    pub(super) fn next(&self, target: usize) -> Vec<&DaemonPod> {
+        let terminating = self
+            .previous
+            .iter()
+            .filter(|pod| pod.is_terminating)
+            .count();
+        let missing = target.saturating_sub(self.updated.len() + terminating);
+        let mut candidates: Vec<&DaemonPod> = self
+            .previous
+            .iter()
+            .filter(|pod| !pod.is_terminating)
+            .collect();
         candidates.sort_by_key(|pod| (pod.is_ready, &pod.name));
         candidates.truncate(missing);
         candidates
@@ -123,11 +130,11 @@ impl DaemonPod {
     fn of(pod: &Value) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let metadata = &pod["metadata"];
-        let is_ending = metadata["deletionTimestamp"].is_string();
+        let is_terminating = metadata["deletionTimestamp"].is_string();
         let conditions = pod["status"]["conditions"].as_array();
         let mut conditions = conditions.into_iter().flatten();
-        let is_ready =
-            conditions.any(|one| one["type"] == "Ready" && one["status"] == "True") && !is_ending;
+        let is_ready = conditions.any(|one| one["type"] == "Ready" && one["status"] == "True")
+            && !is_terminating;
         let containers: Vec<&Value> = ["initContainerStatuses", "containerStatuses"]
             .into_iter()
             .flat_map(|key| pod["status"][key].as_array().into_iter().flatten())
@@ -150,7 +157,7 @@ impl DaemonPod {
             name: text(&metadata["name"]),
             uid: text(&metadata["uid"]),
             is_ready,
-            is_ending,
+            is_terminating,
             restarts,
             trouble: trouble.unwrap_or_default(),
         }
@@ -163,22 +170,22 @@ mod tests {
 
     use super::*;
 
-    fn pod(name: &str, is_ready: bool, is_ending: bool) -> DaemonPod {
-        let ended = is_ending.then_some("2026-07-01T10:00:00Z");
+    fn pod(name: &str, is_ready: bool, is_terminating: bool) -> DaemonPod {
+        let ended = is_terminating.then_some("2026-07-01T10:00:00Z");
         DaemonPod::of(&json!({
             "metadata": {"name": name, "uid": name, "deletionTimestamp": ended},
             "status": {"conditions": [{"type": "Ready", "status": if is_ready { "True" } else { "False" }}]},
         }))
     }
 
-    fn next(updated: &[DaemonPod], previous: &[DaemonPod], wanted: usize) -> Vec<String> {
+    fn next(updated: &[DaemonPod], previous: &[DaemonPod], target: usize) -> Vec<String> {
         let daemon = Daemon {
             desired: updated.len() + previous.len(),
             available: 0,
             updated: updated.to_vec(),
             previous: previous.to_vec(),
         };
-        let next = daemon.next(wanted).into_iter();
+        let next = daemon.next(target).into_iter();
         next.map(|pod| pod.name.clone()).collect()
     }
 

@@ -1,6 +1,6 @@
 //! Readiness of the dependencies of a release, and the dependents of a release to uninstall.
 
-use pleach_config::dependencies::{Dependency, Hindrance, Needed, NeededObject, Wanted};
+use pleach_config::dependencies::{Dependency, Hindrance, Needed, NeededObject, TargetRelease};
 use pleach_model::discovery::Discovery;
 use pleach_model::object::{ObjectId, ReleaseName};
 use pleach_planner::plan::Desired;
@@ -17,7 +17,7 @@ use pleach_cluster::{Class, Cluster, ClusterError, ResourcePath};
 #[derive(Debug, Clone, Copy)]
 pub struct Neighbor<'a> {
     /// Its expected state.
-    pub wanted: Wanted<'a>,
+    pub target: TargetRelease<'a>,
     /// Whether it is executed or uninstalled before the planned release.
     pub comes_first: bool,
 }
@@ -50,7 +50,7 @@ impl Source<'_> {
         let (what, lacks, comes_first) = match &dependency.needed {
             Needed::Release(name) => {
                 let neighbor = neighbor(name);
-                let lacks = look_at_release(self.cluster, self.desired, name, neighbor.wanted);
+                let lacks = check_release(self.cluster, self.desired, name, neighbor.target);
                 (
                     format!("release {name}"),
                     lacks.await?,
@@ -61,7 +61,7 @@ impl Source<'_> {
                 let namespace = self.desired.namespace.as_deref();
                 let discovery = &self.observed.discovery;
                 let (what, lacks) =
-                    look_at_object(self.cluster, needed, namespace, discovery).await?;
+                    check_object(self.cluster, needed, namespace, discovery).await?;
                 (what, lacks, false)
             }
         };
@@ -89,11 +89,11 @@ fn hindrance(
     }
 }
 
-async fn look_at_release(
+async fn check_release(
     cluster: &Cluster,
     desired: &Desired,
     name: &str,
-    wanted: Wanted<'_>,
+    target: TargetRelease<'_>,
 ) -> Result<Option<String>, SyncError> {
     let name = ReleaseName {
         environment: desired.name.environment.clone(),
@@ -103,14 +103,14 @@ async fn look_at_release(
     let found = state::release(cluster, &name, &search).await?;
     Ok(match found.first().map(|summary| &summary.record) {
         Some(Err(why)) => Some(format!("has a record that cannot be read: {why}")),
-        Some(Ok(record)) => wanted.lacks(Some(record)),
-        None => wanted.lacks(None),
+        Some(Ok(record)) => target.lacks(Some(record)),
+        None => target.lacks(None),
     })
 }
 
 /// Returns the name of an object, and what it lacks. An object that cannot be read counts as not
 /// ready.
-async fn look_at_object(
+async fn check_object(
     cluster: &Cluster,
     needed: &NeededObject,
     namespace: Option<&str>,
@@ -170,10 +170,10 @@ pub(crate) async fn dependents(
         if other.environment != name.environment || other == name {
             continue;
         }
-        let said_in_git = in_git(&other.release);
+        let pinned_in_git = in_git(&other.release);
         // A release that is still in git is not uninstalled first.
-        let comes_first = comes_first && said_in_git.is_none() && release.record.is_ok();
-        let message = match (said_in_git, &release.record) {
+        let comes_first = comes_first && pinned_in_git.is_none() && release.record.is_ok();
+        let message = match (pinned_in_git, &release.record) {
             (Some(false), _) => continue,
             // Unknown dependencies count as dependencies.
             (None, Err(why)) => {

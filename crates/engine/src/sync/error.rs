@@ -63,14 +63,14 @@ pub enum SyncError {
         source: SealError,
     },
     /// The release is installed with a record in another store.
-    #[error("release {release} is installed with its record in {}, not in {}", found.spelled(), wanted.spelled())]
-    KeptElsewhere {
+    #[error("release {release} is installed with its record in {}, not in {}", found.spelled(), expected.spelled())]
+    RecordedElsewhere {
         /// Environment and release.
         release: String,
         /// Store of the present record.
         found: Store,
         /// Store in the environment file.
-        wanted: Store,
+        expected: Store,
     },
     /// The namespace for the state does not exist.
     #[error("the state namespace {0} does not exist")]
@@ -111,7 +111,7 @@ pub enum SyncError {
     },
     /// The Release CRD was not served in time.
     #[error("the cluster does not serve releases.pleach.dev {0:?} after its CRD was applied")]
-    Definition(Duration),
+    Crd(Duration),
     /// A CRD defines a kind that discovery lacks. Its objects are unknown, not absent.
     #[error("the cluster has a CRD of {0}, but its discovery does not list the kind yet")]
     Undiscovered(GroupKind),
@@ -151,14 +151,14 @@ impl SyncError {
                 source: Some(ShardError::Newer { .. }),
                 ..
             }
-            | Self::KeptElsewhere { .. }
+            | Self::RecordedElsewhere { .. }
             | Self::Journal(JournalError::Newer { .. } | JournalError::TooLarge { .. })
             | Self::NoStateNamespace(_) => Kind::Policy,
             Self::Record { .. }
             | Self::Inventory { .. }
             | Self::Unverified { .. }
             | Self::Journal(JournalError::Parse { .. })
-            | Self::Definition(_)
+            | Self::Crd(_)
             | Self::Undiscovered(_)
             | Self::TooLong { .. }
             | Self::Random => Kind::Cluster,
@@ -192,7 +192,7 @@ impl SyncError {
                 "another client edited ConfigMap {}: revert the temporary changes that it records by hand, then delete it",
                 Journal::name(name)
             )),
-            Self::Record { .. } | Self::Definition(_) | Self::TooLong { .. } | Self::Random => None,
+            Self::Record { .. } | Self::Crd(_) | Self::TooLong { .. } | Self::Random => None,
             Self::Undiscovered(_) => Some(
                 "the discovery of a restarted API server is incomplete for a moment: run the command again"
                     .to_owned(),
@@ -205,8 +205,8 @@ impl SyncError {
             )),
             Self::Unverified {
                 release, source, ..
-            } => Some(way_to_trust(release, source)),
-            Self::KeptElsewhere { found, .. } => Some(format!(
+            } => Some(seal_hint(release, source)),
+            Self::RecordedElsewhere { found, .. } => Some(format!(
                 "restore `state: {}`; members carry the id of that record, so another `state` needs a new release name",
                 found.spelled()
             )),
@@ -226,7 +226,7 @@ impl SyncError {
 }
 
 /// Returns the hint to verify the state with its key, or to write it again.
-fn way_to_trust(release: &str, source: &SealError) -> String {
+fn seal_hint(release: &str, source: &SealError) -> String {
     let target = release.replacen('.', "/", 1);
     let recover =
         format!("`pleach recover {target}` rebuilds it from the objects and deletes nothing");

@@ -64,7 +64,7 @@ impl<'a> Remainder<'a> {
         };
         for object in order {
             let steps = &seen[object];
-            let reached = |step: &&Step| match result.outcomes.get(&step.id) {
+            let progress = |step: &&Step| match result.outcomes.get(&step.id) {
                 _ if is_undone(step) => None,
                 Some(StepOutcome::Done) => Some(true),
                 Some(StepOutcome::Stopped { applied: true }) => Some(false),
@@ -75,10 +75,10 @@ impl<'a> Remainder<'a> {
                 )
                 | None => None,
             };
-            let reached: Vec<Option<bool>> = steps.iter().map(reached).collect();
-            if reached.iter().all(|one| *one == Some(true)) {
+            let progress: Vec<Option<bool>> = steps.iter().map(progress).collect();
+            if progress.iter().all(|one| *one == Some(true)) {
                 remainder.made.push(object);
-            } else if reached.iter().all(Option::is_some) {
+            } else if progress.iter().all(Option::is_some) {
                 remainder.unsettled.push(object);
             } else {
                 remainder.left.push(Left {
@@ -87,7 +87,7 @@ impl<'a> Remainder<'a> {
                         .get(object)
                         .cloned()
                         .unwrap_or_else(|| steps[0].op.verb().to_owned()),
-                    begun: reached.iter().any(Option::is_some),
+                    begun: progress.iter().any(Option::is_some),
                 });
             }
         }

@@ -26,21 +26,21 @@ pub(super) struct JournalWriter {
     seals: Option<(Scope, StateKey)>,
     attempt: Attempt,
     plan: Digest,
-    kept: Mutex<Kept>,
+    stored: Mutex<Stored>,
 }
 
 /// Content of the journal, with the object that stores it.
 #[derive(Debug)]
-struct Kept {
+struct Stored {
     journal: Arc<Journal>,
     live: Option<Value>,
     /// A write with an unknown result.
-    unheard: Option<Unheard>,
+    unconfirmed: Option<Unconfirmed>,
 }
 
 /// Content of a pending write.
 #[derive(Debug)]
-struct Unheard {
+struct Unconfirmed {
     journal: Arc<Journal>,
     /// The serialized journal; `None` for its deletion.
     text: Option<String>,
@@ -61,17 +61,17 @@ impl JournalWriter {
             seals,
             attempt,
             plan,
-            kept: Mutex::new(Kept {
+            stored: Mutex::new(Stored {
                 journal: Arc::new(journal),
                 live,
-                unheard: None,
+                unconfirmed: None,
             }),
         }
     }
 
     /// Returns the present content.
     pub(super) async fn journal(&self) -> Arc<Journal> {
-        Arc::clone(&self.kept.lock().await.journal)
+        Arc::clone(&self.stored.lock().await.journal)
     }
 
     /// Returns the version to install.
@@ -84,11 +84,11 @@ impl JournalWriter {
         &self,
         change: impl FnOnce(&mut Journal) + Send,
     ) -> Result<(), SyncError> {
-        let mut kept = self.kept.lock().await;
-        self.hear(&mut kept).await?;
-        let mut next = Journal::clone(&kept.journal);
+        let mut stored = self.stored.lock().await;
+        self.confirm(&mut stored).await?;
+        let mut next = Journal::clone(&stored.journal);
         change(&mut next);
-        if next == *kept.journal {
+        if next == *stored.journal {
             return Ok(());
         }
         next.attempt = Some(self.attempt.clone());
@@ -99,39 +99,39 @@ impl JournalWriter {
             Some(next.to_text(&self.name)?)
         };
         let next = Arc::new(next);
-        kept.unheard = Some(Unheard {
+        stored.unconfirmed = Some(Unconfirmed {
             journal: Arc::clone(&next),
             text: text.clone(),
         });
         let live = match text {
             None => {
-                self.end(kept.live.as_ref()).await?;
+                self.end(stored.live.as_ref()).await?;
                 None
             }
-            Some(text) => Some(self.write(kept.live.as_ref(), &text).await?),
+            Some(text) => Some(self.write(stored.live.as_ref(), &text).await?),
         };
-        *kept = Kept {
+        *stored = Stored {
             journal: next,
             live,
-            unheard: None,
+            unconfirmed: None,
         };
         Ok(())
     }
 
     /// Determines the result of a write whose answer was lost.
-    async fn hear(&self, kept: &mut Kept) -> Result<(), SyncError> {
-        let Some(unheard) = &kept.unheard else {
+    async fn confirm(&self, stored: &mut Stored) -> Result<(), SyncError> {
+        let Some(unconfirmed) = &stored.unconfirmed else {
             return Ok(());
         };
         let found = self.cluster.get_id(&config_maps(), &self.id()).await?;
         let text = found
             .as_ref()
             .map(|found| found["data"]["journal"].as_str().unwrap_or_default());
-        if text == unheard.text.as_deref() {
-            kept.journal = Arc::clone(&unheard.journal);
-            kept.live = found;
+        if text == unconfirmed.text.as_deref() {
+            stored.journal = Arc::clone(&unconfirmed.journal);
+            stored.live = found;
         }
-        kept.unheard = None;
+        stored.unconfirmed = None;
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use pleach_state::inventory::{Entry, EntryState, Inventory, Memory, ReleaseSumma
 use serde_json::{Value, json};
 
 use super::observe::ends_observation;
-use super::rbac_scope::Reach;
+use super::rbac_scope::RbacScope;
 use super::state;
 use crate::words;
 use pleach_cluster::{Class, Cluster, ClusterError, Depth, ResourcePath, Retry, Selector};
@@ -64,7 +64,7 @@ impl Known<'_> {
 }
 
 /// A kind to list.
-struct Wanted {
+struct KindQuery {
     path: ResourcePath,
     /// Namespaces of applied members.
     namespaces: BTreeSet<String>,
@@ -191,8 +191,8 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Returns the kinds of the members with their namespaces, and the members of unserved kinds.
-    fn kinds(&self, discovery: &Discovery) -> (BTreeMap<GroupKind, Wanted>, Vec<&'a Known<'a>>) {
-        let mut kinds: BTreeMap<GroupKind, Wanted> = BTreeMap::new();
+    fn kinds(&self, discovery: &Discovery) -> (BTreeMap<GroupKind, KindQuery>, Vec<&'a Known<'a>>) {
+        let mut kinds: BTreeMap<GroupKind, KindQuery> = BTreeMap::new();
         let mut unserved = Vec::new();
         for known in self.members.values() {
             let Some(path) = known.path(discovery) else {
@@ -202,42 +202,42 @@ impl<'a> Reader<'a> {
             let kind = known.id.group_kind();
             // The Services of a registration are not in its metadata.
             let is_judged = known.rules.waits_for(&kind) || known.entry.service.is_some();
-            let wanted = kinds.entry(kind).or_insert_with(|| Wanted {
+            let query = kinds.entry(kind).or_insert_with(|| KindQuery {
                 path,
                 namespaces: BTreeSet::new(),
                 is_labeled: false,
                 depth: Depth::Metadata,
             });
             if known.entry.state == EntryState::Applied {
-                wanted.namespaces.extend(known.id.namespace.clone());
-                wanted.is_labeled = true;
+                query.namespaces.extend(known.id.namespace.clone());
+                query.is_labeled = true;
             }
             if is_judged {
-                wanted.depth = Depth::Full;
+                query.depth = Depth::Full;
             }
         }
         (kinds, unserved)
     }
 
     /// Lists the kinds cluster-wide, or by namespace if that is forbidden.
-    async fn list(&self, kinds: &BTreeMap<GroupKind, Wanted>) -> Result<Judged, ClusterError> {
-        let reach = Reach::default();
+    async fn list(&self, kinds: &BTreeMap<GroupKind, KindQuery>) -> Result<Judged, ClusterError> {
+        let rbac_scope = RbacScope::default();
         // A namespace is read by name, because permission to list namespaces is rare.
-        let is_listed = |wanted: &&Wanted| wanted.is_labeled && !is_by_name(&wanted.path);
+        let is_listed = |query: &&KindQuery| query.is_labeled && !is_by_name(&query.path);
         let listed = kinds.values().filter(is_listed);
-        let questions: Vec<(&Wanted, Option<String>)> = listed
-            .flat_map(|wanted| {
-                let scopes = reach.scopes(&wanted.path, &wanted.namespaces);
-                scopes.into_iter().map(move |scope| (wanted, scope))
+        let questions: Vec<(&KindQuery, Option<String>)> = listed
+            .flat_map(|query| {
+                let scopes = rbac_scope.scopes(&query.path, &query.namespaces);
+                scopes.into_iter().map(move |scope| (query, scope))
             })
             .collect();
         let mut judged = Judged::new();
         let closed = self.list_all(questions, &mut judged).await?;
-        let questions: Vec<(&Wanted, Option<String>)> = closed
+        let questions: Vec<(&KindQuery, Option<String>)> = closed
             .into_iter()
-            .flat_map(|wanted| {
-                let namespaces = wanted.namespaces.iter();
-                namespaces.map(move |namespace| (wanted, Some(namespace.clone())))
+            .flat_map(|query| {
+                let namespaces = query.namespaces.iter();
+                namespaces.map(move |namespace| (query, Some(namespace.clone())))
             })
             .collect();
         self.list_all(questions, &mut judged).await?;
@@ -247,19 +247,19 @@ impl<'a> Reader<'a> {
     /// Executes lists. Returns the namespaced kinds whose cluster-wide list is forbidden.
     async fn list_all<'w>(
         &self,
-        questions: Vec<(&'w Wanted, Option<String>)>,
+        questions: Vec<(&'w KindQuery, Option<String>)>,
         judged: &mut Judged,
-    ) -> Result<Vec<&'w Wanted>, ClusterError> {
+    ) -> Result<Vec<&'w KindQuery>, ClusterError> {
         let lists: Vec<_> = stream::iter(questions)
-            .map(|(wanted, namespace)| async move {
-                let listed = self.list_kind(wanted, namespace.as_deref()).await;
-                (wanted, namespace, listed)
+            .map(|(query, namespace)| async move {
+                let listed = self.list_kind(query, namespace.as_deref()).await;
+                (query, namespace, listed)
             })
             .buffer_unordered(CONCURRENCY)
             .collect()
             .await;
         let mut closed = Vec::new();
-        for (wanted, namespace, listed) in lists {
+        for (query, namespace, listed) in lists {
             let error = match listed {
                 Ok(members) => {
                     let members = members.into_iter();
@@ -270,12 +270,12 @@ impl<'a> Reader<'a> {
                 Err(error) => error,
             };
             let is_closed = error.class() == Some(&Class::Forbidden) && namespace.is_none();
-            if is_closed && wanted.path.namespaced {
-                closed.push(wanted);
+            if is_closed && query.path.namespaced {
+                closed.push(query);
                 continue;
             }
             let why = words(&error);
-            for id in self.of_kind(&wanted.path.group_kind()) {
+            for id in self.of_kind(&query.path.group_kind()) {
                 if namespace.is_none() || id.namespace == namespace {
                     judged.insert(id.clone(), Err(why.clone()));
                 }
@@ -286,10 +286,10 @@ impl<'a> Reader<'a> {
 
     async fn list_kind(
         &self,
-        wanted: &Wanted,
+        query: &KindQuery,
         namespace: Option<&str>,
     ) -> Result<Vec<MemberStatus>, ClusterError> {
-        let path = &wanted.path;
+        let path = &query.path;
         let judge = |live: Value| {
             let metadata = &live["metadata"];
             let name = metadata["name"].as_str().unwrap_or_default();
@@ -308,7 +308,7 @@ impl<'a> Reader<'a> {
                 labels: Some(labels),
                 ..Selector::default()
             };
-            let listed = match wanted.depth {
+            let listed = match query.depth {
                 Depth::Full => self.cluster.list_of(path, &selector, judge).await?,
                 Depth::Metadata => {
                     let depth = Depth::Metadata;
@@ -323,7 +323,7 @@ impl<'a> Reader<'a> {
     /// Reads the members missing in the lists by name, because they can have lost their label.
     async fn read_missing(
         &self,
-        kinds: &BTreeMap<GroupKind, Wanted>,
+        kinds: &BTreeMap<GroupKind, KindQuery>,
         judged: &mut Judged,
     ) -> Result<(), ClusterError> {
         let missing: Vec<(&Known<'_>, &ResourcePath)> = self

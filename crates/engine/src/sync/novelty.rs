@@ -11,11 +11,11 @@ pub fn is_new(desired: &Desired, record: Option<&Installed>, plan: &Plan) -> boo
         Op::Delete(deletion) => deletion.because().is_of_git(),
         _ => false,
     };
-    let is_anew =
+    let is_recreated =
         |change: &Change| change.action == Action::Recreate && change.cause == Some(Cause::Git);
     !was_there(desired, record)
         || plan.steps.iter().any(is_of_git)
-        || plan.changes.iter().any(is_anew)
+        || plan.changes.iter().any(is_recreated)
 }
 
 /// Returns whether exactly this content was applied before, and no other content was started since.
@@ -49,7 +49,7 @@ mod tests {
     #[case::deployed(&["deployed a"], true)]
     #[case::corrected_in_vain(&["failed a", "interrupted a", "deployed a", "failed b"], true)]
     #[case::at_a_commit_that_changes_nothing(&["failed c", "deployed a"], true)]
-    #[case::on_the_way_back(&["failed a", "failed b", "deployed a"], false)]
+    #[case::after_a_failed_revision(&["failed a", "failed b", "deployed a"], false)]
     #[case::superseded(&["failed a", "superseded b", "deployed a"], false)]
     fn the_way_back_is_no_correction(#[case] history: &[&str], #[case] expected: bool) {
         let attempt = |revision: &str| {

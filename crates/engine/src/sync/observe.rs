@@ -300,14 +300,15 @@ impl Reader<'_> {
         });
         let read = self.read_those_there(paths.collect(), CONCURRENCY).await?;
         observed.full.extend(read);
-        self.read_former(&desired_ids, &leaving, observed).await?;
-        self.read_definitions_left(desired, observed).await?;
+        self.read_possible_renames(&desired_ids, &leaving, observed)
+            .await?;
+        self.read_undesired_crds(desired, observed).await?;
         // Deleted pods of an uninstalled release can leave stale registrations behind.
-        let goes_as_a_whole = desired.manifests.is_empty();
+        let is_uninstalled = desired.manifests.is_empty();
         let services: BTreeSet<ServiceRef> = observed
             .registrations
             .iter()
-            .filter(|registration| goes_as_a_whole || leaving.contains(&registration.id))
+            .filter(|registration| is_uninstalled || leaving.contains(&registration.id))
             .filter(|registration| {
                 leaving.contains(&registration.id)
                     || registration
@@ -336,7 +337,7 @@ impl Reader<'_> {
 
 impl Reader<'_> {
     /// Reads objects that could be renamed in full, so that the diff shows their other changes.
-    async fn read_former(
+    async fn read_possible_renames(
         &self,
         desired_ids: &HashSet<&ObjectId>,
         leaving: &[ObjectId],
@@ -489,14 +490,14 @@ impl Silence {
     }
 
     /// Counts a time-out. Returns whether the limit is reached.
-    fn is_kept(&self) -> bool {
+    fn persists(&self) -> bool {
         self.0.fetch_add(1, Ordering::Relaxed) + 1 >= UNANSWERED
     }
 
     /// Records a failure. Returns whether it ends the observation.
     fn ends(&self, error: &ClusterError) -> bool {
         if error.class() == Some(&Class::Timeout) {
-            return self.is_kept();
+            return self.persists();
         }
         self.is_broken();
         ends_observation(error)

@@ -7,12 +7,12 @@ mod delete;
 mod gate;
 mod migrate;
 mod once;
+mod orphaned_fields;
 mod overlay;
 mod own;
 mod patch;
 mod replace;
 mod returned;
-mod stranded;
 mod temporary_binding;
 mod versions;
 
@@ -32,7 +32,7 @@ use super::events::{EventKind, Events};
 use super::journal_writer::JournalWriter;
 use super::paths::Paths;
 use super::report::{Failure, FailureKind};
-use super::scheduler::{Executor, Place};
+use super::scheduler::{Executor, Permit};
 use super::wait::{Controllers, Since, Statuses, Waiter};
 use super::watch_cache::WatchCache;
 use crate::stop::Stop;
@@ -40,7 +40,7 @@ use pleach_cluster::{Class, Cluster, ClusterError, Retry};
 
 /// Time in which a 403 after a permission change can be passing. The authorizer sees new rules
 /// within milliseconds, other replicas of the API server later.
-const RIGHTS_SETTLE: Duration = Duration::from_secs(5);
+const AUTHORIZER_DELAY: Duration = Duration::from_secs(5);
 
 /// Executor of steps, which keeps the inventory up to date with the answers.
 pub(super) struct Operator<'a> {
@@ -54,7 +54,7 @@ pub(super) struct Operator<'a> {
     /// The key of digests; `None` if there is none yet.
     pub(super) key: Option<DigestKey>,
     pub(super) paths: Paths,
-    pub(super) hub: WatchCache,
+    pub(super) watch_cache: WatchCache,
     pub(super) events: &'a Events,
     /// Ends retries of failed requests when requested.
     pub(super) stop: &'a Stop,
@@ -65,26 +65,26 @@ pub(super) struct Operator<'a> {
     /// Deletions that the server confirmed at once.
     pub(super) gone: Mutex<BTreeSet<StepId>>,
     /// Limits the requests of all waits together.
-    pub(super) places: Semaphore,
+    pub(super) permits: Semaphore,
     /// Controllers that remove finalizers, shared by all waits.
     pub(super) controllers: Controllers,
     /// CRDs read for objects without a status, shared by all waits.
     pub(super) statuses: Statuses,
     /// Whether a verified version is installed, so that the release can be rolled back.
-    pub(super) can_go_back: bool,
+    pub(super) can_roll_back: bool,
     /// Permits of the operations in progress.
-    pub(super) operations: Mutex<BTreeMap<StepId, Place>>,
+    pub(super) operations: Mutex<BTreeMap<StepId, Permit>>,
     /// Start time of each step, and the answer to its write.
     pub(super) begun: Mutex<BTreeMap<StepId, (Instant, Since)>>,
 }
 
 impl Executor for Operator<'_> {
-    async fn execute<'a>(&'a self, step: &'a Step, place: &'a Place) -> Result<(), Failure> {
+    async fn execute<'a>(&'a self, step: &'a Step, permit: &'a Permit) -> Result<(), Failure> {
         let operations = || {
             let operations = self.operations.lock();
             operations.unwrap_or_else(PoisonError::into_inner)
         };
-        operations().insert(step.id, place.clone());
+        operations().insert(step.id, permit.clone());
         let done = self.operate(step).await;
         operations().remove(&step.id);
         done
@@ -113,12 +113,12 @@ impl Executor for Operator<'_> {
             cluster: self.cluster,
             desired: self.desired,
             paths: &self.paths,
-            hub: &self.hub,
+            watch_cache: &self.watch_cache,
             events: self.events,
-            places: &self.places,
+            permits: &self.permits,
             controllers: &self.controllers,
             statuses: &self.statuses,
-            can_go_back: self.can_go_back,
+            can_roll_back: self.can_roll_back,
         };
         let end = waiter.wait(step, until, &since, started).await;
         let seen = match &step.op {
@@ -195,14 +195,14 @@ impl Operator<'_> {
     /// Waits in the middle of an operation, without holding the permit.
     async fn pause(&self, step: &Step, pause: Duration) {
         let sleep = tokio::time::sleep(pause);
-        match self.place(step) {
-            Some(place) => place.aside(sleep).await,
+        match self.permit(step) {
+            Some(permit) => permit.aside(sleep).await,
             None => sleep.await,
         }
     }
 
     /// Returns the permit of a step in progress.
-    fn place(&self, step: &Step) -> Option<Place> {
+    fn permit(&self, step: &Step) -> Option<Permit> {
         let operations = self.operations.lock();
         let operations = operations.unwrap_or_else(PoisonError::into_inner);
         operations.get(&step.id).cloned()
@@ -217,14 +217,14 @@ impl Operator<'_> {
                 .is_some_and(|manifest| self.paths.is_registered(manifest.api_version()));
         let grants = self.grants;
         let events = self.events.clone();
-        let asked = self.stop.clone();
+        let stop = self.stop.clone();
         let id = step.id;
         let retry = Retry::until(deadline)
             .also(move |class| match class {
                 Class::KindNotServed => defined,
                 Class::NamespaceTerminating(_) => true,
                 Class::Forbidden | Class::RbacEscalation { .. } | Class::RoleMissing(_) => {
-                    grants && started.elapsed() < RIGHTS_SETTLE
+                    grants && started.elapsed() < AUTHORIZER_DELAY
                 }
                 _ => false,
             })
@@ -237,10 +237,10 @@ impl Operator<'_> {
                     asked.wait().await;
                 }
             });
-        let retry = match self.place(step) {
-            Some(place) => retry.pausing(move |pause| {
-                let place = place.clone();
-                async move { place.aside(tokio::time::sleep(pause)).await }
+        let retry = match self.permit(step) {
+            Some(permit) => retry.pausing(move |pause| {
+                let permit = permit.clone();
+                async move { permit.aside(tokio::time::sleep(pause)).await }
             }),
             None => retry,
         };

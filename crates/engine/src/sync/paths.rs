@@ -21,7 +21,7 @@ pub(super) struct Paths {
     /// Group-versions that APIServices of the release register.
     registered: BTreeSet<ApiVersion>,
     /// Versions of the manifests.
-    wanted: BTreeMap<GroupKind, ApiVersion>,
+    desired: BTreeMap<GroupKind, ApiVersion>,
 }
 
 #[derive(Debug, Clone)]
@@ -52,7 +52,7 @@ impl Paths {
         samples.dedup_by(|one, other| {
             one.id().kind == other.id().kind && one.api_version() == other.api_version()
         });
-        let wanted = samples
+        let desired = samples
             .into_iter()
             .map(|manifest| (manifest.id().group_kind(), manifest.api_version().clone()))
             .collect();
@@ -61,7 +61,7 @@ impl Paths {
             later: Arc::default(),
             defined,
             registered,
-            wanted,
+            desired,
         }
     }
 
@@ -114,7 +114,7 @@ impl Paths {
                 kind: kind.kind.clone(),
             })
         };
-        self.wanted
+        self.desired
             .get(kind)
             .and_then(at)
             .or_else(|| ResourcePath::preferred(&self.discovery, kind))

@@ -9,7 +9,7 @@ use pleach_cluster::ResourcePath;
 
 /// RBAC scope, as learned from requests.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Reach {
+pub(super) struct RbacScope {
     /// Whether a cluster-wide request was forbidden. Without permission to list registrations,
     /// pleach probably has only namespaced permissions.
     restricted: bool,
@@ -17,7 +17,7 @@ pub(super) struct Reach {
     closed: BTreeSet<GroupKind>,
 }
 
-impl Reach {
+impl RbacScope {
     /// Derives the scope from the lists so far.
     pub(super) fn of(observed: &Observed) -> Self {
         let closed: BTreeSet<GroupKind> = observed
@@ -72,8 +72,8 @@ mod tests {
         );
         let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         let some = |name: &str| Some(name.to_owned());
-        let free = Reach::default();
-        let restricted = Reach {
+        let free = RbacScope::default();
+        let restricted = RbacScope {
             restricted: true,
             closed: BTreeSet::new(),
         };

@@ -69,14 +69,14 @@ fn is_current(desired: &Desired, observed: &Observed, plan: &Plan) -> bool {
                 && attempt.digest == desired.digest()
         })
     };
-    let is_said = if record.ready {
+    let is_recorded = if record.ready {
         is_this(&record.installed) && record.applying.is_none()
     } else {
         // Applied without waiting, and requested in the same way again.
         let last = record.history.first();
         is_this(&record.applying) && last.is_some_and(|last| last.result == RunOutcome::Unverified)
     };
-    is_said
+    is_recorded
         && !record.removed
         && record.memory.as_ref()
             == Some(&memory(desired, record, &observed.inventory, Under::Recorded))
@@ -423,11 +423,11 @@ fn remember(
 }
 
 /// Reason and message of the condition Ready for a reconciled release.
-pub(super) const REACHED: (&str, &str) = ("Deployed", "");
+pub(super) const RECONCILED: (&str, &str) = ("Deployed", "");
 
 /// Outcome of a sync, as recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Ending {
+pub(super) struct RecordedOutcome {
     /// Outcome of the run, as recorded.
     pub(super) result: RunOutcome,
     /// Reason of the condition Ready.
@@ -442,7 +442,7 @@ pub(super) struct Ending {
     overridden: Vec<Override>,
 }
 
-impl Ending {
+impl RecordedOutcome {
     /// Returns the outcome of a plan without anything to execute or record.
     pub(super) fn of_nothing(plan: &Plan, was_ready: bool) -> RunOutcome {
         if plan.is_stuck() {
@@ -470,7 +470,7 @@ impl Ending {
         } else if plan.count(Action::Blocked) > 0 {
             (RunOutcome::Failed, "Blocked")
         } else if verified || (was_ready && !plan.has_steps()) || plan.changes.is_empty() {
-            (RunOutcome::Deployed, REACHED.0)
+            (RunOutcome::Deployed, RECONCILED.0)
         } else {
             (RunOutcome::Unverified, "NotVerified")
         };
@@ -497,15 +497,15 @@ impl Ending {
     }
 
     /// Adds the override of a local run, if any.
-    pub(super) fn local(self, said: Option<&String>) -> Self {
+    pub(super) fn local(self, override_reason: Option<&String>) -> Self {
         Self {
-            local: said.cloned().unwrap_or_default(),
+            local: override_reason.cloned().unwrap_or_default(),
             ..self
         }
     }
 }
 
-impl Ending {
+impl RecordedOutcome {
     /// Returns the outcome to show, which distinguishes that nothing was done.
     pub(super) fn outcome(&self, plan: &Plan, was_ready: bool) -> RunOutcome {
         if plan.steps.is_empty() && was_ready && self.result == RunOutcome::Deployed {
@@ -538,7 +538,7 @@ pub(super) fn corrected(plan: &Plan, result: &SyncResult) -> Vec<(ObjectId, Take
 /// Returns whether a result belongs in the history. A run without effects only does if the newest
 /// entry has another result or version. Without versions, each commit counts as one, which is not
 /// worth an entry.
-fn is_news(record: &Installed, attempt: &Attempt, result: &RunOutcome) -> bool {
+fn belongs_in_history(record: &Installed, attempt: &Attempt, result: &RunOutcome) -> bool {
     let is_versioned = attempt.version != attempt.revision;
     record.history.first().is_none_or(|last| {
         last.result != *result || (is_versioned && last.version != attempt.version)
@@ -549,19 +549,19 @@ fn is_news(record: &Installed, attempt: &Attempt, result: &RunOutcome) -> bool {
 pub(super) async fn finish(
     state: &mut State,
     desired: &Desired,
-    ending: &Ending,
+    outcome: &RecordedOutcome,
     (had_effects, corrected): (bool, &[(ObjectId, Taken)]),
     inventory: &Inventory,
     attempt: Attempt,
 ) -> Result<(), SyncError> {
-    let deployed = ending.result == RunOutcome::Deployed;
+    let deployed = outcome.result == RunOutcome::Deployed;
     let change = |record: &mut Installed| {
         record.repository.clone_from(&desired.repository);
         record.bundle.clone_from(&desired.bundle);
         if let Some(source) = &desired.terms.source {
             record.source = Some(source.clone());
         }
-        record.stage.clone_from(&ending.stage);
+        record.stage.clone_from(&outcome.stage);
         record.ready = deployed;
         record.removed = false;
         record.memory = Some(memory(desired, record, inventory, Under::Recorded));
@@ -570,15 +570,15 @@ pub(super) async fn finish(
         for (object, taken) in corrected {
             record.correct(object, &taken.field.to_string(), &taken.manager, now);
         }
-        if had_effects || !deployed || is_news(record, &attempt, &ending.result) {
+        if had_effects || !deployed || belongs_in_history(record, &attempt, &outcome.result) {
             record.push(AttemptResult {
                 version: attempt.version.clone(),
                 revision: attempt.revision.clone(),
-                result: ending.result.clone(),
+                result: outcome.result.clone(),
                 at: Timestamp::now(),
-                message: ending.message.clone(),
-                local: ending.local.clone(),
-                overridden: ending.overridden.clone(),
+                message: outcome.message.clone(),
+                local: outcome.local.clone(),
+                overridden: outcome.overridden.clone(),
             });
         }
         if deployed {
@@ -589,7 +589,7 @@ pub(super) async fn finish(
         }
     };
     state
-        .commit(inventory, change, ending.reason, &ending.message)
+        .commit(inventory, change, outcome.reason, &outcome.message)
         .await
 }
 

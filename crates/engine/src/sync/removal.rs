@@ -14,7 +14,7 @@ use super::error::SyncError;
 use super::events::{EventKind, StepOutcome, Verb};
 use super::report::SyncResult;
 use super::state::State;
-use super::{Books, Observation, Reached, Run, record, returned};
+use super::{Books, Executed, Observation, Run, record, returned};
 use pleach_cluster::ResourcePath;
 
 /// Executes an uninstall.
@@ -40,17 +40,17 @@ pub(super) async fn execute(
         return Ok(ended(SyncResult::default(), RunOutcome::Removed));
     }
     let before = record::superset(desired, &observed, plan);
-    run.in_turn(plan, &mut state, async |state| {
-        let reached = if plan.steps.is_empty() {
-            Reached {
+    run.with_lease(plan, &mut state, async |state| {
+        let executed = if plan.steps.is_empty() {
+            Executed {
                 result: SyncResult::default(),
                 inventory: before,
             }
         } else {
             begin(run, state, &before).await?;
             let attempt = record::attempt(desired);
-            let kept = record::last_plan(desired, &observed, plan, attempt.at);
-            state.keep_plan(&kept).await?;
+            let last_plan = record::last_plan(desired, &observed, plan, attempt.at);
+            state.keep_plan(&last_plan).await?;
             let journal = observed.journal.clone();
             let journal_writer = state.journal_writer(journal, attempt, plan.effects());
             let books = Books {
@@ -60,7 +60,7 @@ pub(super) async fn execute(
             };
             Box::pin(run.steps(desired, &observed, plan, books)).await
         };
-        settle(run, state, desired, &observed, plan, outgoing, reached).await
+        finish(run, state, desired, &observed, plan, outgoing, executed).await
     })
     .await
 }
@@ -77,16 +77,16 @@ async fn begin(run: &Run<'_>, state: &mut State, before: &Inventory) -> Result<(
 }
 
 /// Finishes an uninstall that has started, with any outcome.
-async fn settle(
+async fn finish(
     run: &Run<'_>,
     state: &mut State,
     desired: &Desired,
     observed: &Observed,
     plan: &Plan,
     outgoing: &Outgoing,
-    reached: Reached,
+    executed: Executed,
 ) -> Result<SyncResult, SyncError> {
-    let Reached { result, inventory } = reached;
+    let Executed { result, inventory } = executed;
     if !plan.steps.is_empty() {
         run.events.send(EventKind::Phase(Verb::Report));
     }
@@ -99,8 +99,8 @@ async fn settle(
     if plan.has_steps() && result.is_success() && inventory.entries.is_empty() {
         // Terminating pods can have recreated their registrations.
         let context = (run.cluster, run.events);
-        let look = returned::keep(context, desired, observed, plan, &mut inventory);
-        Box::pin(look).await;
+        let remaining = returned::keep(context, desired, observed, plan, &mut inventory);
+        Box::pin(remaining).await;
     }
     finish(run, state, plan, outgoing, &inventory, result).await
 }
@@ -118,12 +118,12 @@ pub(super) fn writes(
     let before = record::superset(desired, observed, plan);
     let after = without_released(before, outgoing, plan, &SyncResult::default());
     let is_over = outgoing.ends && after.entries.is_empty();
-    let is_said = record.removed && !record.ready && after == observed.inventory;
-    !plan.steps.is_empty() || is_over || !is_said
+    let is_recorded = record.removed && !record.ready && after == observed.inventory;
+    !plan.steps.is_empty() || is_over || !is_recorded
 }
 
-fn ended(result: SyncResult, ending: RunOutcome) -> SyncResult {
-    SyncResult { ending, ..result }
+fn ended(result: SyncResult, outcome: RunOutcome) -> SyncResult {
+    SyncResult { outcome, ..result }
 }
 
 /// Removes retained objects from the inventory once their marks are removed.
@@ -159,7 +159,7 @@ async fn finish(
     mut result: SyncResult,
 ) -> Result<SyncResult, SyncError> {
     let is_over = outgoing.ends && result.is_success() && inventory.entries.is_empty();
-    let (written, ending) = if is_over {
+    let (written, outcome) = if is_over {
         (state.end().await, RunOutcome::Uninstalled)
     } else {
         let (name, reason) = if let Some(cause) = result.stopped {
@@ -197,10 +197,10 @@ async fn finish(
     };
     // Report the result even if it could not be recorded.
     result.unrecorded = written.err().map(Arc::new);
-    result.ending = if result.unrecorded.is_some() {
+    result.outcome = if result.unrecorded.is_some() {
         RunOutcome::Failed
     } else {
-        ending
+        outcome
     };
     run.events.send(EventKind::Finished(result.clone()));
     Ok(result)

@@ -79,7 +79,7 @@ pub struct SyncResult {
     /// Reason why the run stopped early.
     pub stopped: Option<Cause>,
     /// Outcome of the whole run.
-    pub ending: RunOutcome,
+    pub outcome: RunOutcome,
     /// Temporary changes that are still active.
     pub standing: Vec<Standing>,
     /// Temporary changes that were reverted because the run did not finish.
@@ -99,7 +99,7 @@ impl SyncResult {
                 .map(|step| (step.id, StepOutcome::Stopped { applied: false }))
                 .collect(),
             stopped: Some(cause),
-            ending: cause.outcome(),
+            outcome: cause.outcome(),
             ..Self::default()
         }
     }

@@ -83,7 +83,7 @@ async fn inspect(
     gone: &BTreeSet<ServiceRef>,
     known: &BTreeSet<&str>,
 ) -> Vec<(ObjectId, Finding)> {
-    let mut kept = Vec::new();
+    let mut remaining = Vec::new();
     for list in cluster.clone().alone().registrations(manager).await {
         let found = match list.found {
             Ok(found) => found,
@@ -96,7 +96,7 @@ async fn inspect(
             Err(error) => {
                 let why = describe(&error);
                 let each = gone.iter().map(|service| unseen(service, &why));
-                kept.extend(each);
+                remaining.extend(each);
                 continue;
             }
         };
@@ -104,11 +104,11 @@ async fn inspect(
         for registration in found.iter().filter(came) {
             let mut services = registration.services.iter();
             if let Some(service) = services.find(|service| gone.contains(*service)) {
-                kept.push((service.id(), came_back(registration, service)));
+                remaining.push((service.id(), recreated(registration, service)));
             }
         }
     }
-    kept
+    remaining
 }
 
 fn unseen(service: &ServiceRef, why: &str) -> (ObjectId, Finding) {
@@ -119,7 +119,7 @@ fn unseen(service: &ServiceRef, why: &str) -> (ObjectId, Finding) {
     (id.clone(), finding.on(id).hint(hint))
 }
 
-fn came_back(registration: &Registration, service: &ServiceRef) -> Finding {
+fn recreated(registration: &Registration, service: &ServiceRef) -> Finding {
     let message =
         format!("points at Service {service}, which is gone: another client recreated it");
     let finding = Finding::warning(Kind::Cluster, "registered-again", message);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     /// Returns the retained Services, given an answer to the list of mutating webhooks.
-    async fn kept(answer: (u16, Value), known: &[&str]) -> Vec<(String, String)> {
+    async fn remaining(answer: (u16, Value), known: &[&str]) -> Vec<(String, String)> {
         let cluster = answering(move |path| {
             if path.ends_with("/mutatingwebhookconfigurations") {
                 answer.clone()
@@ -161,15 +161,15 @@ mod tests {
             name: "guard".to_owned(),
         }]);
         let known: BTreeSet<&str> = known.iter().copied().collect();
-        let kept = inspect(&cluster, "pleach/dev.web", &gone, &known).await;
-        let shown = kept.into_iter();
+        let remaining = inspect(&cluster, "pleach/dev.web", &gone, &known).await;
+        let shown = remaining.into_iter();
         shown
             .map(|(id, finding)| (id.to_string(), finding.code))
             .collect()
     }
 
     #[rstest]
-    #[case::made_anew((200, webhooks("guard")), &[], Some("registered-again"))]
+    #[case::recreated((200, webhooks("guard")), &[], Some("registered-again"))]
     #[case::known((200, webhooks("guard")), &["new"], None)]
     #[case::of_others((200, webhooks("other")), &[], None)]
     #[case::not_answered(refused(503, "ServiceUnavailable", "no"), &[], Some("registrations-unseen"))]
@@ -185,6 +185,6 @@ mod tests {
             .map(|code| ("Service/web/guard".to_owned(), code.to_owned()))
             .into_iter()
             .collect();
-        assert_eq!(kept(answer, known).await, expected);
+        assert_eq!(remaining(answer, known).await, expected);
     }
 }

@@ -3,9 +3,9 @@
 //! Steps without an edge between them run concurrently, up to a number of operations. Waits hold no
 //! permit. The failure of a step only stops its descendants.
 
-mod places;
+mod permits;
 
-pub(super) use places::Place;
+pub(super) use permits::Permit;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -14,7 +14,7 @@ use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use pleach_planner::plan::{Need, Plan, Step, StepId};
 
-use self::places::Places;
+use self::permits::Permits;
 use super::events::{EventKind, Events, StepOutcome};
 use super::report::{Failure, SyncResult};
 use crate::stop::Stop;
@@ -22,11 +22,11 @@ use crate::stop::Stop;
 /// Executor of single steps.
 pub(super) trait Executor: Sync {
     /// Executes the operation of a step, with retries, until the server accepted it. Waits do not
-    /// hold `place`.
+    /// hold `permit`.
     fn execute<'a>(
         &'a self,
         step: &'a Step,
-        place: &'a Place,
+        permit: &'a Permit,
     ) -> impl Future<Output = Result<(), Failure>> + Send + 'a;
     /// Waits for the completion of the step.
     fn complete<'a>(
@@ -37,7 +37,7 @@ pub(super) trait Executor: Sync {
 
 /// Progress of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Reached {
+enum StepProgress {
     Nothing,
     Applied,
     Complete,
@@ -53,7 +53,7 @@ struct Run<'a, E> {
     plan: &'a Plan,
     executor: &'a E,
     events: &'a Events,
-    reached: Vec<Reached>,
+    progress: Vec<StepProgress>,
     /// Number of unsatisfied edges, by step.
     unmet: Vec<usize>,
     /// Steps that depend on a step, with the required progress.
@@ -61,7 +61,7 @@ struct Run<'a, E> {
     /// Steps with satisfied edges that wait for a permit.
     ready: BTreeSet<StepId>,
     running: FuturesUnordered<BoxFuture<'a, (StepId, Ended)>>,
-    places: Places,
+    permits: Permits,
     in_flight: usize,
     outcomes: BTreeMap<StepId, StepOutcome>,
 }
@@ -76,28 +76,28 @@ pub(super) async fn run<E: Executor>(
     stop: &Stop,
 ) -> SyncResult {
     let mut run = Run::new(plan, executor, events, limit);
-    let mut asked = stop.asked();
+    let mut stop_cause = stop.cause();
     loop {
-        match asked {
+        match stop_cause {
             None => run.start(),
             Some(_) if run.in_flight == 0 => break,
             Some(_) => {}
         }
         tokio::select! {
             biased;
-            cause = stop.wait(), if asked.is_none() => asked = Some(cause),
+            cause = stop.wait(), if stop_cause.is_none() => stop_cause = Some(cause),
             ended = run.running.next() => match ended {
                 Some((id, ended)) => run.ended(id, ended),
                 None => break,
             },
-            () = run.places.free(), if asked.is_none() && !run.ready.is_empty() => {}
+            () = run.permits.free(), if stop_cause.is_none() && !run.ready.is_empty() => {}
         }
     }
     // A stop request after the last step has no effect. A long operation can stop by itself.
     let is_done = |id| run.outcomes.get(id) == Some(&StepOutcome::Done);
-    let stopped = asked.filter(|_| !plan.steps.iter().all(|step| is_done(&step.id)));
+    let stopped = stop_cause.filter(|_| !plan.steps.iter().all(|step| is_done(&step.id)));
     for step in &plan.steps {
-        let applied = run.reached[step.id.0] >= Reached::Applied;
+        let applied = run.progress[step.id.0] >= StepProgress::Applied;
         let stopped = StepOutcome::Stopped { applied };
         run.outcomes.entry(step.id).or_insert(stopped);
     }
@@ -120,7 +120,7 @@ impl<'a, E: Executor> Run<'a, E> {
             plan,
             executor,
             events,
-            reached: vec![Reached::Nothing; plan.steps.len()],
+            progress: vec![StepProgress::Nothing; plan.steps.len()],
             unmet: plan.steps.iter().map(|step| step.needs.len()).collect(),
             dependents,
             ready: plan
@@ -130,7 +130,7 @@ impl<'a, E: Executor> Run<'a, E> {
                 .map(|step| step.id)
                 .collect(),
             running: FuturesUnordered::new(),
-            places: Places::new(limit),
+            permits: Permits::new(limit),
             in_flight: 0,
             outcomes: BTreeMap::new(),
         }
@@ -139,7 +139,7 @@ impl<'a, E: Executor> Run<'a, E> {
     /// Starts ready steps in plan order, while permits are available.
     fn start(&mut self) {
         while let Some(&id) = self.ready.first()
-            && let Some(place) = self.places.take()
+            && let Some(permit) = self.permits.take()
         {
             self.ready.remove(&id);
             let step = &self.plan.steps[id.0];
@@ -147,8 +147,8 @@ impl<'a, E: Executor> Run<'a, E> {
             self.in_flight += 1;
             let executor = self.executor;
             let operation = async move {
-                let result = executor.execute(step, &place).await;
-                place.give_back();
+                let result = executor.execute(step, &permit).await;
+                permit.release();
                 (id, Ended::Operation(result))
             };
             self.running.push(operation.boxed());
@@ -164,7 +164,7 @@ impl<'a, E: Executor> Run<'a, E> {
                     Err(failure) => self.fail(id, failure),
                 }
             }
-            Ended::Wait(Ok(())) => self.reach(id, Reached::Complete),
+            Ended::Wait(Ok(())) => self.advance(id, StepProgress::Complete),
             Ended::Wait(Err(failure)) => self.fail(id, failure),
         }
     }
@@ -173,20 +173,20 @@ impl<'a, E: Executor> Run<'a, E> {
         self.events.send(EventKind::Applied(id));
         let step = &self.plan.steps[id.0];
         if step.until.is_none() {
-            return self.reach(id, Reached::Complete);
+            return self.advance(id, StepProgress::Complete);
         }
-        self.reach(id, Reached::Applied);
+        self.advance(id, StepProgress::Applied);
         let executor = self.executor;
         self.running
             .push(async move { (id, Ended::Wait(executor.complete(step).await)) }.boxed());
     }
 
-    fn reach(&mut self, id: StepId, now: Reached) {
-        let before = std::mem::replace(&mut self.reached[id.0], now);
+    fn advance(&mut self, id: StepId, now: StepProgress) {
+        let before = std::mem::replace(&mut self.progress[id.0], now);
         for (dependent, need) in self.dependents[id.0].clone() {
             let needed = match need {
-                Need::Applied => Reached::Applied,
-                Need::Ready | Need::Absent => Reached::Complete,
+                Need::Applied => StepProgress::Applied,
+                Need::Ready | Need::Absent => StepProgress::Complete,
             };
             if before < needed && now >= needed {
                 self.unmet[dependent.0] -= 1;
@@ -195,28 +195,28 @@ impl<'a, E: Executor> Run<'a, E> {
                 }
             }
         }
-        if now == Reached::Complete {
+        if now == StepProgress::Complete {
             self.finish(id, StepOutcome::Done);
         }
     }
 
     fn fail(&mut self, id: StepId, failure: Failure) {
-        let reached = self.reached[id.0];
+        let progress = self.progress[id.0];
         self.finish(id, StepOutcome::Failed(failure));
-        self.skip_dependents(id, reached);
+        self.skip_dependents(id, progress);
     }
 
     /// Skips steps that can no longer start. Steps that only need an applied, not a ready,
     /// predecessor can continue.
-    fn skip_dependents(&mut self, because: StepId, reached: Reached) {
-        let mut open = vec![(because, reached)];
-        while let Some((id, reached)) = open.pop() {
+    fn skip_dependents(&mut self, because: StepId, progress: StepProgress) {
+        let mut open = vec![(because, progress)];
+        while let Some((id, progress)) = open.pop() {
             for (dependent, need) in self.dependents[id.0].clone() {
-                let met = need == Need::Applied && reached >= Reached::Applied;
+                let met = need == Need::Applied && progress >= StepProgress::Applied;
                 if !met && !self.outcomes.contains_key(&dependent) {
                     self.ready.remove(&dependent);
                     self.finish(dependent, StepOutcome::Skipped { because });
-                    open.push((dependent, Reached::Nothing));
+                    open.push((dependent, StepProgress::Nothing));
                 }
             }
         }

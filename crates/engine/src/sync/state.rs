@@ -12,12 +12,12 @@ mod crd;
 mod end;
 mod journals;
 mod keys;
-mod orders;
 mod parent;
 mod plans;
 mod salvage;
 mod setup;
 mod shards;
+mod user_requests;
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ use pleach_model::object::{
 use pleach_planner::observe::ClusterId;
 use pleach_state::inventory::{
     Attempt, Condition, Following, Installed, Inventory, Journal, Scope, StateKey, Store,
-    UserRequests, degraded, followed, telling,
+    UserRequests, changed_status, degraded, followed,
 };
 use serde_json::Value;
 
@@ -47,10 +47,10 @@ pub use announce::{Announcement, announce};
 pub use conditions::{is_of, report};
 pub use journals::read_journals;
 pub use keys::is_genuine;
-pub use orders::order;
 pub use plans::last_plan;
 pub use salvage::Salvaged;
 pub(super) use shards::members;
+pub use user_requests::order;
 
 pub use pleach_state::state_objects::KEY_SECRET;
 
@@ -221,9 +221,9 @@ impl State {
     }
 
     /// Returns whether the controller already reported exactly these conditions, as last read.
-    pub fn says(&self, said: &[Condition]) -> bool {
+    pub fn has_conditions(&self, conditions: &[Condition]) -> bool {
         let live = self.live.as_ref();
-        live.is_some_and(|live| telling(live, said, Timestamp::now()).is_none())
+        live.is_some_and(|live| changed_status(live, conditions, Timestamp::now()).is_none())
     }
 
     /// Returns the message of the controller about lost readiness, as last read.
@@ -261,7 +261,7 @@ impl State {
     }
 
     /// Returns the user requests, as last read.
-    pub fn orders(&self) -> UserRequests {
+    pub fn user_requests(&self) -> UserRequests {
         self.live
             .as_ref()
             .map(UserRequests::read)

@@ -141,7 +141,7 @@ mod tests {
     #[case::of_the_release("ours", "the next apply creates it again")]
     #[case::of_others("theirs", "until its owner creates it again")]
     #[tokio::test]
-    async fn the_registration_is_named_with_what_to_do(#[case] set: &str, #[case] says: &str) {
+    async fn the_registration_is_named_with_what_to_do(#[case] set: &str, #[case] expected: &str) {
         let error = refused(unavailable("g.example.org"));
         let error = explained(&cluster("Fail"), error, set).await;
         assert_eq!(
@@ -150,7 +150,7 @@ mod tests {
         );
         let hint = error.hint().unwrap();
         let command = "`kubectl delete mutatingwebhookconfiguration guard`";
-        for part in ["Service web/guard has ready endpoints", command, says] {
+        for part in ["Service web/guard has ready endpoints", command, expected] {
             assert!(hint.contains(part), "{hint}");
         }
     }

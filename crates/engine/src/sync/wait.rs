@@ -88,20 +88,20 @@ pub(super) struct Waiter<'a> {
     /// Desired state, with its readiness rules.
     pub(super) desired: &'a Desired,
     pub(super) paths: &'a Paths,
-    pub(super) hub: &'a WatchCache,
+    pub(super) watch_cache: &'a WatchCache,
     pub(super) events: &'a Events,
     /// Limits the requests of all waits together.
-    pub(super) places: &'a Semaphore,
+    pub(super) permits: &'a Semaphore,
     /// Controllers that remove finalizers, as observed by waits.
     pub(super) controllers: &'a Controllers,
     /// CRDs that were read for objects without a status.
     pub(super) statuses: &'a Statuses,
     /// Whether a verified version is installed, so that the release can be rolled back.
-    pub(super) can_go_back: bool,
+    pub(super) can_roll_back: bool,
 }
 
 /// Result of a read during a wait.
-enum Look {
+enum WaitState {
     /// The condition is met.
     Done,
     /// Not yet, with the present state.
@@ -147,14 +147,14 @@ impl Waiter<'_> {
                 let path = self.paths.of_kind(&step.object.group_kind());
                 let now = Instant::now();
                 self.poll(deadline, progress, || {
-                    Box::pin(self.look_absent(path.as_ref(), &step.object, uid, now))
+                    Box::pin(self.check_absent(path.as_ref(), &step.object, uid, now))
                 })
                 .await
             }
             Until::Finished => {
                 let path = self.paths.of_kind(&step.object.group_kind());
                 self.poll(deadline, progress, || {
-                    Box::pin(self.look_finished(path.as_ref(), &step.object))
+                    Box::pin(self.check_finished(path.as_ref(), &step.object))
                 })
                 .await
             }
@@ -163,20 +163,20 @@ impl Waiter<'_> {
                 abort_on_restart,
                 stable_for,
             } => {
-                let wanted = rollout::Wanted {
+                let target = rollout::RolloutTarget {
                     pods: *pods,
                     abort_on_restart: *abort_on_restart,
                     stable_for: duration(*stable_for),
                 };
                 let watched = Mutex::new(rollout::Watched::new(since.restarts.clone()));
                 self.poll(deadline, progress, || {
-                    Box::pin(self.look_rolled_out(&step.object, wanted, &watched))
+                    Box::pin(self.check_rollout(&step.object, target, &watched))
                 })
                 .await
             }
             Until::Emptied { pods } => {
                 self.poll(deadline, progress, || {
-                    Box::pin(self.look_emptied(&step.object, pods))
+                    Box::pin(self.check_emptied(&step.object, pods))
                 })
                 .await
             }
@@ -185,14 +185,14 @@ impl Waiter<'_> {
                 denied,
                 settle,
             } => {
-                let look = || -> BoxFuture<'_, _> { Box::pin(self.look_probe(object, *denied)) };
-                self.poll(deadline, progress, look).await?;
+                let check = || -> BoxFuture<'_, _> { Box::pin(self.check_probe(object, *denied)) };
+                self.poll(deadline, progress, check).await?;
                 tokio::time::sleep(duration(*settle)).await;
                 Ok(None)
             }
             Until::Served(gvk) => {
                 self.poll(deadline, progress, || {
-                    Box::pin(self.look_served(gvk, &step.object))
+                    Box::pin(self.check_served(gvk, &step.object))
                 })
                 .await
             }
@@ -202,7 +202,7 @@ impl Waiter<'_> {
                 pods,
             } => {
                 self.poll(deadline, progress, || {
-                    Box::pin(self.look_endpoints(service, *ready, pods.as_ref()))
+                    Box::pin(self.check_endpoints(service, *ready, pods.as_ref()))
                 })
                 .await
             }
@@ -215,11 +215,11 @@ impl Waiter<'_> {
                 self.wait_registered(step, what, deadline, progress).await
             }
             Until::Holds { check } => {
-                self.poll(deadline, progress, || Box::pin(self.look_holds(check)))
+                self.poll(deadline, progress, || Box::pin(self.check_condition(check)))
                     .await
             }
             Until::Exists { any_of } => {
-                self.poll(deadline, progress, || Box::pin(self.look_exists(any_of)))
+                self.poll(deadline, progress, || Box::pin(self.check_exists(any_of)))
                     .await
             }
         }
@@ -248,20 +248,20 @@ impl Waiter<'_> {
         &self,
         deadline: Instant,
         mut progress: Progress<'_>,
-        inspect: impl Fn() -> BoxFuture<'a, Result<Look, ClusterError>>,
+        inspect: impl Fn() -> BoxFuture<'a, Result<WaitState, ClusterError>>,
     ) -> Result<Option<Value>, Failure> {
         let mut pause = SHORTEST;
         loop {
-            let looked = {
-                let _place = self.places.acquire().await;
+            let state = {
+                let _permit = self.permits.acquire().await;
                 inspect().await
             };
-            match looked {
-                Ok(Look::Done) => return Ok(None),
-                Ok(Look::Never(why)) => return Err(Failure::new(FailureKind::NotReady, why)),
-                Ok(Look::NotYet(message)) => progress.report(message),
-                Ok(Look::Stays { message, advice }) => {
-                    progress.ends = true;
+            match state {
+                Ok(WaitState::Done) => return Ok(None),
+                Ok(WaitState::Never(why)) => return Err(Failure::new(FailureKind::NotReady, why)),
+                Ok(WaitState::NotYet(message)) => progress.report(message),
+                Ok(WaitState::Stays { message, advice }) => {
+                    progress.is_deletion = true;
                     progress.advice = advice;
                     progress.report(message);
                 }
@@ -278,38 +278,38 @@ impl Waiter<'_> {
         }
     }
 
-    async fn look_absent(
+    async fn check_absent(
         &self,
         path: Option<&ResourcePath>,
         id: &ObjectId,
         uid: Option<&str>,
         waiting_since: Instant,
-    ) -> Result<Look, ClusterError> {
+    ) -> Result<WaitState, ClusterError> {
         // An unserved kind proves the deletion of its objects only if its CRD is confirmed gone.
         // Here the object was seen just before.
         let Some(path) = path else {
-            return Ok(Look::Never(format!(
+            return Ok(WaitState::Never(format!(
                 "{} is not served any more",
                 id.group_kind()
             )));
         };
         let value = match self.cluster.get_id(path, id).await {
             Ok(Some(value)) => value,
-            Ok(None) => return Ok(Look::Done),
+            Ok(None) => return Ok(WaitState::Done),
             // The CRD can have been deleted meanwhile, together with the object.
             Err(error) if error.class() == Some(&Class::KindNotServed) => {
                 let kinds = [id.group_kind()].into();
                 let absent = confirmed_absent(self.cluster, kinds).await?;
                 return Ok(if absent.is_empty() {
-                    Look::NotYet(format!("{} is not served", id.group_kind()))
+                    WaitState::NotYet(format!("{} is not served", id.group_kind()))
                 } else {
-                    Look::Done
+                    WaitState::Done
                 });
             }
             Err(error) => return Err(error),
         };
         if uid.is_some_and(|uid| value["metadata"]["uid"] != uid) {
-            return Ok(Look::Done);
+            return Ok(WaitState::Done);
         }
         let mut message = ending::explain(&value);
         let subject = Subject::read(id.clone(), &value["metadata"]);
@@ -318,42 +318,42 @@ impl Waiter<'_> {
             message.push_str("; ");
             message.push_str(&words);
         }
-        Ok(Look::Stays {
+        Ok(WaitState::Stays {
             message,
             advice: ending::advice(id, &value),
         })
     }
 
     /// Checks whether a Job has ended, successfully or not. A deleted Job has.
-    async fn look_finished(
+    async fn check_finished(
         &self,
         path: Option<&ResourcePath>,
         id: &ObjectId,
-    ) -> Result<Look, ClusterError> {
+    ) -> Result<WaitState, ClusterError> {
         let Some(path) = path else {
-            return Ok(Look::Never(format!(
+            return Ok(WaitState::Never(format!(
                 "{} is not served any more",
                 id.group_kind()
             )));
         };
         let Some(value) = self.cluster.get_id(path, id).await? else {
-            return Ok(Look::Done);
+            return Ok(WaitState::Done);
         };
         let assessment = self.assess(&value);
         Ok(match assessment.readiness {
-            Readiness::Current | Readiness::Failed => Look::Done,
-            _ => Look::NotYet(assessment.message),
+            Readiness::Current | Readiness::Failed => WaitState::Done,
+            _ => WaitState::NotYet(assessment.message),
         })
     }
 
     /// Checks whether a workload has no pods left. Its own replica count excludes terminating pods.
-    async fn look_emptied(
+    async fn check_emptied(
         &self,
         workload: &ObjectId,
         pods: &BTreeMap<String, String>,
-    ) -> Result<Look, ClusterError> {
+    ) -> Result<WaitState, ClusterError> {
         if pods.is_empty() {
-            return Ok(Look::Never("its selector names no labels".to_owned()));
+            return Ok(WaitState::Never("its selector names no labels".to_owned()));
         }
         let path = ResourcePath::namespaced("v1", "Pod", "pods");
         let labels: Vec<String> = pods
@@ -373,14 +373,14 @@ impl Waiter<'_> {
             .items
             .len();
         Ok(match left {
-            0 => Look::Done,
-            left => Look::NotYet(format!("{left} of its pods are still there")),
+            0 => WaitState::Done,
+            left => WaitState::NotYet(format!("{left} of its pods are still there")),
         })
     }
 
     /// Checks whether the gate behind a probe answers as expected. The probe is a dry run, so
     /// nothing is created.
-    async fn look_probe(&self, probe: &ObjectId, denied: bool) -> Result<Look, ClusterError> {
+    async fn check_probe(&self, probe: &ObjectId, denied: bool) -> Result<WaitState, ClusterError> {
         let path = ResourcePath::namespaced("v1", "ConfigMap", "configmaps");
         let body = serde_json::json!({
             "apiVersion": "v1",
@@ -406,15 +406,15 @@ impl Waiter<'_> {
             },
         };
         Ok(match (denied, is_denied) {
-            (true, false) => Look::NotYet("the gate is not in force yet".to_owned()),
-            (false, true) => Look::NotYet("the gate is still in force".to_owned()),
-            (true, true) | (false, false) => Look::Done,
+            (true, false) => WaitState::NotYet("the gate is not in force yet".to_owned()),
+            (false, true) => WaitState::NotYet("the gate is still in force".to_owned()),
+            (true, true) | (false, false) => WaitState::Done,
         })
     }
 
-    async fn look_served(&self, gvk: &Gvk, crd: &ObjectId) -> Result<Look, ClusterError> {
+    async fn check_served(&self, gvk: &Gvk, crd: &ObjectId) -> Result<WaitState, ClusterError> {
         let Some(path) = self.paths.of(gvk) else {
-            return Ok(Look::Never(format!("nothing defines {gvk}")));
+            return Ok(WaitState::Never(format!("nothing defines {gvk}")));
         };
         let selector = Selector {
             fields: Some("metadata.name=pleach"),
@@ -426,7 +426,9 @@ impl Waiter<'_> {
             Err(error) => match error.class() {
                 Some(Class::KindNotServed | Class::NotFound) => {
                     Ok(match self.explain_crd(crd).await? {
-                        Look::Done => Look::NotYet("its kind is not served yet".to_owned()),
+                        WaitState::Done => {
+                            WaitState::NotYet("its kind is not served yet".to_owned())
+                        }
                         other => other,
                     })
                 }
@@ -436,47 +438,47 @@ impl Waiter<'_> {
     }
 
     /// Returns whether a CRD was accepted or why not, from its conditions.
-    async fn explain_crd(&self, crd: &ObjectId) -> Result<Look, ClusterError> {
+    async fn explain_crd(&self, crd: &ObjectId) -> Result<WaitState, ClusterError> {
         let Some(path) = self.paths.of_kind(&crd.group_kind()) else {
-            return Ok(Look::NotYet("it is not served yet".to_owned()));
+            return Ok(WaitState::NotYet("it is not served yet".to_owned()));
         };
         let value = self.cluster.get_id(&path, crd).await?;
         Ok(match value.map(|value| self.assess(&value)) {
             Some(assessment) if assessment.readiness == Readiness::Failed => {
-                Look::Never(assessment.message)
+                WaitState::Never(assessment.message)
             }
-            Some(assessment) if assessment.is_current() => Look::Done,
-            Some(assessment) => Look::NotYet(assessment.message),
-            None => Look::NotYet("it does not exist".to_owned()),
+            Some(assessment) if assessment.is_current() => WaitState::Done,
+            Some(assessment) => WaitState::NotYet(assessment.message),
+            None => WaitState::NotYet("it does not exist".to_owned()),
         })
     }
 
-    async fn look_endpoints(
+    async fn check_endpoints(
         &self,
         service: &ServiceRef,
         ready: usize,
         pods: Option<&BTreeMap<String, String>>,
-    ) -> Result<Look, ClusterError> {
+    ) -> Result<WaitState, ClusterError> {
         let backend = match pods {
             Some(labels) => self.cluster.backend_among(service, labels).await?,
             None => self.cluster.backend(service).await?,
         };
         Ok(if !backend.exists {
-            Look::NotYet(format!("Service {service} does not exist"))
+            WaitState::NotYet(format!("Service {service} does not exist"))
         } else if !backend.is_elsewhere && backend.ready_endpoints < ready {
-            Look::NotYet(format!(
+            WaitState::NotYet(format!(
                 "Service {service} has {} of {ready} ready endpoints",
                 backend.ready_endpoints
             ))
         } else {
-            Look::Done
+            WaitState::Done
         })
     }
 
-    async fn look_holds(&self, name: &str) -> Result<Look, ClusterError> {
+    async fn check_condition(&self, name: &str) -> Result<WaitState, ClusterError> {
         let mut checks = self.desired.sequence.checks.iter();
         let Some(check) = checks.find(|check| check.name == name) else {
-            return Ok(Look::Never(format!("there is no check `{name}`")));
+            return Ok(WaitState::Never(format!("there is no check `{name}`")));
         };
         let kind = check.kind();
         let mut path = kind.as_ref().and_then(|kind| self.paths.of_kind(kind));
@@ -487,29 +489,29 @@ impl Waiter<'_> {
             let discovery = self.cluster.clone().alone().discover().await?;
             path = ResourcePath::preferred(&discovery, kind);
             if path.is_none() && discovery.is_stale(&kind.group) {
-                return Ok(Look::NotYet(format!(
+                return Ok(WaitState::NotYet(format!(
                     "check {name} cannot be evaluated: the server behind {} does not answer",
                     kind.group
                 )));
             }
         }
         let of = |id: &ObjectId| Some(secrecy_of(self.desired, id));
-        let looked = checks::inspect(self.cluster, path.as_ref(), check, &of).await;
-        Ok(match looked.explain() {
-            None => Look::Done,
-            Some(why) => Look::NotYet(format!("check {name} does not hold: {why}")),
+        let outcome = checks::inspect(self.cluster, path.as_ref(), check, &of).await;
+        Ok(match outcome.explain() {
+            None => WaitState::Done,
+            Some(why) => WaitState::NotYet(format!("check {name} does not hold: {why}")),
         })
     }
 
-    async fn look_exists(&self, any_of: &[ObjectId]) -> Result<Look, ClusterError> {
+    async fn check_exists(&self, any_of: &[ObjectId]) -> Result<WaitState, ClusterError> {
         for id in any_of {
             if let Some(path) = self.paths.of_kind(&id.group_kind())
                 && self.cluster.get_id(&path, id).await?.is_some()
             {
-                return Ok(Look::Done);
+                return Ok(WaitState::Done);
             }
         }
-        Ok(Look::NotYet(
+        Ok(WaitState::NotYet(
             "the workloads have not created it yet".to_owned(),
         ))
     }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::rbac_scope::Reach;
+use super::rbac_scope::RbacScope;
 use pleach_cluster::{Class, Cluster, ClusterError, Depth, Followed, ResourcePath, Selector};
 
 /// State of one object in the watch cache.
@@ -92,7 +92,7 @@ pub(super) struct WatchCache {
     cluster: Cluster,
     /// Label selector of the release members.
     selector: String,
-    reach: Reach,
+    rbac_scope: RbacScope,
     /// All objects that the plan waits for.
     senders: Senders,
     /// Kinds with a watch.
@@ -102,7 +102,12 @@ pub(super) struct WatchCache {
 
 impl WatchCache {
     /// Prepares for the waits of a plan.
-    pub(super) fn new(cluster: Cluster, selector: String, reach: Reach, plan: &Plan) -> Self {
+    pub(super) fn new(
+        cluster: Cluster,
+        selector: String,
+        rbac_scope: RbacScope,
+        plan: &Plan,
+    ) -> Self {
         let senders = plan
             .steps
             .iter()
@@ -112,7 +117,7 @@ impl WatchCache {
         Self {
             cluster,
             selector,
-            reach,
+            rbac_scope,
             senders: Arc::new(senders),
             started: Mutex::default(),
             tasks: Mutex::default(),
@@ -136,7 +141,7 @@ impl WatchCache {
                 .filter(|id| id.group_kind() == kind)
                 .filter_map(|id| id.namespace.clone())
                 .collect();
-            let scopes = self.reach.scopes(path, &namespaces);
+            let scopes = self.rbac_scope.scopes(path, &namespaces);
             let watch = Watched {
                 cluster: self.cluster.clone(),
                 path: path.clone(),

@@ -34,14 +34,14 @@ pub struct Claim {
 /// and nothing more is written.
 ///
 /// The inner error is the cause of a stop before the Lease was acquired.
-pub async fn in_turn<T>(
+pub async fn with_lease<T>(
     claim: &Claim,
     state: &mut State,
     stop: &Stop,
     waiting: impl FnMut(&Holder),
     work: impl AsyncFnOnce(&mut State) -> Result<T, SyncError>,
 ) -> Result<Result<T, Cause>, SyncError> {
-    if let Some(cause) = stop.asked() {
+    if let Some(cause) = stop.cause() {
         return Ok(Err(cause));
     }
     let id = state.lease();
@@ -110,7 +110,7 @@ pub async fn clear_lease(
     if !Lease::exists(cluster, &state.lease()).await? {
         return Ok(());
     }
-    let cleared = in_turn(claim, &mut state, stop, waiting, async |_| Ok(())).await;
+    let cleared = with_lease(claim, &mut state, stop, waiting, async |_| Ok(())).await;
     cleared.map(drop)
 }
 

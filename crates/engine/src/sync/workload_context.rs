@@ -10,20 +10,20 @@ use serde_json::Value;
 
 use super::CONCURRENCY;
 use super::answers::Source;
-use super::rbac_scope::Reach;
+use super::rbac_scope::RbacScope;
 use pleach_cluster::{Cluster, Depth, ResourcePath, Selector};
 
 impl Source<'_> {
     /// Reads disruption budgets and nodes around the workloads. Read errors cause no warning and
     /// stop nothing.
     pub(crate) async fn workload_context(&self) -> WorkloadContext {
-        let reach = Reach::of(self.observed);
+        let rbac_scope = RbacScope::of(self.observed);
         let mut found = WorkloadContext {
-            budgets: budgets(self.cluster, self.desired, &reach).await,
+            budgets: budgets(self.cluster, self.desired, &rbac_scope).await,
             ..WorkloadContext::default()
         };
         // Namespaced permissions do not include nodes.
-        if !reach.is_restricted() {
+        if !rbac_scope.is_restricted() {
             let path = ResourcePath::cluster_scoped("v1", "Node", "nodes");
             let read = |value: Value| Some(Node::of(&value));
             let everything = Selector::default();
@@ -38,7 +38,7 @@ impl Source<'_> {
 
 /// Returns the budgets in the namespaces of the workloads, sorted. Excludes budgets in git, because
 /// the plan uses their desired state.
-async fn budgets(cluster: &Cluster, desired: &Desired, reach: &Reach) -> Vec<Budget> {
+async fn budgets(cluster: &Cluster, desired: &Desired, rbac_scope: &RbacScope) -> Vec<Budget> {
     let path = ResourcePath::namespaced("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets");
     let namespaces: BTreeSet<String> = desired
         .manifests
@@ -49,7 +49,7 @@ async fn budgets(cluster: &Cluster, desired: &Desired, reach: &Reach) -> Vec<Bud
         .collect();
     let of_git: BTreeSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     let path = &path;
-    let lists: Vec<Vec<Budget>> = stream::iter(reach.scopes(path, &namespaces))
+    let lists: Vec<Vec<Budget>> = stream::iter(rbac_scope.scopes(path, &namespaces))
         .map(|scope| async move {
             let selector = Selector::namespace(scope.as_deref());
             let read = |mut value: Value| {

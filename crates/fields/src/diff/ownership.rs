@@ -22,7 +22,7 @@ pub use after_removal::{recreated, remainder};
 pub use displaced::displacing;
 pub use field_set::FieldSet;
 pub use full_field_set::everything_in;
-pub use orphaned_fields::stranded;
+pub use orphaned_fields::orphaned;
 pub use versions::{all_at_with, moved_to};
 
 /// Returns the entries of managedFields in the server's order.

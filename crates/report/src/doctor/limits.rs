@@ -18,7 +18,7 @@ pub(super) fn gaps(observations: &Observations, found: &mut Vec<Diagnosis>) {
 }
 
 /// Adds one note per resource with missing permissions.
-pub(super) fn rights(observations: &Observations, found: &mut Vec<Diagnosis>) {
+pub(super) fn permissions(observations: &Observations, found: &mut Vec<Diagnosis>) {
     for rule in rules(&observations.missing) {
         let mut note = Diagnosis::new(Code::RightMissing, Severity::Note, None, rule.explain());
         note.hint = Some(rule.hint());

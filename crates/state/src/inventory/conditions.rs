@@ -210,7 +210,7 @@ pub fn carry_over(live: &Value, status: &mut Value, now: Timestamp) {
 
 /// Returns the status of `live` with exactly these controller conditions. `None` if the status has
 /// them already.
-pub fn telling(live: &Value, reported: &[Condition], now: Timestamp) -> Option<Value> {
+pub fn changed_status(live: &Value, reported: &[Condition], now: Timestamp) -> Option<Value> {
     let status = status_of(live).ok()?;
     let before = of(&status);
     let mut conditions: Vec<Value> = before
@@ -295,16 +295,16 @@ mod tests {
         let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": "then"});
         for live_of in [0, 1] {
             let first = &live(&json!({"conditions": [ready]}))[live_of];
-            assert_eq!(telling(first, &[], at(0)), None);
-            let told = telling(first, &[drifted("a")], at(0)).unwrap();
+            assert_eq!(changed_status(first, &[], at(0)), None);
+            let told = changed_status(first, &[drifted("a")], at(0)).unwrap();
             assert_eq!(
                 types(&told),
                 [("Ready", "then"), ("Drifted", "1970-01-01T00:00:00Z")]
             );
             // An equal message is no change, another message is.
             let second = &live(&told)[live_of];
-            assert_eq!(telling(second, &[drifted("a")], at(9)), None);
-            let other = telling(second, &[drifted("b")], at(9)).unwrap();
+            assert_eq!(changed_status(second, &[drifted("a")], at(9)), None);
+            let other = changed_status(second, &[drifted("b")], at(9)).unwrap();
             assert_eq!(types(&other)[1].1, "1970-01-01T00:00:00Z");
             assert_eq!(other["conditions"][1]["message"], "b");
             // A run writes the record in the meantime.
@@ -315,7 +315,7 @@ mod tests {
                 types(&status),
                 [("Ready", "now"), ("Drifted", "1970-01-01T00:00:00Z")]
             );
-            let back = telling(&live(&status)[live_of], &[], at(9)).unwrap();
+            let back = changed_status(&live(&status)[live_of], &[], at(9)).unwrap();
             assert_eq!(types(&back), [("Ready", "now")]);
         }
     }
@@ -328,10 +328,10 @@ mod tests {
             message: "not at this time".to_owned(),
         };
         let first = json!({"kind": "Release", "status": {"conditions": []}});
-        let told = telling(&first, &[waiting], at(0)).unwrap();
+        let told = changed_status(&first, &[waiting], at(0)).unwrap();
         assert_eq!(types(&told), [("Reconciling", "1970-01-01T00:00:00Z")]);
         let live = json!({"kind": "Release", "status": told});
-        let over = telling(&live, &[], at(1)).unwrap();
+        let over = changed_status(&live, &[], at(1)).unwrap();
         assert!(types(&over).is_empty(), "{over}");
     }
 
@@ -344,7 +344,7 @@ mod tests {
         };
         let own = json!({"type": "Reconciling", "reason": "Reconciling", "status": "True"});
         let first = json!({"kind": "Release", "status": {"conditions": []}});
-        let told = telling(&first, &[waiting], at(0)).unwrap();
+        let told = changed_status(&first, &[waiting], at(0)).unwrap();
         assert_eq!(types(&told), [("Reconciling", "1970-01-01T00:00:00Z")]);
         // A run is in progress: the condition occurs once.
         let live = json!({"kind": "Release", "status": told});
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(status["conditions"][0]["reason"], "Reconciling");
         // The condition of the record is not removed.
         let live = json!({"kind": "Release", "status": status});
-        assert_eq!(telling(&live, &[], at(0)), None);
+        assert_eq!(changed_status(&live, &[], at(0)), None);
     }
 
     #[test]
@@ -366,7 +366,7 @@ mod tests {
         }];
         for one in live(&json!({"conditions": []})) {
             assert_eq!(followed(&one), None);
-            let mut status = telling(&one, &said, at(0)).unwrap();
+            let mut status = changed_status(&one, &said, at(0)).unwrap();
             for one in live(&status) {
                 assert_eq!(followed(&one).unwrap().branch, "branch env/a of fleet");
             }
@@ -403,7 +403,7 @@ mod tests {
             of(status).iter().map(|one| line(one).join(" ")).collect()
         };
         let first = &live(&json!({"conditions": [ready]}))[0];
-        let status = telling(first, &[said("web is down")], at(1)).unwrap();
+        let status = changed_status(first, &[said("web is down")], at(1)).unwrap();
         let second = &live(&status)[0];
         assert_eq!(degraded(second).as_deref(), Some("web is down"));
         assert_eq!(
@@ -413,9 +413,9 @@ mod tests {
                 "Degraded True NotReady web is down 1970-01-01T00:00:01Z"
             ]
         );
-        assert_eq!(telling(second, &[said("web is down")], at(2)), None);
+        assert_eq!(changed_status(second, &[said("web is down")], at(2)), None);
         // Another message does not change the transition time.
-        let status = telling(second, &[said("web and api are")], at(2)).unwrap();
+        let status = changed_status(second, &[said("web and api are")], at(2)).unwrap();
         assert_eq!(
             shown(&status)[0],
             "Ready False Degraded web and api are 1970-01-01T00:00:01Z"
@@ -427,7 +427,7 @@ mod tests {
             shown(&written)[0],
             "Ready False Degraded web and api are 1970-01-01T00:00:01Z"
         );
-        let status = telling(&live(&written)[0], &[], at(4)).unwrap();
+        let status = changed_status(&live(&written)[0], &[], at(4)).unwrap();
         assert_eq!(
             shown(&status),
             ["Ready True Recovered  1970-01-01T00:00:04Z"]
@@ -443,12 +443,12 @@ mod tests {
             message: "env/a of fleet".to_owned(),
         }];
         let first = &live(&json!({}))[0];
-        let status = telling(first, &said, at(0)).unwrap();
+        let status = changed_status(first, &said, at(0)).unwrap();
         let second = &live(&status)[0];
         assert_eq!(followed(second).unwrap().renewed, Some(at(0)));
         // The heartbeat is not renewed early.
-        assert_eq!(telling(second, &said, at(29 * 60)), None);
-        let status = telling(second, &said, at(31 * 60)).unwrap();
+        assert_eq!(changed_status(second, &said, at(29 * 60)), None);
+        let status = changed_status(second, &said, at(31 * 60)).unwrap();
         let third = &live(&status)[0];
         let follower = followed(third).unwrap();
         assert_eq!(follower.renewed, Some(at(31 * 60)));

@@ -31,7 +31,7 @@ pub struct Rebuilt {
     /// Members found by label and Apply entry.
     pub found: Vec<ObjectId>,
     /// Members with both marks that another manager created. They are never deleted.
-    pub kept: Vec<ObjectId>,
+    pub retained: Vec<ObjectId>,
     /// Desired members with the Apply entry but without the label.
     pub unlabelled: Vec<ObjectId>,
     /// Objects with the label but without the entry: copies and foreign objects.
@@ -61,7 +61,7 @@ pub fn rebuild(
         }
         let has_label = meta.part_of() == Some(apply_set);
         match (has_label, meta.fingerprint.is_some()) {
-            (true, true) if meta.made_by_others => rebuilt.kept.push(id.clone()),
+            (true, true) if meta.made_by_others => rebuilt.retained.push(id.clone()),
             (true, true) => rebuilt.found.push(id.clone()),
             (false, true) if meta.part_of().is_none() && desired.contains(id) => {
                 rebuilt.unlabelled.push(id.clone());
@@ -154,7 +154,7 @@ mod tests {
         let rebuilt = rebuild(rest, &objects, &desired, "set");
         assert_eq!(rebuilt.known, 3);
         assert_eq!(rebuilt.found, [id("both"), id("reborn"), namespace.clone()]);
-        assert_eq!(rebuilt.kept, [id("taken")]);
+        assert_eq!(rebuilt.retained, [id("taken")]);
         assert_eq!(rebuilt.unlabelled, [id("lost-label")]);
         assert_eq!(rebuilt.left_out, [id("copied-label")]);
         let entries = &rebuilt.inventory.entries;

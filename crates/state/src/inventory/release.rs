@@ -296,7 +296,7 @@ impl Installed {
 
     /// Returns whether a rollback from `revision` is possible. The installed revision must be a
     /// different one, and a commit: files that were never committed cannot be restored.
-    pub fn can_go_back_from(&self, revision: &str) -> bool {
+    pub fn can_roll_back_from(&self, revision: &str) -> bool {
         self.installed.as_ref().is_some_and(|installed| {
             installed.revision != revision && is_commit(&installed.revision)
         })

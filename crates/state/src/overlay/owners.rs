@@ -9,7 +9,7 @@ use pleach_model::object::{FieldPath, NonSecret, managers};
 /// Fields that one `managedFields` entry owned. Paths only, no values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Held {
+pub struct FieldOwner {
     /// The field manager.
     pub manager: String,
     /// `Apply` or `Update`.
@@ -22,14 +22,14 @@ pub struct Held {
 
 /// Returns the owners of some fields, from an object's metadata. Omits pleach's overlay manager and
 /// subresources.
-pub fn held(metadata: &Value, fields: &[FieldPath]) -> Vec<Held> {
+pub fn field_owners(metadata: &Value, fields: &[FieldPath]) -> Vec<FieldOwner> {
     entries(metadata)
         .iter()
         .filter(|entry| is_main_resource(entry) && entry["manager"] != managers::OVERLAY)
         .filter_map(|entry| {
             let set = among(&FieldSet::parse(&entry["fieldsV1"]), fields);
             let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
-            (!set.is_empty()).then(|| Held {
+            (!set.is_empty()).then(|| FieldOwner {
                 manager: text("manager"),
                 operation: text("operation"),
                 api_version: text("apiVersion"),
@@ -41,7 +41,11 @@ pub fn held(metadata: &Value, fields: &[FieldPath]) -> Vec<Held> {
 
 /// Returns `managedFields` in which the overlay manager no longer owns `fields`, and their original
 /// owners do. `None` if nothing changes.
-pub fn give_back(metadata: &Value, fields: &[FieldPath], owners: &[Held]) -> Option<Value> {
+pub fn restore_owners(
+    metadata: &Value,
+    fields: &[FieldPath],
+    owners: &[FieldOwner],
+) -> Option<Value> {
     let before = entries(metadata);
     let mut after: Vec<Value> = Vec::new();
     for entry in before {
@@ -112,18 +116,18 @@ mod tests {
             entry("helm", "Apply", &json!({"f:spec": {"f:replicas": {}, "f:selector": {}}})),
             entry("scaler", "Update", &json!({"f:spec": {"f:replicas": {}}})),
         ]});
-        let owners = held(&before, &touched);
-        let names: Vec<&str> = owners.iter().map(|held| held.manager.as_str()).collect();
+        let owners = field_owners(&before, &touched);
+        let names: Vec<&str> = owners.iter().map(|owner| owner.manager.as_str()).collect();
         assert_eq!(names, ["helm", "scaler"]);
         // Our write took the fields from both managers. One of them owned nothing else.
         let now = json!({"managedFields": [
             entry("helm", "Apply", &json!({"f:spec": {"f:selector": {}}})),
             entry(managers::OVERLAY, "Update", &json!({"f:spec": {"f:replicas": {}, "f:paused": {}}})),
         ]});
-        let after = give_back(&now, &touched, &owners).unwrap();
+        let after = restore_owners(&now, &touched, &owners).unwrap();
         assert_eq!(after, before["managedFields"]);
         let again = json!({ "managedFields": after });
-        assert_eq!(give_back(&again, &touched, &owners), None);
+        assert_eq!(restore_owners(&again, &touched, &owners), None);
     }
 
     #[test]
@@ -132,10 +136,10 @@ mod tests {
         let now = json!({"managedFields": [
             entry(managers::OVERLAY, "Update", &json!({"f:spec": {"f:a": {}, "f:b": {}}})),
         ]});
-        let after = give_back(&now, &touched, &[]).unwrap();
+        let after = restore_owners(&now, &touched, &[]).unwrap();
         assert_eq!(after[0]["fieldsV1"], json!({"f:spec": {"f:b": {}}}));
         // `managedFields` are never emptied.
         let all = fields(&json!({"spec": {"a": 1, "b": 1}}));
-        assert_eq!(give_back(&now, &all, &[]), None);
+        assert_eq!(restore_owners(&now, &all, &[]), None);
     }
 }

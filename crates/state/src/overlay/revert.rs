@@ -22,7 +22,7 @@ pub struct Taken {
 /// A value counts as ours if it equals the value that we set. It also counts if the overlay manager
 /// owns it (`owned`), because the server can normalize values. `keeps` selects fields that an apply
 /// restores, so that the patch omits them.
-pub fn take_back(
+pub fn revert(
     journaled: &Journaled,
     live: &Value,
     owned: &FieldSet,
@@ -132,12 +132,12 @@ mod tests {
         let mut live = before.clone();
         merge(&mut live, &patch);
         let record = journaled(&patch, &before);
-        let taken = take_back(&record, &live, &FieldSet::default(), &|_| false);
+        let taken = revert(&record, &live, &FieldSet::default(), &|_| false);
         merge(&mut live, &taken.patch);
         assert_eq!(live, before);
         assert!(taken.moved.is_empty());
         // Repeat it, as after a lost response: no change is left.
-        let again = take_back(&record, &live, &FieldSet::default(), &|_| false);
+        let again = revert(&record, &live, &FieldSet::default(), &|_| false);
         assert_eq!(again.patch, json!({}));
     }
 
@@ -146,7 +146,7 @@ mod tests {
         let before = json!({"spec": {"replicas": 2, "x": 1}});
         let record = journaled(&json!({"spec": {"replicas": 0, "x": 5}}), &before);
         let live = json!({"spec": {"replicas": 7, "x": 5}});
-        let taken = take_back(&record, &live, &FieldSet::default(), &|_| false);
+        let taken = revert(&record, &live, &FieldSet::default(), &|_| false);
         assert_eq!(taken.patch, json!({"spec": {"x": 1}}));
         let moved: Vec<String> = taken.moved.iter().map(ToString::to_string).collect();
         assert_eq!(moved, [".spec.replicas"]);
@@ -160,7 +160,7 @@ mod tests {
             &before,
         );
         let live = json!({"metadata": {"annotations": {"ours": "a", "theirs": "b"}}});
-        let taken = take_back(&record, &live, &FieldSet::default(), &|_| false);
+        let taken = revert(&record, &live, &FieldSet::default(), &|_| false);
         assert_eq!(
             taken.patch,
             json!({"metadata": {"annotations": {"ours": null}}})
@@ -173,9 +173,9 @@ mod tests {
         let record = journaled(&json!({"spec": {"cpu": "1000m"}}), &before);
         let live = json!({"spec": {"cpu": "1"}});
         let held = FieldSet::parse(&json!({"f:spec": {"f:cpu": {}}}));
-        let taken = take_back(&record, &live, &held, &|_| false);
+        let taken = revert(&record, &live, &held, &|_| false);
         assert_eq!(taken.patch, json!({"spec": {"cpu": "2"}}));
-        let strange = take_back(&record, &live, &FieldSet::default(), &|_| false);
+        let strange = revert(&record, &live, &FieldSet::default(), &|_| false);
         assert_eq!(strange.patch, json!({}));
     }
 
@@ -184,7 +184,7 @@ mod tests {
         let before = json!({"spec": {"replicas": 2}});
         let record = journaled(&json!({"spec": {"replicas": 0}}), &before);
         let live = json!({"spec": {"replicas": 0}});
-        let taken = take_back(&record, &live, &FieldSet::default(), &|_| true);
+        let taken = revert(&record, &live, &FieldSet::default(), &|_| true);
         assert_eq!((taken.patch, taken.fields.len()), (json!({}), 1));
     }
 }

@@ -59,7 +59,7 @@ async fn what_is_not_served_may_be_there(
     #[case] known: bool,
 ) {
     let cluster = cluster(defined, services);
-    let contents = look_into(&cluster, &discovery(freshness), "web").await;
+    let contents = read_contents(&cluster, &discovery(freshness), "web").await;
     assert_eq!(
         contents == Contents::Known(Vec::new()),
         known,

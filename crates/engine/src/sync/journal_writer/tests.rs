@@ -127,7 +127,7 @@ impl Server {
     }
 
     /// Returns the content of the stored journal.
-    fn says(&self) -> BTreeSet<ServiceRef> {
+    fn services(&self) -> BTreeSet<ServiceRef> {
         let live = self.0.lock().unwrap().live.clone();
         let journal = live.map(|live| Journal::from_object(&live, &name()).unwrap());
         journal.unwrap_or_default().unregistered
@@ -161,9 +161,9 @@ async fn note(journal_writer: &JournalWriter, name: &str) -> Result<(), SyncErro
 }
 
 /// Cancels a write before its answer arrives.
-async fn unheard(write: impl Future<Output = Result<(), SyncError>>) {
-    let heard = timeout(Duration::from_secs(1), write).await;
-    assert!(!matches!(heard, Ok(Ok(()))));
+async fn unconfirmed(write: impl Future<Output = Result<(), SyncError>>) {
+    let result = timeout(Duration::from_secs(1), write).await;
+    assert!(!matches!(result, Ok(Ok(()))));
 }
 
 #[rstest]
@@ -181,9 +181,9 @@ async fn a_write_that_nobody_heard_of_spoils_none_after_it(
         note(&journal_writer, name).await.unwrap();
     }
     server.fails(fault);
-    unheard(note(&journal_writer, "unheard")).await;
+    unconfirmed(note(&journal_writer, "unheard")).await;
     note(&journal_writer, "later").await.unwrap();
-    assert_eq!(server.says(), services(after));
+    assert_eq!(server.services(), services(after));
     assert_eq!(journal_writer.journal().await.unregistered, services(after));
 }
 
@@ -196,9 +196,9 @@ async fn an_end_that_nobody_heard_of_spoils_no_beginning(
     let journal_writer = server.journal_writer();
     note(&journal_writer, "before").await.unwrap();
     server.fails(fault);
-    unheard(journal_writer.record(|journal| journal.unregistered.clear())).await;
+    unconfirmed(journal_writer.record(|journal| journal.unregistered.clear())).await;
     note(&journal_writer, "later").await.unwrap();
-    assert_eq!(server.says(), services(&["later"]));
+    assert_eq!(server.services(), services(&["later"]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,7 +207,7 @@ async fn what_somebody_else_wrote_is_not_taken_for_ours() {
     let journal_writer = server.journal_writer();
     note(&journal_writer, "before").await.unwrap();
     server.fails(Fault::Lost);
-    unheard(note(&journal_writer, "unheard")).await;
+    unconfirmed(note(&journal_writer, "unheard")).await;
     // Another run that has read this content.
     let other = services(&["other"]);
     if let Some(live) = &mut server.0.lock().unwrap().live {
@@ -220,5 +220,5 @@ async fn what_somebody_else_wrote_is_not_taken_for_ours() {
     }
     let error = note(&journal_writer, "later").await.unwrap_err();
     assert!(matches!(error, SyncError::Contended { .. }), "{error}");
-    assert_eq!(server.says(), other);
+    assert_eq!(server.services(), other);
 }

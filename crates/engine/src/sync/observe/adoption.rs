@@ -43,31 +43,31 @@ impl Reader<'_> {
             .collect();
         let known: Vec<KnownOwner> = stream::iter(owners)
             .map(|owner| async {
-                let state = self.look_up(&owner, observed).await?;
+                let state = self.read_owner(&owner, observed).await?;
                 Ok::<_, SyncError>(KnownOwner { owner, state })
             })
             .buffered(CONCURRENCY)
             .try_collect()
             .await?;
-        let mut asked = foreign;
-        asked.extend(desired.manifests.iter().filter(|manifest| {
+        let mut queried = foreign;
+        queried.extend(desired.manifests.iter().filter(|manifest| {
             let previous = desired.terms.previous_set.as_deref();
             let live = observed.full.get(manifest.id());
             let set = live.and_then(|live| live.meta().part_of());
             previous.is_some() && set == previous && is_refused(observed, manifest)
         }));
-        let looks: Vec<(ObjectId, Result<Live, Prediction>)> = stream::iter(asked)
+        let predictions: Vec<(ObjectId, Result<Live, Prediction>)> = stream::iter(queried)
             .map(|manifest| async {
-                let look = self.preview(manifest, desired, policy, observed).await?;
-                Some((manifest.id().clone(), look))
+                let prediction = self.preview(manifest, desired, policy, observed).await?;
+                Some((manifest.id().clone(), prediction))
             })
             .buffered(CONCURRENCY)
             .filter_map(std::future::ready)
             .collect()
             .await;
         let (mut adopted, mut unadoptable) = (BTreeMap::new(), BTreeMap::new());
-        for (id, look) in looks {
-            match look {
+        for (id, prediction) in predictions {
+            match prediction {
                 Ok(live) => drop(adopted.insert(id, live)),
                 Err(why) => drop(unadoptable.insert(id, why)),
             }
@@ -78,11 +78,15 @@ impl Reader<'_> {
         Ok(())
     }
 
-    async fn look_up(&self, owner: &Owner, observed: &Observed) -> Result<OwnerState, SyncError> {
+    async fn read_owner(
+        &self,
+        owner: &Owner,
+        observed: &Observed,
+    ) -> Result<OwnerState, SyncError> {
         let found = match owner.kind {
-            OwnerKind::HelmInstallation => self.look_up_helm(owner).await,
+            OwnerKind::HelmInstallation => self.read_helm_owner(owner).await,
             OwnerKind::Kustomization | OwnerKind::HelmRelease | OwnerKind::Application => {
-                self.look_up_object(owner, observed).await
+                self.read_owner_object(owner, observed).await
             }
         };
         match found {
@@ -96,7 +100,7 @@ impl Reader<'_> {
         }
     }
 
-    async fn look_up_object(
+    async fn read_owner_object(
         &self,
         owner: &Owner,
         observed: &Observed,
@@ -131,7 +135,7 @@ impl Reader<'_> {
 
     /// Looks up a Helm release. Helm stores each revision in a Secret, or in a ConfigMap if
     /// configured.
-    async fn look_up_helm(&self, owner: &Owner) -> Result<OwnerState, ClusterError> {
+    async fn read_helm_owner(&self, owner: &Owner) -> Result<OwnerState, ClusterError> {
         let Some(namespace) = &owner.namespace else {
             return Ok(OwnerState::Unknown(
                 "the object does not name the namespace of its Helm release".to_owned(),
@@ -207,9 +211,9 @@ impl Reader<'_> {
             if rest == *answer.value() {
                 return None;
             }
-            let look = self.look_of((manifest, desired), live, &rest).await;
-            if !matches!(look, Some(Err(_))) {
-                return look;
+            let prediction = self.predict((manifest, desired), live, &rest).await;
+            if !matches!(prediction, Some(Err(_))) {
+                return prediction;
             }
         }
         // The merged object is invalid, so ask about the one without fields of previous owners.
@@ -217,11 +221,11 @@ impl Reader<'_> {
         let sent = desired.ignored.question(manifest, live.value(), &ours);
         let sent = sent.unwrap_or_else(|| manifest.value());
         let rest = ownership::settled(live.value(), &sent, &self.manager, &from, ignored);
-        self.look_of((manifest, desired), live, &rest).await
+        self.predict((manifest, desired), live, &rest).await
     }
 
     /// Predicts a live object with this content.
-    async fn look_of(
+    async fn predict(
         &self,
         (manifest, desired): (&Manifest, &Desired),
         live: &Live,

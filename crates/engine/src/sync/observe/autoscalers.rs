@@ -20,7 +20,7 @@ use pleach_cluster::{Class, Cluster, ClusterError, List, ResourcePath, Selector}
 /// Result of the LIST.
 pub(super) enum Autoscalers {
     /// Not needed.
-    NotAsked,
+    NotQueried,
     /// Autoscalers with their targets.
     Found(Vec<(ObjectId, ObjectId)>),
     /// The LIST failed.
@@ -52,7 +52,7 @@ pub(super) async fn list(
     let kind = GroupKind::new("autoscaling", "HorizontalPodAutoscaler");
     let path = ResourcePath::preferred(discovery, &kind);
     let (Some(path), false) = (path, namespaces.is_empty()) else {
-        return Ok(Autoscalers::NotAsked);
+        return Ok(Autoscalers::NotQueried);
     };
     let everywhere = [None];
     let each: Vec<Option<&str>> = namespaces.into_iter().map(Some).collect();
@@ -107,7 +107,7 @@ async fn list_in(
 /// still are, because a reset could remove replicas that the load needs.
 pub(super) fn leave(desired: &mut Desired, autoscalers: &Autoscalers, inventory: &Inventory) {
     match autoscalers {
-        Autoscalers::NotAsked => {}
+        Autoscalers::NotQueried => {}
         Autoscalers::Found(found) => {
             for (autoscaler, target) in found {
                 desired.leave_replicas(target, autoscaler);

@@ -39,11 +39,11 @@ impl Reader<'_> {
             .filter(|manifest| is_crd(manifest.id()))
             .filter_map(|manifest| {
                 let live = observed.full.get(manifest.id())?;
-                let mut wanted = desired.ignored.lean(manifest).value();
+                let mut target = desired.ignored.lean(manifest).value();
                 if let Some(Prediction::Answer(predicted)) = observed.predicted.get(manifest.id()) {
-                    wanted = with_conversion(wanted, predicted.value());
+                    target = with_conversion(target, predicted.value());
                 }
-                let survey = Survey::of(&wanted, live.value(), rules)?;
+                let survey = Survey::of(&target, live.value(), rules)?;
                 Some((manifest.id().clone(), survey))
             })
             .collect();
@@ -63,7 +63,7 @@ impl Reader<'_> {
 
     /// Reads in full the CRDs that git no longer contains, if Services are deleted too. Such a
     /// Service can be the conversion webhook of remaining objects.
-    pub(super) async fn read_definitions_left(
+    pub(super) async fn read_undesired_crds(
         &self,
         desired: &Desired,
         observed: &mut Observed,
@@ -97,10 +97,10 @@ impl Reader<'_> {
         } else {
             Depth::Metadata
         };
-        let look = |object: Value| Some(survey.inspect(&object));
+        let inspect = |object: Value| Some(survey.inspect(&object));
         match self
             .cluster
-            .pick(&path, &Selector::default(), depth, look)
+            .pick(&path, &Selector::default(), depth, inspect)
             .await
         {
             Ok(sightings) => Ok(Instances::of(sightings)),

@@ -22,7 +22,7 @@ use crate::sync::{
 use pleach_cluster::{ApiError, ApplyOptions, Class, ClusterError, ResourcePath};
 
 /// Result of the queries about one object.
-struct Asked {
+struct DryRunAnswer {
     id: ObjectId,
     live: Option<Live>,
     prediction: Prediction,
@@ -52,7 +52,7 @@ impl Reader<'_> {
                 why => questions.push((manifest, reading, why)),
             }
         }
-        let answers: Vec<Asked> = stream::iter(questions)
+        let answers: Vec<DryRunAnswer> = stream::iter(questions)
             .map(|(manifest, reading, why)| async move {
                 if let Some(why) = why {
                     self.inspect(manifest, why).await
@@ -63,7 +63,7 @@ impl Reader<'_> {
             .buffer_unordered(CONCURRENCY)
             .try_collect()
             .await?;
-        for Asked {
+        for DryRunAnswer {
             id,
             live,
             prediction,
@@ -80,13 +80,17 @@ impl Reader<'_> {
 
     /// Reads an object that the server cannot check at the desired version. It can exist at a
     /// served version.
-    async fn inspect(&self, manifest: &Manifest, why: Unverified) -> Result<Asked, SyncError> {
+    async fn inspect(
+        &self,
+        manifest: &Manifest,
+        why: Unverified,
+    ) -> Result<DryRunAnswer, SyncError> {
         let id = manifest.id();
         let read = match self.paths.of_member(id, "") {
             Some(path) if path.may_hold(id) => self.read(&path, id).await?,
             Some(_) | None => Ok(None),
         };
-        Ok(Asked::new(id, read, Prediction::Unverified(why)))
+        Ok(DryRunAnswer::new(id, read, Prediction::Unverified(why)))
     }
 
     /// Returns the reason why the server cannot check an object yet.
@@ -120,7 +124,7 @@ impl Reader<'_> {
         (desired, policy): (&Desired, &Policy),
         manifest: &Manifest,
         reading: Reading,
-    ) -> Result<Asked, SyncError> {
+    ) -> Result<DryRunAnswer, SyncError> {
         let id = manifest.id();
         let Some(path) = self.paths.of(&manifest.gvk()) else {
             return self.inspect(manifest, Unverified::KindMissing).await;
@@ -160,19 +164,19 @@ impl Reader<'_> {
                 && (!desired.ignored.of(id).is_empty()
                     || !Remaining::of(terms, manifest, live).is_empty())
             {
-                let asked = body(Some(live));
-                prediction = self.dry_run(&path, manifest, asked, terms).await?;
+                let requested = body(Some(live));
+                prediction = self.dry_run(&path, manifest, requested, terms).await?;
             }
         }
         if let Ok(Some(live)) = &read {
             let remaining = Remaining::of(terms, manifest, live);
             if !remaining.is_empty() {
                 // Show the final state.
-                let wanted = manifest.value();
+                let target = manifest.value();
                 let ended = |answer: &Live| {
                     let answer = answer.value().clone();
                     let retained = &remaining.versions;
-                    self.live(manifest, crd::without(answer, &wanted, retained))
+                    self.live(manifest, crd::without(answer, &target, retained))
                 };
                 match &mut prediction {
                     Prediction::Answer(answer)
@@ -187,7 +191,7 @@ impl Reader<'_> {
         if let Prediction::Immutable { refused, .. } = &mut prediction {
             *refused = self.refusal_of_new(&path, manifest, desired).await?;
         }
-        Ok(Asked::new(id, read, prediction))
+        Ok(DryRunAnswer::new(id, read, prediction))
     }
 
     /// Predicts the result of an apply. An error of one object becomes its refusal and does not
@@ -326,7 +330,7 @@ impl Reader<'_> {
     }
 }
 
-impl Asked {
+impl DryRunAnswer {
     /// An object that exists but could not be read must not count as absent.
     fn new(id: &ObjectId, read: Result<Option<Live>, ApiRefusal>, prediction: Prediction) -> Self {
         let (live, prediction) = match read {
@@ -388,12 +392,12 @@ impl<'d> Remaining<'d> {
     }
 
     /// Returns the object for the dry run in place of the manifest.
-    fn keep(&self, wanted: Value, live: &Live) -> Value {
-        let wanted = if self.conversion {
-            crd::converting(wanted, live.value())
+    fn keep(&self, target: Value, live: &Live) -> Value {
+        let target = if self.conversion {
+            crd::converting(target, live.value())
         } else {
-            wanted
+            target
         };
-        crd::with_retained(wanted, live.value(), &self.versions)
+        crd::with_retained(target, live.value(), &self.versions)
     }
 }

@@ -11,11 +11,13 @@ use pleach_state::inventory::{Entry, EntryState, Installed};
 use pleach_state::live::LiveMeta;
 
 use super::{CONCURRENCY, Reader, failed_listing, namespaces};
-use crate::sync::{absent::confirmed_absent, error::SyncError, rbac_scope::Reach, state::Named};
+use crate::sync::{
+    absent::confirmed_absent, error::SyncError, rbac_scope::RbacScope, state::Named,
+};
 use pleach_cluster::{Class, ClusterError, MetaList, ResourcePath, Selector};
 
 /// A kind, with the namespaces of its objects.
-struct Wanted {
+struct MemberQuery {
     path: ResourcePath,
     namespaces: BTreeSet<String>,
 }
@@ -50,21 +52,21 @@ impl Reader<'_> {
         for kind in &named.kinds {
             if let Some(path) = ResourcePath::preferred(&observed.discovery, kind) {
                 let namespaces = BTreeSet::new();
-                let wanted = kinds.entry(kind.clone());
-                let wanted = wanted.or_insert(Wanted { path, namespaces });
-                wanted.namespaces.extend(named.namespaces.iter().cloned());
+                let query = kinds.entry(kind.clone());
+                let query = query.or_insert(MemberQuery { path, namespaces });
+                query.namespaces.extend(named.namespaces.iter().cloned());
             }
         }
         let mut questions = scoped(&kinds, observed);
         // Another version of the desired manifests is listed again, and so is a kind whose desired
         // objects are in further namespaces.
-        let is_asked = |listed: &Listed| {
-            let mut asked = questions.iter();
-            let wanted = kinds.get(&listed.kind);
-            wanted.is_some_and(|wanted| wanted.path == listed.path)
-                && asked.any(|(kind, namespace)| listed.is_of(kind, namespace.as_ref()))
+        let is_requested = |listed: &Listed| {
+            let mut requested = questions.iter();
+            let query = kinds.get(&listed.kind);
+            query.is_some_and(|query| query.path == listed.path)
+                && requested.any(|(kind, namespace)| listed.is_of(kind, namespace.as_ref()))
         };
-        let mut lists: Vec<Listed> = early.into_iter().filter(is_asked).collect();
+        let mut lists: Vec<Listed> = early.into_iter().filter(is_requested).collect();
         questions.retain(|(kind, namespace)| {
             let mut known = lists.iter();
             !known.any(|listed| listed.is_of(kind, namespace.as_ref()))
@@ -76,7 +78,7 @@ impl Reader<'_> {
         let questions: Vec<(GroupKind, Option<String>)> = closed
             .into_iter()
             .flat_map(|kind| {
-                let namespaces = kinds.get(&kind).map(|wanted| &wanted.namespaces);
+                let namespaces = kinds.get(&kind).map(|query| &query.namespaces);
                 let namespaces = namespaces.into_iter().flatten().cloned();
                 namespaces
                     .map(|namespace| (kind.clone(), Some(namespace)))
@@ -103,7 +105,7 @@ impl Reader<'_> {
 
     /// Lists the recorded kinds, before the desired ones are known.
     pub(super) async fn list_recorded(&self, observed: &Observed) -> Vec<Listed> {
-        let mut kinds: BTreeMap<GroupKind, Wanted> = BTreeMap::new();
+        let mut kinds: BTreeMap<GroupKind, MemberQuery> = BTreeMap::new();
         for (id, entry) in &observed.inventory.entries {
             if !is_listed(observed, id, entry)
                 && let Some(path) = self.paths.of_member(id, &entry.api_version)
@@ -120,8 +122,8 @@ impl Reader<'_> {
         &self,
         desired: &Desired,
         observed: &mut Observed,
-    ) -> BTreeMap<GroupKind, Wanted> {
-        let mut kinds: BTreeMap<GroupKind, Wanted> = BTreeMap::new();
+    ) -> BTreeMap<GroupKind, MemberQuery> {
+        let mut kinds: BTreeMap<GroupKind, MemberQuery> = BTreeMap::new();
         let mut unserved: BTreeSet<GroupKind> = BTreeSet::new();
         for manifest in &desired.manifests {
             if let Some(path) = ResourcePath::of(&observed.discovery, &manifest.gvk()) {
@@ -164,7 +166,7 @@ impl Reader<'_> {
     /// Sends lists.
     async fn send_lists(
         &self,
-        kinds: &BTreeMap<GroupKind, Wanted>,
+        kinds: &BTreeMap<GroupKind, MemberQuery>,
         questions: Vec<(GroupKind, Option<String>)>,
     ) -> Vec<Listed> {
         stream::iter(questions)
@@ -265,25 +267,25 @@ fn is_listed(observed: &Observed, id: &ObjectId, entry: &Entry) -> bool {
 }
 
 /// Adds the kind and the namespace of an object.
-fn add(kinds: &mut BTreeMap<GroupKind, Wanted>, id: &ObjectId, path: ResourcePath) {
+fn add(kinds: &mut BTreeMap<GroupKind, MemberQuery>, id: &ObjectId, path: ResourcePath) {
     let namespaces = BTreeSet::new();
     kinds
         .entry(id.group_kind())
-        .or_insert(Wanted { path, namespaces })
+        .or_insert(MemberQuery { path, namespaces })
         .namespaces
         .extend(id.namespace.clone());
 }
 
 /// Returns the lists to send: kinds, each with a namespace unless it is listed cluster-wide.
 fn scoped(
-    kinds: &BTreeMap<GroupKind, Wanted>,
+    kinds: &BTreeMap<GroupKind, MemberQuery>,
     observed: &Observed,
 ) -> Vec<(GroupKind, Option<String>)> {
-    let reach = Reach::of(observed);
+    let rbac_scope = RbacScope::of(observed);
     kinds
         .iter()
-        .flat_map(|(kind, wanted)| {
-            let scopes = reach.scopes(&wanted.path, &wanted.namespaces);
+        .flat_map(|(kind, query)| {
+            let scopes = rbac_scope.scopes(&query.path, &query.namespaces);
             scopes.into_iter().map(|scope| (kind.clone(), scope))
         })
         .collect()
@@ -291,7 +293,7 @@ fn scoped(
 
 /// Stores the results of lists. Returns the namespaced kinds whose cluster-wide LIST is forbidden.
 fn note_lists(
-    kinds: &BTreeMap<GroupKind, Wanted>,
+    kinds: &BTreeMap<GroupKind, MemberQuery>,
     lists: Vec<Listed>,
     observed: &mut Observed,
 ) -> Result<Vec<GroupKind>, SyncError> {
@@ -310,11 +312,7 @@ fn note_lists(
             }
             Err(error) => {
                 let is_closed = error.class() == Some(&Class::Forbidden) && namespace.is_none();
-                if is_closed
-                    && kinds
-                        .get(&kind)
-                        .is_some_and(|wanted| wanted.path.namespaced)
-                {
+                if is_closed && kinds.get(&kind).is_some_and(|query| query.path.namespaced) {
                     closed.push(kind.clone());
                 }
                 failed_listing(error)?

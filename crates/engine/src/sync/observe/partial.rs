@@ -50,7 +50,7 @@ pub async fn observe_some(
     };
     let desired_ids: HashSet<&ObjectId> = desired.manifests.iter().map(Manifest::id).collect();
     if !some.iter().all(|id| desired_ids.contains(id))
-        || !is_settled(
+        || !is_finished(
             desired,
             &desired_ids,
             &installed,
@@ -132,7 +132,7 @@ impl Reader<'_> {
 
 /// Returns whether the record confirms that everything in git was applied and is ready, and that
 /// nothing else requires action.
-fn is_settled(
+fn is_finished(
     desired: &Desired,
     desired_ids: &HashSet<&ObjectId>,
     record: &Installed,
@@ -140,7 +140,7 @@ fn is_settled(
     journal: &Journal,
 ) -> bool {
     let installed = record.installed.as_ref();
-    let is_reached = record.ready
+    let is_reconciled = record.ready
         && !record.removed
         && record.applying.is_none()
         && record.repository == desired.repository
@@ -160,7 +160,7 @@ fn is_settled(
             || desired_ids.contains(id)
             || matches!(entry.state, EntryState::Observed | EntryState::Kept)
     };
-    is_reached
+    is_reconciled
         && journal.overlays.is_empty()
         && desired.manifests.iter().all(is_applied)
         && inventory.entries.iter().all(is_known)

@@ -18,10 +18,10 @@ pub(super) fn is_filled_by_previous(message: &str, path: &ResourcePath) -> bool 
         return false;
     };
     let number = |of: &BTreeMap<&str, &str>, name: &str| of.get(name)?.parse::<u64>().ok();
-    requested.iter().all(|(name, asked)| {
+    requested.iter().all(|(name, amount)| {
         let counts = number(&used, name).zip(number(&limited, name));
         counts_objects(name, path)
-            && *asked == "1"
+            && *amount == "1"
             && counts.is_some_and(|(used, limited)| used <= limited)
     })
 }

@@ -61,7 +61,7 @@ impl Reader<'_> {
             let path = kind.and_then(|kind| ResourcePath::preferred(&observed.discovery, &kind));
             // A kind that is not served has no objects yet.
             let Some(path) = path else { continue };
-            match self.look_for(&selector, &path, desired).await {
+            match self.search(&selector, &path, desired).await {
                 Ok(values) => {
                     for value in values {
                         self.found(observed, value);
@@ -73,16 +73,16 @@ impl Reader<'_> {
         Ok(())
     }
 
-    async fn look_for(
+    async fn search(
         &self,
         selector: &Selector,
         path: &ResourcePath,
         desired: &Desired,
     ) -> Result<Vec<serde_json::Value>, ClusterError> {
         let is_one = |text: &Option<String>| text.clone().filter(|text| !text.contains(['*', '?']));
-        let wanted = selector.within(desired.namespace.as_deref());
-        let namespace = is_one(&wanted.namespace).filter(|_| path.namespaced);
-        if let Some(name) = is_one(&wanted.name)
+        let selected = selector.within(desired.namespace.as_deref());
+        let namespace = is_one(&selected.namespace).filter(|_| path.namespaced);
+        if let Some(name) = is_one(&selected.name)
             && (namespace.is_some() || !path.namespaced)
         {
             let found = self.cluster.get(path, namespace.as_deref(), &name).await?;

@@ -15,12 +15,12 @@ use crate::sync::serving::gathering;
 #[test]
 fn several_requests_in_a_row_without_an_answer_end_an_observation() {
     let silence = Silence::default();
-    let ask = || (1..UNANSWERED).any(|_| silence.is_kept());
+    let ask = || (1..UNANSWERED).any(|_| silence.persists());
     assert!(!ask());
     // Any answer resets the counter.
     silence.is_broken();
     assert!(!ask());
-    assert!(silence.is_kept());
+    assert!(silence.persists());
 }
 
 /// Builds a release without objects in git.

@@ -112,13 +112,15 @@ impl Operator<'_> {
             secret,
             ..ApplyOptions::new(&self.manager)
         };
-        let before = self.before_definition(step, &path, started).await?;
+        let before = self.before_crd_change(step, &path, started).await?;
         let request = (&path, &bytes, options);
         let applied = self.put(step, request, take_over, started).await;
         let mut applied = applied.map_err(|error| failure(&error))?;
         if let Some(before) = before {
             let previous = (&path, &before);
-            applied = self.take_stranded(step, previous, applied, started).await?;
+            applied = self
+                .remove_orphaned_fields(step, previous, applied, started)
+                .await?;
         }
         self.accept(step, &path, (digest, leave), applied, started)
     }
@@ -176,7 +178,7 @@ impl Operator<'_> {
             if path.is_some()
                 || !self.paths.is_registered(&gvk.api_version)
                 || Instant::now() + DISCOVERY_PAUSE > deadline
-                || self.stop.asked().is_some()
+                || self.stop.cause().is_some()
             {
                 return path;
             }
@@ -327,7 +329,7 @@ mod tests {
 
     use super::*;
 
-    fn held(manager: &str, field: &str) -> FieldConflict {
+    fn conflict(manager: &str, field: &str) -> FieldConflict {
         FieldConflict {
             manager: manager.to_owned(),
             api_version: Some("v1".to_owned()),
@@ -338,7 +340,7 @@ mod tests {
     #[rstest]
     #[case::as_shown("hand", ".data.a", true)]
     #[case::another_field("hand", ".data.b", false)]
-    #[case::somebody_else("other", ".data.a", false)]
+    #[case::another_manager("other", ".data.a", false)]
     #[case::ours("pleach-overlay", ".spec.replicas", true)]
     #[case::ours_that_was_not_named("pleach-copy", ".data.a", true)]
     #[case::of_another_release("pleach/a.b", ".data.a", false)]
@@ -350,11 +352,11 @@ mod tests {
         let take_over = [
             FieldConflict {
                 api_version: None,
-                ..held("hand", ".data.a")
+                ..conflict("hand", ".data.a")
             },
-            held("pleach-overlay", ".spec.paused"),
+            conflict("pleach-overlay", ".spec.paused"),
         ];
-        let fields = [held("hand", ".data.a"), held(manager, field)];
+        let fields = [conflict("hand", ".data.a"), conflict(manager, field)];
         assert_eq!(is_covered(&fields, &take_over), is_taken);
     }
 }

@@ -12,7 +12,7 @@ use pleach_planner::plan::Op;
 
 use super::{Operator, failure};
 use crate::sync::{
-    contents::look_into,
+    contents::read_contents,
     report::{Failure, FailureKind},
 };
 
@@ -22,7 +22,7 @@ impl Operator<'_> {
         // Kinds can have been added since the plan.
         let cluster = self.cluster.clone().alone();
         let contents = match cluster.discover().await {
-            Ok(discovery) => look_into(&cluster, &discovery, &namespace.name).await,
+            Ok(discovery) => read_contents(&cluster, &discovery, &namespace.name).await,
             Err(error) => Contents::Unknown(failure(&error).message),
         };
         let deleted: BTreeSet<&str> = self
@@ -39,11 +39,11 @@ impl Operator<'_> {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         // Planned deletions are done by now, but objects that they own can still exist.
-        let goes = |one: &Content| {
+        let is_removed = |one: &Content| {
             one.is_of_run_time(&inventory)
                 || one.owners.iter().any(|uid| deleted.contains(uid.as_str()))
         };
-        let Some(message) = contents.objection(&goes) else {
+        let Some(message) = contents.objection(&is_removed) else {
             return Ok(());
         };
         Err(match contents {

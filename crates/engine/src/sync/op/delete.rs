@@ -13,7 +13,7 @@ use pleach_cluster::{Class, Cluster, ClusterError, DeleteOptions, Deleted, Faile
 
 /// Limit on re-reads before a deletion of an object that changes all the time, such as the status
 /// of a workload.
-const LOOKS: usize = 10;
+const ATTEMPTS: usize = 10;
 
 impl Operator<'_> {
     /// Requests the deletion. The condition of the step waits for its end.
@@ -99,7 +99,7 @@ pub(super) async fn delete_as_seen(
     deletion: &Deletion,
 ) -> Result<Result<Deleted, ClusterError>, Failure> {
     let mut version = deletion.seen_version().map(str::to_owned);
-    let mut looks = 0;
+    let mut attempts = 0;
     loop {
         let options = DeleteOptions {
             uid: Some(deletion.uid()),
@@ -109,10 +109,10 @@ pub(super) async fn delete_as_seen(
         };
         let deleted = cluster.delete(path, id, &options).await;
         match deleted {
-            Err(error) if is_moved(&error) && looks < LOOKS => {}
+            Err(error) if is_moved(&error) && attempts < ATTEMPTS => {}
             deleted => return Ok(deleted),
         }
-        looks += 1;
+        attempts += 1;
         let read = cluster.get_id(path, id).await;
         let Some(now) = read.map_err(|error| failure(&error))? else {
             return Ok(Ok(Deleted::Absent));

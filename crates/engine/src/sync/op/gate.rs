@@ -138,10 +138,10 @@ impl Operator<'_> {
         &self,
         cluster: &Cluster,
         gate: &Gate,
-        (id, wanted): (&ObjectId, &Value),
+        (id, desired): (&ObjectId, &Value),
     ) -> Result<Value, Failure> {
         let place = self.place_of_kind(id)?;
-        let body = Bytes::from(canonical_json(wanted));
+        let body = Bytes::from(canonical_json(desired));
         let created = cluster
             .create(&place, id, body, &ApplyOptions::new(managers::OVERLAY))
             .await;
@@ -163,9 +163,9 @@ impl Operator<'_> {
             "metadata": {
                 "uid": live["metadata"]["uid"],
                 "resourceVersion": live["metadata"]["resourceVersion"],
-                "annotations": wanted["metadata"]["annotations"],
+                "annotations": desired["metadata"]["annotations"],
             },
-            "spec": wanted["spec"],
+            "spec": desired["spec"],
         });
         let options = PatchOptions::new(managers::OVERLAY);
         let patched = cluster

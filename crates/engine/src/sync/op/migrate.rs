@@ -159,7 +159,7 @@ impl Operator<'_> {
         rewriting: &Rewriting,
         mut metadata: Value,
     ) -> Result<(), Failure> {
-        if self.stop.asked().is_some() {
+        if self.stop.cause().is_some() {
             return Err(Failure::new(
                 FailureKind::Other,
                 "stopped; rewritten objects stay rewritten, and the next run continues",

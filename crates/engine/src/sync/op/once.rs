@@ -225,12 +225,12 @@ mod tests {
     #[test]
     fn lines_of_secrets_are_masked_as_they_are_told() {
         let plain = "tls:\n    hunter2hunter2\r\n";
-        let said = "key hunter2hunter2".to_owned();
+        let text = "key hunter2hunter2".to_owned();
         for secret in [
             json!({"kind": "Secret", "data": {"k": STANDARD.encode(plain)}}),
             json!({"kind": "Secret", "stringData": {"k": plain}}),
         ] {
-            assert_eq!(masked(said.clone(), values(&secret)), "key <masked>");
+            assert_eq!(masked(text.clone(), values(&secret)), "key <masked>");
         }
     }
 

@@ -10,8 +10,8 @@ use pleach_model::object::{DesiredDigest, FieldPath, NonSecret, ObjectId, annota
 use pleach_planner::observe::FieldConflict;
 use pleach_planner::plan::{Body, Op, Overlay, Precondition, Step};
 use pleach_state::overlay::{
-    Journaled, OnFailure, OverlayContent, OverlayId, OverlayKind, State, fields, give_back, held,
-    project, take_back,
+    Journaled, OnFailure, OverlayContent, OverlayId, OverlayKind, State, field_owners, fields,
+    project, restore_owners, revert,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -100,7 +100,7 @@ impl Operator<'_> {
             state: State::Intended,
             set: patch.clone(),
             original: NonSecret(now),
-            owners: held(metadata, &fields(&patch.0)),
+            owners: field_owners(metadata, &fields(&patch.0)),
             on_failure: overlay.on_failure.clone(),
             until: overlay.until.to_string(),
             since: Timestamp::now(),
@@ -148,7 +148,7 @@ impl Operator<'_> {
                 break;
             };
             match self
-                .take_back(step, journaled, (&cluster, &place), &live)
+                .revert(step, journaled, (&cluster, &place), &live)
                 .await
             {
                 Ok(is_ours) => {
@@ -169,7 +169,7 @@ impl Operator<'_> {
 
     /// Restores values and field owners. Returns whether the object is a member whose new manifest
     /// is already applied.
-    async fn take_back(
+    async fn revert(
         &self,
         step: &Step,
         journaled: &Journaled,
@@ -177,13 +177,13 @@ impl Operator<'_> {
         live: &Value,
     ) -> Result<bool, ClusterError> {
         let id = &journaled.object;
-        let wanted = self.wanted(id, live);
+        let target = self.target(id, live);
         let owned = ownership::owned_by(&live["metadata"], managers::OVERLAY);
         let keeps = |field: &FieldPath| {
-            let wanted = wanted.as_ref();
-            wanted.is_some_and(|wanted| locate::find(wanted, field).is_some())
+            let target = target.as_ref();
+            target.is_some_and(|target| locate::find(target, field).is_some())
         };
-        let mut taken = take_back(journaled, live, &owned, &keeps);
+        let mut taken = revert(journaled, live, &owned, &keeps);
         let mut now = live.clone();
         if taken.patch != json!({}) {
             fence(&mut taken.patch, live);
@@ -194,10 +194,10 @@ impl Operator<'_> {
         let owners: Vec<_> = journaled
             .owners
             .iter()
-            .filter(|owner| wanted.is_none() || !adopted.contains(owner.manager.as_str()))
+            .filter(|owner| target.is_none() || !adopted.contains(owner.manager.as_str()))
             .cloned()
             .collect();
-        if let Some(entries) = give_back(&now["metadata"], &taken.fields, &owners) {
+        if let Some(entries) = restore_owners(&now["metadata"], &taken.fields, &owners) {
             let patch = json!([
                 {"op": "test", "path": "/metadata/resourceVersion", "value": now["metadata"]["resourceVersion"]},
                 {"op": "replace", "path": "/metadata/managedFields", "value": entries},
@@ -213,11 +213,11 @@ impl Operator<'_> {
             );
             self.warn(step, "overlay-moved", &message);
         }
-        Ok(wanted.is_some())
+        Ok(target.is_some())
     }
 
     /// Returns the manifest of a member, if it was already applied.
-    fn wanted(&self, id: &ObjectId, live: &Value) -> Option<Value> {
+    fn target(&self, id: &ObjectId, live: &Value) -> Option<Value> {
         let manifest = self.manifests.get(id)?;
         let Some(DesiredDigest::Known(digest)) = self.desired.digests.get(id) else {
             return None;
@@ -254,12 +254,12 @@ impl Operator<'_> {
             overlay: Some(id.clone()),
             ..step.clone()
         };
-        let whatever_it_holds = FieldConflict {
+        let any_value = FieldConflict {
             manager: managers::OVERLAY.to_owned(),
             api_version: None,
             field: String::new(),
         };
-        self.apply(&apply, &body, (&[whatever_it_holds], &[]), started)
+        self.apply(&apply, &body, (&[any_value], &[]), started)
             .await
     }
 
@@ -310,7 +310,7 @@ impl Operator<'_> {
 
     /// Ends temporary changes by their rules after an unfinished run. Reports those that stay and
     /// those that were reverted.
-    pub(in crate::sync) async fn settle(&self, result: &mut SyncResult) {
+    pub(in crate::sync) async fn finish(&self, result: &mut SyncResult) {
         if result.is_success() {
             // Run-once jobs that left git are forgotten. If the write fails, the next run repeats
             // it.

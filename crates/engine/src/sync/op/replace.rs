@@ -40,15 +40,16 @@ impl Operator<'_> {
         let cluster = self.cluster_for(step, started);
         let path = ResourcePath::namespaced("v1", "Pod", "pods");
         let journal = self.journal_writer.journal().await;
-        let held = journal.overlays.iter();
-        let held = held.filter(|(_, journaled)| journaled.object == step.object);
+        let journaled_holds = journal.overlays.iter();
+        let journaled_holds =
+            journaled_holds.filter(|(_, journaled)| journaled.object == step.object);
         for pod in daemon.next(pods.of(daemon.desired)) {
             let namespace = step.object.namespace.as_deref();
             let id = ObjectId::new("", "Pod", namespace, &pod.name);
-            let deletion = held
+            let deletion = journaled_holds
                 .clone()
                 .find_map(|hold| Deletion::of_exchanged_pod(hold, &pod.metadata))
-                .ok_or_else(|| not_held(&id))?;
+                .ok_or_else(|| not_on_delete(&id))?;
             let options = DeleteOptions {
                 uid: Some(deletion.uid()),
                 resource_version: deletion.resource_version(),
@@ -72,7 +73,7 @@ impl Operator<'_> {
             let read = Daemon::read(&cluster, &step.object).await;
             match read.map_err(|error| failure(&error))? {
                 Ok(daemon) => return Ok(daemon),
-                Err(message) if Instant::now() >= deadline || self.stop.asked().is_some() => {
+                Err(message) if Instant::now() >= deadline || self.stop.cause().is_some() => {
                     return Err(Failure::new(FailureKind::NotReady, message));
                 }
                 Err(_) => self.pause(step, PAUSE).await,
@@ -83,7 +84,7 @@ impl Operator<'_> {
 
 /// Builds the failure for a rollout that is not suspended. Its controller would replace all pods
 /// itself.
-fn not_held(pod: &ObjectId) -> Failure {
+fn not_on_delete(pod: &ObjectId) -> Failure {
     let message =
         format!("{pod} is not replaced: the journal does not record the rollout as suspended");
     Failure::new(FailureKind::Conflict, message)

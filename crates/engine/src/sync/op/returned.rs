@@ -27,8 +27,8 @@ impl Operator<'_> {
         }
         let going: BTreeSet<ServiceRef> =
             self.plan.steps.iter().filter_map(leaving_service).collect();
-        let look = || self.take_returned(step, (&going, None), started);
-        self.unregistered.get_or_try_init(look).await?;
+        let attempt = || self.take_returned(step, (&going, None), started);
+        self.unregistered.get_or_try_init(attempt).await?;
         Ok(())
     }
 
@@ -76,8 +76,8 @@ impl Operator<'_> {
                 }
                 Err(error) => return Err(failure(&error)),
             };
-            let is_meant = |one: &&Registration| only.is_none_or(|id| *id == one.id);
-            let open = found.iter().filter(is_meant);
+            let is_intended = |one: &&Registration| only.is_none_or(|id| *id == one.id);
+            let open = found.iter().filter(is_intended);
             for registration in open.filter(|one| !self.is_spoken_of(one)) {
                 match returned(registration, going, &self.desired.apply_set()) {
                     None => {}

@@ -135,7 +135,7 @@ fn deployed(revision: &str) -> Installed {
 #[case::changes(&[Action::Update], Some(deployed("abc")), true)]
 #[case::first_use(&[Action::Create], None, true)]
 #[case::first_use_without_changes(&[], None, true)]
-#[case::first_use_of_what_is_blocked(&[Action::Blocked], None, false)]
+#[case::first_use_of_a_blocked_object(&[Action::Blocked], None, false)]
 #[case::blocked_and_unchanged(&[Action::Blocked, Action::Unchanged], Some(deployed("abc")), false)]
 #[case::partly_blocked(&[Action::Blocked, Action::Update], Some(deployed("abc")), true)]
 #[case::unchanged(&[Action::Unchanged], Some(deployed("abc")), false)]
@@ -169,9 +169,9 @@ fn moved(writes: &[(&str, u8)]) -> (Desired, Observed, ObjectId) {
             "managedFields": entries,
         },
     });
-    let mut wanted = desired();
+    let mut desired_now = desired();
     let (version, origin) = (ApiVersion::parse("v1"), Origin::new("a.yaml", 1));
-    wanted.manifests = vec![Manifest::new(id.clone(), version, origin, &value, false)];
+    desired_now.manifests = vec![Manifest::new(id.clone(), version, origin, &value, false)];
     let mut observed = observed(Some(deployed("abc")));
     let entry = Entry {
         state: EntryState::Applied,
@@ -182,7 +182,7 @@ fn moved(writes: &[(&str, u8)]) -> (Desired, Observed, ObjectId) {
     observed.inventory.entries.insert(id.clone(), entry);
     let live = Live::new(value, &name().field_manager());
     observed.full.insert(id.clone(), live);
-    (wanted, observed, id)
+    (desired_now, observed, id)
 }
 
 #[rstest]
@@ -191,9 +191,9 @@ fn moved(writes: &[(&str, u8)]) -> (Desired, Observed, ObjectId) {
 #[case::the_object(&[("", 3), ("status", 2)], true)]
 #[case::no_status(&[("", 3)], true)]
 fn a_write_is_noted_unless_the_status_came_last(#[case] by: &[(&str, u8)], #[case] expected: bool) {
-    let (wanted, observed, _) = moved(by);
+    let (desired_now, observed, _) = moved(by);
     let unchanged = plan(&[Action::Unchanged]);
-    assert_eq!(writes(&wanted, &observed, &unchanged), expected);
+    assert_eq!(writes(&desired_now, &observed, &unchanged), expected);
 }
 
 #[test]
@@ -234,17 +234,17 @@ fn an_inventory_is_fresh_only_where_a_refresh_leaves_it_as_it_is() {
         }),
     ];
     for (case, expected, alter) in cases {
-        let (wanted, mut observed, id) = moved(&[("", 1)]);
+        let (desired_now, mut observed, id) = moved(&[("", 1)]);
         let live = observed.full.remove(&id).unwrap();
         observed.meta.insert(id.clone(), live.meta().clone());
         let mut unchanged = plan(&[Action::Unchanged]);
         alter(&mut observed, &mut unchanged, &id);
-        let is_fresh = is_fresh(&wanted, &observed, &unchanged);
+        let is_fresh = is_fresh(&desired_now, &observed, &unchanged);
         assert_eq!(is_fresh, expected, "{case}");
-        let members = refreshed(&wanted, &observed, &unchanged);
+        let members = refreshed(&desired_now, &observed, &unchanged);
         assert!(!is_fresh || members == observed.inventory, "{case}");
         assert_eq!(
-            into_refreshed(&wanted, observed, &unchanged),
+            into_refreshed(&desired_now, observed, &unchanged),
             members,
             "{case}"
         );
@@ -253,11 +253,11 @@ fn an_inventory_is_fresh_only_where_a_refresh_leaves_it_as_it_is() {
 
 #[test]
 fn what_is_written_for_another_reason_holds_what_was_seen() {
-    let (wanted, mut observed, id) = moved(&[("", 1), ("status", 2)]);
+    let (desired_now, mut observed, id) = moved(&[("", 1), ("status", 2)]);
     observed.installed = Some(deployed("def"));
     let unchanged = plan(&[Action::Unchanged]);
-    assert!(writes(&wanted, &observed, &unchanged));
-    let members = superset(&wanted, &observed, &unchanged);
+    assert!(writes(&desired_now, &observed, &unchanged));
+    let members = superset(&desired_now, &observed, &unchanged);
     assert_eq!(members.entries[&id].resource_version.as_deref(), Some("8"));
 }
 
@@ -286,15 +286,16 @@ fn history(results: &[(&str, &str)]) -> Installed {
 #[rstest]
 #[case::as_it_was(&[("v1.0.0", "deployed"), ("v1.0.0", "failed")], false)]
 #[case::after_a_failure(&[("v1.0.0", "failed"), ("v1.0.0", "deployed")], true)]
-#[case::after_nobody_waited(&[("v1.0.0", "unverified")], true)]
+#[case::after_a_run_without_waiting(&[("v1.0.0", "unverified")], true)]
 #[case::another_version(&[("v0.9.0", "deployed"), ("v1.0.0", "deployed")], true)]
 #[case::the_first(&[], true)]
 fn a_run_without_effects_has_a_result_where_the_newest_says_otherwise(
     #[case] results: &[(&str, &str)],
     #[case] expected: bool,
 ) {
-    let is_news = is_news(&history(results), &attempt("abc"), &RunOutcome::Deployed);
-    assert_eq!(is_news, expected);
+    let belongs_in_history =
+        belongs_in_history(&history(results), &attempt("abc"), &RunOutcome::Deployed);
+    assert_eq!(belongs_in_history, expected);
 }
 
 #[test]
@@ -303,10 +304,11 @@ fn another_commit_of_what_has_no_versions_is_no_result_of_its_own() {
         version: "abc".to_owned(),
         ..attempt("abc")
     };
-    let is_news =
-        |results: &[(&str, &str)]| is_news(&history(results), &attempt, &RunOutcome::Deployed);
-    assert!(!is_news(&[("def", "deployed")]));
-    assert!(is_news(&[("def", "failed")]));
+    let belongs_in_history = |results: &[(&str, &str)]| {
+        belongs_in_history(&history(results), &attempt, &RunOutcome::Deployed)
+    };
+    assert!(!belongs_in_history(&[("def", "deployed")]));
+    assert!(belongs_in_history(&[("def", "failed")]));
 }
 
 #[test]
@@ -328,8 +330,8 @@ fn done(plan: &Plan) -> SyncResult {
 
 /// Returns the reported and the recorded outcome of a run.
 fn words(plan: &Plan, result: &SyncResult, was_ready: bool) -> [String; 2] {
-    let ending = Ending::of(plan, result, was_ready, None);
-    [ending.outcome(plan, was_ready), ending.result].map(|outcome| outcome.word().to_owned())
+    let outcome = RecordedOutcome::of(plan, result, was_ready, None);
+    [outcome.outcome(plan, was_ready), outcome.result].map(|outcome| outcome.word().to_owned())
 }
 
 #[rstest]
@@ -364,7 +366,7 @@ fn what_writes_nothing_has_a_word_too(
     #[case] expected: &str,
 ) {
     assert_eq!(
-        Ending::of_nothing(&plan(actions), was_ready),
+        RecordedOutcome::of_nothing(&plan(actions), was_ready),
         outcome(expected)
     );
 }
@@ -373,7 +375,7 @@ fn what_writes_nothing_has_a_word_too(
 fn failures_and_interruptions_win() {
     let plan = verifying(plan(&[Action::Update]));
     let mut result = done(&plan);
-    let unrecorded = Ending::of(&plan, &result, true, Some(&SyncError::Random));
+    let unrecorded = RecordedOutcome::of(&plan, &result, true, Some(&SyncError::Random));
     assert_eq!(unrecorded.result, RunOutcome::Failed);
     let failure = Failure::new(FailureKind::Policy, "field is immutable");
     result
@@ -390,19 +392,19 @@ fn the_stage_of_a_member_is_recorded_and_a_former_one_remembered_while_it_is_use
     let id = update.steps[0].object.clone();
     let agents = StageName::declared("agents", &StageName::Workloads, 0);
     update.assigned.insert(id.clone(), agents);
-    let mut wanted = desired();
+    let mut desired_now = desired();
     let object = serde_json::json!({"metadata": {"namespace": "web", "name": "a"}});
     let origin = Origin::new("a.yaml", 1);
     let version = ApiVersion::parse("v1");
-    wanted.manifests = vec![Manifest::new(id.clone(), version, origin, &object, false)];
+    desired_now.manifests = vec![Manifest::new(id.clone(), version, origin, &object, false)];
     let observed = |record: Installed| observed(Some(record));
     let mut before = observed(deployed("abc"));
-    let members = superset(&wanted, &before, &update);
+    let members = superset(&desired_now, &before, &update);
     assert_eq!(members.entries[&id].stage, "agents");
     // Without its own stage, the object has the default stage of its kind.
     before.inventory = members.clone();
     update.assigned.clear();
-    let without = superset(&wanted, &before, &update);
+    let without = superset(&desired_now, &before, &update);
     assert_eq!(without.entries[&id].stage, "config");
 
     // The bundle no longer declares these stages, and the record retains the used one.
@@ -414,8 +416,8 @@ fn the_stage_of_a_member_is_recorded_and_a_former_one_remembered_while_it_is_use
     let mut record = deployed("abc");
     let remembered = record.memory.as_mut().unwrap();
     remembered.stages = vec![stage("agents"), stage("hooks")];
-    let kept = memory(&desired(), &record, &members, Under::Recorded);
-    assert_eq!(kept.stages, [stage("agents")]);
+    let retained = memory(&desired(), &record, &members, Under::Recorded);
+    assert_eq!(retained.stages, [stage("agents")]);
     // The unused stage is dropped, which requires a write.
     assert!(writes(&desired(), &observed(record), &plan(&[])));
 }

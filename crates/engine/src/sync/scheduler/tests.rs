@@ -54,7 +54,7 @@ fn plan(steps: Vec<Step>) -> Plan {
 
 /// Executor that checks that the edges of each step are satisfied.
 struct Checker {
-    reached: Mutex<Vec<Reached>>,
+    progress: Mutex<Vec<StepProgress>>,
     in_flight: AtomicUsize,
     most: AtomicUsize,
     fail_operation: Option<usize>,
@@ -65,7 +65,7 @@ struct Checker {
 impl Checker {
     fn new(steps: usize) -> Self {
         Self {
-            reached: Mutex::new(vec![Reached::Nothing; steps]),
+            progress: Mutex::new(vec![StepProgress::Nothing; steps]),
             in_flight: AtomicUsize::new(0),
             most: AtomicUsize::new(0),
             fail_operation: None,
@@ -80,16 +80,16 @@ fn failure() -> Failure {
 }
 
 impl Executor for Checker {
-    async fn execute<'a>(&'a self, step: &'a Step, _: &'a Place) -> Result<(), Failure> {
+    async fn execute<'a>(&'a self, step: &'a Step, _: &'a Permit) -> Result<(), Failure> {
         for edge in &step.needs {
             let needed = if edge.state == Need::Applied {
-                Reached::Applied
+                StepProgress::Applied
             } else {
-                Reached::Complete
+                StepProgress::Complete
             };
-            let reached = self.reached.lock().unwrap()[edge.from.0];
+            let progress = self.progress.lock().unwrap()[edge.from.0];
             assert!(
-                reached >= needed,
+                progress >= needed,
                 "step {} started before {} was {:?}",
                 step.id.0,
                 edge.from.0,
@@ -108,10 +108,10 @@ impl Executor for Checker {
         if self.fail_operation == Some(step.id.0) {
             return Err(failure());
         }
-        self.reached.lock().unwrap()[step.id.0] = if step.until.is_some() {
-            Reached::Applied
+        self.progress.lock().unwrap()[step.id.0] = if step.until.is_some() {
+            StepProgress::Applied
         } else {
-            Reached::Complete
+            StepProgress::Complete
         };
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Executor for Checker {
         if self.fail_wait == Some(step.id.0) {
             return Err(failure());
         }
-        self.reached.lock().unwrap()[step.id.0] = Reached::Complete;
+        self.progress.lock().unwrap()[step.id.0] = StepProgress::Complete;
         Ok(())
     }
 }
@@ -224,7 +224,7 @@ proptest! {
         let result = block_on(execute(&plan, &checker, 1));
         // With one operation at a time, steps that started before the stop are done, and no later
         // one starts.
-        let started = checker.reached.lock().unwrap().iter().filter(|reached| **reached != Reached::Nothing).count();
+        let started = checker.progress.lock().unwrap().iter().filter(|progress| **progress != StepProgress::Nothing).count();
         let ended = result.outcomes.values().filter(|outcome| **outcome == StepOutcome::Done).count();
         prop_assert!(ended <= started);
         let stopped = (ended < plan.steps.len()).then_some(Cause::Superseded);
@@ -243,7 +243,7 @@ struct Troubled {
 }
 
 impl Executor for Troubled {
-    async fn execute<'a>(&'a self, step: &'a Step, place: &'a Place) -> Result<(), Failure> {
+    async fn execute<'a>(&'a self, step: &'a Step, permit: &'a Permit) -> Result<(), Failure> {
         loop {
             let now = self.sending.fetch_add(1, Ordering::SeqCst) + 1;
             self.most.fetch_max(now, Ordering::SeqCst);
@@ -255,7 +255,7 @@ impl Executor for Troubled {
             if self.is_over.is_cancelled() {
                 return Ok(());
             }
-            place.aside(tokio::task::yield_now()).await;
+            permit.aside(tokio::task::yield_now()).await;
             self.again.fetch_add(1, Ordering::SeqCst);
         }
     }

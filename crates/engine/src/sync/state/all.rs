@@ -99,11 +99,11 @@ pub async fn releases(cluster: &Cluster, search: &Search) -> Result<Records, Clu
         releases: Vec::new(),
         unseen: None,
     };
-    let mut looked = false;
+    let mut is_listed = false;
     for listed in futures::future::join_all(lists).await {
         match listed {
             Ok(releases) => {
-                looked = true;
+                is_listed = true;
                 records.releases.extend(releases);
             }
             Err(error) if error.class() == Some(&Class::Forbidden) => {
@@ -114,7 +114,7 @@ pub async fn releases(cluster: &Cluster, search: &Search) -> Result<Records, Clu
         }
     }
     match records.unseen.take() {
-        Some(error) if !looked => return Err(error),
+        Some(error) if !is_listed => return Err(error),
         unseen => records.unseen = unseen,
     }
     records

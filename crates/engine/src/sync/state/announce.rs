@@ -29,7 +29,7 @@ pub async fn announce(
     cluster: &Cluster,
     name: &ReleaseName,
     store: &Store,
-    said: Announcement<'_>,
+    announcement: Announcement<'_>,
 ) -> Result<(), SyncError> {
     let cluster = cluster.clone().with_retry(Retry::never());
     let record = store.parent(name);
@@ -40,9 +40,9 @@ pub async fn announce(
     let namespace = record.namespace.as_deref().unwrap_or("default");
     let identity = json!([
         live["metadata"]["uid"],
-        said.reason,
-        said.revision,
-        said.message
+        announcement.reason,
+        announcement.revision,
+        announcement.message
     ]);
     let short = Digest::of(&canonical_json(&identity)).short();
     let events = ResourcePath::namespaced("v1", "Event", "events");
@@ -59,9 +59,9 @@ pub async fn announce(
             "namespace": record.namespace,
             "uid": live["metadata"]["uid"],
         },
-        "type": if said.is_warning { "Warning" } else { "Normal" },
-        "reason": said.reason,
-        "message": said.message,
+        "type": if announcement.is_warning { "Warning" } else { "Normal" },
+        "reason": announcement.reason,
+        "message": announcement.message,
         "source": { "component": "pleach" },
         "reportingComponent": "pleach.dev/loop",
         "reportingInstance": name.to_string(),

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use pleach_model::object::{ReleaseName, managers};
-use pleach_state::inventory::{Condition, Installed, Store, config_map_data, telling};
+use pleach_state::inventory::{Condition, Installed, Store, changed_status, config_map_data};
 use serde_json::json;
 
 use super::is_contended;
@@ -34,7 +34,7 @@ pub async fn report(
     cluster: &Cluster,
     name: &ReleaseName,
     store: &Store,
-    said: &[Condition],
+    conditions: &[Condition],
 ) -> Result<(), SyncError> {
     let (path, id) = (path(store), store.parent(name));
     let subresource = match store {
@@ -49,7 +49,7 @@ pub async fn report(
         let Some(live) = cluster.get_id(&path, &id).await? else {
             return Ok(());
         };
-        let Some(status) = telling(&live, said, Timestamp::now()) else {
+        let Some(status) = changed_status(&live, conditions, Timestamp::now()) else {
             return Ok(());
         };
         let mut change = json!({

@@ -100,10 +100,10 @@ impl State {
             let record = record.ok().filter(|one| one.repository == repository);
             let Some(record) = record else { continue };
             if self.vouches_for(&store, &record).await? {
-                return Err(SyncError::KeptElsewhere {
+                return Err(SyncError::RecordedElsewhere {
                     release: name,
                     found: store,
-                    wanted: self.store.clone(),
+                    expected: self.store.clone(),
                 });
             }
             planted.push(foreign_record(store.parent(&self.name)));
@@ -138,7 +138,7 @@ impl State {
     pub(super) async fn write_metadata(&self, inventory: &Inventory) -> Result<Value, SyncError> {
         let mut parent = self.parent_object(inventory);
         if let Some(live) = &self.live {
-            if holds(live, &parent) {
+            if contains(live, &parent) {
                 return Ok(live.clone());
             }
             for key in ["uid", "resourceVersion"] {
@@ -246,9 +246,11 @@ impl State {
 }
 
 /// Returns whether a value contains all fields of another one.
-fn holds(live: &Value, wanted: &Value) -> bool {
-    match wanted {
-        Value::Object(fields) => fields.iter().all(|(key, value)| holds(&live[key], value)),
+fn contains(live: &Value, expected: &Value) -> bool {
+    match expected {
+        Value::Object(fields) => fields
+            .iter()
+            .all(|(key, value)| contains(&live[key], value)),
         other => live == other,
     }
 }

@@ -86,7 +86,7 @@ impl State {
                 Err(error) if started.elapsed() > CRD_DEADLINE => {
                     return Err(match error.class() {
                         Some(Class::KindNotServed | Class::NotFound) => {
-                            SyncError::Definition(CRD_DEADLINE)
+                            SyncError::Crd(CRD_DEADLINE)
                         }
                         _ => error.into(),
                     });

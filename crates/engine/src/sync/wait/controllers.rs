@@ -84,10 +84,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_of_many_looks_once_in_a_while() {
         let controllers = Controllers::default();
-        let looks = || (0..100).filter(|_| controllers.is_due()).count();
-        assert_eq!(looks(), 1);
-        assert_eq!(looks(), 0);
+        let checks = || (0..100).filter(|_| controllers.is_due()).count();
+        assert_eq!(checks(), 1);
+        assert_eq!(checks(), 0);
         tokio::time::advance(PAUSE).await;
-        assert_eq!(looks(), 1);
+        assert_eq!(checks(), 1);
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct WayOut<'a> {
     /// Reason of a pod that cannot start without a change in git.
     pub(super) stuck: Option<&'static str>,
     /// Whether a verified version is installed, so that git can be reverted to it.
-    pub(super) can_go_back: bool,
+    pub(super) can_roll_back: bool,
     /// Whether the wait was for a deletion.
     pub(super) is_end: bool,
     /// Time of the last observed change of the object.
@@ -39,7 +39,7 @@ impl WayOut<'_> {
             }
             None => "fix the cause in git",
         };
-        if self.can_go_back {
+        if self.can_roll_back {
             let release = format!("{}/{}", self.release.environment, self.release.release);
             format!("{fix}, or roll back: pleach rollback {release} && pleach apply {release}")
         } else {
@@ -69,7 +69,7 @@ mod tests {
         let mut out = WayOut {
             release: &release,
             stuck: None,
-            can_go_back: true,
+            can_roll_back: true,
             is_end: false,
             moved: started + Duration::from_secs(moved),
             started,
@@ -99,7 +99,7 @@ mod tests {
         assert!(hinted.starts_with("fix the configuration "), "{hinted}");
         // Before the first verified version, there is nothing to revert to.
         assert_eq!(
-            hint(10, |out| out.can_go_back = false).await,
+            hint(10, |out| out.can_roll_back = false).await,
             "fix the cause in git, then apply again"
         );
         assert_eq!(

@@ -17,15 +17,15 @@ pub(super) struct Progress<'a> {
     step: &'a Step,
     started: Instant,
     last: String,
-    told: Instant,
+    reported_at: Instant,
     /// State of the object, as last reported.
     state: String,
     /// Time of the last change of that state.
     moved: Instant,
     release: &'a ReleaseName,
-    can_go_back: bool,
+    can_roll_back: bool,
     /// Whether the wait is for a deletion.
-    pub(super) ends: bool,
+    pub(super) is_deletion: bool,
     /// Hint for a deletion that does not happen.
     pub(super) advice: Option<String>,
 }
@@ -37,32 +37,32 @@ impl<'a> Progress<'a> {
             step,
             started,
             last: String::new(),
-            told: started,
+            reported_at: started,
             state: String::new(),
             moved: started,
             release: &waiter.desired.name,
-            can_go_back: waiter.can_go_back,
-            ends: false,
+            can_roll_back: waiter.can_roll_back,
+            is_deletion: false,
             advice: None,
         }
     }
 
     /// Reports the state of the object.
     pub(super) fn report(&mut self, message: String) {
-        self.tell_beside(&message.clone(), message);
+        self.report_with_detail(&message.clone(), message);
     }
 
     /// Reports the state with a longer message. Only `state` counts as progress, because pods that
     /// crash repeatedly are none.
-    pub(super) fn tell_beside(&mut self, state: &str, message: String) {
+    pub(super) fn report_with_detail(&mut self, state: &str, message: String) {
         if state != self.state {
             self.moved = Instant::now();
             state.clone_into(&mut self.state);
         }
-        if message == self.last && self.told.elapsed() < REMINDER {
+        if message == self.last && self.reported_at.elapsed() < REMINDER {
             return;
         }
-        self.told = Instant::now();
+        self.reported_at = Instant::now();
         self.events.send(EventKind::Waiting(
             self.step.id,
             WaitState {
@@ -83,7 +83,7 @@ impl<'a> Progress<'a> {
         } else {
             &self.last
         };
-        let state = if self.ends { "gone" } else { "ready" };
+        let state = if self.is_deletion { "gone" } else { "ready" };
         let hint = match &self.advice {
             Some(advice) => advice.clone(),
             None => self.way_out(stuck).hint(),
@@ -122,8 +122,8 @@ impl<'a> Progress<'a> {
         WayOut {
             release: self.release,
             stuck,
-            can_go_back: self.can_go_back,
-            is_end: self.ends,
+            can_roll_back: self.can_roll_back,
+            is_end: self.is_deletion,
             moved: self.moved,
             started: self.started,
         }

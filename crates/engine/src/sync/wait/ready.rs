@@ -66,7 +66,7 @@ impl Waiter<'_> {
         }
         // The answer proves that the object exists, so the watch must show it soon.
         let unseen_until = since.answer.as_ref().map(|_| Instant::now() + UNSEEN);
-        let mut seen = self.hub.follow(&path, id).ok_or_else(|| {
+        let mut seen = self.watch_cache.follow(&path, id).ok_or_else(|| {
             Failure::new(FailureKind::Other, "the plan does not wait for this object")
         })?;
         let comes_with_the_plan = self.paths.crd(&id.group_kind()).is_some()
@@ -74,11 +74,11 @@ impl Waiter<'_> {
         let mut ready_since: Option<Instant> = None;
         let mut grace = Grace::new(Instant::now(), deadline);
         let fail_fast = self.desired.terms.fail_fast.map(duration);
-        let mut symptoms = Symptoms::new(self.cluster, self.places, id);
+        let mut symptoms = Symptoms::new(self.cluster, self.permits, id);
         loop {
             let now = seen.borrow_and_update().clone();
             let mut wake = deadline.min(Instant::now() + REMINDER);
-            let looked = match now {
+            let state = match now {
                 Seen::Present(value) if since.is_reached(&value) => Some(value),
                 Seen::Present(_) => {
                     progress.report("the server does not show the change yet".to_owned());
@@ -110,7 +110,7 @@ impl Waiter<'_> {
                 }
                 Seen::Unknown => None,
             };
-            if let Some(value) = looked {
+            if let Some(value) = state {
                 match self.verdict(step, &path, &value, &mut grace).await {
                     Verdict::Ready { is_silent } => {
                         let at = *ready_since.get_or_insert_with(Instant::now);
@@ -139,7 +139,7 @@ impl Waiter<'_> {
                                 return Err(progress.gave_up(&seen, symptoms.stuck()));
                             }
                         }
-                        progress.tell_beside(&message, seen);
+                        progress.report_with_detail(&message, seen);
                         wake = wake.min(symptoms.over_at(fail_fast).unwrap_or(wake));
                         wake = wake.min(symptoms.again()).min(again.unwrap_or(wake));
                     }
@@ -230,7 +230,7 @@ impl Waiter<'_> {
         id: &ObjectId,
         since: &Since,
     ) -> Result<Result<Value, String>, Failure> {
-        let _place = self.places.acquire().await;
+        let _permit = self.permits.acquire().await;
         match self.cluster.get_id(path, id).await {
             Ok(Some(value)) if since.is_reached(&value) => Ok(Ok(value)),
             Ok(Some(_)) => Ok(Err("the server does not show the change yet".to_owned())),

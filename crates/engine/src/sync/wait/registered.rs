@@ -8,7 +8,7 @@ use pleach_planner::plan::Step;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{Look, Progress, Waiter};
+use super::{Progress, WaitState, Waiter};
 use crate::sync::{events::EventKind, report::Failure};
 use pleach_cluster::{ClusterError, Selector};
 
@@ -21,22 +21,24 @@ impl Waiter<'_> {
         deadline: Instant,
         progress: Progress<'_>,
     ) -> Result<Option<Value>, Failure> {
-        let look = || -> BoxFuture<'_, _> { Box::pin(self.look_registered(kind, service)) };
-        let ended = self.poll(deadline, progress, look).await;
+        let check = || -> BoxFuture<'_, _> { Box::pin(self.check_registered(kind, service)) };
+        let ended = self.poll(deadline, progress, check).await;
         if optional {
             return Ok(self.or_without(step, ended));
         }
         ended
     }
 
-    async fn look_registered(
+    async fn check_registered(
         &self,
         kind: &GroupKind,
         service: &ServiceRef,
-    ) -> Result<Look, ClusterError> {
+    ) -> Result<WaitState, ClusterError> {
         let id = ObjectId::new(&kind.group, &kind.kind, None, "");
         let Some(path) = self.paths.of_kind(&id.group_kind()) else {
-            return Ok(Look::Never(format!("{kind} is not served by the cluster")));
+            return Ok(WaitState::Never(format!(
+                "{kind} is not served by the cluster"
+            )));
         };
         let list = self.cluster.list(&path, &Selector::default()).await?;
         let found = list
@@ -44,13 +46,13 @@ impl Waiter<'_> {
             .iter()
             .find(|value| registered_services(kind, value).contains(service));
         Ok(match found {
-            None => Look::NotYet(format!("no {} points at Service {service} yet", kind.kind)),
+            None => WaitState::NotYet(format!("no {} points at Service {service} yet", kind.kind)),
             Some(value) => {
                 let assessment = self.assess(value);
                 if assessment.is_current() {
-                    Look::Done
+                    WaitState::Done
                 } else {
-                    Look::NotYet(assessment.message)
+                    WaitState::NotYet(assessment.message)
                 }
             }
         })

@@ -8,13 +8,13 @@ use pleach_model::object::ObjectId;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::{Look, Waiter};
+use super::{WaitState, Waiter};
 use crate::sync::daemon::{Daemon, DaemonPod};
 use pleach_cluster::ClusterError;
 
 /// Condition of a rollout.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted {
+pub(super) struct RolloutTarget {
     /// Number of new pods; `None`: all, with no old pod left.
     pub(super) pods: Option<Count>,
     /// Whether a container restart fails it.
@@ -34,19 +34,19 @@ pub(super) struct Watched {
 
 impl Waiter<'_> {
     /// Checks the rollout once.
-    pub(super) async fn look_rolled_out(
+    pub(super) async fn check_rollout(
         &self,
         id: &ObjectId,
-        wanted: Wanted,
+        target: RolloutTarget,
         watched: &Mutex<Watched>,
-    ) -> Result<Look, ClusterError> {
+    ) -> Result<WaitState, ClusterError> {
         let read = Daemon::read(self.cluster, id).await?;
         let mut watched = watched.lock().await;
         Ok(match read {
-            Ok(daemon) => watched.judge(&daemon, wanted, Instant::now()),
+            Ok(daemon) => watched.judge(&daemon, target, Instant::now()),
             Err(message) => {
                 watched.since = None;
-                Look::NotYet(message)
+                WaitState::NotYet(message)
             }
         })
     }
@@ -60,8 +60,8 @@ impl Watched {
         }
     }
 
-    fn judge(&mut self, daemon: &Daemon, wanted: Wanted, now: Instant) -> Look {
-        if wanted.abort_on_restart
+    fn judge(&mut self, daemon: &Daemon, target: RolloutTarget, now: Instant) -> WaitState {
+        if target.abort_on_restart
             && let Some(pod) = self.restarted(daemon)
         {
             let trouble = if pod.trouble.is_empty() {
@@ -69,20 +69,22 @@ impl Watched {
             } else {
                 format!(": {}", pod.trouble)
             };
-            return Look::Never(format!(
+            return WaitState::Never(format!(
                 "its new pod {} restarted{trouble}; the other pods are not replaced",
                 pod.name
             ));
         }
-        if let Some(missing) = missing(daemon, wanted.pods) {
+        if let Some(missing) = missing(daemon, target.pods) {
             self.since = None;
-            return Look::NotYet(missing);
+            return WaitState::NotYet(missing);
         }
         let since = *self.since.get_or_insert(now);
-        if now.duration_since(since) >= wanted.stable_for {
-            Look::Done
+        if now.duration_since(since) >= target.stable_for {
+            WaitState::Done
         } else {
-            Look::NotYet("its new pods are ready; they must stay ready for some seconds".to_owned())
+            WaitState::NotYet(
+                "its new pods are ready; they must stay ready for some seconds".to_owned(),
+            )
         }
     }
 
@@ -126,7 +128,7 @@ mod tests {
             name: (*name).to_owned(),
             uid: (*name).to_owned(),
             is_ready: true,
-            is_ending: false,
+            is_terminating: false,
             restarts: 0,
             trouble: String::new(),
         };
@@ -142,21 +144,23 @@ mod tests {
         }
     }
 
-    const FIRST: Wanted = Wanted {
+    const FIRST: RolloutTarget = RolloutTarget {
         pods: Some(Count::Pods(1)),
         abort_on_restart: true,
         stable_for: Duration::from_secs(5),
     };
-    const ALL: Wanted = Wanted {
+    const ALL: RolloutTarget = RolloutTarget {
         pods: None,
         abort_on_restart: false,
         ..FIRST
     };
 
-    fn word(look: &Look) -> &str {
-        match look {
-            Look::Done => "done",
-            Look::NotYet(message) | Look::Never(message) | Look::Stays { message, .. } => message,
+    fn word(state: &WaitState) -> &str {
+        match state {
+            WaitState::Done => "done",
+            WaitState::NotYet(message)
+            | WaitState::Never(message)
+            | WaitState::Stays { message, .. } => message,
         }
     }
 
@@ -166,8 +170,8 @@ mod tests {
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut watched = Watched::default();
         let begun = daemon(&[], &["a", "b"]);
-        let look = watched.judge(&begun, FIRST, start);
-        assert_eq!(word(&look), "0 of 1 new pods ready");
+        let state = watched.judge(&begun, FIRST, start);
+        assert_eq!(word(&state), "0 of 1 new pods ready");
         let first = daemon(&["a"], &["b"]);
         assert!(word(&watched.judge(&first, FIRST, after(1))).contains("must stay ready"));
         // The condition did not hold in between.
@@ -183,12 +187,12 @@ mod tests {
         let mut watched = Watched::default();
         let mut half = daemon(&["a", "b"], &["c"]);
         half.desired = 2;
-        let look = watched.judge(&half, ALL, start);
-        assert_eq!(word(&look), "previous pods that still exist: 1");
+        let state = watched.judge(&half, ALL, start);
+        assert_eq!(word(&state), "previous pods that still exist: 1");
         let mut unavailable = daemon(&["a", "b"], &[]);
         unavailable.available = 1;
-        let look = watched.judge(&unavailable, ALL, start);
-        assert_eq!(word(&look), "1 of 2 pods available");
+        let state = watched.judge(&unavailable, ALL, start);
+        assert_eq!(word(&state), "1 of 2 pods available");
         let all = daemon(&["a", "b"], &[]);
         assert!(word(&watched.judge(&all, ALL, start)).contains("must stay ready"));
         assert_eq!(word(&watched.judge(&all, ALL, later)), "done");
@@ -208,12 +212,15 @@ mod tests {
             trouble: "container x ended with Error (1)".to_owned(),
             ..old.updated[0].clone()
         });
-        let look = watched.judge(&old, FIRST, now);
-        assert!(matches!(look, Look::Never(_)));
+        let state = watched.judge(&old, FIRST, now);
+        assert!(matches!(state, WaitState::Never(_)));
         assert_eq!(
-            word(&look),
+            word(&state),
             "its new pod c restarted: container x ended with Error (1); the other pods are not replaced"
         );
-        assert!(!matches!(watched.judge(&old, ALL, now), Look::Never(_)));
+        assert!(!matches!(
+            watched.judge(&old, ALL, now),
+            WaitState::Never(_)
+        ));
     }
 }

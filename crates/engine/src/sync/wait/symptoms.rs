@@ -24,7 +24,7 @@ type Found = (Option<String>, Option<&'static str>);
 /// Symptoms of one object, with the time of the next read.
 pub(super) struct Symptoms<'a> {
     cluster: &'a Cluster,
-    places: &'a Semaphore,
+    permits: &'a Semaphore,
     id: &'a ObjectId,
     next: Instant,
     pause: Duration,
@@ -37,10 +37,10 @@ pub(super) struct Symptoms<'a> {
 }
 
 impl<'a> Symptoms<'a> {
-    pub(super) fn new(cluster: &'a Cluster, places: &'a Semaphore, id: &'a ObjectId) -> Self {
+    pub(super) fn new(cluster: &'a Cluster, permits: &'a Semaphore, id: &'a ObjectId) -> Self {
         Self {
             cluster,
-            places,
+            permits,
             id,
             next: Instant::now() + FIRST,
             pause: FIRST,
@@ -109,7 +109,7 @@ impl<'a> Symptoms<'a> {
         }
         self.pause = (self.pause * 2).min(LONGEST);
         self.next = Instant::now() + self.pause;
-        let _place = self.places.acquire().await;
+        let _permit = self.permits.acquire().await;
         match tokio::time::timeout(PATIENCE, self.find(value)).await {
             Ok(Ok((seen, stuck))) => {
                 self.last = seen;
@@ -122,7 +122,7 @@ impl<'a> Symptoms<'a> {
 
     /// Reads the symptoms from pods and events, and the reason of a pod that cannot start.
     async fn find(&self, value: &Value) -> Result<Found, ClusterError> {
-        let mut asked = vec![
+        let mut requested = vec![
             value["metadata"]["uid"]
                 .as_str()
                 .unwrap_or_default()
@@ -133,10 +133,10 @@ impl<'a> Symptoms<'a> {
             if let Some(trouble) = symptoms::of_pods(&pods) {
                 return Ok((Some(trouble), symptoms::stuck(&pods)));
             }
-            asked.extend(symptoms::pending(&pods).map(str::to_owned));
+            requested.extend(symptoms::pending(&pods).map(str::to_owned));
         }
         // Events of the pod are closer to the cause than events of its owner.
-        for uid in asked.iter().rev().filter(|uid| !uid.is_empty()) {
+        for uid in requested.iter().rev().filter(|uid| !uid.is_empty()) {
             let fields = format!("involvedObject.uid={uid},type=Warning");
             let selector = Selector {
                 namespace: self.id.namespace.as_deref(),
@@ -171,9 +171,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_pod_that_cannot_start_ends_the_wait_after_the_limit() {
-        let (cluster, places) = (serving(|_| None), Semaphore::new(1));
+        let (cluster, permits) = (serving(|_| None), Semaphore::new(1));
         let id: ObjectId = "Deployment.apps/shop/web".parse().unwrap();
-        let mut symptoms = Symptoms::new(&cluster, &places, &id);
+        let mut symptoms = Symptoms::new(&cluster, &permits, &id);
         let limit = Some(Duration::from_mins(2));
         assert_eq!(symptoms.over_at(limit), None);
         symptoms.note(Some("ErrImagePull"));

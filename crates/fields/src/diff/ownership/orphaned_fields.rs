@@ -14,7 +14,7 @@ use pleach_model::object::{FieldPath, KeyValue, PathSegment};
 /// and without an owner.
 ///
 /// The pointers can be removed in the returned order. They can include server defaults.
-pub fn stranded(before: &Value, after: &Value, manager: &str) -> Vec<String> {
+pub fn orphaned(before: &Value, after: &Value, manager: &str) -> Vec<String> {
     let held = owned_by_others(&before["metadata"], manager);
     let sets = (
         applied_by(&after["metadata"], manager),
@@ -174,19 +174,19 @@ mod tests {
         &["/spec/groups/0/x"])]
     fn what_was_ours_and_belongs_to_nobody(#[case] after: Value, #[case] expected: &[&str]) {
         let before = object(items(&["a", "b", "c", "d"]), &[(OURS, json!({}))]);
-        assert_eq!(stranded(&before, &after, OURS), expected);
+        assert_eq!(orphaned(&before, &after, OURS), expected);
         // Another manager owned the list, too.
         let shared = object(
             items(&["a", "b", "c", "d"]),
             &[(OURS, json!({})), ("other", json!({}))],
         );
-        assert_eq!(stranded(&shared, &after, OURS), [""; 0]);
+        assert_eq!(orphaned(&shared, &after, OURS), [""; 0]);
     }
 
     #[test]
     fn items_of_a_set_are_named_by_their_values() {
         let before = object(json!(["a", "b"]), &[(OURS, json!({}))]);
         let after = object(json!(["a", "b"]), &[(OURS, json!({"v:\"a\"": {}}))]);
-        assert_eq!(stranded(&before, &after, OURS), ["/spec/groups/1"]);
+        assert_eq!(orphaned(&before, &after, OURS), ["/spec/groups/1"]);
     }
 }

@@ -14,7 +14,7 @@ use pleach_fields::diff::{
     Cause,
     normalize::normalized,
     ownership::{
-        FieldSet, applied_by, fingerprint_with, holders, owned_by, same_entry, stranded, survivors,
+        FieldSet, applied_by, fingerprint_with, holders, orphaned, owned_by, same_entry, survivors,
     },
 };
 use pleach_fields::ignore::{self, FieldPattern, wants_replicas};
@@ -275,12 +275,12 @@ fn compare(
 /// have no owner since the CRD gave their list keys.
 fn report_unowned(ctx: &Ctx<'_>, draft: &mut Draft, manifest: &Manifest, sides: Sides<'_>) {
     let Sides { before, after } = sides;
-    let stranded = stranded(before.value(), after.value(), &ctx.manager);
+    let orphaned = orphaned(before.value(), after.value(), &ctx.manager);
     let is_item = |at: &&String| {
         let last = at.rsplit('/').next().unwrap_or_default();
         last.parse::<usize>().is_ok()
     };
-    let items: Vec<&str> = stranded
+    let items: Vec<&str> = orphaned
         .iter()
         .filter(is_item)
         .map(String::as_str)

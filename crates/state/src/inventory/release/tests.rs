@@ -294,6 +294,6 @@ fn a_release_goes_back_only_to_another_commit() {
             }),
             ..Installed::default()
         };
-        assert_eq!(record.can_go_back_from(other), expected, "{installed:?}");
+        assert_eq!(record.can_roll_back_from(other), expected, "{installed:?}");
     }
 }

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Permits of one run.
-pub(super) struct Places {
+pub(super) struct Permits {
     first: Arc<Semaphore>,
     again: Arc<Semaphore>,
 }
 
-impl Places {
+impl Permits {
     /// Creates `limit` permits for new operations, and a quarter of that for retries. So retries
     /// never use up the permits of new operations.
     pub(super) fn new(limit: usize) -> Self {
@@ -24,9 +24,9 @@ impl Places {
     }
 
     /// Takes a permit for an operation, if one is free.
-    pub(super) fn take(&self) -> Option<Place> {
+    pub(super) fn take(&self) -> Option<Permit> {
         let taken = self.first.clone().try_acquire_owned().ok()?;
-        Some(Place(Arc::new(Held {
+        Some(Permit(Arc::new(Shared {
             taken: Mutex::new(Some(taken)),
             again: self.again.clone(),
         })))
@@ -40,17 +40,17 @@ impl Places {
 
 /// Permit of one operation, released when its last clone is dropped.
 #[derive(Clone)]
-pub(in crate::sync) struct Place(Arc<Held>);
+pub(in crate::sync) struct Permit(Arc<Shared>);
 
-struct Held {
+struct Shared {
     taken: Mutex<Option<OwnedSemaphorePermit>>,
     again: Arc<Semaphore>,
 }
 
-impl Place {
+impl Permit {
     /// Waits for something without a permit, then for a permit for retries.
     pub(in crate::sync) async fn aside<T>(&self, wait: impl Future<Output = T>) -> T {
-        self.give_back();
+        self.release();
         let done = wait.await;
         let taken = self.0.again.clone().acquire_owned().await.ok();
         *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) = taken;
@@ -58,7 +58,7 @@ impl Place {
     }
 
     /// Returns the permit.
-    pub(super) fn give_back(&self) {
+    pub(super) fn release(&self) {
         let taken = &self.0.taken;
         drop(taken.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

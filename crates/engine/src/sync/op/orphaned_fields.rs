@@ -16,13 +16,13 @@ const ATTEMPTS: usize = 10;
 
 impl Operator<'_> {
     /// Returns the object before the apply, if this plan changes its CRD first.
-    pub(super) async fn before_definition(
+    pub(super) async fn before_crd_change(
         &self,
         step: &Step,
         path: &ResourcePath,
         started: Instant,
     ) -> Result<Option<Value>, Failure> {
-        if !self.is_defined_anew(step) || step.require.contains(&Precondition::Absent) {
+        if !self.is_crd_changed(step) || step.require.contains(&Precondition::Absent) {
             return Ok(None);
         }
         let read = self
@@ -33,7 +33,7 @@ impl Operator<'_> {
     }
 
     /// Returns whether the plan changes the CRD before the object.
-    fn is_defined_anew(&self, step: &Step) -> bool {
+    fn is_crd_changed(&self, step: &Step) -> bool {
         let mut at = Some(step);
         while let Some(step) = at {
             let find = |why: &EdgeReason| step.needs.iter().find(|edge| edge.why == *why);
@@ -47,7 +47,7 @@ impl Operator<'_> {
 
     /// Removes fields that we owned, no longer send, and that have no owner since the apply. The
     /// server would otherwise keep them forever.
-    pub(super) async fn take_stranded(
+    pub(super) async fn remove_orphaned_fields(
         &self,
         step: &Step,
         (path, before): (&ResourcePath, &Value),
@@ -56,13 +56,13 @@ impl Operator<'_> {
     ) -> Result<Applied, Failure> {
         let cluster = self.cluster_for(step, started);
         for attempt in 1..=ATTEMPTS {
-            let stranded = ownership::stranded(before, &applied.value, &self.manager);
-            if stranded.is_empty() {
+            let orphaned = ownership::orphaned(before, &applied.value, &self.manager);
+            if orphaned.is_empty() {
                 break;
             }
             let version = &applied.value["metadata"]["resourceVersion"];
             let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
-            let removals = stranded
+            let removals = orphaned
                 .iter()
                 .map(|at| json!({"op": "remove", "path": at}));
             let change = Patch::Json(std::iter::once(test).chain(removals).collect());

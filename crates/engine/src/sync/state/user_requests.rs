@@ -31,11 +31,11 @@ pub async fn order(
         let Some(live) = cluster.get_id(&path, &id).await? else {
             return Ok(None);
         };
-        let mut orders = UserRequests::read(&live);
-        give(&mut orders);
-        let change = Patch::Merge(orders.patch(&live));
+        let mut user_requests = UserRequests::read(&live);
+        give(&mut user_requests);
+        let change = Patch::Merge(user_requests.patch(&live));
         match cluster.patch(&path, &id, &change, &options).await {
-            Ok(_) => return Ok(Some(orders)),
+            Ok(_) => return Ok(Some(user_requests)),
             Err(error) if is_contended(&error) => {
                 refused =
                     Some(State::unread(cluster, name, store).contended(Some(Box::new(error))));

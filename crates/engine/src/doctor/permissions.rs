@@ -164,13 +164,13 @@ pub(super) async fn missing(cluster: &Cluster, search: &Search, observations: &m
             needed.entry(place).or_default().extend(OF_MEMBERS);
         }
     }
-    let asked: Result<Vec<Vec<MissingGrant>>, ClusterError> = stream::iter(needed)
+    let answers: Result<Vec<Vec<MissingGrant>>, ClusterError> = stream::iter(needed)
         .map(|(place, verbs)| ask(cluster, place, verbs))
         .buffered(CONCURRENCY)
         .try_collect()
         .await;
     let missing = observations
-        .take("the permissions of pleach", asked)
+        .take("the permissions of pleach", answers)
         .unwrap_or_default();
     observations.missing = missing.into_iter().flatten().collect();
 }
