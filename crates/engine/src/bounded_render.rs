@@ -393,7 +393,7 @@ mod tests {
         "failed to run the bounded render: (exit status: 1): no commit"
     )]
     #[tokio::test]
-    async fn what_ends_the_process_is_the_environment(
+    async fn a_crash_of_the_child_is_an_error_of_the_environment(
         #[case] script: &str,
         #[case] expected: &str,
     ) {
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_takes_too_long_is_given_up() {
+    async fn a_run_beyond_the_time_limit_is_stopped() {
         // The paused clock jumps ahead as soon as the runtime is idle.
         let error = tried("exec /bin/sleep 600").await.unwrap_err();
         // A time-out can come from busy processors, so it is a passing failure.

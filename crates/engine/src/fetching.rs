@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_told_on_its_input_what_to_fetch() {
+    async fn the_request_is_sent_on_stdin() {
         let answer = r#"{"Ok":{"branches":{"main":"c0ffee"},"defaultBranch":"main"}}"#;
         let script = format!(
             "test \"$*\" = 'worker fetch' && grep -q '\"+refs/pull/1/head:' && echo '{answer}'"
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_it_started_and_wrote_goes_with_it() {
+    async fn a_dropped_call_removes_its_child_and_files() {
         let folder = pleach_files::temporary_folder().unwrap();
         let report_file = folder.path().join("told");
         let script = format!(
@@ -234,7 +234,7 @@ mod tests {
         "exit status: 4"
     )]
     #[tokio::test]
-    async fn what_will_never_work_is_told_from_what_may(
+    async fn permanent_failures_are_distinguished_from_transient_ones(
         #[case] script: &str,
         #[case] is_final: bool,
         #[case] expected: &str,
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_thread_of_a_call_ends_when_the_call_is_dropped() {
+    async fn a_dropped_call_ends_its_thread() {
         let (_folder, program) = script("exec sleep 1000").unwrap();
         let (ended, end) = tokio::sync::oneshot::channel();
         let (begun, begin) = tokio::sync::oneshot::channel();

@@ -77,21 +77,21 @@ impl Loaded {
         self.held.extend(broken);
         loop {
             let releases = self.environment.releases.iter();
-            let held: Vec<(String, HeldRelease)> = releases
+            let stalled: Vec<(String, HeldRelease)> = releases
                 .filter(|release| !self.held.contains_key(&release.name.release))
                 .filter_map(|release| {
                     let reason = self.stalled_by(release)?;
-                    let held = HeldRelease {
+                    let stalled = HeldRelease {
                         reasons: vec![format!("{}: {reason}", release.origin)],
                         moved_from: release.moved_from.clone(),
                     };
-                    Some((release.name.release.clone(), held))
+                    Some((release.name.release.clone(), stalled))
                 })
                 .collect();
-            if held.is_empty() {
+            if stalled.is_empty() {
                 break;
             }
-            self.held.extend(held);
+            self.held.extend(stalled);
         }
         let is_sound = |release: &ResolvedRelease| !self.held.contains_key(&release.name.release);
         self.environment.releases.retain(is_sound);
@@ -104,28 +104,28 @@ impl Loaded {
 
     /// Returns the reason why a release is stalled because of another one.
     fn stalled_by(&self, release: &ResolvedRelease) -> Option<String> {
-        let is_held = |name: &str| self.held.contains_key(name);
+        let is_stalled = |name: &str| self.held.contains_key(name);
         let mut needed = release.depends_on.iter().filter_map(Dependency::release);
-        if let Some(needed) = needed.find(|needed| is_held(needed)) {
+        if let Some(needed) = needed.find(|needed| is_stalled(needed)) {
             return Some(format!("it depends on release {needed}, which is stalled"));
         }
         let followed = release.version_from.as_deref();
-        if let Some(followed) = followed.filter(|followed| is_held(followed)) {
+        if let Some(followed) = followed.filter(|followed| is_stalled(followed)) {
             return Some(format!(
                 "it follows the version of release {followed}, which is stalled"
             ));
         }
         let previous = release.moved_from.as_ref();
         let previous = previous.filter(|previous| previous.environment == release.name.environment);
-        if let Some(previous) = previous.filter(|previous| is_held(&previous.release)) {
+        if let Some(previous) = previous.filter(|previous| is_stalled(&previous.release)) {
             let previous = &previous.release;
             return Some(format!(
                 "it takes ownership of objects of release {previous}, which is stalled"
             ));
         }
-        let mut held = self.held.iter();
+        let mut stalled = self.held.iter();
         let (successor, _) =
-            held.find(|(_, held)| held.moved_from.as_ref() == Some(&release.name))?;
+            stalled.find(|(_, stalled)| stalled.moved_from.as_ref() == Some(&release.name))?;
         Some(format!(
             "it hands objects over to release {successor}, which is stalled"
         ))
@@ -314,7 +314,7 @@ pub fn each_loaded(
         environment,
         broken,
     } = partial;
-    let mut held: BTreeMap<String, HeldRelease> = broken
+    let mut stalled: BTreeMap<String, HeldRelease> = broken
         .into_iter()
         .map(|(name, broken)| {
             let BrokenRelease {
@@ -334,19 +334,19 @@ pub fn each_loaded(
     for (release, rendered) in environment.releases.iter().zip(&mut all) {
         let mut reasons = errors(&rendered.findings);
         reasons.extend(refuse(release));
-        if reasons.is_empty() && !held.contains_key(&release.name.release) {
+        if reasons.is_empty() && !stalled.contains_key(&release.name.release) {
             continue;
         }
         rendered.findings.clear();
-        let held = held.entry(release.name.release.clone());
-        let held = held.or_insert_with(|| HeldRelease {
+        let stalled = stalled.entry(release.name.release.clone());
+        let stalled = stalled.or_insert_with(|| HeldRelease {
             reasons: Vec::new(),
             moved_from: release.moved_from.clone(),
         });
-        held.reasons.extend(reasons);
+        stalled.reasons.extend(reasons);
     }
     let mut loaded = loaded(tree, revision, environment, all);
-    loaded.hold(held);
+    loaded.hold(stalled);
     loaded
 }
 
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn one_release_alone_wants_the_same_as_among_others() {
+    fn a_single_release_resolves_as_among_others() {
         let all = environment();
         for (release, rendered) in &all.rendered {
             let name = &release.name.release;
@@ -542,7 +542,7 @@ mod tests {
                 assert!(releases.any(|one| one.name.release == needed), "{name}");
             }
         }
-        let held = |name: &str| all.alone(name).all().count();
-        assert_eq!([held("web"), held("base"), held("other")], [2, 2, 1]);
+        let count = |name: &str| all.alone(name).all().count();
+        assert_eq!([count("web"), count("base"), count("other")], [2, 2, 1]);
     }
 }

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_it_prints_is_read_whatever_its_code_is() {
+    async fn output_is_read_with_any_exit_code() {
         let report = r#"{"format":1,"base":"b","head":"h","summary":"s","verdict":"refused","marker":"m","comment":"c"}"#;
         let read = run(&format!("echo '{report}'; exit 7")).await.unwrap();
         assert_eq!((read.verdict, read.unanswered), (Verdict::Refused, false));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_who_is_vouched_for_learns_of_clusters() {
+    async fn only_trusted_previews_get_cluster_access() {
         let way = Way {
             cluster: "c".to_owned(),
             in_cluster: false,
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_breaks_down_is_told_in_one_line() {
+    async fn a_crash_is_reported_in_one_line() {
         let error = run("echo first >&2; printf 'the \\033[31mend\\n\\n' >&2; kill -9 $$").await;
         let error = error.unwrap_err();
         assert!(error.is_about_the_change());
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_prints_without_end_is_not_listened_to() {
+    async fn endless_output_is_cut_off() {
         let error = run("while :; do printf '%01000000d' 0; done")
             .await
             .unwrap_err();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_takes_too_long_is_given_up() {
+    async fn a_run_beyond_the_time_limit_is_stopped() {
         // The paused clock jumps ahead as soon as the runtime is idle.
         let error = run("exec /bin/sleep 600").await.unwrap_err();
         assert!(matches!(error, PreviewError::TimedOut), "{error}");

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_stops_what_nobody_may_stop() {
+    async fn a_stop_without_tokens_never_fires() {
         assert_eq!(Stop::never().cause(), None);
         assert!(Stop::never().wait().now_or_never().is_none());
     }

@@ -161,7 +161,7 @@ async fn acquire(store: &Store, identity: &str, patience: u64) -> Result<Lease, 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_is_made_renewed_and_given_back() {
+async fn a_lease_is_created_renewed_and_released() {
     let store = Store::default();
     let lease = acquire(&store, "a", 0).await.unwrap();
     let first = store.lease().unwrap();
@@ -208,7 +208,7 @@ async fn a_holder_that_renews_keeps_it_and_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_can_be_stopped() {
+async fn a_waiting_client_can_be_stopped() {
     let store = Store::default();
     let _lease = acquire(&store, "a", 0).await.unwrap();
     let token = CancellationToken::new();
@@ -231,7 +231,7 @@ async fn who_waits_can_be_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_is_gone_is_followed_after_the_duration() {
+async fn an_expired_lease_is_acquired_after_its_duration() {
     let store = Store::default();
     // Dropped without a release, as after a kill.
     drop(acquire(&store, "a", 0).await.unwrap());
@@ -276,7 +276,7 @@ async fn a_declared_duration_counts_up_to_ten_of_ours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_known_to_be_gone_is_not_waited_for() {
+async fn a_lease_of_a_dead_replica_is_not_waited_for() {
     let store = Store::default();
     drop(acquire(&store, "pod 1 5f0c", 0).await.unwrap());
     let peers = Peers::default();
@@ -305,7 +305,7 @@ async fn who_is_known_to_be_gone_is_not_waited_for() {
 }
 
 #[test]
-fn who_comes_back_has_another_name_and_what_it_held_is_free() {
+fn a_restarted_replica_has_a_new_name_and_frees_its_leases() {
     let (own, others) = (Peers::default(), Peers::default());
     let before = own.name("pod");
     others.are_without(&before);
@@ -340,7 +340,7 @@ async fn clocks_are_not_compared() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_cannot_renew_stops_before_others_may_begin() {
+async fn a_holder_that_cannot_renew_stops_before_the_lease_expires() {
     let store = Store::default();
     let lease = acquire(&store, "a", 0).await.unwrap();
     tokio::time::sleep(Duration::from_secs(6)).await;
@@ -381,7 +381,7 @@ async fn acquire_through(faults: &[Fault], terms: Terms) -> (Store, Lease) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_heard_of_does_not_count_as_renewed() {
+async fn an_unconfirmed_renewal_does_not_count() {
     let terms = Terms::default();
     let (store, lease) = acquire_through(&[Fault::Lost, Fault::Later(8)], terms).await;
     assert_eq!(store.holder(), "a");
@@ -392,7 +392,7 @@ async fn what_nobody_heard_of_does_not_count_as_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_took_long_to_get_is_not_lost_at_once() {
+async fn a_slow_acquisition_does_not_lose_the_lease() {
     let terms = Terms {
         duration: Duration::from_secs(9),
         renew: Duration::from_secs(2),
@@ -407,7 +407,7 @@ async fn a_lease_that_took_long_to_get_is_not_lost_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_taken_is_lost_at_the_next_renewal() {
+async fn a_stolen_lease_is_lost_at_the_next_renewal() {
     for taken in [true, false] {
         let store = Store::default();
         let lease = acquire(&store, "a", 0).await.unwrap();

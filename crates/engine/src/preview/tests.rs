@@ -216,7 +216,7 @@ const ENVIRONMENT: &str = "environments/dev.yaml";
         (APP, config_map("more", "a")),
     ],
     vec![(APP, config_map("more", PASSWORD))], Some(1))]
-fn what_is_rendered_is_enough(
+fn only_affected_releases_are_rendered(
     #[case] both: Vec<(&str, String)>,
     #[case] changed: Vec<(&str, String)>,
     #[case] rendered: Option<usize>,
@@ -280,7 +280,7 @@ fn without_the_first() -> String {
     (BUNDLE, format!("{HEADER}: Bundle\n")),
 ])]
 #[case::a_removed_release(vec![(ENVIRONMENT, without_the_first())])]
-fn what_the_base_declares_stays_secret(#[case] changed: Vec<(&str, String)>) {
+fn fields_that_the_base_declares_stay_secret(#[case] changed: Vec<(&str, String)>) {
     let declares = "secretFields: [{kind: ConfigMap, name: more, fields: [data.level]}]\n";
     let mut base = fleet(8);
     base.insert(BUNDLE.to_owned(), format!("{HEADER}: Bundle\n{declares}"));
@@ -310,7 +310,7 @@ fn what_the_base_declares_stays_secret(#[case] changed: Vec<(&str, String)>) {
 }
 
 #[test]
-fn what_cannot_be_previewed_is_named_in_the_summary() {
+fn failed_environments_are_named_in_the_summary() {
     let mut preview = change(&Files::new(), &Files::new()).preview();
     assert_eq!(preview.summary, "no changes");
     add(&mut preview, EnvironmentPreview::new("dev"));
@@ -338,7 +338,7 @@ fn of_a_thousand_releases_one_is_rendered() {
 }
 
 #[test]
-fn an_environment_whose_file_is_removed_is_named() {
+fn a_removed_environment_is_named() {
     let base = fleet(1);
     let mut head = base.clone();
     head.remove(ENVIRONMENT);

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn who_needs_all_of_a_kind_is_not_asked_for_some() {
+    fn a_permission_on_a_whole_kind_replaces_named_ones() {
         let requested = |needed: &Permissions| -> Vec<Option<String>> {
             let questions = needed.needed.iter().flat_map(by_name);
             questions.map(|(_, name)| name).collect()
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_that_is_asked_about_the_questions_says_nothing_of_rights() {
+    fn a_failed_webhook_leaves_permissions_unknown() {
         let down = refused(Class::WebhookUnavailable("w.example.org".to_owned()));
         let grants = known(Err(down)).unwrap();
         assert_eq!(grants.unasked.as_deref(), Some("failed calling webhook"));

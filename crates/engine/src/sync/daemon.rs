@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_not_ready_are_replaced_first() {
+    fn unready_pods_are_replaced_first() {
         let previous = [
             pod("a", true, false),
             pod("b", false, false),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_replaced_already_is_not_replaced_again() {
+    fn terminating_pods_count_as_replaced() {
         let previous = [pod("a", true, true), pod("b", true, false)];
         assert!(next(&[], &previous, 1).is_empty());
         assert!(next(&[pod("c", true, false)], &previous, 2).is_empty());
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_is_told_with_its_cause() {
+    fn a_restart_is_reported_with_its_cause() {
         let pod = DaemonPod::of(&json!({
             "metadata": {"name": "a", "uid": "1"},
             "status": {"containerStatuses": [

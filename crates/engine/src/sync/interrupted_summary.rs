@@ -199,7 +199,7 @@ mod tests {
     const UNTOUCHED: StepOutcome = StepOutcome::Stopped { applied: false };
 
     #[test]
-    fn objects_are_counted_by_what_was_done_to_them() {
+    fn objects_are_counted_by_their_progress() {
         check(
             &["a", "b", "c"],
             &[StepOutcome::Done, APPLIED, UNTOUCHED, UNTOUCHED],
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_back_at_once_is_not_begun() {
+    fn a_reverted_overlay_does_not_count_as_begun() {
         let stop = OverlayId("stop".to_owned());
         let mut plan = plan(&["a", "a", "b"]);
         plan.steps[0].op = Op::Set {

@@ -51,7 +51,10 @@ mod tests {
     #[case::at_a_commit_that_changes_nothing(&["failed c", "deployed a"], true)]
     #[case::after_a_failed_revision(&["failed a", "failed b", "deployed a"], false)]
     #[case::superseded(&["failed a", "superseded b", "deployed a"], false)]
-    fn the_way_back_is_no_correction(#[case] history: &[&str], #[case] expected: bool) {
+    fn a_revert_of_a_failed_revision_is_no_correction(
+        #[case] history: &[&str],
+        #[case] expected: bool,
+    ) {
         let attempt = |revision: &str| {
             Some(Attempt {
                 version: "v1".to_owned(),

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_in_many_namespaces_is_one_request_for_who_may() {
+    fn cluster_wide_access_needs_one_request_per_kind() {
         let maps = ResourcePath::namespaced("v1", "ConfigMap", "configmaps");
         let roles = ResourcePath::cluster_scoped(
             "rbac.authorization.k8s.io/v1",

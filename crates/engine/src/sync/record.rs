@@ -1,5 +1,7 @@
 //! Record of a sync: what is written before the first change and at the end.
 
+mod outcome;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
@@ -8,24 +10,21 @@ use pleach_fields::diff::ownership::status_came_last;
 use pleach_model::object::{DesiredDigest, Manifest, ObjectId, ServiceRef, SortedLookup};
 use pleach_model::order::{StageName, defined_kinds, registered_services, stage_of};
 use pleach_planner::observe::Observed;
-use pleach_planner::plan::{
-    Action, Body, Change, Desired, Op, Plan, Precondition, Taken, made_by_others,
-};
+use pleach_planner::plan::{Action, Body, Change, Desired, Op, Plan, Precondition, made_by_others};
 use pleach_report::audit::LastPlan;
 use pleach_state::inventory::{
-    Attempt, AttemptResult, Entry, EntryState, Installed, Inventory, Memory, Override, RunOutcome,
+    Attempt, Entry, EntryState, Installed, Inventory, Memory, RunOutcome,
 };
 use pleach_state::live::Live;
 use serde_json::Value;
 
 use super::CONCURRENCY;
 use super::error::SyncError;
-use super::events::StepOutcome;
-use super::interrupted_summary::Remainder;
 use super::paths::Paths;
-use super::report::SyncResult;
 use super::returned;
-use super::state::State;
+pub(super) use outcome::{
+    RECONCILED, RecordedOutcome, bounded, corrected, finish, first_problem, how_far,
+};
 use pleach_cluster::{Cluster, ClusterError, ResourcePath, Selector};
 
 /// Creates the attempt that starts now.
@@ -420,206 +419,6 @@ fn remember(
         entry.uid = value["metadata"]["uid"].as_str().map(str::to_owned);
         entry.service = service;
     }
-}
-
-/// Reason and message of the condition Ready for a reconciled release.
-pub(super) const RECONCILED: (&str, &str) = ("Deployed", "");
-
-/// Outcome of a sync, as recorded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RecordedOutcome {
-    /// Outcome of the run, as recorded.
-    pub(super) result: RunOutcome,
-    /// Reason of the condition Ready.
-    reason: &'static str,
-    /// The first problem, in one line.
-    message: String,
-    /// The last stage with an executed step.
-    stage: String,
-    /// User and reason of a local run that overrode the controller.
-    local: String,
-    /// Checks that failed and were overridden.
-    overridden: Vec<Override>,
-}
-
-impl RecordedOutcome {
-    /// Returns the outcome of a plan without anything to execute or record.
-    pub(super) fn of_nothing(plan: &Plan, was_ready: bool) -> RunOutcome {
-        if plan.is_stuck() {
-            RunOutcome::Failed
-        } else if was_ready {
-            RunOutcome::Unchanged
-        } else {
-            RunOutcome::Unverified
-        }
-    }
-
-    /// Evaluates a result. `was_ready`: the release was ready before, and still is after a plan
-    /// without changes.
-    pub(super) fn of(
-        plan: &Plan,
-        result: &SyncResult,
-        was_ready: bool,
-        unrecorded: Option<&SyncError>,
-    ) -> Self {
-        let verified = plan.verifies();
-        let (name, reason) = if let Some(cause) = result.stopped {
-            (cause.outcome(), cause.reason())
-        } else if !result.is_success() || unrecorded.is_some() {
-            (RunOutcome::Failed, "Failed")
-        } else if plan.count(Action::Blocked) > 0 {
-            (RunOutcome::Failed, "Blocked")
-        } else if verified || (was_ready && !plan.has_steps()) || plan.changes.is_empty() {
-            (RunOutcome::Deployed, RECONCILED.0)
-        } else {
-            (RunOutcome::Unverified, "NotVerified")
-        };
-        let message = first_problem(plan, result)
-            .or_else(|| unrecorded.map(ToString::to_string))
-            .or_else(|| how_far(plan, result))
-            .map(|message| bounded(&message))
-            .unwrap_or_default();
-        let stage = plan
-            .steps
-            .iter()
-            .rev()
-            .find(|step| result.outcomes.get(&step.id) == Some(&StepOutcome::Done))
-            .map(|step| step.stage.to_string())
-            .unwrap_or_default();
-        Self {
-            result: name,
-            reason,
-            message,
-            stage,
-            local: String::new(),
-            overridden: plan.overrides.clone(),
-        }
-    }
-
-    /// Adds the override of a local run, if any.
-    pub(super) fn local(self, override_reason: Option<&String>) -> Self {
-        Self {
-            local: override_reason.cloned().unwrap_or_default(),
-            ..self
-        }
-    }
-}
-
-impl RecordedOutcome {
-    /// Returns the outcome to show, which distinguishes that nothing was done.
-    pub(super) fn outcome(&self, plan: &Plan, was_ready: bool) -> RunOutcome {
-        if plan.steps.is_empty() && was_ready && self.result == RunOutcome::Deployed {
-            RunOutcome::Unchanged
-        } else {
-            self.result.clone()
-        }
-    }
-}
-
-/// Returns the fields that were reverted from other field managers.
-pub(super) fn corrected(plan: &Plan, result: &SyncResult) -> Vec<(ObjectId, Taken)> {
-    let applied: BTreeSet<&ObjectId> = plan
-        .steps
-        .iter()
-        .filter(|step| matches!(step.op, Op::Apply { .. }))
-        .filter(|step| result.outcomes.get(&step.id) == Some(&StepOutcome::Done))
-        .map(|step| &step.object)
-        .collect();
-    plan.changes
-        .iter()
-        .filter(|change| applied.contains(&change.object))
-        .flat_map(|change| {
-            let corrects = change.corrects.iter();
-            corrects.map(|taken| (change.object.clone(), taken.clone()))
-        })
-        .collect()
-}
-
-/// Returns whether a result belongs in the history. A run without effects only does if the newest
-/// entry has another result or version. Without versions, each commit counts as one, which is not
-/// worth an entry.
-fn belongs_in_history(record: &Installed, attempt: &Attempt, result: &RunOutcome) -> bool {
-    let is_versioned = attempt.version != attempt.revision;
-    record.history.first().is_none_or(|last| {
-        last.result != *result || (is_versioned && last.version != attempt.version)
-    })
-}
-
-/// Writes the outcome of a sync.
-pub(super) async fn finish(
-    state: &mut State,
-    desired: &Desired,
-    outcome: &RecordedOutcome,
-    (had_effects, corrected): (bool, &[(ObjectId, Taken)]),
-    inventory: &Inventory,
-    attempt: Attempt,
-) -> Result<(), SyncError> {
-    let deployed = outcome.result == RunOutcome::Deployed;
-    let change = |record: &mut Installed| {
-        record.repository.clone_from(&desired.repository);
-        record.bundle.clone_from(&desired.bundle);
-        if let Some(source) = &desired.terms.source {
-            record.source = Some(source.clone());
-        }
-        record.stage.clone_from(&outcome.stage);
-        record.ready = deployed;
-        record.removed = false;
-        record.memory = Some(memory(desired, record, inventory, Under::Recorded));
-        let now = Timestamp::now();
-        record.calm_down(now);
-        for (object, taken) in corrected {
-            record.correct(object, &taken.field.to_string(), &taken.manager, now);
-        }
-        if had_effects || !deployed || belongs_in_history(record, &attempt, &outcome.result) {
-            record.push(AttemptResult {
-                version: attempt.version.clone(),
-                revision: attempt.revision.clone(),
-                result: outcome.result.clone(),
-                at: Timestamp::now(),
-                message: outcome.message.clone(),
-                local: outcome.local.clone(),
-                overridden: outcome.overridden.clone(),
-            });
-        }
-        if deployed {
-            record.installed = Some(attempt);
-            record.applying = None;
-        } else {
-            record.applying = Some(attempt);
-        }
-    };
-    state
-        .commit(inventory, change, outcome.reason, &outcome.message)
-        .await
-}
-
-/// Formats a message in one line of at most 1 KiB, because messages of servers can be long.
-pub(super) fn bounded(message: &str) -> String {
-    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(1000) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
-}
-
-/// Summarizes the progress of a stopped run in one line.
-pub(super) fn how_far(plan: &Plan, result: &SyncResult) -> Option<String> {
-    result.stopped?;
-    Some(Remainder::of(plan, result).summary())
-}
-
-pub(super) fn first_problem(plan: &Plan, result: &SyncResult) -> Option<String> {
-    let failed = result
-        .failures(plan)
-        .next()
-        .map(|(object, failure)| format!("{object}: {}", failure.message));
-    failed.or_else(|| {
-        let blocked = plan
-            .changes
-            .iter()
-            .find(|change| change.action == Action::Blocked)?;
-        Some(format!("{}: {}", blocked.object, blocked.reason))
-    })
 }
 
 #[cfg(test)]

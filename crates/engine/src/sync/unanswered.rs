@@ -141,7 +141,7 @@ mod tests {
     #[case::of_the_release("ours", "the next apply creates it again")]
     #[case::of_others("theirs", "until its owner creates it again")]
     #[tokio::test]
-    async fn the_registration_is_named_with_what_to_do(#[case] set: &str, #[case] expected: &str) {
+    async fn the_registration_is_named_with_a_hint(#[case] set: &str, #[case] expected: &str) {
         let error = refused(unavailable("g.example.org"));
         let error = explained(&cluster("Fail"), error, set).await;
         assert_eq!(
@@ -160,7 +160,7 @@ mod tests {
     #[case::another_webhook("Fail", unavailable("h.example.org"))]
     #[case::one_that_may_fail("Ignore", unavailable("g.example.org"))]
     #[tokio::test]
-    async fn what_is_not_known_is_left_as_it_is(#[case] policy: &str, #[case] class: Class) {
+    async fn an_unexplained_error_is_unchanged(#[case] policy: &str, #[case] class: Class) {
         let error = explained(&cluster(policy), refused(class), "ours").await;
         assert!(matches!(error, SyncError::Cluster(_)), "{error}");
     }

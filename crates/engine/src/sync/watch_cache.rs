@@ -267,10 +267,7 @@ mod tests {
     #[case(Class::Unauthorized, [false, false])]
     #[case(Class::Expired { continue_token: None }, [false, false])]
     #[case(Class::Interrupted, [false, false])]
-    fn only_what_cannot_be_watched_ends_the_waits(
-        #[case] class: Class,
-        #[case] permanent: [bool; 2],
-    ) {
+    fn only_permanent_watch_errors_end_waits(#[case] class: Class, #[case] permanent: [bool; 2]) {
         let error = ClusterError::Watch {
             kind: GroupKind::new("", "ConfigMap"),
             namespace: None,

@@ -40,10 +40,7 @@ fn crd(established: &str) -> Value {
 #[case::established(Some(crd("True")), true)]
 #[case::not_established(Some(crd("False")), false)]
 #[tokio::test]
-async fn a_definition_counts_when_it_is_established(
-    #[case] live: Option<Value>,
-    #[case] expected: bool,
-) {
+async fn a_crd_counts_once_it_is_established(#[case] live: Option<Value>, #[case] expected: bool) {
     let cluster = cluster(live.as_ref());
     let found = has_crd(&cluster, "gears.x.io").await;
     assert_eq!(found.unwrap(), expected);
@@ -70,7 +67,7 @@ async fn a_record_that_cannot_be_read_is_not_first_use(
 }
 
 #[test]
-fn a_definition_defines_what_it_serves() {
+fn a_crd_defines_its_served_versions() {
     let defined = |api_version, kind| defines(&crd("True"), &Gvk::new(api_version, kind));
     assert!(defined("x.io/v1", "Gear"));
     assert!(!defined("x.io/v2", "Gear"));

@@ -46,13 +46,13 @@ fn discovery(freshness: Freshness) -> Discovery {
 }
 
 #[rstest]
-#[case::its_definition_went(Freshness::Current, false, &[], true)]
+#[case::its_crd_was_deleted(Freshness::Current, false, &[], true)]
 #[case::it_is_defined(Freshness::Current, true, &[], false)]
 #[case::its_server_is_starting(Freshness::Current, false, &["v1.x.io"], false)]
 #[case::its_server_is_silent(Freshness::Stale, false, &["v1.x.io"], false)]
-#[case::its_registration_went(Freshness::Stale, false, &[], true)]
+#[case::its_registration_was_deleted(Freshness::Stale, false, &[], true)]
 #[tokio::test]
-async fn what_is_not_served_may_be_there(
+async fn objects_of_unserved_kinds_can_exist(
     #[case] freshness: Freshness,
     #[case] defined: bool,
     #[case] services: &'static [&'static str],

@@ -170,7 +170,7 @@ async fn unconfirmed(write: impl Future<Output = Result<(), SyncError>>) {
 #[case::the_first_one(&[], &["later", "unheard"])]
 #[case::another_one(&["before"], &["before", "later", "unheard"])]
 #[tokio::test(start_paused = true)]
-async fn a_write_that_nobody_heard_of_spoils_none_after_it(
+async fn a_write_after_an_unconfirmed_one_succeeds(
     #[case] before: &[&str],
     #[case] after: &[&str],
     #[values(Fault::Lost, Fault::Silent)] fault: Fault,
@@ -189,7 +189,7 @@ async fn a_write_that_nobody_heard_of_spoils_none_after_it(
 
 #[rstest]
 #[tokio::test(start_paused = true)]
-async fn an_end_that_nobody_heard_of_spoils_no_beginning(
+async fn a_write_after_an_unconfirmed_deletion_succeeds(
     #[values(Fault::Lost, Fault::Silent)] fault: Fault,
 ) {
     let server = Server::default();
@@ -202,7 +202,7 @@ async fn an_end_that_nobody_heard_of_spoils_no_beginning(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_somebody_else_wrote_is_not_taken_for_ours() {
+async fn a_foreign_write_is_not_mistaken_for_ours() {
     let server = Server::default();
     let journal_writer = server.journal_writer();
     note(&journal_writer, "before").await.unwrap();

@@ -449,7 +449,7 @@ mod tests {
     #[case::where_it_lies(&[(None, false), (Some("a"), true), (Some("b"), true)], true)]
     #[case::not_in_all_of_it(&[(None, false), (Some("a"), true), (Some("b"), false)], false)]
     #[case::nowhere(&[], false)]
-    fn what_a_record_that_says_nothing_may_have_had_is_looked_at(
+    fn possible_members_of_an_empty_record_are_read(
         #[case] listings: &[(Option<&str>, bool)],
         #[case] is_seen: bool,
     ) {

@@ -13,7 +13,7 @@ use super::*;
 use crate::sync::serving::gathering;
 
 #[test]
-fn several_requests_in_a_row_without_an_answer_end_an_observation() {
+fn several_timeouts_in_a_row_end_an_observation() {
     let silence = Silence::default();
     let ask = || (1..UNANSWERED).any(|_| silence.persists());
     assert!(!ask());

@@ -344,7 +344,7 @@ mod tests {
     #[case::ours("pleach-overlay", ".spec.replicas", true)]
     #[case::ours_that_was_not_named("pleach-copy", ".data.a", true)]
     #[case::of_another_release("pleach/a.b", ".data.a", false)]
-    fn only_what_was_shown_is_taken(
+    fn only_reviewed_conflicts_are_forced(
         #[case] manager: &str,
         #[case] field: &str,
         #[case] is_taken: bool,

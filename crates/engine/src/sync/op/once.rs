@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_secrets_are_masked_as_they_are_told() {
+    fn log_lines_with_secrets_are_masked() {
         let plain = "tls:\n    hunter2hunter2\r\n";
         let text = "key hunter2hunter2".to_owned();
         for secret in [
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_container_that_failed_is_asked() {
+    fn the_log_of_the_failed_container_is_read() {
         let pod = json!({
             "spec": {"containers": [{"name": "first"}, {"name": "second"}]},
             "status": {"containerStatuses": [

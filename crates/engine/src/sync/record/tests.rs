@@ -5,11 +5,13 @@ use pleach_model::object::{ApiVersion, Digest, Origin, ReleaseName};
 use pleach_model::order::StageName;
 use pleach_planner::observe::ClusterId;
 use pleach_planner::plan::{Digests, Step, StepId, Terms};
-use pleach_state::inventory::RememberedStage;
+use pleach_state::inventory::{AttemptResult, RememberedStage};
 use pleach_state::live::Live;
 use rstest::rstest;
 
-use super::super::report::{Failure, FailureKind};
+use super::super::events::StepOutcome;
+use super::super::report::{Failure, FailureKind, SyncResult};
+use super::outcome::belongs_in_history;
 use super::*;
 use crate::stop::Cause;
 
@@ -142,7 +144,7 @@ fn deployed(revision: &str) -> Installed {
 #[case::another_revision(&[Action::Unchanged], Some(deployed("def")), true)]
 #[case::not_ready(&[Action::Unchanged], Some(Installed { ready: false, ..deployed("abc") }), true)]
 #[case::unfinished(&[Action::Unchanged], Some(Installed { applying: Some(attempt("abc")), ..deployed("abc") }), true)]
-fn consent_is_asked_for_whatever_is_written(
+fn a_run_writes_if_the_record_differs(
     #[case] actions: &[Action],
     #[case] installed: Option<Installed>,
     #[case] expected: bool,
@@ -252,7 +254,7 @@ fn an_inventory_is_fresh_only_where_a_refresh_leaves_it_as_it_is() {
 }
 
 #[test]
-fn what_is_written_for_another_reason_holds_what_was_seen() {
+fn a_write_includes_observed_changes() {
     let (desired_now, mut observed, id) = moved(&[("", 1), ("status", 2)]);
     observed.installed = Some(deployed("def"));
     let unchanged = plan(&[Action::Unchanged]);
@@ -289,7 +291,7 @@ fn history(results: &[(&str, &str)]) -> Installed {
 #[case::after_a_run_without_waiting(&[("v1.0.0", "unverified")], true)]
 #[case::another_version(&[("v0.9.0", "deployed"), ("v1.0.0", "deployed")], true)]
 #[case::the_first(&[], true)]
-fn a_run_without_effects_has_a_result_where_the_newest_says_otherwise(
+fn a_run_without_effects_is_recorded_if_the_newest_result_differs(
     #[case] results: &[(&str, &str)],
     #[case] expected: bool,
 ) {
@@ -299,7 +301,7 @@ fn a_run_without_effects_has_a_result_where_the_newest_says_otherwise(
 }
 
 #[test]
-fn another_commit_of_what_has_no_versions_is_no_result_of_its_own() {
+fn another_commit_without_versions_is_not_recorded() {
     let attempt = Attempt {
         version: "abc".to_owned(),
         ..attempt("abc")
@@ -345,7 +347,7 @@ fn words(plan: &Plan, result: &SyncResult, was_ready: bool) -> [String; 2] {
 #[case::an_empty_release(&[], false, false, ["deployed", "deployed"])]
 #[case::still_empty(&[], false, true, ["unchanged", "deployed"])]
 #[case::partly_blocked(&[Action::Create, Action::Blocked], false, false, ["failed", "failed"])]
-fn a_run_ends_in_the_words_of_the_record(
+fn a_run_has_shown_and_recorded_outcomes(
     #[case] actions: &[Action],
     #[case] waits: bool,
     #[case] was_ready: bool,
@@ -360,7 +362,7 @@ fn a_run_ends_in_the_words_of_the_record(
 #[case::only_blocked(&[Action::Blocked], true, "failed")]
 #[case::nothing_to_do(&[Action::Unchanged], true, "unchanged")]
 #[case::still_not_waited_for(&[Action::Unchanged], false, "unverified")]
-fn what_writes_nothing_has_a_word_too(
+fn a_run_without_writes_has_an_outcome(
     #[case] actions: &[Action],
     #[case] was_ready: bool,
     #[case] expected: &str,
@@ -387,7 +389,7 @@ fn failures_and_interruptions_win() {
 }
 
 #[test]
-fn the_stage_of_a_member_is_recorded_and_a_former_one_remembered_while_it_is_used() {
+fn stages_of_members_are_recorded_and_previous_ones_kept_while_used() {
     let mut update = plan(&[Action::Update]);
     let id = update.steps[0].object.clone();
     let agents = StageName::declared("agents", &StageName::Workloads, 0);

@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn who_is_asked_to_stop_starts_nothing_new(steps in graphs(), at in any::<prop::sample::Index>()) {
+    fn a_stopped_run_starts_no_new_step(steps in graphs(), at in any::<prop::sample::Index>()) {
         let at = at.index(steps.len());
         let token = CancellationToken::new();
         let mut checker = Checker::new(steps.len());
@@ -266,7 +266,7 @@ impl Executor for Troubled {
 }
 
 #[test]
-fn what_is_tried_again_holds_up_nothing_that_comes_after_it() {
+fn a_retried_operation_does_not_delay_others() {
     let troubled = Troubled {
         last: 99,
         is_over: CancellationToken::new(),

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_is_an_apply_set_parent_and_has_a_revision() {
+    fn the_crd_is_an_apply_set_parent_and_has_a_revision() {
         let embedded = embedded();
         assert_eq!(embedded["metadata"]["name"], NAME);
         assert_eq!(

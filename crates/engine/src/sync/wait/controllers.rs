@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_of_many_looks_once_in_a_while() {
+    async fn only_one_wait_checks_controllers_per_interval() {
         let controllers = Controllers::default();
         let checks = || (0..100).filter(|_| controllers.is_due()).count();
         assert_eq!(checks(), 1);

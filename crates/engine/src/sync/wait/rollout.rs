@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_them_means_that_no_former_one_is_left() {
+    fn a_full_rollout_leaves_no_previous_pod() {
         let start = Instant::now();
         let later = start + ALL.stable_for;
         let mut watched = Watched::default();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_ends_it_unless_it_was_before() {
+    fn a_new_restart_aborts_the_rollout() {
         let now = Instant::now();
         let mut old = daemon(&["a"], &["b"]);
         old.updated[0].restarts = 7;

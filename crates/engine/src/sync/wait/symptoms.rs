@@ -170,7 +170,7 @@ mod tests {
     use crate::sync::serving::serving;
 
     #[tokio::test(start_paused = true)]
-    async fn a_pod_that_cannot_start_ends_the_wait_after_the_limit() {
+    async fn a_pod_that_cannot_start_fails_the_wait_after_the_limit() {
         let (cluster, permits) = (serving(|_| None), Semaphore::new(1));
         let id: ObjectId = "Deployment.apps/shop/web".parse().unwrap();
         let mut symptoms = Symptoms::new(&cluster, &permits, &id);
